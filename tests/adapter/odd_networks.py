@@ -1,4 +1,4 @@
-"""Tiny networks that do what networks should not do, and their twins that do not."""
+"""Tiny networks with forbidden side effects, and twins of them without."""
 
 from functools import cache
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ CLASSES = 3
 
 
 class Plain(nn.Module):
-    """Two convolutions and a head; `prepare` is what comes before them."""
+    """Two convolutions and a head; the function `prepare` comes before them."""
 
     def __init__(self, prepare=None, classes=CLASSES, finish=None, width=6):
         super().__init__()
@@ -31,7 +31,7 @@ class Plain(nn.Module):
 
 
 class Inside(nn.Module):
-    """A module that calls a function, deep inside of another."""
+    """A module that calls a function, nested in another module."""
 
     def __init__(self, function):
         super().__init__()
@@ -84,7 +84,7 @@ def _written_under_no_grad(images):
     return images
 
 
-# What writes into its input, and the same out of place.
+# Functions that write to their input, and equal functions that do not.
 WRITES = {
     "relu": (nn.ReLU(inplace=True), nn.ReLU()),
     "mul_": (lambda x: x.mul_(0.5), lambda x: x * 0.5),
@@ -98,7 +98,7 @@ WRITES = {
 
 
 class Keeps(nn.Module):
-    """Before the convolutions adds a table of zeros that it makes in its first pass and keeps; `how` says where."""
+    """Adds a table of zeros before the convolutions, made and stored in the first pass; `how` says where."""
 
     def __init__(self, how):
         super().__init__()
@@ -184,7 +184,7 @@ KEPT = sorted(name.removeprefix("_in_") for name in vars(Keeps) if name.startswi
 
 
 def keeping(how):
-    """Return a network that keeps a table of its first pass."""
+    """Return a network that stores a table in its first pass."""
     keeps = Keeps(how).eval()
     if how == "table_of_weights":
         keeps.weight = nn.Parameter(torch.ones(1, 3, 1, 1))
@@ -194,7 +194,7 @@ def keeping(how):
 
 
 class Counts(nn.Module):
-    """Counts its passes, in a number, a list of numbers, and a buffer."""
+    """Counts its passes in a number, a list of numbers, and a buffer."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Every public function that is given a network, and what it answers as plain arrays."""
+"""All public functions that take a network, and their results as plain arrays."""
 
 import warnings
 
@@ -11,13 +11,13 @@ from heatproof import quality
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.metrics.registry import METRICS
 
-# What needs inputs of its own.
+# Metrics and explainers that need special inputs.
 NEEDS_MORE = {"part_deletion", "sensitivity_max"}
 EVERY_METRIC = sorted(
     name for name, one in METRICS.items() if one.function.__module__.startswith("heatproof.") and name not in NEEDS_MORE
 )
 EVERY_EXPLAINER = sorted(name for name, one in EXPLAINERS.items() if one.function.__module__.startswith("heatproof."))
-# Of every family, and quick.
+# Quick explainers of every family.
 METHODS = [
     "saliency",
     "input_x_gradient",
@@ -40,13 +40,17 @@ def images_of(count=6, size=8, seed=0):
 
 
 def maps_of(count=6, size=8):
-    made = {name: np.random.default_rng(place).normal(size=(count, size, size)) for place, name in enumerate("ab")}
-    return {name: values.astype(np.float32) for name, values in made.items()}
+    named_maps = {
+        name: np.random.default_rng(place).normal(size=(count, size, size)) for place, name in enumerate("ab")
+    }
+    return {name: values.astype(np.float32) for name, values in named_maps.items()}
 
 
 def explain(model, images, targets, maps, **options):
-    made = heatproof.explain(model, images, targets, options.pop("methods", METHODS), background=images, **options)
-    return {str(name): made["attribution"].sel({"method": name}).values for name in made["method"].values}
+    maps_found = heatproof.explain(
+        model, images, targets, options.pop("methods", METHODS), background=images, **options
+    )
+    return {str(name): maps_found["attribution"].sel({"method": name}).values for name in maps_found["method"].values}
 
 
 def evaluate(model, images, targets, maps, metrics=EVERY_METRIC, **options):
@@ -57,27 +61,27 @@ def evaluate(model, images, targets, maps, metrics=EVERY_METRIC, **options):
 
 
 def evaluate_recomputed(model, images, targets, maps):
-    def gradient(given, classes):
-        given = given.clone().requires_grad_()
-        return torch.autograd.grad(given.square().sum(), given)[0]
+    def gradient(inputs, classes):
+        inputs = inputs.clone().requires_grad_()
+        return torch.autograd.grad(inputs.square().sum(), inputs)[0]
 
     found = heatproof.evaluate("sensitivity_max", model, images, targets, maps["a"], explain=gradient)
     return {"sensitivity_max": found["score"].values}
 
 
 def choose(model, images, targets, maps):
-    several = torch.cat([images, images.flip(0) * 0.9, images.roll(1, 0) * 1.1])
+    repeated = torch.cat([images, images.flip(0) * 0.9, images.roll(1, 0) * 1.1])
     labels = None if targets is None else torch.cat([targets, targets.flip(0), targets.roll(1, 0)])
     with warnings.catch_warnings(action="ignore"):
-        found = heatproof.choose(model, several, labels, CHOSEN)
+        found = heatproof.choose(model, repeated, labels, CHOSEN)
     table = found.table.set_index("method").drop(columns=["seconds"])
     return {"table": table, "sentence": found.sentence}
 
 
 def finetune(model, images, targets, maps):
-    several, labels = images.repeat(3, 1, 1, 1), None if targets is None else targets.repeat(3)
-    made = heatproof.finetune(model, several, labels, epochs=1, grid=2, batch_size=4)
-    return {name: value.float().numpy() for name, value in made.state_dict().items() if value.is_floating_point()}
+    repeated, labels = images.repeat(3, 1, 1, 1), None if targets is None else targets.repeat(3)
+    tuned = heatproof.finetune(model, repeated, labels, epochs=1, grid=2, batch_size=4)
+    return {name: value.float().numpy() for name, value in tuned.state_dict().items() if value.is_floating_point()}
 
 
 def _quality(function, metrics, **options):

@@ -1,4 +1,4 @@
-"""A network whose answer depends on chance, on its batch or on its past is refused before work, and no other one is."""
+"""Networks whose output depends on chance, the batch or earlier passes are refused before work, and no others."""
 
 import warnings
 
@@ -15,11 +15,11 @@ from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
 
 TARGETS = torch.tensor([0, 1, 2, 0, 1, 2])
-CHANCE, COMPANY = "answers the same image in two ways", "answers an image otherwise alone"
+CHANCE, BATCH = "returns different outputs for the same image", "returns other outputs for an image alone"
 
 
 class Remembers(nn.Module):
-    """Calls a function of images and of a dict that it keeps."""
+    """Calls a function of images and of a dict that it stores."""
 
     def __init__(self, function):
         super().__init__()
@@ -50,8 +50,8 @@ def last_answer(images, past):
 
 
 def last_answer_of_any_size(images, past):
-    kept = past.setdefault("kept", images.clone())
-    return kept[torch.arange(len(images)) % len(kept)]
+    first_images = past.setdefault("kept", images.clone())
+    return first_images[torch.arange(len(images)) % len(first_images)]
 
 
 def some_classes(logits):
@@ -59,7 +59,7 @@ def some_classes(logits):
 
 
 def far_behind(logits):
-    """Noise of the size of two logits, and a third one that is far ahead."""
+    """Return noise of the size of two logits, and a third logit that is far ahead."""
     return torch.cat([logits[:, :2] + 0.1 * torch.randn(len(logits), 2), logits[:, 2:] + 1000], 1)
 
 
@@ -68,19 +68,21 @@ def at_random(function):
 
 
 def with_norm_of_the_batch():
-    made = Plain()
-    made.features.insert(1, nn.BatchNorm2d(6, track_running_stats=False))
-    return made.eval()
+    model = Plain()
+    model.features.insert(1, nn.BatchNorm2d(6, track_running_stats=False))
+    return model.eval()
 
 
 def noisy_weights():
-    made = Plain()
+    model = Plain()
 
     def forward(images):
-        return F.linear(made.features(images).flatten(1), made.head.weight + torch.randn_like(made.head.weight) * 0.01)
+        return F.linear(
+            model.features(images).flatten(1), model.head.weight + torch.randn_like(model.head.weight) * 0.01
+        )
 
-    made.forward = forward
-    return made
+    model.forward = forward
+    return model
 
 
 REFUSED = {
@@ -95,24 +97,24 @@ REFUSED = {
     "some classes": (lambda: Plain(finish=some_classes), CHANCE),
     "one class far ahead": (lambda: Plain(finish=far_behind), CHANCE),
     "noisy weights": (noisy_weights, CHANCE),
-    "batch norm": (with_norm_of_the_batch, COMPANY),
-    "largest": (at_random(lambda x: x / x.max()), COMPANY),
-    "mean": (at_random(lambda x: x - x.mean(0)), COMPANY),
-    "spread": (at_random(lambda x: x / (x.std() + 0.1)), COMPANY),
-    "spread over images": (at_random(lambda x: x / x.std(0)), COMPANY),
-    "sorted": (at_random(lambda x: x.sort(0).values), COMPANY),
-    "ranks": (at_random(lambda x: x.argsort(0).argsort(0) / len(x)), COMPANY),
-    "first": (at_random(lambda x: x - 0.5 * x[:1]), COMPANY),
-    "last": (at_random(lambda x: x - 0.5 * x[-1:]), COMPANY),
-    "neighbour": (at_random(lambda x: x + 0.5 * x.roll(1, 0)), COMPANY),
-    "position": (at_random(lambda x: x * torch.arange(1.0, len(x) + 1)[:, None, None, None]), COMPANY),
-    "size of the batch": (at_random(lambda x: x / len(x)), COMPANY),
-    "softmax over images": (lambda: Plain(finish=lambda z: z.softmax(0)), COMPANY),
+    "batch norm": (with_norm_of_the_batch, BATCH),
+    "largest": (at_random(lambda x: x / x.max()), BATCH),
+    "mean": (at_random(lambda x: x - x.mean(0)), BATCH),
+    "spread": (at_random(lambda x: x / (x.std() + 0.1)), BATCH),
+    "spread over images": (at_random(lambda x: x / x.std(0)), BATCH),
+    "sorted": (at_random(lambda x: x.sort(0).values), BATCH),
+    "ranks": (at_random(lambda x: x.argsort(0).argsort(0) / len(x)), BATCH),
+    "first": (at_random(lambda x: x - 0.5 * x[:1]), BATCH),
+    "last": (at_random(lambda x: x - 0.5 * x[-1:]), BATCH),
+    "neighbour": (at_random(lambda x: x + 0.5 * x.roll(1, 0)), BATCH),
+    "position": (at_random(lambda x: x * torch.arange(1.0, len(x) + 1)[:, None, None, None]), BATCH),
+    "size of the batch": (at_random(lambda x: x / len(x)), BATCH),
+    "softmax over images": (lambda: Plain(finish=lambda z: z.softmax(0)), BATCH),
     "counted": (lambda: Plain(Remembers(counted).eval()), CHANCE),
     "warmed up": (lambda: Plain(Remembers(warmed_up).eval()), None),
     "smoothed": (lambda: Plain(Remembers(smoothed).eval()), CHANCE),
-    "last answer": (lambda: Plain(Remembers(last_answer).eval()), COMPANY),
-    "last answer of any size": (lambda: Plain(Remembers(last_answer_of_any_size).eval()), COMPANY),
+    "last answer": (lambda: Plain(Remembers(last_answer).eval()), BATCH),
+    "last answer of any size": (lambda: Plain(Remembers(last_answer_of_any_size).eval()), BATCH),
 }
 QUICK = {"dropout", "some classes", "batch norm", "largest", "counted"}
 
@@ -121,11 +123,11 @@ QUICK = {"dropout", "some classes", "batch norm", "largest", "counted"}
 @pytest.mark.parametrize(
     "kind", [one if one in QUICK else pytest.param(one, marks=pytest.mark.long) for one in REFUSED]
 )
-def test_what_depends_on_more_than_its_image_is_refused(function, kind):
+def test_outputs_that_depend_on_more_than_the_image_are_refused(function, kind):
     make, sentence = REFUSED[kind]
     network, passes = make(), []
     network.register_forward_pre_hook(lambda module, inputs: passes.append(len(inputs[0])))
-    either = sentence or f"{CHANCE}|{COMPANY}"
+    either = sentence or f"{CHANCE}|{BATCH}"
     with warnings.catch_warnings(action="ignore"), pytest.raises(HeatproofError, match=either) as caught:
         FUNCTIONS[function](network, images_of(), TARGETS, maps_of())
     assert str(caught.value).count(". ") == 0
@@ -135,7 +137,7 @@ def test_what_depends_on_more_than_its_image_is_refused(function, kind):
 @pytest.mark.parametrize("function", sorted(set(FUNCTIONS) - {"explain", "evaluate", "choose", "finetune"}))
 @pytest.mark.parametrize("kind", ["dropout", pytest.param("batch norm", marks=pytest.mark.long)])
 def test_other_functions_refuse_it_too(function, kind):
-    with pytest.raises(HeatproofError, match=f"{CHANCE}|{COMPANY}"):
+    with pytest.raises(HeatproofError, match=f"{CHANCE}|{BATCH}"):
         FUNCTIONS[function](REFUSED[kind][0](), images_of(), TARGETS, maps_of())
 
 
@@ -143,20 +145,20 @@ def test_other_functions_refuse_it_too(function, kind):
 @pytest.mark.parametrize("kind", REFUSED)
 def test_few_images_are_enough(kind, count):
     network, images = REFUSED[kind][0](), images_of(count)
-    with adapt_network(network, images, 0) as found, pytest.raises(HeatproofError, match=f"{CHANCE}|{COMPANY}"):
+    with adapt_network(network, images, 0) as found, pytest.raises(HeatproofError, match=f"{CHANCE}|{BATCH}"):
         found.check(images)
 
 
-def test_also_where_the_network_was_used_before():
+def test_used_networks_are_refused_as_well():
     network = Plain(Remembers(last_answer).eval())
     for count in (1, 2, 4, 6):
         network(images_of(count, seed=9))
-    with pytest.raises(HeatproofError, match=f"{CHANCE}|{COMPANY}"):
+    with pytest.raises(HeatproofError, match=f"{CHANCE}|{BATCH}"):
         FUNCTIONS["explain"](network, images_of(), TARGETS, maps_of())
 
 
 class Half(nn.Module):
-    """Computes in bfloat16 within, and returns float32."""
+    """Computes in bfloat16 inside, and returns float32."""
 
     def __init__(self):
         super().__init__()
@@ -168,9 +170,9 @@ class Half(nn.Module):
 
 
 def grouped():
-    made = Plain()
-    made.features.insert(1, nn.GroupNorm(2, 6))
-    return made.eval()
+    model = Plain()
+    model.features.insert(1, nn.GroupNorm(2, 6))
+    return model.eval()
 
 
 def quantised():
@@ -209,7 +211,7 @@ TAKEN = {
 
 @pytest.mark.parametrize("count", [1, 2, 4, 6])
 @pytest.mark.parametrize("kind", TAKEN)
-def test_what_depends_on_its_image_alone_is_taken(kind, count):
+def test_outputs_that_depend_on_the_image_only_are_accepted(kind, count):
     network = TAKEN[kind]()
     images = images_of(count).double() if kind == "double" else images_of(count)
     with adapt_network(network, images, 0) as found:
@@ -220,17 +222,17 @@ def test_blank_images_do_not_hide_it():
     images = torch.zeros(20, 3, 8, 8)
     images[13], images[17] = images_of(2)
     for kind in ("dropout", "mean", "largest"):
-        with pytest.raises(HeatproofError, match=f"{CHANCE}|{COMPANY}"):
+        with pytest.raises(HeatproofError, match=f"{CHANCE}|{BATCH}"):
             FUNCTIONS["explain"](REFUSED[kind][0](), images, TARGETS.repeat(4)[:20], {})
 
 
 def network(num_classes, *, kind):
-    """An architecture of the user's own."""
+    """Build a user's architecture."""
     return REFUSED[kind][0]()
 
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_a_job_refuses_it(kind):
-    made = build_network(ModelSpec("test_dependence:network", "test_dependence", {"kind": kind}), 3).eval()
-    with torch.random.fork_rng(), pytest.raises(HeatproofError, match=f"{CHANCE}|{COMPANY}"):
-        check_loaded(made, images_of())
+    model = build_network(ModelSpec("test_dependence:network", "test_dependence", {"kind": kind}), 3).eval()
+    with torch.random.fork_rng(), pytest.raises(HeatproofError, match=f"{CHANCE}|{BATCH}"):
+        check_loaded(model, images_of())

@@ -1,4 +1,4 @@
-"""A method that fails in any way is a gap with its sentence, and all other maps are as without it."""
+"""A failing method is not applicable, with a reason, and all other maps are as without it."""
 
 import errno
 import sys
@@ -98,9 +98,9 @@ CHANGES = {"everything": changes_the_network, "buffers": changes_buffers}
 
 
 def network():
-    made = Plain()
-    made.features.insert(1, nn.BatchNorm2d(6))
-    return made.eval()
+    model = Plain()
+    model.features.insert(1, nn.BatchNorm2d(6))
+    return model.eval()
 
 
 @pytest.fixture(scope="module")
@@ -115,13 +115,13 @@ def test_other_maps_are_as_without_it(kind, batch_size, alone):
     methods = {"saliency": "saliency", "mine": (FAILS | CHANGES)[kind], "again": (FAILS | CHANGES)[kind]}
     methods |= {name: name for name in ("grad_cam", "guided_backprop", "rise")}
     with warnings.catch_warnings(action="ignore"):
-        made = heatproof.explain(network(), images_of(), TARGETS, methods, batch_size=batch_size)
-    others = made["attribution"].sel({"method": alone["method"].values})
+        maps = heatproof.explain(network(), images_of(), TARGETS, methods, batch_size=batch_size)
+    others = maps["attribution"].sel({"method": alone["method"].values})
     np.testing.assert_allclose(others, alone["attribution"], rtol=1e-5, atol=1e-7)
-    reason = str(made["reason"].sel({"method": "mine"}).values)
+    reason = str(maps["reason"].sel({"method": "mine"}).values)
     assert bool(reason) == (kind in FAILS)
     assert "\n" not in reason
-    assert np.isnan(made["attribution"].sel({"method": "mine"})).all() == (kind in FAILS)
+    assert np.isnan(maps["attribution"].sel({"method": "mine"})).all() == (kind in FAILS)
 
 
 @pytest.mark.long
@@ -135,7 +135,7 @@ def test_choose_goes_on(kind):
     assert np.isfinite(rows.loc["random"].iloc[2])
 
 
-def test_a_method_that_fails_on_the_second_half_is_told():
+def test_a_method_that_fails_on_the_second_half_has_a_reason():
     def second(model, images, targets):
         second.passed += len(images)
         return images.sum(1) / (second.passed <= 10)
@@ -146,7 +146,7 @@ def test_a_method_that_fails_on_the_second_half_is_told():
     assert "not finite" in found.table.set_index("method").loc["mine", "reason"]
 
 
-def test_where_all_fail_choose_says_so():
+def test_choose_reports_that_all_methods_fail():
     with warnings.catch_warnings(action="ignore"):
         found = heatproof.choose(network(), images_of(20), MANY, {"mine": FAILS["division"]})
     assert found.sentence.startswith("Open: no method has a score on more than one image")
@@ -156,7 +156,7 @@ def test_where_all_fail_choose_says_so():
 @pytest.mark.parametrize(
     "error", [MemoryError(), RuntimeError("CUDA error: out of memory"), OSError(errno.ENOSPC, "full")]
 )
-def test_a_fault_of_the_machine_is_no_gap(error):
+def test_a_fault_of_the_machine_is_raised(error):
     with pytest.raises((HeatproofError, OSError)):
         heatproof.explain(network(), images_of(), TARGETS, {"mine": raising(error)})
 
@@ -164,19 +164,21 @@ def test_a_fault_of_the_machine_is_no_gap(error):
 def test_a_network_without_gradients_has_the_other_maps():
     """RISE and occlusion need no gradient."""
     with warnings.catch_warnings(action="ignore"):
-        made = heatproof.explain(Plain(lambda images: images.detach()), images_of(2), TARGETS[:2], EXPLAINERS)
-    reasons = made["reason"].to_series()
+        maps = heatproof.explain(Plain(lambda images: images.detach()), images_of(2), TARGETS[:2], EXPLAINERS)
+    reasons = maps["reason"].to_series()
     assert not reasons[["rise", "occlusion", "feature_ablation", "lime", "score_cam"]].any()
-    told = reasons[["saliency", "input_x_gradient", "integrated_gradients", "guided_backprop", "grad_cam", "lrp"]]
-    assert told.str.contains("the model gives none").all()
+    without_gradients = reasons[
+        ["saliency", "input_x_gradient", "integrated_gradients", "guided_backprop", "grad_cam", "lrp"]
+    ]
+    assert without_gradients.str.contains("the model gives none").all()
 
 
 @pytest.mark.parametrize("method", ["iba", "deep_shap", "expected_gradients", "gradient_shap", "input_iba"])
-def test_too_few_background_images_are_a_gap_that_names_itself(method):
+def test_too_few_background_images_are_not_applicable_with_a_reason(method):
     chosen = {method: {"baselines": 8}, "saliency": {}}
     with pytest.warns(UserWarning, match=f"'{method}' is left out: .* background images"):
-        made = heatproof.explain(Plain(), images_of(), TARGETS, chosen, background=images_of(2))
-    assert made["reason"].values.tolist()[-1] == ""
+        maps = heatproof.explain(Plain(), images_of(), TARGETS, chosen, background=images_of(2))
+    assert maps["reason"].values.tolist()[-1] == ""
 
 
 def test_a_callback_that_changes_the_network_changes_no_later_score():

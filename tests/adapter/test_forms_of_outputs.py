@@ -1,4 +1,4 @@
-"""Every form of an output is read in the same way, or refused with the same sentence, by every function."""
+"""Every function reads every form of an output in the same way, or refuses it with the same message."""
 
 import copy
 import re
@@ -75,22 +75,22 @@ def call(function, network, labels=LABELS):
 
 def two_heads(network, head="head"):
     """Return a network with one logit as one with two, -z/2 and z/2."""
-    made = copy.deepcopy(network)
-    one = getattr(made, head)
+    model = copy.deepcopy(network)
+    one = getattr(model, head)
     two = nn.Linear(one.in_features, 2)
     with torch.no_grad():
         two.weight.copy_(torch.cat([-one.weight, one.weight]) / 2)
         two.bias.copy_(torch.cat([-one.bias, one.bias]) / 2)
-    setattr(made, head, two)
-    return made.eval()
+    setattr(model, head, two)
+    return model.eval()
 
 
 @pytest.fixture(scope="module")
 def of_two_logits():
-    made = {function: call(function, two_heads(Plain(classes=1))) for function in ("explain", "choose", "image_scores")}
-    # MAS divides by what is left of differences: a head of its own rounds otherwise.
-    made["evaluate"] = call("evaluate", Plain(classes=1, finish=lambda z: torch.cat([-z, z], 1) / 2))
-    return made
+    maps = {function: call(function, two_heads(Plain(classes=1))) for function in ("explain", "choose", "image_scores")}
+    # MAS divides by small differences, and separate heads would round differently.
+    maps["evaluate"] = call("evaluate", Plain(classes=1, finish=lambda z: torch.cat([-z, z], 1) / 2))
+    return maps
 
 
 @pytest.mark.parametrize("function", [one for one in MAIN if one != "finetune"])
@@ -115,22 +115,22 @@ def test_one_logit_has_the_maps_of_two_by_all_explainers(kind):
     applicable = []
     images = images_of(300, size)
     for explainer in EVERY_EXPLAINER:
-        made = [
+        maps = [
             heatproof.explain(one, images[:2], LABELS[:2], [explainer], background=images)
             for one in (network, two_heads(network))
         ]
-        reasons = [one["reason"].values.tolist() for one in made]
+        reasons = [one["reason"].values.tolist() for one in maps]
         assert reasons[0] == reasons[1], explainer
-        np.testing.assert_allclose(*(one["attribution"] for one in made), rtol=1e-4, atol=1e-6, err_msg=explainer)
-        applicable += [explainer] if made[0]["reason"].values[0] == "" else []
+        np.testing.assert_allclose(*(one["attribution"] for one in maps), rtol=1e-4, atol=1e-6, err_msg=explainer)
+        applicable += [explainer] if maps[0]["reason"].values[0] == "" else []
     assert {"lrp", "deep_lift", "iba"} <= set(applicable) or "chefer_lrp" in applicable
 
 
-def test_one_logit_is_said_to_be_binary():
-    one, several = Plain(classes=1), Plain()
-    for network, task in ((one, "binary"), (several, "multiclass")):
-        made = heatproof.explain(network, images_of(), LABELS, ["saliency"])
-        assert made.attrs["task"] == task
+def test_the_task_of_one_logit_is_binary():
+    one, repeated = Plain(classes=1), Plain()
+    for network, task in ((one, "binary"), (repeated, "multiclass")):
+        maps = heatproof.explain(network, images_of(), LABELS, ["saliency"])
+        assert maps.attrs["task"] == task
         assert heatproof.evaluate("sds", network, images_of(), LABELS, maps_of()["a"]).attrs["task"] == task
 
 
@@ -145,10 +145,10 @@ def test_one_logit_has_no_third_class(function):
 @pytest.mark.parametrize("target", [0, 1])
 def test_the_exact_map_of_a_linear_network_scores_one(target, classes, images):
     linear = nn.Sequential(nn.Flatten(), nn.Linear(3 * 64, classes)).eval()
-    given, targets = images_of(images), torch.full((images,), target)
-    made = heatproof.explain(linear, given, targets, ["input_x_gradient"])["attribution"][0].values
+    inputs, targets = images_of(images), torch.full((images,), target)
+    maps = heatproof.explain(linear, inputs, targets, ["input_x_gradient"])["attribution"][0].values
     with warnings.catch_warnings(action="ignore"):
-        right, wrong = (heatproof.evaluate("idsds", linear, given, targets, sign * made)["score"] for sign in (1, -1))
+        right, wrong = (heatproof.evaluate("idsds", linear, inputs, targets, sign * maps)["score"] for sign in (1, -1))
     np.testing.assert_allclose(right, 1)
     np.testing.assert_allclose(wrong, -1)
 
@@ -167,15 +167,15 @@ def of_three():
 
 
 @pytest.mark.parametrize("form", REFUSED)
-def test_what_is_no_logits_is_refused_in_one_sentence(form):
-    said = set()
+def test_outputs_without_logits_are_refused_in_one_sentence(form):
+    messages = set()
     for function in MAIN:
         with pytest.raises(HeatproofError, match="The model return") as caught:
             call(function, Plain(finish=REFUSED[form]))
-        said.add(str(caught.value))
-    assert len(said) == 1
-    assert re.search(r"wrap it so that it returns one tensor of logits \(images, classes\)", *said)
-    assert "\n" not in said.pop()
+        messages.add(str(caught.value))
+    assert len(messages) == 1
+    assert re.search(r"wrap it so that it returns one tensor of logits \(images, classes\)", *messages)
+    assert "\n" not in messages.pop()
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
@@ -200,9 +200,9 @@ def exported():
 
 
 def compiled_in_place():
-    made = Plain()
-    made.compile()
-    return made
+    model = Plain()
+    model.compile()
+    return model
 
 
 FORMS = {
@@ -230,13 +230,13 @@ def test_forms_of_modules(form, recwarn):
     compiled = torch._dynamo.utils.counters["frames"]["total"]
     with warnings.catch_warnings(action="ignore"):
         network = FORMS[form]()
-    made = heatproof.explain(network, images_of(), LABELS, CHOSEN, background=images_of())
-    reasons = dict(zip(made["method"].values.tolist(), made["reason"].values.tolist(), strict=True))
-    gaps = {name for name, reason in reasons.items() if reason}
+    maps = heatproof.explain(network, images_of(), LABELS, CHOSEN, background=images_of())
+    reasons = dict(zip(maps["method"].values.tolist(), maps["reason"].values.tolist(), strict=True))
+    not_applicable = {name for name, reason in reasons.items() if reason}
     assert all("eval()" not in reason and "\n" not in reason for reason in reasons.values())
-    assert np.isfinite(made["attribution"].sel({"method": sorted(set(CHOSEN) - gaps)})).all()
+    assert np.isfinite(maps["attribution"].sel({"method": sorted(set(CHOSEN) - not_applicable)})).all()
     if form.startswith("compiled") or form in ("in parallel", "half", "bfloat16", "of torch.fx"):
-        assert not gaps
+        assert not not_applicable
     for function in ("evaluate", "choose", "image_scores"):
         call(function, network)
     if isinstance(network, torch.jit.ScriptModule):

@@ -1,4 +1,4 @@
-"""Outputs are read in one place, and explainers called in one: a sentinel of each goes through everything."""
+"""One module reads outputs, and one module calls explainers: a sentinel of each passes through all code."""
 
 import sys
 import warnings
@@ -22,7 +22,7 @@ read, called = [], []
 
 
 class Sealed:
-    """An output whose logits one module alone may read; it is neither tensor nor container."""
+    """An output whose logits only one module may read; it is neither tensor nor container."""
 
     def __init__(self, logits):
         self._logits = logits
@@ -30,7 +30,7 @@ class Sealed:
     @property
     def logits(self):
         caller = sys._getframe(1).f_globals["__name__"]
-        # What looks whether there are logits, in libraries, is not heatproof.
+        # Libraries check whether there are logits as well, and they are not heatproof.
         assert caller == READS, f"{caller} reads an output"
         read.append(caller)
         return self._logits
@@ -45,7 +45,7 @@ class SealedNetwork(Network):
 
 
 def sealed(num_classes, *, width=4):
-    """The toy network, whose output is sealed."""
+    """Build the toy network with a sealed output."""
     return SealedNetwork(num_classes, width)
 
 
@@ -59,7 +59,7 @@ def _check_caller():
 
 
 def watching(context):
-    """Gradient times image, by one caller alone."""
+    """Return gradient times image, if called from the allowed module."""
     _check_caller()
     images = context.images.detach().requires_grad_()
     chosen = context.output(images).gather(1, context.targets[:, None]).sum()
@@ -68,7 +68,7 @@ def watching(context):
 
 
 def watching_function(model, images, targets):
-    """The same as a function of the caller's own."""
+    """Return gradient times image, as a function of a user."""
     _check_caller()
     return images.sum(1)
 
@@ -101,7 +101,7 @@ def test_every_public_function_calls_explainers_in_one_place(function):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    made = Project(
+    toy = Project(
         tmp_path_factory.mktemp("sealed"),
         models=[{"net": {"architecture": "test_one_place:sealed", "cam_layer": "features"}}],
         explainers=["saliency", "grad_cam", {"mine": {"explainer": "test_one_place:watching"}}],
@@ -109,23 +109,23 @@ def run(tmp_path_factory):
     )
     read.clear()
     called.clear()
-    made.train().attribute()
+    toy.train().attribute()
     counts = {"trained and attributed": (len(read), len(called))}
-    made.drop().respond()
+    toy.drop().respond()
     counts["responded"] = (len(read), len(called))
-    made.score_all().score()
-    return made, counts
+    toy.score_all().score()
+    return toy, counts
 
 
 @pytest.mark.slow
-def test_every_stage_does(run):
-    made, counts = run
+def test_every_stage_reads_outputs_and_calls_explainers_in_one_place(run):
+    toy, counts = run
     before, after = counts["trained and attributed"], counts["responded"]
     assert before[0] > 0
     assert before[1] > 0
     assert after[0] > before[0]
     assert after[1] > before[1], "maps are recomputed"
-    table = pd.read_csv(made.folder / "results/scores.csv")
+    table = pd.read_csv(toy.folder / "results/scores.csv")
     assert np.isfinite(table["score"]).any()
     assert "gap" not in table or table["gap"].isna().all()
 

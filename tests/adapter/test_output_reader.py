@@ -1,4 +1,4 @@
-"""What is read of a network's output, for every task and for callable targets."""
+"""Numbers that are read from a network's output, for every task and for callable targets."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_callable_target_is_computed_for_the_target_of_each_image(kind: str) -
     weights = torch.randn(5, 4, generator=torch.Generator().manual_seed(3))
     # Two images share a target.
     weights[4] = weights[1]
-    given = {
+    inputs = {
         "tensor": weights,
         "array": weights.numpy(),
         "list of tensors": list(weights),
@@ -100,7 +100,7 @@ def test_a_callable_target_is_computed_for_the_target_of_each_image(kind: str) -
         "none": plain[:, 0] - plain[:, 1],
         "list of numbers": plain[torch.arange(5), torch.tensor([0, 3, 1, 2, 3])],
     }.get(kind, (plain * weights).sum(1))
-    distinct, numbers = distinct_targets(given, 5)
+    distinct, numbers = distinct_targets(inputs, 5)
     assert len(distinct) == {"none": 1}.get(kind, 4)
     targets = torch.from_numpy(numbers)
     with adapt_network(network, IMAGES, reader=OutputReader(function=number, targets=distinct)) as found:
@@ -115,7 +115,7 @@ def test_a_callable_target_is_computed_for_the_target_of_each_image(kind: str) -
     assert set(read["target_rank"]) == {NO_RANK}
 
 
-def test_only_targets_that_are_asked_for_are_computed() -> None:
+def test_only_requested_targets_are_computed() -> None:
     calls = []
 
     def number(output: torch.Tensor, targets: list[int]) -> torch.Tensor:
@@ -142,10 +142,10 @@ def test_only_targets_that_are_asked_for_are_computed() -> None:
         (lambda output, targets: output.argmax(1), "returned torch.int64"),
         (lambda output, targets: 1.0, "returned a float"),
         (lambda output, targets: output.logits.mean(1), "fails on the model's output"),
-        (lambda output: output.sum(1), "is given the whole output"),
+        (lambda output: output.sum(1), "gets the complete output"),
     ],
 )
-def test_what_is_no_number_for_each_image_is_refused(function: object, says: str) -> None:
+def test_results_other_than_one_number_per_image_are_refused(function: object, says: str) -> None:
     def call() -> None:
         with adapt_network(Linear(4).eval(), IMAGES, reader=OutputReader(function=function)) as found:  # type: ignore[arg-type]
             check_network(found, IMAGES)
@@ -166,7 +166,7 @@ def test_probabilities_are_those_of_the_task() -> None:
             probabilities(numbers, task)
 
 
-def test_a_gap_names_the_need_and_the_remedy() -> None:
+def test_the_reason_names_the_need_and_the_remedy() -> None:
     assert unsupported_reason("multilabel", "decision") is None
     assert unsupported_reason("regression", "number") is None
     reason = unsupported_reason("regression", "probability", "set output: logit")

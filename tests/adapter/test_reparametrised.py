@@ -1,4 +1,4 @@
-"""Weights that are computed, modules that are called twice, and hooks: maps are those of the plain twin, or refused."""
+"""Computed weights, modules that are called twice, and hooks: maps equal those of a plain twin, or are refused."""
 
 import copy
 import warnings
@@ -26,12 +26,12 @@ class Doubled(nn.Module):
 
 
 class Same(nn.Module):
-    """The same module twice, or two that are equal."""
+    """The same module twice, or two equal modules."""
 
     def __init__(self, shared):
         super().__init__()
-        made = Plain()
-        self.first, self.second, self.head = made.features[:2], made.features[2:], made.head
+        model = Plain()
+        self.first, self.second, self.head = model.features[:2], model.features[2:], model.head
         self.third = self.second if shared else copy.deepcopy(self.second)
         self.eval()
 
@@ -40,36 +40,36 @@ class Same(nn.Module):
 
 
 def of_old_hooks():
-    made = Plain()
+    model = Plain()
     with warnings.catch_warnings(action="ignore"):
-        weight_norm(made.features[0])
-        weight_norm(made.head)
-    return made
+        weight_norm(model.features[0])
+        weight_norm(model.head)
+    return model
 
 
 def of_weight_norm():
-    made = Plain()
-    for one in (made.features[2], made.head):
+    model = Plain()
+    for one in (model.features[2], model.head):
         parametrizations.weight_norm(one)
-    return made.eval()
+    return model.eval()
 
 
 def of_a_parametrization():
-    made = Plain()
-    parametrize.register_parametrization(made.features[2], "weight", Doubled().eval())
-    return made.eval()
+    model = Plain()
+    parametrize.register_parametrization(model.features[2], "weight", Doubled().eval())
+    return model.eval()
 
 
 def pruned():
-    made = Plain()
-    prune.l1_unstructured(made.features[2], "weight", 0.5)
-    return made
+    model = Plain()
+    prune.l1_unstructured(model.features[2], "weight", 0.5)
+    return model
 
 
 def pruned_for_good():
-    made = pruned()
-    prune.remove(made.features[2], "weight")
-    return made
+    model = pruned()
+    prune.remove(model.features[2], "weight")
+    return model
 
 
 TWINS = {
@@ -103,29 +103,29 @@ HOOKS = {
 def test_hooks_that_change_a_pass_are_no_hooks_of_lrp(kind):
     network = Plain()
     HOOKS[kind](network)
-    made = heatproof.explain(network, images_of(), TARGETS, ["lrp", "saliency"])
-    assert "returns other outputs than the network" in str(made["reason"].values[0])
-    assert made["reason"].values[1] == ""
+    maps = heatproof.explain(network, images_of(), TARGETS, ["lrp", "saliency"])
+    assert "returns other outputs than the network" in str(maps["reason"].values[0])
+    assert maps["reason"].values[1] == ""
 
 
 def test_lrp_where_a_hook_keeps_a_tensor_of_a_pass():
     class Recorder:
-        def keep(self, module, given, output):
-            self.kept = [output]
+        def keep(self, module, inputs, output):
+            self.stored = [output]
 
     network, recorder = Plain(), Recorder()
     network.features[2].register_forward_hook(recorder.keep)
     images = images_of()
     methods = ["saliency", "lrp"]
-    made, plain = (heatproof.explain(one, images, TARGETS, methods) for one in (network, Plain()))
-    assert made["reason"].values.tolist() == ["", ""]
-    np.testing.assert_array_equal(made["attribution"], plain["attribution"])
+    maps, plain = (heatproof.explain(one, images, TARGETS, methods) for one in (network, Plain()))
+    assert maps["reason"].values.tolist() == ["", ""]
+    np.testing.assert_array_equal(maps["attribution"], plain["attribution"])
     network(images)
     heatproof.finetune(network, images_of(12), TARGETS.repeat(2), epochs=1, grid=2, batch_size=4)
 
 
 class Mirrored(nn.Module):
-    """The mean of the logits of an image and of its mirror image, of one network that runs twice."""
+    """Mean of the logits of an image and of its mirror image, from one network that runs twice."""
 
     def __init__(self):
         super().__init__()
@@ -139,9 +139,9 @@ class Mirrored(nn.Module):
 @pytest.mark.parametrize("layer", [None, "net.features.2"])
 def test_a_layer_that_a_pass_calls_twice_has_no_map(layer):
     cams = ["grad_cam", "hires_cam", "score_cam", "guided_grad_cam"]
-    made = heatproof.explain(Mirrored(), images_of(), TARGETS, [*cams, "saliency"], layer=layer)
-    said = "called several times in one pass" if layer else "finds none"
-    assert [said in one for one in made["reason"].values.tolist()] == [True] * len(cams) + [False]
+    maps = heatproof.explain(Mirrored(), images_of(), TARGETS, [*cams, "saliency"], layer=layer)
+    message = "called several times in one pass" if layer else "finds none"
+    assert [message in one for one in maps["reason"].values.tolist()] == [True] * len(cams) + [False]
 
 
 def test_the_rule_passes_over_an_activation_that_is_called_twice():
@@ -156,7 +156,7 @@ def test_checkpointing_calls_no_layer_twice():
         def forward(self, images):
             return self.head(checkpoint(self.features, images, use_reentrant=False).flatten(1))
 
-    made = [
+    maps = [
         heatproof.explain(one, images_of(), TARGETS, ["grad_cam", "hires_cam"]) for one in (Checkpointed(), Plain())
     ]
-    np.testing.assert_array_equal(*(one["attribution"] for one in made))
+    np.testing.assert_array_equal(*(one["attribution"] for one in maps))

@@ -1,4 +1,4 @@
-"""Sound networks that are easily refused, and refusals that come before work and name what to change."""
+"""Sound networks that are easily refused, and refusals before work that name the remedy."""
 
 import threading
 import warnings
@@ -46,7 +46,7 @@ OF_A_RANGE = {
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("kind", OF_A_RANGE)
-def test_what_is_made_to_check_one_image_stays_in_its_range(kind, count):
+def test_images_made_for_a_check_stay_in_the_range_of_the_image(kind, count):
     make, scale = OF_A_RANGE[kind]
     images, maps = scale(images_of(count)), {name: one[:count] for name, one in maps_of().items()}
     with warnings.catch_warnings(action="ignore"):
@@ -71,24 +71,24 @@ def test_a_part_that_eval_does_not_reach_is_named(function):
 
 def test_choose_refuses_probabilities_before_work():
     network, passes = Plain(finish=lambda logits: logits.softmax(1)), []
-    network.register_forward_hook(lambda module, given, output: passes.append(len(output)))
+    network.register_forward_hook(lambda module, arguments, output: passes.append(len(output)))
     with pytest.raises(HeatproofError, match="leave its softmax out"):
         heatproof.choose(network, torch.cat([images_of(), images_of(12, seed=1)]), methods=["saliency"])
     assert len(passes) <= 5
 
 
-def test_what_has_no_copy_is_told():
+def test_objects_without_a_copy_are_refused():
     network, images = Plain(), images_of()
     network.lock = threading.Lock()
     with pytest.raises(HeatproofError, match="model cannot be copied"):
         heatproof.finetune(network, images.repeat(3, 1, 1, 1), TARGETS.repeat(3), epochs=1, grid=2)
     with pytest.warns(UserWarning, match="cannot be copied"):
-        made = heatproof.explain(network, images, TARGETS, ["lrp", "saliency"])
-    assert [bool(one) for one in made["reason"].values] == [True, False]
+        maps = heatproof.explain(network, images, TARGETS, ["lrp", "saliency"])
+    assert [bool(one) for one in maps["reason"].values] == [True, False]
 
 
 @pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
 def test_finetuning_on_images_of_half_precision(precision):
     images = images_of().to(precision).repeat(3, 1, 1, 1)
-    made = heatproof.finetune(Plain().to(precision), images, TARGETS.repeat(3), epochs=1, grid=2, lr=0.1)
-    assert next(made.parameters()).dtype == precision
+    tuned = heatproof.finetune(Plain().to(precision), images, TARGETS.repeat(3), epochs=1, grid=2, lr=0.1)
+    assert next(tuned.parameters()).dtype == precision

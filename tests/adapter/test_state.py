@@ -1,4 +1,4 @@
-"""What a call leaves untouched: network, inputs, random states, modes of torch, threads, filters and loggers."""
+"""State that a call restores: network, inputs, random states, modes of torch, threads, filters and loggers."""
 
 import contextlib
 import gc
@@ -20,45 +20,45 @@ COUNTED = ("calls", "sizes")
 
 
 class Stopped(KeyboardInterrupt):
-    """Of a test, and no key."""
+    """Interrupt raised by a test instead of a key."""
 
 
 def with_norm(classes=3):
-    made = Plain(classes=classes)
+    model = Plain(classes=classes)
     norm = nn.BatchNorm2d(6)
-    made.features = nn.Sequential(made.features[0], norm, nn.ReLU(inplace=True), *made.features[2:]).eval()
-    return made
+    model.features = nn.Sequential(model.features[0], norm, nn.ReLU(inplace=True), *model.features[2:]).eval()
+    return model
 
 
 def made_in_inference_mode():
     with torch.inference_mode():
-        made = with_norm()
-        for module in made.modules():
+        model = with_norm()
+        for module in model.modules():
             module._buffers.update({name: one.clone() for name, one in module._buffers.items()})
             for name, one in list(module._parameters.items()):
                 module._parameters[name] = nn.Parameter(one.clone(), requires_grad=False)
-    return made
+    return model
 
 
 def partly_frozen():
-    made = with_norm()
-    made.features[0].requires_grad_(False)
-    for parameter in made.head.parameters():
+    model = with_norm()
+    model.features[0].requires_grad_(False)
+    for parameter in model.head.parameters():
         parameter.grad = torch.ones_like(parameter)
-    return made
+    return model
 
 
 def with_hooks():
-    made = with_norm()
-    made.features[0].register_forward_hook(lambda module, inputs, output: output * 1)
-    made.head.register_full_backward_hook(lambda module, inputs, outputs: None)
-    made.register_forward_pre_hook(lambda module, inputs: None)
-    made.head.weight.register_hook(lambda slope: slope)
-    return made
+    model = with_norm()
+    model.features[0].register_forward_hook(lambda module, inputs, output: output * 1)
+    model.head.register_full_backward_hook(lambda module, inputs, outputs: None)
+    model.register_forward_pre_hook(lambda module, inputs: None)
+    model.head.weight.register_hook(lambda slope: slope)
+    return model
 
 
 class Mean(nn.Module):
-    """Keeps a running mean that is neither parameter nor buffer, and writes into it."""
+    """Stores and updates a running mean that is neither parameter nor buffer."""
 
     def __init__(self):
         super().__init__()
@@ -71,7 +71,7 @@ class Mean(nn.Module):
 
 
 NETWORKS = {
-    # What is appended to a list is a record of the caller's, and stays.
+    # Items that a pass appends to a list are a record for the caller, and stay.
     **{f"keeps in {how}": lambda how=how: keeping(how) for how in KEPT if how not in ("list", "class_list")},
     "counts": lambda: Plain(Counts().eval()),
     "running mean": lambda: Plain(Mean().eval()),
@@ -133,7 +133,7 @@ def call(function, network, images=None):
 
 @pytest.fixture(scope="module", autouse=True)
 def imported():
-    """Import what the functions import, and let libraries set what they set."""
+    """Import what the functions import, so that libraries change global state before the tests."""
     for function in FUNCTIONS:
         call(function, Plain())
 
@@ -171,7 +171,7 @@ def test_network_and_process_are_as_before(function, kind):
     "context",
     [one if one in ("inference_mode", "autocast") else pytest.param(one, marks=pytest.mark.long) for one in CONTEXTS],
 )
-def test_whatever_the_mode_of_the_caller(function, context):
+def test_state_is_restored_in_any_mode_of_the_caller(function, context):
     network = with_norm()
     with CONTEXTS[context]():
         # Of inference mode, where that is the caller's mode.
@@ -185,7 +185,7 @@ def test_whatever_the_mode_of_the_caller(function, context):
 @pytest.mark.parametrize("function", EVERY)
 @pytest.mark.parametrize("error", [pytest.param(RuntimeError, marks=pytest.mark.long), Stopped])
 @pytest.mark.parametrize("passes", [4, *(pytest.param(count, marks=pytest.mark.long) for count in (0, 1, 9))])
-def test_also_where_it_ends_early(function, error, passes):
+def test_state_is_restored_if_the_call_ends_early(function, error, passes):
     count = 0
 
     def fail_late(images):
@@ -198,7 +198,7 @@ def test_also_where_it_ends_early(function, error, passes):
     network = with_norm()
     network.prepare = fail_late
     before = network_state(network, ("prepare",)), process_state()
-    # An error in explainers is a gap, and an interrupt keeps the maps that are made.
+    # After an error in explainers, they are not applicable; after an interrupt, finished maps remain.
     with contextlib.suppress(Exception, Stopped):
         call(function, network)
     after = network_state(network, ("prepare",)), process_state()
@@ -228,7 +228,7 @@ def test_random_states_decide_nothing():
     assert_same(*found, 0)
 
 
-def test_no_pass_is_kept_alive():
+def test_the_tensors_of_a_pass_are_released():
     network = keeping("last")
     call("explain", network)
     gc.collect()

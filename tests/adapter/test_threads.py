@@ -1,4 +1,4 @@
-"""Threads on one network have the maps and scores of one thread; one that only calls it has the plain answers."""
+"""Threads that share a network get the maps and scores of a single thread, and unchanged outputs."""
 
 import threading
 import time
@@ -43,20 +43,20 @@ def alone():
 def test_threads_on_one_network(threads, alone):
     network = Plain()
     with ThreadPoolExecutor(threads) as pool:
-        asked = [(what, pool.submit(ask, network, what)) for _ in range(3) for what in alone]
-        for what, answer in asked:
-            assert_same(answer.result(LONGEST), alone[what], 0)
+        futures = [(what, pool.submit(ask, network, what)) for _ in range(3) for what in alone]
+        for what, future in futures:
+            assert_same(future.result(LONGEST), alone[what], 0)
 
 
 @pytest.mark.parametrize("threads", [pytest.param(2, marks=pytest.mark.long), 4])
 def test_threads_on_networks_of_their_own(threads, alone):
-    """Tracing for LRP changes what a call of any module does."""
-    # Before any thread, whose calls use the global random states that weights are drawn from.
-    every = [(what, Plain()) for _ in range(3) for what in ("lrp", "saliency", "deep_lift")]
+    """Tracing for LRP changes the calls of all modules."""
+    # Before the threads start, because their calls use the global random states from which weights are drawn.
+    pairs = [(what, Plain()) for _ in range(3) for what in ("lrp", "saliency", "deep_lift")]
     with ThreadPoolExecutor(threads) as pool:
-        asked = [(what, pool.submit(ask, network, what)) for what, network in every]
-        for what, answer in asked:
-            assert_same(answer.result(LONGEST), alone[what], 0)
+        futures = [(what, pool.submit(ask, network, what)) for what, network in pairs]
+        for what, future in futures:
+            assert_same(future.result(LONGEST), alone[what], 0)
     assert nn.Module.__call__.__name__ == "_wrapped_call_impl"
 
 
@@ -69,8 +69,8 @@ def test_a_thread_that_only_calls_the_network(alone):
         while not over.is_set():
             try:
                 with torch.no_grad():
-                    answer = network(others)
-                if not torch.equal(answer, wanted) or answer.requires_grad:
+                    output = network(others)
+                if not torch.equal(output, wanted) or output.requires_grad:
                     wrong.append("another answer")
             except Exception as error:
                 wrong.append(repr(error))
@@ -93,19 +93,19 @@ def test_calls_within_calls(alone):
     network = Plain()
 
     def within(model, images, targets):
-        made = heatproof.explain(model, images, targets, ["guided_backprop"])["attribution"][0].values
+        maps = heatproof.explain(model, images, targets, ["guided_backprop"])["attribution"][0].values
         again = heatproof.explain(network, images, targets, ["guided_backprop"])["attribution"][0].values
-        np.testing.assert_array_equal(made, again)
-        return torch.from_numpy(made)
+        np.testing.assert_array_equal(maps, again)
+        return torch.from_numpy(maps)
 
-    made = heatproof.explain(network, images_of(), TARGETS, {"within": within, "saliency": "saliency"})["attribution"]
-    np.testing.assert_allclose(made[0], alone["guided_backprop"]["guided_backprop"], atol=1e-7)
-    np.testing.assert_allclose(made[1], alone["saliency"]["saliency"], atol=1e-7)
+    maps = heatproof.explain(network, images_of(), TARGETS, {"within": within, "saliency": "saliency"})["attribution"]
+    np.testing.assert_allclose(maps[0], alone["guided_backprop"]["guided_backprop"], atol=1e-7)
+    np.testing.assert_allclose(maps[1], alone["saliency"]["saliency"], atol=1e-7)
 
     def explain_again(images, targets):
         return heatproof.explain(network, images, targets, ["saliency"])["attribution"][0].values
 
-    scored = heatproof.evaluate("sensitivity_max", network, images_of(), TARGETS, made[1].values, explain=explain_again)
+    scored = heatproof.evaluate("sensitivity_max", network, images_of(), TARGETS, maps[1].values, explain=explain_again)
     assert np.isfinite(scored["score"]).all()
 
 
@@ -114,18 +114,18 @@ def test_networks_that_share_a_backbone(alone):
     other = Plain()
     other.features = one.features
     with ThreadPoolExecutor(4) as pool:
-        asked = [
+        futures = [
             (what, pool.submit(ask, network, what))
             for _ in range(3)
             for what in ("guided_backprop", "lrp", "evaluate")
             for network in (one, other)
         ]
-        for what, answer in asked:
-            assert_same(answer.result(LONGEST), alone[what], 0)
+        for what, future in futures:
+            assert_same(future.result(LONGEST), alone[what], 0)
 
 
 def test_crossed_backbones_do_not_wait_for_each_other():
-    """Each of two threads explains one network within a method on the other."""
+    """Each of two threads explains one network inside a method that explains the other."""
     first, second = Plain(), Plain()
 
     def within(other):
@@ -134,14 +134,14 @@ def test_crossed_backbones_do_not_wait_for_each_other():
         )
 
     with ThreadPoolExecutor(2) as pool, warnings.catch_warnings(action="ignore"):
-        # In vain for one of the two where each has begun: a gap, and no deadlock.
-        asked = [
+        # If both have started, one of them is not applicable instead of a deadlock.
+        futures = [
             pool.submit(heatproof.explain, one, images_of(), TARGETS, {"within": within(other)})
             for one, other in ((first, second), (second, first)) * 4
         ]
-        for answer in asked:
-            made = answer.result(LONGEST)
-            assert made["reason"].values[0] == "" or "another thread" in made["reason"].values[0]
+        for future in futures:
+            result = future.result(LONGEST)
+            assert result["reason"].values[0] == "" or "another thread" in result["reason"].values[0]
 
 
 def test_an_error_lets_the_next_thread_in(alone):

@@ -1,4 +1,4 @@
-"""Whether a method applies follows from images drawn from all, in whatever order, and from the network as it is now."""
+"""Applicability depends on images sampled from all, in any order, and on the current state of the network."""
 
 import warnings
 
@@ -34,15 +34,15 @@ TARGETS = torch.arange(COUNT) % 3
 
 
 def dead_on_blank():
-    """Features that are zero for a blank image, whose CAM is constant."""
+    """Return a network whose features are zero for a blank image, so that its CAM is constant."""
     return Plain(lambda images: images - images.mean((2, 3), keepdim=True))
 
 
 @pytest.mark.parametrize("kind", BLANK)
 @pytest.mark.parametrize("batch_size", [64, pytest.param(3, marks=pytest.mark.long)])
 def test_blank_images_take_no_method_away(kind, batch_size):
-    made = heatproof.explain(dead_on_blank(), BLANK[kind], TARGETS, METHODS, batch_size=batch_size)
-    assert not made["reason"].values.any()
+    maps = heatproof.explain(dead_on_blank(), BLANK[kind], TARGETS, METHODS, batch_size=batch_size)
+    assert not maps["reason"].values.any()
 
 
 @pytest.mark.parametrize(
@@ -55,13 +55,13 @@ def test_the_order_decides_nothing(kind):
         order = torch.randperm(COUNT, generator=torch.Generator().manual_seed(seed))
         ids = [f"p{row}" for row in order.tolist()]
         network = dead_on_blank()
-        made = heatproof.explain(network, images[order], TARGETS[order], METHODS, image_ids=ids)
+        maps = heatproof.explain(network, images[order], TARGETS[order], METHODS, image_ids=ids)
         with warnings.catch_warnings(action="ignore"):
             chosen = heatproof.choose(network, images[order], TARGETS[order], METHODS)
-        found.append((made.sortby("image"), chosen))
-    for made, chosen in found[1:]:
-        assert made["reason"].values.tolist() == found[0][0]["reason"].values.tolist()
-        np.testing.assert_allclose(made["attribution"], found[0][0]["attribution"], rtol=1e-4, atol=1e-6)
+        found.append((maps.sortby("image"), chosen))
+    for maps, chosen in found[1:]:
+        assert maps["reason"].values.tolist() == found[0][0]["reason"].values.tolist()
+        np.testing.assert_allclose(maps["attribution"], found[0][0]["attribution"], rtol=1e-4, atol=1e-6)
         assert chosen.sentence == found[0][1].sentence
         pd.testing.assert_frame_equal(
             chosen.table.drop(columns="seconds"), found[0][1].table.drop(columns="seconds"), rtol=1e-4
@@ -69,20 +69,20 @@ def test_the_order_decides_nothing(kind):
 
 
 def deeper(network):
-    """Put a layer behind the last one."""
+    """Append a layer."""
     network.features.append(nn.Conv2d(6, 6, 3, padding=1))
     network.features.append(nn.ReLU())
     return network.eval()
 
 
 def smaller(network):
-    """Put a layer of another grid behind the last one."""
+    """Append a layer with another grid."""
     network.features.append(nn.Sequential(nn.AvgPool2d(2), nn.Upsample(scale_factor=2)))
     return network.eval()
 
 
 def without_influence(network):
-    """Let the logits read the image, and the features no more."""
+    """Make the logits depend on the image, but not on the features."""
     network.head = nn.Linear(3 * 64, 3)
     network.features = nn.Sequential(nn.Conv2d(3, 3, 1), nn.ReLU())
     return network.eval()
@@ -118,5 +118,5 @@ def test_new_weights_are_read():
 
 
 def test_the_search_for_a_layer_counts_no_passes():
-    made = heatproof.explain(Plain(), images_of(), None, ["grad_cam", "layer_cam", "hires_cam"])
-    assert made["passes"].values.tolist() == [1, 1, 1]
+    maps = heatproof.explain(Plain(), images_of(), None, ["grad_cam", "layer_cam", "hires_cam"])
+    assert maps["passes"].values.tolist() == [1, 1, 1]

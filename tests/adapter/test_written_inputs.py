@@ -1,4 +1,4 @@
-"""Networks, explainers and metrics that write into their inputs change nothing of the caller's, and no number."""
+"""Networks, explainers and metrics that write to their inputs change neither the caller's data nor a result."""
 
 import warnings
 
@@ -15,7 +15,7 @@ TARGETS = torch.tensor([0, 1, 2, 0, 1, 2])
 
 
 def call(function, network):
-    """Return the answer, and check that images, targets and maps are as before."""
+    """Return the result, and check that images, targets and maps are unchanged."""
     images, targets, maps = images_of(), TARGETS.clone(), maps_of()
     before = images.clone(), targets.clone(), {name: one.copy() for name, one in maps.items()}
     with warnings.catch_warnings(action="error", category=UserWarning):
@@ -53,11 +53,11 @@ def test_an_explainer_that_writes():
     methods = {"writes": writes_everywhere, "saliency": "saliency", "expected": "expected_gradients"}
     alone = heatproof.explain(Plain(), images, targets, ["saliency"])["attribution"][0]
     with warnings.catch_warnings(action="ignore"):
-        made = heatproof.explain(Plain(), images, targets, methods, background=background)["attribution"]
-    np.testing.assert_allclose(made[0], before[0].sum(1), rtol=1e-6)
-    np.testing.assert_array_equal(made[1], alone)
-    for given, kept in zip((images, targets, background), before, strict=True):
-        assert torch.equal(given, kept)
+        maps = heatproof.explain(Plain(), images, targets, methods, background=background)["attribution"]
+    np.testing.assert_allclose(maps[0], before[0].sum(1), rtol=1e-6)
+    np.testing.assert_array_equal(maps[1], alone)
+    for inputs, stored in zip((images, targets, background), before, strict=True):
+        assert torch.equal(inputs, stored)
 
 
 def test_a_callback_that_writes():

@@ -262,7 +262,7 @@ WRONG = {
     "no labels at all": ({"task": "multilabel"}, 0 * LABELS, 3, "nothing to explain"),
     "lists of labels": ({"task": "multilabel"}, [[0], [1, 2]] * 18, 3, "one column for each label"),
     "which number": ({"task": "regression"}, None, 3, r"target=lambda output, targets: output\[:, 0\]"),
-    "which number of floats": ({"task": "regression"}, torch.rand(COUNT), 3, "which one is explained"),
+    "which number of floats": ({"task": "regression"}, torch.rand(COUNT), 3, "the explained one"),
     "a binary of three": ({"task": "binary"}, None, 3, "the task is binary"),
     "a multiclass of one": ({"task": "multiclass"}, None, 1, "the task is multiclass"),
     "a function of no numbers": ({"target": lambda output, _: output}, None, 3, "one number for each image"),
@@ -423,7 +423,7 @@ def test_a_function_that_nothing_tells_is_refused_by_a_cache_alone(tmp_path) -> 
         return output[:, 0]
 
     assert not any(heatproof.explain(network, images, None, "saliency", target=drawn)["reason"].values)
-    with pytest.raises(HeatproofError, match="target function cannot be kept in a cache"):
+    with pytest.raises(HeatproofError, match="target function cannot be cached"):
         heatproof.explain(network, images, None, "saliency", target=drawn, cache=tmp_path)
 
 

@@ -147,7 +147,7 @@ def test_a_function_that_writes_only_sometimes_is_refused(images) -> None:
             output *= 2
         return output[:, 0]
 
-    with pytest.raises(HeatproofError, match="'late' writes to what it is given in some batches alone"):
+    with pytest.raises(HeatproofError, match="'late' writes to its arguments, but not in all batches"):
         heatproof.evaluate("sds", Linear(), images, CLASS, np.ones((COUNT, SIZE, SIZE)), target=late, batch_size=12)
 
 
@@ -208,7 +208,9 @@ def test_lists_of_labels_from_a_loader_are_rows_and_not_columns(images) -> None:
     assert maps["target"].values.tolist() == classes.tolist()
     assert np.allclose(maps["attribution"].squeeze().values, network.truth(images[rows], classes), atol=1e-5)
     square = _loader(np.eye(COUNT, dtype=int).tolist(), images)
-    with pytest.raises(HeatproofError, match="could be of an image or of a label: give each image's labels as one"):
+    with pytest.raises(
+        HeatproofError, match="belong to an image or to a label: return the labels of each image as one"
+    ):
         heatproof.explain(network, square, None, "saliency", task="multilabel")
 
 
@@ -226,10 +228,10 @@ def test_maps_of_labels_name_the_task_also_where_an_image_has_none(images, asked
     labels = PRESENT.copy()
     labels[0] = 0
     maps = heatproof.explain(Linear(), images, labels, "saliency", task="multilabel", progress=False)
-    with pytest.raises(HeatproofError, match=f"labels, and what is scored are {others}: give task='multilabel'"):
+    with pytest.raises(HeatproofError, match=f"labels, but {others} are scored: give task='multilabel'"):
         heatproof.evaluate("sds", Linear(), images, None, maps, **asked)
     maps = heatproof.explain(Linear(), images, CLASS, "saliency", progress=False)
-    with pytest.raises(HeatproofError, match="explain classes, and what is scored are labels: leave task='multilabel'"):
+    with pytest.raises(HeatproofError, match="explain classes, but labels are scored: leave task='multilabel'"):
         heatproof.evaluate("sds", Linear(), images, np.ones((COUNT, CLASSES)), maps, task="multilabel")
 
 

@@ -127,7 +127,7 @@ def test_what_a_module_has_beside_is_not_refused():
     module = types.ModuleType("beside")
     module.lock, module.generator = threading.Lock(), np.random.default_rng()
     assert identity_of(module)
-    with pytest.raises(HeatproofError, match="nothing tells"):
+    with pytest.raises(HeatproofError, match="cannot be identified"):
         identity_of({"lock": module.lock})
 
 

@@ -242,7 +242,7 @@ def in_order_of_brightness(batch):
 
 
 REFUSED = {
-    "random augmentation": (lambda x, y: DataLoader(Jitters(x, y), 5), "each time that it is read: take random"),
+    "random augmentation": (lambda x, y: DataLoader(Jitters(x, y), 5), "each time that it is read: remove random"),
     "random augmentation of one image": (lambda x, y: DataLoader(Jitters(x[:1], y), 5), "each time that it is read"),
     "images of other shapes": (lambda x, y: DataLoader(Grows(x, y), 1), "shapes.*resize all to one"),
     "batches of other shapes": (lambda x, y: [(x[:6], y[:6]), (x[6:, :, :8], y[6:])], "shapes.*resize all to one"),
@@ -254,7 +254,7 @@ REFUSED = {
             5,
             collate_fn=in_order_of_brightness,
         ),
-        "sorting out of its `collate_fn`",
+        "sorting from its `collate_fn`",
     ),
     "labels of two kinds": (
         lambda x, y: Samples(x, y, lambda a, b: {"image": a, "fine_label": b, "coarse_label": b}),
@@ -293,7 +293,7 @@ def test_what_no_loader_may_do_is_said(case, network, images, targets):
 @pytest.mark.parametrize("given", ["targets", "image_ids"])
 def test_what_has_an_order_is_refused_beside_a_loader_that_shuffles(given, network, images, targets):
     loader = DataLoader(TensorDataset(images, targets), 5, shuffle=True)
-    with pytest.raises(HeatproofError, match=f"order of the {given} is open: give one with shuffle=False"):
+    with pytest.raises(HeatproofError, match=f"order of the {given} is undefined: give one with shuffle=False"):
         heatproof.explain(network, loader, methods=["saliency"], **{"targets": None, given: list(range(12))})
 
 
@@ -406,7 +406,7 @@ FOLDERS = {
         lambda picture: picture.nothing,
         "`transform` fails on the picture .*AttributeError",
     ),
-    "a random transform": ("", flips, "`transform` gives another image .*each time"),
+    "a random transform": ("", flips, "`transform` returns another image .*each time"),
     "shapes that differ": (
         "",
         lambda picture: transform(picture)[:, : 16 - int(np.array(picture)[0, 0, 0]) % 2],

@@ -7,13 +7,13 @@ ATTENTION = [
     name for name, entry in EXPLAINERS.items() if entry.function.__module__ == "heatproof.attribution.attention"
 ]
 TRANSFORMERS = [*ATTENTION, "chefer_lrp"]
-# Its rules cover other networks too, where the other `lrp` is meant.
+# The rules of `attn_lrp` also cover other networks, but `lrp` is meant for those.
 VITS_ALONE = [*TRANSFORMERS, "attn_lrp"]
-# These read the network itself, whichever output is attributed.
+# These read the network itself, whichever output is explained.
 DEAF_TO_OUTPUT = {"rise", "rise_uniform", "rise_grid", "raw_attention", "attention_rollout", "lrp", "iba", "input_iba"}
 
 
-# Explainers of networks that are made to be explained.
+# Explainers of intrinsically interpretable networks.
 INTRINSIC = {"bagnet": ["cifar_bagnet"], "bcos": ["cifar_bcos_resnet20"]}
 
 
@@ -21,6 +21,6 @@ def networks_of(name):
     return ["small_vit"] if name in VITS_ALONE else INTRINSIC.get(name, ARCHITECTURES)
 
 
-# So many passes that they take a second on the smallest network.
+# These take a second on the smallest network, because they need many passes.
 LONG = {"agi", "guided_ig", "input_iba", "is_cam", "ss_cam"}
 PAIRS = [(name, architecture) for name in EXPLAINERS for architecture in networks_of(name)]

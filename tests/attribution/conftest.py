@@ -1,4 +1,4 @@
-"""Small networks, trained for a moment on digits, and batches to explain."""
+"""Small networks, trained briefly on digits, and batches to explain."""
 
 import copy
 import dataclasses
@@ -33,13 +33,13 @@ def data():
 
 @pytest.fixture(scope="session")
 def networks(data):
-    """Return a function from an architecture's name to its network and facts, made once."""
-    made = {}
+    """Return a function from the name of an architecture to a trained network and its facts, with a cache."""
+    cache = {}
 
     def get(name):
-        if name not in made:
-            made[name] = _train(name, data)
-        return made[name]
+        if name not in cache:
+            cache[name] = _train(name, data)
+        return cache[name]
 
     return get
 
@@ -68,7 +68,7 @@ def _train(name, data):
 
 @pytest.fixture(scope="session")
 def explain_digits(networks, data):
-    """Return a function that makes an `ExplainContext` of the first digits of the evaluation split."""
+    """Return a function that creates an `ExplainContext` for the first digits of the evaluation split."""
 
     def make(architecture="cifar_resnet20", count=3, batch_size=64, dtype=torch.float32, softmax=False):
         network, facts = networks(architecture)

@@ -1,9 +1,9 @@
-"""Small networks of the constructions in which rules and hooks go wrong, and what explainers are on them, by hand.
+"""Small networks with constructions on which rules and hooks can fail, and maps of explainers by their definitions.
 
-Each construction is a network as users write it, and steps that say the same without writing in place and without
-sharing anything: `steps` is called with the layers, the images' features, and functions for ReLUs, other activations
-and products. A definition is made by giving these: an `autograd.Function` with the paper's rule, or with DeepLift's
-multipliers. Nothing here knows the modes and hooks of heatproof.
+Each construction is a network as users write it, and `steps`, which compute the same without in-place operations and
+without shared modules. `steps` is called with the layers, the features of images, and functions for ReLUs, other
+activations and products. A definition passes functions with its rule: an `autograd.Function` with the paper's rule, or
+with DeepLift's multipliers. This module does not use the modes and hooks of heatproof.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Function = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True)
 class Rules:
-    """What a definition puts in the place of nonlinear functions.
+    """Functions by which a definition replaces nonlinear functions.
 
     Attributes
     ----------
     relu
-        Of a tensor.
+        Called with a tensor, instead of a ReLU.
     activation
-        Of a function of single elements and a tensor: of activations that are no ReLU.
+        Called with an elementwise function and a tensor, instead of any other activation.
     product
-        Of two tensors that both depend on the image.
+        Called with two tensors that both depend on the image, instead of their product.
     """
 
     relu: Function
@@ -43,7 +43,7 @@ PLAIN = Rules(torch.relu, lambda function, values: function(values), torch.mul)
 
 
 class Constructed(nn.Module):
-    """Images through a convolution, a construction, global average pooling and a linear layer."""
+    """A convolution, a construction, global average pooling and a linear layer."""
 
     def __init__(self, body: Callable[[Any, torch.Tensor], torch.Tensor], seed: int = 0) -> None:
         super().__init__()
@@ -65,13 +65,13 @@ class Constructed(nn.Module):
         return self.head(self.body(self, self.stem(images)).mean((2, 3)))
 
     def by_hand(self, steps: Callable[..., torch.Tensor], images: torch.Tensor, rules: Rules) -> torch.Tensor:
-        """Return the same logits, of steps with rules."""
+        """Return the same logits, computed by steps with rules."""
         return self.head(steps(self, self.stem(images), rules).mean((2, 3)))
 
 
 @dataclass(frozen=True)
 class Construction:
-    """A network as it is written, and what it computes, step by step."""
+    """A network as users write it, and its steps."""
 
     written: Callable[[Any, torch.Tensor], torch.Tensor]
     steps: Callable[[Any, torch.Tensor, Rules], torch.Tensor]
@@ -80,15 +80,15 @@ class Construction:
 CONSTRUCTIONS: dict[str, Construction] = {}
 
 
-def _enter(name: str, steps: Callable[[Any, torch.Tensor, Rules], torch.Tensor]) -> Callable[[Any], Any]:
-    def keep(written: Callable[[Any, torch.Tensor], torch.Tensor]) -> Any:
+def _register(name: str, steps: Callable[[Any, torch.Tensor, Rules], torch.Tensor]) -> Callable[[Any], Any]:
+    def decorate(written: Callable[[Any, torch.Tensor], torch.Tensor]) -> Any:
         CONSTRUCTIONS[name] = Construction(written, steps)
         return written
 
-    return keep
+    return decorate
 
 
-# ---- what the constructions compute ----------------------------------------------------------------------------------
+# ---- steps of the constructions --------------------------------------------------------------------------------------
 
 
 def _twice(net: Any, h: torch.Tensor, rules: Rules) -> torch.Tensor:
@@ -101,7 +101,7 @@ def _residual(net: Any, h: torch.Tensor, rules: Rules) -> torch.Tensor:
 
 
 def _residual_of_changed(net: Any, h: torch.Tensor, rules: Rules) -> torch.Tensor:
-    """What stands beside is changed in place: both terms read the ReLU."""
+    """The shortcut is changed in place, so both terms read the output of the ReLU."""
     out = rules.relu(h)
     return rules.relu(net.one(out) + out)
 
@@ -115,12 +115,12 @@ def _dense(net: Any, h: torch.Tensor, rules: Rules) -> torch.Tensor:
 
 
 def _half(net: Any, h: torch.Tensor, rules: Rules) -> torch.Tensor:
-    """A view of half of the channels is changed in place, and the whole read."""
+    """A view of half of the channels is changed in place, and then all channels are read."""
     left, right = h[:, : WIDTH // 2], h[:, WIDTH // 2 :]
     return rules.relu(net.one(torch.cat([rules.relu(left), right], 1)))
 
 
-def _others(function: Function) -> Callable[[Any, torch.Tensor, Rules], torch.Tensor]:
+def _elementwise_steps(function: Function) -> Callable[[Any, torch.Tensor, Rules], torch.Tensor]:
     def steps(net: Any, h: torch.Tensor, rules: Rules) -> torch.Tensor:
         out = rules.activation(function, h)
         return rules.relu(net.two(rules.activation(function, net.one(out))) + out)
@@ -138,79 +138,79 @@ def _sum(net: Any, h: torch.Tensor, rules: Rules) -> torch.Tensor:
     return rules.relu(rules.relu(net.one(h)) + net.two(h) + h)
 
 
-# ---- as users write them ---------------------------------------------------------------------------------------------
+# ---- constructions as users write them -------------------------------------------------------------------------------
 
 
-@_enter("plain", _twice)
+@_register("plain", _twice)
 def plain(net, h):
     first, second, third = net.relus
     return third(net.two(second(net.one(first(h)))))
 
 
-@_enter("in-place", _twice)
+@_register("in-place", _twice)
 def in_place(net, h):
     first, second, third = net.in_places
     return third(net.two(second(net.one(first(h)))))
 
 
-@_enter("residual", _residual)
+@_register("residual", _residual)
 def residual(net, h):
     first, second, third = net.relus
     h = first(h)
     return third(net.two(second(net.one(h))) + h)
 
 
-@_enter("residual, in-place", _residual)
+@_register("residual, in-place", _residual)
 def residual_in_place(net, h):
     first, second, third = net.in_places
     h = first(h)
-    beside = h
+    shortcut = h
     out = net.two(second(net.one(h)))
-    out += beside
+    out += shortcut
     return third(out)
 
 
-@_enter("in-place on a shared tensor", _residual_of_changed)
+@_register("in-place on a shared tensor", _residual_of_changed)
 def in_place_on_shared(net, h):
-    beside = h
+    shortcut = h
     out = torch.relu_(h)
-    return torch.relu(net.one(out) + beside)
+    return torch.relu(net.one(out) + shortcut)
 
 
-@_enter("module in-place on a shared tensor", _residual_of_changed)
+@_register("module in-place on a shared tensor", _residual_of_changed)
 def module_in_place_on_shared(net, h):
     out = net.one(net.in_place(h))
     return net.in_place(out.add_(h))
 
 
-@_enter("dense", _dense)
+@_register("dense", _dense)
 def dense(net, h):
     first, second, _ = net.relus
     return second(net.wide(torch.cat([h, net.one(first(h))], 1)))
 
 
-@_enter("reused module", _twice)
+@_register("reused module", _twice)
 def reused(net, h):
     return net.relu(net.two(net.relu(net.one(net.relu(h)))))
 
 
-@_enter("reused in-place module", _twice)
+@_register("reused in-place module", _twice)
 def reused_in_place(net, h):
     return net.in_place(net.two(net.in_place(net.one(net.in_place(h)))))
 
 
-@_enter("functional", _twice)
+@_register("functional", _twice)
 def of_functions(net, h):
     return net.two(net.one(h.relu()).clamp(min=0)).clamp_min(0.0)
 
 
-@_enter("other names", _twice)
+@_register("other names", _twice)
 def of_other_names(net, h):
     h = net.one(functional.threshold(h, 0, 0))
     return torch.where((out := net.two(torch.maximum(h, torch.zeros_like(h)))) > 0, out, 0.0)
 
 
-@_enter("masks", _twice)
+@_register("masks", _twice)
 def of_masks(net, h):
     h = net.one(h.masked_fill(h < 0, 0))
     h = net.two(h * (h > 0))
@@ -218,90 +218,90 @@ def of_masks(net, h):
     return h
 
 
-@_enter("other names, in-place", _twice)
+@_register("other names, in-place", _twice)
 def of_other_names_in_place(net, h):
     h = net.one(h.clamp_(min=0))
     return functional.threshold(net.two(functional.leaky_relu(h, 0.0, True)), 0.0, 0.0, inplace=True)
 
 
-@_enter("named arguments", _twice)
+@_register("named arguments", _twice)
 def of_named_arguments(net, h):
     h = net.one(functional.relu(input=h))
     h = net.two(torch.clip(input=h, min=0))
     return torch.where(h > 0, input=h, other=torch.zeros(()).to(h))
 
 
-@_enter("shared tensor", _residual_of_unchanged)
+@_register("shared tensor", _residual_of_unchanged)
 def shared(net, h):
     return h + net.one(net.relu(h))
 
 
-@_enter("shared tensor, cloned and in-place", _residual_of_unchanged)
+@_register("shared tensor, cloned and in-place", _residual_of_unchanged)
 def shared_clone(net, h):
     return net.one(net.in_place(h.clone())).add_(h)
 
 
-@_enter("sum, in-place", _sum)
+@_register("sum, in-place", _sum)
 def of_a_sum(net, h):
     return functional.relu(torch.add(net.in_place(net.one(h)), net.two(h)).add_(h), inplace=True)
 
 
-@_enter("view, in-place", _half)
+@_register("view, in-place", _half)
 def of_a_view(net, h):
     h[:, : WIDTH // 2].relu_()
     return net.relu(net.one(h))
 
 
-@_enter("another view, in-place", _half)
+@_register("another view, in-place", _half)
 def of_another_view(net, h):
     part = h.narrow(1, 0, WIDTH // 2).flatten(2)
     functional.relu(part, inplace=True)
     return net.in_place(net.one(h))
 
 
-@_enter("relu6", _others(lambda values: functional.relu6(16 * values)))
+@_register("relu6", _elementwise_steps(lambda values: functional.relu6(16 * values)))
 def relu6(net, h):
     out = functional.relu6(16 * h)
     return net.relu(net.two(functional.hardtanh(16 * net.one(out), 0, 6)) + out)
 
 
-@_enter("relu6, in-place", _others(lambda values: functional.relu6(16 * values)))
+@_register("relu6, in-place", _elementwise_steps(lambda values: functional.relu6(16 * values)))
 def relu6_in_place(net, h):
     functional.relu6(h.mul_(16), True)
     return net.relu(net.two(functional.hardtanh(net.one(h).mul_(16), 0, 6, inplace=True)) + h)
 
 
-@_enter("leaky, in-place", _others(lambda values: functional.leaky_relu(values, 0.1)))
+@_register("leaky, in-place", _elementwise_steps(lambda values: functional.leaky_relu(values, 0.1)))
 def leaky_in_place(net, h):
-    beside = h
+    shortcut = h
     out = functional.leaky_relu_(h, 0.1)
     out = net.two(functional.leaky_relu(net.one(out), 0.1, inplace=True))
-    return net.in_place(out + beside)
+    return net.in_place(out + shortcut)
 
 
-@_enter("elu, in-place", _others(functional.elu))
+@_register("elu, in-place", _elementwise_steps(functional.elu))
 def elu_in_place(net, h):
     functional.elu_(h)
     return net.relu(net.two(functional.elu(net.one(h), 1.0, True)).add_(h))
 
 
-@_enter("silu, in-place", _others(functional.silu))
+@_register("silu, in-place", _elementwise_steps(functional.silu))
 def silu_in_place(net, h):
     functional.silu(h, inplace=True)
     return net.relu(net.two(functional.silu(net.one(h), inplace=True)) + h)
 
 
-@_enter("gate", _gated)
+@_register("gate", _gated)
 def gated(net, h):
     h = net.relu(h)
     return net.one(h * net.gate(h.mean((2, 3))).sigmoid()[:, :, None, None])
 
 
-@_enter("gate, in-place", _gated)
+@_register("gate, in-place", _gated)
 def gated_in_place(net, h):
     net.in_place(h)
     gate = net.gate(h.mean((2, 3))).sigmoid_()[:, :, None, None]
-    # Autograd keeps what a ReLU gave, which could not be changed.
+    # Not a ReLU, because autograd saves its output, which must not be changed in place.
     h = h.clone()
     h *= gate
     return net.one(h)
@@ -357,7 +357,7 @@ class Rescaled(torch.autograd.Function):
 
 
 class Shared(torch.autograd.Function):
-    """A product whose difference is that of each factor times the mean of the other one."""
+    """A product whose difference is the sum of the difference of each factor times the mean of the other."""
 
     @staticmethod
     def forward(ctx, one, other):
@@ -405,7 +405,7 @@ EXPLAINERS = ("guided_backprop", "deconvolution", "guided_grad_cam", "deep_lift"
 
 
 def network_of(name: str, dtype: torch.dtype = torch.float64) -> Constructed:
-    """Return the network of a construction, as users write it."""
+    """Return the network of a construction, in the form in which users write it."""
     return Constructed(CONSTRUCTIONS[name].written).to(dtype)
 
 
@@ -425,7 +425,7 @@ def gradient_of(name: str, network: Constructed, images: torch.Tensor, targets: 
 
 
 def grad_cam_of(name: str, network: Constructed, images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return Grad-CAM (N, H, W) at the stem, whose grid is the image's."""
+    """Return Grad-CAM (N, H, W) at the stem, whose grid has a cell for each pixel."""
     features = network.stem(images).requires_grad_()
     logits = network.head(CONSTRUCTIONS[name].steps(network, features, PLAIN).mean((2, 3)))
     (slope,) = torch.autograd.grad(logits[range(len(targets)), targets].sum(), features)
@@ -447,13 +447,13 @@ def defined(
     explainer
         One of `EXPLAINERS`; Grad-CAM reads the stem.
     name
-        Of the construction.
+        Name of the construction.
     network
-        Of `network_of`.
+        Result of `network_of`.
     images, targets
         (N, 3, SIZE, SIZE) and (N,).
     background
-        (B, 3, SIZE, SIZE), the baselines of Deep SHAP; that of DeepLift is zero.
+        (B, 3, SIZE, SIZE), the baselines of Deep SHAP; the baseline of DeepLift is zero.
     """
     if explainer == "guided_grad_cam":
         guided = defined("guided_backprop", name, network, images, targets, background)

@@ -1,8 +1,8 @@
 """Layer-wise relevance propagation and class activation maps by their definitions, for small networks.
 
-Each network is written twice: `forward`, as networks are written, in place or not; and `written`, as a formula of
-operations without side effects, to which rules give another backward pass. `tapped` are the layers that class
-activation maps read; `written` says which tensor a layer puts out.
+Each network is written twice: `forward` as users write it, possibly in place, and `written` as a formula of operations
+without side effects, to which rules give another backward pass. `tapped` are the layers for class activation maps;
+`written` marks the output tensor of each layer.
 """
 
 import torch
@@ -19,7 +19,7 @@ def stable(values):
 
 
 class Operations:
-    """Plain operations; the tensors that layers put out are kept in `seen`."""
+    """Plain operations; `seen` stores the output tensors of layers."""
 
     def __init__(self):
         self.seen = {}
@@ -37,40 +37,40 @@ class Operations:
     def relu(self, values, most=None):
         return values.clamp(min=0, max=most)
 
-    def add(self, one, other):
-        return one + other
+    def add(self, first, second):
+        return first + second
 
     def scale(self, values, number):
         return number * values
 
 
 class FlatConv(torch.autograd.Function):
-    """The first convolution: all inputs of a window share its relevance equally."""
+    """The first convolution: all inputs of a window share the relevance equally."""
 
     @staticmethod
-    def forward(context, values, weight, bias):
-        context.save_for_backward(weight)
-        context.size = values.shape
+    def forward(ctx, values, weight, bias):
+        ctx.save_for_backward(weight)
+        ctx.size = values.shape
         return functional.conv2d(values, weight, bias, padding=1)
 
     @staticmethod
-    def backward(context, relevance):
-        ones = torch.ones_like(context.saved_tensors[0])
-        reached = functional.conv2d(torch.ones(context.size, dtype=ones.dtype), ones, padding=1)
-        return conv2d_input(context.size, ones, relevance / stable(reached), padding=1), None, None
+    def backward(ctx, relevance):
+        ones = torch.ones_like(ctx.saved_tensors[0])
+        reached = functional.conv2d(torch.ones(ctx.size, dtype=ones.dtype), ones, padding=1)
+        return conv2d_input(ctx.size, ones, relevance / stable(reached), padding=1), None, None
 
 
 class PlusConv(torch.autograd.Function):
-    """z-plus without biases: inputs share relevance by what they raise; by their size where none does."""
+    """z-plus without biases: inputs share relevance in proportion to their positive terms, or else to their size."""
 
     @staticmethod
-    def forward(context, values, weight, bias):
-        context.save_for_backward(values, weight)
+    def forward(ctx, values, weight, bias):
+        ctx.save_for_backward(values, weight)
         return functional.conv2d(values, weight, bias, padding=1)
 
     @staticmethod
-    def backward(context, relevance):
-        values, weight = context.saved_tensors
+    def backward(ctx, relevance):
+        values, weight = ctx.saved_tensors
         pairs = [(values.clamp(min=0), weight.clamp(min=0)), (values.clamp(max=0), weight.clamp(max=0))]
         raised = sum(functional.conv2d(*pair, padding=1) for pair in pairs)
         none = raised <= STABILISER
@@ -85,54 +85,54 @@ class EpsilonLinear(torch.autograd.Function):
     """Inputs share relevance in proportion to their terms; the bias takes none."""
 
     @staticmethod
-    def forward(context, values, weight, bias):
-        context.save_for_backward(values, weight)
+    def forward(ctx, values, weight, bias):
+        ctx.save_for_backward(values, weight)
         return values @ weight.T + bias
 
     @staticmethod
-    def backward(context, relevance):
-        values, weight = context.saved_tensors
+    def backward(ctx, relevance):
+        values, weight = ctx.saved_tensors
         return values * ((relevance / stable(values @ weight.T)) @ weight), None, None
 
 
 class PassedActivation(torch.autograd.Function):
-    """An activation passes relevance as it is."""
+    """An activation passes relevance on unchanged."""
 
     @staticmethod
-    def forward(context, values, most):
+    def forward(ctx, values, most):
         return values.clamp(min=0, max=most)
 
     @staticmethod
-    def backward(context, relevance):
+    def backward(ctx, relevance):
         return relevance, None
 
 
 class SharedSum(torch.autograd.Function):
-    """Terms of a sum share relevance in proportion to their size, equally where they add up to zero."""
+    """Terms of a sum share relevance in proportion to their values, or equally if they add up to zero."""
 
     @staticmethod
-    def forward(context, one, other):
-        context.save_for_backward(one, other)
-        return one + other
+    def forward(ctx, first, second):
+        ctx.save_for_backward(first, second)
+        return first + second
 
     @staticmethod
-    def backward(context, relevance):
-        one, other = context.saved_tensors
-        both = one + other
+    def backward(ctx, relevance):
+        first, second = ctx.saved_tensors
+        both = first + second
         none = both.abs() <= STABILISER
         share = relevance / torch.where(none, 1, stable(both))
-        return torch.where(none, relevance / 2, one * share), torch.where(none, relevance / 2, other * share)
+        return torch.where(none, relevance / 2, first * share), torch.where(none, relevance / 2, second * share)
 
 
 class Scaled(torch.autograd.Function):
     """A number takes no relevance."""
 
     @staticmethod
-    def forward(context, values, number):
+    def forward(ctx, values, number):
         return number * values
 
     @staticmethod
-    def backward(context, relevance):
+    def backward(ctx, relevance):
         return relevance, None
 
 
@@ -148,15 +148,15 @@ class Relevance(Operations):
     def relu(self, values, most=None):
         return PassedActivation.apply(values, most)
 
-    def add(self, one, other):
-        return SharedSum.apply(one, other)
+    def add(self, first, second):
+        return SharedSum.apply(first, second)
 
     def scale(self, values, number):
         return Scaled.apply(values, number)
 
 
 class Network(nn.Module):
-    """Two convolutions and a linear head over the mean of positions."""
+    """Two convolutions and a linear head after the mean over positions."""
 
     tapped = ("first",)
     features = 4
@@ -210,7 +210,7 @@ class Residual(Network):
 
 
 class ResidualInPlace(Network):
-    """The shortcut reads what the ReLU wrote."""
+    """The shortcut reads the output that the ReLU wrote in place."""
 
     tapped = ("first", "second")
 
@@ -245,7 +245,7 @@ class ResidualInPlaceModule(Network):
 
 
 class AddedInPlace(Network):
-    """A layer's output is read by another name, after it was added to in place."""
+    """The output of a layer is read through another reference, after an in-place addition to it."""
 
     tapped = ("first", "second", "same")
 
@@ -260,14 +260,14 @@ class AddedInPlace(Network):
         return h.add_(1) + shortcut
 
     def behind(self, ops, h):
-        # In eval mode the dropout puts out what it was given, of which all later uses are uses of it.
+        # In eval mode dropout returns its input, so later uses of the input are uses of its output.
         h = ops.at("same", h)
         h = ops.add(h, self.twice(ops, ops.relu(h))) + 1
         return ops.add(h, h)
 
 
 class OfAView(Network):
-    """A ReLU writes to two channels of a tensor, and a view is read after its tensor is written to."""
+    """A ReLU writes to two channels of a tensor, and a view is read after a write to its base tensor."""
 
     tapped = ("first", "second")
 
@@ -288,7 +288,7 @@ class OfAView(Network):
 
 
 class InPlaceOnAView(Network):
-    """A ReLU in place writes to a part of a tensor, which is read by two other names."""
+    """An in-place ReLU writes to a part of a tensor, which is read through two other references."""
 
     tapped = ("first", "relu", "second")
 
@@ -354,7 +354,7 @@ class Functional(Network):
 
 
 class CalledInAnotherOrder(Network):
-    """The first convolution is of a module that is met behind that of the second."""
+    """The module of the first convolution is registered after that of the second."""
 
     def __init__(self):
         super().__init__()
@@ -381,7 +381,7 @@ class Shared(Network):
         return ops.add(h, self.twice(ops, ops.at("relu", ops.relu(h))))
 
 
-class OfTwoPictures(Network):
+class OfTwoImages(Network):
     """The first convolution is called for the image and for its mirror image, and the sum can be of zeros."""
 
     tapped = ("second",)
@@ -390,13 +390,15 @@ class OfTwoPictures(Network):
         return self.second(self.relu(self.first(images)) + self.relu(self.first(images.flip(3))))
 
     def written(self, ops, images):
-        pictures = [ops.conv(one, self.first.weight, self.first.bias, first=True) for one in (images, images.flip(3))]
-        h = self.twice(ops, ops.add(*map(ops.relu, pictures)))
+        both_images = [
+            ops.conv(one, self.first.weight, self.first.bias, first=True) for one in (images, images.flip(3))
+        ]
+        h = self.twice(ops, ops.add(*map(ops.relu, both_images)))
         return ops.linear(h.mean((2, 3)), self.head.weight, self.head.bias)
 
 
 class TwoBranches(Network):
-    """Two convolutions read the image, and the sum of their ReLUs is read by a mean."""
+    """Two convolutions read the image, and a mean reads the sum of their ReLUs."""
 
     tapped = ("first", "second")
 
@@ -429,13 +431,13 @@ CONSTRUCTIONS = {
     "functional": Functional,
     "shared tensor": Shared,
     "order of calls": CalledInAnotherOrder,
-    "two pictures": OfTwoPictures,
+    "two pictures": OfTwoImages,
     "two branches": TwoBranches,
 }
 
 
 def construct(name):
-    """Return a network (float64) of a construction, with weights of a seed."""
+    """Return the network (float64) of a construction, with weights drawn from a fixed seed."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         network = CONSTRUCTIONS[name]().double()
@@ -484,9 +486,9 @@ OF_GRADIENTS = {
     "smooth_grad_cam_pp": _smooth,
     "hires_cam": lambda a, g: (g * a).sum(1),
 }
-# By what the image is multiplied beside a channel, in each pass: for IS-CAM, torchcam's running sum of 1/2 and 2/2.
+# Factor of the masked image in each pass; for IS-CAM, torchcam's running sum of 1/2 and 2/2.
 OF_SCORES = {"score_cam": (1.0,), "ss_cam": (1.0,), "is_cam": (0.5, 1.5)}
-# Without noise to speak of, for which these are the definitions.
+# The noise is negligible, so that these definitions without noise hold.
 OPTIONS = {
     "smooth_grad_cam_pp": {"samples": 1, "stdev": 1e-12},
     "ss_cam": {"samples": 1, "stdev": 1e-12},
@@ -500,17 +502,18 @@ def activation_map(name, network, images, targets, layer):
     if name in OF_GRADIENTS:
         return OF_GRADIENTS[name](a, g)
 
-    def said(given):
-        return network.written(Operations(), given).gather(1, targets[:, None])[:, 0]
+    def target_outputs(inputs):
+        return network.written(Operations(), inputs).gather(1, targets[:, None])[:, 0]
 
-    return _of_scores(name, a, images, said)
+    return _of_scores(name, a, images, target_outputs)
 
 
-def _of_scores(name, a, images, said):
+def _of_scores(name, a, images, target_outputs):
     low, high = a.amin((2, 3), keepdim=True), a.amax((2, 3), keepdim=True)
     masks = (a - low) / (high - low + 1e-8)
     scores = [
-        sum(said(share * masks[:, [c]] * images) - said(images) for share in OF_SCORES[name]) / len(OF_SCORES[name])
+        sum(target_outputs(share * masks[:, [c]] * images) - target_outputs(images) for share in OF_SCORES[name])
+        / len(OF_SCORES[name])
         for c in range(a.shape[1])
     ]
     return (torch.stack(scores, 1).softmax(1)[:, :, None, None] * a).sum(1).relu()
@@ -520,14 +523,14 @@ def _of_scores(name, a, images, said):
 
 
 class Elementwise(torch.autograd.Function):
-    """A function of single elements passes relevance as it is."""
+    """An elementwise function passes relevance on unchanged."""
 
     @staticmethod
-    def forward(context, function, values):
+    def forward(ctx, function, values):
         return function(values)
 
     @staticmethod
-    def backward(context, relevance):
+    def backward(ctx, relevance):
         return None, relevance
 
 
@@ -535,11 +538,11 @@ class Gated(torch.autograd.Function):
     """A gate takes no relevance."""
 
     @staticmethod
-    def forward(context, values, gate):
+    def forward(ctx, values, gate):
         return values * gate
 
     @staticmethod
-    def backward(context, relevance):
+    def backward(ctx, relevance):
         return relevance, torch.zeros_like(relevance)
 
 
@@ -555,7 +558,7 @@ class Relevant(torch.Tensor):
 
 
 class _Layers:
-    """The layers of a `definitions.Constructed`, with the rules of LRP."""
+    """The layers of a `definitions.Constructed` with the rules of LRP."""
 
     def __init__(self, network):
         self.network = network
@@ -570,8 +573,8 @@ class _Layers:
         return call
 
 
-def _wrapped(function, *given):
-    return function(*(one.as_subclass(torch.Tensor) for one in given)).as_subclass(Relevant)
+def _wrapped(function, *inputs):
+    return function(*(one.as_subclass(torch.Tensor) for one in inputs)).as_subclass(Relevant)
 
 
 def defined(explainer, network, steps, rules, images, targets):
@@ -600,11 +603,11 @@ def defined(explainer, network, steps, rules, images, targets):
         return torch.autograd.grad(logits, start, kept)[0].sum(1)
     plain = rules(torch.relu, lambda function, values: function(values), torch.mul)
 
-    def said(features):
+    def target_outputs(features):
         return network.head(steps(network, features, plain).mean((2, 3))).gather(1, targets[:, None])[:, 0]
 
     a = network.stem(images).requires_grad_()
-    (g,) = torch.autograd.grad(said(a).sum(), a)
+    (g,) = torch.autograd.grad(target_outputs(a).sum(), a)
     if explainer in OF_GRADIENTS:
         return OF_GRADIENTS[explainer](a.detach(), g)
-    return _of_scores(explainer, a.detach(), images, lambda given: said(network.stem(given)))
+    return _of_scores(explainer, a.detach(), images, lambda given: target_outputs(network.stem(given)))

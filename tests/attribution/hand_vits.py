@@ -1,4 +1,4 @@
-"""Vision transformers written by hand, which declare nothing, with tokens that lie where a test says."""
+"""Vision transformers written by hand, which declare nothing about the order of their tokens."""
 
 import torch
 from torch import nn
@@ -28,18 +28,21 @@ class Block(nn.Module):
 
 
 class HandVit(nn.Module):
-    """Patches of any shape, others before and after them, in the order and pooling that a test asks for.
+    """Vision transformer with patches of any shape and other tokens before and after them.
 
     Parameters
     ----------
     grid
-        Rows and columns.
+        Number of rows and columns of patches.
     prefix, suffix
-        Tokens before and after those of the patches.
+        Number of tokens before and after the patches.
     pool
-        ``class`` (the first, or the last where none stands before the patches), ``patches`` or ``all``.
+        Tokens that the head reads: ``class`` (the first token, or the last one without prefix tokens), ``patches`` or
+        ``all``.
     size
-        Height and width of the image; three pixels a patch by default.
+        Height and width of the image; by default, patches have three pixels a side.
+    by_column
+        Whether patches are ordered column by column.
     """
 
     def __init__(
@@ -66,8 +69,8 @@ class HandVit(nn.Module):
     def forward(self, images):
         patches = self.embed(images)
         patches = (patches.mT if self.by_column else patches).flatten(2).mT
-        others = [each.expand(len(images), -1, -1) for each in (self.before, self.after)]
-        tokens = self.blocks(torch.cat([others[0], patches, others[1]], 1) + self.position)
+        other_tokens = [each.expand(len(images), -1, -1) for each in (self.before, self.after)]
+        tokens = self.blocks(torch.cat([other_tokens[0], patches, other_tokens[1]], 1) + self.position)
         tokens = self.norm(tokens)
         if self.pool == "class":
             return self.head(tokens[:, 0 if self.prefix else -1])

@@ -1,4 +1,4 @@
-"""Guided integrated gradients and adversarial gradient integration: their paths, sums, oracles and passes."""
+"""Guided integrated gradients and adversarial gradient integration: paths, sums, reference results and passes."""
 
 import copy
 import dataclasses
@@ -25,7 +25,7 @@ def make(name, context, **options):
 
 
 def explain(network, count=4, classes=5, dtype=torch.float64, batch_size=64, softmax=False):
-    """Return images of two channels and 6 × 6 pixels within the range of images, and a network to explain."""
+    """Return the input of an explainer: images of two channels and 6 × 6 pixels in the range of images."""
     generator = torch.Generator().manual_seed(5)
     images = torch.rand(count, 2, 6, 6, generator=generator, dtype=dtype)
     network = network.to(dtype).eval().requires_grad_(False)
@@ -106,10 +106,10 @@ def test_guided_ig_of_a_straight_path_is_integrated_gradients_by_the_same_rule(o
 def test_guided_ig_is_that_of_the_authors_library(fraction, max_dist, steps, monkeypatch):
     saliency = pytest.importorskip("saliency.core")
     quantile = np.quantile
-    # The library still asks by a keyword that NumPy 2.4 has removed.
+    # The library still uses a keyword that NumPy 2.4 has removed.
     monkeypatch.setattr(np, "quantile", lambda values, at, interpolation: quantile(values, at, method=interpolation))
     context = explain(with_relus())
-    # Values that do not move, and gradients that tie at zero.
+    # Some values do not move, and some gradients tie at zero.
     context.images[:, :, 2] = 0
     context.network[0].weight[:, 1] = 0
     ours = make("guided_ig", context, fraction=fraction, max_dist=max_dist, steps=steps, rule="left")
@@ -126,11 +126,11 @@ def test_guided_ig_is_that_of_the_authors_library(fraction, max_dist, steps, mon
 
 
 class Pair(nn.Module):
-    """Two pixels a and b, and the first logit 0.3 a + b + a b: a is flat at first, and raises the slope of b."""
+    """Network of two pixels a and b with the first logit 0.3 a + b + a b: a has the smaller gradient at first."""
 
     def forward(self, images):
-        one, other = images[:, 0, 0, 0], images[:, 0, 0, 1]
-        return torch.stack([0.3 * one + other + one * other, one], 1)
+        first, second = images[:, 0, 0, 0], images[:, 0, 0, 1]
+        return torch.stack([0.3 * first + second + first * second, first], 1)
 
 
 @pytest.mark.parametrize("rule", ["trapezoid", "left"])
@@ -141,7 +141,7 @@ def test_guided_ig_moves_the_value_of_smallest_gradient_first(rule):
     context = ExplainContext(Pair(), Pair(), FACTS, images, zero, ("one", "other"), seed=0)
     context = dataclasses.replace(context, network=context.output)
     options = {"fraction": 0.5, "max_dist": 1.0, "rule": rule}
-    # First all of a along b = 0, then all of b along a = 1: each leg is straight, and either rule exact.
+    # First a moves completely with b = 0, then b with a = 1. Both segments are straight, so both rules are exact.
     maps = make("guided_ig", context, steps=8, **options)
     torch.testing.assert_close(maps[:, 0], torch.tensor([[0.3, 2.0], [0.3, -2.0]], dtype=torch.float64))
     points = torch.stack(points_of("guided_ig", context, steps=4, **options))[:, 0, 0, 0]
@@ -200,7 +200,7 @@ def test_image_that_is_the_baseline_gets_nothing():
 
 
 def walk_alone(context, row, false, steps, epsilon):
-    """Return the map of one path of one image, and where it ends."""
+    """Return the map of one path of one image, and the end of the path."""
     network, target = context.network, int(context.targets[row])
     stride = epsilon / torch.tensor(FACTS.std, dtype=torch.float64)
     point, total = context.images[row : row + 1].clone(), 0
@@ -235,20 +235,20 @@ def test_agi_is_the_sum_of_paths_walked_alone(build, softmax):
             said = context.network(torch.cat([end for _, end in walked]))[:, context.targets[row]]
             lowered = (logits_of(context, context.images)[row] - said).sum()
             torch.testing.assert_close(ours[row].sum(), lowered)
-    # Some paths end early, and some do not.
+    # Some paths end early and others do not.
     assert 0 < arrived < 12
 
 
 def test_agi_steps_within_the_range_of_images():
     context = explain(with_relus(2), count=1, classes=2)
-    # Two classes, so that no draw decides where it walks, and away from the one that it is taken for.
+    # With two classes the false class is not random; the target is the predicted class.
     context = dataclasses.replace(context, targets=context.network(context.images).argmax(1))
     points = points_of("agi", context, steps=4, topk=1, epsilon=0.1)[1:]
     assert len(points) > 2
     path = torch.stack(points)[:, 0]
     assert (path >= LOWEST[:, None, None] - 1e-6).all()
     assert (path <= HIGHEST[:, None, None] + 1e-6).all()
-    # In pixels of [0, 1]: every value goes a whole step, or to the end of the range.
+    # In pixels of [0, 1], every value moves a complete step or to the end of the range.
     steps = path.diff(dim=0).abs() * torch.tensor(FACTS.std, dtype=torch.float64)[:, None, None]
     assert steps.max() <= 0.1 + 1e-6
     assert ((steps - 0.1).abs() < 1e-6).double().mean() > 0.5
@@ -335,18 +335,18 @@ def test_maps_follow_the_class_and_the_weights(name, architecture, explain_digit
         ("guided_ig", {"steps": 9}, 10),
         ("guided_ig", {"steps": 9, "rule": "left"}, 9),
         ("guided_ig", {"steps": 9, "anchors": 2}, 12),
-        # So small steps that no path arrives.
+        # Steps are so small that no path reaches its class.
         ("agi", {"steps": 6, "topk": 3, "epsilon": 1e-6}, 18),
         ("agi", {"steps": 6, "topk": 50, "epsilon": 1e-6}, 24),
     ],
 )
 def test_network_passes_are_as_documented(name, options, passes):
     context = explain(with_relus(), batch_size=12)
-    # Every path has its way to go.
+    # The target is the predicted class, so no path is at its end at the start.
     context = dataclasses.replace(context, targets=context.network(context.images).argmax(1))
     counter = CountPasses(context.network)
     make(name, context, **options)
-    # One image and its copy tell how many classes there are.
+    # One pass of an image and its copy shows the number of classes.
     assert counter.images == 4 * passes + 2 * (name == "agi")
 
 

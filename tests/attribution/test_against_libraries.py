@@ -1,7 +1,7 @@
 """captum and torchcam, called directly on one image, give the same maps.
 
-In float64: in float32 an image alone takes other kernels than in a batch, and a ReLU that their rounding switches
-would differ by more than the tolerance.
+The tests use float64. In float32 a single image uses other convolution algorithms than a batch, and a ReLU that their
+rounding switches would differ by more than the tolerance.
 """
 
 import captum.attr
@@ -53,7 +53,7 @@ TORCHCAM = {
     "ss_cam": torchcam.methods.SSCAM,
     "is_cam": torchcam.methods.ISCAM,
 }
-# Their defaults take 35 and 10 passes a channel.
+# The defaults take 35 and 10 passes for each channel.
 FEW_SAMPLES = {"ss_cam": 2, "is_cam": 2}
 
 
@@ -83,7 +83,7 @@ def test_captum_with_the_uniform_baseline(explain_digits):
 
 
 def feed(distribution, context, purpose, image_id):
-    """Have torchcam's normal distribution draw the numbers of one image, sample after sample."""
+    """Let torchcam's normal distribution return the random numbers of one image, sample by sample."""
     drawn = 0
 
     def sample(size):
@@ -100,12 +100,12 @@ def feed(distribution, context, purpose, image_id):
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in TORCHCAM])
 def test_torchcam_on_one_image(name, architecture, softmax, explain_digits):
     context = explain_digits(architecture, batch_size=2, dtype=torch.float64, softmax=softmax)
-    few = FEW_SAMPLES.get(name)
-    ours = EXPLAINERS[name].function(context, **({"samples": few} if few else {}))[name]
+    samples = FEW_SAMPLES.get(name)
+    ours = EXPLAINERS[name].function(context, **({"samples": samples} if samples else {}))[name]
     layer = context.network.get_submodule(context.facts.cam_layer)
     for row, target in enumerate(context.targets.tolist()):
         image = context.images[row : row + 1].clone().requires_grad_()
-        options = {"num_samples": few} if few else {}
+        options = {"num_samples": samples} if samples else {}
         with TORCHCAM[name](context.output, layer, **options) as extractor:
             if hasattr(extractor, "_distrib"):
                 feed(extractor._distrib, context, f"noise of {name}", context.image_ids[row])

@@ -1,4 +1,4 @@
-"""The gate of applicability: asked once of a model and explainer, recorded, and a gap where it says so."""
+"""The applicability check runs once for each model and explainer, is recorded, and decides if maps are computed."""
 
 from dataclasses import replace
 
@@ -21,44 +21,44 @@ def record(project, explainer):
     return read_json(f"{project.base(explainer)}.gate.json")
 
 
-def gap(project, explainer, shard=0):
+def reason_of(project, explainer, shard=0):
     return read_json(f"{project.base(explainer)}.{shard}.json")["gap"]
 
 
-def test_what_explainers_say_of_themselves_is_recorded(project):
+def test_figures_of_explainers_are_recorded(project):
     names = ("ig", "deep_lift", "guided_backprop", "lrp", "saliency")
-    made = project(explainers=[IG, *names[1:]]).attribute()
-    figures = {name: record(made, name)["figures"] for name in names}
+    run = project(explainers=[IG, *names[1:]]).attribute()
+    figures = {name: record(run, name)["figures"] for name in names}
     assert 0 < figures["ig"]["completeness_error"]["value"] < 0.5
     for name, figure, limit in (("deep_lift", "convergence_delta", 0.01), ("lrp", "conservation_error", 1e-3)):
         assert figures[name][figure]["value"] < figures[name][figure]["limit"] == limit
     assert figures["guided_backprop"]["difference_from_gradient"]["value"] > 0.01
     assert figures["saliency"] == {"constant_maps": {"value": 0, "limit": None}}
-    assert not any(record(made, name)["gap"] for name in names)
+    assert not any(record(run, name)["gap"] for name in names)
 
 
 def test_more_steps_have_a_smaller_error(project):
     errors = []
     for steps in (2, 64):
-        made = project(explainers=[{"ig": {"explainer": "integrated_gradients", "steps": steps}}]).attribute()
-        errors.append(record(made, "ig")["figures"]["completeness_error"]["value"])
+        run = project(explainers=[{"ig": {"explainer": "integrated_gradients", "steps": steps}}]).attribute()
+        errors.append(record(run, "ig")["figures"]["completeness_error"]["value"])
     assert errors[1] < errors[0]
 
 
 def test_the_tolerance_of_the_config_and_that_of_an_explainer(project):
     names = {"own": {"explainer": "deep_lift", "tolerance": 0.5}, "given": {"explainer": "deep_lift"}, "lrp": {}}
-    made = project(explainers=[{name: options} for name, options in names.items()], attribution={"tolerance": 1e-12})
-    made.attribute()
+    run = project(explainers=[{name: options} for name, options in names.items()], attribution={"tolerance": 1e-12})
+    run.attribute()
     limits = {"own": ("convergence_delta", 0.5), "given": ("convergence_delta", 1e-12)}
     for name, (figure, limit) in {**limits, "lrp": ("conservation_error", 1e-12)}.items():
-        said = record(made, name)["figures"][figure]
-        assert said["limit"] == limit
-        assert 0 < said["value"] < 0.01, "what was measured is told of gaps too"
-        assert (gap(made, name) is not None) == (name != "own")
-    assert "above 1e-12" in gap(made, "given")
+        figure_record = record(run, name)["figures"][figure]
+        assert figure_record["limit"] == limit
+        assert 0 < figure_record["value"] < 0.01, "figures are also recorded for explainers that do not apply"
+        assert (reason_of(run, name) is not None) == (name != "own")
+    assert "above 1e-12" in reason_of(run, "given")
 
 
-def test_a_tolerance_of_no_sense_is_named():
+def test_an_invalid_tolerance_is_an_error():
     with pytest.raises(HeatproofError, match=r"^'attribution.tolerance' in the config must be above 0.0, not -1\.$"):
         normalise({"attribution": {"tolerance": -1}})
 
@@ -72,65 +72,73 @@ def test_a_tolerance_of_no_sense_is_named():
         ("never_applies", "the network has no attention"),
     ],
 )
-def test_what_fails_is_a_gap_with_its_reason_in_every_shard(project, explainer, reason):
-    made = project(explainers=[{"odd": {"explainer": f"toy_plugin:{explainer}"}}, "saliency"], shard_size=4).attribute()
-    assert record(made, "odd")["gap"] == reason
-    assert [gap(made, "odd", shard) for shard in range(3)] == [reason] * 3
-    assert gap(made, "saliency") is None
+def test_explainers_that_fail_have_their_reason_in_every_shard(project, explainer, reason):
+    run = project(explainers=[{"odd": {"explainer": f"toy_plugin:{explainer}"}}, "saliency"], shard_size=4).attribute()
+    assert record(run, "odd")["gap"] == reason
+    assert [reason_of(run, "odd", shard) for shard in range(3)] == [reason] * 3
+    assert reason_of(run, "saliency") is None
 
 
-def test_it_is_asked_once_for_all_shards(project):
-    made = project(explainers=["saliency"], shard_size=4).attribute()
+def test_the_check_runs_once_for_all_shards(project):
+    run = project(explainers=["saliency"], shard_size=4).attribute()
     alone = project(explainers=["saliency"], shard_size=12).attribute()
-    passes = [read_json(f"{made.base('saliency')}.{shard}.json")["gate"]["network_passes"] for shard in range(3)]
+    passes = [read_json(f"{run.base('saliency')}.{shard}.json")["gate"]["network_passes"] for shard in range(3)]
     assert passes == [4, 4, 4]
-    assert record(made, "saliency")["images"] == 4
-    assert record(alone, "saliency")["figures"] == record(made, "saliency")["figures"]
+    assert record(run, "saliency")["images"] == 4
+    assert record(alone, "saliency")["figures"] == record(run, "saliency")["figures"]
 
 
-def test_a_later_job_reads_what_the_first_found(project):
-    made = project(explainers=["saliency"], shard_size=4)
-    made.make(made.maps_spec(["saliency"], 0))
-    path = f"{made.base('saliency')}.gate.json"
-    write_checksummed(path, {**read_checksummed(path), "gap": "somebody said so"})
-    made.make(made.maps_spec(["saliency"], 1))
-    assert gap(made, "saliency", 1) == "somebody said so"
+def test_a_later_job_reads_the_record_of_the_first(project):
+    run = project(explainers=["saliency"], shard_size=4)
+    run.make(run.maps_spec(["saliency"], 0))
+    path = f"{run.base('saliency')}.gate.json"
+    write_checksummed(path, {**read_checksummed(path), "gap": "a reason of a test"})
+    run.make(run.maps_spec(["saliency"], 1))
+    assert reason_of(run, "saliency", 1) == "a reason of a test"
 
 
 @pytest.mark.parametrize(("explainer", "reads"), [("expected_gradients", True), ("mine", True), ("saliency", False)])
-def test_it_is_asked_again_where_training_images_changed_that_decide(project, explainer, reads):
-    own = {"explainer": "toy_plugin:gradient"} if explainer == "mine" else {}
-    options = {**own, **({"baselines": 2} if explainer == "expected_gradients" else {})}
-    made = project(explainers=[{explainer: options}]).attribute(reference=False)
-    path = f"{made.base(explainer)}.gate.json"
-    write_checksummed(path, {**read_checksummed(path), "gap": "somebody said so"})
-    files = made.folder / "results/datasets/toy.files"
+def test_the_check_runs_again_after_a_change_of_training_images_that_matter(project, explainer, reads):
+    source = {"explainer": "toy_plugin:gradient"} if explainer == "mine" else {}
+    options = {**source, **({"baselines": 2} if explainer == "expected_gradients" else {})}
+    run = project(explainers=[{explainer: options}]).attribute(reference=False)
+    path = f"{run.base(explainer)}.gate.json"
+    write_checksummed(path, {**read_checksummed(path), "gap": "a reason of a test"})
+    files = run.folder / "results/datasets/toy.files"
     record = read_record(files)
     write_record(files, replace(record, listed={**record.listed, "train": ("other", record.listed["train"][1])}))
-    before = read_json(f"{made.base(explainer)}.0.json")["data"]
-    made.attribute(reference=False)
-    assert (read_json(f"{made.base(explainer)}.0.json")["data"] != before) == reads
-    assert read_checksummed(path)["gap"] == (None if reads else "somebody said so")
-    assert gap(made, explainer) is None
+    before = read_json(f"{run.base(explainer)}.0.json")["data"]
+    run.attribute(reference=False)
+    assert (read_json(f"{run.base(explainer)}.0.json")["data"] != before) == reads
+    assert read_checksummed(path)["gap"] == (None if reads else "a reason of a test")
+    assert reason_of(run, explainer) is None
 
 
-def said_by_manifests(made):
-    found = {path.relative_to(made.folder): read_json(path) for path in (made.folder / "results/maps").rglob("*.json")}
-    return {path: without_times(one) for path, one in found.items() if "files" in one}
+def manifests_of(run):
+    contents = {path.relative_to(run.folder): read_json(path) for path in (run.folder / "results/maps").rglob("*.json")}
+    return {path: without_times(content) for path, content in contents.items() if "files" in content}
 
 
-@pytest.mark.parametrize("way", ["together", "apart"])
+@pytest.mark.parametrize("attribution_jobs", ["together", "apart"])
 @pytest.mark.parametrize("record_is_lost", [False, True], ids=["", "record lost"])
-def test_a_job_that_resumes_has_all_that_the_first_recorded(project, monkeypatch, way, record_is_lost):
-    """The journal has every batch, and the job is killed before it publishes: what the check found is not lost."""
-    change = {"explainers": [IG, "deep_lift", "saliency", "random"], "shard_size": 16, "attribution_jobs": way}
+def test_a_resumed_job_has_the_record_of_the_first(project, monkeypatch, attribution_jobs, record_is_lost):
+    """If a job is killed after its last batch and before it publishes, the result of the check is not lost."""
+    change = {
+        "explainers": [IG, "deep_lift", "saliency", "random"],
+        "shard_size": 16,
+        "attribution_jobs": attribution_jobs,
+    }
     undisturbed = project(**change).attribute().drop().score()
     killed, publish = project(**change), Shard.publish_behind
 
-    def killed_here(piece, *given):
+    def killed_here(shard, *arguments):
         raise KeyboardInterrupt
 
-    jobs = [[name] for name in killed.plan.model_explainers] if way == "apart" else [killed.plan.model_explainers]
+    jobs = (
+        [[name] for name in killed.plan.model_explainers]
+        if attribution_jobs == "apart"
+        else [killed.plan.model_explainers]
+    )
     for explainers in jobs:
         for _ in explainers:
             monkeypatch.setattr(Shard, "publish_behind", killed_here)
@@ -142,15 +150,15 @@ def test_a_job_that_resumes_has_all_that_the_first_recorded(project, monkeypatch
         monkeypatch.setattr(Shard, "publish_behind", publish)
         killed.attribute(explainers=explainers)
     killed.drop().score()
-    tables = [sorted((made.folder / "results").glob("*.csv")) for made in (killed, undisturbed)]
+    tables = [sorted((run.folder / "results").glob("*.csv")) for run in (killed, undisturbed)]
     assert [path.read_text() for path in tables[0]] == [path.read_text() for path in tables[1]]
-    assert said_by_manifests(killed) == said_by_manifests(undisturbed)
+    assert manifests_of(killed) == manifests_of(undisturbed)
 
 
 @pytest.mark.parametrize("layer", ["features", None], ids=["named", "found"])
 @pytest.mark.parametrize("batches", [0, 1, 3])
 def test_passes_are_those_of_an_undisturbed_job_wherever_it_was_killed(project, monkeypatch, layer, batches):
-    """What is found once for a network, such as its layer for CAMs, does not count for who happens to ask first."""
+    """Passes that run once for a network, such as those for its CAM layer, do not count for the first explainer."""
     change = {
         "explainers": ["grad_cam", "hires_cam", "saliency", "guided_backprop", IG],
         "models": [{"net": {"architecture": "toy_plugin:network", "cam_layer": layer}}],
@@ -161,25 +169,25 @@ def test_passes_are_those_of_an_undisturbed_job_wherever_it_was_killed(project, 
     for _ in killed.plan.model_explainers:
         left = [None] * batches
 
-        def add_some(piece, *given, left=left):
+        def add_some(shard, *arguments, left=left):
             if not left:
                 raise KeyboardInterrupt
             left.pop()
-            add(piece, *given)
+            add(shard, *arguments)
 
         monkeypatch.setattr(Shard, "add", add_some)
         with pytest.raises(KeyboardInterrupt):
             killed.attribute(batch_size=3, reference=False)
         monkeypatch.setattr(Shard, "add", add)
     killed.attribute(batch_size=3)
-    assert said_by_manifests(killed) == said_by_manifests(undisturbed)
+    assert manifests_of(killed) == manifests_of(undisturbed)
     assert record(killed, "hires_cam") == record(undisturbed, "hires_cam")
 
 
-def test_the_table_has_a_row_for_every_figure_and_every_gap(project):
-    made = project(explainers=[IG, {"odd": {"explainer": "toy_plugin:never_applies"}}, "saliency", "random"])
-    made.attribute().drop().score()
-    table = pd.read_csv(made.folder / "results/applicability.csv")
+def test_the_table_has_a_row_for_every_figure_and_every_reason(project):
+    run = project(explainers=[IG, {"odd": {"explainer": "toy_plugin:never_applies"}}, "saliency", "random"])
+    run.attribute().drop().score()
+    table = pd.read_csv(run.folder / "results/applicability.csv")
     rows = table.set_index(["explainer", "figure"])
     assert set(zip(table["dataset"], table["model"], table["weights"], strict=True)) >= {WHERE}
     assert rows.loc[("ig", "completeness_error"), "limit"] == 1

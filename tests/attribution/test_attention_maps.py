@@ -1,4 +1,4 @@
-"""Attention of tiny vision transformers against formulas written out, and what is left of the network after a pass."""
+"""Attention of tiny vision transformers against explicit formulas; a pass leaves the network unchanged."""
 
 import dataclasses
 
@@ -27,14 +27,14 @@ def context(request, explain_digits):
 def test_attention_and_gradients_are_those_of_the_network(context):
     logits, maps, gradients = by_hand(context.network, context.images, context.targets)
     assert (logits - context.network(context.images)).abs().max() < 1e-5
-    seen = list(read_attention(context, gradients=True))
-    assert [len(part.images) for part in seen] == [2, 1]
+    parts = list(read_attention(context, gradients=True))
+    assert [len(part.images) for part in parts] == [2, 1]
     for block in range(3):
-        attention = torch.cat([part.attention[block] for part in seen])
+        attention = torch.cat([part.attention[block] for part in parts])
         assert (attention.sum(-1) - 1).abs().max() < 1e-5
         assert attention.std() > 0.01, "far from uniform"
         assert (attention - maps[block]).abs().max() < 1e-5
-        slopes = torch.cat([part.gradients[block] for part in seen])
+        slopes = torch.cat([part.gradients[block] for part in parts])
         assert (slopes - gradients[block]).abs().max() < 1e-5 * gradients[block].abs().max().clamp(min=1)
 
 
@@ -46,7 +46,7 @@ def test_maps_follow_the_formulas(context):
     weighted = [(slope * each).relu().mean(1) for each, slope in zip(maps, gradients, strict=True)]
     path = [by_hand(network, context.images * share, context.targets)[2][-1] for share in torch.linspace(0, 1, 20)]
     mean_slope = sum(path) / 20
-    # A third of three blocks is skipped: the first one.
+    # One third of three blocks, the first one, is skipped.
     state = maps[2].mean(1) @ maps[1].mean(1) + maps[2].mean(1)
     relevance = (identity + weighted[2]) @ (identity + weighted[1]) @ (identity + weighted[0])
     expected = {
@@ -70,7 +70,7 @@ def test_rollout_of_attention_to_oneself_is_the_identity():
 
 def test_rollout_of_uniform_attention_by_hand():
     rolled = roll_out([torch.full((1, 2, 2), 0.5)] * 2)
-    # Twice half of what stays: ¾ + ¼ each, squared.
+    # (A + I) / 2 has ¾ on the diagonal and ¼ elsewhere; it is squared.
     torch.testing.assert_close(rolled, torch.tensor([[[0.625, 0.375], [0.375, 0.625]]]))
     assert torch.equal(rolled.sum(-1), torch.ones(1, 2))
 
@@ -79,7 +79,7 @@ def test_rollout_multiplies_later_blocks_from_the_left():
     swap_to_second = torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])
     swap_to_first = torch.tensor([[[1.0, 0.0], [1.0, 0.0]]])
     rolled = roll_out([swap_to_second, swap_to_first])
-    # The first token keeps ½ of itself in block 1; block 2 gives the second token half of that.
+    # In block 1 the first token keeps ½ of itself; in block 2 the second token gets half of that.
     torch.testing.assert_close(rolled, torch.tensor([[[0.5, 0.5], [0.25, 0.75]]]))
 
 
@@ -116,7 +116,7 @@ def test_fused_attention_is_off_in_the_pass_and_as_before_after_it(name, setting
     EXPLAINERS[name].function(context)
     for handle in handles:
         handle.remove()
-    # Transition attention's twenty passes end with the whole image.
+    # The last of the twenty passes of transition attention has the image itself.
     assert met == [(False, [False] * 3)] * (20 if name == "transition_attention" else 1) + [(True, settings)]
     assert [block.fused_attn for block in blocks] == settings
     assert [checks for checks, _ in logits[-2:]] == [False, True]
@@ -148,7 +148,7 @@ def test_map_is_where_the_network_attends(name, explain_digits):
     every_class = dataclasses.replace(context, images=images.expand(10, -1, -1, -1), targets=torch.arange(10))
     every_class = dataclasses.replace(every_class, image_ids=tuple("0123456789"))
     (seen,) = read_attention(every_class, gradients=True)
-    # The class for which attending to the bright patch counts most.
+    # The class whose logit depends most on attention to the bright patch.
     target = (seen.gradients[0][:, 0, 0, 6] - seen.gradients[0][:, 0, 0, 0]).argmax()
     values = EXPLAINERS[name].function(dataclasses.replace(context, targets=target[None]))[name][0]
     row, column = divmod(int(values.argmax()), 32)
@@ -157,7 +157,7 @@ def test_map_is_where_the_network_attends(name, explain_digits):
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
-def test_network_without_attention_is_a_gap(name, explain_digits):
+def test_network_without_attention_is_not_applicable(name, explain_digits):
     with pytest.raises(NotApplicable, match="no attention blocks"):
         EXPLAINERS[name].function(explain_digits("cifar_resnet20"))
 
@@ -172,7 +172,7 @@ def test_a_transformer_inside_of_a_network_is_found(explain_digits):
 
 
 class Loose(nn.Module):
-    """An attention block that stands alone."""
+    """An attention block without a transformer around it."""
 
     def __init__(self):
         super().__init__()
@@ -183,13 +183,13 @@ class Loose(nn.Module):
 
 
 class Pooled(timm.models.VisionTransformer):
-    """Tokens that are no grid any more: a pair of patches makes one."""
+    """Each pair of patches becomes one token, so tokens no longer form the declared grid."""
 
     def _pos_embed(self, tokens):
         return torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens.unflatten(1, (-1, 2)).mean(2)], 1)
 
 
-def test_tokens_that_are_no_grid_are_a_gap(explain_digits):
+def test_tokens_that_are_no_grid_are_not_applicable(explain_digits):
     loose = Loose().eval()
     pooled = Pooled(32, 8, num_classes=10, embed_dim=12, depth=1, num_heads=2).eval()
     skipped = tiny_vit()

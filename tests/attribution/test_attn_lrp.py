@@ -1,4 +1,4 @@
-"""AttnLRP: conservation on networks of three libraries, its rules by hand, and what fused attention is after it."""
+"""AttnLRP: conservation on networks of three libraries, rules by hand, and the state of fused attention after it."""
 
 import dataclasses
 
@@ -52,7 +52,7 @@ def test_without_constants_the_map_alone_makes_up_the_logit(explain_digits):
     torch.testing.assert_close(maps.sum((1, 2)), logits, rtol=1e-4, atol=1e-5)
 
 
-def test_an_operation_without_a_rule_is_a_gap(explain_digits):
+def test_an_operation_without_a_rule_is_not_applicable(explain_digits):
     class Odd(nn.Module):
         def forward(self, images):
             return images.flatten(1)[:, :10].exp()
@@ -71,33 +71,33 @@ def relevance(function, values):
 
 
 def test_softmax_follows_its_expansion():
-    """x (R − s ΣR), with R the relevance of each output, here its value times 1, 2, 3."""
+    """Relevance is x (R − s ΣR), where R is the relevance of each output, here its value times 1, 2, 3."""
     values = torch.tensor([[0.5, -1.0, 2.0]])
-    output, given = relevance(lambda x: x.softmax(-1), values)
+    output, output_relevance = relevance(lambda x: x.softmax(-1), values)
     received = output * torch.tensor([1.0, 2.0, 3.0])
-    torch.testing.assert_close(given, values * (received - output * received.sum()))
+    torch.testing.assert_close(output_relevance, values * (received - output * received.sum()))
 
 
 def test_a_norm_passes_relevance_on_as_it_is():
     values = torch.tensor([[0.5, -1.0, 2.0]])
-    output, given = relevance(lambda x: functional.layer_norm(x - x.mean(-1, keepdim=True), (3,)), values)
+    output, output_relevance = relevance(lambda x: functional.layer_norm(x - x.mean(-1, keepdim=True), (3,)), values)
     torch.testing.assert_close(output, functional.layer_norm(values, (3,)))
     weights = torch.tensor([1.0, 2.0, 3.0])
-    torch.testing.assert_close(given.sum(), (output * weights).sum())
+    torch.testing.assert_close(output_relevance.sum(), (output * weights).sum())
 
 
 def test_factors_of_a_product_share_alike():
-    one, other = torch.rand(1, 2, 3), torch.rand(1, 3, 2)
-    one.requires_grad_()
-    other.requires_grad_()
+    first, second = torch.rand(1, 2, 3), torch.rand(1, 3, 2)
+    first.requires_grad_()
+    second.requires_grad_()
     with AttentionRules(torch.zeros(1, 1)):
-        product = one @ other
-    slopes = torch.autograd.grad(product.sum(), (one, other))
-    for factor, slope in zip((one, other), slopes, strict=True):
+        product = first @ second
+    slopes = torch.autograd.grad(product.sum(), (first, second))
+    for factor, slope in zip((first, second), slopes, strict=True):
         torch.testing.assert_close((factor * slope).sum(), product.sum() / 2)
 
 
-def test_fused_attention_is_taken_apart_inside_alone():
+def test_fused_attention_is_decomposed_inside_the_mode_only():
     torch.manual_seed(0)
     query, key, value = torch.rand(3, 2, 2, 4, 6).unbind()
     fused = functional.scaled_dot_product_attention(query, key, value)

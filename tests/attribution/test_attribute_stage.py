@@ -1,4 +1,4 @@
-"""Attribution maps as a job, with explainers of the user's own and of ours."""
+"""Jobs that compute attribution maps, with explainers of users and of heatproof."""
 
 import re
 import shutil
@@ -22,7 +22,7 @@ from heatproof.stores.stored_maps import stored_maps
 
 MINE = {"mine": {"explainer": "toy_plugin:gradient"}}
 NOISY = {"noisy": {"explainer": "toy_plugin:noisy"}}
-# Families that draw, that average, that read a layer, and that know no model.
+# Families that draw random numbers, that average, that read a layer, and that do not use the model.
 MIXED = [
     MINE,
     NOISY,
@@ -58,7 +58,7 @@ def test_maps_of_a_users_own_code(project, output):
 @pytest.mark.parametrize("output", ["logit", "probability"])
 @pytest.mark.parametrize("form", ["of_a_model", "of_a_model_with_channels"])
 def test_a_function_of_a_model_images_and_targets(project, output, form):
-    """As `heatproof.explain` takes it: the same maps as the other form, in batches of at most `batch_size`."""
+    """A function that `heatproof.explain` accepts gives the same maps, in batches of at most `batch_size`."""
     plain = {"plain": {"explainer": f"toy_plugin:{form}", "scale": 2.0}}
     made = project(explainers=[MINE, plain], attribution={"output": output}).attribute(batch_size=4)
     np.testing.assert_allclose(made.maps("plain"), 2 * made.maps("mine"), atol=1e-5 * np.abs(made.maps("mine")).max())
@@ -66,28 +66,28 @@ def test_a_function_of_a_model_images_and_targets(project, output, form):
 
 
 def test_what_is_explained_after_softmax_is_a_probability():
-    """The toy network is so sure that its maps could not tell a probability from its logarithm."""
+    """A direct test, because the toy network is so confident that its maps cannot show which output is explained."""
     logits = torch.tensor([[1.0, 2.0, -1.0], [0.0, 0.0, 0.0]])
     torch.testing.assert_close(make.Probabilities(torch.nn.Identity())(logits), logits.softmax(1))
 
 
-def test_what_a_store_says(project):
+def test_attributes_of_a_store(project):
     made = project(explainers=[MINE, {"noise_input_x_gradient": {"samples": 2}}]).attribute()
-    found = made.describe()
-    assert found["arrays"]["attribution"]["shape"] == (12, 1, 12, 12), "room for the whole evaluation split"
-    assert found["image_ids"] == [f"evaluation-{row:02d}" for row in range(12)]
-    assert found["attributes"]["made_by"]["explainer"] == {
+    store = made.describe_store()
+    assert store["arrays"]["attribution"]["shape"] == (12, 1, 12, 12), "the complete evaluation split is allocated"
+    assert store["image_ids"] == [f"evaluation-{row:02d}" for row in range(12)]
+    assert store["attributes"]["made_by"]["explainer"] == {
         "name": "mine",
         "kind": "toy_plugin:gradient",
         "options": {},
     }
     family = made.plan.explainers["noise_input_x_gradient"]
     assert made.maps("noise_input_x_gradient").shape == (10, len(family.maps), 12, 12)
-    said = manifest(made, "mine")
-    assert said["images"] == [0, 10]
-    assert said["network_passes"] == 10
-    assert said["gap"] is None
-    assert list(said["input_sha256"]) == ["results/weights/toy/net/finetuned.safetensors"]
+    content = manifest(made, "mine")
+    assert content["images"] == [0, 10]
+    assert content["network_passes"] == 10
+    assert content["gap"] is None
+    assert list(content["input_sha256"]) == ["results/weights/toy/net/finetuned.safetensors"]
 
 
 def test_options_reach_a_users_explainer(project):
@@ -102,15 +102,15 @@ def test_options_reach_a_users_explainer(project):
 def test_a_baseline_by_name_is_that_of_the_dataset_and_of_the_grid(project, baseline):
     entry = {"path": {"explainer": "integrated_gradients", "steps": 64, "baseline": baseline}}
     made = project(explainers=[entry]).attribute()
-    told = made.finetune()
-    data, facts = open_dataset(told.dataset), told.model.facts
-    network = load_network(told.model, 3, made.folder / told.files["weights"], torch.device("cpu"))
+    spec = made.finetune()
+    data, facts = open_dataset(spec.dataset), spec.model.facts
+    network = load_network(spec.model, 3, made.folder / spec.files["weights"], torch.device("cpu"))
     split, images = data.splits["evaluation"], normalise(data.images("evaluation", 0, 10), facts)
-    given = {"value": mean_colour(data, facts)} if baseline == "mean" else {"grid": told.training.grid}
-    filled = baseline_images(baseline, images, split.ids[:10], made.plan.config["seed"], given)
+    options = {"value": mean_colour(data, facts)} if baseline == "mean" else {"grid": spec.training.grid}
+    filled = baseline_images(baseline, images, split.ids[:10], made.plan.config["seed"], options)
     with torch.inference_mode():
         gained = (network(images) - network(filled)).gather(1, torch.from_numpy(split.labels[:10, None]))
-    # Sundararajan, Taly and Yan 2017, proposition 1: a map sums to what the output gains over that of the baseline.
+    # Sundararajan, Taly and Yan 2017, proposition 1: a map sums to the output minus the output at the baseline.
     np.testing.assert_allclose(made.maps("path").sum((1, 2, 3)), gained[:, 0], atol=0.02 * gained.abs().max().item())
 
 
@@ -123,68 +123,68 @@ def test_after_softmax_maps_are_others(project):
 
 
 @pytest.fixture(scope="module")
-def whole(trained, tmp_path_factory):
-    """All maps in one shard, at the default batch size."""
+def one_shard(trained, tmp_path_factory):
+    """Maps of all images in one shard, with the default batch size."""
     folder = tmp_path_factory.mktemp("whole") / "project"
     shutil.copytree(trained.folder, folder)
     return Project(folder, explainers=MIXED).attribute()
 
 
 @pytest.mark.parametrize(("batch_size", "shard_size"), [(1, 16), (7, 16), (64, 4), (3, 5)])
-def test_neither_batches_nor_shards_change_a_map(project, whole, batch_size, shard_size):
+def test_neither_batches_nor_shards_change_a_map(project, one_shard, batch_size, shard_size):
     other = project(explainers=MIXED, shard_size=shard_size).attribute(batch_size=batch_size)
-    for name in whole.plan.explainers:
-        expected = whole.maps(name)
-        # The target's logit is of the order of 1; its gradient differs by rounding.
+    for name in one_shard.plan.explainers:
+        expected = one_shard.maps(name)
+        # The logit of the target is of the order of 1; its gradient differs by rounding.
         np.testing.assert_allclose(other.maps(name), expected, atol=1e-5 * max(1, np.abs(expected).max()), err_msg=name)
 
 
 def test_out_of_memory_halves_the_batch(project, caplog):
-    """With one line in the log, and the same maps."""
+    """One line is logged, and maps are the same."""
     caplog.set_level("INFO", logger="heatproof")
     explainers = [{"hungry": {"explainer": "toy_plugin:greedy"}}, {"noisy": {"explainer": "toy_plugin:noisy"}}]
     made = project(explainers=explainers).attribute(batch_size=8)
     np.testing.assert_array_equal(made.maps("hungry"), made.maps("noisy"))
-    said = [record.message for record in caplog.records if "out of memory" in record.message]
+    messages = [record.message for record in caplog.records if "out of memory" in record.message]
     halved = "hungry: out of memory with a batch size of {}, continuing with {}"
-    assert said == [halved.format(8, 4), halved.format(4, 2)], "the next images begin with what fitted"
+    assert messages == [halved.format(8, 4), halved.format(4, 2)], "the next images begin with what fitted"
 
 
-def test_out_of_memory_with_one_image_is_said(project):
+def test_out_of_memory_with_one_image_is_an_error(project):
     explainers = [{"hungry": {"explainer": "toy_plugin:greedy", "fits": 0}}]
     with pytest.raises(HeatproofError, match="Memory ran out in 'hungry' with a batch size of 1"):
         project(explainers=explainers).attribute()
 
 
 def test_other_errors_are_not_taken_for_it(project):
-    """It fails, and the reason says how; what others make is kept."""
+    """The explainer fails with its reason, and maps of other explainers are stored."""
     made = project(explainers=[{"wrong": {"explainer": "toy_plugin:wrong_in_another_way"}}, MINE]).attribute()
     assert "it fails (RuntimeError: mat1 and mat2" in manifest(made, "wrong")["gap"]
     assert manifest(made, "mine")["gap"] is None
 
 
-def test_the_same_command_gives_the_same_bytes(project, whole):
+def test_the_same_command_gives_the_same_bytes(project, one_shard):
     again = project(explainers=MIXED).attribute()
-    assert again.bytes("maps") == whole.bytes("maps") != {}
+    assert again.bytes("maps") == one_shard.bytes("maps") != {}
 
 
-def test_jobs_apart_give_the_same_bytes_as_together(project, whole):
+def test_jobs_apart_give_the_same_bytes_as_together(project, one_shard):
     apart = project(explainers=MIXED, attribution_jobs="apart")
     for name in reversed(apart.plan.model_explainers):
         apart.attribute(explainers=[name])
-    assert apart.bytes("maps") == whole.bytes("maps")
+    assert apart.bytes("maps") == one_shard.bytes("maps")
 
 
-def test_more_images_compute_the_new_ones_only(project, whole):
-    few = project(explainers=MIXED, evaluation={"images": 4}).attribute(batch_size=2)
-    more = Project(few.folder, explainers=MIXED).attribute(batch_size=2)
-    for name in whole.plan.explainers:
-        expected = whole.maps(name)
+def test_more_images_compute_the_new_ones_only(project, one_shard):
+    partial = project(explainers=MIXED, evaluation={"images": 4}).attribute(batch_size=2)
+    more = Project(partial.folder, explainers=MIXED).attribute(batch_size=2)
+    for name in one_shard.plan.explainers:
+        expected = one_shard.maps(name)
         np.testing.assert_allclose(more.maps(name), expected, atol=1e-5 * max(1, np.abs(expected).max()), err_msg=name)
     assert manifest(more, "mine")["network_passes"] == 10, "4 and 6, not 4 and 10"
 
 
-def test_a_value_that_is_not_finite_is_a_gap_with_the_image(project):
+def test_a_value_that_is_not_finite_is_a_reason_with_the_image(project):
     broken = project(explainers=[{"broken": {"explainer": "toy_plugin:breaks_at_seven"}}, MINE]).attribute(batch_size=3)
     assert manifest(broken, "broken")["gap"] == "its map of image 'evaluation-07' has a value that is not finite"
     assert manifest(broken, "mine")["gap"] is None
@@ -195,23 +195,23 @@ def test_a_value_that_is_not_finite_is_a_gap_with_the_image(project):
     [("never_applies", "the network has no attention"), ("stops_applying", "image 5 is special")],
 )
 @pytest.mark.parametrize("images", [10, 12])
-def test_what_does_not_apply_is_a_gap_with_its_reason(project, explainer, reason, images):
-    """Also where the gap fills the whole shard."""
+def test_explainers_that_do_not_apply_have_their_reason(project, explainer, reason, images):
+    """This includes shards without any map."""
     entries = [{"odd": {"explainer": f"toy_plugin:{explainer}"}}, MINE]
     made = project(explainers=entries, evaluation={"images": images}, shard_size=12).attribute(batch_size=4)
     assert manifest(made, "odd")["gap"] == reason
     assert manifest(made, "odd")["images"] == [0, images]
-    assert manifest(made, "mine")["gap"] is None, "the others are made all the same"
+    assert manifest(made, "mine")["gap"] is None, "maps of other explainers are stored"
     with pytest.raises(HeatproofError, match="no values for image 0"):
         made.maps("odd")
 
 
 def test_a_layer_that_is_named_takes_the_place_of_the_one_found_by_the_rule(project):
-    """The key has the layer in it, so naming one makes the maps anew."""
-    found = project(models=[{"net": {"architecture": "toy_plugin:network"}}], explainers=["grad_cam"]).attribute()
-    assert manifest(found, "grad_cam")["gap"] is None
-    key = Key.of(manifest(found, "grad_cam"))
-    named = Project(found.folder, explainers=["grad_cam"]).attribute()
+    """The key contains the layer, so maps are computed again for another layer."""
+    unnamed = project(models=[{"net": {"architecture": "toy_plugin:network"}}], explainers=["grad_cam"]).attribute()
+    assert manifest(unnamed, "grad_cam")["gap"] is None
+    key = Key.of(manifest(unnamed, "grad_cam"))
+    named = Project(unnamed.folder, explainers=["grad_cam"]).attribute()
     assert manifest(named, "grad_cam")["gap"] is None
     assert Key.of(manifest(named, "grad_cam")) != key
     assert named.maps("grad_cam").shape == (10, 1, 12, 12)
@@ -232,7 +232,7 @@ def test_an_explainer_that_returns_something_else(project, explainer, message):
     assert re.match(message, manifest(odd, "odd")["gap"])
 
 
-def test_missing_weights_are_said(project):
+def test_missing_weights_are_an_error(project):
     lost = project()
     (lost.folder / "results/weights/toy/net/finetuned.safetensors").write_bytes(b"")
     with pytest.raises(HeatproofError, match=r"finetuned\.safetensors is damaged"):
@@ -244,33 +244,33 @@ def test_other_weights_make_all_maps_again(project):
     made.attribute()
     before = made.maps()
     folder = made.folder / "results/weights/toy/net"
-    other, told = folder / "finetuned.safetensors", folder / "finetuned.json"
-    other.write_bytes((folder / "pretrained.safetensors").read_bytes())
-    write_manifest(told, [other], spec_key=Key("other", "other"), key="other")
+    weights, manifest_path = folder / "finetuned.safetensors", folder / "finetuned.json"
+    weights.write_bytes((folder / "pretrained.safetensors").read_bytes())
+    write_manifest(manifest_path, [weights], spec_key=Key("other", "other"), key="other")
     made.attribute()
     assert manifest(made, "mine")["network_passes"] == 10
     assert not np.allclose(made.maps(), before)
 
 
 def test_memory_does_not_grow_with_the_number_of_explainers(project, monkeypatch):
-    """Maps that are on the disk are let go."""
-    pieces = []
+    """Maps are released after they are written."""
+    shards = []
 
-    def keep(*arguments, _open=make._open):
-        pieces.append(_open(*arguments))
-        return pieces[-1]
+    def keep(*arguments, _open=make._open_shard):
+        shards.append(_open(*arguments))
+        return shards[-1]
 
-    monkeypatch.setattr(make, "_open", keep)
+    monkeypatch.setattr(make, "_open_shard", keep)
     project(explainers=MIXED).attribute()
-    assert len(pieces) == len(MIXED)
-    assert all(piece.values == [] for piece in pieces)
+    assert len(shards) == len(MIXED)
+    assert all(shard.values == [] for shard in shards)
 
 
 def test_maps_of_float16_are_the_same_to_eleven_bits_however_small_they_are(project):
     explainers = ["saliency", {"tiny": {"explainer": "toy_plugin:tiny"}}, "random"]
-    whole, half = (project(explainers=explainers, attribution={"stored_as": dtype}) for dtype in ("float32", "float16"))
-    assert whole.maps_spec(["tiny"]).explainers[0].key != half.maps_spec(["tiny"]).explainers[0].key
-    stored = {dtype: made.attribute() for dtype, made in (("float32", whole), ("float16", half))}
+    full, half = (project(explainers=explainers, attribution={"stored_as": dtype}) for dtype in ("float32", "float16"))
+    assert full.maps_spec(["tiny"]).explainers[0].key != half.maps_spec(["tiny"]).explainers[0].key
+    stored = {dtype: made.attribute() for dtype, made in (("float32", full), ("float16", half))}
     for name in ("saliency", "tiny"):
         maps = {dtype: stored_maps(f"{made.base(name)}.zarr", 0, 10).values for dtype, made in stored.items()}
         largest = np.abs(maps["float32"]).max((2, 3), keepdims=True)

@@ -1,4 +1,4 @@
-"""Explainers that change the backward pass: against their libraries, their axioms, and where they do not apply."""
+"""Explainers that change the backward pass: comparison with libraries, axioms, and networks without applicability."""
 
 import copy
 import dataclasses
@@ -69,7 +69,7 @@ def captum_direct(name, context, image, target):
 def test_captum_on_one_image(name, architecture, explain_digits):
     context = explain_digits(architecture, batch_size=2, dtype=torch.float64)
     ours = make(name, context)
-    # captum reads the wrong gradient at a ReLU whose output a pooling layer reads; a copy in between mends it.
+    # captum reads the wrong gradient at a ReLU in front of a pooling layer; a copy between them avoids that.
     for module in context.network.modules():
         if isinstance(module, nn.MaxPool2d):
             module.register_forward_pre_hook(lambda _, inputs: (inputs[0].clone(),))
@@ -84,7 +84,7 @@ def test_captum_gradient_shap_fed_the_same_draws(name, explain_digits, monkeypat
     stdev = 0.3 if name == "gradient_shap" else 0.0
     ours = make(name, context, **({"stdev": stdev} if stdev else {}))
     noisy, chosen, shares = draw_paths(context, name, 3, context.background(4), stdev)
-    # captum counts the way from the image's end or the baseline's; either way it asks numpy for the share.
+    # captum draws the position on the path with numpy, from either end.
     monkeypatch.setattr(np.random, "uniform", lambda *_: shares.flatten().numpy())
     method = InputBaselineXGradient(context.network)
     direct = method.attribute(noisy.requires_grad_(), chosen, target=context.targets.repeat_interleave(3))
@@ -108,7 +108,7 @@ def test_zennit_on_one_image(architecture, explain_digits):
 
 
 def test_rules_of_lrp_are_those_of_zennit_where_something_is_raised(explain_digits):
-    """On positive inputs and weights nothing is lost, and our rule is zennit's."""
+    """With positive inputs and weights no relevance is lost, and both rules agree."""
     from zennit.attribution import Gradient
     from zennit.composites import EpsilonPlusFlat
 
@@ -181,7 +181,7 @@ def test_expected_gradients_sum_to_the_difference_from_the_mean_in_expectation(e
             for seed in range(16)
         ]
     )
-    # Four standard errors, and small enough to tell the sum from nothing.
+    # Four standard errors, which is small enough to distinguish the sum from zero.
     error = sums.std(0) / len(sums) ** 0.5
     assert ((sums.mean(0) - expected).abs() < 4 * error).all()
     assert (4 * error < expected.abs()).any()
@@ -217,7 +217,7 @@ def test_maps_follow_the_class_and_the_weights(name, architecture, explain_digit
             assert (one - two).abs().max() > 0.01 * one.abs().max()
 
 
-def test_network_without_relus_is_a_gap(explain_digits):
+def test_network_without_relus_is_not_applicable(explain_digits):
     context = explain_digits("small_vit")
     with pytest.raises(NotApplicable, match="guided backprop equals the plain gradient on this network, which calls"):
         make("guided_backprop", context)
@@ -235,7 +235,7 @@ class Reusing(nn.Module):
 
 
 class Gated(nn.Module):
-    """An overlapping max pool, a gate of the image's own, and activations that are no modules."""
+    """Overlapping max pooling, a gate that depends on the image, and activations that are functions."""
 
     def __init__(self):
         super().__init__()
@@ -270,12 +270,12 @@ def test_difference_of_overlapping_windows_goes_to_the_pixels_that_make_it(expla
     context = dataclasses.replace(
         swap(context, Pool()), images=images, targets=torch.tensor([0]), named_baseline=lambda *_: filled
     )
-    # The left window rises from 4 to 5, by its middle pixel; the right one falls from 6 to 5, where 6 was.
+    # The left maximum rises from 4 to 5 at its middle pixel; the right one falls from 6 to 5 at the pixel of the 6.
     expected = torch.tensor([[[0.0, 0.0, 1.0, -1.0, 0.0]]])
     torch.testing.assert_close(make("deep_lift", context, baseline="own"), expected)
 
 
-def test_operation_without_a_rule_is_a_gap_with_its_figure(explain_digits):
+def test_operation_without_a_rule_is_not_applicable_with_its_figure(explain_digits):
     class Sine(nn.Module):
         def forward(self, values):
             return values.mul(3).sin()
@@ -296,14 +296,14 @@ def test_activation_in_place_changes_nothing(name, explain_digits):
     assert in_place.relu.inplace
 
 
-def test_baseline_that_is_the_image_is_no_gap(explain_digits):
+def test_baseline_that_is_the_image_is_applicable(explain_digits):
     context = explain_digits(count=2)
     context = dataclasses.replace(context, background=lambda count: context.images[:count])
     assert make("deep_shap", context).isfinite().all()
 
 
 @pytest.mark.parametrize("name", ["deep_shap", "gradient_shap", "expected_gradients"])
-def test_without_training_images_there_is_a_gap(name, explain_digits):
+def test_explainers_need_training_images(name, explain_digits):
     with pytest.raises(NotApplicable, match="training images"):
         make(name, dataclasses.replace(explain_digits(), background=None))
 
@@ -323,7 +323,7 @@ class Branching(Multiplying):
         return super().forward(images if images.sum() > 0 else -images)
 
 
-def test_lrp_is_a_gap_where_it_does_not_conserve_or_cannot_trace(explain_digits):
+def test_lrp_does_not_apply_without_conservation_or_tracing(explain_digits):
     with pytest.raises(NotApplicable, match=r"differ by \d.* of the largest logit"):
         make("lrp", swap(explain_digits(), Multiplying().requires_grad_(False)))
     with pytest.raises(NotApplicable, match=r"torch\.fx can trace"):
@@ -364,7 +364,7 @@ def test_options_out_of_range_are_refused(name, options, explain_digits):
 
 
 class Excited(nn.Module):
-    """What EfficientNets are made of: padding as the image asks, a norm with an activation, squeeze and excitation."""
+    """Parts of EfficientNets: padding that depends on the image, a norm with an activation, squeeze and excitation."""
 
     def __init__(self):
         super().__init__()
@@ -384,7 +384,7 @@ def test_lrp_conserves_through_gates_concatenations_and_padding(explain_digits):
     torch.manual_seed(0)
     network = Excited()
     network.norm.running_mean.normal_()
-    # A channel that is zero in whole windows, which no input can take relevance from by its size.
+    # A channel is zero in complete windows, so its inputs cannot share relevance in proportion to their size.
     network.deep.weight.data[0].zero_()
     context = swap(explain_digits(), network.requires_grad_(False), figures={})
     maps = make("lrp", context)
@@ -400,7 +400,7 @@ def test_copy_for_lrp_is_the_same_network(explain_digits):
 
 
 class PlaceTold(nn.Module):
-    """A ReLU sees a constant, as in the position bias of MaxViT."""
+    """A ReLU reads a constant, as in the position bias of MaxViT."""
 
     def __init__(self):
         super().__init__()
@@ -412,7 +412,7 @@ class PlaceTold(nn.Module):
 
 
 @pytest.mark.parametrize("name", ["guided_backprop", "deconvolution"])
-def test_a_relu_on_a_constant_is_left_as_it_is(explain_digits, name):
+def test_a_relu_on_a_constant_is_unchanged(explain_digits, name):
     context = explain_digits()
     network = PlaceTold().requires_grad_(False)
     made = make(name, swap(context, network))

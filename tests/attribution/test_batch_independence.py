@@ -1,4 +1,4 @@
-"""Maps depend neither on the batch size nor on which images travel together, and passes keep to the batch size."""
+"""Maps depend neither on the batch size nor on the other images of the batch, and passes observe the batch size."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from heatproof.attribution.registry import EXPLAINERS
 from heatproof.errors import NotApplicable
 
 FEW = {"steps": 5, "samples": 3, "masks": 30, "stride": 0.25, "grid": 2, "baselines": 3}
-# Optimised, from three training images IBA's map is ten thousands of bits high, and 32 × 32 masks are slow.
+# With more steps and only three training images, maps of IBA reach tens of thousands of bits; 32 × 32 masks are slow.
 FEW_OF = {
     "iba": {"samples": 2, "baselines": 32},
     "input_iba": {"steps": 3, "prior_steps": 2, "layer_steps": 3, "samples": 2, "baselines": 32},
@@ -20,7 +20,7 @@ COUNT = 9
 
 
 def takes_long(name, architecture):
-    """Leave the quick tests one network for each explainer."""
+    """Return whether a test is slow: quick tests use one network for each explainer."""
     others = ("cifar_resnet20", "small_vit") if len(networks_of(name)) > 1 else ()
     return name in LONG or architecture in others
 
@@ -31,7 +31,7 @@ def run(name, context):
     try:
         return entry.function(context, **options)
     except NotApplicable as reason:
-        # Which those are is held by test_explainer_table.py.
+        # test_explainer_table.py tests which explainers these are.
         pytest.skip(str(reason))
 
 
@@ -47,7 +47,8 @@ def pick(context, rows):
 def assert_close(got, expected):
     for key in expected:
         scale = expected[key].abs().max().clamp(max=1)
-        # Kernel SHAP solves for small differences of logits, which processors round differently: 1.5e-5 was seen.
+        # Kernel SHAP solves for small differences of logits, which processors round differently, by up to 1.5e-5 so
+        # far.
         assert (got[key] - expected[key]).abs().max() <= 2e-5 * scale, key
 
 
@@ -79,7 +80,7 @@ def test_no_pass_is_larger_than_the_batch_size(name, batch_size, explain_digits)
         run(name, context)
     finally:
         handle.remove()
-    # A single image travels with its copy.
+    # A single image passes with its copy.
     assert 2 <= max(sizes) <= max(batch_size, 2)
     assert min(sizes) >= 2
 

@@ -11,7 +11,7 @@ CAMS = [name for name, entry in EXPLAINERS.items() if entry.function.__module__ 
 
 
 class OneBadChannel(nn.Module):
-    """Two channels, the second undefined, which the head does not notice."""
+    """Network with two channels; the second is undefined, but does not change the logits."""
 
     def __init__(self):
         super().__init__()
@@ -38,7 +38,7 @@ def test_undefined_channel_is_not_hidden(name, explain_digits):
 
 
 @pytest.mark.parametrize("name", CAMS)
-def test_model_without_a_layer_is_a_gap(name, explain_digits):
+def test_model_without_a_layer_is_not_applicable(name, explain_digits):
     context = explain_digits()
     network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10)).eval().requires_grad_(False)
     unnamed = dataclasses.replace(context.facts, cam_layer=None)
@@ -104,7 +104,7 @@ def test_a_coarser_grid_is_the_mean_of_cells(name, explain_digits, monkeypatch):
 
 
 @pytest.mark.parametrize("name", CAMS)
-def test_a_finer_grid_than_the_layers_is_a_gap(name, explain_digits):
+def test_a_finer_grid_than_the_layers_is_not_applicable(name, explain_digits):
     options = {"samples": 1} if "samples" in EXPLAINERS[name].options else {}
     with pytest.raises(NotApplicable, match="grid of 8 × 8, and pooling to 9 × 9 cannot refine it"):
         EXPLAINERS[name].function(explain_digits(), grid=9, **options)

@@ -1,4 +1,4 @@
-"""Explainers on networks of odd constructions are what their definitions, written out by hand, are."""
+"""On networks of unusual constructions, maps of explainers equal their definitions."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from heatproof.models.registry import InputFacts
 TARGETS = torch.tensor([0, 1, 2])
 
 
-def made(explainer, network, images, background):
+def maps_of(explainer, network, images, background):
     ids = tuple(map(str, range(len(images))))
     facts = InputFacts(cam_layer="stem")
     context = registry.ExplainContext(
@@ -34,9 +34,9 @@ def test_steps_compute_what_the_network_does(construction):
 def test_maps_are_those_of_the_definition(explainer, construction, dtype):
     network, images, background = network_of(construction, dtype), images_of(3, dtype), images_of(2, dtype, seed=2)
     expected = defined(explainer, construction, network, images, TARGETS, background)
-    found = made(explainer, network, images, background)
+    found = maps_of(explainer, network, images, background)
     assert expected.abs().max() > 0
     limit = 1e-5 if dtype == torch.float32 else 1e-9
     assert (found - expected).abs().max() <= limit * expected.abs().max()
-    again = made(explainer, network, images, background)
+    again = maps_of(explainer, network, images, background)
     assert torch.equal(found, again)

@@ -1,4 +1,4 @@
-"""LRP, class activation maps and IBA against definitions by hand, however a network is written."""
+"""LRP, class activation maps and IBA against their definitions, on differently written networks."""
 
 import dataclasses
 
@@ -58,7 +58,7 @@ def assert_same(ours, expected):
 
 
 @pytest.mark.parametrize("name", CONSTRUCTIONS)
-def test_what_is_written_is_the_network(name):
+def test_formulas_compute_the_network(name):
     network = construct(name)
     torch.testing.assert_close(network.written(Operations(), images()), network(images().clone()))
 
@@ -75,7 +75,7 @@ def test_a_cam_is_its_definition(cam, name, layer):
 
 
 class OnImages(nn.Module):
-    """Writes to its images, scales them by a default, and has arguments that nobody gives."""
+    """Network that writes to its images, scales them by a default, and has unused optional arguments."""
 
     def __init__(self, network):
         super().__init__()
@@ -103,7 +103,7 @@ def test_lrp_behind_other_modules(name):
 
 
 class Hidden(nn.Module):
-    """Gets around tracing: torch.fx keeps a module of torch's own whole, and does not see what its hook does."""
+    """Network that evades tracing: torch.fx does not trace into torch's modules, and does not see their hooks."""
 
     def __init__(self, network):
         super().__init__()
@@ -114,7 +114,7 @@ class Hidden(nn.Module):
         return self.network(images)
 
 
-def test_another_function_than_the_network_is_a_gap_in_every_batch():
+def test_another_function_than_the_network_is_found_in_every_batch():
     with pytest.raises(NotApplicable, match="other outputs than the network"):
         make("lrp", Hidden(construct("plain")).eval())
 
@@ -128,7 +128,7 @@ VIEWS = {
 
 
 class OfViews(nn.Module):
-    """The layer puts out a view of what is read elsewhere, and written to maybe."""
+    """Network with a layer that returns a view of a tensor, which is read and possibly written elsewhere."""
 
     def __init__(self, form, writes):
         super().__init__()
@@ -155,8 +155,8 @@ def test_a_layer_that_puts_out_a_view(form):
 
 
 @pytest.mark.parametrize("cam", ["hires_cam", "grad_cam", "score_cam"])
-def test_a_view_of_a_tensor_that_is_written_to_is_a_gap(cam):
-    """Its values change behind the layer by another name, which a copy does not follow."""
+def test_a_view_of_a_tensor_that_is_written_to_is_not_applicable(cam):
+    """The values of the view change through another reference after the layer, which a copy does not follow."""
     torch.manual_seed(0)
     network = OfViews("a view", writes=True).double().eval().requires_grad_(False)
     with pytest.raises(NotApplicable, match="other outputs than the network"):
@@ -178,7 +178,7 @@ def test_bottlenecks_of_a_network_in_place_are_those_of_its_twin(name, layer):
 
 
 @pytest.mark.parametrize(("name", "other"), [("in place", "plain"), ("residual, module in place", "residual")])
-def test_the_rule_looks_at_the_network_as_it_is(name, other):
+def test_the_rule_does_not_change_the_network(name, other):
     found, expected = (find_layout(construct(one), images()) for one in (name, other))
     assert (found.form, found.grid) == (expected.form, expected.grid)
     if other == "plain":
@@ -209,13 +209,13 @@ class Checkpointed(nn.Module):
 @pytest.mark.parametrize("cam", ["grad_cam", "hires_cam", "score_cam"])
 @pytest.mark.parametrize("layer", InPlace.tapped)
 def test_a_layer_that_is_checkpointed(cam, layer):
-    """A checkpointed part is called again in the backward pass."""
+    """The backward pass calls a checkpointed part again."""
     made = make(cam, Checkpointed(construct("in place")).eval(), f"network.{layer}")
     assert_same(made, activation_map(cam, construct("in place"), images(), TARGETS, layer))
 
 
 def test_a_layer_that_is_the_images():
-    """What the images are is a leaf, to which nothing can be written."""
+    """The output of the layer is the images themselves, a leaf tensor, which must not be written to."""
     network = nn.Sequential(nn.Identity(), construct("in place")).eval()
     given = images().requires_grad_()
     (slope,) = torch.autograd.grad(network(given).gather(1, TARGETS[:, None]).sum(), given)
@@ -226,7 +226,7 @@ def test_a_layer_that_is_the_images():
 
 
 class Terms(nn.Module):
-    """An activation, a product or a quotient in a form of its own, in front of the head."""
+    """Network with an activation, product or quotient in one of several forms before the head."""
 
     def __init__(self, form):
         super().__init__()
@@ -266,14 +266,14 @@ def test_the_rule_is_the_same_in_every_form(name):
         assert_same(of(form), expected)
 
 
-# Which numbers an assignment by a mask replaces is not to be seen without the image.
+# The values that an assignment by a mask replaces depend on the image.
 NO_RULE = {("lrp", "masks")}
 
 
 @pytest.mark.parametrize("name", definitions.CONSTRUCTIONS)
 @pytest.mark.parametrize("explainer", ["lrp", *OF_GRADIENTS, *OF_SCORES])
 def test_constructions_of_other_explainers(explainer, name):
-    """The networks that guided backprop, DeepLift and AttnLRP are held against; maps are of the stem."""
+    """Use the networks of the tests of guided backprop, DeepLift and AttnLRP; maps read the stem."""
     network, given = definitions.network_of(name), definitions.images_of(3)
     steps = definitions.CONSTRUCTIONS[name].steps
     expected = defined(explainer, network, steps, definitions.Rules, given, TARGETS % definitions.CLASSES)
@@ -290,7 +290,7 @@ def test_constructions_of_other_explainers(explainer, name):
 
 
 def test_a_bound_that_the_first_images_do_not_reach():
-    """On images of small activations a ReLU6 is a ReLU, and on others it is not."""
+    """A ReLU6 is a ReLU on images with small activations, but not on others."""
     network = construct("functional")
     context = dataclasses.replace(
         explained_by(network), images=images() * torch.tensor([0.01, 0.01, 60])[:, None, None, None]

@@ -9,17 +9,17 @@ from heatproof.attribution.registry import EXPLAINERS, NETWORK_KINDS, explainer
 from heatproof.errors import HeatproofError, NotApplicable
 
 FEW = {"steps": 3, "samples": 2, "masks": 20, "stride": 0.25, "grid": 2, "baselines": 2}
-# What three steps do not yet move.
+# Maps that are still constant after three steps.
 FEW_OF = {
     "input_iba": {"steps": 3, "prior_steps": 2, "layer_steps": 3, "samples": 2, "baselines": 8},
     "extremal_perturbation": {"steps": 30, "areas": (0.1,), "spacing": 1 / 16, "learning_rate": 0.1},
 }
 NEED_RELUS = ["guided_backprop", "deconvolution", "guided_grad_cam"]
-# What does not apply to our own networks, and a part of the reason.
+# Explainers that are not applicable to heatproof's own networks, with a part of the reason.
 GAPS = {("small_vit", name): "calls no ReLU" for name in NEED_RELUS}
 GAPS |= {("small_vit", name): "convergence delta" for name in ("deep_lift", "deep_shap")}
 GAPS |= {("small_vit", "lrp"): "no rule covers"}
-# Tables name them, and rank the methods of each among themselves.
+# Tables have these families and rank methods within them.
 FAMILIES = {
     "adaptive": ["guided_ig", "agi"],
     "attention": ["raw_attention", "attention_rollout", "attention_grad", "chefer_attention", "transition_attention"],
@@ -66,13 +66,13 @@ def test_families():
     assert all(found.values()), "a new one says its family where it is registered"
 
 
-def test_what_an_explainer_applies_to_is_declared_in_known_words():
+def test_explainers_declare_known_kinds_of_networks():
     claimed = {name: entry.applies_to for name, entry in EXPLAINERS.items()}
     assert claimed["grad_cam"] == {"grid"}, "who needs a layer with a grid applies to networks that have one"
     assert claimed["saliency"] == {"any"}
     assert claimed["attention_rollout"] == {"attention"}
     assert set().union(*claimed.values()) <= set(NETWORK_KINDS)
-    with pytest.raises(HeatproofError, match="'odd' applies to 'recurrent', which is no kind of network: take any, "):
+    with pytest.raises(HeatproofError, match="'recurrent', which is not a kind of network: use one of any, "):
         explainer("odd", applies_to={"recurrent"})
 
 
@@ -90,7 +90,7 @@ def test_maps_have_the_announced_names_shape_and_sign(name, architecture, explai
         assert values.dtype == torch.float32
         assert values.isfinite().all()
         assert values.std() > 0
-        # LRP's maps are negative only where the logit is.
+        # Maps of LRP are negative only for a negative logit.
         assert bool((values < 0).any()) == entry.maps[key] or name == "lrp"
 
 

@@ -1,4 +1,4 @@
-"""Modes that explain a network leave what it computes as it is, also where it writes in place."""
+"""Modes do not change what a network computes, even if it has in-place operations."""
 
 import dataclasses
 import threading
@@ -66,7 +66,7 @@ ALIASES = {
 
 
 def written(values, function, alias):
-    """Return what each name of a tensor reads after a function wrote into one of them, and the gradient of all."""
+    """Return the values of each reference to a tensor after an in-place function, and the gradient of their sum."""
     h = 2 * values
     before, part = ALIASES["a view"](h), ALIASES[alias](h)
     made = function(part)
@@ -94,13 +94,13 @@ def test_every_name_reads_what_it_reads_without_the_mode(function, alias, mode):
 @pytest.mark.parametrize("mode", ["guided", "rescale", "attention"])
 @pytest.mark.parametrize("function", IN_PLACE)
 def test_a_gradient_passes_back_where_something_was_written(function, mode):
-    """Products of a tensor with what is made of it keep values that autograd needs."""
+    """Autograd saves the values of a tensor that is multiplied with a function of it."""
     values = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
     with MODES[mode]():
         h = 2 * values
-        beside = h
+        factor = h
         IN_PLACE[function](h)
-        total = (h + beside).sum()
+        total = (h + factor).sum()
     if total.requires_grad:
         (slope,) = torch.autograd.grad(total, values)
         assert slope.isfinite().all()
@@ -162,7 +162,7 @@ def test_what_computes_something_else_is_no_relu(name, args, given):
 
 
 class Hidden(torch.autograd.Function):
-    """A ReLU in a function with a backward of its own."""
+    """A ReLU in a function with a custom backward pass."""
 
     @staticmethod
     def forward(ctx, values):
@@ -175,7 +175,7 @@ class Hidden(torch.autograd.Function):
 
 
 class NewStyle(torch.autograd.Function):
-    """The same with a context that is made apart."""
+    """The same function with a separate `setup_context`."""
 
     @staticmethod
     def forward(values):
@@ -191,7 +191,7 @@ class NewStyle(torch.autograd.Function):
 
 
 class Doubled(torch.autograd.Function):
-    """No ReLU."""
+    """A function with a custom backward pass and no ReLU."""
 
     @staticmethod
     def forward(ctx, values):
@@ -227,7 +227,7 @@ class Holding(nn.Module):
 
 
 class Checkpointed(nn.Module):
-    """What is checkpointed is called once more while its gradient is taken."""
+    """Network with a checkpointed part, which the backward pass calls again."""
 
     def __init__(self, network):
         super().__init__()
@@ -253,16 +253,18 @@ def explained_by(network, explain_digits):
 
 @pytest.mark.parametrize("name", ["guided_backprop", "deconvolution", "deep_lift"])
 @pytest.mark.parametrize("where", UNREACHED)
-def test_a_relu_that_no_rule_reaches_is_a_gap(where, name, explain_digits):
+def test_a_relu_that_no_rule_reaches_is_not_applicable(where, name, explain_digits):
     torch.manual_seed(0)
-    said = "convergence delta" if name == "deep_lift" else "cannot reach a ReLU of this network, which runs in another"
-    with pytest.raises(NotApplicable, match=said):
+    reason = (
+        "convergence delta" if name == "deep_lift" else "cannot reach a ReLU of this network, which runs in another"
+    )
+    with pytest.raises(NotApplicable, match=reason):
         EXPLAINERS[name].function(explained_by(Holding(UNREACHED[where]), explain_digits))
 
 
 @pytest.mark.parametrize("where", [*UNREACHED, "doubled"])
-def test_what_takes_no_part_is_none(where, explain_digits):
-    """ReLUs of a constant, and functions of one's own without a ReLU."""
+def test_relus_that_do_not_matter_need_no_rule(where, explain_digits):
+    """ReLUs of constants, and custom functions without a ReLU, need no rule."""
     inside = {**UNREACHED, "doubled": Doubled.apply}[where]
     torch.manual_seed(0)
     found = EXPLAINERS["guided_backprop"].function(
@@ -271,7 +273,7 @@ def test_what_takes_no_part_is_none(where, explain_digits):
     assert found["guided_backprop"].std() > 0
 
 
-def test_relus_of_a_constant_alone_are_a_gap(explain_digits):
+def test_relus_of_a_constant_alone_are_not_applicable(explain_digits):
     class Biased(nn.Module):
         def __init__(self):
             super().__init__()

@@ -1,4 +1,4 @@
-"""The general case equals the simpler one, and integrated gradients are complete."""
+"""General cases equal simpler ones, and integrated gradients are complete."""
 
 import dataclasses
 

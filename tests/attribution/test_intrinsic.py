@@ -1,4 +1,4 @@
-"""Networks made to be explained: their maps sum to the logit, and belong to one class."""
+"""Intrinsically interpretable networks: maps sum to the logit and depend on the class."""
 
 import dataclasses
 
@@ -19,7 +19,7 @@ def images():
 
 @pytest.fixture(scope="module")
 def explain(images):
-    """Return a function that explains random images with a network whose running statistics have seen data."""
+    """Return a function that creates an `ExplainContext`, with a network whose running statistics have seen data."""
     networks = {}
 
     def make(architecture, targets=(0, 1, 2, 1, 0), rows=slice(None), **changes):
@@ -89,13 +89,13 @@ def test_maps_do_not_depend_on_the_batch_and_leave_nothing_behind(name, explain)
 
 @pytest.mark.parametrize("name", EXPLAINED_BY)
 @pytest.mark.parametrize("architecture", ["cifar_resnet20", "cifar_vgg11_nobias"])
-def test_other_networks_are_a_gap(name, architecture, explain):
+def test_other_networks_are_not_applicable(name, architecture, explain):
     with pytest.raises(NotApplicable, match=r"^the network"):
         EXPLAINERS[name].function(explain(architecture))
 
 
 @pytest.mark.parametrize("name", EXPLAINED_BY)
-def test_probabilities_are_a_gap(name, explain):
+def test_probabilities_are_not_applicable(name, explain):
     context = explain(EXPLAINED_BY[name])
     output = torch.nn.Sequential(context.network, torch.nn.Softmax(-1))
     with pytest.raises(NotApplicable, match="not the softmax"):
@@ -103,7 +103,7 @@ def test_probabilities_are_a_gap(name, explain):
 
 
 def test_a_patch_logit_lies_on_the_pixels_that_it_sees(explain, images):
-    """A change outside a patch leaves its logit, and a change inside does not."""
+    """A change outside a patch does not change its logit, and a change inside does."""
     network = explain("cifar_bagnet").network
     size, stride = network.patch_size, network.patch_stride
     before = network.patch_logits(images)
@@ -119,7 +119,7 @@ def test_a_patch_logit_lies_on_the_pixels_that_it_sees(explain, images):
 
 
 def test_bcos_is_the_contribution_of_colours_and_their_inverses(explain, images):
-    """Against the formula: one linear map of each image, written out as a matrix in float64."""
+    """Compare with the formula: one linear map of each image, as an explicit matrix in float64."""
     network = explain("cifar_bcos_resnet20").network.double()
     try:
         encoded = network.encode(images[:1].double())

@@ -1,4 +1,4 @@
-"""The layer for class activation maps and its layout, by the rule; the attention of other libraries."""
+"""The layer for class activation maps that the rule finds, its layout, and the attention of other libraries."""
 
 import dataclasses
 
@@ -29,7 +29,7 @@ def swin():
 
 
 class OfTransformers(nn.Module):
-    """A ViT of the library transformers, with its logits."""
+    """A ViT of the library transformers that returns logits."""
 
     def __init__(self):
         super().__init__()
@@ -51,11 +51,11 @@ def of_transformers():
 @pytest.mark.parametrize(
     ("make", "name", "form", "grid", "prefix"),
     [
-        # Their last stage is one cell on such a small image.
+        # The last stage has a single cell for such small images.
         (lambda: of_timm("resnet10t"), "layer3", "map", (2, 2), 0),
         (lambda: of_timm("convnext_atto"), "stages.3.downsample.0", "map", (2, 2), 0),
         (swin, "norm", "channels last", (8, 8), 0),
-        # Nothing but the class token is read after the last block's attention.
+        # After the last block's attention only the class token is read.
         (tiny_vit, "blocks.2.norm1", "tokens", (4, 4), 1),
         (lambda: tiny_vit(reg_tokens=3), "blocks.2.norm1", "tokens", (4, 4), 4),
         (lambda: tiny_vit(class_token=False, global_pool="avg"), "blocks", "tokens", (4, 4), 0),
@@ -78,7 +78,7 @@ def test_a_network_without_a_grid_has_no_layer():
 
 
 @pytest.mark.parametrize("make", [swin, tiny_vit])
-def test_what_is_read_is_the_layers_output_in_its_grid(make, explain_digits):
+def test_the_probe_reads_the_output_of_the_layer_in_its_grid(make, explain_digits):
     network = make()
     context = dataclasses.replace(explain_digits(count=2), network=network, output=network, images=IMAGES, facts=None)
     layout, seen = find_layout(network, IMAGES), []
@@ -122,7 +122,7 @@ def test_kinds(make, kinds):
 
 
 def test_attention_of_any_library_is_that_of_hooks(explain_digits):
-    """timm's blocks are read by hooks, and by the softmax that they call if their class is another."""
+    """Hooks read timm's blocks; blocks of another class are read at their softmax. Both results agree."""
     network = tiny_vit()
     context = dataclasses.replace(explain_digits(), network=network, output=network, batch_size=2)
     hooked = list(read_attention(context, gradients=True))
@@ -136,7 +136,7 @@ def test_attention_of_any_library_is_that_of_hooks(explain_digits):
     assert enlarge(network, called[0].attention[-1].mean(1)).shape == (2, 32, 32)
 
 
-def test_attention_within_windows_is_a_gap(explain_digits):
+def test_attention_within_windows_is_not_applicable(explain_digits):
     network = swin()
     with pytest.raises(NotApplicable, match="is within windows"):
         EXPLAINERS["attention_rollout"].function(dataclasses.replace(explain_digits(), network=network, output=network))

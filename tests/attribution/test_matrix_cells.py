@@ -1,4 +1,4 @@
-"""What is declared works: one small network of each family, through every explainer that claims to apply to it."""
+"""Explainers work on the kinds of networks that they declare: one small network of each family."""
 
 import importlib.util
 from pathlib import Path
@@ -12,7 +12,7 @@ matrix = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(matrix)
 
 
-# Each takes a quarter of a minute and more; networks of the other families are smaller.
+# Each of these takes 15 seconds or more; networks of the other families are smaller.
 LONG = {
     "torchvision:vgg11_bn",
     "torchvision:densenet121",
@@ -31,7 +31,7 @@ def test_declared_explainers_work_on_a_small_network_of_each_family(name):
     table = matrix.row_by_row(name, matrix.SMALL[name], tried=False)
     declared = table[table["declared"]]
     assert len(declared) > 20
-    # On few cells of few channels some maps of random weights are zero after their ReLU.
+    # With random weights, few cells and few channels, some maps are zero after their ReLU.
     assert declared["works"].mean() >= 0.9, declared.loc[~declared["works"], ["explainer", "says"]].to_dict("records")
 
 
@@ -41,7 +41,7 @@ def test_there_are_thirty_published_architectures_of_each_library():
     assert set(libraries) == {"torchvision", "timm", "transformers", "heatproof"}
 
 
-def test_what_is_no_enlargement_is_found():
+def test_maps_that_are_not_enlarged_are_found():
     torch.manual_seed(0)
     maps = interpolate(torch.rand(2, 1, 7, 7), (64, 64), mode="bilinear", align_corners=False)[:, 0]
     assert matrix.missed_by_enlargement(maps, (7, 7)) < 1e-5

@@ -1,4 +1,4 @@
-"""Whose maps and responses an edit of a module of explainers starts again: only theirs whose module imports it."""
+"""An edit of a module of explainers makes maps and responses stale only for explainers whose modules import it."""
 
 import re
 from pathlib import Path
@@ -12,9 +12,9 @@ from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 
 FOLDER = Path(provenance.ROOT) / "attribution"
-# The stage, what it calls, and the table: all maps are made through them.
+# The stage, its helpers and the registry, which all maps depend on.
 SHARED = {"__init__", "applicability", "explaining", "make", "own", "registry"}
-# What a network has, for `heatproof check` and the matrix, and objects of other libraries: no run makes maps with them.
+# Modules for `heatproof check`, the matrix and objects of other libraries, which no run uses for maps.
 ASIDE = {"_kinds", "foreign"}
 MODULES = sorted({path.stem for path in FOLDER.glob("*.py")} - SHARED - ASIDE)
 FAMILIES = sorted({entry.function.__module__.rpartition(".")[2] for entry in EXPLAINERS.values()})
@@ -23,13 +23,13 @@ CONFIG = {
     "datasets": ["digits"],
     "models": [{"resnet20": {"architecture": "cifar_resnet20"}}],
     "explainers": list(EXPLAINERS),
-    # Of each kind of response along maps; the last one explains again.
+    # One kind of response to map orderings each; the last one computes maps again.
     "metrics": ["deletion_morf", "sic", "sensitivity_max"],
 }
 
 
 def imports(module):
-    """Return the modules of the package that a module imports, itself among them, as its source has it."""
+    """Return the modules of the package that the source of a module imports, including the module itself."""
     found, pending = set(), [module]
     while pending:
         name = pending.pop()
@@ -41,7 +41,7 @@ def imports(module):
 
 
 def keys():
-    """Return the keys of drops, and of each explainer's maps and responses, under a plan that is made now."""
+    """Return the keys of drops, and of the maps and responses of each explainer, in a new plan."""
     graph = Graph(make_plan(merge(default_config(), CONFIG)))
     maps = {}
     for stage, where in (("attribute", WHERE), ("attribute_reference", {"dataset": "digits"})):
@@ -63,7 +63,7 @@ def forget():
 
 @pytest.fixture
 def edited(monkeypatch):
-    """Return a function to the keys after an edit of a module, of which nothing is written."""
+    """Return a function that simulates an edit of a module and returns the keys after it."""
     plain = provenance.read_source
 
     def after(edited):

@@ -1,4 +1,4 @@
-"""Extremal perturbation and the information bottleneck, on networks whose answer is known."""
+"""Extremal perturbation and information bottlenecks, on networks with known relevant regions."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from heatproof.attribution.extremal import _Lattice, extremal_perturbation, find
 from heatproof.attribution.registry import ExplainContext, StoredExplainer
 from heatproof.base.specs import NO_KEY
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.jobs.attribute import _require
+from heatproof.jobs.attribute import _require_layer
 from heatproof.models.adapter import CountPasses
 from heatproof.models.registry import InputFacts
 
@@ -22,7 +22,7 @@ QUADRANTS = {0: (slice(0, 8), slice(8, 16)), 1: (slice(8, 16), slice(0, 8))}
 
 
 class Corners(nn.Module):
-    """Two classes, each the energy of fine detail in one quadrant of a 16 × 16 image, read behind a layer of 8 × 8."""
+    """Network with two classes; each logit is the energy of fine detail in one quadrant of a 16 × 16 image."""
 
     def __init__(self, scale=100):
         super().__init__()
@@ -30,7 +30,7 @@ class Corners(nn.Module):
         self.layer = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, bias=False), nn.ReLU(), nn.AvgPool2d(2))
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            # Without a mean, so that blurred regions say nothing.
+            # The kernel has mean zero, so that blurred regions have no energy.
             weight = torch.randn(4, 3, 3, 3)
         self.layer[0].weight.data = weight - weight.mean((2, 3), keepdim=True)
 
@@ -63,7 +63,7 @@ def run(name, context, **options):
     options = (QUICK if name == "extremal_perturbation" else {"baselines": 64}) | options
     if name == "input_iba":
         options = {"samples": 4, "prior_steps": 10} | options
-        # Its noise has the energy of training images, by which the network tells classes: twice as much is evidence.
+        # The noise has the energy of training images, so images need twice that energy to be evidence for a class.
         context = dataclasses.replace(context, images=2 * context.images)
     return BY_NAME[name](context, **options)[name]
 
@@ -81,7 +81,7 @@ def test_masks_lie_where_the_logit_reads():
 
 @pytest.mark.parametrize("name", ["iba", "input_iba"])
 def test_information_lies_where_the_network_reads(name):
-    """The cross-entropy reads both logits, and so both quadrants, and neither of the others."""
+    """The cross-entropy reads both logits, so it depends on their two quadrants only."""
     values = run(name, explain(targets=(0, 1, 0)))
     assert (share_in(values, 0) + share_in(values, 1) > 0.85).all(), "half is what chance gives"
 
@@ -96,13 +96,13 @@ def test_another_class_has_another_map(name):
 @pytest.mark.parametrize("name", BY_NAME)
 def test_random_weights_change_the_map(name):
     class Random(Corners):
-        """What is behind the layer is drawn, and reads every place."""
+        """The weights after the layer are random and read all positions."""
 
         def forward(self, images):
             head = torch.randn(64, 2, generator=torch.Generator().manual_seed(2))
             return self.layer(images).mean(1).flatten(1) @ head * self.scale / 16
 
-    # The first image's class has a quadrant of its own, of which random weights know nothing.
+    # The class of the first image has its own quadrant, on which random weights do not depend especially.
     known, random = (share_in(run(name, explain(network)), 0) for network in (Corners(), Random()))
     assert (random < 0.8 * known).all()
 
@@ -136,7 +136,7 @@ def test_a_smooth_mask_is_the_smooth_maximum_by_hand():
     images = torch.zeros(1, 3, 16, 16)
     lattice = _Lattice((16, 16), 2.0, 1, images)
     points = torch.zeros(1, *lattice.shape)
-    # The kernel reaches 4 pixels, and so does the lattice around the image.
+    # The kernel extends over 4 pixels, and the lattice extends as far beyond the image.
     points[0, 4 + 5, 4 + 9] = 1
     (mask,) = lattice.masks(points)
     distance = torch.hypot(torch.arange(16.0)[:, None] - 5, torch.arange(16.0) - 9) / 2
@@ -161,7 +161,7 @@ def test_fewer_bits_pass_the_higher_beta_is():
 
 
 def test_an_open_bottleneck_counts_the_bits_of_its_formula():
-    """With a step too short to matter, λ is the sigmoid of 5 everywhere."""
+    """With a negligible step, λ is the sigmoid of 5 everywhere."""
     context = explain()
     values = run("iba", context, steps=1, learning_rate=1e-6)
     background = context.network.layer(context.background(64))
@@ -188,14 +188,15 @@ def test_information_of_the_input_is_the_divergence_of_its_formula():
     passed = alpha.sigmoid()
     expected = torch.distributions.kl_divergence(noisy(passed), noisy(passed * mask))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    # What the prior lets pass costs nothing, and a prior that lets nothing pass is that of `iba`.
+    # Information that the prior lets pass costs nothing; with a prior that lets nothing pass, the costs are those of
+    # `iba`.
     assert _information_above(alpha, images, _Prior(torch.ones_like(mask), mean, deviation), 0.0).max() < 1e-5
     shut = _information_above(alpha, images, _Prior(torch.zeros_like(mask), mean, deviation), 0.0)
     torch.testing.assert_close(shut, torch.distributions.kl_divergence(noisy(passed), noisy(0 * passed)))
 
 
 def test_prior_makes_the_layers_features_those_of_the_bottleneck(monkeypatch):
-    """Without the search for the prior, the features behind the noisy image are far from the restricted ones."""
+    """Without the search for the prior, the features of the noisy image are far from the restricted ones."""
     found = {}
 
     def keep(few, tap, passed, restricted, unit, colours, effort):
@@ -220,12 +221,14 @@ def test_another_layer_can_be_named():
     assert torch.equal(run("iba", context), run("iba", context, layer="layer")), "the rule finds it"
     known = {"name": "iba", "kind": "iba", "module": bottleneck.__name__, "maps": {"iba": False}, "store": "iba"}
     entry = StoredExplainer(**known, options={"layer": "layer"}, needs=["cam_layer"], key=NO_KEY)
-    _require(entry, InputFacts(cam_layer="nowhere"), context.network)
+    _require_layer(entry, InputFacts(cam_layer="nowhere"), context.network)
     with pytest.raises(HeatproofError, match="no layer 'nowhere'"):
-        _require(dataclasses.replace(entry, options={"layer": None}), InputFacts(cam_layer="nowhere"), context.network)
+        _require_layer(
+            dataclasses.replace(entry, options={"layer": None}), InputFacts(cam_layer="nowhere"), context.network
+        )
 
 
-def test_a_layer_that_cannot_hold_the_bottleneck_is_a_gap():
+def test_a_layer_without_a_bottleneck_is_not_applicable():
     class Odd(Corners):
         def __init__(self):
             super().__init__()
@@ -254,7 +257,7 @@ def test_network_passes_are_those_of_the_docstring(name, batch_size):
     if "iba" in name:
         more = {"prior_steps": 2, "layer_steps": 4} if name == "input_iba" else {}
         run(name, context, steps=3, samples=4, baselines=20, **more)
-        # With samples as many as a pass takes, each image goes alone, and its first pass is with its copy.
+        # If a pass has as many samples as images, each image passes alone, and its first pass includes a copy.
         assert counter.images == 20 + (3 if batch_size == 64 else 6) + 3 * 4 * (3 + sum(more.values()))
     else:
         run(name, context, steps=3)
@@ -286,7 +289,7 @@ def test_the_network_is_left_as_it_was_even_after_an_error(name):
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_images_stay_independent_over_many_steps(name):
-    """In double precision, so that rounding, which the steps amplify, does not stand for a leak."""
+    """Double precision is used because the steps amplify rounding, which would look like a dependence."""
     context = explain(targets=(0, 1, 0))
     network = context.network.double()
     double = dataclasses.replace(context, images=context.images.double(), network=network, output=network)

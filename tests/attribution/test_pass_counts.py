@@ -1,4 +1,4 @@
-"""The page on methods says how many network passes an explainer makes of an image, and it makes that many."""
+"""Explainers take as many network passes for an image as the page on methods states."""
 
 import re
 from dataclasses import replace
@@ -12,7 +12,7 @@ from heatproof.attribution.registry import EXPLAINERS
 from heatproof.models.adapter import is_counted_as_check
 
 TEXT = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
-# Steps for the test, and by default: its passes are in proportion to them.
+# Number of steps in the test and by default, to which the number of passes is proportional.
 FEW = {"extremal_perturbation": (8, 800)}
 SPECIAL = {"bagnet": "cifar_bagnet", "bcos": "cifar_bcos_resnet20"}
 ROWS = [
@@ -23,7 +23,7 @@ ROWS = [
 
 
 def stated():
-    """Return explainer, passes without and with a gradient, those of a channel and of a batch, and if it is a bound."""
+    """Return for each explainer its passes without and with a gradient, per channel and batch, and if it is a bound."""
     found = []
     for names, *_, cost in ROWS:
         known = re.findall(r"`(\w+)`", names)
@@ -39,7 +39,7 @@ def stated():
 
 
 class Counted:
-    """Counts images that pass, with a gradient and without; not those of checks."""
+    """Counts images in passes with and without gradients, except passes of checks."""
 
     def __init__(self, network):
         self.plain = self.gradient = 0
@@ -62,7 +62,7 @@ def test_every_explainer_of_models_is_on_the_page():
     ("name", "plain", "gradient", "channels", "batch", "at_most"),
     [pytest.param(*row, marks=[pytest.mark.slow] * (row[0] in LONG)) for row in stated()],
 )
-def test_it_makes_as_many_passes_as_the_page_says(name, plain, gradient, channels, batch, at_most, explain_digits):
+def test_passes_are_those_of_the_page(name, plain, gradient, channels, batch, at_most, explain_digits):
     module = EXPLAINERS[name].function.__module__
     known = "attention" in module or "transformer" in module
     context = explain_digits("small_vit" if known else SPECIAL.get(name, "cifar_resnet20"), count=2)

@@ -1,4 +1,4 @@
-"""What explainers alter in a pass leaves the network's outputs as they are, in every batch, or they do not apply."""
+"""Explainers that alter a pass do not change the outputs of the network in any batch; otherwise they do not apply."""
 
 import dataclasses
 
@@ -47,7 +47,7 @@ def test_the_same_outputs_pass_and_others_do_not(count):
 
 
 class Watching(nn.Module):
-    """Adds something where a gradient is asked for and an image is bright, which the first ones are not."""
+    """Changes its output if gradients are enabled and an image is bright; images of the first batch are not."""
 
     def __init__(self):
         super().__init__()
@@ -74,8 +74,8 @@ def test_every_batch_is_compared(name):
 
 
 @pytest.mark.parametrize("name", OF_ATTENTION)
-def test_attention_that_reads_whether_it_is_fused_is_a_gap(name, explain_digits, monkeypatch):
-    """A network that answers otherwise where its attention is not fused is not explained by what it answers then."""
+def test_attention_that_reads_whether_it_is_fused_is_not_applicable(name, explain_digits, monkeypatch):
+    """The map would explain another function if the output of a network depends on whether attention is fused."""
     context = explain_digits("small_vit")
     assert EXPLAINERS[name].function(context)[name].isfinite().all()
     real = torch.Tensor.softmax
@@ -92,11 +92,11 @@ def test_explain_counts_what_is_compared_as_checks():
     assert made.attrs["check_passes"] == alone.attrs["check_passes"] + 10
 
 
-def test_a_job_says_what_it_compared(project):
+def test_a_job_records_its_comparisons(project):
     made = project(explainers=["saliency", "lrp"], shard_size=8).attribute().drop().score()
     for name, each in (("saliency", 0), ("lrp", 1)):
-        pieces = [read_json(f"{made.base(name)}.{shard}.json") for shard in range(2)]
-        counts = [piece["images"][1] - piece["images"][0] for piece in pieces]
+        shards = [read_json(f"{made.base(name)}.{shard}.json") for shard in range(2)]
+        counts = [shard["images"][1] - shard["images"][0] for shard in shards]
         assert counts == [8, 2]
-        assert [piece["check_passes"] - each * count for piece, count in zip(pieces, counts, strict=True)] == [6, 6]
-        assert pieces[0]["gate"]["check_passes"] == 4 * each
+        assert [shard["check_passes"] - each * count for shard, count in zip(shards, counts, strict=True)] == [6, 6]
+        assert shards[0]["gate"]["check_passes"] == 4 * each

@@ -1,4 +1,4 @@
-"""Every explainer on every task and target function: maps, or a gap with a reason; and exact answers."""
+"""Every explainer on every task and target function returns maps or a reason; maps of linear networks are exact."""
 
 import warnings
 
@@ -9,7 +9,7 @@ import torch
 import heatproof
 from heatproof.attribution.registry import EXPLAINERS
 
-# Of those that take more than a second.
+# Options for explainers that take more than a second.
 SMALL = {
     "agi": {"steps": 2},
     "expected_gradients": {"samples": 4},
@@ -73,18 +73,18 @@ CASES = {
 
 @pytest.mark.parametrize("name", sorted(EXPLAINERS))
 @pytest.mark.parametrize("case", CASES)
-def test_every_explainer_explains_or_says_why_not(case: str, name: str) -> None:
-    make, targets, asked = CASES[case]
+def test_every_explainer_returns_maps_or_a_reason(case: str, name: str) -> None:
+    make, targets, options = CASES[case]
     torch.manual_seed(0)
     network, images = make().eval(), torch.randn(3, 3, 16, 16)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = heatproof.explain(
-            network, images, targets, {name: SMALL.get(name, {})}, background=torch.randn(4, 3, 16, 16), **asked
+        result = heatproof.explain(
+            network, images, targets, {name: SMALL.get(name, {})}, background=torch.randn(4, 3, 16, 16), **options
         )
-    for one, reason in zip(made["attribution"].values, made["reason"].values.tolist(), strict=True):
-        assert np.isfinite(one).all() == (reason == "")
-        # A failure of the code is no reason.
+    for maps, reason in zip(result["attribution"].values, result["reason"].values.tolist(), strict=True):
+        assert np.isfinite(maps).all() == (reason == "")
+        # An error in the code must not become a reason.
         assert not any(word in reason for word in ("Error", "Traceback"))
 
 
@@ -93,55 +93,55 @@ EXACT = ("input_x_gradient", "integrated_gradients", "deep_lift")
 
 @pytest.mark.parametrize("case", [case for case in CASES if "masks" not in case])
 def test_maps_of_linear_networks_are_exact(case: str) -> None:
-    """Input times gradient, signed; of class 1 of one logit z it is that of z / 2, and of class 0 that of -z / 2."""
-    make, targets, asked = CASES[case]
+    """Maps are signed input times gradient: of z / 2 for class 1 of a single logit z, and of -z / 2 for class 0."""
+    make, targets, options = CASES[case]
     outputs = make()[-1].out_features
     torch.manual_seed(0)
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, outputs)).double().eval()
     images = torch.randn(3, 3, 4, 4, dtype=torch.float64)
     targets = targets.double() if case == "a function and weights" else targets
-    made = heatproof.explain(network, images, targets, list(EXACT), **asked)
+    result = heatproof.explain(network, images, targets, list(EXACT), **options)
     weights, rows = network[1].weight.detach(), list(range(3))
     if case == "binary":
-        own = weights[0] * (targets[:, None] - 0.5)
+        gradients = weights[0] * (targets[:, None] - 0.5)
     elif case == "multiclass":
-        own = weights[targets]
+        gradients = weights[targets]
     elif case == "multilabel":
         rows, columns = (targets == 1).nonzero(as_tuple=True)
-        own, rows = weights[columns], rows.tolist()
+        gradients, rows = weights[columns], rows.tolist()
     elif case == "regression":
-        own = weights.expand(3, -1)
+        gradients = weights.expand(3, -1)
     else:
-        own = (torch.tensor([[1.0, -1.0, 0, 0]] * 3).double() if targets is None else targets) @ weights
-    wanted = (own.reshape(-1, 3, 4, 4) * images[rows]).sum(1).numpy()
+        gradients = (torch.tensor([[1.0, -1.0, 0, 0]] * 3).double() if targets is None else targets) @ weights
+    expected = (gradients.reshape(-1, 3, 4, 4) * images[rows]).sum(1).numpy()
     for name in EXACT:
-        assert made["attribution"].sel({"method": name}).values == pytest.approx(wanted, abs=1e-6), name
-    assert [str(one) for one in made["image"].values] == [str(row) for row in rows]
+        assert result["attribution"].sel({"method": name}).values == pytest.approx(expected, abs=1e-6), name
+    assert [str(image) for image in result["image"].values] == [str(row) for row in rows]
 
 
-def test_methods_of_others_get_a_network_of_columns() -> None:
+def test_methods_of_other_libraries_get_a_network_of_columns() -> None:
     captum = pytest.importorskip("captum.attr")
     network, targets = _classifier(4).double(), torch.randn(3, 4, dtype=torch.float64)
     images = torch.randn(3, 3, 16, 16, dtype=torch.float64)
-    seen = []
+    calls = []
 
-    def own(model, images, targets):
+    def from_gradient(model, images, targets):
         outputs = model(images)
-        seen.append((tuple(outputs.shape), targets.dtype))
+        calls.append((tuple(outputs.shape), targets.dtype))
         return torch.autograd.grad(outputs.gather(1, targets[:, None]).sum(), images)[0]
 
     def with_gradients(model, images, targets):
-        return own(model, images.requires_grad_(), targets)
+        return from_gradient(model, images.requires_grad_(), targets)
 
-    made = heatproof.explain(
+    result = heatproof.explain(
         network,
         images,
         targets,
         {"captum": captum.InputXGradient(network), "own": with_gradients, "ours": "input_x_gradient"},
         target=lambda output, weights: (output * weights).sum(1),
     )
-    assert not any(made["reason"].values)
-    assert seen[0] == ((3, 3), torch.int64)
-    maps = made["attribution"]
+    assert not any(result["reason"].values)
+    assert calls[0] == ((3, 3), torch.int64)
+    maps = result["attribution"]
     assert maps.sel({"method": "captum"}).values == pytest.approx(maps.sel({"method": "ours"}).values, abs=1e-6)
     assert float(abs(maps.sel({"method": "own"})).sum()) > 0

@@ -50,7 +50,7 @@ def test_edges_of_a_step_are_sobel_magnitudes(explain_digits):
     images[1, 0, :, 16:] = 4
     maps = EXPLAINERS["edges"].function(without_model(explain_digits(count=2), images=images))["edges"]
     assert maps[0].eq(0).all()
-    # The channel mean steps by 2, which a Sobel filter (1, 2, 1) multiplies by 4, on both sides of the step.
+    # The channel mean has a step of 2, which the Sobel filter (1, 2, 1) multiplies by 4 on both sides of it.
     expected = torch.zeros(32, 32)
     expected[:, 15:17] = 8
     torch.testing.assert_close(maps[1], expected)
@@ -76,12 +76,12 @@ def test_gaussians_have_the_published_widths():
 
 @pytest.mark.parametrize(("size", "deviation"), [((224, 224), 56), ((56, 56), 14), ((8, 6), 1.5)])
 def test_a_gaussian_by_hand(size, deviation):
-    """56 pixels of 224 are a quarter of the shorter side, whatever it is."""
+    """A width of 56 pixels of 224 is a quarter of the shorter side, for any image size."""
     values = maps_of("gaussians", torch.rand(2, *size))["gaussian_56"]
     assert torch.equal(values[0], values[1])
     distance = [torch.arange(length) - (length - 1) / 2 for length in size]
     square = distance[0][:, None] ** 2 + distance[1] ** 2
-    # Four pixels lie around the middle, each half a pixel away along both axes.
+    # Four pixels are around the middle, each half a pixel away along both axes.
     expected = torch.exp((0.5 - square) / (2 * deviation**2))
     torch.testing.assert_close(values[0], expected, rtol=1e-6, atol=1e-12)
     assert values.max() == 1
@@ -106,7 +106,7 @@ def test_entropy_proxies_by_hand():
     image = torch.zeros(1, 9, 9)
     image[0, 4, 4] = 81
     maps = maps_of("entropies", image)
-    # The mean is 1: the spot is 80 away from it, and all else 1.
+    # The mean is 1, so the deviation is 80 at the spot and 1 elsewhere.
     spot, rest = 80.0**2, 1.0
     assert list(maps) == [f"entropy_{kernel}" for kernel in (3, 5, 7, 9, 13, 17, 31)]
     for kernel in (3, 5, 7, 9):
@@ -145,7 +145,7 @@ def test_canny_finds_the_outline_of_a_square_whatever_its_contrast(scale, offset
     assert {rows.min().item(), columns.min().item()} <= {7, 8}
     assert {rows.max().item(), columns.max().item()} <= {15, 16}
     assert edges[10:14, 10:14].sum() == 0
-    # Every row and column through the square crosses its outline twice.
+    # Every row and column through the square has two pixels of the outline.
     assert edges[10:14].sum(1).tolist() == [2] * 4
     assert edges[:, 10:14].sum(0).tolist() == [2] * 4
 
@@ -157,7 +157,7 @@ def test_marr_hildreth_is_the_laplacian_of_a_gaussian():
     axis = torch.arange(17.0) - 8
     square = axis[:, None] ** 2 + axis**2
     expected = (square - 2) * torch.exp(-square / 2) / (2 * torch.pi)
-    # The sampled Gaussian is scaled to a sum of 1, a hair from the continuous one.
+    # The sampled Gaussian is scaled to a sum of 1, which differs slightly from the continuous one.
     torch.testing.assert_close(values, expected, rtol=0, atol=1e-4)
     step = torch.zeros(1, 16, 16)
     step[:, :, 8:] = 1
@@ -173,7 +173,7 @@ def test_marr_hildreth_is_the_laplacian_of_a_gaussian():
 )
 @pytest.mark.parametrize("across", [False, True])
 def test_a_wave_passes_where_its_frequency_lies(cycles, where, across):
-    """32 pixels hold at most 16 cycles: 6 are 0.375 of them."""
+    """A side of 32 pixels has at most 16 cycles; 6 cycles are a frequency of 0.375."""
     wave = torch.cos(2 * torch.pi * cycles * torch.arange(32.0, dtype=torch.float64) / 32).float().expand(32, 32)
     wave = wave.T if across else wave
     for name, values in maps_of("frequencies", wave[None]).items():
@@ -182,7 +182,7 @@ def test_a_wave_passes_where_its_frequency_lies(cycles, where, across):
 
 
 def test_a_frequency_is_a_distance():
-    """9 cycles along either axis alone are in the band, and 12.7 along the diagonal are high."""
+    """9 cycles along one axis are in the band; 9 along both axes, 12.7 along the diagonal, are a high frequency."""
     axis = 2 * torch.pi * 9 * torch.arange(32.0, dtype=torch.float64) / 32
     wave = torch.cos(axis[:, None] + axis).float()
     maps = maps_of("frequencies", wave[None])
@@ -198,7 +198,7 @@ def test_an_image_of_one_colour_has_constant_maps(name, colour):
 
 
 @pytest.mark.parametrize("name", ["randoms", "gaussians", "entropies", "edge_detectors", "frequencies"])
-def test_an_image_is_explained_alike_in_any_company(name):
+def test_maps_do_not_depend_on_the_other_images_of_the_batch(name):
     images = torch.rand(5, 12, 16, generator=torch.Generator().manual_seed(0))
     ids = tuple("abcde")
     together = maps_of(name, images, ids)

@@ -1,4 +1,4 @@
-"""RISE against its definition, and on models whose answer is known."""
+"""RISE against its definition, and on models with known relevant regions."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ def explain_with(network, context, **changes):
 
 
 class Block(nn.Module):
-    """The logit of every class is the mean of one block of the image."""
+    """Network whose logits are all the mean of one block of the image."""
 
     def forward(self, images):
         return images[:, :, 8:16, 16:24].mean((1, 2, 3))[:, None].repeat(1, 10)
@@ -24,7 +24,7 @@ class Block(nn.Module):
 
 @pytest.mark.parametrize("output", ["probability", "logit"])
 @pytest.mark.parametrize("name", ["rise", "rise_uniform"])
-def test_rise_is_the_mean_of_masks_weighted_by_answers(name, output, explain_digits):
+def test_rise_is_the_mean_of_masks_weighted_by_outputs(name, output, explain_digits):
     context = explain_digits("cifar_vgg11_bn", batch_size=5, dtype=torch.float64)
     masks = torch.cat(list(_masks(context, 140, 6, 0.3)))
     baselines = torch.zeros_like(context.images)
@@ -32,9 +32,9 @@ def test_rise_is_the_mean_of_masks_weighted_by_answers(name, output, explain_dig
         baselines = draw_uniform_images(context, "rise_uniform baseline", -1, 1)
     expected = torch.zeros(3, 32, 32, dtype=torch.float64)
     for mask in masks:
-        answers = context.network(mask * context.images + (1 - mask) * baselines)
-        answers = answers.softmax(1) if output == "probability" else answers
-        expected += answers[torch.arange(3), context.targets][:, None, None] * mask
+        outputs = context.network(mask * context.images + (1 - mask) * baselines)
+        outputs = outputs.softmax(1) if output == "probability" else outputs
+        expected += outputs[torch.arange(3), context.targets][:, None, None] * mask
     expected /= 140 * 0.3
     maps = EXPLAINERS[name].function(context, masks=140, cells=6, probability=0.3, output=output)
     torch.testing.assert_close(maps[name], expected, rtol=0, atol=1e-8)
@@ -53,17 +53,17 @@ def test_masks_keep_each_pixel_with_the_stated_probability(cells, probability, e
 
 def test_masks_are_shifted(explain_digits):
     masks = torch.cat(list(_masks(explain_digits(), 200, 4, 0.5)))
-    # With cells of 8 pixels and no shift, all masks would be extreme at the same pixels only.
+    # With cells of 8 pixels and no shift, masks would reach 0 and 1 at the same pixels only.
     steps = (masks[:, :, 1:] - masks[:, :, :-1]).abs()
     assert (steps.mean(0) > 0).all()
 
 
-def test_all_pixels_kept_gives_the_answer_everywhere(explain_digits):
+def test_with_all_pixels_kept_maps_are_the_output(explain_digits):
     context = explain_digits()
-    answers = context.network(context.images).softmax(1)[torch.arange(3), context.targets]
+    outputs = context.network(context.images).softmax(1)[torch.arange(3), context.targets]
     for name in ("rise", "rise_uniform"):
         maps = EXPLAINERS[name].function(context, masks=5, probability=1.0)[name]
-        torch.testing.assert_close(maps, answers[:, None, None].expand(-1, 32, 32), rtol=0, atol=1e-5)
+        torch.testing.assert_close(maps, outputs[:, None, None].expand(-1, 32, 32), rtol=0, atol=1e-5)
 
 
 def test_relevance_is_found_where_the_model_looks(explain_digits):
@@ -73,7 +73,7 @@ def test_relevance_is_found_where_the_model_looks(explain_digits):
     looked_at[8:16, 16:24] = True
     far = torch.ones(32, 32, dtype=torch.bool)
     far[2:22, 10:30] = False
-    # E[m(block) m(x)] / p is p where x is independent of the block, and larger inside of it.
+    # E[m(block) m(x)] / p is p for a pixel x that is independent of the block, and larger inside the block.
     assert (values[:, far] - 0.5).abs().max() < 0.05
     assert values[:, looked_at].min() > values[:, far].max()
 

@@ -1,4 +1,4 @@
-"""By how much maps miss the sum that their method promises: `convergence_delta` of `heatproof.explain`."""
+"""`convergence_delta` of `heatproof.explain`: the sum of a map minus the sum that its method promises."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -28,7 +28,7 @@ def small_cnn(bias=True, outputs=3):
 
 
 class Bag(nn.Module):
-    """Logits that are a mean of patch logits."""
+    """Network whose logits are a mean of patch logits."""
 
     patch_size, patch_stride = 4, 2
 
@@ -42,7 +42,7 @@ class Bag(nn.Module):
 
 
 class OneMap(nn.Module):
-    """Logits that are one linear map of each image."""
+    """Network whose logits are one linear map of each image."""
 
     def __init__(self):
         super().__init__()
@@ -89,11 +89,11 @@ def where_it_saturates(network, steps=5, share=0.9):
 
 
 def superpixels(maps):
-    """Return the sums over the cells of a grid of 4, in each of which a map has one value."""
+    """Return the sum over the cells of a 4 × 4 grid; a map is constant in each cell."""
     return maps[:, 1::3, 1::3].sum((1, 2))
 
 
-# Of each explainer its options, the network, the sum that its paper promises, and how a map is summed.
+# For each explainer: its options, the network, the sum that its paper promises, and the function that sums a map.
 TRUTHS = {
     "integrated_gradients": (STEPS, small_cnn(), from_zero),
     "integrated_gradients_uniform": (
@@ -109,7 +109,7 @@ TRUTHS = {
     "deep_lift": ({}, small_cnn(), from_zero),
     "deep_shap": ({"baselines": 8}, small_cnn(), from_background),
     "lrp": ({}, small_cnn(), at),
-    # Nothing else takes relevance in a network without biases.
+    # In a network without biases, nothing but the image takes relevance.
     "attn_lrp": ({}, small_cnn(bias=False), at),
     "bagnet": ({}, Bag().eval(), at),
     "bcos": ({}, OneMap().eval(), at),
@@ -130,12 +130,12 @@ def test_the_delta_is_the_sum_of_the_map_minus_the_promised_one(name):
     options, network, truth, *total = TRUTHS[name]
     if name == "lrp":
         pytest.importorskip("zennit")
-    made = explained({name: {"explainer": name, **options}}, network)
-    assert not made["reason"].values.any()
+    result = explained({name: {"explainer": name, **options}}, network)
+    assert not result["reason"].values.any()
     row = list(EXPLAINERS[name].maps).index(next(iter(EXPLAINERS[name].sums_to)))
-    maps = torch.from_numpy(made["attribution"].values[row]).double()
+    maps = torch.from_numpy(result["attribution"].values[row]).double()
     sums = total[0](maps) if total else maps.sum((1, 2))
-    found = made["convergence_delta"].values[row]
+    found = result["convergence_delta"].values[row]
     assert np.isfinite(found).all()
     scale = float(truth(network).abs().max())
     np.testing.assert_allclose(found, sums - truth(network), rtol=0, atol=2e-6 * scale)
@@ -146,9 +146,9 @@ def test_an_explainer_notes_the_sums_that_it_declares(name, explain_digits):
     entry = EXPLAINERS[name]
     if name == "lrp":
         pytest.importorskip("zennit")
-    given = replace(explain_digits(networks_of(name)[0]), batch_size=2, sums={})
-    maps = explain_batch(MapMaker(name, entry.function, few_options(entry), entry.maps), given)
-    missed = convergence_delta(MapMaker(name, entry.function, {}, entry.maps), maps, given.sums)
+    context = replace(explain_digits(networks_of(name)[0]), batch_size=2, sums={})
+    maps = explain_batch(MapMaker(name, entry.function, few_options(entry), entry.maps), context)
+    missed = convergence_delta(MapMaker(name, entry.function, {}, entry.maps), maps, context.sums)
     noted = {name for name, values in zip(entry.maps, missed.T, strict=True) if np.isfinite(values).all()}
     assert noted == set(entry.sums_to)
     assert all(np.isnan(values).all() for name, values in zip(entry.maps, missed.T, strict=True) if name not in noted)
@@ -173,9 +173,9 @@ def test_what_is_exact_in_the_limit_misses_less_with_more_steps(coarse, fine):
 
 
 def test_of_noisy_copies_it_is_their_mean():
-    # Linear: each copy's map sums to its change exactly, whatever the noise.
-    made = explained([{"noise_integrated_gradients": {"samples": 5, "stdev": 0.5}}], OneMap().eval())
-    missed, maps = made["convergence_delta"].values, made["attribution"].values
+    # The network is linear, so the map of each copy sums exactly to its change.
+    result = explained([{"noise_integrated_gradients": {"samples": 5, "stdev": 0.5}}], OneMap().eval())
+    missed, maps = result["convergence_delta"].values, result["attribution"].values
     assert np.abs(missed[0]).max() < 1e-5 * np.abs(maps[0].sum((1, 2))).max()
     assert np.isnan(missed[1:]).all()
     apart = maps[0].sum((1, 2)) - from_zero(OneMap().eval()).numpy()
@@ -187,44 +187,44 @@ def test_of_one_logit_it_is_that_of_the_class():
     logit = at(network, targets=torch.zeros(7, dtype=torch.int64))
     zero = at(network, torch.zeros_like(IMAGES), torch.zeros(7, dtype=torch.int64))
     targets = TARGETS % 2
-    made = heatproof.explain(network, IMAGES, targets, [{"integrated_gradients": STEPS}, "deep_lift"])
+    result = heatproof.explain(network, IMAGES, targets, [{"integrated_gradients": STEPS}, "deep_lift"])
     expected = (logit - zero) / 2 * (2 * targets - 1)
-    sums = made["attribution"].values.astype(float).sum((2, 3))
-    np.testing.assert_allclose(made["convergence_delta"], sums - expected.numpy(), atol=1e-6)
+    sums = result["attribution"].values.astype(float).sum((2, 3))
+    np.testing.assert_allclose(result["convergence_delta"], sums - expected.numpy(), atol=1e-6)
 
 
 def test_of_probabilities_it_is_in_their_units(explain_digits):
-    given = replace(explain_digits("cifar_resnet20", softmax=True), sums={})
+    context = replace(explain_digits("cifar_resnet20", softmax=True), sums={})
     entry = EXPLAINERS["integrated_gradients"]
     maker = MapMaker(entry.name, entry.function, {"steps": 4}, entry.maps)
-    missed = convergence_delta(maker, maps := explain_batch(maker, given), given.sums)[:, 0]
+    missed = convergence_delta(maker, maps := explain_batch(maker, context), context.sums)[:, 0]
     with torch.no_grad():
-        change = given.output(given.images) - given.output(torch.zeros_like(given.images))
-    truth = change[torch.arange(len(given.targets)), given.targets]
+        change = context.output(context.images) - context.output(torch.zeros_like(context.images))
+    truth = change[torch.arange(len(context.targets)), context.targets]
     np.testing.assert_allclose(missed, maps.sum((1, 2, 3), dtype=float) - truth.double().numpy(), atol=1e-6)
 
 
-def test_no_pass_is_made_for_sums_that_nobody_asks_for(explain_digits):
+def test_sums_that_are_not_requested_take_no_pass(explain_digits):
     passed = []
-    given = explain_digits("cifar_resnet20")
-    handle = given.network.register_forward_pre_hook(lambda module, inputs: passed.append(len(inputs[0])))
+    context = explain_digits("cifar_resnet20")
+    handle = context.network.register_forward_pre_hook(lambda module, inputs: passed.append(len(inputs[0])))
     for sums in (None, {}):
         passed.clear()
-        EXPLAINERS["integrated_gradients"].function(replace(given, sums=sums), steps=4)
-        assert sum(passed) == (4 + 2 * (sums is not None)) * len(given.images)
+        EXPLAINERS["integrated_gradients"].function(replace(context, sums=sums), steps=4)
+        assert sum(passed) == (4 + 2 * (sums is not None)) * len(context.images)
     handle.remove()
 
 
 def test_passes_for_sums_are_those_of_a_check():
-    made = explained([{"integrated_gradients": STEPS}], small_cnn())
-    assert made["passes"].item() == 5
-    assert made.attrs["check_passes"] - explained(["saliency"], small_cnn()).attrs["check_passes"] == 2 * len(IMAGES)
+    result = explained([{"integrated_gradients": STEPS}], small_cnn())
+    assert result["passes"].item() == 5
+    assert result.attrs["check_passes"] - explained(["saliency"], small_cnn()).attrs["check_passes"] == 2 * len(IMAGES)
 
 
-# ---- methods of the caller's own -------------------------------------------------------------------------------------
+# ---- methods of callers ----------------------------------------------------------------------------------------------
 
 
-def test_captum_objects_say_what_captum_says():
+def test_captum_objects_have_the_deltas_of_captum():
     from captum.attr import DeepLift, IntegratedGradients, LayerIntegratedGradients, Saliency
 
     network = small_cnn()
@@ -235,14 +235,14 @@ def test_captum_objects_say_what_captum_says():
         "layer": LayerIntegratedGradients(network, network[0]),
         "saliency": Saliency(network),
     }
-    made = explained(methods, network)
+    result = explained(methods, network)
     for row, method in enumerate(list(methods.values())[:2]):
         _, delta = method.attribute(IMAGES, target=TARGETS, return_convergence_delta=True)
-        np.testing.assert_allclose(made["convergence_delta"][row], delta, atol=1e-5)
-    assert np.isnan(made["convergence_delta"].values[2:]).all()
+        np.testing.assert_allclose(result["convergence_delta"][row], delta, atol=1e-5)
+    assert np.isnan(result["convergence_delta"].values[2:]).all()
 
 
-def test_a_function_can_return_what_its_maps_miss():
+def test_a_function_can_return_its_deltas():
     from captum.attr import GradientShap
 
     def shap(model, images, targets):
@@ -251,65 +251,65 @@ def test_a_function_can_return_what_its_maps_miss():
             images, BACKGROUND, n_samples=4, target=targets, return_convergence_delta=True
         )
 
-    made = explained(
+    result = explained(
         {"shap": shap, "half": lambda model, images, targets: (images, images.sum((1, 2, 3)) / 2)}, small_cnn()
     )
-    np.testing.assert_allclose(made["convergence_delta"][1], IMAGES.sum((1, 2, 3)) / 2, atol=1e-5)
+    np.testing.assert_allclose(result["convergence_delta"][1], IMAGES.sum((1, 2, 3)) / 2, atol=1e-5)
     _, delta = shap(small_cnn(), IMAGES[:4], TARGETS[:4])
     of_first = delta.reshape(4, 4).mean(1)
-    assert np.isfinite(made["convergence_delta"][0]).all()
+    assert np.isfinite(result["convergence_delta"][0]).all()
     assert of_first.shape == (4,)
-    assert np.abs(made["convergence_delta"].values[0]).max() < 10 * float(of_first.abs().max())
+    assert np.abs(result["convergence_delta"].values[0]).max() < 10 * float(of_first.abs().max())
 
 
 @pytest.fixture
 def registered():
     names = []
 
-    def enter(name, **told):
+    def register(name, **options):
         names.append(name)
-        return explainer(name, family="own", **told)
+        return explainer(name, family="own", **options)
 
-    yield enter
+    yield register
     for name in names:
         EXPLAINERS.pop(name, None)
 
 
-def test_an_explainer_of_ones_own_notes_its_sum(registered):
+def test_a_users_explainer_records_its_sum(registered):
     @registered("halves", maps={"half": True, "whole": True}, sums_to={"whole": "the sum of the image"})
-    def halves(given):
-        maps = given.images.sum(1)
-        given.note_sum(maps.sum((1, 2)), of="whole")
+    def halves(context):
+        maps = context.images.sum(1)
+        context.note_sum(maps.sum((1, 2)), of="whole")
         return {"half": maps / 2, "whole": maps}
 
-    made = explained(["halves"], small_cnn())
-    assert np.isnan(made["convergence_delta"].values[0]).all()
-    assert np.abs(made["convergence_delta"].values[1]).max() < 1e-5
+    result = explained(["halves"], small_cnn())
+    assert np.isnan(result["convergence_delta"].values[0]).all()
+    assert np.abs(result["convergence_delta"].values[1]).max() < 1e-5
 
 
 @pytest.mark.parametrize(
     "noted",
     [
-        lambda given: given.note_sum(torch.zeros(1)),
-        lambda given: given.note_sum(torch.zeros(len(given.images), 1)),
-        lambda given: given.note_sum(torch.zeros(len(given.images)), of="other"),
-        lambda given: [given.note_sum(torch.zeros(len(given.images))) for _ in range(2)],
+        lambda context: context.note_sum(torch.zeros(1)),
+        lambda context: context.note_sum(torch.zeros(len(context.images), 1)),
+        lambda context: context.note_sum(torch.zeros(len(context.images)), of="other"),
+        lambda context: [context.note_sum(torch.zeros(len(context.images))) for _ in range(2)],
     ],
 )
-def test_sums_of_other_images_or_maps_are_a_gap(noted, registered):
+def test_sums_of_other_images_or_maps_are_a_reason(noted, registered):
     @registered("wrong")
-    def wrong(given):
-        noted(given)
-        return {"wrong": given.images.sum(1)}
+    def wrong(context):
+        noted(context)
+        return {"wrong": context.images.sum(1)}
 
     with pytest.warns(UserWarning, match="'wrong' is left out: it noted sums .* one value for each image"):
-        made = explained(["wrong", "saliency"], small_cnn())
-    assert np.isnan(made["convergence_delta"]).all()
-    assert made["reason"].values[1] == ""
+        result = explained(["wrong", "saliency"], small_cnn())
+    assert np.isnan(result["convergence_delta"]).all()
+    assert result["reason"].values[1] == ""
 
 
-def test_a_sum_of_no_map_is_refused(registered):
-    with pytest.raises(HeatproofError, match=r"'odd' says what 'other' sums to, .* name one of its maps, odd"):
+def test_a_sum_of_an_unknown_map_is_an_error(registered):
+    with pytest.raises(HeatproofError, match=r"'odd' describes .* 'other', which is not one of its maps: use odd"):
         registered("odd", sums_to={"other": "nothing"})
 
 
@@ -325,7 +325,7 @@ def test_a_cache_keeps_it_with_the_maps(tmp_path):
         np.testing.assert_array_equal(one["convergence_delta"], plain["convergence_delta"])
         np.testing.assert_array_equal(one["convergence_delta"][0, 3], plain["convergence_delta"][0, 3])
         assert one["convergence_delta"].dtype == np.float64
-    # One batch is lost, as by a kill.
+    # One batch is removed, as if the call had been killed.
     next(tmp_path.rglob("maps/*/*.batch")).unlink()
     np.testing.assert_array_equal(
         explained(CACHED, small_cnn(), cache=tmp_path)["convergence_delta"], plain["convergence_delta"]
@@ -346,7 +346,7 @@ def test_maps_that_an_older_version_kept_without_it_are_made_again(tmp_path):
 
 
 @pytest.mark.parametrize("second", [TARGETS, TARGETS.numpy(), TARGETS > 0], ids=["tensor", "array", "bools"])
-def test_whole_numbers_beside_maps_are_no_delta(second):
+def test_integers_after_maps_are_not_deltas(second):
     own = {"own": lambda model, images, targets: (images, second)}
     found = heatproof.explain(small_cnn(), IMAGES, TARGETS, own)
     assert found["reason"].values[0] == ""

@@ -1,4 +1,4 @@
-"""Occlusion, ablation, LIME and KernelSHAP against captum and on models whose answer is known."""
+"""Occlusion, ablation, LIME and KernelSHAP against captum, and on models with known relevant regions."""
 
 import builtins
 import dataclasses
@@ -29,7 +29,7 @@ def explain_with(network, context, **changes):
 
 
 class Weighted(nn.Module):
-    """The logit is a weighted sum over the means of the 16 patches of a 4 × 4 grid."""
+    """Network whose logit is a weighted sum of the means of the 16 patches of a 4 × 4 grid."""
 
     weights = torch.arange(16.0) - 5
 
@@ -39,7 +39,7 @@ class Weighted(nn.Module):
 
 
 class Both(nn.Module):
-    """1 only where both of the first two patches of a 2 × 2 grid are there, beside 3 for the third."""
+    """Network whose logit is 1 if both of the first two patches of a 2 × 2 grid are present, plus 3 for the third."""
 
     def forward(self, images):
         first, second, third, _ = nn.functional.avg_pool2d(images.mean(1), 16).flatten(1).unbind(1)
@@ -117,8 +117,11 @@ def test_shapley_values_sum_to_the_difference_of_outputs(segments, explain_digit
     values = run("kernel_shap", context, masks=120, cells=4, segments=segments)
     logits = context.network(context.images) - context.network(torch.zeros_like(context.images))
     differences = logits.gather(1, context.targets[:, None])[:, 0]
-    for row, pieces in enumerate(index_segments(context, segments, 4)):
-        total = sum(values[row][pieces == piece].mean() for piece in range(int(pieces.max()) + 1))
+    for row, segment_indices in enumerate(index_segments(context, segments, 4)):
+        total = sum(
+            values[row][segment_indices == segment_index].mean()
+            for segment_index in range(int(segment_indices.max()) + 1)
+        )
         assert abs(total - differences[row]) < 1e-3 * differences.abs().max()
 
 
@@ -126,7 +129,7 @@ def test_shapley_values_sum_to_the_difference_of_outputs(segments, explain_digit
 def test_captum_fed_the_same_draws(name, explain_digits):
     context = explain_digits("small_vit", count=2, batch_size=8)
     values = run(name, context, masks=90, cells=4)
-    pieces = index_patches((32, 32), 4)[None, None]
+    segment_indices = index_patches((32, 32), 4)[None, None]
     for row, target in enumerate(context.targets.tolist()):
         if name == "lime":
             similarity = captum.attr._core.lime.get_exp_kernel_similarity_function("cosine", 0.25)
@@ -139,23 +142,27 @@ def test_captum_fed_the_same_draws(name, explain_digits):
             direct = method.attribute(
                 context.images[row : row + 1],
                 target=target,
-                feature_mask=pieces,
+                feature_mask=segment_indices,
                 n_samples=90,
                 perturbations_per_eval=8,
             )[0, 0]
-        # captum's own regression is in float32, whose weights of a million cost KernelSHAP digits.
+        # captum's regression is in float32, in which KernelSHAP's weights of a million lose precision.
         tolerance = 1e-5 if name == "lime" else 1e-3
         assert (values[row] - direct).abs().max() < tolerance * direct.abs().max()
 
 
 @pytest.mark.parametrize("cells", [1, 3, 8, 32])
 def test_grid_has_every_number_and_even_patches(cells):
-    pieces = index_patches((32, 40), cells)
-    assert torch.equal(pieces.unique(), torch.arange(cells * cells))
-    sizes = pieces.flatten().bincount()
+    segment_indices = index_patches((32, 40), cells)
+    assert torch.equal(segment_indices.unique(), torch.arange(cells * cells))
+    sizes = segment_indices.flatten().bincount()
     assert sizes.max() <= math.ceil(32 / cells) * math.ceil(40 / cells)
     assert sizes.min() >= (32 // cells) * (40 // cells)
-    assert torch.equal(pieces.flatten().sort().values[:: sizes.max()], pieces.unique()) or 32 % cells or 40 % cells
+    assert (
+        torch.equal(segment_indices.flatten().sort().values[:: sizes.max()], segment_indices.unique())
+        or 32 % cells
+        or 40 % cells
+    )
 
 
 def test_slic_follows_the_colours(explain_digits):
@@ -163,16 +170,16 @@ def test_slic_follows_the_colours(explain_digits):
     context = explain_digits(count=2)
     images = torch.full((2, 3, 32, 32), -1.0)
     images[0, :, 5:18, 3:21] = 1.0
-    pieces = index_segments(dataclasses.replace(context, images=images), "slic", 4)[0]
-    assert torch.equal(pieces.unique(), torch.arange(int(pieces.max()) + 1))
-    assert pieces.max() >= 4
-    inside = pieces[5:18, 3:21]
-    outside = pieces.clone()
+    segment_indices = index_segments(dataclasses.replace(context, images=images), "slic", 4)[0]
+    assert torch.equal(segment_indices.unique(), torch.arange(int(segment_indices.max()) + 1))
+    assert segment_indices.max() >= 4
+    inside = segment_indices[5:18, 3:21]
+    outside = segment_indices.clone()
     outside[5:18, 3:21] = -1
     assert not np.intersect1d(inside.numpy(), outside.numpy()).size, "no superpixel crosses the edge"
 
 
-def test_slic_gives_an_image_the_same_pieces_in_any_batch(explain_digits):
+def test_slic_segments_do_not_depend_on_the_batch(explain_digits):
     pytest.importorskip("skimage")
     context = explain_digits(count=2)
     whole = run("lime", context, masks=20, segments="slic", cells=4)
@@ -225,19 +232,19 @@ def test_rise_masks_of_whole_patches(cells, explain_digits):
     masks = torch.cat(list(_aligned_masks(explain_digits(), 2000, cells, 0.3)))
     assert masks.shape == (2000, 32, 32)
     assert torch.equal(masks.unique(), torch.tensor([0.0, 1.0]))
-    pieces = index_patches((32, 32), cells)
-    for piece in range(cells * cells):
-        inside = masks[:, pieces == piece]
+    segment_indices = index_patches((32, 32), cells)
+    for segment_index in range(cells * cells):
+        inside = masks[:, segment_indices == segment_index]
         assert torch.equal(inside.amin(1), inside.amax(1))
         # Five standard errors of a Bernoulli mean.
         assert abs(inside[:, 0].mean() - 0.3) < 5 * (0.21 / 2000) ** 0.5
 
 
-def test_rise_grid_is_the_mean_of_masks_weighted_by_answers(explain_digits):
+def test_rise_grid_is_the_mean_of_masks_weighted_by_outputs(explain_digits):
     context = explain_digits("cifar_vgg11_bn", batch_size=5, dtype=torch.float64)
     expected = torch.zeros(3, 32, 32, dtype=torch.float64)
     for mask in torch.cat(list(_aligned_masks(context, 140, 6, 0.3))):
-        answers = context.network(mask * context.images).softmax(1)
-        expected += answers[torch.arange(3), context.targets][:, None, None] * mask
+        outputs = context.network(mask * context.images).softmax(1)
+        expected += outputs[torch.arange(3), context.targets][:, None, None] * mask
     values = run("rise_grid", context, masks=140, cells=6, probability=0.3)
     torch.testing.assert_close(values, expected / (140 * 0.3), rtol=0, atol=1e-8)

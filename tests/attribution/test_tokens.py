@@ -1,4 +1,4 @@
-"""Which tokens are patches and where they lie, which axes are rows and columns: by what moves them, not by shapes."""
+"""The positions of tokens, and the axes of rows and columns, are found by changes of the image and not by shapes."""
 
 import itertools
 import random
@@ -24,18 +24,18 @@ def images_of(network, count=2):
 
 
 def assert_found(network, images=None):
-    """Compare the grid and the tokens of the layer for CAMs, and of attention, with those it was made of."""
+    """Compare the grid and tokens that are found for the CAM layer and for attention with those of the network."""
     count = network.prefix + network.grid[0] * network.grid[1] + network.suffix
-    looked = inspect_layers(network, images_of(network) if images is None else images)
+    inspection = inspect_layers(network, images_of(network) if images is None else images)
     case = network.grid, network.prefix, network.suffix, network.pool
-    assert looked.layout is not None, case
-    assert (looked.layout.grid, looked.layout.cells) == (network.grid, network.cells), case
-    reading = looked.moved.locate_attended_tokens(count)
-    assert (reading.grid, reading.cells) == (network.grid, network.cells), case
+    assert inspection.layout is not None, case
+    assert (inspection.layout.grid, inspection.layout.cells) == (network.grid, network.cells), case
+    token_grid = inspection.changes.locate_attended_tokens(count)
+    assert (token_grid.grid, token_grid.cells) == (network.grid, network.cells), case
 
 
 def of_grid(index, grid, prefix):
-    """Return a network for a case: poolings go round, and every third image is square where 60 divides."""
+    """Return a network for a case: poolings alternate, and every third image is square if its sides divide 60."""
     square = index % 3 == 0 and 60 % grid[0] == 60 % grid[1] == 0
     pool = POOLS[index % 3] if prefix else "all" if index % 2 else "patches"
     return hand_vit(grid, prefix, pool=pool, size=(60, 60) if square else None, seed=index)
@@ -48,7 +48,7 @@ def test_every_grid_with_so_many_prefix_tokens(prefix):
         assert_found(of_grid(index, grid, prefix))
 
 
-# Those that were read as others by what divides, among them: 5×10 and 5 as 5×11, 4×5 and 5 as 5×5.
+# These include grids that a rule by divisors confuses: 5×10 and 5 tokens with 5×11, 4×5 and 5 tokens with 5×5.
 SAMPLE = [
     ((5, 10), 5),
     ((4, 5), 5),
@@ -96,7 +96,7 @@ def test_other_tokens_orders_and_embeddings(options):
 
 
 class Merged(HandVit):
-    """Two by two patches become one after the blocks, and the prefix tokens join them only then."""
+    """Two by two patches are merged after the blocks, and prefix tokens are added only then."""
 
     def forward(self, images):
         tokens = self.blocks(self.embed(images).flatten(2).mT + self.position[:, self.prefix :])
@@ -106,7 +106,7 @@ class Merged(HandVit):
 
 
 class Late(HandVit):
-    """A class token joins patches that are mixed already."""
+    """A class token is added to patches that are already mixed."""
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
@@ -118,7 +118,7 @@ class Late(HandVit):
 
 
 class Middle(HandVit):
-    """The class token stands amid the patches."""
+    """The class token is in the middle of the patches."""
 
     def forward(self, images):
         tokens, half = self.embed(images).flatten(2).mT, self.grid[0] * self.grid[1] // 2
@@ -141,7 +141,7 @@ def test_tokens_that_change_on_the_way():
 
 
 class Axes(nn.Module):
-    """A map with its axes in any order, whose sizes tell nothing."""
+    """A feature map with axes in any order, whose sizes do not show the order."""
 
     def __init__(self, grid, channels, order):
         super().__init__()
@@ -169,7 +169,7 @@ def test_axes_of_a_map(grid, channels, order, axes):
     assert (layout.name, layout.axes, layout.grid) == ("tap", axes, grid)
     explained = heatproof.explain(network, images, torch.tensor([0, 1]), ["hires_cam"])
     assert explained.attrs["layer"] == "tap"
-    # The head is linear behind a mean: the map is the features' sum, weighted by the class's row.
+    # The head is linear after a mean, so the map is the sum of features weighted by the row of the class.
     features = network.mix(network.embed(images).relu())
     expected = (features * network.head.weight[[0, 1]][:, :, None, None]).sum(1, keepdim=True) * 1.5
     found = torch.from_numpy(explained["attribution"].values[0])
@@ -184,15 +184,17 @@ def test_maps_are_those_of_the_patches(options):
     network = hand_vit((5, 10), pool="all", **options)
     images, targets = images_of(network), torch.tensor([0, 1])
     result = heatproof.explain(network, images, targets, ["hires_cam", "attention_rollout"])
-    kept = []
-    handle = network.get_submodule(result.attrs["layer"]).register_forward_hook(lambda *given: kept.append(given[-1]))
+    layer_outputs = []
+    handle = network.get_submodule(result.attrs["layer"]).register_forward_hook(
+        lambda *arguments: layer_outputs.append(arguments[-1])
+    )
     with AttentionRecorder() as mode:
         logits = network(images.clone().requires_grad_())
     handle.remove()
-    (slope,) = torch.autograd.grad(logits[[0, 1], targets].sum(), kept[0])
+    (slope,) = torch.autograd.grad(logits[[0, 1], targets].sum(), layer_outputs[0])
     cells = list(network.cells)
-    rolled = (mode.seen[0].mean(1) + torch.eye(mode.seen[0].shape[-1])) / 2
-    by_hand = [(slope * kept[0]).sum(2)[:, cells], rolled[:, cells].mean(1)[:, cells]]
+    rolled = (mode.attention[0].mean(1) + torch.eye(mode.attention[0].shape[-1])) / 2
+    by_hand = [(slope * layer_outputs[0]).sum(2)[:, cells], rolled[:, cells].mean(1)[:, cells]]
     for name, expected in zip(["hires_cam", "attention_rollout"], by_hand, strict=True):
         expected = interpolate(expected.detach().view(2, 1, 5, 10), network.size, mode="bilinear", align_corners=False)
         found = torch.from_numpy(result["attribution"].sel({"method": name}).values)
@@ -207,7 +209,7 @@ def test_what_a_network_declares_is_checked(declared):
 
 
 class Shuffled(HandVit):
-    """Patches in an order that nothing tells; `embed` makes tokens, and no map."""
+    """Patches in an unknown order; `embed` returns tokens and no feature map."""
 
     def forward(self, images):
         patches = nn.functional.unfold(images, 3, stride=3).mT @ self.embed.weight.flatten(1).T
@@ -216,7 +218,7 @@ class Shuffled(HandVit):
 
 
 class Mixed(HandVit):
-    """Every token sees the whole image."""
+    """Every token depends on the complete image."""
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
@@ -229,7 +231,7 @@ class Mixed(HandVit):
 
 
 @pytest.mark.parametrize("kind", [Shuffled, Mixed])
-def test_tokens_that_cannot_be_told_apart_are_a_gap_that_says_what_helps(kind):
+def test_tokens_that_cannot_be_located_have_a_reason_with_the_remedy(kind):
     network = made(kind, (6, 6), 0)
     methods = ["grad_cam", "attention_rollout", "saliency"]
     result = heatproof.explain(network, images_of(network), torch.tensor([0, 1]), methods)
@@ -240,14 +242,14 @@ def test_tokens_that_cannot_be_told_apart_are_a_gap_that_says_what_helps(kind):
     assert not of_saliency
 
 
-def test_a_declared_number_counts_where_nothing_else_tells():
+def test_a_declared_number_decides_if_changes_do_not():
     network = made(Mixed, (6, 6), 1)
     network.num_prefix_tokens = 1
     layout = find_layout(network, images_of(network))
     assert (layout.grid, layout.cells) == ((6, 6), tuple(range(1, 37)))
 
 
-def test_it_is_found_once_by_passes_of_a_check_and_draws_nothing():
+def test_layers_are_inspected_once_as_a_check_without_random_numbers():
     network = hand_vit((5, 10), 5, pool="patches")
     torch.manual_seed(3)
     before = torch.get_rng_state()
@@ -263,7 +265,7 @@ def test_it_is_found_once_by_passes_of_a_check_and_draws_nothing():
 
 
 class ToAndFro(nn.Module):
-    """Every other row of patches is turned round."""
+    """Every other row of patches is reversed."""
 
     def __init__(self):
         super().__init__()
@@ -275,8 +277,8 @@ class ToAndFro(nn.Module):
 
 
 @pytest.mark.parametrize("grid", [(8, 8), (6, 10), (5, 7), (9, 4), (7, 7)])
-def test_patches_in_an_order_that_no_grid_has_are_open(grid):
-    """Also where tokens have met, whose rows alone would explain enough."""
+def test_patches_in_an_order_without_a_grid_are_not_located(grid):
+    """This also holds after tokens are mixed, although their rows alone would explain enough."""
     network = hand_vit(grid, size=(4 * grid[0], 4 * grid[1]), stem=ToAndFro(), pool="patches")
     moved = measure_band_changes(network, images_of(network), {"norm": network.norm})
     count = grid[0] * grid[1]

@@ -1,4 +1,4 @@
-"""Through whose code an error in the network's forward comes: the explainer's module and no more of ours."""
+"""The traceback of an error in a network's forward crosses only the explainer's module of heatproof."""
 
 import traceback
 from pathlib import Path
@@ -12,7 +12,7 @@ from heatproof.errors import NotApplicable
 
 ROOT = Path(heatproof.__file__).parent
 FEW = {"steps": 2, "samples": 2, "masks": 4, "baselines": 2}
-# What passes through a second module of ours, and why.
+# Explainers whose tracebacks cross a second module, with the reason.
 MORE = {
     name: {"_attention"}
     for name in ("raw_attention", "attention_rollout", "attention_grad", "chefer_attention", "transition_attention")
@@ -30,7 +30,7 @@ def modules(error):
 
 
 def broken_at(context, entry, call):
-    """Return what an explainer raises when the network does in its `call`-th forward; None if it never gets there."""
+    """Return the error of an explainer if the network raises one in its `call`-th forward; None if it has fewer."""
     calls = []
 
     def fail(module, inputs):
@@ -53,22 +53,22 @@ def broken_at(context, entry, call):
 
 @pytest.mark.parametrize(
     "name",
-    # zennit runs a traced copy: an error in the network's own code is met while it is traced, and is a gap's reason.
+    # zennit runs a traced copy; an error in the network's code is raised during tracing and becomes a reason.
     sorted(name for name, entry in EXPLAINERS.items() if entry.uses_model and name != "lrp"),
 )
 def test_an_error_in_the_network_passes_through_the_explainers_module_alone(name, explain_digits):
     entry = EXPLAINERS[name]
-    own = entry.function.__module__.rpartition(".")[2]
-    vit = "attention" in own or "transformer" in own
+    expected = entry.function.__module__.rpartition(".")[2]
+    vit = "attention" in expected or "transformer" in expected
     special = {"bagnet": "cifar_bagnet", "bcos": "cifar_bcos_resnet20"}
     architecture = special.get(name, "small_vit" if vit else "cifar_resnet20")
     context = explain_digits(architecture, count=2)
-    # As the gate and `explain` ask: some explainers then run the network once more.
+    # With figures and sums, as in the applicability check and `explain`, some explainers run the network once more.
     context = type(context)(**{**vars(context), "figures": {}, "sums": {}})
     found = [broken_at(context, entry, call) for call in (1, 2, 3, 4)]
     assert found[0] is not None
     network = {"_resnet", "_vit", "_bagnet", "_bcos"}
-    assert modules(found[0]) - network == {own} | MORE.get(name, set())
+    assert modules(found[0]) - network == {expected} | MORE.get(name, set())
     for error in filter(None, found):
-        # Through one more where the outputs of a pass that was altered are compared with the network's own.
-        assert modules(error) - network - {"_plain"} == {own} | MORE.get(name, set())
+        # One more module is allowed for the comparison of altered passes with the unaltered network.
+        assert modules(error) - network - {"_plain"} == {expected} | MORE.get(name, set())

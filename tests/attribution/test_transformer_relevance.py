@@ -1,4 +1,4 @@
-"""Relevance through tiny vision transformers: conserved, by hand on one block, and refused where no rule fits."""
+"""Relevance through tiny vision transformers: conservation, one block by hand, and operations without a rule."""
 
 import copy
 import dataclasses
@@ -26,7 +26,7 @@ def replaced(context, network, targets=None):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_relevance_is_conserved(shape, explain_digits):
-    """The logit's relevance of 1 arrives at the tokens, so that each share times the logit sums to the logit."""
+    """The logit's relevance of 1 arrives at the tokens, so relevances times the logit sum to the logit."""
     context = replaced(explain_digits(count=3, batch_size=2), tiny_vit(**SHAPES[shape]))
     for attended, found, tokens in propagate_relevance(context):
         assert (tokens.sum((1, 2)) - 1).abs().max() < 1e-5
@@ -41,14 +41,14 @@ def test_relevance_is_conserved_on_a_trained_network(explain_digits):
 def test_linear_layer_by_hand():
     inputs = torch.tensor([[2.0, -1.0, 1.0]])
     weight = torch.tensor([[1.0, -1.0, -3.0], [-1.0, 1.0, -2.0]])
-    # The first output is raised by 2 and 1; the second by none, so that all share it by size.
+    # Terms of 2 and 1 raise the first output. No input raises the second, so all share it by absolute value.
     shared = through_linear(inputs, weight, torch.tensor([[3.0, 5.0]]))
     torch.testing.assert_close(shared, torch.tensor([[2.0 + 2.5, 1.0 + 1.25, 1.25]]))
 
 
 def test_product_by_hand():
     one, other = torch.tensor([[[1.0, 3.0]]]), torch.tensor([[[2.0], [1.0]]])
-    # 1·2 + 3·1 = 5, of whose relevance each side has one half.
+    # 1·2 + 3·1 = 5; each factor gets one half of the relevance.
     of_one, of_other = through_product(one, other, torch.tensor([[[10.0]]]))
     torch.testing.assert_close(of_one, torch.tensor([[[2.0, 3.0]]]))
     torch.testing.assert_close(of_other, torch.tensor([[[2.0], [3.0]]]))
@@ -56,14 +56,14 @@ def test_product_by_hand():
 
 def test_sum_by_hand():
     one, other = torch.tensor([[[4.0], [1.0]]]), torch.tensor([[[-3.0], [1.0]]])
-    # In proportion: 4 and 1, −3 and 1, with sums 5 and −2. Of the whole of 3 they keep 5/7 and 2/7.
+    # In proportion: 4 and 1, −3 and 1, with sums 5 and −2. Of the total of 3 they get 5/7 and 2/7.
     of_one, of_other = through_sum(one, other, torch.tensor([[[1.0], [2.0]]]))
     torch.testing.assert_close(of_one, torch.tensor([[[4.0], [1.0]]]) * 3 / 7)
     torch.testing.assert_close(of_other, torch.tensor([[[3.0], [-1.0]]]) * 3 / 7)
 
 
 def test_one_block_by_hand(explain_digits):
-    """One head, and a perceptron whose branch is zero."""
+    """The block has one head, and its perceptron returns zero."""
     network = tiny_vit(depth=1, num_heads=1)
     attention, block = network.blocks[0].attn, network.blocks[0]
     with torch.no_grad():
@@ -77,7 +77,7 @@ def test_one_block_by_hand(explain_digits):
     mixed = weights[:, 0] @ value
     branch = attention.proj(mixed)
     last = network.norm(tokens + branch)
-    # Only the class token has relevance behind the block.
+    # After the block only the class token has relevance.
     share = rule(last[:, 0], network.head.weight, torch.eye(10)[context.targets])
     kept = tokens[:, 0] / (tokens + branch)[:, 0] * share
     changed = share - kept
@@ -108,14 +108,14 @@ def share(function, inputs, relevance):
 
 
 def share_linear(inputs, weight, relevance):
-    """Equation 3: what is raised by positive and by negative inputs."""
+    """Equation 3, with the positive terms of positive and of negative inputs."""
     raising, lowering = weight.clamp(min=0), weight.clamp(max=0)
     signed = [inputs.clamp(min=0), inputs.clamp(max=0)]
     return sum(share(lambda one, other: one @ raising.mT + other @ lowering.mT, signed, relevance))
 
 
 def share_normalised(function, inputs, relevance):
-    """Equation 10, an image at a time."""
+    """Equation 10, one image at a time."""
     shares = share(function, inputs, relevance)
     total = sum(each.sum().abs() for each in shares)
     return [each * (each.sum().abs() / total) * (relevance.sum() / each.sum()) for each in shares]
@@ -153,8 +153,8 @@ def test_two_blocks_by_automatic_differentiation(explain_digits):
         joined = torch.cat([each.transpose(1, 2).flatten(2) for each in (of_query, of_key, of_value)], -1)
         relevance = stays + share_linear(normed, block.attn.qkv.weight, joined)
     ((_, found, at_tokens),) = propagate_relevance(replaced(context, network))
-    for got, wanted in zip([*found, at_tokens], [*reversed(expected), relevance], strict=True):
-        assert (got - wanted).abs().max() < 1e-8 * wanted.abs().max()
+    for got, reference in zip([*found, at_tokens], [*reversed(expected), relevance], strict=True):
+        assert (got - reference).abs().max() < 1e-8 * reference.abs().max()
 
 
 @pytest.mark.parametrize("name", ["transition_attention", "chefer_lrp"])
@@ -200,13 +200,13 @@ CLASS_TOKEN_ONLY = {"one prefix token": {}, "two prefix tokens": {"reg_tokens": 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
 @pytest.mark.parametrize("prefix", CLASS_TOKEN_ONLY)
-def test_prefix_tokens_are_no_part_of_the_map(name, prefix, explain_digits):
+def test_prefix_tokens_are_not_in_the_map(name, prefix, explain_digits):
     network = tiny_vit(**CLASS_TOKEN_ONLY[prefix])
     assert network.num_prefix_tokens == {"none": 0, "one prefix token": 1, "two prefix tokens": 2}[prefix]
     context = replaced(explain_digits(), network)
     values = EXPLAINERS[name].function(context)[name]
     assert values.shape == (3, 32, 32)
-    # Bilinear enlargement by 8 leaves the corner of each patch's own value at the image's corner.
+    # After bilinear enlargement by 8, the corner of the image has the value of its corner patch.
     assert values[:, 0, 0].std() > 0
 
 
@@ -230,7 +230,7 @@ def test_passes_are_those_of_the_formula(name, options, passes, explain_digits):
     assert counter.images == 2 * passes
 
 
-def test_chain_reaches_the_share_of_blocks_that_is_asked_for(explain_digits):
+def test_chain_includes_the_requested_share_of_blocks(explain_digits):
     context = replaced(explain_digits(), tiny_vit())
     maps = [
         EXPLAINERS["transition_attention"].function(context, skipped=skipped)["transition_attention"]
@@ -247,14 +247,14 @@ def test_options_out_of_range(options, explain_digits):
 
 
 class Doubled(timm.models.VisionTransformer):
-    """A head of one's own."""
+    """A transformer with a user's head."""
 
     def forward_head(self, tokens, pre_logits=False):
         return super().forward_head(tokens) * 2
 
 
 class Deeper(timm.models.VisionTransformer):
-    """A head that is no single linear layer."""
+    """A transformer whose head is not a single linear layer."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
@@ -273,22 +273,22 @@ WITHOUT_RULE = {
 
 
 @pytest.mark.parametrize("reason", WITHOUT_RULE)
-def test_operation_without_a_rule_is_a_gap(reason, explain_digits):
+def test_operation_without_a_rule_is_not_applicable(reason, explain_digits):
     network = WITHOUT_RULE[reason]().eval()
     with pytest.raises(NotApplicable, match=f"no rule covers.*{reason}"):
         EXPLAINERS["chefer_lrp"].function(replaced(explain_digits(), network))
 
 
-def test_lost_relevance_is_a_gap(explain_digits):
+def test_lost_relevance_is_not_applicable(explain_digits):
     network = tiny_vit(class_token=False, global_pool="avg", depth=1)
-    # The head reads zeros: the class has nothing to give its relevance to.
+    # The head reads zeros, so no input can take the relevance of the class.
     nn.init.zeros_(network.fc_norm.weight)
     with pytest.raises(NotApplicable, match="differ by 1 of it"):
         EXPLAINERS["chefer_lrp"].function(replaced(explain_digits(), network))
 
 
 def test_hires_cam_sums_to_the_logit_without_its_bias(explain_digits):
-    """After the layer come global average pooling and a linear layer, and enlargement keeps the mean."""
+    """Global average pooling and a linear layer follow the layer, and enlargement keeps the mean."""
     context = explain_digits("cifar_resnet20")
     values = EXPLAINERS["hires_cam"].function(context)["hires_cam"]
     sizes = []

@@ -1,4 +1,4 @@
-"""Tiny vision transformers, and their attention from formulas written out."""
+"""Tiny vision transformers, and their attention by explicit formulas."""
 
 import timm
 import torch
@@ -7,7 +7,7 @@ from torch.nn.functional import interpolate
 
 
 def tiny_vit(**options):
-    """Blocks whose attention is far from uniform: random weights, ten times as large as timm's."""
+    """Return a transformer whose attention is far from uniform: its random weights are ten times timm's."""
     sizes = {"img_size": 32, "patch_size": 8, "num_classes": 10, "embed_dim": 12, "depth": 3, "num_heads": 2}
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -27,21 +27,21 @@ POOLINGS = {
 
 
 def by_hand(network, images, targets):
-    """Return the attention of every block, and its gradient, from timm's weights and no hook."""
+    """Return the logits, the attention of every block and its gradients, computed from timm's weights without hooks."""
     tokens = network._pos_embed(network.patch_embed(images.clone().requires_grad_()))
-    seen = []
+    attention = []
     for block in network.blocks:
         normed = block.norm1(tokens)
         count, length, width = normed.shape
         heads = block.attn.num_heads
         query, key, value = block.attn.qkv(normed).view(count, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
         weights = (query @ key.mT / (width // heads) ** 0.5).softmax(-1)
-        seen.append(weights)
+        attention.append(weights)
         tokens = tokens + block.attn.proj((weights @ value).transpose(1, 2).flatten(2))
         tokens = tokens + block.mlp(block.norm2(tokens))
     logits = network.forward_head(network.norm(tokens))
-    gradients = torch.autograd.grad(logits[range(len(images)), targets].sum(), seen)
-    return logits.detach(), [each.detach() for each in seen], gradients
+    gradients = torch.autograd.grad(logits[range(len(images)), targets].sum(), attention)
+    return logits.detach(), [each.detach() for each in attention], gradients
 
 
 def enlarge(network, rows):
@@ -52,7 +52,7 @@ def enlarge(network, rows):
 
 
 class Wrapped(nn.Module):
-    """A network of one's own around timm's."""
+    """A user's network around timm's."""
 
     def __init__(self, inner):
         super().__init__()

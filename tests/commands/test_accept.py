@@ -94,14 +94,14 @@ def test_an_edit_that_changes_nothing_keeps_all(folder, edited, monkeypatch):
     every = products_of(graph)
     assert not any(Results(graph).is_current(job, product) for job, product in every)
     asked = []
-    context = import_module("heatproof.jobs.attribute")._ExplainerRun
-    explained = context.explained
+    explainer_run = import_module("heatproof.jobs.attribute")._ExplainerRun
+    context_of = explainer_run.context_of
 
     def watched(self, rows, images, figures=None):
         asked.append(tuple(rows))
-        return explained(self, rows, images, figures)
+        return context_of(self, rows, images, figures)
 
-    monkeypatch.setattr(context, "explained", watched)
+    monkeypatch.setattr(explainer_run, "context_of", watched)
     assert verdicts(graph) == {product.manifest: None for _, product in every}
     assert all(Results(graph).is_current(job, product) for job, product in every)
     assert bytes_of(folder) == before, "not one shard is written"

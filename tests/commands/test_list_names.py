@@ -6,10 +6,8 @@ import yaml
 
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.commands.list_names import print_names
-from heatproof.commands.list_stores import print_stores
 from heatproof.config.files import default_config, workflow_folder
 from heatproof.data.registry import DATASETS
-from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.plan.validate import make_plan
@@ -33,7 +31,7 @@ def test_every_entry_is_listed_with_its_summary_and_options(what, capsys):
             assert f"{option}=" in shown or f"{option} (needed)" in shown
 
 
-def test_metrics_say_what_they_read_of_the_network(capsys):
+def test_metrics_name_the_output_that_they_read(capsys):
     print_names("metrics")
     listed = " ".join(capsys.readouterr().out.split())
     assert "the picture's entropy; higher is better. higher is better, 0 to 1 reads a class decision" in listed
@@ -79,47 +77,9 @@ def test_models_and_explainers_of_a_config_are_listed(tmp_path, capsys):
     assert "fast  integrated_gradients (baseline=null, steps=3)" in capsys.readouterr().out
 
 
-def test_stores_are_listed_one_a_line(results, capsys):
-    print_stores("results")
-    _, *lines = capsys.readouterr().out.splitlines()
-    by_path = {line.split()[0]: line for line in lines}
-    assert len(lines) == 5
-    noise = by_path["results/maps/tiny/net/finetuned/noise.zarr"]
-    assert noise.split()[1:3] == ["4/6", "16×16"]
-    assert "smooth,variance" in noise
-    cam = by_path["results/maps/tiny/net/finetuned/cam.zarr"]
-    assert cam.split()[1] == "0/6"
-    assert cam.endswith("gap: it has <b>no</b> layer")
-    assert "cam (steps=7)" in cam
-    assert "patch drops (grid=4, baseline=zeros)" in by_path["results/drops/tiny/net/finetuned/g4_zeros.zarr"]
-
-
-def test_a_damaged_store_does_not_hide_the_others(results, folder, capsys, tmp_path):
-    (tmp_path / folder / "noise.zarr" / "zarr.json").write_text("{")
-    with pytest.raises(HeatproofError, match="1 of 3 stores cannot be read"):
-        print_stores(folder)
-    lines = capsys.readouterr().out.splitlines()[1:]
-    assert [line.split()[0].rpartition("/")[2] for line in lines] == ["cam.zarr", "gradient.zarr", "noise.zarr"]
-    assert "  damaged: " in lines[2]
-    assert "noise.zarr is damaged, or not a store of heatproof (" in lines[2]
-
-
-def test_no_store_is_an_error_that_names_the_folder(tmp_path):
-    with pytest.raises(HeatproofError, match=r"There is no \.zarr store in .*nowhere"):
-        print_stores(tmp_path / "nowhere")
-
-
-def test_a_listing_of_stores_imports_no_plan():
-    """It looks at folders of thousands of stores, and needs nothing that a config names."""
-    program = "import sys, heatproof.commands.list_stores; sys.exit('heatproof.config.schema' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 def test_report_imports_no_torch():
-    modules = ", ".join(
-        f"heatproof.report.{name}" for name in ("cli_list", "store_list", "stores", "map_figure", "plots", "page")
-    )
+    names = ("report.stores", "report.figures.map_figure", "report.figures.plots", "report.page.page")
+    modules = ", ".join(f"heatproof.{name}" for name in (*names, "commands.list_names", "commands.list_stores"))
     program = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

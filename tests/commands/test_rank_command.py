@@ -1,4 +1,4 @@
-"""`heatproof rank`: anybody's table of scores."""
+"""`heatproof rank` on tables of scores from any source."""
 
 import numpy as np
 import pandas as pd
@@ -52,7 +52,7 @@ def test_what_is_missing_has_a_default(write):
 
 
 def test_other_names_and_the_published_form(write):
-    """One column of numbers is the score, and its name the metric."""
+    """The only column of numbers is the score, and its name is that of the metric."""
     published = tidy().rename(columns={"method": "explainer", "score": "deletion_morf"})
     read = read_scores([write(published)])
     assert set(read["metric"]) == {"deletion_morf"}
@@ -152,7 +152,7 @@ def test_order_of_deletion_is_a_factor(write):
 
 
 @pytest.mark.parametrize("option", [[], ["--lower", "score"]])
-def test_the_direction_is_said(write, capsys, option):
+def test_the_directions_are_printed(write, capsys, option):
     both = pd.concat([tidy(metric="idsds"), tidy(metric="road_morf"), tidy(metric="score")])
     assert main(["rank", str(write(both)), *option]) == 0
     lower = "road_morf, score" if option else "road_morf"
@@ -160,15 +160,15 @@ def test_the_direction_is_said(write, capsys, option):
     assert capsys.readouterr().out.startswith(f"Lower is better for {lower}; higher is better for {higher}. ")
 
 
-def test_counts_are_no_scores(write):
-    """`rank` ranked n_images, of which more would be better."""
+def test_counts_are_not_taken_for_scores(write):
+    """`rank` once took n_images for a metric."""
     table = tidy().rename(columns={"score": "mine"}).assign(n_images=64, n_undefined=0, rank=1, ci_low=0.1, ci_high=0.2)
     read = read_scores([write(table)])
     assert set(read["metric"]) == {"mine"}
     assert len(read) == len(table)
 
 
-def test_what_others_stand_for_is_left_out_and_said(write, capsys):
+def test_metrics_that_others_represent_are_left_out_and_named(write, capsys):
     rng = np.random.default_rng(1)
     parts = [tidy(metric=name).assign(score=rng.normal(size=18)) for name in ("mas_insertion", "mas_deletion")]
     both = pd.concat([*parts, tidy(metric="mas_difference")])
@@ -181,7 +181,7 @@ def test_what_others_stand_for_is_left_out_and_said(write, capsys):
 
 
 def test_tables_of_a_run_are_ranked_as_the_run_does(write):
-    """A gap has a score, and a metric that another one stands for has rows: neither counts."""
+    """A score with a reason in ``gap`` does not count, nor does a metric that another one represents."""
     table = tidy(metric="idsds", gap="", counted_as="")
     table.loc[table["method"] == "rise", "gap"] = "defined on 1 of 64 images, a rank needs 32"
     other = tidy(metric="idsds_probability", gap="", counted_as="idsds").assign(score=0.0)
@@ -256,7 +256,7 @@ def test_other_wrong_use(write, tmp_path):
 
 
 def test_what_counts_can_be_named(write, tmp_path, capsys):
-    """Two networks of one metric and one of three: each test case counts once, of the methods that are named."""
+    """With two networks of one metric and one of three, each test case of the named methods counts once."""
     tables = [tidy(dataset="d", metric="idsds", higher_is_better=True)]
     extra = tidy(dataset="d", higher_is_better=True).query("model == 'vit'")
     others = {"other": -extra["score"], "third": np.sin(3 * extra["score"])}
@@ -282,7 +282,7 @@ def test_what_counts_can_be_named(write, tmp_path, capsys):
 
 @pytest.mark.parametrize("independent", ["network", "case"])
 def test_which_metrics_count_does_not_depend_on_the_methods_that_are_ranked(write, tmp_path, capsys, independent):
-    """A score under two names is one test case, also of too few methods to see that."""
+    """A metric under two names is one test case, also for too few methods to detect that."""
     scores = tidy(metric="idsds", higher_is_better=True)
     twice, methods = str(write(pd.concat([scores, scores.assign(metric="same")]))), ["saliency", "grad_cam", "random"]
     once = str(write(scores, "once.csv"))

@@ -84,7 +84,7 @@ BAD = {
     ),
     "an explainer of two arguments": (
         {"explainers": [{"x": {"explainer": "test_bad_configs:explain_targets"}}]},
-        "needs the option 'targets'*or leave it out of the function, which is called with (explained, **options).",
+        "needs the option 'targets'*or leave it out of the function, which is called with (context, **options).",
     ),
     "explainer like no other": ({"explainers": ["qqqqq"]}, "named 'qqqqq': known are "),
     "unknown baseline": ({"drops": {"baselines": ["zero"]}}, "no baseline named 'zero': did you mean 'zeros'?"),

@@ -1,4 +1,4 @@
-"""A few drawn birds in the files of FunnyBirds: dataset_*.json, pictures, part maps and pictures of kept parts."""
+"""A few drawn birds in the layout of FunnyBirds: dataset_*.json, images, part maps and images without parts."""
 
 import itertools
 import json
@@ -9,7 +9,7 @@ from PIL import Image
 
 SIDE = 48
 KINDS = {"beak": 4, "eye": 3, "foot": 4, "tail": 9, "wing": 6}
-# Colour of each piece in a part map, and its box in 48 pixels: top, left, bottom, right.
+# Colour of each component in a part map, and its box in 48 pixels: top, left, bottom, right.
 PIECES = {
     "beak": [((255, 255, 0), (10, 36, 16, 46))],
     "eye": [((255, 255, 253), (8, 28, 12, 31)), ((255, 255, 254), (8, 33, 12, 36))],
@@ -21,7 +21,7 @@ BODY, THING = (136, 136, 136), (204, 204, 207)
 
 
 def paint(row, kinds, parts, hidden=()):
-    """Return a picture (48, 48, 4) of the bird with some of its parts, and its part map."""
+    """Return an image (48, 48, 4) of the bird with some of its parts, and its part map."""
     draw = np.random.default_rng(row)
     shift, ground, light = draw.integers(0, 4), draw.integers(60, 200, 3), draw.uniform(0.7, 1)
     picture = np.full((SIDE, SIDE, 4), (*ground, 255), np.uint8)
@@ -47,7 +47,7 @@ def save(path: Path, pixels):
 
 
 def write_birds(root, classes=3, train=4, test=2, hidden=None):
-    """Write `FunnyBirds` into a folder, and return it; `hidden` has parts of test images that do not show."""
+    """Write `FunnyBirds` into a folder, and return it; `hidden` lists invisible parts of test images."""
     folder, draw = Path(root) / "FunnyBirds", np.random.default_rng(0)
     folder.mkdir(parents=True)
     models = {part: [{"model": f"{part}{number:02d}.glb"} for number in range(count)] for part, count in KINDS.items()}
@@ -59,7 +59,7 @@ def write_birds(root, classes=3, train=4, test=2, hidden=None):
         entries = []
         for row in range(classes * count):
             label = row // count
-            # Half of the training images lack parts, by chance.
+            # Half of the training images lack random parts.
             lacks = draw.permutation([*KINDS])[: draw.integers(6)] if mode == "train" and row % 2 else []
             parts = [part for part in KINDS if part not in lacks]
             entry = {"class_idx": label, "camera_distance": 300, "bg_objects": "1,2,"}

@@ -1,4 +1,4 @@
-"""Tiny stand-ins for datasets, in the formats in which they lie on a disk."""
+"""Tiny stand-ins for datasets, in their formats on disk."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-# What this process has opened to read, and folders that it has listed, since a test began.
+# Files that this process has opened for reading, and folders that it has listed, since the test began.
 READ: set[str] = set()
 
 
@@ -34,7 +34,7 @@ def named(dataset) -> set[str]:
 
 
 def pixels(key: int, height: int = 10, width: int = 12) -> np.ndarray:
-    """Return a smooth picture that tells itself apart: its red is `key`."""
+    """Return a smooth image that is identified by its red value, `key`."""
     picture = np.zeros((height, width, 3), dtype=np.uint8)
     picture[..., 0] = key
     picture[..., 1] = np.linspace(0, 255, width).astype(np.uint8)
@@ -44,11 +44,11 @@ def pixels(key: int, height: int = 10, width: int = 12) -> np.ndarray:
 
 @pytest.fixture
 def save():
-    """Save one picture, its key in red."""
+    """Save one image, with its key as the red value."""
 
     def save_one(path: Path, key: int = 0, **shape: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # JPEG keeps a flat channel to a level or two.
+        # JPEG preserves a flat channel up to one or two levels.
         Image.fromarray(pixels(key, **shape)).save(path, **({"quality": 100} if path.suffix != ".png" else {}))
 
     return save_one
@@ -56,7 +56,7 @@ def save():
 
 @pytest.fixture
 def fill(save):
-    """Fill class folders with pictures whose red is the number of the class times 20, for 12 classes."""
+    """Fill class folders with images whose red value is the class number times 20, for 12 classes."""
 
     def fill_folder(folder: Path, classes: list[str], count: int, ending: str = ".png") -> None:
         for label, name in enumerate(classes):
@@ -68,7 +68,7 @@ def fill(save):
 
 @pytest.fixture
 def sound(tmp_path):
-    """Check what every dataset has to keep, and return all ids."""
+    """Check the requirements of every dataset, and return all ids."""
 
     def check(dataset, side: int) -> set[str]:
         ids = [image_id for split in dataset.splits.values() for image_id in split.ids]

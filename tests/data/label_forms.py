@@ -1,6 +1,6 @@
-"""Tables of labels in the form of public data sets, and the table in docs/datasets.md of what each becomes: run this.
+"""Tables of labels in the formats of public datasets. Run this to print the table of their results in docs/datasets.md.
 
-Rows are made up; names of columns and files, separators, and what cells look like are those of the data sets.
+Rows are invented; names of columns and files, separators and the format of cells are those of the datasets.
 """
 
 import gzip
@@ -23,7 +23,7 @@ COUNT = 48
 
 
 class Form(NamedTuple):
-    """A table as a data set has it: what it is, its pictures, its bytes, and the options that it needs."""
+    """A table in the format of a dataset: its description, image files, bytes, and the options that it needs."""
 
     name: str
     pictures: list[str]
@@ -503,7 +503,7 @@ FORMS = [
 
 
 def made(folder: Path, form: Form) -> Path:
-    """Write the pictures and the table of a form, and return the folder of pictures."""
+    """Write the image files and the table of a form, and return the folder of image files."""
     for number, name in enumerate(form.pictures):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -517,7 +517,7 @@ def opened(folder: Path, form: Form):
 
 
 def becomes(folder: Path, form: Form) -> str:
-    """Return in words what a form becomes, or the sentence that refuses it."""
+    """Return a description of the labels of a form, or the error message."""
     made(folder, form)
     try:
         dataset = opened(folder, form)
@@ -533,7 +533,7 @@ def becomes(folder: Path, form: Form) -> str:
 
 
 def table() -> list[str]:
-    """Return one row for each form, with what the code itself makes of it."""
+    """Return one row for each form, with the result of the code."""
     rows = []
     for form in FORMS:
         with tempfile.TemporaryDirectory() as folder:

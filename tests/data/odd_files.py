@@ -1,4 +1,4 @@
-"""Odd image files of many kinds, and the table in docs/datasets.md of what is done with each: run this to print it."""
+"""Unusual image files. Run this to print the table of how each is read in docs/datasets.md."""
 
 import tempfile
 from pathlib import Path
@@ -7,16 +7,16 @@ import numpy as np
 from PIL import Image
 
 from heatproof.data.pictures import read_picture
-from heatproof.data.survey import SAID, survey
+from heatproof.data.survey import KIND_DESCRIPTIONS, survey
 from heatproof.errors import HeatproofError
 
 SIDE = 24
 NOISE = np.random.default_rng(0).integers(0, 256, (SIDE, 36, 3), dtype=np.uint8)
-KINDS = {kind: words for words, kind in SAID.items()}
+KINDS = {kind: words for words, kind in KIND_DESCRIPTIONS.items()}
 
 
 def _make(folder: Path) -> dict[str, str]:
-    """Write the files, and return what each is, by its name."""
+    """Write the files, and return the description of each by its name."""
     colour = Image.fromarray(NOISE)
     grey = Image.fromarray(NOISE[..., 0])
     colour.save(folder / "whole.jpg")
@@ -61,12 +61,12 @@ def _make(folder: Path) -> dict[str, str]:
 
 
 def table(folder: Path) -> list[str]:
-    """Return one row for each odd file, with what the code itself says of it."""
+    """Return one row for each file, with the message of the code."""
     rows = []
     for name, what in _make(folder).items():
         found = survey([folder / name], 224)
         if found.unreadable:
-            # Versions of Pillow differ in what they add in brackets.
+            # Versions of Pillow differ in the text in brackets.
             said = f"refused before the run: {found.unreadable[0][1].partition(' (')[0]}"
             try:
                 read_picture(folder / name, 224, 224)

@@ -1,4 +1,4 @@
-"""Data sets of which all pictures are scored, and the examples of docs/datasets.md as they are printed."""
+"""Datasets whose images are all scored, and the examples in docs/datasets.md."""
 
 import logging
 import re
@@ -28,7 +28,7 @@ PRINTED = [
     if "image_folder" in text and "cifar" not in text
 ]
 INLINE = re.findall(r"`(\{dataset: image_folder[^`]*)`", PAGE)
-# Data sets of a package of one's own are not there.
+# The custom package of this example is not installed.
 PRINTED = [re.sub(r'(?m)^  - .*"my_package.*\n', "", text) for text in PRINTED]
 EXAMPLES = [yaml.safe_load(text) for text in PRINTED] + [{"datasets": [{"val": yaml.safe_load(one)}]} for one in INLINE]
 
@@ -39,7 +39,7 @@ def picture(path, level):
 
 
 def folder_of(settings, number):
-    """Make the folder that a printed dataset names: two pictures a class, or one where all are scored."""
+    """Make the folder of a dataset in an example: two images per class, or one if all are scored."""
     root = Path(settings["root"]).expanduser()
     classes = list(settings["outputs"]) if isinstance(settings.get("outputs"), dict) else ["n01440764", "n01443537"]
     each = 1 if settings.get("evaluation") == 1 else 10
@@ -72,7 +72,7 @@ def home(tmp_path, monkeypatch):
     "config", EXAMPLES, ids=lambda one: ", ".join(name for each in one["datasets"] for name in each)
 )
 def test_examples_of_the_page_run_as_printed(config, home):
-    """The four that are printed; only the network is ours, as its weights are not in this repository."""
+    """Run the four examples with another network, because their weights are not in this repository."""
     every = [settings for each in config["datasets"] for settings in each.values()]
     if any(settings.get("outputs") == "imagenet" for settings in every):
         pytest.importorskip("timm")
@@ -110,7 +110,7 @@ def test_there_are_examples():
 
 @pytest.fixture
 def scored(tmp_path):
-    """Two classes of three pictures, all for evaluation."""
+    """Two classes of three images, all for evaluation."""
     for row, name in enumerate(("cat", "dog")):
         for place in range(3):
             picture(tmp_path / name / f"{place}.png", 60 + 100 * row)

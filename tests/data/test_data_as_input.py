@@ -1,4 +1,4 @@
-"""Data as an input: the record of a dataset's files, what a look at them finds, and which images a change concerns."""
+"""Data as an input: the record of a dataset's files, the detection of changes, and the images that a change affects."""
 
 import hashlib
 import os
@@ -13,7 +13,7 @@ from heatproof.base.provenance import Key
 from heatproof.base.specs import DatasetSpec
 from heatproof.config.files import default_config, merge
 from heatproof.data.checks import open_dataset
-from heatproof.data.lazy import NAMES
+from heatproof.data.lazy import SPLIT_NAMES
 from heatproof.data.registry import NamesFiles, Split
 from heatproof.errors import HeatproofError
 from heatproof.jobs.prepare import prepare
@@ -45,7 +45,7 @@ def folder(tmp_path, monkeypatch, fill):
         fill(tmp_path / "photos" / split, ["ant", "bee"], count)
     for path in (tmp_path / "photos").rglob("*.png"):
         Image.open(path).save(path, compress_level=0)
-    # Folders that changed within the last tick of the clock could have done so while they were listed.
+    # A folder that changed within the last tick of the clock could have changed while it was listed.
     time.sleep(2 * TICK / 1e9)
     return tmp_path
 
@@ -62,7 +62,7 @@ def prepared(spec=None):
 
 
 def wait(record):
-    """Return a record as if it had been made after the last step of the clock."""
+    """Return the record as if it had been written after the last tick of the clock."""
     return sources.replace(record, recorded=time.time_ns() + 2 * STEP)
 
 
@@ -71,7 +71,7 @@ def look_again(record=None, **how):
 
 
 def reads(monkeypatch):
-    """Return a list that is filled with the files that are read."""
+    """Return a list to which every file that is read is appended."""
     read, digest = [], sources._digest
     monkeypatch.setattr(sources, "_digest", lambda path: [read.append(os.fsdecode(path)), digest(path)][1])
     return read
@@ -102,7 +102,7 @@ def test_a_look_that_finds_nothing_reads_nothing(folder, monkeypatch):
 
 
 def test_what_changed_in_the_last_step_of_the_clock_is_read(folder, monkeypatch):
-    """It could have changed again and kept its time."""
+    """The file could have changed again with the same time."""
     record = prepared()
     read = reads(monkeypatch)
     found = file_changes(record, "photos")
@@ -120,7 +120,7 @@ def rewrite(path):
 
 
 def flip(path):
-    """Change the content, and neither size nor time."""
+    """Change the content but neither size nor time."""
     before, pixels = path.stat(), np.array(Image.open(path))
     Image.fromarray(pixels ^ 1).save(path, compress_level=0)
     assert path.stat().st_size == before.st_size
@@ -158,7 +158,7 @@ def test_what_happens_to_a_picture(folder, split, change, is_changed):
 
 
 def test_only_a_look_at_every_byte_sees_what_kept_its_times(folder):
-    """The system's own time of a change cannot be set: a record is made to have the one of today."""
+    """The inode change time cannot be set, so the record gets the current one."""
     record = prepared()
     path = folder / "photos" / os.fsdecode(record.paths[record.rows["train"][0]])
     flip(path)
@@ -238,7 +238,7 @@ def test_a_damaged_record_is_none(folder, damage):
     if damage == "rows":
         write_record(path, sources.replace(record, rows={**record.rows, "train": record.rows["train"] + 1000}))
     elif damage == "count":
-        # With a digest that is right, as somebody else could write it.
+        # With a correct checksum, as an attacker could write it.
         inner = content[32:].replace(b'"count": ', b'"count": 99999', 1)
         path.write_bytes(hashlib.sha256(inner).digest() + inner)
     elif damage != "gone":
@@ -304,17 +304,17 @@ def test_outside_a_workflow_nothing_is_kept():
     assert images_of("results/datasets/none.json").whole("train") == []
 
 
-# ---- loaders of one's own --------------------------------------------------------------------------------------------
+# ---- custom loaders --------------------------------------------------------------------------------------------------
 
 
 class Own:
-    """A dataset of the user's own without files."""
+    """A custom dataset without files."""
 
     num_classes, class_names = 2, ("a", "b")
 
     @property
     def splits(self):
-        return {name: Split((f"{name}-0", f"{name}-1"), np.array([0, 1])) for name in NAMES}
+        return {name: Split((f"{name}-0", f"{name}-1"), np.array([0, 1])) for name in SPLIT_NAMES}
 
     def images(self, split, start, stop):
         return np.zeros((min(stop, 2) - start, 3, 8, 8), np.float32)
@@ -395,7 +395,7 @@ class InTurn(Own):
 
 
 def own(kind, monkeypatch):
-    several = [name for split in NAMES for names in OfSeveral().image_files(split) for name in names]
+    several = [name for split in SPLIT_NAMES for names in OfSeveral().image_files(split) for name in names]
     for name in ("archive.bin", "list.txt", "train.bin", "validation.bin", "evaluation.bin", "one.bin", *several):
         with open(name, "w") as file:
             file.write(name)
@@ -475,12 +475,12 @@ def test_what_cannot_be_named_is_said(folder, monkeypatch, kind, sentence):
         own(kind, monkeypatch)
 
 
-# ---- what is said ----------------------------------------------------------------------------------------------------
+# ---- messages --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def graph():
-    """A graph of the one job that lists the images."""
+    """A graph with only the job that lists the images."""
 
     photos = {"dataset": "image_folder", "root": "photos", "size": 32}
     models = [{"net": {"architecture": "cifar_resnet20"}}]
@@ -526,11 +526,11 @@ def test_what_is_no_dataset_any_more_is_said_at_the_start(folder, graph):
         update_data_records(made, "results", dry_run=False)
 
 
-# ---- what only looks the same ----------------------------------------------------------------------------------------
+# ---- unchanged facts of changed files --------------------------------------------------------------------------------
 
 
 def test_another_file_of_the_same_size_and_times_is_read(folder):
-    """As where a link leads to a file that was written in the same step of the clock."""
+    """For example, a link leads to a file that was written in the same tick of the clock."""
     one, other = folder / "one.png", folder / "other.png"
     path = folder / ANTS / "ant_000.png"
     one.write_bytes(path.read_bytes())
@@ -559,7 +559,7 @@ def test_a_folder_in_the_place_of_a_file_of_its_name_is_seen(folder, save):
 
 @pytest.mark.parametrize("left", [None, ".mounted"])
 def test_an_empty_folder_is_no_data(folder, graph, left):
-    """As of a disk that is not mounted: nothing is made again, and the plan goes by the list of images of before."""
+    """For example, a disk is not mounted: nothing is computed again, and the plan uses the previous list of images."""
     made = graph()
     os.makedirs("results/datasets")
     made.job("prepare", {"dataset": "photos"}).spec.run(SimpleNamespace())
@@ -574,7 +574,7 @@ def test_an_empty_folder_is_no_data(folder, graph, left):
 
 
 def test_a_record_of_another_dataset_is_not_gone_by(folder, graph):
-    """All its files are missing, and those of the dataset are there."""
+    """All files of the record are missing, but those of the dataset exist."""
     made = graph()
     os.makedirs("results/datasets")
     made.job("prepare", {"dataset": "photos"}).spec.run(SimpleNamespace())
@@ -595,7 +595,7 @@ class OfOneFile(Own):
 
 @pytest.mark.parametrize("root", ["archive.bin", "version 2"])
 def test_a_root_that_is_no_folder(folder, monkeypatch, root):
-    """A loader of the user's own may mean a file by its option `root`, or no path at all."""
+    """The option `root` of a custom loader can be a file, or not a path."""
     time.sleep(2 * TICK / 1e9)
     (folder / "archive.bin").write_text("one")
     monkeypatch.setattr("heatproof.jobs.prepare.open_dataset", lambda spec: OfOneFile())

@@ -1,4 +1,4 @@
-"""Datasets as a config names them."""
+"""Names of datasets in a config."""
 
 from pathlib import Path
 

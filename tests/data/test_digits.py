@@ -80,12 +80,12 @@ def test_images_labels_and_ids_belong_together(data):
     split = data.splits["evaluation"]
     rows = [int(image_id.removeprefix("digits-")) for image_id in split.ids]
     np.testing.assert_array_equal(split.labels, raw.target[rows])
-    # The mean survives the enlargement well enough to tell images apart.
+    # The mean of an image changes so little by enlarging that it identifies the image.
     means = data.images("evaluation", 0, len(split)).mean((1, 2, 3))
     np.testing.assert_allclose(means, raw.images[rows].mean((1, 2)) / 16, atol=0.02)
 
 
 def test_ids_do_not_depend_on_seed_or_shares(data):
-    """Random draws are seeded by them."""
+    """Random draws depend on the ids."""
     other = digits(seed=9, evaluation=0.4)
     assert {i for s in data.splits.values() for i in s.ids} == {i for s in other.splits.values() for i in s.ids}

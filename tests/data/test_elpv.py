@@ -1,4 +1,4 @@
-"""Photographs of solar cells: labels of a stand-in, and the real package where it is installed."""
+"""Photographs of solar cells: labels of a stand-in, and of the real package if it is installed."""
 
 import importlib.util
 
@@ -61,7 +61,7 @@ def test_the_size_that_is_planned_with(cells):
 def test_labels_that_are_none(cells, line):
     path = cells / "src" / "elpv_dataset" / "data" / "labels.csv"
     path.write_text(path.read_text() + line + "\n")
-    with pytest.raises(HeatproofError, match=r"labels\.csv has the line .*, which is no path, probability and kind"):
+    with pytest.raises(HeatproofError, match=r"labels\.csv has the line .*, which is not a path"):
         DATASETS["elpv"].count(root=str(cells))
 
 

@@ -1,4 +1,4 @@
-"""Food-101 and Places365, whose splits are lists, held against torchvision's loaders."""
+"""Food-101 and Places365, whose splits are lists, compared with torchvision's loaders."""
 
 import json
 
@@ -43,7 +43,7 @@ def scenes(tmp_path, save):
 
 
 def against(made, split, known):
-    """Check ids, labels and pictures against (path, label) of torchvision."""
+    """Compare ids, labels and images with (path, label) of torchvision."""
     found = made.splits[split]
     assert sorted(zip(found.ids, found.labels.tolist(), strict=True)) == sorted(known)
     red = made.images(split, 0, len(found))[:, 0].mean((1, 2)) * 255
@@ -81,7 +81,7 @@ def test_places365(scenes, sound, monkeypatch, renamed):
     made = places365(seed=0, root=str(scenes), size=8, validation=0.2)
     assert "a/apartment_building/outdoor/00000003.jpg" in sound(made, 8)
     assert made.class_names == ("airfield", "apartment_building/outdoor", "zen_garden")
-    # Its digests are those of the real lists.
+    # torchvision checks digests of the real lists.
     monkeypatch.setattr(Places365, "_check_integrity", lambda *given: True)
     theirs = Places365(scenes, split="val", small=True)
     files = [path.rpartition("/")[2] for path, _ in theirs.imgs]
@@ -98,7 +98,7 @@ def test_places365_that_is_not_whole(scenes):
     with pytest.raises(HeatproofError, match=r"There is no folder .*data_256: unpack the images"):
         _ = places365(seed=0, root=str(scenes)).splits["train"]
     (scenes / "categories_places365.txt").write_text("/a/airfield\n")
-    with pytest.raises(HeatproofError, match="has the line '/a/airfield', which is no name with a number"):
+    with pytest.raises(HeatproofError, match="has the line '/a/airfield', which is not a name with a number"):
         places365(seed=0, root=str(scenes))
     (scenes / "categories_places365.txt").write_text("/a/airfield 1\n")
     with pytest.raises(HeatproofError, match="does not number its classes from 0"):

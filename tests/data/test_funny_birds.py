@@ -1,4 +1,4 @@
-"""FunnyBirds, in the published layout: pictures, part maps, and pictures without a part."""
+"""FunnyBirds in the published layout: images, part maps, and images without a part."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def own(tmp_path):
-    """A folder that a test may damage."""
+    """A folder that a test can damage."""
     return write_birds(tmp_path)
 
 
@@ -111,7 +111,7 @@ def test_masks_are_resized_as_the_images_are(folder):
     assert made.images("evaluation", 0, 2).shape == (2, 3, 20, 20)
     assert made.without_part("evaluation", 0, 2).shape == (2, 5, 3, 20, 20)
     known, masks = opened(folder).part_masks("evaluation", 0, 6), made.part_masks("evaluation", 0, 6)
-    # Every second pixel of what 40 pixels at the centre show.
+    # Every second pixel of the central 40 pixels.
     assert masks.shape == (6, 5, 20, 20)
     assert set(np.unique(masks)) == {0, 1, 2}
     coarse = np.stack([known[..., 4 + y : 44 : 2, 4 + x : 44 : 2] for y in (0, 1) for x in (0, 1)])
@@ -171,7 +171,7 @@ KEPT = "body_beak_eye_foot_tail.png"
         ),
         (lambda folder: (folder / f"test_part_map/{FIRST}.png").unlink(), rf"no .*test_part_map/{FIRST}\.png: unpack"),
         (lambda folder: (folder / "dataset_test.json").write_text("[1, 2"), r"dataset_test\.json cannot be read \("),
-        (lambda folder: (folder / "dataset_test.json").write_text("{}"), r"dataset_test\.json is no list of images"),
+        (lambda folder: (folder / "dataset_test.json").write_text("{}"), r"dataset_test\.json is not a list of images"),
         (edit("dataset_test.json", lambda all_: [*all_[:1], {"class_idx": 3}]), r"a class_idx from 0 to 2: unpack"),
         (edit("dataset_test.json", lambda all_: [{"class_idx": "../0"}, *all_]), r"a class_idx from 0 to 2: unpack"),
         (edit("dataset_test.json", lambda all_: [{"class_idx": True}, *all_]), r"a class_idx from 0 to 2: unpack"),
@@ -241,7 +241,7 @@ def spec_of(folder):
         (f"test_interventions/{FIRST}/{KEPT}", ["evaluation"]),
         (f"test_part_map/{FIRST}.png", ["evaluation"]),
         (f"test/{FIRST}.png", ["evaluation"]),
-        # Of more parts than one, and of the background: nothing reads them.
+        # Images without several parts or without the background are never read.
         (f"test_interventions/{FIRST}/body_beak.png", []),
         (f"test_interventions/{FIRST}/background_interventions/0.png", []),
         (f"train_part_map/{FIRST}.png", []),

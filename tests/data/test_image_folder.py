@@ -1,4 +1,4 @@
-"""Any folder of pictures, in the three ways in which such folders are laid out, and NWPU-RESISC45."""
+"""Folders of image files in the three supported layouts, and NWPU-RESISC45."""
 
 import numpy as np
 import pytest
@@ -186,7 +186,7 @@ def test_pictures_that_have_the_size_are_left_alone(tmp_path, fill):
     fill(tmp_path, CLASSES, 10)
     made = image_folder(seed=0, root=str(tmp_path), size=10)
     split = made.splits["train"]
-    # The pictures have 10 rows and 12 columns: one column is cut from each side.
+    # The images have 10 rows and 12 columns: one column is cropped from each side.
     expected = [pixels(20 * int(label))[:, 1:11].transpose(2, 0, 1) for label in split.labels[:3]]
     np.testing.assert_allclose(made.images("train", 0, 3) * 255, expected, atol=1e-3)
     assert made.preprocessing == "shorter side 10 pixels: not resized, square of 10 pixels at the centre"

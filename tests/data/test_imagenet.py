@@ -1,4 +1,4 @@
-"""ImageNet in the layouts in which its archives and devkit unpack."""
+"""ImageNet in the layouts of its unpacked archives and devkit."""
 
 import tarfile
 
@@ -11,7 +11,7 @@ from heatproof.data.imagenet import imagenet
 from heatproof.data.registry import DATASETS
 from heatproof.errors import HeatproofError
 
-# In the devkit's numbering, which is not that of the sorted ids; the last is an inner node.
+# In the order of the devkit's numbers, which is not that of the sorted ids; the last one is an inner node.
 SYNSETS = [
     (1, "n02119789", "kit fox, Vulpes macrotis", 0),
     (2, "n02012849", "crane", 0),
@@ -81,7 +81,7 @@ def test_the_devkit_is_read_as_torchvision_reads_it(devkit, save, monkeypatch):
     fill_val(devkit, save, nested=False)
     with tarfile.open(devkit / "ILSVRC2012_devkit_t12.tar.gz", "w:gz") as packed:
         packed.add(devkit / "ILSVRC2012_devkit_t12", "ILSVRC2012_devkit_t12")
-    # Its digests are those of the real archive.
+    # torchvision checks digests of the real archive.
     monkeypatch.setattr(theirs, "_verify_archive", lambda *given: None)
     theirs.parse_devkit_archive(devkit)
     words, val = theirs.load_meta_file(devkit)

@@ -1,4 +1,4 @@
-"""Formats and encodings of tables of labels, and the names that they give pictures."""
+"""Formats and encodings of tables of labels, and the names of image files in them."""
 
 import gzip
 import io

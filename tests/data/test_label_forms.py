@@ -1,4 +1,4 @@
-"""Tables of labels in the form of public data sets: what each becomes, or the sentence."""
+"""Tables of labels in the formats of public datasets: the labels of each, or the error message."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ NAMED = {form.name: form for form in FORMS}
 
 
 def by_file(dataset):
-    """Return the label of each picture, by its name."""
+    """Return the label of each image file by name."""
     return {
         image_id: label
         for split in dataset.splits.values()
@@ -116,7 +116,7 @@ def test_classes_that_pandas_wrote_as_floats_are_in_the_order_of_numbers(tmp_pat
     np.testing.assert_array_equal(labels, np.delete(np.arange(COUNT) % 12, 12))
 
 
-# Of these, `init` knows no careful answer, or nobody does.
+# Ambiguities without a cautious resolution.
 ASKED = {
     "HAM10000": "--column label=NAME",
     "MIMIC-CXR, whose labels are of studies": "no column file",
@@ -159,7 +159,7 @@ def test_init_asks_what_it_cannot_know(tmp_path, name):
 
 @pytest.mark.parametrize("name", [name for name in NAMED if name not in ASKED])
 def test_init_finds_the_options(tmp_path, name):
-    """What it writes is read as it stands; with the right options, where the form has some, labels are the same."""
+    """The options that `init` writes can be read; if the form has correct options, they give the same labels."""
     form = NAMED[name]
     made(tmp_path, form)
     options = dict(found(tmp_path, name).options)

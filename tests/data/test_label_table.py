@@ -14,7 +14,7 @@ def write(folder, rows, header="file,label", ending=".png", name="labels.csv"):
 
 @pytest.fixture
 def flat(tmp_path, save):
-    """Twenty pictures, ten of each label; three in turn are of one patient, whose number is in the group."""
+    """Twenty images, ten of each label; each three consecutive images have one patient, the group."""
     rows = []
     for number in range(20):
         save(tmp_path / f"p{number:02d}.png", 20 * (number % 2))
@@ -116,7 +116,7 @@ def test_columns_that_are_not_there(flat):
         opened(folder)
     with pytest.raises(HeatproofError, match="no column 'patient' for `group`; its columns are picture, label"):
         opened(folder, columns={"file": "picture", "group": "patient"})
-    with pytest.raises(HeatproofError, match="`columns` has 'groups', which it does not know: did you mean 'group'"):
+    with pytest.raises(HeatproofError, match="`columns` has the unknown key 'groups': did you mean 'group'"):
         opened(folder, columns={"groups": "patient"})
     with pytest.raises(HeatproofError, match=r"no table of labels .*none\.csv"):
         image_folder(seed=0, root=str(folder), labels="none.csv")

@@ -1,4 +1,4 @@
-"""Labels from cells: numbers in any spelling, what is unknown, several labels; what is open is asked by name."""
+"""Labels from cells: numbers in any spelling, unknown cells, several labels, and errors for ambiguous cells."""
 
 import numpy as np
 import pytest
@@ -67,7 +67,7 @@ def test_what_is_unknown_is_no_class_by_guess(cell):
     cells = [*"012012012", cell]
     with pytest.raises(AmbiguousTableError, match=r"Row 11 of labels\.csv .*say unknown: \[") as caught:
         read(cells)
-    found = read(cells, **caught.value.answer)
+    found = read(cells, **caught.value.suggested_options)
     assert found.class_names == ["0", "1", "2"]
     assert found.known.tolist() == [True] * 9 + [False]
     assert read(cells, unknown=["blank", -1, "nan", "na", "n/a", "none", "null", "<na>"]).class_names == ["0", "1", "2"]
@@ -86,7 +86,7 @@ def test_what_the_config_forgets_is_asked():
 def test_what_is_unknown_is_said_in_one_sentence():
     with pytest.raises(AmbiguousTableError, match=r"unknown: \[nan, blank, -1\]") as caught:
         read([*"000111", "nan", "", "-1", ""])
-    assert read([*"000111", "nan", "", "-1", ""], **caught.value.answer).known.sum() == 6
+    assert read([*"000111", "nan", "", "-1", ""], **caught.value.suggested_options).known.sum() == 6
 
 
 ASKED = {
@@ -198,7 +198,7 @@ def test_one_column_a_class(one, zero, task):
         AmbiguousTableError, match=r"say task: multiclass if one of them is 1 .* or task: multilabel"
     ) as caught:
         several(columns)
-    assert caught.value.answer == {"task": "multiclass"}
+    assert caught.value.suggested_options == {"task": "multiclass"}
     found = several(columns, task=task)
     assert found.class_names == ["c0", "c1", "c2", "c3"]
     dense = np.array([[1, 0, 0, 0], [0, 0, 1, 0], [0, 1, 0, 0]])
@@ -296,7 +296,7 @@ def test_a_separator_that_no_cell_has_is_asked():
 def test_minus_one_beside_one_is_a_class():
     with pytest.raises(AmbiguousTableError, match=r"unknown: \[\] where it is a class") as caught:
         read(["-1", "1"] * 9)
-    assert read(["-1", "1"] * 9, **caught.value.answer).class_names == ["-1", "1"]
+    assert read(["-1", "1"] * 9, **caught.value.suggested_options).class_names == ["-1", "1"]
 
 
 def test_a_country_that_is_called_na_beside_a_blank_has_a_remedy():

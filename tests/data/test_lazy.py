@@ -1,4 +1,4 @@
-"""Splits that are listed when they are used, and images that are read when they are asked for."""
+"""Splits are listed on first use, and images are read on access."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ LABELS = np.repeat([0, 1, 2], [30, 20, 10])
 
 
 class Source:
-    """Lists a part, and counts."""
+    """List a part, and count the calls."""
 
     def __init__(self, name, labels=LABELS):
         self.name, self.labels, self.times = name, labels, 0

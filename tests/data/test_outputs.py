@@ -1,4 +1,4 @@
-"""Networks of more outputs than a folder has classes, and folders of which nothing is for training."""
+"""Networks with more outputs than a folder has classes, and folders without training images."""
 
 import os
 import tarfile
@@ -57,7 +57,7 @@ def test_outputs_by_number(tmp_path, fill):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"outputs": "imagenet"}, "2 of 2 classes are no WordNet ids of ImageNet: ant, bee. Rename or add"),
+        ({"outputs": "imagenet"}, "2 of 2 classes are not WordNet ids of ImageNet: ant, bee. Rename or add"),
         ({"outputs": "imagenett"}, "`outputs` is 'imagenett': it may be imagenet, or a mapping"),
         ({"outputs": {"ant": 1}, "num_outputs": 5}, "1 of 2 classes are not in `outputs`: bee"),
         ({"outputs": {"ant": 1, "bee": 2}}, "num_outputs does not say how many"),
@@ -76,7 +76,7 @@ def test_outputs_that_do_not_fit(tmp_path, fill, options, message):
 
 @pytest.mark.slow
 def test_a_thousand_photographs_of_imagenet_one_a_class(tmp_path):
-    """The sorted WordNet ids of the folders are the numbers of the outputs."""
+    """The positions of the sorted WordNet ids are the output numbers."""
     beside = Path(__file__).parents[3] / "shared" / "real"
     archive = Path(os.environ.get("HEATPROOF_REAL", beside)) / "imagenet_samples.tar"
     if not archive.is_file():

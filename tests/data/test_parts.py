@@ -1,4 +1,4 @@
-"""Creatures made of known parts."""
+"""Synthetic creatures with known parts."""
 
 import tracemalloc
 
@@ -56,19 +56,19 @@ def test_masks_are_disjoint_and_inside_the_picture(size):
 
 
 def test_removal_changes_the_mask_and_nothing_else(whole):
-    """So no pixel shows a bit of two parts, either."""
+    """Therefore, no pixel shows two parts."""
     images, masks, removed = whole
     changed = (removed != images[:, None]).any(axis=2)
     assert not (changed & ~masks).any()
-    # Somewhere in a mask a part looks as what is behind it, within a rounding.
+    # Some pixels of a part have the colour of what is behind it, up to rounding.
     assert (changed.sum(axis=(2, 3)) >= 0.98 * masks.sum(axis=(2, 3))).all()
-    # What shows is a picture of the same kind: as bright as the rest, and not one colour.
+    # The uncovered region is a similar image: as bright as the rest, and not uniform.
     shown = np.array([removed[n, k][:, masks[n, k]].std(axis=1).mean() for n in range(SOME) for k in range(5)])
     assert shown.min() > 0.005
 
 
 def test_behind_a_part_is_what_is_there_without_it():
-    """A mark lies on the body; the tail, over the background."""
+    """The mark is in front of the body, the tail in front of the background."""
     creature = Creature(32, np.zeros(5, dtype=int), np.random.default_rng(0))
     nothing = creature.image(range(5))
     masks = creature.masks()
@@ -98,7 +98,7 @@ def test_half_of_the_training_images_lack_one_part(data, split):
     visible = data.part_masks(split, 0, 300).any(axis=(2, 3))
     lacking = 5 - visible.sum(axis=1)
     assert set(lacking) == {0, 1}
-    # Standard deviation of a share of 300 draws is 0.03.
+    # The standard deviation of a fraction of 300 draws is 0.03.
     assert abs(lacking.mean() - 0.5) < 0.12
     assert (~visible).any(axis=0).all(), "each part is missing somewhere"
     row = int(np.flatnonzero(lacking)[0])
@@ -115,13 +115,13 @@ def test_the_share_without_a_part_is_an_option(missing, share):
 
 
 def test_classes_are_told_apart_without_any_one_part():
-    """So an image without a part keeps its label rightly."""
+    """Therefore, the label of an image without a part is correct."""
     table = class_parts()
     assert table.shape == (MOST_CLASSES, 5)
     for part in range(5):
         rest = np.delete(table, part, axis=1)
         assert len(np.unique(rest, axis=0)) == MOST_CLASSES
-    # Each variant is one of several classes', so that no part decides by itself.
+    # Several classes share each variant, so that no single part determines the class.
     counts = np.array([np.bincount(table[:10, part], minlength=VARIANTS_EACH) for part in range(5)])
     assert counts.min() >= 2
     assert set(class_parts()[0]) == {0}
@@ -131,7 +131,7 @@ def test_classes_are_told_apart_without_any_one_part():
 
 
 def test_the_class_can_be_read_off_the_parts(data):
-    """By each part's colour and its place alone: nearest to the mean of the variants, learnt on other images."""
+    """A nearest-mean classifier of each part's variant uses only its colour and position, from other images."""
     masks, images = data.part_masks("evaluation", 0, 120), data.images("evaluation", 0, 120)
     colour = (images[:, None] * masks[:, :, None]).sum((3, 4)) / masks.sum((2, 3))[..., None]
     labels = data.splits["evaluation"].labels[:120]
@@ -145,7 +145,7 @@ def test_the_class_can_be_read_off_the_parts(data):
 
 
 def test_every_variant_looks_different():
-    """Seen in one pose over one background, by its mask or by its colours."""
+    """In one pose on one background, variants differ by mask or colour."""
     for part, name in enumerate(NAMES):
         assert len(VARIANTS[name]) == len(set(VARIANTS[name])) == VARIANTS_EACH
         assert set(VARIANTS[name]) <= set(SHAPES)

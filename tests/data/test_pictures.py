@@ -1,4 +1,4 @@
-"""Picture files become arrays as torchvision makes them, and what cannot be read is named."""
+"""Image files are read as torchvision reads them, and errors name unreadable files."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_the_usual_proportion_is_the_default(tmp_path):
 def test_every_kind_of_picture_becomes_three_channels(tmp_path, mode):
     grey = np.linspace(0, 255, 400).astype(np.uint8).reshape(20, 20)
     if mode == "I;16":
-        # Low bytes that say nothing, as a cut to 8 bits would keep them.
+        # Meaningless low bytes, which a truncation to 8 bits would use.
         picture = Image.fromarray(grey.astype(np.uint16) * 257 // 100 * 100)
         assert picture.mode == mode
     else:
@@ -76,12 +76,12 @@ def test_only_sets_of_larger_pictures_are_zoomed(tmp_path, side, shorter, words)
     noise = np.random.default_rng(0).integers(0, 256, (4, side, side, 3), dtype=np.uint8)
     for number, picture in enumerate(noise):
         Image.fromarray(picture).save(tmp_path / f"{number}.png")
-    # One picture of another size, which is treated as the others of its set.
+    # One image of another size, which is read like the others of its dataset.
     Image.fromarray(np.zeros((90, 80, 3), dtype=np.uint8)).save(tmp_path / "9.png")
     paths = sorted(tmp_path.iterdir())
     fitted = picture_reader(28, None, "bilinear").fitted(paths)
     assert fitted.shorter == shorter
-    assert words in fitted.words(paths)
+    assert words in fitted.describe(paths)
     if side == 28:
         np.testing.assert_allclose(fitted(paths[:4]) * 255, noise.transpose(0, 3, 1, 2), atol=1e-3)
     assert picture_reader(28, 32, "bilinear").fitted(paths).shorter == 32

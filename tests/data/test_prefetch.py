@@ -1,4 +1,4 @@
-"""Reading ahead gives what reading in turn gives."""
+"""Prefetching gives the same images as reading in turn."""
 
 import threading
 

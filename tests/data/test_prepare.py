@@ -1,4 +1,4 @@
-"""The manifest of a dataset, and what is refused before anything is trained on it."""
+"""The manifest of a dataset, and the checks before training."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -8,18 +8,18 @@ import pytest
 
 from heatproof.base.provenance import Key
 from heatproof.base.specs import DatasetSpec
-from heatproof.data import prepare as module
 from heatproof.data.checks import open_dataset
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
+from heatproof.jobs import prepare as module
 from heatproof.jobs.prepare import prepare
 
 NAMES = ("train", "validation", "evaluation")
 
 
 def toy(change=None):
-    """Return a sound dataset, after a change."""
+    """Return a valid dataset after a change."""
     splits = {
         name: Split(tuple(f"{name}-{row}" for row in range(4)), np.array([0, 1, 0, 1], dtype=np.int64))
         for name in NAMES

@@ -1,4 +1,4 @@
-"""The four datasets of Meta-Rank, as their archives unpack, through the stage that reads them into a run."""
+"""The four datasets of Meta-Rank in the layouts of their unpacked archives, through the stage `prepare`."""
 
 import numpy as np
 import published_formats
@@ -16,7 +16,7 @@ CLASSES = {
     "food101": tuple(published_formats.DISHES),
     "resisc45": tuple(published_formats.PLACES),
 }
-# Training and validation images of each class.
+# Number of training and validation images of each class.
 COUNTS = {"imagenet": (4, 1), "places365": (4, 1), "food101": (8, 2), "resisc45": (3, 1)}
 
 
@@ -46,5 +46,5 @@ def test_a_run_reads_it(tmp_path, monkeypatch, name):
     assert sizes == tuple(classes * count for count in COUNTS[name])
     for split, listed in dataset.splits.items():
         red = 255 * dataset.images(split, 0, len(listed))[:, 0].mean((1, 2))
-        # CMYK and back loses a few levels.
+        # The conversion to CMYK and back changes values by a few levels.
         np.testing.assert_allclose(red, 20 * (listed.labels % 12), atol=4, err_msg=split)

@@ -1,4 +1,4 @@
-"""Rows of the evaluation split: which number of which picture each of them is about, in one place for all tasks."""
+"""Rows of the evaluation split: the image and the output of each row, for all tasks."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from heatproof.stores.sources import read_record, record_path
 
 
 def picture_of(row):
-    """Return the id of the picture of a row that `row_id` named."""
+    """Return the image id of a row id."""
     return row.rpartition(ROW_SEPARATOR)[0]
 
 
@@ -44,13 +44,13 @@ def test_each_label_that_a_picture_has_is_a_row():
     labels = unwrap_rows(made).splits["evaluation"].labels
     rows = made.splits["evaluation"]
     wanted = [(p, k) for p in range(12) for k in range(3) if labels[p, k] == 1]
-    assert [(int(p), int(k)) for p, k in zip(made.pictures, rows.labels, strict=True)] == wanted
+    assert [(int(p), int(k)) for p, k in zip(made.image_numbers, rows.labels, strict=True)] == wanted
     assert list(rows.ids) == [f"evaluation-{p:02d}#kind {k}" for p, k in wanted]
     assert list(map(picture_of, rows.ids)) == [f"evaluation-{p:02d}" for p, _ in wanted]
     assert rows.labels.dtype == np.int64
     assert made.num_classes == 3
-    np.testing.assert_array_equal(made.given, labels[[p for p, _ in wanted]])
-    # The second picture has none.
+    np.testing.assert_array_equal(made.source_labels, labels[[p for p, _ in wanted]])
+    # The second image has no label.
     assert made.num_without_rows == (labels != 1).all(1).sum() >= 1
     pixels = unwrap_rows(made).images("evaluation", 0, 12)
     for start, stop in ((0, len(rows)), (1, 2), (2, 9), (3, 3)):
@@ -66,7 +66,7 @@ def test_each_number_of_a_regression_is_a_row(numbers):
     made = opened("regression", numbers=numbers)
     labels, rows = unwrap_rows(made).splits["evaluation"].labels, made.splits["evaluation"]
     assert rows.labels.tolist() == list(range(numbers)) * 12
-    np.testing.assert_array_equal(made.given, labels.reshape(-1))
+    np.testing.assert_array_equal(made.source_labels, labels.reshape(-1))
     assert len(set(rows.ids)) == 12 * numbers
     assert rows.ids[0] == ("evaluation-00" if numbers == 1 else "evaluation-00#kind 0")
 
@@ -87,7 +87,7 @@ def test_distinct_labels_of_a_callable_target_are_sorted_and_the_same_in_every_j
     np.testing.assert_array_equal(made.targets, again.targets)
     np.testing.assert_array_equal(made.targets, np.unique(labels, axis=0))
     np.testing.assert_array_equal(made.targets[rows.labels], labels)
-    np.testing.assert_array_equal(made.given, labels)
+    np.testing.assert_array_equal(made.source_labels, labels)
     assert made.num_classes == len(made.class_names) == len(made.targets)
     assert rows.ids == unwrap_rows(made).splits["evaluation"].ids
     assert check_target("questions:margin", made) == "label"
@@ -121,8 +121,10 @@ def test_files_and_attributes_are_those_of_the_pictures(tmp_path):
 
     rows = as_rows(made(seed=0), spec("multilabel"))
     order = [paths.index(path) for path in rows.dataset.image_files("evaluation")]
-    assert [paths.index(path) for path in rows.image_files("evaluation")] == [order[p] for p in rows.pictures]
-    np.testing.assert_array_equal(rows.images("evaluation", 0, 4)[:, 0, 0, 0] * 8, [order[p] for p in rows.pictures])
+    assert [paths.index(path) for path in rows.image_files("evaluation")] == [order[p] for p in rows.image_numbers]
+    np.testing.assert_array_equal(
+        rows.images("evaluation", 0, 4)[:, 0, 0, 0] * 8, [order[p] for p in rows.image_numbers]
+    )
     assert rows.shared_files == ()
     assert not hasattr(rows, "part_names")
 
@@ -140,7 +142,7 @@ def test_parts_are_those_of_the_pictures():
 
     rows = as_rows(Several(), spec("multilabel"))
     assert isinstance(rows, HasParts)
-    assert rows.pictures.tolist() == [0, 0, 2]
+    assert rows.image_numbers.tolist() == [0, 0, 2]
     for read in ("images", "part_masks", "without_part"):
         whole = getattr(plain, read)("evaluation", 0, 3)
         np.testing.assert_array_equal(getattr(rows, read)("evaluation", 0, 3), whole[[0, 0, 2]])
@@ -157,7 +159,7 @@ def test_a_manifest_says_of_rows_what_they_are_of(tmp_path, caplog):
     evaluation = made["splits"]["evaluation"]
     assert evaluation["ids"] == list(rows.splits["evaluation"].ids)
     assert evaluation["pictures"] == list(map(picture_of, evaluation["ids"]))
-    assert evaluation["given"] == rows.given.tolist()
+    assert evaluation["given"] == rows.source_labels.tolist()
     assert np.shape(made["splits"]["train"]["labels"]) == (36, 3)
     assert read_record(record_path(tmp_path / "mine.json")).listed["evaluation"][1] == len(rows.splits["evaluation"])
     count, none = len(rows.splits["evaluation"]), rows.num_without_rows
@@ -195,7 +197,7 @@ WRONG = {
         changed("multilabel", class_names=("a", "a", "b")),
         "3 labels and 2 names for them",
     ),
-    "numbers that are none": ("regression", changed("regression", [1.0, np.nan]), "no finite number"),
+    "numbers that are none": ("regression", changed("regression", [1.0, np.nan]), "not a finite number"),
     "numbers of another width": (
         "regression",
         changed("regression", [[1.0, 2.0]]),

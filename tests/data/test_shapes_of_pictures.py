@@ -1,4 +1,4 @@
-"""Pictures that are not square, of one channel or of all bands: what is cut, resized and refused."""
+"""Images that are not square, have one channel or all bands: cropping, resizing and errors."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_a_picture_covers_the_box_and_its_centre_is_cut(tmp_path, shape, size, b
     pixels = noise(*shape, 3)
     Image.fromarray(pixels).save(tmp_path / "a.png")
     scale = max(box[0] / shape[0], box[1] / shape[1])
-    # The side that decides has the box's length exactly, and the other one is rounded downwards.
+    # The limiting side has exactly the length of the box, and the other one is rounded down.
     resized = [max(side, int(length * scale + 1e-9)) for side, length in zip(box, shape, strict=True)]
     mode = v2.InterpolationMode(interpolation)
     transform = v2.Compose([v2.Resize(resized, mode), v2.CenterCrop(size)])
@@ -43,7 +43,7 @@ def test_a_square_of_two_equal_sides_is_the_square_to_the_bit(tmp_path):
         one, two = picture_reader(number, None, "bilinear"), picture_reader(pair, None, "bilinear")
         assert one == two
         np.testing.assert_array_equal(one.fitted(paths)(paths), two.fitted(paths)(paths))
-        assert one.words(paths) == two.words(paths)
+        assert one.describe(paths) == two.describe(paths)
     one, two = picture_reader(32, 40, "bicubic"), picture_reader([32, 32], [40, 40], "bicubic")
     np.testing.assert_array_equal(one(paths), two(paths))
     draws = np.random.default_rng(1).random(CROP_DRAWS)
@@ -57,7 +57,7 @@ def test_a_square_of_two_equal_sides_is_the_square_to_the_bit(tmp_path):
         ((96, 128), (96, 128), "96×128 pixels: not resized, 96×128 at the centre"),
         ((48, 64), (96, 128), "48×64 pixels: scaled up to cover 96×128, 96×128 at the centre"),
         ((192, 256), (110, 146), "192×256 pixels: resized to cover 110×146, 96×128 at the centre"),
-        # Its height is that of what is cut, and there is nothing to zoom into.
+        # Its height is that of the crop, so that it is not enlarged.
         ((96, 400), (96, 128), "96×400 pixels: not resized, 96×128 at the centre"),
     ],
 )
@@ -67,7 +67,7 @@ def test_only_sets_of_larger_pictures_are_zoomed(tmp_path, side, box, words):
     paths = sorted(tmp_path.glob("*.png"))
     fitted = picture_reader([96, 128], None, "bilinear").fitted(paths)
     assert fitted.box == box
-    assert fitted.words(paths) == words
+    assert fitted.describe(paths) == words
     assert fitted(paths).shape == (3, 3, 96, 128)
     assert fitted.crop(paths[0], np.random.default_rng(0).random(CROP_DRAWS), 0.1).shape == (1, 3, 96, 128)
 
@@ -88,7 +88,7 @@ def test_a_number_of_resize_is_the_shorter_side_of_the_box():
 
 
 def test_crops_have_the_shape_of_the_images():
-    """As crops of squares are from 3:4 to 4:3, those of images twice as wide as high are from 3:2 to 8:3."""
+    """Crops for square images have ratios from 3:4 to 4:3, those for images with ratio 2:1 from 3:2 to 8:3."""
     drawn = np.random.default_rng(0).random((400, CROP_DRAWS))
     boxes = np.array([crop_box(300, 600, draws, 0.1, 2) for draws in drawn])
     shapes = boxes[:, 3] / boxes[:, 2]
@@ -130,7 +130,7 @@ def test_sizes_are_written_as_they_are_read():
 
 
 def folder_of(top, save, count=6):
-    """Write a folder of two classes, a picture by `save(path without ending)`."""
+    """Write a folder of two classes; `save(path without extension)` writes an image."""
     for name in ("ant", "bee"):
         (top / name).mkdir(parents=True)
         for number in range(count):
@@ -191,7 +191,7 @@ def test_arrays_are_pictures(tmp_path, dtype, bands, size):
     values = np.load(dataset.image_files("evaluation")[1]).reshape(-1, 12, 20) / (full or 1)
     if size == (12, 20):
         np.testing.assert_allclose(images[1], values, atol=1e-6)
-    # Averaged down, whatever the number of bits is.
+    # Downscaling averages, whatever the number of bits.
     assert np.abs(images[1].mean((1, 2)) - values.mean((1, 2))).max() < 0.05
 
 

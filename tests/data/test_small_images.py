@@ -13,7 +13,7 @@ from heatproof.errors import HeatproofError
 
 
 def write_records(path, labels, pixels):
-    """Write records as https://www.cs.toronto.edu/~kriz/cifar.html describes them."""
+    """Write records in the format of https://www.cs.toronto.edu/~kriz/cifar.html."""
     path.parent.mkdir(parents=True, exist_ok=True)
     flat = pixels.transpose(0, 3, 1, 2).reshape(len(pixels), -1)
     path.write_bytes(np.concatenate([labels.astype(np.uint8), flat], axis=1).tobytes())
@@ -72,7 +72,7 @@ def test_cifar_that_is_not_whole(tmp_path):
         HeatproofError, match=r"no folder .*/none for cifar10: get cifar-10-binary\.tar\.gz, the binary"
     ):
         DATASETS["cifar10"].count(root=str(tmp_path / "none"))
-    # The version in pickles is not read.
+    # The pickled version is not read.
     (tmp_path / "cifar-100-python").mkdir()
     with pytest.raises(HeatproofError, match=r"no fine_label_names\.txt of cifar100 .*: get cifar-100-binary\.tar\.gz"):
         DATASETS["cifar100"].count(root=str(tmp_path))
@@ -120,7 +120,7 @@ def test_fashion_mnist(tmp_path, sound, pack):
 
 
 def test_files_of_fashion_mnist_that_would_be_read_instead_are_seen(tmp_path):
-    """A file without .gz stands before one with it, and so do those of a folder above."""
+    """A file without .gz takes precedence over one with it, and a folder over its subfolders."""
     folder = tmp_path / "raw"
     folder.mkdir()
     write_fashion(folder, pack=True)

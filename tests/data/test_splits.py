@@ -1,4 +1,4 @@
-"""Splits by class, fixed by seed."""
+"""Stratified splits that the seed determines."""
 
 import hashlib
 
@@ -37,7 +37,7 @@ def test_any_first_images_are_balanced(rows, split):
     for first in range(1, len(labels) + 1):
         counts = {label: (labels[:first] == label).sum() for label in sizes}
         open_classes = [counts[label] for label in sizes if counts[label] < sizes[label]]
-        # Only a class that has run out may lag behind.
+        # Only a class without further images can have fewer.
         assert not open_classes or max(counts.values()) - min(open_classes) <= 1
 
 
@@ -46,12 +46,12 @@ def test_the_seed_fixes_them(rows):
     for split in rows:
         np.testing.assert_array_equal(rows[split], again[split])
         assert not np.array_equal(rows[split], other[split])
-        # Which class comes when does not depend on the seed.
+        # The order of the classes does not depend on the seed.
         np.testing.assert_array_equal(LABELS[rows[split]], LABELS[other[split]])
 
 
 def test_a_class_keeps_its_split_when_another_class_changes(rows):
-    """New images of one class do not move what others train on."""
+    """New images of one class do not change the training images of others."""
     more = np.concatenate([LABELS, np.full(9, 5)])
     moved = stratified_splits(more, SHARES, seed=0)
     for split in rows:
@@ -93,7 +93,7 @@ def test_every_label_has_its_share():
     for split, share in [*SHARES.items(), ("train", 0.5)]:
         for label in range(4):
             count = SEVERAL[:, label].sum()
-            # The rarest label decides, so that commoner ones are met as well as chance allows.
+            # The rarest label is the stratum, so that fractions of commoner labels vary by chance.
             assert SEVERAL[splits[split], label].sum() == pytest.approx(share * count, abs=1 + 0.15 * count)
 
 

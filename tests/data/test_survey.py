@@ -1,4 +1,4 @@
-"""Pictures that cannot be read are named before a run, and odd ones are read as the documents say."""
+"""Unreadable files are named before a run, and unusual ones are read as documented."""
 
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def test_unreadable_pictures_are_counted_and_named_before_the_run(tmp_path, fill
 
 def test_a_check_of_some_pictures_says_so(tmp_path, fill):
     fill(tmp_path, ["ant", "bee"], 10)
-    said = check_pictures(image_folder(seed=0, root=str(tmp_path), size=8), "mine", most=6)
+    said = check_pictures(image_folder(seed=0, root=str(tmp_path), size=8), "mine", limit=6)
     assert "mine: 5 of 20 pictures looked at, and all of them in the prepare stage" in said
 
 
@@ -68,7 +68,7 @@ def test_pictures_are_turned_only_if_that_is_asked_for(tmp_path, turned):
             Image.fromarray(pixels).save(tmp_path / name / f"{number}.png", exif=exif)
     made = image_folder(seed=0, root=str(tmp_path), size=20, exif=turned)
     image = made.images("evaluation", 0, 1)[0, 0]
-    # Orientation 6 is a quarter turn to the right: what was above lies right.
+    # Orientation 6 is a quarter turn to the right: the top becomes the right side.
     assert (image[5, 5], image[5, 15], image[15, 5]) == ((0, 1, 0) if turned else (1, 1, 0))
     said = check_pictures(made, "mine")
     assert any("20 of 20 stored rotated" in line for line in said) is not turned
@@ -76,8 +76,8 @@ def test_pictures_are_turned_only_if_that_is_asked_for(tmp_path, turned):
 
 def test_a_row_for_every_kind_of_surprise_and_none_for_usual_pictures(tmp_path, save):
     save(tmp_path / "a.png")
-    assert survey([tmp_path / "a.png"], 8).words() == []
+    assert survey([tmp_path / "a.png"], 8).describe() == []
     Image.fromarray(np.zeros((9, 9, 4), dtype=np.uint8)).save(tmp_path / "b.png")
-    (words,) = survey([tmp_path / "a.png", tmp_path / "b.png"], 8).words()
+    (words,) = survey([tmp_path / "a.png", tmp_path / "b.png"], 8).describe()
     assert words == "1 of 2 with transparency: the colour stored there is read"
     assert read_picture(tmp_path / "b.png", 8, 8).shape == (3, 8, 8)

@@ -1,4 +1,4 @@
-"""Datasets of torchvision, in the layouts in which it downloads them."""
+"""Datasets of torchvision in the layouts of its downloads."""
 
 import struct
 

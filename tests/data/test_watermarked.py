@@ -1,4 +1,4 @@
-"""Digits whose watermark alone says the class."""
+"""Digits whose class is encoded only by a watermark."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_labels_are_new_ones_and_known_to_the_image_alone(data):
     host = digits(seed=0)
     labels = data.splits["train"].labels
     assert data.splits["train"].ids == host.splits["train"].ids
-    # What the digit was tells one in ten of them.
+    # The original digit agrees with the label for one image in ten.
     assert np.mean(labels == host.splits["train"].labels) < 0.2
     assert np.bincount(labels, minlength=CLASSES).min() > 50
     other = watermarked(seed=0, evaluation=0.1)

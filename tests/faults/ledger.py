@@ -16,7 +16,7 @@ def watch(path: str | Path) -> None:
     from heatproof.training.checkpoint import Journal
 
     ledger = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    keep, save, publish = Shard._keep, Journal.save, stages.publish_tables
+    keep, save, publish = Shard._write_batch, Journal.save, stages.publish_tables
 
     def note(what: str | Path, start: int, stop: int) -> None:
         os.write(ledger, f"{what} {start} {stop}\n".encode())
@@ -35,5 +35,5 @@ def watch(path: str | Path) -> None:
         publish(job, outputs, inputs, **facts)
         note(job.manifest, -1, 0)
 
-    Shard._keep, Journal.save = noted_keep, noted_save
+    Shard._write_batch, Journal.save = noted_keep, noted_save
     stages.publish_tables = noted_publish

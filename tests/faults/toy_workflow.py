@@ -55,9 +55,9 @@ def _without_claims(job: Job) -> Job:
     """Return the index page without the claims card, which the toy's few methods are too few for."""
     if job.stage != "report_page":
         return job
-    tables = {name: path for name, path in job.spec.tables_shown.items() if name != "claims"}
+    tables = {name: path for name, path in job.spec.page_tables.items() if name != "claims"}
     inputs = tuple(path for path in job.inputs if "claims" not in path)
-    return replace(job, spec=replace(job.spec, tables_shown=tables), inputs=inputs)
+    return replace(job, spec=replace(job.spec, page_tables=tables), inputs=inputs)
 
 
 @dataclass

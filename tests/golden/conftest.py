@@ -17,7 +17,7 @@ def _arrays(name):
 
 @pytest.fixture(scope="session")
 def golden():
-    """Arrays of one golden file by its name."""
+    """Return a function that loads the arrays of a golden file by name."""
     return _arrays
 
 

@@ -1,4 +1,4 @@
-"""Soundness and completeness against the values of their authors' code."""
+"""Soundness and completeness against values of the authors' code."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def test_soundness(golden, inputs, prefix):
 
 
 def test_eight_bit_maps_with_their_own_masks(golden):
-    """Their ties are drawn twice, so their masks and sums are taken as they are, and our rule is run on them."""
+    """The authors' code breaks ties twice at random, so this test applies our rule to their masks and sums."""
     stored = golden("soundness")
     prefix = "uint8__input_x_gradient_abs__seed0"
     added, labels = stored[f"{prefix}__new_added_attr"].T, golden("data")["y"]
@@ -66,6 +66,6 @@ def test_completeness(golden, inputs, name):
     stored = golden("completeness")
     smap = stored[f"{name}__smap"].astype(np.float32)
     scores = heatproof.evaluate("completeness", *inputs, smap, noise=0.0)
-    # Their accuracy divides by N + 1e-6.
+    # The authors' accuracy divides by N + 1e-6.
     ours = scores["completeness"].mean("image") * 24 / (24 + 1e-6)
     np.testing.assert_allclose(ours, stored[f"{name}__acc_diffs"], rtol=0, atol=1e-9)

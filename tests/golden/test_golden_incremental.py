@@ -1,4 +1,4 @@
-"""IDS, RISE and MAS against the values of their authors' code."""
+"""IDS, RISE and MAS against values of the authors' code."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ MAS_MAPS = (
     "quantised4",
     "constant",
 )
-# Of the stored curves; the scripts of the paper's tables have 11.
+# Number of steps of the stored curves; the scripts of the paper's tables have 11.
 KERNEL = {"baseline_options": {"sigma": 5.0}}
 ORDERS = {"ascending": "lerf", "descending": "morf"}
 
@@ -72,11 +72,11 @@ def test_updated_attribution(golden, inputs, name, theirs):
     )
     np.testing.assert_allclose(scores["ids"][:, 1], stored[f"{theirs}__update_{name}__p"][:, 1], rtol=0, atol=1e-5)
     close = np.abs(scores["ids"][:, :-1].values - stored[f"{theirs}__update_{name}__p"]) < 1e-5
-    # Two nearly equal values of a map may change places on another machine, and the path then is another.
+    # Two nearly equal values of a map may swap ranks on another machine, which changes the path.
     assert close.all(1).mean() > 0.8
 
 
-# The class that the authors score.
+# The authors score this class.
 PREDICTED = {"target": "predicted"}
 
 
@@ -85,11 +85,11 @@ PREDICTED = {"target": "predicted"}
 def test_rise_and_mas(golden, inputs, name, mode):
     stored = golden("mas")
     word = {"ins": "insertion", "del": "deletion"}[mode]
-    given = {"ranking": stored.get(f"{name.removesuffix('_offset')}__order"), "inverted": "scaled", **PREDICTED}
+    options = {"ranking": stored.get(f"{name.removesuffix('_offset')}__order"), "inverted": "scaled", **PREDICTED}
     maps = map_of(golden, name)
-    rise = heatproof.evaluate(f"rise_{word}", *inputs, maps, **given)
-    monotone = heatproof.evaluate(f"rise_{word}", *inputs, maps, monotone=True, **given)
-    mas = heatproof.evaluate(f"mas_{word}", *inputs, maps, **given, **(KERNEL if mode == "ins" else {}))
+    rise = heatproof.evaluate(f"rise_{word}", *inputs, maps, **options)
+    monotone = heatproof.evaluate(f"rise_{word}", *inputs, maps, monotone=True, **options)
+    mas = heatproof.evaluate(f"mas_{word}", *inputs, maps, **options, **(KERNEL if mode == "ins" else {}))
 
     def check(ours, key, tolerance):
         np.testing.assert_allclose(ours, stored[f"{mode}__{name}__{key}"], rtol=0, atol=tolerance)
@@ -105,7 +105,7 @@ def test_rise_and_mas(golden, inputs, name, mode):
     check(mas["score"], "auc_corrected", 2e-4)
 
 
-def test_inverted_images_are_undefined_unless_asked_for(golden, inputs):
+def test_inverted_images_are_undefined_by_default(golden, inputs):
     scores = heatproof.evaluate("mas_insertion", *inputs, map_of(golden, "random01"), **KERNEL, **PREDICTED)
     stored = golden("mas")
     inverted = stored["original_prob"] < stored["ins__substrate_prob"]
@@ -116,7 +116,7 @@ def test_inverted_images_are_undefined_unless_asked_for(golden, inputs):
 
 @pytest.mark.parametrize("name", ["saliency", "input_x_gradient"])
 def test_mas_of_a_signed_map_is_that_of_its_magnitude(golden, inputs, name):
-    """The authors' scripts hand in magnitudes, which the paper orders by."""
+    """The authors' scripts pass magnitudes, by which the paper orders pixels."""
     stored, maps = golden("mas"), golden("maps")[name]
     assert (maps < 0).any()
     for mode, word, kernel in (("ins", "insertion", KERNEL), ("del", "deletion", {})):
@@ -136,8 +136,8 @@ def test_another_insertion_kernel_beside_a_deletion_to_zeros(golden, inputs, met
 
 def test_mas_inserts_into_the_blur_of_its_evaluation_scripts(inputs, golden):
     scores = [
-        heatproof.evaluate("mas_insertion", *inputs, map_of(golden, "random01"), baseline_options=given)["score"]
-        for given in (None, {"sigma": 11.0}, {"sigma": 5.0})
+        heatproof.evaluate("mas_insertion", *inputs, map_of(golden, "random01"), baseline_options=options)["score"]
+        for options in (None, {"sigma": 11.0}, {"sigma": 5.0})
     ]
     assert scores[0].equals(scores[1])
     assert not scores[0].equals(scores[2])

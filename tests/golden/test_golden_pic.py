@@ -55,7 +55,7 @@ def responses(golden, golden_network, maps):
 
 
 def stored_inputs(stored, name):
-    """Log-probabilities, correctness and entropies as the authors' code saw them."""
+    """Return the log-probabilities, correctness and entropies of the authors' code."""
     ends = [stored["pred_fully_blurred"][:, None], stored["pred_original"][:, None]]
     probability = np.hstack([ends[0], stored[f"{name}__pred_SIC"], ends[1]])
     correct = np.pad(stored[f"{name}__pred_AIC"], ((0, 0), (1, 1)))
@@ -88,7 +88,7 @@ def test_defaults_are_the_stored_ones(golden):
     np.testing.assert_allclose(information_axis(), golden("pic")["curve_x"], rtol=0, atol=1e-15)
 
 
-def test_pictures_are_the_8_bit_images_again(golden):
+def test_images_are_the_8_bit_images(golden):
     data = golden("data")
     made = denormalise(torch.from_numpy(data["x"]), [str(place) for place in range(24)], data["mean"], data["std"])
     np.testing.assert_array_equal(made, data["x_uint8"].astype(np.float32) / np.float32(255))
@@ -97,16 +97,16 @@ def test_pictures_are_the_8_bit_images_again(golden):
 def test_fully_blurred(golden):
     data, stored = golden("data"), golden("pic")
     made = data["x_uint8"].astype(np.float32) / np.float32(255)
-    blurred = [interpolate(picture, stored["random_mask"].astype(bool)) for picture in made]
+    blurred = [interpolate(image, stored["random_mask"].astype(bool)) for image in made]
     np.testing.assert_allclose(blurred, stored["fully_blurred"], rtol=0, atol=1e-7)
 
 
 @same_encoder
-def test_entropies_of_stored_pictures(golden):
+def test_entropies_of_stored_images(golden):
     data, stored = golden("data"), golden("pic")
     originals = data["x_uint8"].astype(np.float32) / np.float32(255)
-    assert [entropy(picture) for picture in originals] == stored["entropy_original"].tolist()
-    assert [entropy(picture) for picture in stored["fully_blurred"]] == stored["entropy_fully_blurred"].tolist()
+    assert [entropy(image) for image in originals] == stored["entropy_original"].tolist()
+    assert [entropy(image) for image in stored["fully_blurred"]] == stored["entropy_fully_blurred"].tolist()
 
 
 @each_map
@@ -163,12 +163,12 @@ def test_curves_end_to_end(name, curve, masks, golden, responses):
 def test_images_that_the_definition_leaves_out(curve, golden):
     stored = golden("pic")
     inputs = stored_inputs(stored, "random01")
-    kept = ~((stored["would_skip_pred"] == 1) | (stored["would_skip_entropy"] == 1))
+    defined = ~((stored["would_skip_pred"] == 1) | (stored["would_skip_entropy"] == 1))
     score, valid, curves = scores(curve, *inputs)
-    np.testing.assert_array_equal(valid, kept)
-    np.testing.assert_array_equal(np.isnan(score), ~kept)
-    np.testing.assert_allclose(score[kept], stored[f"random01__{curve}_auc"][kept], rtol=0, atol=CURVE)
-    assert aggregate_curve(curves[curve.lower()])[1] == pytest.approx(score[kept].mean(), abs=1e-12)
+    np.testing.assert_array_equal(valid, defined)
+    np.testing.assert_array_equal(np.isnan(score), ~defined)
+    np.testing.assert_allclose(score[defined], stored[f"random01__{curve}_auc"][defined], rtol=0, atol=CURVE)
+    assert aggregate_curve(curves[curve.lower()])[1] == pytest.approx(score[defined].mean(), abs=1e-12)
     _, sure, _ = scores(curve, *inputs, exclude="none", min_prediction=0.8)
     np.testing.assert_array_equal(sure, stored["would_skip_min_pred_0.8"] == 0)
 

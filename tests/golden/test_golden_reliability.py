@@ -1,4 +1,4 @@
-"""Reliability coefficients against the values of the published code and of the krippendorff package."""
+"""Reliability coefficients against values of the published code and of the package krippendorff."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""ROAD's imputation against the values of its users' code, noise 0."""
+"""ROAD's imputation without noise, against values of code that uses ROAD."""
 
 import numpy as np
 import pytest

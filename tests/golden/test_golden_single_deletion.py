@@ -61,7 +61,7 @@ def drops(responses):
 
 
 def close_pairs(values, tolerance):
-    """Pairs within each row that are nearly, but not exactly, equal."""
+    """Return the pairs within each row that are nearly, but not exactly, equal."""
     gaps = np.abs(values[:, :, None] - values[:, None, :])
     return ((gaps > 0) & (gaps < tolerance)).sum(axis=(1, 2)) // 2
 

@@ -1,4 +1,4 @@
-"""Soundness and completeness against the papers' definitions, written out once more on the maps' whole numbers."""
+"""Soundness and completeness against a second implementation of the papers' definitions, on maps of integers."""
 
 from fractions import Fraction
 
@@ -26,44 +26,44 @@ def problem():
 
 
 def eight_bits(seed):
-    """Maps of few grey levels, so that many pixels lie on a threshold; one image has an offset."""
+    """Return maps with few grey levels, so that many pixels equal a threshold; one image has an offset."""
     maps = np.random.default_rng(seed).integers(0, 11, (COUNT, SIDE, SIDE)) * 25
     maps[:, 0, 0], maps[:, 0, 1] = 0, 250
     maps[1] = maps[1] // 2 + 100
     return maps.astype(np.uint8)
 
 
-def right(model, images, labels, shown):
-    kept = images * torch.from_numpy(shown)[:, None]
+def is_correct(model, images, labels, visible):
+    kept = images * torch.from_numpy(visible)[:, None]
     with torch.no_grad():
         return (model(kept).argmax(1) == labels).numpy()
 
 
 def written_completeness(model, images, labels, maps):
-    """Algorithm 4, on maps that are first scaled to [0, 1] as by the authors."""
-    scores, intact = [], right(model, images, labels, np.ones(maps.shape, dtype=bool))
+    """Compute algorithm 4 on maps that are first scaled to [0, 1], as the authors do."""
+    scores, intact = [], is_correct(model, images, labels, np.ones(maps.shape, dtype=bool))
     for threshold in TENTHS[::-1]:
-        shown = np.ones(maps.shape, dtype=bool)
+        visible = np.ones(maps.shape, dtype=bool)
         for row, one in enumerate(maps):
             values = one.ravel().tolist()
             low, high = min(values), max(values)
             above = [Fraction(value - low, high - low) > threshold for value in values]
-            shown[row] = ~np.array(above).reshape(SIDE, SIDE)
-        scores.append(intact.astype(float) - right(model, images, labels, shown))
+            visible[row] = ~np.array(above).reshape(SIDE, SIDE)
+        scores.append(intact.astype(float) - is_correct(model, images, labels, visible))
     return np.stack(scores, axis=1)
 
 
 def written_soundness(model, images, labels, maps, level, tolerance=Fraction(1, 100)):
-    """Algorithm 3, of accuracies as numbers of right images."""
+    """Compute algorithm 3 with accuracies as numbers of correct images."""
     count = len(maps)
     falling = [sorted(range(SIDE**2), key=lambda pixel, one=one: (-int(one.flat[pixel]), pixel)) for one in maps]
     false, shown_before, right_before = [0] * count, 0, 0
     for share in SHARES[::-1]:
         number = SIDE**2 - int(SIDE**2 * share)
-        shown = np.zeros((count, SIDE**2), dtype=bool)
+        visible = np.zeros((count, SIDE**2), dtype=bool)
         for row, order in enumerate(falling):
-            shown[row, order[:number]] = True
-        hits = int(right(model, images, labels, shown.reshape(maps.shape)).sum())
+            visible[row, order[:number]] = True
+        hits = int(is_correct(model, images, labels, visible.reshape(maps.shape)).sum())
         useless = Fraction(hits - right_before, count) <= tolerance
         ratios = []
         for row, order in enumerate(falling):
@@ -97,7 +97,7 @@ def test_soundness(problem, seed, dtype):
 
 
 def test_soundness_over_the_logit_holds_the_mean_against_the_start(problem):
-    """Each image decides by its own gain, but whether counting has begun is decided by the mean of all."""
+    """Each image counts by its own gain, but counting begins by the mean of all images."""
     maps, (model, images, labels), start, tolerance = eight_bits(0), problem, 0.5, 0.4
     options = {"fractions": SHARES, "imputation": "baseline", "ties": "index", "output": "logit"}
     found = heatproof.evaluate("soundness", *problem, maps, start=start, threshold=tolerance, **options)
@@ -106,17 +106,17 @@ def test_soundness_over_the_logit_holds_the_mean_against_the_start(problem):
     false, before, last, expected = np.zeros(COUNT), 0, np.zeros(COUNT), []
     for share in SHARES[::-1]:
         number = SIDE**2 - int(SIDE**2 * share)
-        shown = np.zeros((COUNT, SIDE**2), dtype=bool)
-        np.put_along_axis(shown, falling[:, :number], True, axis=1)
+        visible = np.zeros((COUNT, SIDE**2), dtype=bool)
+        np.put_along_axis(visible, falling[:, :number], True, axis=1)
         with torch.no_grad():
-            every = model(images * torch.from_numpy(shown).reshape(COUNT, 1, SIDE, SIDE))
+            every = model(images * torch.from_numpy(visible).reshape(COUNT, 1, SIDE, SIDE))
         logits = every[torch.arange(COUNT), labels].double().numpy()
         counted = (logits - last <= tolerance) & (logits.mean() > start)
         false += np.where(counted, values[:, before:number].sum(1), 0)
         expected.append(np.clip(1 - false / values[:, :number].sum(1), 0, 1))
         before, last = number, logits
     np.testing.assert_allclose(found["soundness"].T, expected, rtol=0, atol=1e-12)
-    # Some images lie below the start where the mean lies above it.
+    # Some images are below the start while the mean is above it.
     assert ((logits < start) & (logits.mean() > start)).any()
 
 
@@ -129,13 +129,13 @@ def test_soundness_of_every_image_twice_is_the_same(problem):
 
 
 def test_a_gain_of_just_the_tolerance_is_none():
-    """Of 100 images each is just the tolerance of 0.01, which differences of floats lie above or below."""
+    """With 100 images, each image is exactly the tolerance of 0.01; differences of floats are above or below it."""
     rising = np.arange(101) / 100
     _, after = false_attribution(rising, np.ones((1, 101)), 0.01, None)
     assert after[0].tolist() == list(range(1, 102))
 
 
-def test_too_few_images_for_the_tolerance_are_told(problem):
+def test_too_few_images_for_the_tolerance_are_an_error(problem):
     with pytest.warns(UserWarning, match="at least 100 images"):
         heatproof.evaluate("soundness", *problem, eight_bits(0), imputation="baseline", fractions=SHARES)
 

@@ -1,4 +1,4 @@
-"""Odd checkpoints of many kinds, and the table in docs/models.md of what is said of each: run this to print it."""
+"""Odd checkpoints of many kinds, and the table of their messages in docs/models.md: run this file to print it."""
 
 import logging
 import tempfile
@@ -27,7 +27,7 @@ def _prefixed(state: State, prefix: str) -> State:
 
 
 def _in_other_words(state: State) -> State:
-    """Return the weights as another code base names them: layers of a kind are counted, classifiers are called fc."""
+    """Return the weights with other names: layers of a kind are counted, classifiers are called fc."""
     return {f"layer{place}.{name.rpartition('.')[2]}": value for place, (name, value) in enumerate(state.items())}
 
 
@@ -89,39 +89,39 @@ KINDS: dict[str, tuple[str, Callable[[State, Path], None]]] = {
 }
 
 
-class _Heard(logging.Handler):
+class _Recorder(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage())
+        self.messages.append(record.getMessage())
 
 
-def said(name: str, folder: Path) -> str:
-    """Write an odd checkpoint into a folder, and return what is said of it."""
+def message_about(name: str, folder: Path) -> str:
+    """Write an odd checkpoint into a folder, and return the message about it."""
     path = folder / name
     KINDS[name][1](build_network(MODEL, 10).state_dict(), path)
-    heard, log = _Heard(), logging.getLogger("heatproof.jobs.fetch")
+    recorder, log = _Recorder(), logging.getLogger("heatproof.jobs.fetch")
     before = log.level
-    log.addHandler(heard)
+    log.addHandler(recorder)
     log.setLevel(logging.INFO)
     try:
         check_checkpoint(Fetch(dataset=DIGITS, model=MODEL, checkpoint=str(path), sha256=None))
-        done = [sentence.partition(": ")[2] for sentence in heard.said]
-        told = f"It is read: {done[0]}." if done else "It is read."
+        done = [sentence.partition(": ")[2] for sentence in recorder.messages]
+        message = f"It is read: {done[0]}." if done else "It is read."
     except HeatproofError as error:
-        told = str(error)
+        message = str(error)
     finally:
-        log.removeHandler(heard)
+        log.removeHandler(recorder)
         log.setLevel(before)
-    return told.replace(f"{folder}/", "").replace("|", "/")
+    return message.replace(f"{folder}/", "").replace("|", "/")
 
 
 def table() -> str:
     """Return the rows of the table in docs/models.md."""
     with tempfile.TemporaryDirectory() as folder:
-        rows = [f"| `{name}` | {what} | {said(name, Path(folder))} |" for name, (what, _) in KINDS.items()]
+        rows = [f"| `{name}` | {what} | {message_about(name, Path(folder))} |" for name, (what, _) in KINDS.items()]
     return "\n".join(["| file | what it is | what is said |", "| --- | --- | --- |", *rows])
 
 

@@ -1,4 +1,4 @@
-"""The networks: what comes out, what CAMs can read, and where their weights are drawn from."""
+"""Architectures: outputs, layers for CAMs, and reproducible weights."""
 
 import pytest
 import torch
@@ -8,10 +8,10 @@ from heatproof.errors import HeatproofError
 from heatproof.models.network import build_network, find_layer
 from heatproof.models.registry import ARCHITECTURES, ModelSpec
 
-# Those of other libraries are tested by themselves.
+# Those of other libraries have separate tests.
 OWN = [name for name, entry in ARCHITECTURES.items() if entry.facts_of is None]
 SMALL = {name: {"dim": 24, "depth": 2} if name == "small_vit" else {"width": 4} for name in OWN}
-# For images of ImageNet's size; the smallest that leaves a grid.
+# Side of the images for networks of ImageNet's size: the smallest that leaves a grid.
 LARGE = ["bagnet33", "resnet50_fixup", "resnet50_nobias", "vgg16_nobias"]
 CONVOLUTIONS = {
     **{f"cifar_resnet{depth}": depth for depth in (20, 32, 44, 56)},
@@ -33,7 +33,7 @@ def images(request):
 
 
 def awake(network, side=32):
-    """Return a network whose weights that start at zero, as Fixup's do, no longer are, and whose norms saw a batch."""
+    """Return a network without zero weights (Fixup starts with some), whose norms have seen a batch."""
     generator = torch.Generator().manual_seed(1)
     for parameter in network.parameters():
         if not parameter.any():
@@ -92,7 +92,7 @@ def test_depth_counts_convolutions_and_the_linear_layer(name, depth):
 
 @pytest.mark.parametrize("name", WITHOUT_BIAS)
 def test_nothing_is_added_where_there_is_no_bias(name, images):
-    """The logits are homogeneous in the image."""
+    """Without biases, the logits are homogeneous in the image."""
     network = awake(build_network(spec_of(name), 10), images.shape[-1]).double()
     assert not any("bias" in key for key in network.state_dict())
     assert torch.allclose(network(images.double() * 3), network(images.double()) * 3, rtol=1e-9)
@@ -135,7 +135,7 @@ def test_bagnet33_has_a_map_that_sums_to_its_logit():
 
 @pytest.mark.parametrize("name", [name for name in SMALL if name not in ("small_vit", "cifar_bcos_resnet20")])
 def test_no_activation_is_used_twice(name, images):
-    """Hooks of DeepLift and guided methods need a module for each use."""
+    """Hooks of DeepLift and guided methods need a separate module for each use."""
     network = build_network(spec_of(name), 10).eval()
     uses = []
     for module in network.modules():
@@ -146,7 +146,7 @@ def test_no_activation_is_used_twice(name, images):
 
 
 def untapped(tapped, **options):
-    """Return timm's own network with the weights of a tapped one."""
+    """Return timm's network with the weights of a tapped one."""
     plain = VisionTransformer(**options)
     plain.load_state_dict({key.replace(".norm1.0.", ".norm1."): value for key, value in tapped.state_dict().items()})
     return plain.eval()
@@ -158,7 +158,7 @@ def test_the_tap_changes_no_value(depth, patch, images):
     options = {"img_size": 32, "patch_size": patch, "num_classes": 10, "embed_dim": 24, "depth": depth, "num_heads": 3}
     plain = untapped(tapped, **options, mlp_ratio=2.0)
     with torch.inference_mode():
-        # Bit by bit on most processors; on some the products of small matrices are rounded otherwise.
+        # Identical on most processors; on some, products of small matrices round differently.
         torch.testing.assert_close(tapped(images), plain(images), rtol=1e-6, atol=1e-6)
 
 
@@ -173,12 +173,12 @@ def test_the_tap_shows_the_patch_tokens_and_not_the_class_token(images):
     assert tokens[0].shape == (3, 1 + 64, 24)
     assert grids[0].shape == (3, 24, 8, 8)
     assert torch.equal(grids[0].flatten(2).transpose(1, 2), tokens[0][:, 1:])
-    # Row by row, as patches are numbered.
+    # In row order, like the numbers of patches.
     assert torch.equal(grids[0][1, :, 2, 5], tokens[0][1, 1 + 2 * 8 + 5])
 
 
 def test_the_tap_has_rows_and_columns_in_place(images):
-    """With one block, a token has seen its own patch alone."""
+    """With one block, a token depends only on its own patch."""
     network = build_network(spec_of("small_vit", depth=1), 10).eval()
     grids = []
     find_layer(network, "last_tokens.grid", "model").register_forward_hook(lambda m, i, output: grids.append(output))

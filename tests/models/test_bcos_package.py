@@ -34,7 +34,7 @@ def test_contributions_sum_to_the_logit(name):
     expected = logits.gather(1, targets[:, None])[:, 0]
     assert expected.abs().min() > 1e-3
     assert torch.allclose(maps.sum((1, 2)), expected, rtol=1e-3, atol=0)
-    # Detached as the package detaches; a plain gradient sums to the logit as well, and is another map.
+    # Detached like in the package; a plain gradient sums to the logit as well, but is another map.
     for place in range(2):
         encoded = network.encode(images[place : place + 1]).requires_grad_()
         own = network.explain(encoded, idx=int(targets[place]))["contribution_map"][0]

@@ -1,4 +1,4 @@
-"""The checkpoints of the reproduction's networks on CIFAR-100, as files made here in their format."""
+"""Checkpoints of the reproduction's networks on CIFAR-100, as generated files of the same format."""
 
 import hashlib
 from pathlib import Path
@@ -21,7 +21,7 @@ NAMES = ("paper", "paper_reproduction", "paper_cifar100")
 CONFIG = read_config(*(REPOSITORY / f"config/{name}.yaml" for name in NAMES))
 MODELS = {name: settings for entry in CONFIG["models"] for name, settings in entry.items()}
 BLOCKS = {"resnet20": 3, "resnet32": 5, "resnet44": 7, "resnet56": 9}
-# Channels of the convolutions of Simonyan & Zisserman's columns A, B, D and E, and "M" for a pooling.
+# Channels of the convolutions in columns A, B, D and E of Simonyan & Zisserman, and "M" for a pooling.
 COLUMNS = {
     "vgg11": "64 M 128 M 256 256 M 512 512 M 512 512 M",
     "vgg13": "64 64 M 128 128 M 256 256 M 512 512 M 512 512 M",
@@ -31,7 +31,7 @@ COLUMNS = {
 
 
 class Theirs:
-    """A state dict with the names and shapes of github.com/chenyaofo/pytorch-cifar-models, and its network."""
+    """A network of github.com/chenyaofo/pytorch-cifar-models, and a state dict with its names and shapes."""
 
     def __init__(self, name, seed=5):
         self.name, self.state, self.random = name, {}, torch.Generator().manual_seed(seed)
@@ -58,30 +58,30 @@ class Theirs:
     def resnet(self, blocks):
         self.conv("conv1", 3, 16, 3)
         self.norm("bn1", 16)
-        given = 16
-        for stage, made in enumerate((16, 32, 64), 1):
+        channels = 16
+        for stage, layers in enumerate((16, 32, 64), 1):
             for block in range(blocks):
                 here = f"layer{stage}.{block}"
-                self.conv(f"{here}.conv1", given, made, 3)
-                self.norm(f"{here}.bn1", made)
-                self.conv(f"{here}.conv2", made, made, 3)
-                self.norm(f"{here}.bn2", made)
-                if given != made:
-                    self.conv(f"{here}.downsample.0", given, made, 1)
-                    self.norm(f"{here}.downsample.1", made)
-                given = made
+                self.conv(f"{here}.conv1", channels, layers, 3)
+                self.norm(f"{here}.bn1", layers)
+                self.conv(f"{here}.conv2", layers, layers, 3)
+                self.norm(f"{here}.bn2", layers)
+                if channels != layers:
+                    self.conv(f"{here}.downsample.0", channels, layers, 1)
+                    self.norm(f"{here}.downsample.1", layers)
+                channels = layers
         self.linear("fc", 64, 100)
 
     def vgg(self, column):
-        given, place = 3, 0
+        channels, place = 3, 0
         for layer in column:
             if layer != "M":
-                self.conv(f"features.{place}", given, int(layer), 3, bias=True)
+                self.conv(f"features.{place}", channels, int(layer), 3, bias=True)
                 self.norm(f"features.{place + 1}", int(layer))
-                given = int(layer)
+                channels = int(layer)
             place += 1 if layer == "M" else 3
-        for place, made in ((0, 512), (3, 512), (6, 100)):
-            self.linear(f"classifier.{place}", 512, made)
+        for place, layers in ((0, 512), (3, 512), (6, 100)):
+            self.linear(f"classifier.{place}", 512, layers)
 
     def convolve(self, name, x, stride=1):
         weight = self.state[f"{name}.weight"]
@@ -118,7 +118,7 @@ class Theirs:
 
 
 def planned(path, name, **changes):
-    """The plan of the paper's config with one model, a local file as its checkpoint, and noise for the images."""
+    """Return the plan of the paper's config with one model, a local checkpoint, and noise instead of the images."""
     settings = {**MODELS[name], "checkpoint": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
     data = {"cifar100": synthetic.noise_dataset_for("cifar100", {}, (32, 32))}
     counts = {"images": 4, "accuracy_images": 4}
@@ -156,11 +156,11 @@ def test_the_config_names_the_published_file(name):
     assert len(settings["sha256"]) == 8
     assert settings["mean"] == [0.507, 0.4865, 0.4409]
     assert settings["std"] == [0.2673, 0.2564, 0.2761]
-    # What is left of the paper's own training is the finetuning.
+    # The paper's network is downloaded, so that only the finetuning is a training.
     assert CONFIG["finetuning"]["lr"] == 0.005
 
 
-def test_a_vgg_with_one_linear_layer_is_told_what_its_file_needs(tmp_path, monkeypatch):
+def test_a_vgg_with_one_linear_layer_names_the_option_for_its_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "theirs.pt"
     torch.save(Theirs("vgg11").state, path)
@@ -173,7 +173,7 @@ def test_a_vgg_with_one_linear_layer_is_told_what_its_file_needs(tmp_path, monke
     [("cifar_vgg11_bn", -0.19080905616283417, -0.09490376710891724), ("cifar_vgg19_bn", -0.190809056, -0.132928818)],
 )
 def test_networks_of_one_linear_layer_are_what_they_were(architecture, first, last):
-    """Their names, and the weights that a seed draws, are those of results that are stored."""
+    """Their names, and the weights drawn from a seed, are those of stored results."""
     state = build_network(ModelSpec(architecture, "heatproof.models.vgg", {"width": 4}), 10, seed=3).state_dict()
     assert [name for name in state if name.startswith("classifier")] == ["classifier.weight", "classifier.bias"]
     assert not [name for name in state if name.endswith(".bias") and state[name.replace("bias", "weight")].ndim == 4]

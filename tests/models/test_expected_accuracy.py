@@ -20,12 +20,12 @@ from heatproof.workflow.check import check_config
 COUNT, SIDE = 64, 32
 FACTS = InputFacts(*IMAGENET)
 COLOURS = np.array([[0.8, 0.2, 0.5], [0.2, 0.8, 0.5], [0.5, 0.5, 0.9], [0.45, 0.45, 0.1]], dtype=np.float32)
-# So close to each other that another normalisation takes one for the next.
+# Colours that are so close that with another normalisation, one is mistaken for the next.
 GREYS = np.repeat(np.linspace(0, 1, 16, dtype=np.float32)[:, None], 3, axis=1)
 
 
 class Plain:
-    """Images of one colour each, a colour a class."""
+    """Images of one colour each, with one colour per class."""
 
     def __init__(self, colours, splits=("train", "validation", "evaluation")):
         self.colours, self.num_classes = colours, len(colours)
@@ -38,7 +38,7 @@ class Plain:
 
 
 class Nearest(torch.nn.Module):
-    """Classifies by the nearest colour, as seen with the normalisation that it was trained with."""
+    """Classifies by the nearest colour, for images with the normalisation of its training."""
 
     def __init__(self, colours, mean=IMAGENET[0], std=IMAGENET[1], order=None, channels=(0, 1, 2)):
         super().__init__()
@@ -54,7 +54,7 @@ def measured(network, expected=None, colours=COLOURS, **more):
     return require_accuracy(network, Plain(colours, **more), FACTS, expected, "w.pth")
 
 
-def test_what_is_as_good_as_expected_passes():
+def test_the_expected_accuracy_passes():
     found = measured(Nearest(COLOURS), 0.97)
     assert found == (1.0, COUNT, "validation", False)
     assert measured(Nearest(COLOURS), 0.97, splits=["evaluation"]).value == 1.0
@@ -74,10 +74,10 @@ def test_the_order_of_channels_and_of_classes_is_found():
         measured(Nearest(COLOURS, order=(1, 2, 3, 0)), 0.95)
 
 
-def test_what_nothing_mends_is_said_so():
+def test_an_unexplained_accuracy_is_reported():
     network = Nearest(COLOURS)
     network.colours.data[:] = network.colours.data[:1].clone()
-    with pytest.raises(HeatproofError, match="none of them mends it: check the checkpoint"):
+    with pytest.raises(HeatproofError, match="none of them explains it: check the checkpoint"):
         measured(network, 0.95)
     assert measured(network).at_chance
 
@@ -103,19 +103,19 @@ def test_only_a_checkpoint_can_be_expected_to_be_good(tmp_path):
 
 
 def test_the_remedy_names_the_key():
-    """USERS 20: a sentence that names no key mends nothing."""
+    """A message without a config key has no remedy."""
     with pytest.raises(HeatproofError) as raised:
         measured(Nearest(GREYS, *NORMALISATIONS["mean and std of 0.5"]), 0.99, GREYS)
     assert "mean: [0.5, 0.5, 0.5] and std: [0.5, 0.5, 0.5] in the model's settings" in str(raised.value)
     with pytest.raises(HeatproofError) as raised:
         measured(Nearest(COLOURS, order=(1, 2, 3, 0)), 0.95)
     assert "outputs: {0: 3, 1: 0, 2: 1, 3: 2} and num_outputs: 4 in the dataset's settings" in str(raised.value)
-    with pytest.raises(HeatproofError, match=r"images.flip\(1\), for which no key is"):
+    with pytest.raises(HeatproofError, match=r"images.flip\(1\), because no key does"):
         measured(Nearest(COLOURS, channels=(2, 1, 0)), 0.95)
 
 
 @pytest.mark.parametrize(
-    ("network", "colours", "said"),
+    ("network", "colours", "part"),
     [
         (Nearest(COLOURS), COLOURS, None),
         (Nearest(GREYS, *NORMALISATIONS["mean and std of 0.5"]), GREYS, "with mean and std of 0.5: set that in"),
@@ -129,13 +129,13 @@ def test_the_remedy_names_the_key():
         (Nearest(COLOURS[[0, 0, 0, 0]]), COLOURS, "no more than guessing would"),
     ],
 )
-def test_a_mistake_is_named_where_nothing_is_expected(network, colours, said):
-    spec = describe_accuracy(network, Plain(colours), FACTS, "w.pth")
-    assert (said in spec) if said else not spec
+def test_a_mistake_is_named_where_nothing_is_expected(network, colours, part):
+    sentence = describe_accuracy(network, Plain(colours), FACTS, "w.pth")
+    assert (part in sentence) if part else not sentence
 
 
-def test_check_says_it_of_a_checkpoint(tmp_path, monkeypatch):
-    """Wrong normalisation was sound: USERS 20."""
+def test_check_reports_a_mistake(tmp_path, monkeypatch):
+    """`heatproof check` once accepted a wrong normalisation."""
     monkeypatch.chdir(tmp_path)
     generator = np.random.default_rng(0)
     for row, name in enumerate("abcd"):
@@ -168,9 +168,11 @@ def test_check_says_it_of_a_checkpoint(tmp_path, monkeypatch):
         "report": {"all_metrics": False},
     }
     Path("c.yaml").write_text(yaml.safe_dump(config))
-    said = check_config("c.yaml")
-    assert "photos: warning: the checkpoint net.pth classifies" in said
-    assert "100% with no normalisation (mean 0, std 1): set that in the config: mean: [0.0, 0.0, 0.0] and std:" in said
+    message = check_config("c.yaml")
+    assert "photos: warning: the checkpoint net.pth classifies" in message
+    assert (
+        "100% with no normalisation (mean 0, std 1): set that in the config: mean: [0.0, 0.0, 0.0] and std:" in message
+    )
     config["models"][0]["net"] |= {"mean": [0.0] * 3, "std": [1.0] * 3}
     Path("c.yaml").write_text(yaml.safe_dump(config))
     assert "warning" not in check_config("c.yaml")

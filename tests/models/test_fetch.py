@@ -1,4 +1,4 @@
-"""A checkpoint of one's own: what is taken, what is refused, and what is left when it is refused."""
+"""Checkpoints from a user: which are accepted, which are refused, and which files a refusal leaves."""
 
 import builtins
 import hashlib
@@ -135,7 +135,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("write", "message"), REFUSED)
-def test_what_is_refused_leaves_nothing(run, tmp_path, state, write, message):
+def test_refused_checkpoints_leave_no_file(run, tmp_path, state, write, message):
     path = tmp_path / "weights"
     write(state, path)
     with pytest.raises(HeatproofError, match=message) as caught:
@@ -168,13 +168,13 @@ def test_another_digest_is_refused_before_it_is_read(run, tmp_path, state):
         ("nothing://example.org/x", "cannot be fetched"),
     ],
 )
-def test_what_cannot_be_had(run, checkpoint, message):
+def test_missing_checkpoints_are_errors(run, checkpoint, message):
     with pytest.raises(HeatproofError, match=message):
         run(checkpoint, "0" * 64)
 
 
-def test_a_check_looks_at_a_few_images_and_the_job_at_more(run, tmp_path, state):
-    """Only where an accuracy is expected are they as many for both; the digits have 359 for validation."""
+def test_a_check_reads_fewer_images_than_the_job(run, tmp_path, state):
+    """With an expected accuracy, both use the same number; the digits have 359 images for validation."""
     path = tmp_path / "weights"
     as_safetensors(state, path)
     job = run(path)
@@ -182,6 +182,6 @@ def test_a_check_looks_at_a_few_images_and_the_job_at_more(run, tmp_path, state)
     assert images == "256"
     looked = []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("heatproof.jobs.fetch.require_accuracy", lambda *given: looked.append(given[-1]))
+        patched.setattr("heatproof.jobs.fetch.require_accuracy", lambda *arguments: looked.append(arguments[-1]))
         check_checkpoint(job)
     assert looked == [64]

@@ -15,7 +15,7 @@ from heatproof.models.network import build_network
 from heatproof.models.registry import ARCHITECTURES, ModelSpec
 from heatproof.training.loop import Examples, fit, optimizer_of, validate
 
-# Branches, and the convolutions of each.
+# Number of branches, and number of convolutions in each.
 NETWORKS = {
     "cifar_resnet20_fixup": (9, 2),
     "cifar_resnet20_nobias": (9, 2),
@@ -142,7 +142,7 @@ def test_others_have_one_group_in_the_order_of_their_parameters(name, kind):
 @pytest.mark.parametrize(
     "multiple", [0.1, *(lambda name, one=one: one for one in (None, "x", -1.0, float("nan"), float("inf")))]
 )
-def test_what_is_no_multiple_of_a_rate_is_refused(multiple):
+def test_invalid_multiples_of_the_rate_are_refused(multiple):
     network = built("cifar_resnet20_nobias")
     network.lr_multiple = multiple
     with pytest.raises(HeatproofError, match=r"lr_multiple gives .* for the parameter 'conv1\.weight': make"):
@@ -161,7 +161,7 @@ def test_the_rates_fall_together_and_the_history_has_the_networks_own(decay):
 
 
 def plain(state, x, counts, *, large):
-    """Return the logits of the published networks, written out from their parameters."""
+    """Return the logits of the published networks, computed directly from their parameters."""
 
     def moved(x, key):
         return x + state[key] if key in state else x
@@ -207,7 +207,7 @@ def test_the_logits_are_those_of_the_published_layers(name, options):
 
 
 def published(bias):
-    """Return names and shapes of ResNet-50's published file (visinf/fast-axiomatic-attribution), of width 8."""
+    """Return names and shapes of ResNet-50's published file (visinf/fast-axiomatic-attribution), at width 8."""
     shapes = {"conv1.weight": (8, 3, 7, 7)}
     inside = 8
     for stage, count in enumerate((3, 4, 6, 3)):
@@ -234,8 +234,8 @@ def test_published_weights_fit(name):
     shapes = published(bias=name.endswith("fixup"))
     theirs = {f"module.{key}": 0.1 * torch.randn(shape, generator=generator) for key, shape in shapes.items()}
     network = built(name, classes=5).eval()
-    named, told = match_names(theirs, network.state_dict(), lambda: ())
-    assert "the prefix 'module.'" in told
+    named, change = match_names(theirs, network.state_dict(), lambda: ())
+    assert "the prefix 'module.'" in change
     assert not describe_misfits(named, network.state_dict())
     network.load_state_dict(named)
     expected = plain(
@@ -260,7 +260,7 @@ def test_zeros_in_the_place_of_projections_have_no_weights():
 
 
 def striped(count, seed):
-    """Noisy stripes, in rows or in columns: no mean colour tells them apart."""
+    """Return noisy stripes, in rows or in columns, whose mean colours are equal."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(count) % 2
     stripe = (torch.arange(16) // 2 % 2 * 2.0 - 1).expand(16, 16)

@@ -18,7 +18,7 @@ transformers = pytest.importorskip("transformers")
 
 @pytest.fixture
 def folder(tmp_path):
-    """A tiny network with random weights, as `save_pretrained` leaves it."""
+    """Write a tiny network with random weights, as `save_pretrained` does."""
     torch.manual_seed(0)
     config = transformers.ViTConfig(
         hidden_size=16, num_hidden_layers=11, num_attention_heads=2, intermediate_size=16, image_size=32, patch_size=8,
@@ -36,7 +36,7 @@ def plan_of(architecture, **settings):
 
 
 def weights_of(plan, stage="fetch"):
-    """Return what the job is told that makes the weights."""
+    """Return the spec of the job that makes the weights."""
     return Graph(plan).spec(stage, dataset="digits", model="mine")
 
 
@@ -65,17 +65,17 @@ def test_weights_of_another_folder_are_refused(folder, tmp_path):
         fetch(replace(job, files={**job.files, "weights": str(tmp_path / "out.safetensors")}))
 
 
-def test_what_is_no_such_folder(tmp_path):
+def test_folders_without_the_needed_files_are_refused(tmp_path):
     with pytest.raises(HeatproofError, match=r"has no config\.json that can be read .* nothing is downloaded"):
         plan_of(f"transformers:{tmp_path}")
     (tmp_path / "config.json").write_text("{}")
-    for given in ({}, {"mean": [0.1, 0.2, 0.3]}, {"std": [0.1, 0.2, 0.3]}):
+    for settings in ({}, {"mean": [0.1, 0.2, 0.3]}, {"std": [0.1, 0.2, 0.3]}):
         with pytest.raises(HeatproofError, match=r"has no preprocessor_config\.json.* or give mean and std"):
-            plan_of(f"transformers:{tmp_path}", **given)
+            plan_of(f"transformers:{tmp_path}", **settings)
     stated = plan_of(f"transformers:{tmp_path}", mean=[0.1, 0.2, 0.3], std=[0.4, 0.5, 0.6]).models["mine"].facts
     assert (stated.mean, stated.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
     (tmp_path / "preprocessor_config.json").write_text("{}")
-    with pytest.raises(HeatproofError, match="says no image_mean and image_std"):
+    with pytest.raises(HeatproofError, match="has no image_mean and image_std"):
         plan_of(f"transformers:{tmp_path}")
 
 

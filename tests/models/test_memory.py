@@ -1,4 +1,4 @@
-"""Batches that are halved when memory runs out, and what is remembered of it."""
+"""Batch sizes that are halved when memory runs out, and remembered."""
 
 import traceback
 import weakref
@@ -14,7 +14,7 @@ from heatproof.perturbation.batching import PaddedBatches
 
 
 class Greedy(torch.nn.Module):
-    """Runs out of memory with more than so many images."""
+    """Runs out of memory with more than a number of images."""
 
     def __init__(self, fits):
         super().__init__()
@@ -31,53 +31,53 @@ def test_a_network_answers_in_halves(caplog):
     caplog.set_level("INFO", logger="heatproof")
     images = torch.arange(7 * 3.0).reshape(7, 3, 1, 1)
     greedy = Greedy(2)
-    whole = PaddedBatches(greedy, 8)
-    torch.testing.assert_close(whole(images), images.flatten(1).cumsum(1), rtol=0, atol=0)
+    padded = PaddedBatches(greedy, 8)
+    torch.testing.assert_close(padded(images), images.flatten(1).cumsum(1), rtol=0, atol=0)
     assert greedy.seen == [8, 4, 2, 2, 2, 2]
     assert len([r for r in caplog.records if "continuing with" in r.message]) == 2
     greedy.seen.clear()
-    whole(images)
-    assert greedy.seen == [2, 2, 2, 2], "what fitted is kept"
-    assert whole.images == 16, "passes that came to nothing are none"
+    padded(images)
+    assert greedy.seen == [2, 2, 2, 2], "the size that fitted is remembered"
+    assert padded.images == 16, "passes that came to nothing are none"
 
 
-def test_one_image_that_does_not_fit_is_said():
+def test_one_image_that_does_not_fit_is_an_error():
     with pytest.raises(HeatproofError, match="a batch size of 1"):
         PaddedBatches(Greedy(0), 4)(torch.zeros(4, 3, 1, 1))
 
 
 def test_a_later_job_begins_with_what_fitted(tmp_path):
-    kept = batch_size_file(tmp_path / "maps" / "rise")
-    kept.parent.mkdir()
+    file = batch_size_file(tmp_path / "maps" / "rise")
+    file.parent.mkdir()
     first, second = Greedy(3), Greedy(3)
     images = torch.zeros(8, 3, 1, 1)
-    PaddedBatches(first, 8, AdaptiveBatchSize("net", kept, "cuda"))(images)
-    PaddedBatches(second, 8, AdaptiveBatchSize("net", kept, "cuda"))(images)
+    PaddedBatches(first, 8, AdaptiveBatchSize("net", file, "cuda"))(images)
+    PaddedBatches(second, 8, AdaptiveBatchSize("net", file, "cuda"))(images)
     assert first.seen[:3] == [8, 4, 2]
     assert second.seen == [2, 2, 2, 2]
     third = Greedy(8)
-    PaddedBatches(third, 8, AdaptiveBatchSize("net", kept, "cpu"))(images)
+    PaddedBatches(third, 8, AdaptiveBatchSize("net", file, "cpu"))(images)
     assert third.seen == [8], "another device, another memory"
 
 
-def test_a_cpu_whose_memory_others_have_taken_is_asked_again(tmp_path):
-    kept = batch_size_file(tmp_path / "rise")
-    PaddedBatches(Greedy(1), 4, AdaptiveBatchSize("net", kept, "cpu"))(torch.zeros(4, 3, 1, 1))
-    assert not kept.exists()
+def test_a_cpu_starts_with_the_full_batch_size_again(tmp_path):
+    file = batch_size_file(tmp_path / "rise")
+    PaddedBatches(Greedy(1), 4, AdaptiveBatchSize("net", file, "cpu"))(torch.zeros(4, 3, 1, 1))
+    assert not file.exists()
 
 
 @pytest.mark.parametrize("wrong", [{"cuda": "many"}, {"cuda": 0}, {"cuda": -4}, {}, {"cuda": None}])
 def test_nonsense_in_the_file_is_not_believed(tmp_path, wrong):
-    kept = tmp_path / ".net.batch.json"
-    write_json(kept, wrong)
-    assert AdaptiveBatchSize("net", kept, "cuda").batch_size is None
+    file = tmp_path / ".net.batch.json"
+    write_json(file, wrong)
+    assert AdaptiveBatchSize("net", file, "cuda").batch_size is None
 
 
 def test_a_smaller_batch_size_of_the_config_counts(tmp_path):
-    kept = tmp_path / ".net.batch.json"
-    write_json(kept, {"cuda": 4})
-    assert [attempt.size for attempt in AdaptiveBatchSize("net", kept, "cuda").attempts(2)] == [2]
-    assert read_json(kept) == {"cuda": 4}
+    file = tmp_path / ".net.batch.json"
+    write_json(file, {"cuda": 4})
+    assert [attempt.size for attempt in AdaptiveBatchSize("net", file, "cuda").attempts(2)] == [2]
+    assert read_json(file) == {"cuda": 4}
 
 
 def test_a_folder_that_cannot_be_written_is_no_reason_to_stop(tmp_path):
@@ -97,7 +97,7 @@ def test_a_try_is_a_context_that_hides_memory_that_ran_out():
     sizes, failed = [], []
 
     def run(size):
-        # Nothing holds on to the tensors of the pass that failed while the next one runs.
+        # Nothing keeps the tensors of the failed pass alive while the next one runs.
         assert all(tensor() is None for tensor in failed)
         sizes.append(size)
         tensor = torch.zeros(size)
@@ -109,9 +109,9 @@ def test_a_try_is_a_context_that_hides_memory_that_ran_out():
     adaptive_size = AdaptiveBatchSize("net")
     for attempt in adaptive_size.attempts(8):
         with attempt as size:
-            made = run(size)
-    assert (made, sizes) == (2, [8, 4, 2])
-    assert [attempt.size for attempt in adaptive_size.attempts(8)] == [2], "what fitted is kept"
+            output = run(size)
+    assert (output, sizes) == (2, [8, 4, 2])
+    assert [attempt.size for attempt in adaptive_size.attempts(8)] == [2], "the size that fitted is remembered"
 
 
 def test_another_error_is_not_traced_through_the_tries():

@@ -1,4 +1,4 @@
-"""What is said of odd checkpoints is what docs/models.md says."""
+"""The messages about odd checkpoints are those in docs/models.md."""
 
 from pathlib import Path
 
@@ -10,8 +10,8 @@ READ = {"parallel.pth", "lightning.ckpt", "compiled.pt", "averaged.pth", "others
 
 
 @pytest.mark.parametrize("name", odd_checkpoints.KINDS)
-def test_what_is_said(name, tmp_path):
-    told = odd_checkpoints.said(name, tmp_path)
-    assert told.startswith("It is read") == (name in READ)
-    assert f"| {odd_checkpoints.KINDS[name][0]} | {told} |" in PAGE, "python tests/models/odd_checkpoints.py"
-    assert "\n" not in told
+def test_messages_are_those_in_the_documentation(name, tmp_path):
+    message = odd_checkpoints.message_about(name, tmp_path)
+    assert message.startswith("It is read") == (name in READ)
+    assert f"| {odd_checkpoints.KINDS[name][0]} | {message} |" in PAGE, "python tests/models/odd_checkpoints.py"
+    assert "\n" not in message

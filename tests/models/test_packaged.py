@@ -1,4 +1,4 @@
-"""Weights that come in packages."""
+"""Weights in installed packages."""
 
 import importlib.util
 
@@ -28,7 +28,7 @@ def plan_of(**change):
 
 
 def test_a_pretrained_network_out_of_a_package(tmp_path, monkeypatch):
-    """Photographs that come with scikit-image, the square in their middle, are an Egyptian cat and an espresso."""
+    """The central squares of two photographs of scikit-image are an Egyptian cat and an espresso."""
     pytest.importorskip(PACKAGED["efficientnet_lite0"].module)
     from skimage import data
     from skimage.transform import resize
@@ -59,13 +59,13 @@ def test_a_pretrained_network_out_of_a_package(tmp_path, monkeypatch):
         ({"architecture": "cifar_resnet20", "options": {}}, "for another network: set architecture: timm_model"),
     ],
 )
-def test_what_the_plan_refuses(change, message):
+def test_models_that_the_plan_refuses(change, message):
     with pytest.raises(HeatproofError, match=message):
         plan_of(**change)
 
 
 def test_a_package_that_is_not_there(tmp_path, monkeypatch):
-    """Nothing but a job and `heatproof check` looks for it: the plan holds on any machine."""
+    """Only jobs and `heatproof check` look for the package, so that the plan is the same on any machine."""
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if "lite0" in name else find(name, *more))
     assert plan_of().checkpoint_file("lite") == [], "it is no file of the user's"

@@ -1,4 +1,4 @@
-"""Numbers with fewer bits: the same layers and names, a little other answers."""
+"""Lower precisions: the same layers and names, slightly different outputs."""
 
 import copy
 
@@ -23,7 +23,7 @@ def images():
     return torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 
 
-def test_bfloat16_differs_a_little_and_says_float32(images):
+def test_bfloat16_differs_a_little_and_returns_float32(images):
     exact = network()(images)
     lower = set_precision(network(), "bfloat16", CPU)(images)
     assert lower.dtype == torch.float32
@@ -36,14 +36,14 @@ def test_layers_keep_their_names_and_gradients_come_back_as_float32(images):
     assert [name for name, _ in changed.named_modules()] == [name for name, _ in plain.named_modules()]
     assert changed.state_dict().keys() == plain.state_dict().keys()
     assert isinstance(changed, type(plain))
-    given = images.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(changed(given)[:, 0].sum(), given)
+    inputs = images.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(changed(inputs)[:, 0].sum(), inputs)
     assert gradient.dtype == torch.float32
     assert gradient.abs().sum() > 0
 
 
 def test_a_copy_runs_its_own_layers(images):
-    """Else an explainer that changes a copy of the network would explain the original."""
+    """Otherwise, an explainer that changes a copy of the network would explain the original."""
     changed = set_precision(network(), "bfloat16", CPU)
     other = copy.deepcopy(changed)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""What a run with fewer bits, or with compiled networks, changes: the bits, and nothing else."""
+"""Lower precision or compiled networks change only the last bits of a run."""
 
 import numpy as np
 import pytest
@@ -20,24 +20,24 @@ def exact(tmp_path_factory):
 
 
 def lower(exact, tmp_path):
-    """Return a project of the same weights with bfloat16."""
+    """Return a project with the same weights and bfloat16."""
     import shutil
 
     shutil.copytree(exact.folder, tmp_path, dirs_exist_ok=True)
     return Project(tmp_path, **CONFIG, precision="bfloat16")
 
 
-def test_fewer_bits_make_other_maps_and_drops_and_say_so(exact, tmp_path):
-    made = lower(exact, tmp_path).attribute().drop()
-    for one, two in ((exact.drops_of(), made.drops_of()), (exact.maps("saliency"), made.maps("saliency"))):
+def test_lower_precision_changes_maps_and_drops_and_is_recorded(exact, tmp_path):
+    toy = lower(exact, tmp_path).attribute().drop()
+    for one, two in ((exact.drops_of(), toy.drops_of()), (exact.maps("saliency"), toy.maps("saliency"))):
         assert not np.array_equal(one, two)
         assert np.corrcoef(one.ravel(), two.ravel())[0, 1] > 0.99
-    np.testing.assert_array_equal(exact.maps("random"), made.maps("random"))
-    manifest = read_json(made.folder / "results/drops/toy/net/finetuned/g4_mean.0.json")
+    np.testing.assert_array_equal(exact.maps("random"), toy.maps("random"))
+    manifest = read_json(toy.folder / "results/drops/toy/net/finetuned/g4_mean.0.json")
     assert manifest["made_by"]["precision"] == "bfloat16"
 
 
-def test_only_what_runs_a_network_on_evaluation_images_is_made_anew():
+def test_only_jobs_that_run_a_network_on_evaluation_images_are_repeated():
     plain, few = (make_plan({**BASE, **CONFIG, **more}) for more in ({}, {"precision": "tf32"}))
     one, two, where = Graph(plain), Graph(few), dict(zip(NETWORK, WHERE, strict=True))
     assert one.spec("finetune", **where).key == two.spec("finetune", **where).key
@@ -58,12 +58,12 @@ def test_how_jobs_run_is_in_no_spec():
     assert other.runtime().deterministic
 
 
-def test_compiled_networks_say_the_same(exact, tmp_path, monkeypatch):
-    """The compiler is replaced by one that only counts: that it is asked is ours, what it does is PyTorch's."""
-    asked = []
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, *a, **k: asked.append(type(self).__name__))
-    made = Project(tmp_path, **CONFIG)
-    made.runtime = lambda batch_size=64: Runtime(batch_size, 1, "cpu", compile=True)
-    made.train().attribute().drop().respond()
-    assert len(asked) == 2, "patch drops and the response, and not the maps"
-    assert made.bytes("drops", "curves") == exact.bytes("drops", "curves")
+def test_compiled_networks_return_the_same(exact, tmp_path, monkeypatch):
+    """A counter replaces the compiler: heatproof must call it, and PyTorch is responsible for its results."""
+    compiled = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, *a, **k: compiled.append(type(self).__name__))
+    toy = Project(tmp_path, **CONFIG)
+    toy.runtime = lambda batch_size=64: Runtime(batch_size, 1, "cpu", compile=True)
+    toy.train().attribute().drop().respond()
+    assert len(compiled) == 2, "patch drops and the response, and not the maps"
+    assert toy.bytes("drops", "curves") == exact.bytes("drops", "curves")

@@ -1,4 +1,4 @@
-"""How published weights read pictures, and that `heatproof check` says where a dataset reads them otherwise."""
+"""Preprocessing of published weights, and `heatproof check` on datasets that differ from it."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from heatproof.workflow.trial import inspect_image_files
         ("torchvision_model", "inception_v3", {"size": 299, "resize": 342, "interpolation": "bilinear"}),
     ],
 )
-def test_libraries_say_it_of_their_weights(architecture, name, expected):
+def test_libraries_declare_the_preprocessing(architecture, name, expected):
     assert preprocessing(architecture, {"name": name}) == expected
     assert preprocessing_differences(architecture, {"name": name}, expected) == []
     assert preprocessing_differences(architecture, {"name": name}, {**expected, "resize": 300}) == [
@@ -30,23 +30,23 @@ def test_libraries_say_it_of_their_weights(architecture, name, expected):
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("processor", "expected"),
     [
         ({"size": {"height": 224, "width": 224}, "resample": 2}, (224, 224, "bilinear")),
         ({"size": {"shortest_edge": 224}, "crop_pct": 0.875, "resample": 3}, (224, 256, "bicubic")),
         ({"size": 256, "do_center_crop": True, "crop_size": {"height": 224}, "resample": 3}, (224, 256, "bicubic")),
     ],
 )
-def test_image_processors_say_it_in_their_folder(tmp_path, told, expected):
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(told))
+def test_image_processors_declare_the_preprocessing(tmp_path, processor, expected):
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
     assert tuple(preprocessing("transformers_model", {"name": str(tmp_path)}).values()) == expected
 
 
-def test_of_other_networks_nothing_is_known():
+def test_other_networks_declare_nothing():
     assert preprocessing("cifar_resnet20", {}) == {}
 
 
-def test_what_is_read_otherwise_is_said_before_the_run(tmp_path):
+def test_another_preprocessing_is_reported_before_the_run(tmp_path):
     for number in range(40):
         picture = tmp_path / "photos" / ("ant", "bee")[number % 2] / f"{number}.png"
         picture.parent.mkdir(parents=True, exist_ok=True)
@@ -58,8 +58,8 @@ def test_what_is_read_otherwise_is_said_before_the_run(tmp_path):
         "models": [{"lite0": {**model, "checkpoint": "mine.pth"}}],
         "evaluation": {"images": 4, "accuracy_images": 4},
     }
-    said = inspect_image_files(make_plan(merge(default_config(), config)))
-    assert [line for line in said if "published" in line] == [
+    messages = inspect_image_files(make_plan(merge(default_config(), config)))
+    assert [line for line in messages if "published" in line] == [
         "zoomed: the weights of lite0 were published with resize: 256, interpolation: bicubic; set that in the "
         "dataset to read pictures so"
     ]
@@ -79,7 +79,7 @@ ODD = {
 
 @pytest.mark.parametrize("what", ODD)
 @pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json"])
-def test_a_file_of_a_models_folder_that_is_none_is_said(tmp_path, what, file):
+def test_invalid_files_in_the_folder_of_a_model_are_refused(tmp_path, what, file):
     for name in ("config.json", "preprocessor_config.json"):
         (tmp_path / name).write_text('{"image_mean": [0.5], "image_std": [0.5]}')
     (tmp_path / file).unlink()
@@ -90,7 +90,7 @@ def test_a_file_of_a_models_folder_that_is_none_is_said(tmp_path, what, file):
 
 
 @pytest.mark.parametrize(
-    ("file", "told"),
+    ("file", "processor"),
     [
         *(("preprocessor_config.json", {"image_mean": given}) for given in (1, [], ["a"], [True], [1e300], [None], {})),
         *(("preprocessor_config.json", {"image_std": given}) for given in ([0], [0.5, 0.5], [-1], "0.5")),
@@ -100,25 +100,25 @@ def test_a_file_of_a_models_folder_that_is_none_is_said(tmp_path, what, file):
         ),
     ],
 )
-def test_values_of_other_types_are_said(tmp_path, file, told):
+def test_values_of_other_types_are_refused(tmp_path, file, processor):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "preprocessor_config.json").write_text('{"image_mean": [0.5], "image_std": [0.5]}')
-    given = json.loads((tmp_path / file).read_text()) | told
-    (tmp_path / file).write_text(json.dumps(given).replace("1e+300", "1e999"))
-    with pytest.raises(HeatproofError, match="that no images have: save the model"):
+    content = json.loads((tmp_path / file).read_text()) | processor
+    (tmp_path / file).write_text(json.dumps(content).replace("1e+300", "1e999"))
+    with pytest.raises(HeatproofError, match="has an invalid "):
         transformers_facts(name=str(tmp_path))
 
 
 @pytest.mark.parametrize(
-    "told", [{"size": "big"}, {"size": -1}, {"size": {"height": []}}, {"size": True}, {"size": 10**12}, {}]
+    "processor", [{"size": "big"}, {"size": -1}, {"size": {"height": []}}, {"size": True}, {"size": 10**12}, {}]
 )
-def test_sizes_that_no_pictures_have_are_as_if_not_said(tmp_path, told):
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(told))
+def test_invalid_sizes_are_ignored(tmp_path, processor):
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
     assert preprocessing("transformers_model", {"name": str(tmp_path)}) == {}
 
 
 @pytest.mark.parametrize("more", [{"crop_pct": "a"}, {"crop_pct": 1e-300}, {"resample": [3]}, {"crop_pct": -1}])
-def test_options_that_no_pictures_have_are_those_by_default(tmp_path, more):
+def test_invalid_options_fall_back_to_defaults(tmp_path, more):
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({"size": 64, **more}))
     expected = {"size": 64, "resize": 64, "interpolation": "bilinear"}
     assert preprocessing("transformers_model", {"name": str(tmp_path)}) == expected

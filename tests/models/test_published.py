@@ -1,4 +1,4 @@
-"""Networks of torchvision and timm: facts beside their libraries', weights in the formats of published files."""
+"""Networks of torchvision and timm: facts equal those of the libraries, and published files load."""
 
 import re
 from dataclasses import replace
@@ -24,7 +24,7 @@ from heatproof.plan.validate import make_plan
 from heatproof.stages.weights import Fetch
 
 DOCS = Path(__file__).parents[2] / "docs" / "models.md"
-# Of every family the smallest, at a size that takes a moment.
+# The smallest network of every family, at a size that is quick.
 BUILT = [
     ("torchvision_model", "resnet18", 64),
     pytest.param("torchvision_model", "vgg11_bn", 64, marks=pytest.mark.slow),
@@ -49,7 +49,7 @@ def spec_of(kind, name, size=64):
 
 
 def plain(kind, name, size=64):
-    """Return the library's own network."""
+    """Return the library's network without changes."""
     if kind == "timm_model":
         return timm.create_model(name, num_classes=3, **({"img_size": size} if "vit" in name else {})).eval()
     options = {"image_size": size} if "vit" in name else {}
@@ -85,7 +85,7 @@ def test_a_layer_of_a_vgg_is_the_last_activation(layers):
 
 @pytest.mark.parametrize(("kind", "name", "size"), BUILT)
 def test_same_logits_as_the_library_and_a_grid_for_cams(kind, name, size):
-    """The library's weights load by their own names, and hooks see activations that nothing overwrites."""
+    """The library's weights load by their own names, and hooks get activations that nothing overwrites."""
     own = plain(kind, name, size)
     for parameter in own.parameters():
         if not parameter.any():  # as the last layer of torchvision's ViT, which no gradient would pass
@@ -118,12 +118,12 @@ def as_old_pth(state, path):
     ("kind", "name"), [("torchvision_model", "densenet121"), ("timm_model", "vit_tiny_patch16_224")]
 )
 def test_published_formats_are_fetched_by_the_first_digits_of_their_digest(kind, name, write, tmp_path, monkeypatch):
-    # The plan refuses images of another size than the network's, such as these digits.
-    monkeypatch.setattr("heatproof.jobs.fetch.require_accuracy", lambda *given: None)
-    monkeypatch.setattr("heatproof.jobs.fetch.describe_accuracy", lambda *given: "")
+    # The plan would refuse these digits, because their size is not that of the network.
+    monkeypatch.setattr("heatproof.jobs.fetch.require_accuracy", lambda *arguments: None)
+    monkeypatch.setattr("heatproof.jobs.fetch.describe_accuracy", lambda *arguments: "")
     state = dict(build_plain_state(kind, name))
     if name == "densenet121":
-        # As torchvision's file has them: names of an older torchvision, before batches were counted.
+        # Like torchvision's file: names of an older torchvision, before batches were counted.
         old = re.compile(r"(denselayer\d+\.(?:norm|conv))([12]\.)")
         state = {old.sub(r"\1.\2", key): value for key, value in state.items() if "num_batches" not in key}
         assert any("denselayer1.norm.1.weight" in key for key in state)
@@ -140,7 +140,7 @@ def test_published_formats_are_fetched_by_the_first_digits_of_their_digest(kind,
         key=Key("config", "code"),
     )
     fetch(job)
-    assert found in (tmp_path / "out/history.csv").read_text(), "the whole digest is kept"
+    assert found in (tmp_path / "out/history.csv").read_text(), "the complete digest is stored"
     network = build_network(job.model, 10)
     load_weights(network, job.files["weights"])
     head = "classifier.weight" if name == "densenet121" else "head.weight"
@@ -171,7 +171,7 @@ def test_names_that_are_not_there(facts, options, message):
         facts(**options)
 
 
-def test_any_other_name_is_asked_of_the_library():
+def test_any_other_name_is_looked_up_in_the_library():
     facts = timm_facts(name="swin_tiny_patch4_window7_224")
     assert (facts.size, facts.cam_layer) == ((224, 224), None)
     assert "name one in the model's cam_layer" in facts.cam_reason

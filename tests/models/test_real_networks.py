@@ -1,4 +1,4 @@
-"""Published CIFAR-10 ResNets on photographs, where both are at hand."""
+"""Published CIFAR-10 ResNets on photographs, if both are available."""
 
 import os
 import tarfile
@@ -17,7 +17,7 @@ from heatproof.models.registry import IMAGENET, InputFacts, ModelSpec
 from heatproof.stages.weights import Fetch
 
 REAL = Path(os.environ.get("HEATPROOF_REAL", Path(__file__).parents[2].parent / "shared" / "real"))
-# Accuracy before finetuning on JPEG files, which cost some of it.
+# Accuracy before finetuning on JPEG files, whose compression lowers it.
 NETWORKS = {"resnet20-12fca82f.th": 0.81, "resnet56-4bfd9763.th": 0.83}
 EACH = 40
 
@@ -29,7 +29,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory):
-    """The first test pictures of each class, and as many for training and validation, which nothing here reads."""
+    """The first test images of each class, and as many files for training and validation, which no test reads."""
     folder, taken = tmp_path_factory.mktemp("cifar10"), {}
     with tarfile.open(REAL / "cifar10.tar.gz") as packed:
         for member in packed:

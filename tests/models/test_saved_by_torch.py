@@ -1,4 +1,4 @@
-"""What `torch.save` wrote is read as `torch.load` reads it, for both of its formats and each type of numbers."""
+"""Files of `torch.save` are read as `torch.load` reads them, for both formats and each dtype."""
 
 import collections
 import os
@@ -11,7 +11,7 @@ from heatproof.models.weights_file import read_torch
 
 BOTH = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 BOTH += ["complex64", "complex128"]
-# Types that PyTorch did not have before 1.6.
+# Dtypes that PyTorch did not have before 1.6.
 NEW = ["uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2", "complex32"]
 TYPES = [(name, old) for name in BOTH for old in (False, True)] + [(name, False) for name in NEW]
 REAL = Path(os.environ.get("HEATPROOF_REAL", Path(__file__).parents[2].parent / "shared" / "real"))
@@ -51,7 +51,7 @@ def test_each_type_of_numbers(tmp_path, kind, old):
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["zip", "before 1.6"])
-def test_values_beside_tensors(tmp_path, old):
+def test_values_other_than_tensors(tmp_path, old):
     marked = torch.ones(3)
     marked.note = "a tensor with an attribute"
     network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)).to(
@@ -89,7 +89,7 @@ def test_values_beside_tensors(tmp_path, old):
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["zip", "before 1.6"])
-def test_what_is_no_weight_may_stand_beside(tmp_path, old):
+def test_files_may_contain_more_than_weights(tmp_path, old):
     beside = [{1, 2}, b"ab", bytearray(b"ab"), collections.Counter("aab"), torch.Size([1]), torch.device("cpu"), 1j]
     save({"w": torch.ones(2), "beside": beside}, tmp_path / "w", old)
     read = read_torch(tmp_path / "w", "w")

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from heatproof.base.specs import Runtime
 from heatproof.config.files import default_config, merge
 from heatproof.errors import HeatproofError
-from heatproof.jobs import train as stages
+from heatproof.jobs import train as train_jobs
 from heatproof.jobs.fetch import fetch
 from heatproof.models.network import build_network, find_head, load_weights
 from heatproof.models.registry import ModelSpec
@@ -37,12 +37,12 @@ def plan_of(checkpoint, **more):
 
 
 def start_of(plan):
-    """Return what the job is told that fetches the weights with which a training begins."""
+    """Return the spec of the job that fetches the initial weights of a training."""
     return Graph(plan).spec("fetch_start", model="m")
 
 
 def pretrain_of(plan):
-    """Return what the training is told."""
+    """Return the spec of the training."""
     return Graph(plan).spec("pretrain", dataset="digits", model="m")
 
 
@@ -58,10 +58,10 @@ def test_a_training_begins_with_all_but_the_head(folder):
     fetch(start_of(plan))
     start = load_file("results/checkpoints/m.safetensors")
     assert all(torch.equal(start[name], value) for name, value in state.items())
-    stages.pretrain(pretrain_of(plan), RUNTIME)
+    train_jobs.pretrain(pretrain_of(plan), RUNTIME)
     trained = load_file("results/weights/digits/m/pretrained.safetensors")
     assert trained["classifier.weight"].shape == (10, 16)
-    # By so small a learning rate and one step an epoch, what was loaded is still there.
+    # One epoch of one step with a tiny learning rate does not change the loaded weights visibly.
     convolutions = [name for name, value in state.items() if value.ndim == 4]
     assert len(convolutions) == 8
     assert all(torch.allclose(trained[name], state[name], atol=1e-6) for name in convolutions)
@@ -79,9 +79,9 @@ def test_a_start_is_trained_once_and_again_when_its_bytes_are_others(folder, mon
         history = [{"epoch": 0, "lr": 1.0, "train_loss": 1.0, "validation_loss": 1.0, "validation_accuracy": 0.1}]
         return Trained(network.state_dict(), history, {})
 
-    monkeypatch.setattr(stages, "fit", fit)
+    monkeypatch.setattr(train_jobs, "fit", fit)
     for expected in (1, 1):
-        stages.pretrain(job, RUNTIME)
+        train_jobs.pretrain(job, RUNTIME)
         assert len(runs) == expected
     graph = Graph(plan)
     start = graph.job("fetch_start", {"model": "m"})
@@ -90,7 +90,7 @@ def test_a_start_is_trained_once_and_again_when_its_bytes_are_others(folder, mon
     save_file({name: value + 1 for name, value in load_file("mine.safetensors").items()}, "mine.safetensors")
     assert not Results(graph).is_current(start, *start.products), "another file lies under the path"
     fetch(start_of(plan))
-    stages.pretrain(job, RUNTIME)
+    train_jobs.pretrain(job, RUNTIME)
     assert len(runs) == 2
 
 
@@ -130,7 +130,7 @@ def test_a_wrong_shape_elsewhere_stays_an_error(folder):
     assert not list((folder / "results/checkpoints").iterdir())
 
 
-def test_weights_of_other_classes_say_what_to_set(folder):
+def test_weights_of_other_classes_name_the_key_to_set(folder):
     published("mine.safetensors")
     plan = plan_of("mine.safetensors", transfer=False)
     with pytest.raises(HeatproofError, match=r"except for its head.*10 classes of 'digits': set transfer: true"):
@@ -138,7 +138,7 @@ def test_weights_of_other_classes_say_what_to_set(folder):
     assert (plan.fetched_models(), plan.trained(), plan.transferred_models()) == (["m"], [], [])
 
 
-def test_what_is_transferred_needs_something_to_begin_with():
+def test_a_transfer_needs_a_checkpoint():
     with pytest.raises(HeatproofError, match="'m' is to be transferred and has no checkpoint"):
         plan_of(None)
 
@@ -150,7 +150,7 @@ def test_the_plan_of_a_transferred_model():
     graph = Graph(plan)
     start = graph.job("fetch_start", {"model": "m"}).products[0]
     assert job.start == start.data == start_of(plan).files["weights"]
-    # The manifest too: where nothing can be older than it, it is what is taken away.
+    # Remove the manifest as well: the file system may not have timestamps before it.
     assert {start.data, start.manifest} <= set(graph.job("pretrain", {"dataset": "digits", "model": "m"}).inputs)
     assert not hasattr(job, "checkpoint")
     other = plan_of("mine.safetensors", sha256="1" * 8)

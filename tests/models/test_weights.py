@@ -1,4 +1,4 @@
-"""Weights on disk, the device, and what a network is fed."""
+"""Weights on disk, devices, and the input of networks."""
 
 import numpy as np
 import pytest
@@ -131,15 +131,15 @@ def test_the_config_fixes_threads_and_precision():
 def test_normalising():
     images = np.random.default_rng(0).random((2, 3, 4, 4), dtype=np.float32)
     facts = InputFacts(mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 2.0))
-    made = normalise(images, facts)
-    assert made.dtype == torch.float32
-    assert made.is_contiguous(memory_format=torch.channels_last)
+    normalised = normalise(images, facts)
+    assert normalised.dtype == torch.float32
+    assert normalised.is_contiguous(memory_format=torch.channels_last)
     for channel, (mean, std) in enumerate(zip(facts.mean, facts.std, strict=True)):
-        np.testing.assert_allclose(made[:, channel], (images[:, channel] - mean) / std, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(normalised[:, channel], (images[:, channel] - mean) / std, rtol=1e-6, atol=1e-6)
 
 
 def test_an_image_of_the_mean_is_zero():
-    """So that the zero baseline is the colour that the mean stands for."""
+    """Therefore, the zero baseline is the mean colour."""
     facts = ARCHITECTURES["small_vit"].facts
     images = np.broadcast_to(np.float32(facts.mean)[None, :, None, None], (1, 3, 4, 4)).copy()
     assert normalise(images, facts).abs().max() == 0

@@ -63,8 +63,8 @@ def test_blur_is_scipys(options, padding, mode, images):
 
 def test_blur_with_repeated_edges_keeps_a_flat_image():
     flat = torch.full((1, 3, 32, 32), 0.7)
-    kept = baseline_images("blur", flat, ["a"], 0, {"padding": "edge"})
-    torch.testing.assert_close(kept, flat, rtol=0, atol=1e-6)
+    blurred = baseline_images("blur", flat, ["a"], 0, {"padding": "edge"})
+    torch.testing.assert_close(blurred, flat, rtol=0, atol=1e-6)
     assert baseline_images("blur", flat, ["a"], 0).max() < 0.7
 
 
@@ -78,14 +78,14 @@ def test_blur_refuses_what_it_cannot_do(options, images):
 @pytest.mark.parametrize("value", [[0.1, -0.2, 1 / 3], (0, 1, 2), list(np.float32([0.1, 0.2, 0.3]))])
 def test_mean_is_one_colour(value, dtype, images):
     images = images.to(dtype, memory_format=torch.channels_last)
-    made = baseline_images("mean", images, IDS, 0, {"value": value})
-    assert (made.dtype, made.shape, made.stride()) == (dtype, images.shape, images.stride())
+    baselines = baseline_images("mean", images, IDS, 0, {"value": value})
+    assert (baselines.dtype, baselines.shape, baselines.stride()) == (dtype, images.shape, images.stride())
     for channel, number in enumerate(value):
-        assert torch.equal(made[:, channel], torch.full((4, 16, 20), float(number), dtype=dtype))
+        assert torch.equal(baselines[:, channel], torch.full((4, 16, 20), float(number), dtype=dtype))
 
 
 @pytest.mark.parametrize("options", [None, {}, {"value": None}])
-def test_mean_without_a_value_says_what_to_give(options, images):
+def test_mean_without_a_value_names_the_option(options, images):
     with pytest.raises(HeatproofError, match=r"no dataset .* give baseline_options=\{'value': \[\.\.\.\]\}"):
         baseline_images("mean", images, IDS, 0, options)
 
@@ -114,28 +114,28 @@ def test_mean_refuses_what_is_no_colour(value, message, images):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("as_given", [list, tuple, lambda values: list(np.float32(values))])
 def test_black_is_zero_before_normalisation(dtype, as_given, images):
-    made = baseline_images("black", images.to(dtype), IDS, 0, {"mean": as_given(MEAN), "std": as_given(STD)})
-    assert (made.dtype, made.shape) == (dtype, images.shape)
+    baselines = baseline_images("black", images.to(dtype), IDS, 0, {"mean": as_given(MEAN), "std": as_given(STD)})
+    assert (baselines.dtype, baselines.shape) == (dtype, images.shape)
     for channel in range(3):
-        pixels = made[:, channel] * STD[channel] + MEAN[channel]
+        pixels = baselines[:, channel] * STD[channel] + MEAN[channel]
         assert torch.equal(pixels, torch.zeros_like(pixels))
 
 
 @pytest.mark.parametrize("channels", [1, 3, 5])
 @pytest.mark.parametrize("given", [{"mean": [0.5], "std": [0.25]}, {"mean": [0.5] * 3, "std": [0.25] * 2}])
 def test_equal_numbers_fit_any_number_of_channels(channels, given):
-    made = baseline_images("black", torch.ones(1, channels, 4, 4), ["a"], 0, given)
-    assert torch.equal(made, torch.full((1, channels, 4, 4), -2.0))
+    baselines = baseline_images("black", torch.ones(1, channels, 4, 4), ["a"], 0, given)
+    assert torch.equal(baselines, torch.full((1, channels, 4, 4), -2.0))
 
 
 def test_black_of_images_between_0_and_1_is_zero(images):
-    made = baseline_images("black", images, IDS, 0, {"mean": [0], "std": [1]})
-    assert torch.equal(made, torch.zeros_like(images))
-    assert not made.signbit().any()
+    baselines = baseline_images("black", images, IDS, 0, {"mean": [0], "std": [1]})
+    assert torch.equal(baselines, torch.zeros_like(images))
+    assert not baselines.signbit().any()
 
 
 @pytest.mark.parametrize("options", [None, {}, {"mean": MEAN}, {"std": STD}, {"mean": None, "std": STD}])
-def test_black_without_the_normalisation_says_what_to_give(options, images):
+def test_black_without_the_normalisation_names_the_options(options, images):
     with pytest.raises(HeatproofError, match=r"were normalised: give baseline_options=\{'mean': \[\.\.\.\]"):
         baseline_images("black", images, IDS, 0, options)
 
@@ -171,7 +171,7 @@ def test_background_is_the_median_of_the_border_whatever_is_inside(images):
     filled = baseline_images("background", images, IDS, 0)
     for image, one in zip(images.numpy(), filled.numpy(), strict=True):
         ring = [np.concatenate([c[0], c[-1], c[1:-1, 0], c[1:-1, -1]]) for c in image]
-        # Of an even number of pixels, the lower of the two in the middle.
+        # The lower median of an even number of pixels.
         expected = [np.sort(values)[(len(values) - 1) // 2] for values in ring]
         np.testing.assert_array_equal(one, np.broadcast_to(np.array(expected)[:, None, None], one.shape))
 

@@ -1,4 +1,4 @@
-"""Black pixels wherever a baseline is named: in the stages, which know how images are normalised, and in memory."""
+"""The black baseline in the stages, which know the normalisation of images, and in memory."""
 
 import numpy as np
 import pandas as pd
@@ -13,11 +13,11 @@ import heatproof
 from heatproof.attribution.registry import ExplainContext
 from heatproof.data.checks import open_dataset
 from heatproof.errors import HeatproofError
-from heatproof.jobs import train as stages
 from heatproof.jobs.attribute import NamedBaselines
 from heatproof.metrics.registry import METRICS
 from heatproof.models.network import normalise
 from heatproof.perturbation.batching import Query
+from heatproof.training import in_domain
 from heatproof.training.loop import Trained
 
 NORMALISED = {"mean": [0.2, 0.3, 0.4], "std": [0.5, 0.25, 1.0]}
@@ -25,28 +25,28 @@ NORMALISED = {"mean": [0.2, 0.3, 0.4], "std": [0.5, 0.25, 1.0]}
 
 @pytest.mark.parametrize(("models", "given"), [({}, [0.5, 0.5]), ({"models": [{"net": FACTS}]}, None)])
 def test_drops_are_those_of_black_pixels(project, models, given):
-    made = project(drops={"baselines": ["black"]}, **models).drop()
+    toy = project(drops={"baselines": ["black"]}, **models).drop()
     options = NORMALISED if given is None else {"mean": [given[0]], "std": [given[1]]}
-    network, images, labels, ids = case_of(made, 10)
+    network, images, labels, ids = case_of(toy, 10)
     expected = patch_responses(Query(network, images, labels, ids), 4, "black", baseline_options=options)
     for array, values in expected.items():
-        np.testing.assert_allclose(made.drops_of(array, baseline="black"), values, atol=1e-5)
-    # The same by hand: the images without a patch, in [0, 1], which are then normalised.
-    pixels = open_dataset(made.finetune().dataset).images("evaluation", 0, 10).copy()
+        np.testing.assert_allclose(toy.drops_of(array, baseline="black"), values, atol=1e-5)
+    # Computed directly: the images without a patch, in [0, 1], which are then normalised.
+    pixels = open_dataset(toy.finetune().dataset).images("evaluation", 0, 10).copy()
     side = pixels.shape[-1] // 4
     pixels[:, :, :side, :side] = 0
     with torch.inference_mode():
-        said = network(normalise(pixels, made.finetune().model.facts))
+        logits = network(normalise(pixels, toy.finetune().model.facts))
     at = np.arange(10), labels.numpy()
-    np.testing.assert_allclose(made.drops_of("logit", baseline="black")[:, 1], said.numpy()[at], atol=1e-5)
+    np.testing.assert_allclose(toy.drops_of("logit", baseline="black")[:, 1], logits.numpy()[at], atol=1e-5)
 
 
 def test_scores_are_those_of_evaluate(project):
-    made = project(drops={"baselines": ["zeros", "black"]}, models=[{"net": FACTS}]).attribute().drop().score()
-    network, images, labels, ids = case_of(made, 10)
-    given = {"baseline": "black", "baseline_options": NORMALISED, "image_ids": ids}
-    scores = heatproof.evaluate("idsds", network, images, labels, made.maps()[:, 0], grid=4, **given)
-    stored = pd.read_parquet(made.folder / "results/scores/toy/net/finetuned/sds_g4_black.parquet")
+    toy = project(drops={"baselines": ["zeros", "black"]}, models=[{"net": FACTS}]).attribute().drop().score()
+    network, images, labels, ids = case_of(toy, 10)
+    options = {"baseline": "black", "baseline_options": NORMALISED, "image_ids": ids}
+    scores = heatproof.evaluate("idsds", network, images, labels, toy.maps()[:, 0], grid=4, **options)
+    stored = pd.read_parquet(toy.folder / "results/scores/toy/net/finetuned/sds_g4_black.parquet")
     np.testing.assert_allclose(stored[stored.method == "mine"].score, scores["score"], atol=1e-12)
 
 
@@ -61,7 +61,7 @@ def test_finetuning_deletes_to_black(project, monkeypatch):
         caught.update(train=train, augment=augment)
         return Trained(dict(model.state_dict()), [{"epoch": 0}], {})
 
-    monkeypatch.setattr(stages, "fit", fit)
+    monkeypatch.setattr(in_domain, "fit", fit)
     changed = project(finetuning={"baseline": "black", "epochs": 1}, models=[{"net": FACTS}])
     changed.make(changed.finetune())
     train = caught["train"].images
@@ -75,18 +75,18 @@ def test_finetuning_deletes_to_black(project, monkeypatch):
 def test_a_run_has_it_as_an_axis_with_curves_and_explainers_of_the_same(tmp_path):
     small = {"pretraining": {"epochs": 1}, "finetuning": {"epochs": 1}, "evaluation": {"images": 6}}
     explainers = ["random", {"integrated_gradients": {"steps": 4, "baseline": "same"}}]
-    made = Project(
+    toy = Project(
         tmp_path,
         **small,
         baselines=["black"],
         explainers=explainers,
         metrics=[{"deletion_morf": {"steps": 4}}],
     ).train()
-    made.attribute().drop().score()
+    toy.attribute().drop().score()
     table = pd.read_csv(tmp_path / "results/idsds_table.csv")
     assert set(table.metric) == {"idsds"}
     assert table.score.notna().all()
-    assert made.plan.metrics["deletion_morf"].options["baseline"] == "black"
+    assert toy.plan.metrics["deletion_morf"].options["baseline"] == "black"
 
 
 class Sum(nn.Module):
@@ -107,20 +107,20 @@ class Sum(nn.Module):
 def test_evaluate_takes_it_for_any_number_of_channels(metric, channels):
     mean, std = [0.1 * (band + 1) for band in range(channels)], [0.5] * channels
     images = (torch.rand(4, channels, 8, 8, generator=torch.Generator().manual_seed(1)) - 0.5) / 0.5
-    given = {"baseline": "black", "baseline_options": {"mean": mean, "std": std}, "output": "logit"}
+    options = {"baseline": "black", "baseline_options": {"mean": mean, "std": std}, "output": "logit"}
     model, labels = Sum(channels).eval(), torch.zeros(4, dtype=torch.long)
-    given |= {"steps": 4} if "steps" in METRICS[metric].options else {}
-    made = heatproof.evaluate(metric, model, images, labels, torch.rand(4, 8, 8), **given)
-    assert made.sizes["image"] == 4
+    options |= {"steps": 4} if "steps" in METRICS[metric].options else {}
+    scores = heatproof.evaluate(metric, model, images, labels, torch.rand(4, 8, 8), **options)
+    assert scores.sizes["image"] == 4
     if metric == "deletion_morf":
-        np.testing.assert_allclose(made["deletion"][:, -1], 64 * sum(-one / 0.5 for one in mean), rtol=1e-5)
+        np.testing.assert_allclose(scores["deletion"][:, -1], 64 * sum(-one / 0.5 for one in mean), rtol=1e-5)
     with pytest.raises(HeatproofError, match="does not know how the images were normalised"):
         heatproof.evaluate(metric, model, images, labels, torch.rand(4, 8, 8), baseline="black", output="logit")
 
 
 def test_explainers_in_a_run_fill_with_it(project):
-    made = project(models=[{"net": FACTS}])
-    dataset, facts = open_dataset(made.finetune().dataset), made.plan.model_spec("net").facts
+    toy = project(models=[{"net": FACTS}])
+    dataset, facts = open_dataset(toy.finetune().dataset), toy.plan.model_spec("net").facts
     images = torch.zeros(2, 3, 8, 8)
     context = ExplainContext(None, None, None, images, torch.zeros(2, dtype=torch.long), ("a", "b"), 0)
     black = NamedBaselines(dataset, facts, None)(context, "black")[0, :, 0, 0]

@@ -1,4 +1,4 @@
-"""Masks of the middle, with and without a square that says the class."""
+"""Masks of the centre, with and without a square that encodes the class."""
 
 import numpy as np
 import pytest
@@ -15,11 +15,11 @@ def test_both_kinds_remove_as_many_pixels_and_the_same_middle():
         assert set(masks.sum(axis=(1, 2))) == {round(0.7 * 32**2)}
         assert masks[:, 6:26, 6:26].all()
     assert (middle == middle[0]).all()
-    # All but the square, which takes as many from the rim of the disc.
+    # The masks agree except for the square, and as many pixels at the rim of the disc.
     assert (middle != both).sum(axis=(1, 2)).max() <= 2 * 9
 
 
-def test_the_square_says_the_class():
+def test_the_square_encodes_the_class():
     both = class_masks(LABELS, 32, share=0.7, block=3)
     outside = both & ~class_masks(LABELS, 32, share=0.7)
     assert (outside.sum(axis=(1, 2)) == 9).all()
@@ -36,6 +36,6 @@ def test_a_square_alone():
 
 
 @pytest.mark.parametrize(("label", "how"), [(12, {"block": 3}), (0, {"block": 9}), (0, {"block": 3, "share": 0.001})])
-def test_what_does_not_fit_is_an_error(label, how):
+def test_labels_and_squares_that_do_not_fit_are_errors(label, how):
     with pytest.raises(HeatproofError):
         class_masks(np.array([label]), 32, **how)

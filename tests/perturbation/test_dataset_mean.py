@@ -1,4 +1,4 @@
-"""The mean colour of a dataset, and what the library does with it."""
+"""The mean colour of a dataset, and its use as a baseline."""
 
 import math
 from dataclasses import replace
@@ -20,7 +20,7 @@ FACTS = InputFacts(mean=(0.5, 0.25, 0.0), std=(0.25, 0.5, 1.0))
 
 
 class Pictures:
-    """Training images alone, which notes what is read of them."""
+    """Training images only; records which of them are read."""
 
     def __init__(self, pixels):
         self.pixels = pixels
@@ -57,7 +57,7 @@ def test_is_the_mean_of_all_pixels_in_double_precision():
 
 @pytest.mark.parametrize("chunk", [1, 7, 40, 1000])
 def test_how_many_are_read_at_a_time_changes_no_bit(chunk, monkeypatch):
-    # The power spreads the exponents: sums of plain noise, as of grey levels, are exact in double precision anyway.
+    # The power spreads the exponents, because sums of plain noise or grey levels are exact in double precision.
     pixels = noise(40) ** 5
     expected = mean_colour(Pictures(pixels), FACTS)
     monkeypatch.setattr(dataset_mean, "CHUNK", chunk)
@@ -83,9 +83,9 @@ def test_the_layout_in_memory_changes_no_bit():
 @pytest.mark.parametrize("name", sorted(set(BASELINES) - {"mean"}))
 def test_other_baselines_read_no_image(name):
     read = Pictures(noise(3))
-    given = {"sigma": 2.0} if name == "blur" else None
-    found = dataset_options(name, given, read, FACTS)
-    assert found == ({"mean": [0.5, 0.25, 0.0], "std": [0.25, 0.5, 1.0]} if name == "black" else given or {})
+    options = {"sigma": 2.0} if name == "blur" else None
+    found = dataset_options(name, options, read, FACTS)
+    assert found == ({"mean": [0.5, 0.25, 0.0], "std": [0.25, 0.5, 1.0]} if name == "black" else options or {})
     assert read.read == []
 
 
@@ -102,8 +102,8 @@ def test_the_normalisation_is_filled_in_for_black_where_it_is_not_given(given, f
 
 
 def test_a_value_that_is_given_stays():
-    read, given = Pictures(noise(3)), {"value": [1.0, 2.0, 3.0]}
-    assert dataset_options("mean", given, read, FACTS) == given
+    read, options = Pictures(noise(3)), {"value": [1.0, 2.0, 3.0]}
+    assert dataset_options("mean", options, read, FACTS) == options
     assert read.read == []
 
 
@@ -135,9 +135,9 @@ CASE = (torch.rand(4, 3, 8, 8), torch.zeros(4, dtype=torch.long), torch.rand(4, 
 @pytest.mark.parametrize("batch_size", [1, 3, 64])
 def test_a_curve_ends_at_the_colour(batch_size):
     model = Sum().eval()
-    given = {"baseline": "mean", "baseline_options": {"value": VALUE}, "output": "logit", "batch_size": batch_size}
+    options = {"baseline": "mean", "baseline_options": {"value": VALUE}, "output": "logit", "batch_size": batch_size}
     images, labels, maps = CASE
-    curve = heatproof.evaluate("deletion_morf", model, images, labels, maps, steps=4, **given)["deletion"].values
+    curve = heatproof.evaluate("deletion_morf", model, images, labels, maps, steps=4, **options)["deletion"].values
     flat = sum(number * model.weights[channel].sum() for channel, number in enumerate(VALUE))
     np.testing.assert_allclose(curve[:, -1], flat, rtol=1e-5)
     ranked = maps.flatten(1).argsort(descending=True)[:, :16]
@@ -147,8 +147,8 @@ def test_a_curve_ends_at_the_colour(batch_size):
     np.testing.assert_allclose(curve[:, 1], model(deleted.reshape(images.shape))[:, 0], rtol=1e-5)
 
 
-def test_two_colours_are_kept_apart():
-    """Even where they differ in a late digit only."""
+def test_two_colours_are_separate_curves():
+    """Even if they differ only in a late digit."""
     from heatproof.base.sequences import Perturbation
     from heatproof.perturbation.batching import Query
     from heatproof.perturbation.curves import curve_variants

@@ -1,4 +1,4 @@
-"""Which layers of a network are followed, and features of images that are intact and with one patch deleted."""
+"""Selection of feature layers, and features of intact images and images with one deleted patch."""
 
 import numpy as np
 import pytest
@@ -61,7 +61,7 @@ def test_layers_of_every_family(family):
     assert expected is None or list(layers)[:-1] == expected
     widths = feature_widths(network, image())
     assert widths["penultimate"] == (layers["penultimate"].weight.shape[1] if "bcos" not in family else 16)
-    # From early to late: no layer is part of a later one's input before it has ended.
+    # From early to late: each layer ends before a later one whose input it is part of.
     names = [name for name, _ in network.named_modules() if name in layers]
     assert list(layers)[:-1] == names
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
@@ -78,7 +78,7 @@ def test_a_network_without_blocks_has_its_penultimate_features():
     assert feature_widths(network, image(4)) == {"penultimate": 5}
 
 
-def test_a_network_without_layers_is_a_gap():
+def test_a_network_without_layers_is_not_applicable():
     with pytest.raises(NotApplicable, match="no layer with a kernel runs"):
         feature_layers(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), image(4))
 
@@ -115,11 +115,11 @@ def test_one_patch_is_deleted_in_the_second_version_alone():
 
 def test_the_patch_depends_on_the_image_and_the_seed_alone():
     images = 1 + torch.rand(1, 3, 8, 8).expand(7, -1, -1, -1)
-    asked = query(Marks(), 64, images)
-    first = feature_responses(asked, 4, "zeros")["features"]
+    first_query = query(Marks(), 64, images)
+    first = feature_responses(first_query, 4, "zeros")["features"]
     assert len(np.unique(first[:, 1, 0, 0])) > 1
-    asked.seed = 1
-    assert not np.array_equal(feature_responses(asked, 4, "zeros")["features"], first)
+    first_query.seed = 1
+    assert not np.array_equal(feature_responses(first_query, 4, "zeros")["features"], first)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 64])

@@ -63,7 +63,7 @@ def test_image_itself_as_the_map_moves_as_the_image_does(norm, images):
         size = np.linalg.norm(images[row].sum(0).flatten().numpy(), norm)
         expected = max(np.linalg.norm(one, norm) for one in moved) / size
         np.testing.assert_allclose(score[row], expected, rtol=1e-5)
-        # Two channels move by at most the radius each.
+        # Two channels change by at most the radius each.
         assert 0 < score[row] <= 2 * RADIUS * np.linalg.norm(np.ones(20), norm) / size
     assert valid.all()
 
@@ -71,9 +71,9 @@ def test_image_itself_as_the_map_moves_as_the_image_does(norm, images):
 def test_changes_fill_the_ball_of_the_radius(images):
     seen = []
 
-    def watch(given, targets):
-        seen.append(given)
-        return itself(given, targets)
+    def watch(batch, targets):
+        seen.append(batch)
+        return itself(batch, targets)
 
     max_sensitivity(watch, images, TARGETS, IDS, 7, radius=RADIUS, samples=40, batch_size=200)
     moved = torch.cat(seen[1:]) - images.repeat_interleave(40, dim=0)
@@ -95,13 +95,13 @@ def test_score_is_that_of_one_copy_after_the_other(batch_size, images, network):
 
 
 @pytest.mark.parametrize(("batch_size", "sizes"), [(1, [3] * 5), (6, [3, 6, 6]), (7, [3, 6, 6]), (9, [3, 9, 3])])
-def test_batches_are_no_larger_than_asked_or_than_the_images(batch_size, sizes, images):
+def test_batches_are_no_larger_than_the_limit_or_the_images(batch_size, sizes, images):
     seen = []
 
-    def watch(given, targets):
-        seen.append(len(given))
-        np.testing.assert_array_equal(targets, np.repeat(TARGETS.numpy(), len(given) // 3))
-        return itself(given, targets)
+    def watch(batch, targets):
+        seen.append(len(batch))
+        np.testing.assert_array_equal(targets, np.repeat(TARGETS.numpy(), len(batch) // 3))
+        return itself(batch, targets)
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -134,20 +134,20 @@ def test_no_radius_is_no_change(images, network):
 
 
 def test_explainer_that_draws_by_id_keeps_its_draw(images):
-    """Its noise is that of the intact image, so that the score is of the image's change alone."""
+    """Its noise equals that of the intact image, so that the score measures only the change of the image."""
 
-    def noisy(given, targets):
-        ids = np.repeat(IDS, len(given) // len(IDS))
-        return 0 * given.sum(1) + counter_normal(0, "noise", ids, (5, 4))
+    def noisy(batch, targets):
+        ids = np.repeat(IDS, len(batch) // len(IDS))
+        return 0 * batch.sum(1) + counter_normal(0, "noise", ids, (5, 4))
 
     np.testing.assert_array_equal(max_sensitivity(noisy, images, TARGETS, IDS, 7, batch_size=7)[0], 0)
 
 
 def test_explainer_may_take_gradients_itself(images, network):
-    def gradient(given, targets):
-        given = given.double().requires_grad_()
-        output = network(given).gather(1, targets[:, None]).sum()
-        return torch.autograd.grad(output, given)[0].sum(1)
+    def gradient(batch, targets):
+        batch = batch.double().requires_grad_()
+        output = network(batch).gather(1, targets[:, None]).sum()
+        return torch.autograd.grad(output, batch)[0].sum(1)
 
     expected = max_sensitivity(saliency(network), images, TARGETS, IDS, 7)[0]
     np.testing.assert_allclose(max_sensitivity(gradient, images, TARGETS, IDS, 7)[0], expected, rtol=1e-9)
@@ -156,9 +156,9 @@ def test_explainer_may_take_gradients_itself(images, network):
 def test_maps_that_are_made_already_are_not_made_again(images, network):
     explain, calls = saliency(network), []
 
-    def watch(given, targets):
-        calls.append(len(given))
-        return explain(given, targets)
+    def watch(batch, targets):
+        calls.append(len(batch))
+        return explain(batch, targets)
 
     score, valid = max_sensitivity(watch, images, TARGETS, IDS, 7, samples=4, intact=explain(images, TARGETS))
     assert calls == [12]

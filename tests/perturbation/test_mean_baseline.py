@@ -1,4 +1,4 @@
-"""The mean baseline in the stages, which take the colour from the training images."""
+"""The mean baseline in the stages, which compute the colour from the training images."""
 
 import numpy as np
 import pandas as pd
@@ -9,9 +9,9 @@ from toy_project import Project
 
 import heatproof
 from heatproof.data.checks import open_dataset
-from heatproof.jobs import train as stages
 from heatproof.models.network import load_network, normalise
 from heatproof.perturbation.batching import Query
+from heatproof.training import in_domain
 from heatproof.training.loop import Trained
 
 CLOSED = [{"toy": {"dataset": "toy_plugin:dataset", "closed": ["train"]}}]
@@ -19,7 +19,7 @@ FACTS = {"architecture": "toy_plugin:network", "cam_layer": "features", "mean": 
 
 
 def colour_of(project):
-    """Return the training images' mean colour as the network sees it, computed another way."""
+    """Return the training images' mean colour in the units of the network's input, computed in another way."""
     facts = project.plan.model_spec("net").facts
     pixels = open_dataset(project.plan.dataset_spec("toy")).pixels["train"].astype(np.float64)
     assert len(pixels) == 36
@@ -28,62 +28,62 @@ def colour_of(project):
 
 def case_of(project, count):
     """Return network, images, labels and ids of the evaluation split."""
-    told = project.finetune()
-    data = open_dataset(told.dataset)
-    network = load_network(told.model, 3, project.folder / told.files["weights"], torch.device("cpu"))
-    images = normalise(data.images("evaluation", 0, count), told.model.facts)
+    spec = project.finetune()
+    data = open_dataset(spec.dataset)
+    network = load_network(spec.model, 3, project.folder / spec.files["weights"], torch.device("cpu"))
+    images = normalise(data.images("evaluation", 0, count), spec.model.facts)
     split = data.splits["evaluation"]
     return network, images, torch.from_numpy(split.labels[:count]), split.ids[:count]
 
 
 @pytest.mark.parametrize("models", [{}, {"models": [{"net": FACTS}]}], ids=["default facts", "other facts"])
 def test_drops_are_those_of_the_colour(project, models):
-    made = project(drops={"baselines": ["mean"]}, **models).drop()
-    case = case_of(made, 10)
-    expected = patch_responses(Query(*case), 4, "mean", baseline_options={"value": colour_of(made)})
+    toy = project(drops={"baselines": ["mean"]}, **models).drop()
+    case = case_of(toy, 10)
+    expected = patch_responses(Query(*case), 4, "mean", baseline_options={"value": colour_of(toy)})
     for array, values in expected.items():
-        np.testing.assert_allclose(made.drops_of(array, baseline="mean"), values, atol=1e-5)
+        np.testing.assert_allclose(toy.drops_of(array, baseline="mean"), values, atol=1e-5)
     other = patch_responses(Query(*case), 4, "zeros")
     assert np.abs(other["logit"] - expected["logit"]).max() > 0.01, "or this test shows nothing"
 
 
 def test_scores_are_those_of_evaluate(project):
-    made = project(drops={"baselines": ["zeros", "mean"]}).attribute().drop().score()
-    network, images, labels, ids = case_of(made, 10)
-    given = {"baseline": "mean", "baseline_options": {"value": colour_of(made)}, "image_ids": ids}
-    scores = heatproof.evaluate("idsds", network, images, labels, made.maps()[:, 0], grid=4, **given)
-    stored = pd.read_parquet(made.folder / "results/scores/toy/net/finetuned/sds_g4_mean.parquet")
+    toy = project(drops={"baselines": ["zeros", "mean"]}).attribute().drop().score()
+    network, images, labels, ids = case_of(toy, 10)
+    options = {"baseline": "mean", "baseline_options": {"value": colour_of(toy)}, "image_ids": ids}
+    scores = heatproof.evaluate("idsds", network, images, labels, toy.maps()[:, 0], grid=4, **options)
+    stored = pd.read_parquet(toy.folder / "results/scores/toy/net/finetuned/sds_g4_mean.parquet")
     np.testing.assert_allclose(stored[stored.method == "mine"].score, scores["score"], atol=1e-12)
 
 
 def test_training_images_are_read_for_the_mean_alone(project):
-    """And not where all drops are there."""
+    """And not if all drops are current."""
     for baseline in ("zeros", "random", "blur"):
         project(datasets=CLOSED, drops={"baselines": [baseline]}).drop()
     with pytest.raises(AssertionError, match="somebody looked at train"):
         project(datasets=CLOSED, drops={"baselines": ["mean"]}).drop()
 
 
-def test_drops_that_stand_read_no_training_image(project, monkeypatch):
-    made = project(drops={"baselines": ["mean"]}).drop()
-    before = made.bytes("drops")
+def test_current_drops_read_no_training_image(project, monkeypatch):
+    toy = project(drops={"baselines": ["mean"]}).drop()
+    before = toy.bytes("drops")
 
     def read(*_):
         raise AssertionError("the mean was taken again")
 
     monkeypatch.setattr("heatproof.perturbation.dataset_mean.mean_colour", read)
-    assert made.drop().bytes("drops") == before != {}
+    assert toy.drop().bytes("drops") == before != {}
 
 
 def caught_by_fit(project, monkeypatch):
-    """Return what finetuning with the mean hands to the training loop, and the colour."""
+    """Return the arguments with which finetuning calls the training loop, and the mean colour."""
     caught = {}
 
     def fit(model, train, validation, schedule, seed, augment=None, **_):
         caught.update(train=train, validation=validation, augment=augment)
         return Trained(dict(model.state_dict()), [{"epoch": 0}], {})
 
-    monkeypatch.setattr(stages, "fit", fit)
+    monkeypatch.setattr(in_domain, "fit", fit)
     changed = project(finetuning={"baseline": "mean", "epochs": 1})
     changed.make(changed.finetune())
     return caught, torch.tensor(colour_of(changed), dtype=torch.float32)
@@ -104,8 +104,8 @@ def test_finetuning_deletes_to_the_colour(project, monkeypatch):
 
 def test_finetuning_runs_and_gives_in_domain_scores(tmp_path):
     small = {"pretraining": {"epochs": 1}, "finetuning": {"epochs": 1, "baseline": "mean"}, "evaluation": {"images": 6}}
-    made = Project(tmp_path, **small, drops={"baselines": ["mean"]}, explainers=["saliency", "random"]).train()
-    made.attribute().drop().score()
+    toy = Project(tmp_path, **small, drops={"baselines": ["mean"]}, explainers=["saliency", "random"]).train()
+    toy.attribute().drop().score()
     table = pd.read_csv(tmp_path / "results/idsds_table.csv")
     assert set(table.metric) == {"idsds"}
     assert table.score.notna().all()

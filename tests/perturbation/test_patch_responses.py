@@ -14,7 +14,7 @@ TARGETS = torch.tensor([0, 3, 1, 2, 6])
 
 
 def deleted(images, grid, baselines):
-    """One variant of all images for each patch, with slices rather than masks."""
+    """Return one variant of all images for each patch, made with slices instead of masks."""
     for top, bottom, left, right in patch_boxes(grid, *images.shape[-2:]):
         variant = images.clone()
         variant[..., top:bottom, left:right] = baselines[..., top:bottom, left:right]
@@ -22,7 +22,7 @@ def deleted(images, grid, baselines):
 
 
 class Spy(nn.Module):
-    """Linear classifier that remembers what passes through."""
+    """Linear classifier that records its inputs."""
 
     def __init__(self, change=lambda logits, images: logits):
         super().__init__()
@@ -72,7 +72,7 @@ def test_batch_size_changes_the_passes_but_not_the_responses(batch_size, images)
     read = patch_responses(Query(network, images, TARGETS, IDS, batch_size=batch_size), 4, "random")
     assert sum(network.sizes) == 5 * 17
     assert max(network.sizes) <= batch_size
-    # Images are taken `batch_size` at a time, so that at most the last batch of the last ones is not full.
+    # Chunks have `batch_size` images, so that only the last batch of the last chunk can be incomplete.
     assert sum(size < batch_size for size in network.sizes) <= 1
     expected = patch_responses(Query(Spy().eval(), images, TARGETS, IDS, batch_size=17), 4, "random")
     for name, values in expected.items():
@@ -86,7 +86,7 @@ def test_other_images_do_not_matter(images):
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_layout_is_kept(layout, images):
+def test_layout_is_preserved(layout, images):
     network = Spy().eval()
     patch_responses(Query(network, images.to(memory_format=layout), TARGETS, IDS, batch_size=4), 2, "random")
     assert set(network.channels_last) == {layout is torch.channels_last}
@@ -108,7 +108,7 @@ def test_responses_keep_the_order_of_the_batches(images):
 
 
 def not_finite(logits, images):
-    # The third image is told by its first pixel, which no deleted patch but the first touches.
+    # The first pixel identifies the third image, and only deleting the first patch changes it.
     logits[images[:, 0, 0, 0] == 7] = torch.nan
     return logits
 

@@ -1,4 +1,4 @@
-"""ROAD's linear imputation against a direct solution of the equations as the paper states them."""
+"""ROAD's linear imputation against a direct solution of the equations in the paper."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WEIGHTS = {(0, 1): 1 / 6, (1, 0): 1 / 6, (1, 1): 1 / 12, (1, -1): 1 / 12}
 
 
 def by_hand(image, removed):
-    """Solve pixel by pixel equations: every removed pixel is the weighted mean of its neighbours."""
+    """Solve the equations pixel by pixel: every removed pixel is the weighted mean of its neighbours."""
     height, width = removed.shape
     number = {pixel: n for n, pixel in enumerate(zip(*np.nonzero(removed), strict=True))}
     matrix = sparse.lil_matrix((len(number), len(number)))
@@ -43,7 +43,7 @@ def scores(kind, *shape, seed=0):
 
 
 def removal(values, fractions):
-    """First step at which each pixel is among the lowest fraction."""
+    """Return the first step at which each pixel is in the lowest fraction."""
     flat = values.reshape(len(values), -1)
     rank = flat.argsort(1).argsort(1)
     steps = np.searchsorted([int(flat.shape[1] * f) for f in fractions], rank, side="right")
@@ -93,13 +93,13 @@ def test_a_sequence_equals_its_steps_one_by_one(kind):
     for step, imputed in enumerate(steps):
         removed = first <= step
         torch.testing.assert_close(imputed, impute(images, removed), atol=3e-6, rtol=0)
-        kept = ~removed[:, None].expand_as(images)
-        assert torch.equal(imputed[kept], images[kept])
+        known = ~removed[:, None].expand_as(images)
+        assert torch.equal(imputed[known], images[known])
 
 
 @pytest.fixture
 def threads():
-    """Set the number of threads; put back afterwards."""
+    """Set the number of threads, and restore it afterwards."""
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
@@ -112,7 +112,7 @@ def threads():
 )
 def test_no_bit_depends_on_other_images_or_threads(kind, size, steps, values, threads, monkeypatch):
     monkeypatch.setattr(road, "VALUES_ON_CPU", values or road.VALUES_ON_CPU)
-    monkeypatch.setattr(road, "VALUES_SIDE_BY_SIDE", 0)
+    monkeypatch.setattr(road, "VALUES_IN_THREADS", 0)
     names = "abc" if size < 224 else "ab"
     images = pictures(len(names), 3, size, size)
     first = removal(scores(kind, len(names), size, size), np.linspace(0.1, 0.95, steps))
@@ -131,7 +131,7 @@ def test_no_bit_depends_on_other_images_or_threads(kind, size, steps, values, th
             assert torch.equal(ours, all_of_them[places]), (order, count)
 
 
-def test_images_with_nothing_or_all_removed_beside_others():
+def test_images_with_nothing_or_all_removed_among_others():
     images, first = pictures(3, 3, 32, 32), removal(scores("blob", 3, 32, 32), [0.2, 0.6, 0.95])
     first[0], first[1] = 3, torch.arange(32)[:, None] // 30
     steps = list(impute_sequence(images, first, 3, noise=0, seed=0, image_ids="abc"))
@@ -145,7 +145,7 @@ def test_images_with_nothing_or_all_removed_beside_others():
 
 def test_the_number_of_threads_is_left_as_it_was(threads, monkeypatch):
     monkeypatch.setattr(road, "VALUES_ON_CPU", 10_000)
-    monkeypatch.setattr(road, "VALUES_SIDE_BY_SIDE", 0)
+    monkeypatch.setattr(road, "VALUES_IN_THREADS", 0)
     images, first = pictures(2, 3, 32, 32), removal(scores("blob", 2, 32, 32), np.linspace(0.1, 0.9, 7))
     for count in (2, 1):
         threads(count)
@@ -153,7 +153,7 @@ def test_the_number_of_threads_is_left_as_it_was(threads, monkeypatch):
         for _ in range(5):
             next(sequence)
             assert torch.get_num_threads() == count
-            # What the caller sets between two steps counts from there on.
+            # A number of threads that the caller sets between two steps takes effect.
             count = 3 - count
             threads(count)
         sequence.close()
@@ -196,7 +196,7 @@ def test_noise_is_drawn_once_for_each_image_on_removed_pixels():
     assert not torch.equal(noise(names="xb")[0][0], early[0])
 
 
-def test_an_image_removed_in_whole_becomes_its_mean():
+def test_a_completely_removed_image_becomes_its_mean():
     images, removed = pictures(2, 3, 16, 16), torch.ones(2, 16, 16, dtype=torch.bool)
     removed[1, :4] = False
     imputed = impute(images, removed)
@@ -218,7 +218,7 @@ def test_a_ramp_is_continued_through_a_hole():
     torch.testing.assert_close(impute(spoilt, removed)[0, 0], ramp, atol=5e-6, rtol=0)
 
 
-def test_what_is_not_solved_is_not_returned(monkeypatch):
+def test_an_unsolved_system_is_an_error(monkeypatch):
     images, removed = pictures(1, 3, 37, 50), removal(scores("blob", 1, 37, 50), [0.9]) <= 0
     with pytest.raises(HeatproofError, match="finer than single precision"):
         impute(images, removed, tolerance=1e-8)

@@ -17,7 +17,7 @@ SIZES = (0.1, 0.4, 0.8)
 
 
 class Spy(nn.Module):
-    """Small classifier that remembers the batches that pass through."""
+    """Small classifier that records the batches of its inputs."""
 
     def __init__(self, linear=False):
         super().__init__()
@@ -85,15 +85,15 @@ def test_other_images_do_not_matter(images, masks):
 
 @pytest.mark.parametrize("batch_size", [5, 64])
 def test_masks_are_drawn_once_for_each_image(batch_size, images, masks):
-    asked = []
+    requested = []
 
     class Counted(list):
         def __getitem__(self, row):
-            asked.append(row)
+            requested.append(row)
             return super().__getitem__(row)
 
     subset_responses(Query(Spy().eval(), images, TARGETS, IDS, batch_size=batch_size), Counted(masks), "zeros")
-    assert asked == [0, 1, 2, 3]
+    assert requested == [0, 1, 2, 3]
 
 
 def test_drawn_masks_may_be_an_array(images, masks):
@@ -122,7 +122,7 @@ def test_patches_as_subsets_give_the_patch_responses(images):
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_layout_is_kept(layout, images, masks):
+def test_layout_is_preserved(layout, images, masks):
     network = Spy().eval()
     subset_responses(Query(network, images.to(memory_format=layout), TARGETS, IDS), masks, "zeros")
     assert set(network.channels_last) == {layout is torch.channels_last}

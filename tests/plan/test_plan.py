@@ -130,7 +130,7 @@ def test_kept_epochs_are_weights_of_their_own():
     assert list(plan.metrics_of("blurred_epoch9", "vit")) == ["sds", "idsds_g4_blur"]
     spec = Graph(plan).spec("keep_epoch", dataset="digits", model="vit", weights="blurred_epoch9")
     parent = Graph(plan).spec("finetune", dataset="digits", model="vit", weights="blurred")
-    assert (spec.epoch, spec.kept, spec.upstream) == (9, parent.files["kept"], parent.key)
+    assert (spec.epoch, spec.saved_epochs, spec.upstream) == (9, parent.files["kept"], parent.key)
 
 
 def test_what_is_kept_changes_nothing_that_was_there():

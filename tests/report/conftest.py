@@ -1,4 +1,4 @@
-"""Small stores and tables, made the way the stages make them."""
+"""Small stores and tables, written by the functions that the stages use."""
 
 from dataclasses import asdict
 
@@ -20,7 +20,7 @@ RESULTS = Folder()
 
 @pytest.fixture
 def results(tmp_path, monkeypatch):
-    """A working folder with maps, drops and scores of one model; returns what was stored, by method."""
+    """A working folder with maps, drops and scores of one model. Return the stored maps by method."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "finetuned.safetensors").write_bytes(b"weights")
     split = open_dataset(DATASET).splits["evaluation"]

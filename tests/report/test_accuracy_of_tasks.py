@@ -1,4 +1,4 @@
-"""How good networks of labels, of numbers and of functions are, and what is said of those at chance."""
+"""Accuracy of networks with several labels, numbers and callable targets, and verdicts on networks at chance."""
 
 import numpy as np
 import pandas as pd
@@ -20,31 +20,31 @@ def labels_and_logits(signal, count=80, seed=0):
     return labels, draws.normal(size=(count, 3)) + signal * labels
 
 
-def test_labels_are_told_apart_as_scikit_learn_says_and_unknown_ones_are_left_out():
+def test_label_quality_equals_scikit_learn_without_unknown_labels():
     labels, logits = labels_and_logits(1.0)
     labels[::7, 1] = -1
     found = quality_of_labels(labels, logits)
     for number in range(3):
         known = labels[:, number] >= 0
-        there, said = labels[known, number], logits[known, number]
-        assert found["auroc"][number] == pytest.approx(roc_auc_score(there, said))
-        assert found["average_precision"][number] == pytest.approx(average_precision_score(there, said))
-        assert found["base_rate"][number] == pytest.approx(there.mean())
+        present, logit = labels[known, number], logits[known, number]
+        assert found["auroc"][number] == pytest.approx(roc_auc_score(present, logit))
+        assert found["average_precision"][number] == pytest.approx(average_precision_score(present, logit))
+        assert found["base_rate"][number] == pytest.approx(present.mean())
         assert found["n_images"][number] == known.sum()
 
 
 @pytest.mark.parametrize("value", [0, 1, -1])
-def test_a_label_that_all_pictures_have_or_none_has_no_auroc(value):
+def test_a_label_of_all_or_no_images_has_no_auroc(value):
     labels, logits = labels_and_logits(1.0)
     labels[:, 0] = value
     row = quality_of_labels(labels, logits).iloc[0]
     assert np.isnan(row["auroc"])
     assert np.isnan(row["p_chance"])
-    # The others count.
+    # The mean is over the other labels.
     assert chance_of_labels(labels, logits) < 0.01
 
 
-def test_guessing_is_found_as_often_as_it_should_be():
+def test_the_p_value_of_guessing_is_calibrated():
     p = [chance_of_labels(*labels_and_logits(0.0, 40, seed)) for seed in range(60)]
     assert kstest(p, "uniform").pvalue > 0.01
     assert chance_of_labels(*labels_and_logits(2.0)) < 0.01
@@ -53,8 +53,8 @@ def test_guessing_is_found_as_often_as_it_should_be():
     assert chance_of_labels(labels, np.zeros_like(logits)) == 1.0
 
 
-def test_labels_that_come_together_are_no_more_cases():
-    # One label under twenty names: the same one answer, by chance, must not be twenty findings.
+def test_labels_that_occur_together_do_not_count_as_independent():
+    # One label under twenty names must not count as twenty independent results.
     p = []
     for seed in range(60):
         labels, logits = (one[:, 1:2].repeat(20, axis=1) for one in labels_and_logits(0.0, 40, seed))
@@ -63,12 +63,12 @@ def test_labels_that_come_together_are_no_more_cases():
 
 
 @pytest.mark.parametrize("count", [6, 30, 200])
-def test_numbers_at_chance_do_not_rise_with_the_labels(count):
+def test_outputs_at_chance_do_not_rise_with_the_labels(count):
     draws = np.random.default_rng(0)
     p = [chance_of_numbers(draws.normal(size=count), draws.normal(size=count)) for _ in range(60)]
     assert kstest(p, "uniform").pvalue > 0.01
     labels = draws.normal(40, 10, size=count)
-    # In another unit, in which no prediction is near its label.
+    # Outputs in another unit, which are all far from their labels.
     assert chance_of_numbers(labels, labels / 100 - 3) < 0.01
     assert chance_of_numbers(labels, -labels) > 0.99
     assert chance_of_numbers(labels, np.full(count, 3.0)) == 1.0
@@ -76,13 +76,13 @@ def test_numbers_at_chance_do_not_rise_with_the_labels(count):
 
 
 def test_few_numbers_are_not_called_better_than_guessing():
-    # Of three images one order in six is right by chance.
+    # With three images, one order in six is right by chance.
     assert chance_of_numbers(np.arange(3.0), np.arange(3.0)) == pytest.approx(1 / 6, abs=0.05)
 
 
 def test_errors_by_hand():
-    said = np.array([[1.0, 2.0, 1.0], [3.0, 3.0, 0.0], [2.0, 2.0, 2.0]])
-    found = quality_of_numbers(np.array([1.0, 2.0, 3.0]), said)
+    outputs = np.array([[1.0, 2.0, 1.0], [3.0, 3.0, 0.0], [2.0, 2.0, 2.0]])
+    found = quality_of_numbers(np.array([1.0, 2.0, 3.0]), outputs)
     assert found["mae_clean"] == pytest.approx(2 / 3)
     assert found["mae_worst_patch"] == pytest.approx((1 + 2 + 1) / 3)
     assert found["r2"] == pytest.approx(0.0)
@@ -90,7 +90,7 @@ def test_errors_by_hand():
 
 
 def scores(means, labels=("",), images=64, seed=0):
-    """Return tidy scores of pictures, each of which has every label."""
+    """Return tidy scores of images that each have all labels."""
     draws = np.random.default_rng(seed)
     rows = []
     for label, count in zip(labels, np.broadcast_to(images, len(labels)), strict=True):
@@ -112,7 +112,7 @@ def judged(tidy, accuracy, wrong=np.nan):
 MEANS = {"good": 0.6, "fair": 0.2, "random": 0.0}
 
 
-def test_verdicts_of_several_labels_are_for_all_and_for_each():
+def test_several_labels_have_a_verdict_over_all_and_one_each():
     tidy = scores(MEANS, ("cloud", "sun"), (64, 5))
     rows = [
         {"task": "multilabel", "label": "", "auroc": 0.9, "p_chance": 0.001, "n_images": 64, "recall_clean": 0.6},
@@ -121,10 +121,10 @@ def test_verdicts_of_several_labels_are_for_all_and_for_each():
         {"task": "multilabel", "label": "fog", "auroc": np.nan, "p_chance": np.nan, "n_images": 64},
     ]
     found = judged(tidy, rows).set_index("label")
-    # Of a label that no picture has there is nothing to say.
+    # A label that no image has gets no verdict.
     assert found.index.tolist() == ["", "cloud", "sun"]
     assert found["verdict"].tolist() == [FOUND, FOUND, TOO_FEW]
-    # Pictures count, and not their labels.
+    # Images are counted, not their labels.
     assert found["n_images"].tolist() == [64, 64, 5]
     assert found.loc["cloud", "sentence"].startswith(
         "good is the best of 2 methods, at 95%, by deletion of single patches, grid 4, zeros (SDS), for cloud, on the"
@@ -148,7 +148,7 @@ def test_a_network_that_guesses_one_label_is_at_chance_for_that_one():
 
 
 @pytest.mark.parametrize(("p", "verdict"), [(0.4, CHANCE), (0.01, FOUND)])
-def test_a_regression_is_at_chance_where_its_numbers_do_not_rise_with_the_labels(p, verdict):
+def test_a_regression_is_at_chance_if_its_outputs_do_not_rise_with_the_labels(p, verdict):
     row = {"task": "regression", "label": "", "r2": -3.2, "spearman": -0.02, "p_chance": p, "n_images": 64}
     (found,) = judged(scores(MEANS), [row]).to_dict("records")
     assert found["verdict"] == verdict
@@ -157,7 +157,7 @@ def test_a_regression_is_at_chance_where_its_numbers_do_not_rise_with_the_labels
         assert "do not rise with the labels of 64 images (Spearman's ρ −0.02, R² −3.20)" in found["sentence"]
 
 
-def test_a_callable_target_cannot_be_at_chance_and_that_is_said():
+def test_a_callable_target_cannot_be_at_chance_and_the_verdict_says_so():
     (found,) = judged(scores(MEANS), [{"task": "callable", "n_images": 64}]).to_dict("records")
     assert found["verdict"] == FOUND
     assert found["sentence"].endswith(

@@ -17,7 +17,7 @@ def made(project):
     return project(explainers=EXPLAINERS, drops=drops).attribute().drop().score()
 
 
-def test_the_stage_tells_what_the_score_tables_tell(made):
+def test_the_tables_of_checks_agree_with_the_score_tables(made):
     missing = [path for path in made.job("checks").inputs if not (made.folder / path).exists()]
     assert not missing
     made.make("checks")
@@ -44,7 +44,7 @@ def test_the_stage_tells_what_the_score_tables_tell(made):
     assert captions.loc[0, "shows"] in page
 
 
-def test_nothing_varies_and_tables_have_their_heads(made):
+def test_a_config_without_variation_leads_to_tables_without_rows(made):
     spec = made.job("checks").spec
     files = spec.files
     made.make(replace(spec, comparisons=[]))

@@ -1,11 +1,11 @@
-"""From in-domain scores under several baselines to what may be concluded."""
+"""Conclusions from in-domain scores under several baselines."""
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import spearmanr
 
-from heatproof.report.tables.baselines import Domains, as_drawn, describe_conclusions
+from heatproof.report.tables.baselines import BaselineScores, describe_conclusions, orient_conclusions
 
 METHODS = pd.DataFrame(
     {
@@ -18,11 +18,11 @@ METHODS = pd.DataFrame(
 
 
 def domains(*means, noise=0.1, images=60):
-    """Return scores around some means (baselines, methods)."""
+    """Return scores with noise around means (baselines, methods)."""
     draws = np.random.default_rng(0).normal(size=(len(means), 4, images))
     draws -= draws.mean(axis=2, keepdims=True)
     scores = np.array(means)[:, :, None] + noise * draws
-    return Domains([f"b{place}" for place in range(len(means))], METHODS, scores, 0, 200, 0.95)
+    return BaselineScores([f"b{place}" for place in range(len(means))], METHODS, scores, 0, 200, 0.95)
 
 
 def verdicts(*means):
@@ -51,12 +51,12 @@ def test_a_method_that_is_undefined_under_a_baseline_is_left_out_of_the_agreemen
     assert [row["n_methods"] for row in one.agreement()] == [3, 2]
 
 
-def test_the_sentence_tells_what_holds_everywhere_from_what_the_baseline_decides():
+def test_the_summary_separates_conclusions_that_hold_everywhere_from_those_of_one_baseline():
     networks = [
         domains([0.6, 0.2, 0.3, 0.0], [0.6, 0.7, 0.3, 0.1]),
         domains([0.7, 0.1, 0.4, 0.0], [0.7, 0.8, 0.2, 0.1]),
     ]
     rows = [{"dataset": "d", "model": place, **row} for place, one in enumerate(networks) for row in one.conclusions()]
-    told = describe_conclusions(as_drawn(pd.DataFrame(rows)))
-    assert told.startswith("Under all 2 baselines (b0, b1): path methods score above cam methods")
-    assert "raw maps score above their absolute values (holds under b0; reversed under b1)" in told
+    summary = describe_conclusions(orient_conclusions(pd.DataFrame(rows)))
+    assert summary.startswith("Under all 2 baselines (b0, b1): path methods score above cam methods")
+    assert "raw maps score above their absolute values (holds under b0; reversed under b1)" in summary

@@ -1,4 +1,4 @@
-"""Costs beside scores, and the front."""
+"""The table of costs and scores, and the Pareto front."""
 
 import numpy as np
 import pandas as pd
@@ -51,7 +51,7 @@ def test_cost_is_in_forward_passes_of_the_same_network():
     np.testing.assert_allclose(made["seconds"], [0.003, 0.04, 0.01, 0.05])
 
 
-def test_the_front_holds_what_no_cheaper_method_beats():
+def test_the_front_has_the_methods_that_no_cheaper_one_beats():
     assert table()["on_front"].to_dict() == {"saliency": True, "ig": True, "ig_4": False, "rise": False}
 
 

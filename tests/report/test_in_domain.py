@@ -1,4 +1,4 @@
-"""Is a deleted patch in domain? Planted features, planted answers, and the table from stores."""
+"""Tests of whether deleted patches are in domain: on planted features and outputs, and on stores."""
 
 from dataclasses import replace
 
@@ -21,14 +21,14 @@ LEVEL = 0.95
 
 
 def planted(shift, images=60, width=12):
-    """Features that tell images apart very well, and deletions by a shift of one feature."""
+    """Return features that differ much between images, and deletions as a shift of one feature."""
     features = np.repeat(np.random.default_rng(0).normal(size=(images, 1, width)), 2, axis=1)
     features[:, 1, 3] += shift
     return features
 
 
 def classes(images, count=10):
-    """Classes in turn, as splits have them."""
+    """Return the classes of images in turn, as in splits."""
     return np.arange(images) % count
 
 
@@ -39,7 +39,7 @@ def statistics(features, labels=None, seed=0):
 
 
 def reference(features, strata, seed):
-    """Return scores of the same probe, written with nothing of ours but the seed."""
+    """Return the scores of the same probe from an independent implementation with the same seed."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedGroupKFold
 
@@ -67,14 +67,14 @@ def reference(features, strata, seed):
         (classes(60), classes(60)),
         (np.zeros(23, int), np.zeros(23, int)),
         (classes(3, 2), [0, 0, 0]),
-        # Four of a and three of b are fewer than folds, and stand together; two of a alone stand with the next class.
+        # Four of a and three of b are fewer than folds and form one stratum; two of a alone join the next class.
         (np.array([*"aaaabbb", *"cccccc"]), [*[0] * 7, *[1] * 6]),
         (np.array([*"aa", *"ccccccccc", *"bbbbb"]), [0, 0, *[1] * 9, *[0] * 5]),
         (np.arange(12), np.zeros(12)),
     ],
     ids=["ten classes", "one class", "three images", "rare classes", "a rare class", "a class an image"],
 )
-def test_scores_are_those_of_an_own_implementation(labels, strata, seed):
+def test_scores_equal_those_of_an_independent_implementation(labels, strata, seed):
     from sklearn.metrics import roc_auc_score
 
     features = planted(1, images=len(labels), width=4) + np.random.default_rng(2).normal(size=(len(labels), 2, 4)) / 2
@@ -97,23 +97,23 @@ def test_one_image_has_no_probe():
     assert np.isnan(paired_share(np.full((1, 2), np.nan), LEVEL)).all()
 
 
-def test_features_that_ignore_the_patch_tell_nothing():
+def test_features_that_ignore_the_patch_give_one_half():
     assert statistics(planted(0)) == pytest.approx((0.5, 0.5))
     assert statistics(np.ones((60, 2, 4))) == (0.5, 0.5)
 
 
-def test_features_that_mark_the_patch_tell_it_always():
+def test_features_that_mark_the_patch_give_one():
     assert statistics(planted(20)) == (1, 1)
 
 
-def test_a_shift_that_is_small_beside_images_is_told_in_pairs():
+def test_a_shift_that_is_small_compared_with_images_shows_in_pairs():
     paired, area = statistics(planted(1))
     assert paired == 1
     assert 0.6 < area < 0.9
 
 
-def test_a_probe_is_asked_of_the_classes_that_it_learnt():
-    """Each class marks the patch by a feature of its own, which a probe that never saw the class cannot know."""
+def test_a_probe_is_tested_on_the_classes_that_it_was_fitted_to():
+    """Each class marks the deletion by another feature, which a probe that was not fitted to the class cannot use."""
     features = planted(0, images=100, width=10)
     features[np.arange(100), 1, classes(100)] += 1
     paired, area = statistics(features)
@@ -148,13 +148,13 @@ def test_folds_have_both_versions_of_an_image_and_every_class(monkeypatch):
 
 
 def test_paired_share_by_hand():
-    """Ties are half; the interval is Wilson's of 11 / (1 + 2/π) images."""
+    """Ties count as one half; the interval is Wilson's for 11 / (1 + 2/π) images."""
     intact = np.zeros(11)
     deleted = np.array([1.0] * 7 + [0.0] * 2 + [-1.0] * 2)
     share, low, high = paired_share(np.stack([intact, deleted], axis=1), LEVEL)
     assert share == pytest.approx(8 / 11)
     images, z = 11 / (1 + 2 / np.pi), 1.959964
-    # Its ends are the shares from which the observed one is z standard deviations away.
+    # The ends are the shares from which the observed share is z standard deviations away.
     for end in (low, high):
         assert abs(share - end) == pytest.approx(z * np.sqrt(end * (1 - end) / images), rel=1e-5)
     assert paired_share(np.stack([intact, intact + 1], axis=1), LEVEL)[::2] == pytest.approx((1, 1))
@@ -162,8 +162,8 @@ def test_paired_share_by_hand():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["noise", "pairs"])
-def test_intervals_hold_one_half_where_features_tell_nothing(kind):
-    """As often as they say: shares vary 1 + 2/π times as much as those of images that taught no probe."""
+def test_intervals_contain_one_half_if_features_have_no_information(kind):
+    """The coverage is nominal: the variance is 1 + 2/π times that of images that are not used to fit probes."""
     rng, held, shares = np.random.default_rng(3), [], []
     for seed in range(300):
         features = rng.normal(size=(40, 1, 4)) * (kind == "pairs") + 0.1 * rng.normal(size=(40, 2, 4))
@@ -174,7 +174,7 @@ def test_intervals_hold_one_half_where_features_tell_nothing(kind):
     assert np.var(shares) / (0.25 / 40) == pytest.approx(1 + 2 / np.pi, rel=0.2)
 
 
-def test_area_is_the_share_of_pairs_with_ties_as_halves():
+def test_area_is_the_share_of_ordered_pairs_with_half_of_the_ties():
     scores = np.array([[0.1, 0.4], [0.4, 0.3], [0.2, 0.9]])
     pairs = [(d > i) + (d == i) / 2 for i in scores[:, 0] for d in scores[:, 1]]
     assert area_under_curve(scores)(np.ones(3)) == pytest.approx(np.mean(pairs))
@@ -211,8 +211,8 @@ def made(tmp_path_factory):
     return features(Project(tmp_path_factory.mktemp("domain")).train().drop())
 
 
-def test_the_answers_are_those_of_the_patch_drops(made):
-    """On intact images, and for the deleted one of those of a patch."""
+def test_the_outputs_equal_those_of_the_patch_drops(made):
+    """On intact images, and on images with one deleted patch."""
     np.testing.assert_array_equal(stored(made, "predicted")[:, 0], made.drops_of("predicted")[:, 0])
     right = (
         stored(made, "predicted")[:, 0]
@@ -232,7 +232,7 @@ def test_batches_change_nothing(made, tmp_path, batch_size):
         )
 
 
-def test_shards_change_nothing(made, tmp_path):
+def test_results_do_not_depend_on_shards(made, tmp_path):
     import shutil
 
     shutil.copytree(made.folder, tmp_path / "cut")
@@ -243,13 +243,13 @@ def test_shards_change_nothing(made, tmp_path):
 
 
 def area_of_resamples(scores, spec):
-    """Return the percentiles of the area over resampled images."""
+    """Return the area and its percentiles over resampled images."""
     rng, measure = numpy_generator(spec.seed, "bootstrap over images"), area_under_curve(scores)
     areas = [measure(draw_counts(rng, 1, len(scores))[0]) for _ in range(spec.bootstrap)]
     return np.quantile(areas, [0.025, 0.975])
 
 
-def test_the_table_has_all_layers_and_the_answers(made):
+def test_the_table_has_all_layers_and_the_outputs(made):
     made.make("in_domain")
     table = pd.read_csv(made.folder / "results/in_domain.csv")
     labels = open_store(made.folder / "results/features/toy/net/finetuned/g4_mean.zarr").labels[:10]
@@ -260,8 +260,8 @@ def test_the_table_has_all_layers_and_the_answers(made):
     for place, row in enumerate(probed.to_dict("records")):
         scores = probe_scores(stored(made, "features")[:, :, place], labels, made.job("in_domain").spec.seed)
         expected = [*paired_share(scores, LEVEL), area_under_curve(scores)(np.ones(10))]
-        assert [row[key] for key in report.PROBED[:4]] == pytest.approx(expected)
-        # As resampled images have it, times the root of two.
+        assert [row[key] for key in report.PROBE_COLUMNS[:4]] == pytest.approx(expected)
+        # The interval of resampled images, widened by the square root of two.
         drawn = area_of_resamples(scores, made.job("in_domain").spec)
         for end, other in (("auc_low", drawn[0]), ("auc_high", drawn[1])):
             assert row[end] == pytest.approx(np.clip(row["auc"] + np.sqrt(2) * (other - row["auc"]), 0, 1))
@@ -298,18 +298,18 @@ def test_a_network_without_layers_is_a_row_with_its_reason(made, monkeypatch):
         ("heatproof.perturbation.features", {"features", "in_domain"}),
         ("heatproof.responses.features", {"features", "in_domain"}),
         ("heatproof.report.tables.in_domain", {"in_domain"}),
-        # The toy network's module has a metric too, and so imports what metrics read.
+        # The module of the toy network also has a metric, and so imports the responses that metrics read.
         ("heatproof.perturbation.patches", {"drops", "features", "channels", "in_domain"}),
         ("heatproof.perturbation.channels", {"channels"}),
     ],
 )
-def test_an_edit_of_its_own_code_alone_makes_it_again(module, changed, monkeypatch):
+def test_only_an_edit_of_its_own_code_changes_its_key(module, changed, monkeypatch):
     def keys():
         for known in (provenance._digest_of, provenance._code_of):
             known.cache_clear()
         project, drops = Project("."), {"grid": 4, "baseline": "mean", "shard": 0}
         stages = {"features": drops, "drops": drops, "channels": {"shard": 0}}
-        found = {stage: project.on_network(stage, **asked).spec.key for stage, asked in stages.items()}
+        found = {stage: project.on_network(stage, **wildcards).spec.key for stage, wildcards in stages.items()}
         return {**found, "in_domain": project.job("in_domain").spec.key}
 
     plain = provenance.read_source
@@ -326,7 +326,7 @@ def test_an_edit_of_its_own_code_alone_makes_it_again(module, changed, monkeypat
     assert {stage for stage in before if before[stage] != after[stage]} == changed
 
 
-def test_the_default_run_makes_it_and_the_table_of_scores_alone_does_not():
+def test_it_is_part_of_the_default_run_but_not_of_the_table_of_scores():
     from heatproof.plan.graph import Graph
 
     project = Project(".")

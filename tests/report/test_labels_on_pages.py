@@ -1,4 +1,4 @@
-"""What pages and claims say of networks of labels, of numbers and of functions."""
+"""Texts of pages and claims on networks with several labels, numbers and callable targets."""
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,7 @@ FACTS = {
 }
 
 
-def test_rows_know_their_picture_and_what_they_are_about():
+def test_rows_have_their_image_and_target():
     rows = scored_rows(FACTS, "label", 3)
     assert rows.target_names(rows.targets).tolist() == ["sun", "rain", "rain"]
     assert rows.first_rows.tolist() == [0, 2]
@@ -37,14 +37,14 @@ def test_rows_know_their_picture_and_what_they_are_about():
     assert scored_rows(FACTS, "own:number", 3).target_names(rows.targets).tolist() == [""] * 3
 
 
-def test_pictures_keep_their_order():
+def test_images_keep_their_order():
     rows = ScoredRows("multilabel", ["x", "y"], list("abcd"), np.zeros(4, int), ["z", "a", "z", "m"], np.zeros(4))
     assert rows.first_rows.tolist() == [0, 1, 3]
     np.testing.assert_allclose(rows.mean_by_image(np.array([1.0, 2.0, 3.0, 4.0])), [2.0, 2.0, 4.0])
 
 
 @pytest.mark.parametrize("how", ["only_correct", "balanced"])
-def test_numbers_are_neither_right_nor_of_a_class(how):
+def test_a_regression_has_neither_right_outputs_nor_classes(how):
     choice = {"only_correct": False, "balanced": False}
     assert select_images(np.zeros(3, int), None, **choice).all()
     with pytest.raises(HeatproofError, match=f"evaluation.{how}` needs classes"):
@@ -84,7 +84,7 @@ TABLE = pd.DataFrame(
 
 
 @pytest.mark.parametrize("task", ["multilabel", "regression", "callable"])
-def test_what_speaks_of_accuracy_leaves_other_tasks_out(task):
+def test_figures_of_accuracy_leave_other_tasks_out(task):
     known = accuracy(task)
     assert best_over_accuracy(TABLE, known, []).empty
     draw_over_accuracy(TABLE, known, [])

@@ -1,4 +1,4 @@
-"""Positive relevance has one colour in every picture: a map that is positive on the left and negative on the right."""
+"""Positive relevance has the same colour in all figures. The map is positive on the left and negative on the right."""
 
 import io
 import re
@@ -23,11 +23,11 @@ SOURCE = Path(heatproof.__file__).parent
 
 
 def pixels_of(figure, axes):
-    """Return what is drawn in the left and in the right half of axes, RGB."""
+    """Return the colour (RGB) that is drawn in the left and in the right half of axes."""
     FigureCanvasAgg(figure).draw()
     drawn = np.asarray(figure.canvas.buffer_rgba())[..., :3].astype(int)
     box = axes.get_window_extent()
-    # Between the lines of a grid and the numbers of its patches.
+    # Pixels away from the lines of a grid and the numbers in its patches.
     row = drawn.shape[0] - round(box.y0 + 0.6 * box.height)
     return [drawn[row, round(box.x0 + share * box.width)] for share in (0.1, 0.9)]
 
@@ -54,8 +54,8 @@ def maps_show():
 
 
 def drops():
-    """The drops of patches over the image: their deletion takes from the class on the left."""
-    given = map_figure.Drops(2, "mean", np.array([1.0, -1, 1, -1]), 1.0, 0)
+    """Draw the drops of patches over the image: on the left, deleting a patch lowers the output."""
+    given = map_figure.PatchDrops(2, "mean", np.array([1.0, -1, 1, -1]), 1.0, 0)
     figure = map_figure._figure(np.ones((SIDE, SIDE, 3)), [map_figure.Panel("m", MAP)], None, given, ("", ""))
     return figure, figure.axes[1]
 
@@ -67,7 +67,7 @@ def montaged():
 
 
 def on_pages():
-    """The small pictures of the index page and of the gallery."""
+    """Draw the small maps of the index page and of the page of maps."""
     figure = Figure()
     axes = figure.add_axes((0, 0, 1, 1))
     axes.imshow(Image.open(io.BytesIO(pictures.map_png(MAP, SIDE)[0])).convert("RGB"))
@@ -88,18 +88,18 @@ def test_a_map_has_the_same_colours_everywhere(draw, monkeypatch):
 
 
 @pytest.mark.parametrize("draw", [drops, overlaid])
-def test_over_a_picture_the_hues_are_the_same(draw):
+def test_the_hues_are_the_same_over_an_image(draw):
     left, right = pixels_of(*draw())
     assert left[0] > left[2] + 30, "positive is red"
     assert right[2] > right[0] + 30, "negative is blue"
 
 
 @pytest.mark.parametrize("draw", [plotted, overlaid, maps_show, montaged])
-def test_a_colour_bar_says_what_the_ends_mean(draw):
+def test_a_colour_bar_has_labels_at_its_ends(draw):
     figure, _ = draw()
     FigureCanvasAgg(figure).draw()
     every = [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]
-    assert drawing.ENDS in [[one.get_text() for one in axis.get_ticklabels()] for axis in every]
+    assert drawing.COLOUR_BAR_LABELS in [[one.get_text() for one in axis.get_ticklabels()] for axis in every]
 
 
 def test_a_map_without_signs_is_white_to_red():
@@ -110,7 +110,7 @@ def test_a_map_without_signs_is_white_to_red():
 
 
 def test_one_colour_map_in_one_place():
-    """Whoever else draws maps, or in colours of its own, is found here and belongs into the tests above."""
+    """Another module that draws maps, or with another colour map, fails here and has to be tested above."""
     named, users = {}, set()
     for path in SOURCE.rglob("*.py"):
         text, name = path.read_text(encoding="utf-8"), path.relative_to(SOURCE).as_posix()
@@ -128,7 +128,7 @@ def test_one_colour_map_in_one_place():
     }
 
 
-def test_an_overlay_asks_for_a_picture_and_a_share():
+def test_an_overlay_needs_an_image_and_an_opacity():
     with pytest.raises(heatproof.HeatproofError, match="give `picture`"):
         plotted(overlay=0.5)
     with pytest.raises(heatproof.HeatproofError, match="a share from 0 to 1"):

@@ -8,11 +8,11 @@ from heatproof.errors import HeatproofError
 from heatproof.report.figures import map_figure as module
 from heatproof.report.figures.map_figure import show
 from heatproof.report.figures.pictures import colour_limit, map_png
-from heatproof.report.stores import _says_what_made_it
+from heatproof.report.stores import _is_valid_made_by
 
 
 def drawn(monkeypatch, *arguments, **options):
-    """Show, and return the panels that were drawn."""
+    """Call `show`, and return the panels that it drew."""
     seen = {}
     draw = module._figure
 
@@ -30,7 +30,7 @@ def test_size_follows_the_number_of_panels(results, folder):
     show(folder, "0", ["gradient", "gradient_abs", "smooth", "variance", "random", "cam"], "many.png", config=CONFIG)
     few, many = Image.open("few.png").size, Image.open("many.png").size
     row = (module.PANEL + module.HEAD + module.NOTE) * module.DPI
-    # Two panels stand in one row, seven in two.
+    # Two panels need one row, seven need two.
     assert many[1] - few[1] == pytest.approx(row, abs=2)
 
 
@@ -46,7 +46,7 @@ def test_maps_are_those_that_were_stored(results, folder, monkeypatch):
     assert "cat & dog" in seen["heading"][1]
 
 
-def test_number_and_id_name_the_same_image(results, folder, monkeypatch):
+def test_an_image_can_be_named_by_number_or_id(results, folder, monkeypatch):
     by_number = drawn(monkeypatch, folder, "0", ["gradient"], "a.png")
     by_id = drawn(monkeypatch, folder, NAMED, ["gradient"], "b.png")
     np.testing.assert_array_equal(by_number["pixels"], by_id["pixels"])
@@ -57,14 +57,14 @@ def test_without_names_all_maps_are_shown(results, folder, monkeypatch):
     assert [panel.method for panel in seen["panels"]] == ["smooth", "variance"]
 
 
-def test_drops_bring_their_grid(results, folder, monkeypatch):
+def test_drops_are_drawn_on_their_grid(results, folder, monkeypatch):
     seen = drawn(monkeypatch, folder, "1", ["gradient"], "a.png", drops=True)
     assert seen["grid"] == 4
     assert seen["drops"].values.shape == (16,)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options", "said"),
+    ("arguments", "options", "message"),
     [
         (("0", ["gradeint"]), {}, r"did you mean 'gradient'\?"),
         (("9", ["gradient"]), {}, r"from 0 to 5"),
@@ -77,17 +77,17 @@ def test_drops_bring_their_grid(results, folder, monkeypatch):
         (("0", ["gradient"]), {"grid": [4]}, r"grid must be .*\[rows, columns\]"),
     ],
 )
-def test_errors_are_one_sentence(results, folder, arguments, options, said):
+def test_errors_are_one_sentence(results, folder, arguments, options, message):
     image, methods = arguments
-    with pytest.raises(HeatproofError, match=said) as caught:
+    with pytest.raises(HeatproofError, match=message) as caught:
         show(folder, image, methods, "a.png", config=CONFIG, **options)
     assert "\n" not in str(caught.value)
 
 
-def test_places_without_maps_are_errors(results, folder, reference_folder):
+def test_folders_without_maps_are_errors(results, folder, reference_folder):
     with pytest.raises(HeatproofError, match="no map store in results/maps/tiny itself"):
         show("results/maps/tiny", "0", None, "a.png")
-    with pytest.raises(HeatproofError, match="know no model"):
+    with pytest.raises(HeatproofError, match="do not use a model"):
         show(reference_folder, "0", ["random"], "a.png", drops=True)
     with pytest.raises(HeatproofError, match="cannot be drawn as"):
         show(folder, "0", ["gradient"], "a.docx", config=CONFIG)
@@ -119,7 +119,7 @@ def test_scale_ignores_outliers_and_zero_is_neutral(tmp_path):
         png, _ = map_png(values * scale, 96)
         path.write_bytes(png)
         picture = np.asarray(Image.open(path).convert("RGB")).astype(int)
-        # Zero is the neutral middle, whatever the scale; what is positive is red.
+        # Zero is neutral at every scale, and positive values are red.
         assert (picture[5, 15] > 240).all()
         assert picture[5, 5, 0] > picture[5, 5, 2] + 50
 
@@ -138,11 +138,11 @@ def test_a_store_does_not_name_the_code_that_is_run(results, folder):
 
 
 @pytest.mark.parametrize(
-    ("grid", "is_said"),
+    ("grid", "is_valid"),
     [(4, True), ([4, 8], True), (None, True), (0, False), ([4], False), ("4x8", False), (True, False)],
 )
-def test_a_store_from_elsewhere_names_a_grid_or_is_none_of_ours(grid, is_said):
-    assert _says_what_made_it({"weights": "finetuned", "grid": grid, "baseline": "zeros"}) == is_said
+def test_a_store_with_an_invalid_grid_is_refused(grid, is_valid):
+    assert _is_valid_made_by({"weights": "finetuned", "grid": grid, "baseline": "zeros"}) == is_valid
 
 
 def test_drops_of_rows_and_columns_are_drawn_where_their_patches_are(results, folder, monkeypatch):

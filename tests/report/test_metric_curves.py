@@ -1,4 +1,4 @@
-"""The figure of curves: what stands on its axes, and that its points are those of `evaluate`."""
+"""The figure of curves: the labels of its axes, and points that equal those of `evaluate`."""
 
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ from heatproof.config.files import merge, read_config
 from heatproof.metrics.soundness import soundness_at_levels
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.report.figures.metric_curves import COLUMNS, LEVELS, draw_metric_curves, lines_of
+from heatproof.report.figures.metric_curves import COLUMNS, SOUNDNESS_LEVELS, draw_metric_curves, line_styles
 
 METRICS = [
     {"soundness": {"fractions": [0.2, 0.4, 0.6, 0.8]}},
@@ -29,7 +29,7 @@ SMALL = {"pretraining": {"epochs": 1}, "finetuning": {"epochs": 1}, "evaluation"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Return a project whose curves were drawn, and their table."""
+    """Return a project whose curves were drawn, and the table of the curves."""
     one = Project(tmp_path_factory.mktemp("curves"), **SMALL, metrics=METRICS, explainers=["saliency", "random"])
     one.train().attribute().respond().score_all()
     before = {name: one.spec(name).key for name in one.plan.metrics}
@@ -41,7 +41,7 @@ def made(tmp_path_factory):
     return one, table
 
 
-def test_every_metric_with_curves_has_axes_that_say_what_they_are(made):
+def test_every_metric_with_curves_has_labelled_axes(made):
     _, table = made
     known = table.groupby(["metric", "curve"])[["x_name", "y_name", "higher_is_better"]].agg("first")
     deleted, inserted = "share of pixels deleted, most relevant first", "share of pixels inserted, most relevant first"
@@ -53,7 +53,7 @@ def test_every_metric_with_curves_has_axes_that_say_what_they_are(made):
         ("road_morf", "road"): (imputed, "accuracy", False),
         ("deletion_lerf", "deletion"): (least, probability, True),
         ("rise_insertion", "insertion"): (inserted, probability, True),
-        # Both curves of a difference, the parts of which the run does not score.
+        # Both curves of a difference whose two metrics the run does not score.
         ("rise_difference", "insertion"): (inserted, probability, True),
         ("rise_difference", "deletion"): (deleted, probability, False),
         ("mas_difference", "insertion_mas"): (inserted, f"{probability}, aligned with the map", True),
@@ -63,7 +63,7 @@ def test_every_metric_with_curves_has_axes_that_say_what_they_are(made):
     assert set(table["method"]) == {"saliency", "saliency_abs", "random", "random_abs"}
 
 
-def test_the_points_are_those_behind_the_scores(made):
+def test_the_points_agree_with_the_scores(made):
     one, table = made
     for metric, mean in (("completeness", True), ("road_morf", True), ("deletion_lerf", False)):
         scores = one.scores(metric)
@@ -73,15 +73,15 @@ def test_the_points_are_those_behind_the_scores(made):
             assert area == pytest.approx(score, abs=1e-6)
     completeness = table[(table["metric"] == "completeness") & (table["method"] == "saliency")]
     assert completeness["x"].round(6).tolist() == [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
-    # Soundness at the level of the metric is its score.
+    # The curve of soundness at the level of the metric is its score.
     sound = table[(table["metric"] == "soundness") & np.isclose(table["x"], 0.5)].set_index("method")["y"]
     stored = one.scores("soundness").groupby("method")["score"].mean()
     for method, value in sound.items():
         assert value == pytest.approx(stored[method], abs=1e-9)
-    assert set(table.loc[table["metric"] == "soundness", "x"]) <= set(LEVELS)
+    assert set(table.loc[table["metric"] == "soundness", "x"]) <= set(SOUNDNESS_LEVELS)
 
 
-def test_a_difference_has_no_panels_where_its_parts_have(tmp_path):
+def test_a_difference_has_no_panels_if_its_parts_have(tmp_path):
     parts = ["rise_insertion", "rise_deletion", "rise_difference"]
     one = Project(tmp_path, **SMALL, metrics=[{name: {"steps": 4}} for name in parts], explainers=["random"])
     one.train().attribute().respond().score_all()
@@ -90,7 +90,7 @@ def test_a_difference_has_no_panels_where_its_parts_have(tmp_path):
     assert set(pd.read_csv(tmp_path / job.spec.files["table"])["metric"]) == set(parts[:2])
 
 
-def test_it_is_planned_for_networks_with_curves_and_no_part_of_all():
+def test_it_is_planned_for_networks_with_curves_but_not_requested_by_all():
     with_curves = make_plan(merge(read_config(), {"metrics": ["soundness"]}))
     graph = Graph(with_curves)
     jobs = [job for job in graph.jobs() if job.stage == "metric_curves"]
@@ -116,7 +116,7 @@ def test_maps_and_their_absolute_values_share_a_colour_and_references_are_grey()
         *(method(f"m{k}{'_abs' * is_abs}", "e", k, "abs" if is_abs else "raw") for k in range(24) for is_abs in (0, 1)),
         method("random", "random"),
     ]
-    lines = lines_of(methods, ["random"])
+    lines = line_styles(methods, ["random"])
     assert len({lines[f"m{k}"].color for k in range(24)}) == 24
     for k in range(24):
         raw, absolute = lines[f"m{k}"], lines[f"m{k}_abs"]
@@ -137,9 +137,9 @@ def table_of(metrics, methods):
 
 @pytest.mark.parametrize("count", [1, 4, 7])
 @pytest.mark.parametrize("methods", [["a"], [f"method_{k}" for k in range(40)]])
-def test_a_panel_a_metric_with_named_axes_and_a_direction(count, methods):
+def test_each_metric_has_a_panel_with_labels_and_a_direction(count, methods):
     metrics = [(f"metric{k}", bool(k % 2)) for k in range(count)]
-    lines = lines_of([method(name, name) for name in methods], [])
+    lines = line_styles([method(name, name) for name in methods], [])
     figure = draw_metric_curves(table_of(metrics, methods), lines, "net")
     panels = [axes for axes in figure.axes if axes.get_visible()]
     assert len(panels) == count
@@ -153,5 +153,5 @@ def test_a_panel_a_metric_with_named_axes_and_a_direction(count, methods):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == methods
 
 
-def test_nothing_is_drawn_of_nothing():
+def test_an_empty_table_leads_to_an_empty_figure():
     assert not draw_metric_curves(pd.DataFrame(columns=COLUMNS), {}, "net").axes

@@ -1,4 +1,4 @@
-"""Score over accuracy, and the same methods under several protocols: on planted tables."""
+"""Figures of scores over accuracy and of methods under several protocols, from planted tables."""
 
 import pandas as pd
 import pytest
@@ -13,7 +13,7 @@ def scores(rows):
     return pd.DataFrame(rows, columns=["dataset", "model", "weights", "method", "metric", "score"])
 
 
-# The better a network classifies, the lower is its best score.
+# Networks with a higher accuracy have a lower best score.
 NETWORKS = {f"net{place}": (0.5 + 0.1 * place, 0.9 - 0.1 * place) for place in range(5)}
 TABLE = scores(
     [
@@ -47,7 +47,7 @@ def test_the_best_method_of_each_network_stands_over_its_accuracy():
     assert axes.get_ylabel() == "best IDSDS"
 
 
-def test_without_finetuned_weights_it_is_of_sds():
+def test_sds_is_used_without_finetuned_weights():
     before = TABLE[TABLE["weights"] == "pretrained"]
     best = best_over_accuracy(before, ACCURACY, [])
     assert set(best["metric"]) == {"sds"}
@@ -58,7 +58,7 @@ def test_without_finetuned_weights_it_is_of_sds():
 @pytest.mark.parametrize(
     ("table", "accuracy"), [(TABLE.iloc[:0], ACCURACY), (TABLE, ACCURACY.drop(columns="top1_clean"))]
 )
-def test_without_scores_or_classes_it_says_so(table, accuracy):
+def test_the_figure_says_if_there_are_no_scores_or_classes(table, accuracy):
     figure = draw_over_accuracy(table, accuracy, [])
     assert not figure.axes
     assert [text.get_text() for text in figure.texts] == ["No network has both a score and a top-1 accuracy."]
@@ -101,7 +101,7 @@ def test_no_protocol_at_all():
 
 
 def test_a_figure_of_two_tables_waits_for_both():
-    assert FIGURES["score_over_accuracy"].beside == ("accuracy",)
+    assert FIGURES["score_over_accuracy"].also_reads == ("accuracy",)
     made = Graph(make_plan({})).job("figure", {"figure": "score_over_accuracy"})
     assert {"results/idsds_table.csv", "results/accuracy.csv"} <= set(made.inputs)
-    assert made.spec.beside["accuracy"].table == "results/accuracy.csv"
+    assert made.spec.further["accuracy"].table == "results/accuracy.csv"

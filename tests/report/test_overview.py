@@ -1,4 +1,4 @@
-"""All metrics in one picture: places, what to conclude of them, and nothing invented where there is little."""
+"""The figures of all metrics: places and their conclusions, also for tables that are too small for any."""
 
 from types import SimpleNamespace
 
@@ -9,7 +9,14 @@ import pytest
 from heatproof.base.provenance import Key
 from heatproof.files.writing import write_table
 from heatproof.plan.folder import Folder
-from heatproof.report.figures.overview import CAPTIONS, dual_table, overview, places_table, told_dual, told_places
+from heatproof.report.figures.overview import (
+    CAPTION_COLUMNS,
+    describe_dual,
+    describe_places,
+    dual_table,
+    overview,
+    places_table,
+)
 from heatproof.stages.overview import Overview
 from heatproof.stores.manifest import publish_tables
 
@@ -19,7 +26,7 @@ OVERVIEW = Overview.paths(Folder())
 SCORES = SimpleNamespace(key=Key("config", "code"), manifest="results/scores.json")
 
 
-def told(kinds):
+def spec_of(kinds):
     return Overview(
         scores="results/scores.csv",
         kinds=kinds,
@@ -63,29 +70,29 @@ def test_places_are_means_over_networks_ties_share_and_gaps_are_left_out():
 def test_a_metric_that_ranks_the_other_way_is_named():
     scores = [6, 5, 4, 3, 2, 1]
     same = {f"m{number}": (scores, True) for number in range(4)}
-    _, said = told_places(places_table(table({**same, "odd": (scores[::-1], True)})))
-    assert "a is first under 4 of 5 metrics" in said
-    assert "(odd)" in said
-    assert "by odd alone is another ranking" in said
-    _, agreed = told_places(places_table(table(same)))
+    _, conclusion = describe_places(places_table(table({**same, "odd": (scores[::-1], True)})))
+    assert "a is first under 4 of 5 metrics" in conclusion
+    assert "(odd)" in conclusion
+    assert "by odd alone is another ranking" in conclusion
+    _, agreed = describe_places(places_table(table(same)))
     assert "All metrics agree" in agreed
 
 
-def test_soundness_that_all_share_is_said():
+def test_soundness_that_all_methods_share_is_reported():
     rows = table({"soundness": ([1, 1, 1, 1, 0.5, 1], True), "completeness": ([1, 2, 3, 4, 5, 6], True)})
     dual = dual_table(rows, KINDS)
     assert list(dual["method"]) == METHODS
-    _, said = told_dual(dual)
-    assert "83% of the methods share one soundness" in said
+    _, conclusion = describe_dual(dual)
+    assert "83% of the methods share one soundness" in conclusion
 
 
-def test_nothing_to_draw_is_no_crash(tmp_path, monkeypatch):
+def test_empty_tables_are_drawn_without_error(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_table(table({"m": ([1.0], True)}), "results/scores.csv")
     publish_tables(SCORES, ["results/scores.csv"], [])
-    overview(told({}))
+    overview(spec_of({}))
     captions = pd.read_csv(OVERVIEW["captions"])
-    assert list(captions.columns) == CAPTIONS
+    assert list(captions.columns) == CAPTION_COLUMNS
     assert "nothing to conclude" in captions["conclusion"][1]
     assert all((tmp_path / path).stat().st_size > 0 for path in OVERVIEW.values())
 
@@ -96,9 +103,9 @@ def test_the_files_of_a_real_table(tmp_path, monkeypatch):
     both = {"soundness": (scores, True), "completeness": (scores**2, True), "ids": (-scores, True)}
     write_table(table(both, models=("one", "two")), "results/scores.csv")
     publish_tables(SCORES, ["results/scores.csv"], [])
-    overview(told(KINDS))
+    overview(spec_of(KINDS))
     before = {path: (tmp_path / path).read_bytes() for path in OVERVIEW.values()}
-    overview(told(KINDS))
+    overview(spec_of(KINDS))
     assert {path: (tmp_path / path).read_bytes() for path in OVERVIEW.values()} == before
     assert len(pd.read_csv(OVERVIEW["dual"])) == 12
 
@@ -110,7 +117,7 @@ def test_names_that_look_like_numbers_or_gaps_stay_names(tmp_path, monkeypatch):
     rows["method"] = rows["method"].map(dict(zip(METHODS, odd, strict=True)))
     write_table(rows, "results/scores.csv")
     publish_tables(SCORES, ["results/scores.csv"], [])
-    overview(told({}))
+    overview(spec_of({}))
     places = pd.read_csv(OVERVIEW["places"], dtype=str, keep_default_na=False)
     assert set(places["method"]) == set(odd)
     assert len(places) == 11

@@ -1,4 +1,4 @@
-"""The index page: what it holds, and what a reader can do with it in a browser."""
+"""The index page: its content, and its behaviour in a browser."""
 
 import base64
 import io
@@ -29,9 +29,9 @@ from heatproof.plan.folder import Folder
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.report.page import data as page_data
-from heatproof.report.page.data import how_many, low_is_good, mean_curve, title
-from heatproof.report.page.page import judged_claims, report_page
-from heatproof.report.results import spec
+from heatproof.report.page.data import count_that_fits, low_is_good, mean_curve, title
+from heatproof.report.page.page import group_claims, report_page
+from heatproof.report.results import format_number
 from heatproof.stages.checks import Checks
 from heatproof.stages.methods import PlannedMethod
 from heatproof.stages.pages import PageCurve, PageDataset, PageNetwork, PageTable, ReportPage
@@ -91,7 +91,7 @@ SEQUENCE = Perturbation(mode="deletion", order="morf", steps=4).to_settings()
 
 
 class Reader(HTMLParser):
-    """Tags, pictures and texts of a page."""
+    """The tags, images and texts of a page."""
 
     def __init__(self, page):
         super().__init__()
@@ -114,13 +114,13 @@ def method(name, explainer, index=0, place=0, reference=False):
     return PlannedMethod(name, explainer, index, place, "raw", reference)
 
 
-def told_table(path):
+def page_table(path):
     return PageTable(path, "results/tables.json")
 
 
 @pytest.fixture
-def spec_json(results):
-    """What the stage is told of the small stores, with response curves and claims."""
+def page_spec(results):
+    """The spec of the stage for the small stores, with response curves and claims."""
     texts = {
         "idsds_table": SCORES_TEXT,
         "meta_rank": RANK_TEXT,
@@ -169,18 +169,18 @@ def spec_json(results):
     network = PageNetwork(
         where={"dataset": "tiny", "model": "net", "weights": "finetuned"},
         grids=[(4, "zeros")],
-        shown=["idsds"],
+        displayed_metrics=["idsds"],
         drops=(4, "zeros", "logit"),
-        scored=["idsds"],
+        scored_metrics=["idsds"],
     )
     return ReportPage(
-        tables_shown={name: told_table(f"results/{name}.csv") for name in texts},
+        page_tables={name: page_table(f"results/{name}.csv") for name in texts},
         all_metrics=False,
         directions={"idsds": True, "infidelity": False},
         references=["random"],
         level=0.9,
         seed=7,
-        evaluated=IMAGES,
+        scored_images=IMAGES,
         images=3,
         shards=1,
         drop_shards=1,
@@ -203,33 +203,33 @@ def spec_json(results):
     )
 
 
-def written(spec_json, path=PAGE):
-    report_page(spec_json)
+def written(page_spec, path=PAGE):
+    report_page(page_spec)
     return Path(path).read_text(encoding="utf-8")
 
 
 def held(page, name):
-    """What the page's script reads from an element."""
+    """Return the data that the script of the page reads from an element."""
     return json.loads(page.partition(f'<script type="application/json" id="{name}">')[2].partition("</script>")[0])
 
 
-def test_needs_no_other_file_and_lets_no_name_be_markup(spec_json):
-    page = written(spec_json)
+def test_needs_no_other_file_and_lets_no_name_be_markup(page_spec):
+    page = written(page_spec)
     reader = Reader(page)
     assert not any(link.startswith(("http", "//", "file:", "/")) for link in reader.links)
     assert EVIL in reader.texts
     assert not {"b", "i", "img"} & set(reader.tags)
-    # Four with data, the library, and the page's own.
+    # Four scripts with data, the library, and the script of the page.
     assert reader.tags.count("script") == 6
     assert "it has <b>no</b> layer" in reader.texts
 
 
-def test_sequences_that_no_metric_reads_leave_no_section_and_no_data(spec_json):
-    # The script would look for the first network of a list that is empty, and every table after it would stay empty.
-    shown = written(replace(spec_json, curves=[replace(spec_json.curves[0], datasets=[], metrics=[])]))
+def test_sequences_that_no_metric_reads_leave_no_section_and_no_data(page_spec):
+    # Otherwise the script fails at the first network of an empty list and fills no table after it.
+    shown = written(replace(page_spec, curves=[replace(page_spec.curves[0], datasets=[], metrics=[])]))
     assert 'id="curves-data"' not in shown
     assert 'id="curves"' not in shown
-    assert 'id="curves-data"' in written(spec_json)
+    assert 'id="curves-data"' in written(page_spec)
 
 
 @pytest.mark.parametrize(
@@ -242,41 +242,41 @@ def test_sequences_that_no_metric_reads_leave_no_section_and_no_data(spec_json):
         ("regression", "label", " numbers of images, of which those of one image count as one, with a 90%"),
     ],
 )
-def test_what_is_counted_is_said(spec_json, task, rows, says):
-    entry = replace(spec_json.datasets[0], dataset=replace(spec_json.datasets[0].dataset, task=task, rows=rows))
-    shown = " ".join(written(replace(spec_json, images=0, datasets=[entry])).split())
+def test_the_page_names_the_rows_that_are_counted(page_spec, task, rows, says):
+    entry = replace(page_spec.datasets[0], dataset=replace(page_spec.datasets[0].dataset, task=task, rows=rows))
+    shown = " ".join(written(replace(page_spec, images=0, datasets=[entry])).split())
     assert f"Scores are means over {IMAGES}{says}" in shown
 
 
-def test_answers_on_deleted_images_are_spoken_of_where_there_are_any(spec_json):
-    shown = written(spec_json)
+def test_outputs_on_deleted_images_are_mentioned_only_if_there_are_any(page_spec):
+    shown = written(page_spec)
     assert 'id="calibration-table"' in shown
     assert "so look at accuracy, confidence and calibration" in shown
     table = pd.read_csv("results/in_domain.csv")
     table[table["layer"] != "output"].to_csv("results/in_domain.csv", index=False)
-    told_again = {**spec_json.tables_shown, "in_domain": told_table("results/in_domain.csv")}
-    shown = written(replace(spec_json, tables_shown=told_again))
+    tables_again = {**page_spec.page_tables, "in_domain": page_table("results/in_domain.csv")}
+    shown = written(replace(page_spec, page_tables=tables_again))
     assert 'id="in-domain-table"' in shown
     assert 'id="calibration-table"' not in shown
     assert "so look at accuracy, confidence and calibration" not in shown
 
 
-def test_the_answer_stands_first_then_how_sure_it_is(spec_json):
-    report_page(spec_json)
+def test_the_verdict_is_first_followed_by_its_reliability(page_spec):
+    report_page(page_spec)
     shown = Path(PAGE).read_text(encoding="utf-8")
     order = ["found", "scores", "maps", "ranking", "models", "provenance"]
     places = [shown.index(f'<section id="{name}"') for name in order]
     assert places == sorted(places)
 
 
-def test_downloads_are_the_tables(spec_json):
-    links = [link for link in Reader(written(spec_json)).links if link.startswith("data:text/csv")]
+def test_downloads_are_the_tables(page_spec):
+    links = [link for link in Reader(written(page_spec)).links if link.startswith("data:text/csv")]
     given = {base64.b64decode(link.partition(",")[2]) for link in links}
-    assert given == {Path(facts.path).read_bytes() for facts in spec_json.tables_shown.values()}
+    assert given == {Path(facts.path).read_bytes() for facts in page_spec.page_tables.values()}
 
 
-def test_scores_have_their_case_and_manifest(spec_json):
-    scores = held(written(spec_json), "scores-data")
+def test_scores_have_their_case_and_manifest(page_spec):
+    scores = held(written(page_spec), "scores-data")
     case, other = scores["cases"]
     assert (case["href"], case["key"], case["higher"]) == (
         "../scores/tiny/net/finetuned/idsds.json",
@@ -288,8 +288,8 @@ def test_scores_have_their_case_and_manifest(spec_json):
     assert scores["rows"][3] == [0, "cam", None, None, None, None, None, 0, 0, "it has <b>no</b> layer"]
 
 
-def test_maps_have_scores_drops_and_gaps(spec_json):
-    shown = held(written(spec_json), "maps-data")["datasets"][0]
+def test_maps_have_scores_drops_and_gaps(page_spec):
+    shown = held(written(page_spec), "maps-data")["datasets"][0]
     assert np.shape(shown["networks"][0]["drops"]["values"]) == (3, 16)
     cells = shown["cells"][0][0]
     assert cells[3] == {"gap": "it has <b>no</b> layer"}
@@ -298,23 +298,23 @@ def test_maps_have_scores_drops_and_gaps(spec_json):
     assert shown["left_out"] == [0, 0]
 
 
-def test_every_manifest_is_in_the_provenance(spec_json):
-    made = held(written(spec_json), "provenance-data")
+def test_every_manifest_is_in_the_provenance(page_spec):
+    made = held(written(page_spec), "provenance-data")
     by_path = {row[3]: row for row in made["rows"]}
     assert by_path["results/tables.json"][4:8] == ["tables-key", "tables-config", "tables-code", 7]
     assert by_path["results/scores/tiny/net/finetuned/idsds.json"][4:7] == ["scores-key", "c", "d"]
-    # Two explainers, one gap, one reference, and the curves of the same four.
+    # Two explainers, one that is not applicable, one reference, and the curves of these four.
     assert [row[0] for row in made["rows"]].count("maps") == 4
     assert [row[0] for row in made["rows"]].count("curves") == 4
-    # Of each of the seven tables, and of the scores.
+    # The manifests of the seven tables, and of the scores.
     assert {"libraries": {"numpy": "2.1"}, "count": 8} in made["versions"]
 
 
-def test_claims_curves_and_maps_only_where_they_are_named(spec_json):
-    full = written(spec_json)
+def test_claims_curves_and_maps_only_where_they_are_named(page_spec):
+    full = written(page_spec)
     assert all(f'id="{name}"' in full for name in ("claims", "curves", "maps"))
-    tables = {name: table for name, table in spec_json.tables_shown.items() if name != "claims"}
-    bare = replace(spec_json, images=0, curves=[], tables_shown=tables)
+    tables = {name: table for name, table in page_spec.page_tables.items() if name != "claims"}
+    bare = replace(page_spec, images=0, curves=[], page_tables=tables)
     assert GALLERY.rpartition("/")[2] in full
     Path(GALLERY).unlink()
     page = written(bare)
@@ -324,8 +324,8 @@ def test_claims_curves_and_maps_only_where_they_are_named(spec_json):
     assert not Path(GALLERY).exists()
 
 
-def test_claims_that_can_be_judged_stand_first_and_others_are_folded_away(spec_json):
-    page = written(spec_json)
+def test_claims_that_can_be_judged_stand_first_and_others_are_folded_away(page_spec):
+    page = written(page_spec)
     table = page[page.index('id="claims-table"') : page.index('id="claims-untested"')]
     folded = page.partition('id="claims-untested"')[2].partition("</details>")[0]
     assert table.index("absolute_hurts") < table.index("ranks_agree_again"), "those of the run first"
@@ -336,31 +336,31 @@ def test_claims_that_can_be_judged_stand_first_and_others_are_folded_away(spec_j
     assert "0.62" in folded
 
 
-def test_reasons_that_lack_one_thing_of_many_stand_together():
+def test_reasons_of_one_kind_are_grouped():
     reasons = ["the config has no rise", "the config has none of a, b", "no two networks differ in bias alone", "other"]
     row = {"verdict": "not testable here", "published_verdict": "not testable here"}
-    made = judged_claims(pd.DataFrame([{**row, "reason": f"because {reason}"} for reason in reasons]))
+    made = group_claims(pd.DataFrame([{**row, "reason": f"because {reason}"} for reason in reasons]))
     assert [len(rows) for rows in made["untested"].values()] == [2, 1, 1]
     assert [one["lack"] for one in made["untested"]["a method or a network is not in the config"]] == reasons[:2]
     assert made["untested"]["other"][0]["lack"] == ""
 
 
-def test_protocol_checks_stand_where_they_are_made(spec_json):
-    assert 'id="checks"' not in written(spec_json)
+def test_protocol_checks_are_on_the_page_if_they_were_run(page_spec):
+    assert 'id="checks"' not in written(page_spec)
     path = Path(Checks.paths(RESULTS)["captions"])
     path.parent.mkdir()
     path.write_text("factor,figure,shows,conclusion\ngrid,grid.png,Ranks by P.,P < 16 flips them.\n", encoding="utf-8")
-    more = replace(spec_json, tables_shown={**spec_json.tables_shown, "captions": told_table(str(path))})
+    more = replace(page_spec, page_tables={**page_spec.page_tables, "captions": page_table(str(path))})
     page = written(more)
     assert 'id="checks"' in page
     assert "P &lt; 16 flips them." in page
     assert 'href="../checks/index.html"' in page
 
 
-def test_a_missing_store_is_one_sentence(spec_json):
+def test_a_missing_store_is_one_sentence(page_spec):
     Path(RESULTS.maps.format(dataset="tiny", model="net", weights="finetuned", explainer="noise") + ".0.json").unlink()
     with pytest.raises(HeatproofError, match=r"noise\.0\.json is missing: run your snakemake"):
-        report_page(spec_json)
+        report_page(page_spec)
 
 
 # ---- scores side by side, ranking and accuracy -----------------------------------------------------------------------
@@ -379,10 +379,10 @@ cam,,,,,0,0,,False,
 
 
 @pytest.fixture
-def shown(spec_json):
+def shown(page_spec):
     Path("results/idsds_table.csv").write_text(SIDE_BY_SIDE)
     Path("results/meta_rank.csv").write_text(RANKS)
-    return Reader(written(replace(spec_json, references=["poor"], images=0, curves=[])))
+    return Reader(written(replace(page_spec, references=["poor"], images=0, curves=[])))
 
 
 def test_scores_side_by_side_tell_every_case(shown):
@@ -402,11 +402,11 @@ def test_ranking_and_accuracy(shown):
 @pytest.mark.parametrize(
     ("independent", "says"), [("case", "Every test case counts once"), ("network", "A network counts")]
 )
-def test_the_leaderboard_stands_where_it_is_asked_for(spec_json, independent, says):
-    assert 'id="leaderboard"' not in written(spec_json)
+def test_the_leaderboard_is_on_the_page_if_the_config_has_one(page_spec, independent, says):
+    assert 'id="leaderboard"' not in written(page_spec)
     Path("results/leaderboard.csv").write_text(RANK_TEXT.replace("smooth,1.5", "smooth,7.75"), encoding="utf-8")
-    tables = {**spec_json.tables_shown, "leaderboard": told_table("results/leaderboard.csv")}
-    page = written(replace(spec_json, tables_shown=tables, independent=independent, images=0, curves=[]))
+    tables = {**page_spec.page_tables, "leaderboard": page_table("results/leaderboard.csv")}
+    page = written(replace(page_spec, page_tables=tables, independent=independent, images=0, curves=[]))
     part = page.partition('<section id="leaderboard"')[2].partition("</section>")[0]
     assert says in part
     assert "7.750" in part
@@ -414,29 +414,29 @@ def test_the_leaderboard_stands_where_it_is_asked_for(spec_json, independent, sa
     assert "leaderboard.csv" in part
 
 
-def test_what_no_interval_parts_from_the_best_is_open(shown):
+def test_methods_without_an_interval_are_open(shown):
     row = shown.texts[: shown.texts.index("1 network: an interval needs 3")][-4:]
     assert row[0] == "open", row
 
 
-def test_the_ranking_is_of_the_test_cases_that_the_page_shows(spec_json):
-    """With all metrics these are of scores.csv, and the ranking is the one that `heatproof rank` prints of it."""
+def test_the_ranking_is_of_the_test_cases_that_the_page_shows(page_spec):
+    """With all metrics these are the cases of scores.csv, and the ranking is that of `heatproof rank` on this file."""
     Path("results/ranking.csv").write_text(RANKS.replace("poor,-1.5", "poor,-4.25"))
-    tables = {**spec_json.tables_shown, "ranking": told_table("results/ranking.csv")}
-    texts = Reader(written(replace(spec_json, tables_shown=tables, images=0, curves=[]))).texts
+    tables = {**page_spec.page_tables, "ranking": page_table("results/ranking.csv")}
+    texts = Reader(written(replace(page_spec, page_tables=tables, images=0, curves=[]))).texts
     assert "−4.250" in texts
     assert "1.500" in texts
-    # κ of the patch drops alone stands beside it.
+    # The row also has κ over the metrics of patch drops only.
     assert {"κ, all metrics", "κ, patch drops"} <= set(texts)
 
 
-def test_the_answer_has_the_whole_set_and_what_it_cannot_see(shown):
+def test_the_verdict_has_the_complete_set_and_its_limits(shown):
     assert "The set, best first: smooth, a, b, c, d." in shown.texts
     assert "Redundant evidence." in shown.texts
     assert "κ, patch drops" in shown.texts
 
 
-def test_layers_and_answers_have_tables_of_their_own(shown):
+def test_layers_and_outputs_have_separate_tables(shown):
     assert {"layer1.0", "0.831", "0.760", "0.883", "0.712", "0.650", "0.775"} <= set(shown.texts)
     assert "no <b>kernel</b> runs" in shown.texts
     assert {"91.1%", "82.2%", "93.3%", "84.4%", "0.012", "0.037"} <= set(shown.texts)
@@ -447,14 +447,14 @@ def test_layers_and_answers_have_tables_of_their_own(shown):
 
 
 @pytest.fixture
-def page(spec_json):
+def page(page_spec):
     methods = [
         method("gradient", "gradient"),
         method("variance", "noise", index=1),
         method("cam", "cam"),
         method("random", "random", reference=True),
     ]
-    return written(replace(spec_json, methods=methods, curves=[]), GALLERY)
+    return written(replace(page_spec, methods=methods, curves=[]), GALLERY)
 
 
 def test_gallery_escapes_names(page):
@@ -469,7 +469,7 @@ def test_gallery_escapes_names(page):
 def test_gallery_needs_no_other_file(page):
     reader = Reader(page)
     assert all(link.startswith("data:image/png;base64,") for link in reader.links)
-    # Three images, each with three maps; the fourth method does not apply.
+    # Three images, each with three maps; the fourth method is not applicable.
     assert len(reader.pictures) == 3 + 3 * 3
     for picture in reader.pictures:
         assert picture["alt"]
@@ -486,7 +486,7 @@ def test_gallery_shows_the_map_of_its_row(page, results):
 def test_gallery_shows_scores_of_images(page):
     texts = Reader(page).texts
     assert texts.count("0.25") == 2
-    # Not defined on the second image of two methods; never scored for `variance`.
+    # Undefined on the second image for two methods; `variance` has no scores.
     assert texts.count("undefined") == 2 + 3
     assert texts.count("−0.50") == 2
 
@@ -510,29 +510,29 @@ def test_direction_of_a_curve(mode, order, low):
     assert title(settings).startswith(mode)
 
 
-def test_many_maps_are_cut_to_what_fits():
-    assert how_many(4, 6, 26, (32, 32)) == (4, 6)
-    images, networks = how_many(50, 100, 200, (224, 224))
+def test_many_maps_are_reduced_to_what_fits():
+    assert count_that_fits(4, 6, 26, (32, 32)) == (4, 6)
+    images, networks = count_that_fits(50, 100, 200, (224, 224))
     assert images == 1
     assert 0 < networks < 100
     assert images * networks * 200 * 96 * 96 < 8_000_000
 
 
 @pytest.mark.parametrize(("value", "shown"), [("0.0004", "0.000"), ("-0.25", "−0.250"), ("", ""), ("a", "a")])
-def test_numbers_are_told(value, shown):
-    assert spec(value) == shown
+def test_numbers_are_formatted(value, shown):
+    assert format_number(value) == shown
 
 
-def test_plan_names_other_metrics_only_where_asked_for():
+def test_the_plan_has_other_metrics_only_if_requested():
     plans = [make_plan(merge(default_config(), {"report": {"all_metrics": on}})) for on in (False, True)]
     quick, page = (Graph(plan).job("report_page", {}) for plan in plans)
     assert SCORES_TABLE not in quick.inputs
     assert quick.spec.curves == []
     assert SCORES_TABLE in page.inputs
-    full, asked = plans[1], page.spec
-    assert len(asked.curves) == sum(r.kind == "curves" for r in full.method_responses.values())
-    assert set(asked.directions) == set(full.metric_names())
-    # A small file.
+    full, spec = plans[1], page.spec
+    assert len(spec.curves) == sum(r.kind == "curves" for r in full.method_responses.values())
+    assert set(spec.directions) == set(full.metric_names())
+    # The file is small.
     assert len(json.dumps(page.spec_json)) < 100_000
 
 
@@ -553,24 +553,24 @@ def browser():
 
 
 @pytest.fixture
-def opened(browser, spec_json):
-    """The page from disk, offline; nothing may be asked of the network or said on the console."""
-    report_page(spec_json)
-    said, asked = [], []
+def opened(browser, page_spec):
+    """The page opened from disk, offline. It must not send requests or write to the console."""
+    report_page(page_spec)
+    console, requests = [], []
     context = browser.new_context(offline=True)
     context.set_default_timeout(10_000)
     page = context.new_page()
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: console.append(message.text))
+    page.on("pageerror", lambda error: console.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
     page.goto(Path(PAGE).resolve().as_uri())
     page.wait_for_selector("html[data-ready]", state="attached")
-    # Chromium drops keys that are pressed before it has painted for the first time.
+    # Chromium ignores keys that are pressed before its first paint.
     page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length > 0")
     yield page
     assert page.title() == "Which attribution method can be trusted"
-    assert said == []
-    assert [url for url in asked[1:] if not url.startswith(("data:", "blob:"))] == []
+    assert console == []
+    assert [url for url in requests[1:] if not url.startswith(("data:", "blob:"))] == []
     context.close()
 
 
@@ -588,7 +588,7 @@ def test_browser_sorts_with_the_keyboard_and_says_so(opened):
         head.get_by_role("button").press("Enter")
         expect(head).to_have_attribute("aria-sort", order)
         assert names(opened)[0] == first
-        # Without a score, last whichever way is up.
+        # Methods without a score are last in both directions.
         assert names(opened)[-1] == "cam"
 
 
@@ -610,7 +610,7 @@ def test_browser_filters_by_any_name(opened):
 def test_browser_opens_a_map_with_its_drops(opened):
     assert opened.locator("#maps-shown li").count() == 6
     assert opened.locator("#maps-shown .gap").inner_text().startswith("cam\n")
-    # Sixteen patches on the image and on each of four maps.
+    # Sixteen patches on the image and on each of the four maps.
     assert opened.locator("#maps-shown circle:not(.halo)").count() == 16 * 5
     opened.get_by_role("checkbox", name="patch drops").uncheck()
     assert opened.locator("#maps-shown circle").count() == 0
@@ -623,9 +623,9 @@ def test_browser_opens_a_map_with_its_drops(opened):
 
 
 @pytest.fixture
-def sortable(spec_json):
-    """What the stage is told where maps can be sorted by a metric of which lower is better."""
-    (dataset,) = spec_json.datasets
+def sortable(page_spec):
+    """The spec of the stage if maps can be sorted by a metric of which lower is better."""
+    (dataset,) = page_spec.datasets
     (network,) = dataset.networks
     where = {**network.where, "metric": "infidelity"}
     rows = [
@@ -634,12 +634,12 @@ def sortable(spec_json):
         for image in open_dataset(DATASET).splits["evaluation"].ids
     ]
     write_table(pd.DataFrame(rows), RESULTS.scores.format(**where))
-    asked = replace(network, sorts=["infidelity"], scored=["idsds"])
-    return replace(spec_json, datasets=[replace(dataset, networks=[asked])])
+    sortable_network = replace(network, sort_metrics=["infidelity"], scored_metrics=["idsds"])
+    return replace(page_spec, datasets=[replace(dataset, networks=[sortable_network])])
 
 
 def test_maps_sort_by_every_metric_that_scores_an_image(sortable):
-    """Scores stand image by image and method by method; a metric without one is not offered."""
+    """Scores are grouped by image and method; a metric without scores of images is not offered."""
     made = page_data.maps(*sortable.datasets, sortable)
     names = [one.method for one in sortable.methods]
     for of_image in made["sorts"]:
@@ -647,7 +647,7 @@ def test_maps_sort_by_every_metric_that_scores_an_image(sortable):
         assert (only["metric"], only["higher"]) == ("infidelity", False)
         known = {"smooth": 3.0, "random": 1.0, "variance": 2.0}
         assert dict(zip(names, only["scores"], strict=True)) == {name: known.get(name) for name in names}
-    (shown,) = page_data.fitting([made], len(names))
+    (shown,) = page_data.fit_to_page([made], len(names))
     assert len(shown["sorts"]) == len(shown["cells"])
 
 
@@ -658,11 +658,11 @@ def test_browser_sorts_maps_by_any_metric(browser, sortable):
     opened.goto(Path(PAGE).resolve().as_uri())
     opened.wait_for_selector("html[data-ready]", state="attached")
     order = opened.locator("#maps-order")
-    said = ["as in the config", "best idsds first", "best infidelity first"]
-    assert order.locator("option").all_inner_texts() == said
+    labels = ["as in the config", "best idsds first", "best infidelity first"]
+    assert order.locator("option").all_inner_texts() == labels
     order.select_option(label="best infidelity first")
     shown = opened.locator("#maps-shown li .name").all_inner_texts()[1:]
-    # Lower is better; then what is undefined, and a method that does not apply.
+    # Lower is better; then undefined scores, and last a method that is not applicable.
     assert shown == ["random", "variance", "smooth", EVIL, "cam"]
     assert "infidelity 1.00" in opened.locator("#maps-shown li").nth(1).inner_text()
     opened.close()
@@ -673,7 +673,7 @@ def test_browser_draws_curves(opened):
     assert opened.locator("#curves-plot path").count() == 4
     rows = opened.locator("#curves-list tbody tr")
     assert rows.count() == 5
-    # From 1 to a half in a straight line; what does not apply comes last.
+    # A straight line from 1 to one half; a method that is not applicable comes last.
     assert "0.750" in rows.first.inner_text()
     assert "does not apply" in rows.last.inner_text()
     opened.locator("#curves-output").select_option("logit")
@@ -684,7 +684,7 @@ def test_browser_draws_curves(opened):
 
 
 @pytest.mark.slow
-def test_browser_has_names_for_all_that_can_be_used(opened):
+def test_all_controls_have_accessible_names(opened):
     for table in opened.locator("main table").all():
         assert table.locator("caption").count() == 1
     unnamed = opened.evaluate(
@@ -692,7 +692,7 @@ def test_browser_has_names_for_all_that_can_be_used(opened):
           !(e.labels && e.labels.length) && !e.ariaLabel && !e.textContent.trim()).length"""
     )
     assert unnamed == 0
-    # Nothing wider than a phone but what scrolls by itself.
+    # Only elements that scroll are wider than a phone.
     opened.set_viewport_size({"width": 360, "height": 700})
     assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
 

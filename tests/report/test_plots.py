@@ -65,7 +65,7 @@ def test_order_is_by_the_first_in_domain_case_with_references_last(table):
     assert method_order(only_sds, ["random"])[:2] == ["good", "poor"]
 
 
-def test_points_stand_where_the_table_says(table):
+def test_points_are_at_the_values_of_the_table(table):
     figure = draw(read_table(table), ["random"])
     net = figure.axes[0]
     labels = [label.get_text() for label in net.get_yticklabels()]
@@ -79,7 +79,7 @@ def test_points_stand_where_the_table_says(table):
     assert points == expected | {("flat", 0.3)}
 
 
-def test_other_grids_and_datasets_have_panels_of_their_own(table):
+def test_other_grids_and_datasets_have_separate_panels(table):
     rows = read_table(table)
     blurred = rows[rows["model"] == "net"].assign(metric="sds_g8_blur")
     elsewhere = rows[rows["model"] == "other"].assign(dataset="large")
@@ -103,7 +103,7 @@ def test_fifty_methods_get_fifty_rows(table):
 
 
 def test_stage_writes_the_same_bytes_again(table, tmp_path):
-    told = Figure(
+    spec = Figure(
         figure="idsds",
         module="heatproof.report.figures.scores",
         read=ReadTable("results/idsds_table.csv", Key("u", "u")),
@@ -113,9 +113,9 @@ def test_stage_writes_the_same_bytes_again(table, tmp_path):
         files=PLOT,
         manifest="results/figures/idsds.figure.json",
     )
-    draw_figure(told)
+    draw_figure(spec)
     first = {end: (tmp_path / path).read_bytes() for end, path in PLOT.items()}
-    draw_figure(told)
+    draw_figure(spec)
     assert {end: (tmp_path / path).read_bytes() for end, path in PLOT.items()} == first
     assert Image.open(io.BytesIO(first["png"])).size[0] > 1000
     assert b"<dc:date>" not in first["svg"]

@@ -1,4 +1,4 @@
-"""Charts and captions of protocol checks say what is in the table."""
+"""Charts and captions of protocol checks agree with the table."""
 
 from dataclasses import replace
 
@@ -9,12 +9,12 @@ import pytest
 from heatproof.plan.comparisons import Compared
 from heatproof.plan.folder import Folder
 from heatproof.report.tables import protocol
-from heatproof.report.tables.protocol import COLOURED, caption, check_tables, draw_bumps
+from heatproof.report.tables.protocol import MOST_COLOURS, caption, check_tables, draw_bumps
 from heatproof.stages.checks import Checks
 
 NAMES = [f"method_{place}" for place in range(12)]
 LEVELS = [("logit", "pretrained", "sds", "raw"), ("probability", "pretrained", "sds_probability", "raw")]
-TOLD = Checks(
+SPEC = Checks(
     comparisons=[Compared("output", "pretrained", "logit", LEVELS, [("digits", "net")])],
     cases=[],
     directions={"sds": True, "sds_probability": True},
@@ -31,7 +31,7 @@ FALLEN = [0, *range(2, 9), 1, *range(9, 12)]
 
 @pytest.fixture
 def found():
-    """At the second level the second method has fallen to the ninth place, and the others are in their order."""
+    """Ranks in which the second method falls to place nine at the second level, and the others keep their order."""
     rows = []
     for metric, order in (("sds", range(12)), ("sds_probability", FALLEN)):
         values = np.empty(12)
@@ -43,7 +43,7 @@ def found():
                 for place, score in enumerate(row)
             ]
     table = pd.DataFrame(rows).assign(dataset="digits", model="net", weights="pretrained")
-    return check_tables(table, TOLD)
+    return check_tables(table, SPEC)
 
 
 def test_a_caption_names_what_moves(found):
@@ -58,22 +58,22 @@ def test_a_caption_names_what_moves(found):
 
 
 @pytest.mark.parametrize(
-    ("same", "other", "said"),
+    ("same", "other", "text"),
     [(0.9, 0.8, "The order depends"), (0.9, 0.88, "hardly depends"), (0.3, 0.1, "These images cannot tell")],
 )
-def test_a_caption_begins_with_what_halves_of_the_images_say(found, same, other, said):
+def test_a_caption_begins_with_the_result_of_halves_of_the_images(found, same, other, text):
     methods, pairs = found
     _, conclusion = caption("output", methods, pairs.assign(halves_same=same, halves_other=other))
-    assert said in conclusion.split(".")[0]
+    assert text in conclusion.split(".")[0]
 
 
 def test_a_chart_has_every_method_and_colours_the_movers(found):
     figure = draw_bumps(found[0], "output")
     (axes,) = figure.axes
-    said = [text.get_text() for text in axes.texts]
-    assert "method_1  2" in said
-    assert "9  method_1" in said
-    assert len(said) == 2 * len(NAMES)
+    texts = [text.get_text() for text in axes.texts]
+    assert "method_1  2" in texts
+    assert "9  method_1" in texts
+    assert len(texts) == 2 * len(NAMES)
     bold = {text.get_text() for text in axes.texts if text.get_weight() == "bold"}
     assert bold == {"method_1  2", "9  method_1"}
     assert len(axes.lines) == len(NAMES)
@@ -87,20 +87,20 @@ def test_a_method_without_a_rank_is_counted(found):
     assert len(axes.lines) == len(NAMES) - 1
 
 
-def test_no_more_colours_than_can_be_told_apart(found):
+def test_colours_are_limited_to_a_distinguishable_number(found):
     rows = found[0].copy()
     reversed_ranks = rows["level"] == "probability"
     rows.loc[reversed_ranks, "rank"] = 13 - rows.loc[rows["level"] == "logit", "rank"].to_numpy()
     (axes,) = draw_bumps(rows, "output").axes
-    assert sum(line.get_linewidth() > 1.5 for line in axes.lines) == COLOURED
+    assert sum(line.get_linewidth() > 1.5 for line in axes.lines) == MOST_COLOURS
 
 
 def test_a_factor_without_scores_has_its_chart_and_says_so(tmp_path, monkeypatch):
-    """Where no explainer applies to a network; the workflow waits for every chart of the plan."""
+    """No explainer may be applicable to a network, and yet the workflow waits for every chart of the plan."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(protocol, "read_scores", lambda *given: ([], pd.DataFrame()))
     charts = {f"output.{ending}": f"results/checks/output.{ending}" for ending in ("png", "svg")}
     files = Checks.paths(Folder()) | charts
-    protocol.checks(replace(TOLD, files=files, manifest="results/checks/manifest.json"))
+    protocol.checks(replace(SPEC, files=files, manifest="results/checks/manifest.json"))
     assert {path.name for path in (tmp_path / "results/checks").iterdir()} >= {"output.png", "output.svg", "index.html"}
     assert "two levels" in pd.read_csv(files["captions"])["conclusion"][0]

@@ -1,4 +1,4 @@
-"""Distances from the best map that knows no model, from planted scores."""
+"""Distances from the best reference map, on planted scores."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""The tables from planted scores."""
+"""The tables of planted scores."""
 
 import numpy as np
 import pandas as pd
@@ -30,7 +30,7 @@ CASES = [
 
 
 def scores_of(planted, case=CASES[0]):
-    """Return tidy scores: method to the scores of its images."""
+    """Return tidy scores from the scores of images of each method."""
     rows = [
         {**dict(zip(CASE, case, strict=True)), "method": method, "image": f"i{image}", "score": score}
         for method, values in planted.items()
@@ -74,7 +74,7 @@ def test_undefined_scores_are_counted_and_left_out():
     assert "gap" not in table
 
 
-def test_gaps_have_their_reason_and_stand_last_in_their_case():
+def test_methods_that_are_not_applicable_have_a_reason_and_come_last():
     scores = pd.concat(
         [scores_of({"a": [0.1, 0.2]}, CASES[0]), scores_of({"a": [0.3, 0.2], "b": [0.5, 0.6]}, CASES[1])]
     )
@@ -94,7 +94,7 @@ def test_gaps_have_their_reason_and_stand_last_in_their_case():
     assert table["rank"].dropna().tolist() == [1, 1, 2]
 
 
-def test_a_case_of_nothing_but_gaps():
+def test_a_case_without_applicable_methods():
     gaps = pd.DataFrame([gap("b", "no layer", CASES[2]), gap("a", "no layer", CASES[2])])
     with_others = score_table(scores_of({"a": [0.1, 0.2]}), gaps, seed=0)
     assert with_others.method.tolist() == ["a", "a", "b"]
@@ -134,7 +134,7 @@ def test_the_interval_depends_on_seed_level_and_images_and_on_no_other_method():
 
 
 def test_a_method_defined_on_few_images_has_a_score_and_no_rank():
-    """A method defined on one image of 64 counted as much as the others."""
+    """A method that was defined on one image of 64 once counted as much as the others."""
     random = np.random.default_rng(0)
     planted = {name: random.normal(size=8) for name in ("a", "b", "lucky", "half")}
     planted["lucky"][1:] = np.nan
@@ -159,8 +159,8 @@ def test_models_of_one_kind_have_it_in_the_tables():
     assert "kind" not in with_kinds(table, {})
 
 
-def test_what_cannot_be_told_from_the_best_is_marked():
-    """Differences are paired: hard images are hard for all methods."""
+def test_methods_that_do_not_differ_from_the_best_are_marked():
+    """Differences are paired, because hard images are hard for all methods."""
     random = np.random.default_rng(1)
     hard = 3 * random.normal(size=40)
     planted = {name: hard + shift + 0.2 * random.normal(size=40) for name, shift in (("a", 1.0), ("b", 1.0), ("c", 0))}
@@ -172,7 +172,7 @@ def test_what_cannot_be_told_from_the_best_is_marked():
 
 
 def test_pairs_are_compared_on_the_images_where_both_are_defined():
-    """The better of two methods on every image is no worse for being defined on the hard ones as well."""
+    """A method that is better on every image must not lose because it is also defined on hard images."""
     random = np.random.default_rng(2)
     hard = np.r_[np.full(20, -5.0), np.zeros(20)]
     better = hard + 1 + 0.1 * random.normal(size=40)
@@ -187,7 +187,7 @@ def test_the_direction_of_a_metric_is_found_by_its_name_in_tables(name):
     assert higher_is_better(name)
 
 
-def test_gaps_are_read_from_beside_the_scores(tmp_path):
+def test_reasons_are_read_from_the_manifests_of_scores(tmp_path):
     path = tmp_path / "results/scores/digits/vgg/finetuned/idsds.parquet"
     write_checksummed(path.with_suffix(".json"), {"gaps": {"b": "no layer"}})
     assert read_gaps([str(path)]).to_dict("records") == [gap("b", "no layer")]
@@ -218,10 +218,10 @@ def test_ranks_beyond_int16_are_read_as_they_are(tmp_path):
 def test_accuracy_by_hand(tmp_path, metric, in_domain):
     target_rank = [
         [0, 0, 0, 0, 0],  # right, whichever patch is deleted
-        [0, 0, 7, 0, 0],  # right until patch 2 is gone; then not even among five
-        [1, 0, 0, 0, 0],  # wrong as it is, and right whichever patch is deleted
-        [4, 4, 5, 4, 4],  # among five as it is, and not without patch 2
-        [9, 9, 9, 9, 9],  # never
+        [0, 0, 7, 0, 0],  # right intact; without patch 2 not even among the top five
+        [1, 0, 0, 0, 0],  # wrong intact, and right whichever patch is deleted
+        [4, 4, 5, 4, 4],  # among the top five intact, but not without patch 2
+        [9, 9, 9, 9, 9],  # never right
     ]
     where = {"dataset": "digits", "model": "vgg", "weights": "finetuned", "grid": 2, "baseline": "zeros"}
     item = Drops(**where, metric=metric, drops=drops_with(tmp_path, target_rank))
@@ -241,7 +241,7 @@ def test_accuracy_by_hand(tmp_path, metric, in_domain):
 
 
 def test_scores_without_a_rank_say_why():
-    """As of a target function whose number no deletion changes on most images."""
+    """This happens for a callable target that no deletion changes on most images."""
     reason = "defined on 2 of 8 images, a rank needs 4"
     rows = pd.DataFrame({"method": ["a", "b"], "rank": [pd.NA, pd.NA], "gap": [reason, reason]})
     with pytest.raises(HeatproofError, match=f"the reason is: {reason}. A score is not defined"):

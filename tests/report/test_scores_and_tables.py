@@ -1,4 +1,4 @@
-"""From cached maps and drops to the tables, gaps included."""
+"""Tables from cached maps and drops, including methods that are not applicable."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from heatproof.models.network import load_network, normalise
 GAP = {"odd": {"explainer": "toy_plugin:never_applies"}}
 MINE = {"mine": {"explainer": "toy_plugin:gradient"}}
 IDSDS = "results/scores/toy/net/finetuned/idsds.parquet"
-# Of float32 through a few layers: a processor adds up in an order that depends on the batch, and logits reach 30.
+# Tolerance of float32 through a few layers: the order of sums depends on the batch, and logits reach 30.
 ROUNDING = 1e-6
 
 ROOT = Path(__file__).parents[2]
@@ -36,10 +36,10 @@ def scored(project):
 
 def test_drops_are_what_the_network_says(project):
     made = project(evaluation={"images": 4, "accuracy_images": 9}, drops={"baselines": ["zeros"]}).drop()
-    told = made.finetune()
-    data = open_dataset(told.dataset)
-    network = load_network(told.model, 3, made.folder / told.files["weights"], torch.device("cpu"))
-    images = normalise(data.images("evaluation", 0, 9), told.model.facts)
+    finetuning = made.finetune()
+    data = open_dataset(finetuning.dataset)
+    network = load_network(finetuning.model, 3, made.folder / finetuning.files["weights"], torch.device("cpu"))
+    images = normalise(data.images("evaluation", 0, 9), finetuning.model.facts)
     labels = data.splits["evaluation"].labels[:9]
     for variant in (0, 1, 6, 16):
         deleted = images.clone()
@@ -81,7 +81,7 @@ def test_a_score_is_the_correlation_of_patch_sums_and_drops(scored):
     np.testing.assert_allclose(scores[scores.method == "mine_abs"].score, expected, atol=1e-12)
 
 
-def test_a_gap_goes_through_to_the_table(scored):
+def test_a_reason_appears_in_the_table(scored):
     made = scored(explainers=[MINE, GAP, "random"])
     assert read_json(made.folder / IDSDS.replace("parquet", "json"))["gaps"] == dict.fromkeys(
         ("odd", "odd_abs"), "the network has no attention"
@@ -96,21 +96,21 @@ def test_a_gap_goes_through_to_the_table(scored):
     assert ranked["kappa"].notna().sum() == 4
 
 
-def test_no_gap_no_column(scored):
+def test_the_column_gap_exists_only_if_needed(scored):
     assert "gap" not in table(scored(explainers=[MINE, "random"]))
 
 
 def test_nothing_but_gaps(scored):
-    """No method of the config applies to this model, so there is no table."""
+    """No method of the config is applicable to this model, so there is no table."""
     with pytest.raises(HeatproofError, match="No method has a rank under any metric of the patch drops"):
         scored(explainers=[GAP])
 
 
 def test_tables_name_the_bytes_behind_them(scored):
-    """Of every test case, although all score files have the same name."""
+    """The inputs of every test case are listed, although all score files have the same name."""
     made = scored(drops={"baselines": ["mean", "random"]})
-    said = read_json(made.folder / "results/tables.json")
-    assert set(said["input_sha256"]) == {IDSDS, IDSDS.replace("idsds", "sds_g4_random")}
+    manifest = read_json(made.folder / "results/tables.json")
+    assert set(manifest["input_sha256"]) == {IDSDS, IDSDS.replace("idsds", "sds_g4_random")}
 
 
 def test_the_same_command_gives_the_same_tables(scored):
@@ -119,14 +119,14 @@ def test_the_same_command_gives_the_same_tables(scored):
         assert table(first, name).equals(table(second, name))
 
 
-def test_a_lost_manifest_is_said(scored):
+def test_a_missing_manifest_is_reported(scored):
     made = scored()
     made.base("mine").with_name("mine.0.json").unlink()
     with pytest.raises(HeatproofError, match=r"mine\.0\.json is missing: run your snakemake"):
         made.score()
 
 
-def test_a_lost_manifest_of_scores_is_said(scored):
+def test_a_missing_manifest_of_scores_is_reported(scored):
     made = scored()
     (made.folder / IDSDS.replace("parquet", "json")).write_text("{")
     with pytest.raises(HeatproofError, match=r"idsds\.json is damaged: remove it with `rm .*idsds\.json`"):
@@ -147,12 +147,12 @@ def test_stores_of_patch_sums_give_the_scores_of_whole_maps(scored, grid, shape)
 
 
 @pytest.mark.parametrize("shard_size", [4, 16])
-def test_passes_of_checks_stand_beside_those_of_maps_whatever_the_shards(project, shard_size):
+def test_passes_of_checks_and_maps_do_not_depend_on_shards(project, shard_size):
     explainers = ["saliency", {"rise": {"masks": 8}}, "random"]
     made = project(explainers=explainers, shard_size=shard_size).attribute().drop().score()
     rows = table(made).set_index("method")
     rows = rows[~rows.index.str.endswith("_abs")]
-    # Four images in company and two of them alone, and the maps of four images.
+    # Four images in a batch, two of them alone, and the maps of four images.
     assert rows["check_passes"].to_dict() == {"saliency": 6 + 4, "rise": 6 + 4 * 8, "random": 0}
     assert rows["passes"].to_dict() == {"saliency": 1, "rise": 8, "random": 0}
     made.make("costs")

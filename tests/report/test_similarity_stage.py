@@ -1,4 +1,4 @@
-"""Networks before and after finetuning, compared from what is cached."""
+"""Comparison of networks before and after finetuning, from cached results."""
 
 import shutil
 from dataclasses import replace
@@ -36,7 +36,7 @@ CONFIG = {
 
 
 class Alike(Project):
-    """The stages behind a comparison of networks, for every model and weights."""
+    """A project that runs the stages behind a comparison of networks, for all models and weights."""
 
     def run(self):
         plan = self.plan
@@ -69,7 +69,7 @@ def drops_of(made, model, weights, array):
     return read(made.folder / f"results/drops/toy/{model}/{weights}/g4_mean.zarr", array, 0, 10)[:, 0]
 
 
-def test_every_pair_is_there_once(made):
+def test_every_pair_occurs_once(made):
     table = made.table()
     assert list(table.columns) == COLUMNS
     pairs = table[["pair", "model", "weights", "other_model", "other_weights"]].drop_duplicates()
@@ -134,7 +134,7 @@ def test_a_layer_without_a_grid_is_a_gap_with_its_reason(made, tmp_path):
 
 
 class Repeating(torch.nn.Module):
-    """A network with one ReLU for two layers, of other numbers of channels, as torchvision's blocks have it."""
+    """A network that uses one ReLU after two layers with different numbers of channels, like torchvision's blocks."""
 
     def __init__(self, num_classes=2):
         super().__init__()
@@ -156,7 +156,7 @@ def test_a_layer_that_a_pass_calls_several_times_has_no_channels(batch_size):
     assert channel_counts(network, images, layers) == {"one": 4, "relu": 0, "two": 6, "classifier": 0}
 
 
-def test_a_pass_in_parts_is_no_layer_that_is_called_several_times():
+def test_a_pass_in_parts_does_not_count_as_several_calls_of_a_layer():
     images, layers = torch.rand(4, 3, 12, 12), ["network.one", "network.relu"]
     network = PaddedBatches(Repeating().eval(), 4)
     expected = channels_of_layers(network, images, layers)
@@ -174,14 +174,14 @@ def test_shared_images_of_known_channels():
     np.testing.assert_array_equal(shared_images(values, dead, 2), [1, np.nan])
 
 
-def test_one_model_has_no_yardstick_and_no_error(tmp_path):
+def test_a_single_model_has_no_unrelated_pair_and_no_error(tmp_path):
     alone = Alike(tmp_path, **{**CONFIG, "models": [{"net": SMALL}]}).run()
     assert set(alone.table()["pair"]) == {"finetuning"}
 
 
 @pytest.mark.parametrize("change", ["nothing", "weights", "training images"])
-def test_it_is_of_the_shards_that_it_read(made, tmp_path, monkeypatch, change):
-    """A run can end after these are made again, and times say nothing then."""
+def test_its_manifest_has_the_shards_that_it_read(made, tmp_path, monkeypatch, change):
+    """A run can end after shards are computed again, so that the times of files do not show that they changed."""
     shutil.copytree(made.folder, tmp_path / "project")
     monkeypatch.chdir(tmp_path / "project")
     job = made.job("similarity")
@@ -190,7 +190,7 @@ def test_it_is_of_the_shards_that_it_read(made, tmp_path, monkeypatch, change):
     if change == "weights":
         write_checksummed(shard, {**read_checksummed(shard), "key": "of other weights"})
     elif change == "training images":
-        # As where maps are of training images and the network is a checkpoint of the user's own.
+        # Possible if maps use training images and the network is a checkpoint of the user.
         of_training = {"toy/train": [[0, 36, "of before"]]}
         write_checksummed(
             shard, {**read_checksummed(shard), "data": {**read_checksummed(shard)["data"], **of_training}}
@@ -204,7 +204,7 @@ NAMED = {"images": 8, "channels": ["features:1", "features.0", "head"]}
 
 @pytest.fixture(scope="module")
 def named(made, tmp_path_factory):
-    """The same results under a config that names channels: only what depends on them is made again."""
+    """The same results under a config that names channels: only results that depend on them are computed again."""
     folder = tmp_path_factory.mktemp("named") / "project"
     shutil.copytree(made.folder, folder)
     again = Alike(folder, **CONFIG, similarity=NAMED)
@@ -219,7 +219,7 @@ def keys(project):
     return {product.manifest: product.key.config for job in Graph(project.plan).jobs() for product in job.products}
 
 
-def test_only_what_depends_on_channels_and_images_is_made_again(made):
+def test_only_results_that_depend_on_channels_and_images_have_new_keys(made):
     before = keys(made)
     assert keys(Alike(made.folder, **CONFIG, similarity={})) == before
 
@@ -236,7 +236,7 @@ def test_only_what_depends_on_channels_and_images_is_made_again(made):
 
 def test_named_layers_are_compared_one_by_one(named):
     rows = named.table().query("quantity == 'exciting' and pair == 'finetuning'")
-    # `flat` has the layers as well: it lacks only one for CAMs. A linear layer has no channels on a grid.
+    # `flat` has these layers too, but no layer for CAMs. A linear layer has no channels on a grid.
     assert set(rows["model"]) == {"net", "other", "flat"}
     assert set(rows["layer"]) == {"features", "features.0"}
     assert set(named.table().query("quantity == 'softmax'")["n"]) == {8}
@@ -270,19 +270,19 @@ def test_the_figure_has_every_named_channel_of_every_model(named, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("channels", "said"),
+    ("channels", "message"),
     [
         (["nowhere:1"], "a layer that no model has"),
         (["features:1000"], "take a number from 0"),
         (["features:1", "features.0:1000"], "'features.0:1000'"),
     ],
 )
-def test_channels_that_no_model_has_are_an_error_before_work(tmp_path, channels, said):
-    with pytest.raises(HeatproofError, match=said):
+def test_channels_that_no_model_has_are_an_error_before_work(tmp_path, channels, message):
+    with pytest.raises(HeatproofError, match=message):
         check_machine(Alike(tmp_path, **CONFIG, similarity={"channels": channels}).plan)
 
 
-def test_channels_that_one_model_lacks_are_passed_over(tmp_path):
+def test_channels_that_one_model_does_not_have_are_skipped(tmp_path):
     wide = {"architecture": "cifar_vgg11_bn", "options": {"width": 4}}
     models = {"models": [{"vgg": wide}, {"resnet": {"architecture": "cifar_resnet20", "options": {"width": 4}}}]}
     plan = Alike(tmp_path, **{**CONFIG, **models}, similarity={"channels": ["stages:15", "features.25:31"]}).plan
@@ -300,19 +300,19 @@ def test_a_layer_without_a_grid_is_an_error_where_the_size_of_images_is_known(tm
 
 
 @pytest.mark.parametrize(
-    ("similarity", "said"),
+    ("similarity", "message"),
     [
         ({"images": 1}, "similarity.images"),
         ({"channels": ["features:x"]}, "channels"),
         ({"channels": ["features:1", "features:1"]}, "twice"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(tmp_path, similarity, said):
-    with pytest.raises(HeatproofError, match=said):
+def test_networks_that_cannot_be_compared_are_refused(tmp_path, similarity, message):
+    with pytest.raises(HeatproofError, match=message):
         Alike(tmp_path, **CONFIG, similarity=similarity)
 
 
 def test_no_more_images_are_compared_than_are_explained(tmp_path):
-    """A config laid over another one may score fewer images than the other compares."""
+    """A config merged over another one may score fewer images than the other one compares."""
     alike = Alike(tmp_path, **CONFIG, similarity={"images": 11})
     assert alike.plan.similarity_images == alike.plan.images == 10

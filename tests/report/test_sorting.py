@@ -1,4 +1,4 @@
-"""One image's maps in the order of each metric's score."""
+"""The figure of one image's maps, sorted by the score of each metric."""
 
 import numpy as np
 import pandas as pd
@@ -7,7 +7,7 @@ import pytest
 from heatproof.config.files import default_config
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.report.figures.sorting import best_known, draw_sorting, in_order
+from heatproof.report.figures.sorting import best_first, draw_sorting, index_of_most_scored
 
 SCORES = pd.DataFrame(
     [[0.5, 0.9, np.nan, 0.1], [0.5, 0.9, 0.2, 0.1]], index=["insertion", "deletion"], columns=["a", "b_abs", "c", "d"]
@@ -18,12 +18,12 @@ UP = {"insertion": True, "deletion": False}
 @pytest.mark.parametrize(
     ("metric", "order"), [("insertion", ["b_abs", "a", "d", "c"]), ("deletion", ["d", "c", "a", "b_abs"])]
 )
-def test_the_best_is_first_and_what_is_undefined_last(metric, order):
-    assert list(in_order(SCORES.loc[metric], UP[metric]).index) == order
+def test_the_best_score_is_first_and_undefined_ones_last(metric, order):
+    assert list(best_first(SCORES.loc[metric], UP[metric]).index) == order
 
 
 def test_equal_scores_stay_in_their_order():
-    assert list(in_order(pd.Series({"x": 1.0, "y": 2.0, "z": 1.0}), higher_is_better=False).index) == ["x", "z", "y"]
+    assert list(best_first(pd.Series({"x": 1.0, "y": 2.0, "z": 1.0}), higher_is_better=False).index) == ["x", "z", "y"]
 
 
 def test_every_row_has_the_image_and_the_maps_in_its_order():
@@ -32,7 +32,7 @@ def test_every_row_has_the_image_and_the_maps_in_its_order():
     rows = figure.axes[:2]
     for axes, metric in zip(rows, SCORES.index, strict=True):
         drawn = [float(np.asarray(one.get_array()).flat[0]) for one in axes.images[1:]]
-        assert drawn == [maps[name][0, 0] for name in in_order(SCORES.loc[metric], UP[metric]).index]
+        assert drawn == [maps[name][0, 0] for name in best_first(SCORES.loc[metric], UP[metric]).index]
         texts = [one.get_text() for one in axes.texts]
         assert any(text.startswith(metric) for text in texts)
     assert "rank 1" in [one.get_text() for one in rows[0].texts]
@@ -42,10 +42,10 @@ def test_every_row_has_the_image_and_the_maps_in_its_order():
 def test_the_first_image_with_most_scores_is_shown():
     index = pd.MultiIndex.from_product([["a"], ["one", "two", "three"]], names=["method", "image"])
     scores = {"x": pd.Series([np.nan, 1.0, 1.0], index), "y": pd.Series([1.0, 2.0, 1.0], index)}
-    assert best_known(scores, ["one", "two", "three"]) == 1
+    assert index_of_most_scored(scores, ["one", "two", "three"]) == 1
 
 
-def test_it_is_planned_and_made_on_request_alone():
+def test_it_is_made_only_on_request():
     graph = Graph(make_plan(default_config()))
     (job,) = [one for one in graph.jobs() if one.stage == "sorting"]
     assert not set(job.outputs) & set(graph.targets())

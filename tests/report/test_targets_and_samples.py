@@ -1,4 +1,4 @@
-"""One class is explained and scored, and what is scored is chosen by what the network says of the intact image."""
+"""The explained class is also the scored one, and images are sampled by the output for the intact image."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a run found, in words, and that `heatproof.choose` says the same of the same scores."""
+"""The verdicts of a run in words, which equal those of `heatproof.choose` on the same scores."""
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,7 @@ WHERE = dict(zip(CASE, ("digits", "net", "given", "sds"), strict=True))
 RIGHT = {"top1_clean": 0.9, "majority": 0.11, "n_images": 256}
 BY = "by deletion of single patches, grid 4, zeros (SDS), on the given weights"
 REFERENCES = ("random", "edges")
-# Methods by their means, and what is said of them; images are 64 and noise is 0.3 where nothing else is said.
+# Means of methods, and the expected verdict. The defaults are 64 images and a noise of 0.3.
 CASES = {
     "one is the best": (
         {"a": 0.6, "b": 0.3, "edges": 0.0, "random": 0.0},
@@ -90,7 +90,7 @@ CASES = {
 
 
 def planted(means, noise=0.3, images=64, seed=0):
-    """Return scores (methods × images) with these very means."""
+    """Return scores (methods × images) with exactly these means."""
     draws = np.random.default_rng(seed).normal(0, noise, (len(means), images))
     draws -= draws.mean(axis=1, keepdims=True)
     scores = pd.DataFrame(draws + np.array(list(means.values()))[:, None], list(means))
@@ -114,15 +114,15 @@ def made(means, wrong=0.0, network=None, **given):
 
 
 def of_choose(scores, monkeypatch):
-    """Return the choice by the same scores: what reports is the second half of twice as many images."""
+    """Return the choice on the same scores, which are the reporting half of twice as many images."""
     rows = {}
 
     def planted_scores(scoring):
-        # Options are picked on the first half, where the methods have the same order.
+        # Options are chosen on the first half, where the methods have the same order.
         ids = scoring.run.ids
         place = rows.setdefault(tuple(ids), len(rows))
         assert place < 2
-        # Absolute values are another option of each method, and a poor one.
+        # The absolute values are another option of each method, which scores worse.
         names = [one.name for one in scoring.methods]
         wide = scores.reindex(names).to_numpy(dtype=float).copy()
         wide[[name.endswith("_abs") for name in names]] = -10
@@ -145,7 +145,7 @@ def _unsigned(model, images, targets):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_workflow_and_choose_say_the_same_of_the_same_scores(case, monkeypatch):
+def test_the_workflow_and_choose_agree_on_the_same_scores(case, monkeypatch):
     means, given, verdict, sentence = CASES[case]
     scores = planted(means, **given)
     row = of_workflow(scores)
@@ -168,7 +168,7 @@ def test_the_set_is_that_of_the_table_of_scores():
     assert (row["n_best"], row["n_above_references"], row["n_methods"], row["n_images"]) == (2, 3, 3, 64)
 
 
-def test_where_there_are_too_few_cases_nothing_is_in_the_set():
+def test_with_too_few_cases_the_set_is_empty():
     means, given, _, _ = CASES["too few images for so many methods"]
     scores = planted(means, **given)
     reason = best_set(scores.to_numpy(), level=0.95).reason
@@ -194,7 +194,7 @@ def test_all_reference_maps_in_the_set_are_named(monkeypatch):
     )
 
 
-def test_methods_that_delete_regions_are_no_contenders():
+def test_methods_that_delete_regions_are_not_judged():
     scores = planted({"occlusion": 0.9, "a": 0.6, "b": 0.3, "random": 0.0, "edges": 0.0})
     row = of_workflow(scores, ablating=["occlusion"])
     assert row["sentence"].startswith("a is the best of 2 methods, at 95%, by deletion of single patches")
@@ -202,7 +202,7 @@ def test_methods_that_delete_regions_are_no_contenders():
     assert row["best"] == "a"
 
 
-def test_several_measures_are_one_answer():
+def test_several_metrics_lead_to_one_verdict():
     one, other = planted({"a": 0.6, "b": 0.3, "random": 0.0}), planted({"a": 0.3, "b": 0.5, "random": 0.0}, seed=1)
     alike = judge({"X": one, "Y": one}, ["random"], "on W", level=0.95)
     assert alike.sentence == (
@@ -210,8 +210,8 @@ def test_several_measures_are_one_answer():
         "with 1.00, on W. It is above the reference map random, which knows no network."
     )
     fills = {f"deletion of single patches, grid 4, {fill} (SDS)": one for fill in ("mean colour", "blur")}
-    said = judge(fills, ["random"], "on W", level=0.95).sentence
-    assert "(deletion of single patches, grid 4, mean colour (SDS) and blur (SDS)), whose" in said
+    sentence = judge(fills, ["random"], "on W", level=0.95).sentence
+    assert "(deletion of single patches, grid 4, mean colour (SDS) and blur (SDS)), whose" in sentence
     apart = judge({"X": one, "Y": other}, ["random"], "on W", level=0.95)
     assert apart.sentence.startswith("a and b cannot be told from the best of 2 methods, at 95%, by at least one of 2 ")
     low = planted({"a": 0.0, "b": -0.1, "random": 0.5})
@@ -223,16 +223,18 @@ def test_several_measures_are_one_answer():
     )
 
 
-@pytest.mark.parametrize(("wrong", "told"), [(0.5, True), (0.3, True), (0.25, False), (0.0, False), (np.nan, False)])
-def test_a_network_that_is_often_wrong_is_said_beside_the_best_method(wrong, told):
+@pytest.mark.parametrize(
+    ("wrong", "is_mentioned"), [(0.5, True), (0.3, True), (0.25, False), (0.0, False), (np.nan, False)]
+)
+def test_the_verdict_mentions_a_network_that_is_often_wrong(wrong, is_mentioned):
     found = made({"a": 0.6, "c": 0.2, "random": 0.0}, images=20, wrong=wrong)
     assert found["verdict"] == FOUND
-    assert ("The network is right" in found["sentence"]) == told
+    assert ("The network is right" in found["sentence"]) == is_mentioned
     if wrong == 0.5:
         assert found["sentence"].endswith(" The network is right on 10 of the 20 images.")
 
 
-def test_too_few_images_are_said_with_how_many_would_do():
+def test_the_verdict_on_too_few_images_names_the_number_needed():
     few = made({"a": 0.25, "b": 0.0, "random": 0.1}, noise=0.5, images=40)
     assert few["verdict"] in (TOO_FEW, NONE_ABOVE_REFERENCES)
     needed = few["images_needed"]
@@ -262,14 +264,14 @@ def test_without_a_reference_map_nothing_is_claimed_above_one():
     assert "Without a reference map" in found["sentence"]
 
 
-def test_a_method_that_is_defined_on_too_few_images_takes_no_part():
+def test_a_method_that_is_defined_on_too_few_images_is_not_judged():
     scores = planted({"a": 0.6, "b": 0.3, "random": 0.0})
     assert of_workflow(scores)["best"] == "a"
     assert of_workflow(scores, unranked=("a",))["best"] == "b"
 
 
 def tidy(metrics, networks=("one", "two")):
-    """Return the rows of scores.csv: metric to the scores of methods, and whether higher is better."""
+    """Return the rows of scores.csv from the scores of methods by each metric, and its direction."""
     rows = [
         {"dataset": "d", "model": model, "weights": "w", "metric": metric, "method": f"m{place}", "score": score}
         | {"higher_is_better": higher}
@@ -282,11 +284,11 @@ def tidy(metrics, networks=("one", "two")):
 
 def test_metrics_that_order_the_methods_the_other_way_round_are_named():
     up, down = [0.1, 0.2, 0.3, 0.4, 0.5], [0.5, 0.4, 0.3, 0.2, 0.1]
-    said = disagreement(tidy({"idsds": (up, True), "deletion_morf": (up, False), "rise_insertion": (up, True)}))
-    assert said.startswith("deletion_morf (ρ −1.00) orders the methods against idsds. ")
-    assert "rise_insertion" not in said
-    assert "decide which question is yours" in said
+    sentence = disagreement(tidy({"idsds": (up, True), "deletion_morf": (up, False), "rise_insertion": (up, True)}))
+    assert sentence.startswith("deletion_morf (ρ −1.00) orders the methods against idsds. ")
+    assert "rise_insertion" not in sentence
+    assert "decide which question is yours" in sentence
     assert disagreement(tidy({"idsds": (up, True), "deletion_morf": (down, False)})) == ""
-    # Four methods say nothing, and without patch drops there is nothing to disagree with.
+    # Four methods are too few, and without patch drops no metric can disagree with them.
     assert disagreement(tidy({"sds": (up[:4], True), "deletion_morf": (up[:4], False)})) == ""
     assert disagreement(tidy({"mas_insertion": (up, True), "deletion_morf": (up, False)})) == ""

@@ -1,4 +1,4 @@
-"""A tiny dataset, named by stores as a user's own is: package.module:callable."""
+"""A tiny dataset, which stores name like a custom dataset of a user: package.module:callable."""
 
 from pathlib import Path
 
@@ -32,5 +32,5 @@ def tiny(*, seed):
 
 
 DATASET = DatasetSpec("tiny_data:tiny", "tiny_data", {}, 0, "tiny", Key("config", "code"))
-# What a user names it with.
+# The config by which a user names the dataset.
 CONFIG = str(Path(__file__).with_name("tiny.yaml"))

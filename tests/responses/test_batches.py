@@ -1,4 +1,4 @@
-"""Of what images the batches are that a network sees: scores depend on it in their last bits, so it stays as it is."""
+"""The images of each batch that a network receives, which must not change: the last bits of scores depend on them."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ CONFIG = {
         {"sensitivity_n": {"samples": 3, "sizes": [0.1, 0.4]}},
     ],
 }
-# Nothing of an image is left.
+# All pixels have changed.
 NOTHING = (None, PIXELS)
 
 
@@ -31,7 +31,7 @@ def made(project):
 
 @pytest.fixture
 def seen(made, monkeypatch):
-    """Every batch that the network is given from now on, as (image, changed pixels) of its rows."""
+    """Record every batch that the network receives, as (image, changed pixels) of its rows."""
     batches = []
     intact = torch.from_numpy((Toy(0, 12, ()).pixels["evaluation"][:IMAGES] - np.float32(0.5)) / np.float32(0.5))
     forward = Network.forward
@@ -43,13 +43,13 @@ def seen(made, monkeypatch):
         return forward(network, images)
 
     monkeypatch.setattr(Network, "forward", watched)
-    # Of its passes, those of the job's check are not of images one after the other.
+    # The passes of the job's check have other batches.
     monkeypatch.setattr(run, "check_loaded", lambda *given: 0)
     return batches
 
 
 def filled(*rows):
-    """Cut rows in batches, the last one filled up by copies of its last row."""
+    """Cut rows into batches; the last one is padded with copies of its last row."""
     cut = [list(rows[at : at + SIZE]) for at in range(0, len(rows), SIZE)]
     return [batch + batch[-1:] * (SIZE - len(batch)) for batch in cut]
 
@@ -73,7 +73,7 @@ def test_patch_drops(made, seen):
     ],
 )
 def test_curves(made, seen, kind, steps):
-    """One image after the other, and each way of reading the map after the other."""
+    """Batches go image by image, and method by method."""
     made.make(curves_of(made, kind), SIZE)
     several = [row for image in range(4) for row in steps(image)]
     expected = filled((0, 0), (1, 0), (2, 0), (3, 0)) + 2 * filled(*several)
@@ -81,7 +81,7 @@ def test_curves(made, seen, kind, steps):
 
 
 def test_curves_with_imputation(made, seen):
-    """One step after the other."""
+    """Batches go step by step."""
     made.make(curves_of(made, "deletion_lerf_road"), SIZE)
     several = [(image, changed) for changed in (43, 86) for image in range(4)]
     expected = filled((0, 0), (1, 0), (2, 0), (3, 0)) + 2 * filled(*several)
@@ -89,7 +89,7 @@ def test_curves_with_imputation(made, seen):
 
 
 def test_pictures(made, seen):
-    """The pictures of one image make a batch: what stands before the first threshold, and the image, among them."""
+    """All versions of an image are in one batch, including the blurred and the original image."""
     made.make(curves_of(made, "pictures"), SIZE)
     assert [{image for image, _ in batch} for batch in seen[:1]] == [{0, 1, 2, 3}]
     assert [{image for image, _ in batch} for batch in seen[1:]] == [{0}, {1}, {2}, {3}] * 2 + [{4}] * 3
@@ -105,5 +105,5 @@ def test_subsets(made, seen):
 
 def test_channels(made, seen):
     made.make(made.on_network("channels", shard=0), SIZE)
-    # The first pass finds out how many channels there are.
+    # The first pass determines the number of channels.
     assert seen == filled((0, 0)) + filled((0, 0), (1, 0), (2, 0), (3, 0)) + filled((4, 0))

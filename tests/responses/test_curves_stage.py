@@ -1,4 +1,4 @@
-"""Responses cached by the workflow's stages, and what every metric makes of them."""
+"""Responses that the workflow's stages cache, and the scores of every metric from them."""
 
 import shutil
 
@@ -52,7 +52,7 @@ METRICS = [
     {"soundness_score": {"metric": "soundness", "output": "probability", "level": 0.5}},
     {"sds_of_mine": {"metric": "toy_plugin:smallest_drop"}},
 ]
-# Right or wrong at few points: many images have the same score.
+# The accuracy at few points has few values: many images have the same score.
 BY_ACCURACY = ("road_morf", "road_lerf", "aic", "soundness")
 NAMES = [entry if isinstance(entry, str) else next(iter(entry)) for entry in METRICS]
 CONFIG = {
@@ -68,7 +68,7 @@ def whole_chain(made, batch_size=64):
 
 @pytest.fixture(scope="module")
 def finished(trained, tmp_path_factory):
-    """Everything of the config above, in one shard. Do not change it."""
+    """All results of the config above, in one shard. Tests must not change them."""
     folder = tmp_path_factory.mktemp("finished") / "project"
     shutil.copytree(trained.folder, folder)
     torch.set_num_threads(1)
@@ -104,7 +104,7 @@ def test_scores_are_those_of_evaluate(finished, case, name, method):
         which = next(one for one in spec.explainers[0].methods if one.name == method)
         options["explain"] = explainer_of(
             spec,
-            # As the stage has it: what fills batches stands around the network that is explained.
+            # As in the stage, the wrapper that pads batches is around the explained network.
             NetworkRun(lambda: PaddedBatches(network, 64), torch.device("cpu"), 64, spec.network.seed, dataset=data),
             explainer,
             which,
@@ -153,12 +153,12 @@ def test_the_table_tells_how_far_a_method_is_above_the_references(finished):
     for metric, rows in table.groupby("metric"):
         sign = 1 if rows["higher_is_better"].all() else -1
         best = (sign * rows.score[rows.method.isin(references)]).max()
-        # The table has eight digits.
+        # The table has eight significant digits.
         digits = 1e-7 * rows.score.abs().max()
         np.testing.assert_allclose(rows.above_reference, sign * rows.score - best, rtol=0, atol=digits, err_msg=metric)
 
 
-# Maps that are drawn for each image by itself: what is left is what the responses add.
+# These maps depend only on the image, so that differences come from the responses.
 DRAWN = {**CONFIG, "explainers": [{"noisy": {"explainer": "toy_plugin:noisy"}}, "random"]}
 
 
@@ -173,7 +173,7 @@ def in_one_shard(trained, tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize(("shard_size", "apart"), [(4, False), (7, True)])
 def test_neither_shards_nor_jobs_change_a_bit(project, in_one_shard, shard_size, apart):
-    """Under one batch size: shards begin their batches elsewhere, and jobs apart make one explainer each."""
+    """With one batch size: shards start batches at other images, and separate jobs compute one explainer each."""
     other = project(**DRAWN, shard_size=shard_size).attribute().drop(8)
     for explainer in (["noisy"], ["random"]) if apart else (None,):
         other.respond(8, explainer)
@@ -186,12 +186,12 @@ def test_neither_shards_nor_jobs_change_a_bit(project, in_one_shard, shard_size,
 
 @pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.slow), 7, "auto"])
 def test_other_batch_sizes_stay_within_rounding(batch_size, project, in_one_shard):
-    """Maps, drops and curves: scores within 1e-5, and the same order of methods but for those that tie."""
+    """Maps, drops and curves: scores within 1e-5, and the same order of methods, except for ties."""
     other = project(**DRAWN).attribute(batch_size).drop(batch_size).respond(batch_size).score_all()
     compared = 0
     for name in ("idsds", "idsds_probability", *NAMES):
         theirs, ours = (made.scores(name) for made in (other, in_one_shard))
-        # Rounding grows with the logits that a score is made of, also where they cancel.
+        # Rounding errors grow with the logits of a score, even if these cancel.
         np.testing.assert_allclose(theirs.score, ours.score, rtol=1e-5, atol=1e-5 * max(1, ours.score.abs().max()))
         gaps = []
         for table in (theirs, ours):
@@ -204,7 +204,7 @@ def test_other_batch_sizes_stay_within_rounding(batch_size, project, in_one_shar
 
 
 def test_metrics_share_responses(finished):
-    """What two metrics need is asked once, and a curve of few fractions is read off one of many."""
+    """A response of two metrics is computed once, and a curve with few fractions is read from one with many."""
     names = sorted(finished.plan.method_responses)
     kinds = [name.rpartition("-")[0] for name in names]
     assert sorted(kinds) == [
@@ -290,11 +290,11 @@ def passes(made, shard=0):
 
 
 def test_rise_and_mas_cost_a_set_of_curves_each(project):
-    """65 passes an image for 32 steps both ways, the intact image among them; MAS has another order and blur."""
+    """65 passes per image for 32 steps in both directions with the intact image; MAS has another order and blur."""
     steps = [name for kind in ("rise", "mas") for name in (f"{kind}_insertion", f"{kind}_deletion")]
     made = project(metrics=steps, explainers=[{"mine": {"explainer": "toy_plugin:gradient"}}])
     made.attribute().respond(5)
-    # Ten images, raw and absolute; the intact images are seen once for both, before the methods.
+    # Ten images, raw and absolute; the intact images are passed once for both, before the methods.
     assert sum(passes(made).values()) == 10 * 2 * 64 * 2
 
 
@@ -341,7 +341,7 @@ def test_a_gap_goes_through_to_the_scores(project):
 
 
 def test_what_does_not_apply_to_changed_images_is_a_gap(project):
-    """Also the training images are there for those that take baselines from them."""
+    """Training images are available to explainers that use them as baselines."""
     explainers = [{"picky": {"explainer": "toy_plugin:picky"}}, {"expected_gradients": {"samples": 2, "baselines": 4}}]
     change = {"explainers": explainers, "metrics": [{"sensitivity_max": {"samples": 2}}, {"ids": FEW}]}
     made = whole_chain(project(**change))
@@ -369,7 +369,7 @@ def test_lost_maps_are_said(project):
 
 
 def test_what_was_finished_before_a_kill_is_kept(project, monkeypatch):
-    """A job that dies in its second batch goes on with the second batch."""
+    """A job that is killed in its second batch continues with the second batch."""
     made = project(metrics=["ids"], explainers=[{"mine": {"explainer": "toy_plugin:gradient"}}]).attribute()
     real, calls = stage.intact_responses, []
 
@@ -389,7 +389,7 @@ def test_what_was_finished_before_a_kill_is_kept(project, monkeypatch):
 
 
 def test_a_job_that_resumes_has_all_that_the_first_recorded(project, monkeypatch):
-    """The journal has every batch, and the job is killed before it publishes: the manifests say as much as ever."""
+    """The job is killed after its last batch and before it publishes: the manifests are still complete."""
     change = {"metrics": ["ids"], "explainers": [{"mine": {"explainer": "toy_plugin:gradient"}}, "random"]}
     undisturbed, killed = project(**change).attribute().respond(4), project(**change).attribute()
 

@@ -1,4 +1,4 @@
-"""What a decision is, in curves and in pictures: one class of several, or each label for itself."""
+"""Decisions in curves and information curves: one class of several, or each label separately."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from heatproof.responses.base import Batch, NetworkRun, ScoredImages
 from heatproof.responses.curves import ResponseCurve, decisions
 from heatproof.responses.pictures import InformationCurves
 
-# Of two images at three points: the logit of the target, whose label is 0, and of the intact image's largest.
+# Two images at three points: the logits of the label, which is 0, and of the class predicted for the intact image.
 LOGITS = np.array([[[2.0, 3.0], [0.5, 4.0], [-1.0, -0.1]], [[-1.0, 1.0], [0.0, 1.0], [3.0, -2.0]]])
 PREDICTED = np.array([[1, 1, 1], [1, 1, 0]])
 CLASSES = np.array([[0, 1], [0, 1]])
@@ -28,7 +28,7 @@ def test_a_label_is_decided_for_by_its_own_logit(target):
     curve = ResponseCurve(ARRAYS, CLASSES, 1, "multilabel")
     found = curve.read("accuracy", ("label", "predicted")[target])
     np.testing.assert_array_equal(found, LOGITS[:, :, target] > 0)
-    # As its probability says, that of 0 being no decision.
+    # As by its probability; a logit of 0 is not a decision.
     probability = curve.read("probability", ("label", "predicted")[target])
     np.testing.assert_array_equal(found, probability > 0.5)
 
@@ -52,7 +52,7 @@ def test_aic_reads_the_decision_of_the_task(task, expected):
 
 
 class Labels(nn.Module):
-    """Three labels, of which the second is always the largest."""
+    """Three labels; the second one always has the largest logit."""
 
     def forward(self, images):
         first = images.mean((1, 2, 3))
@@ -80,7 +80,7 @@ def test_answers_are_of_every_label_of_the_intact_image():
 
 
 def test_a_score_that_turns_numbers_over_is_found(monkeypatch):
-    # Dividing by a negative difference, as the published code of MAS does for probabilities.
+    # The published code of MAS divides by a negative difference for probabilities.
     entry = METRICS["rise_deletion"]
     options = {"inverted": "scaled", "monotone": True}
     monkeypatch.setattr(type(entry), "unsupported_reason", lambda *given: None)

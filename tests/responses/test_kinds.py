@@ -1,4 +1,4 @@
-"""What the kinds of responses declare, and what that keeps apart."""
+"""The declarations of the kinds of responses, and what they keep separate."""
 
 import subprocess
 import sys
@@ -31,7 +31,7 @@ IMAGES = ScoredImages(("a", "b"), np.array([2, 1]), (8, 8), 0)
 
 
 def examples():
-    """Return a response of every kind that a metric reads, as the metric's defaults ask for it."""
+    """Return a response of every kind that a metric reads, with the metric's default options."""
     found = {}
     for entry in METRICS.values():
         if entry.function.__module__.startswith("heatproof."):
@@ -41,7 +41,7 @@ def examples():
 
 
 EXAMPLES = examples()
-# Once all metrics are imported, of which some have a kind of their own.
+# All metrics must be imported, because some define a kind.
 OURS = {kind: found for kind, found in KINDS.items() if found.__module__.startswith("heatproof.")}
 
 
@@ -63,12 +63,12 @@ def test_a_spec_tells_it(response):
 
 @pytest.mark.parametrize("kind", sorted(OURS))
 def test_a_declaration_loads_no_torch(kind):
-    """The workflow, and every job that scores, reads it in a moment."""
+    """The workflow and every job that scores import it, so it must be fast."""
     program = f"import sys, {OURS[kind].__module__}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-# Of the modules that run networks, those that a kind's digest of code has. What several kinds import, each of them has:
+# The modules that run networks in the code digest of each kind. Kinds share the modules that they both import:
 # a metric with a response of its own imports those that other metrics read.
 CURVES = {"curves", "road"}
 SUBSETS = {"subsets", "channels"}
@@ -88,7 +88,7 @@ RUNS = {
 
 @pytest.mark.parametrize("kind", sorted(OURS))
 def test_its_digest_of_code_has_what_runs_it(kind):
-    """An edit of the pictures, of max-sensitivity or of an explainer starts no other response."""
+    """An edit of information curves, of max-sensitivity or of an explainer reruns no other response."""
     reached = import_closure(["heatproof.jobs.respond", OURS[kind].__module__])
     every = set().union(*RUNS.values())
     assert {name for name in every if f"heatproof.perturbation.{name}" in reached} == RUNS[kind]
@@ -126,7 +126,7 @@ def test_what_has_more_points_serves_what_has_some_of_them():
     "response", [one for one in EXAMPLES if isinstance(one, MapResponse)], ids=lambda one: one.name
 )
 def test_what_goes_into_a_store_comes_out_again(response):
-    """In memory and from a store a metric gets the same: the arrays are cast, and points chosen, in one place."""
+    """A metric gets the same inputs in memory and from a store: one function casts arrays and selects points."""
     rng = np.random.default_rng(0)
     points = response.points(IMAGES.size)
     values = rng.integers(0, 9, (2, 3, len(response.quantities), points)).astype(np.float64)

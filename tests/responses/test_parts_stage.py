@@ -1,4 +1,4 @@
-"""What a model loses without the parts of an object, cached by its stage, and the scores that are read off it."""
+"""Part responses, which their stage caches, and the scores that are computed from them."""
 
 import shutil
 
@@ -37,7 +37,7 @@ CONFIG = {
 
 
 class WithParts(Project):
-    """The stages of a config whose metrics read parts."""
+    """Run the stages of a config whose metrics read parts."""
 
     def respond(self, batch_size=64):
         for shard in self.plan.shards(self.plan.images):
@@ -115,7 +115,7 @@ def test_the_store_has_each_parts_importance_and_mask(made, case):
 
 
 def test_every_file_of_the_rule_is_made(made):
-    """What Snakemake is told to wait for is what the stage leaves."""
+    """The stage writes the outputs that Snakemake waits for."""
     job = made.on_network("parts", shard=0)
     (product,) = job.products
     assert product.manifest == "results/parts/toy/net/finetuned.0.json"
@@ -154,7 +154,7 @@ def test_neither_shards_nor_growth_change_a_bit(made, tmp_path):
 
 
 def test_batches_are_of_one_size_and_filled_up_by_copies(made, case, tmp_path, monkeypatch):
-    """As in `test_batches.py`: the parts of one image after the other."""
+    """As in `test_batches.py`: batches go image by image, and part by part."""
     _, network, images, _, removed = case
     seen, kind = [], type(network)
     forward = kind.forward
@@ -167,7 +167,7 @@ def test_batches_are_of_one_size_and_filled_up_by_copies(made, case, tmp_path, m
     monkeypatch.setattr(run, "check_loaded", lambda *given: 0)
     again(made, tmp_path).respond(7)
     rows = torch.cat([images.unsqueeze(1), removed], dim=1).flatten(0, 1)
-    # Seven images and then three are taken together: six and three batches, the last one filled up.
+    # Seven images and then three are combined: six and three batches, with the last one padded.
     expected = torch.cat([rows, rows[-1:].expand(3, *rows.shape[1:])])
     assert [len(batch) for batch in seen] == [7] * 9
     assert torch.equal(torch.cat(seen), expected)
@@ -213,7 +213,7 @@ def test_options_are_held_against_their_bounds(options, says):
 
 
 class Plain:
-    """A dataset of the user's own, which says nothing of parts."""
+    """A custom dataset without parts."""
 
     num_classes = 3
     class_names = ("a", "b", "c")
@@ -224,7 +224,7 @@ class Plain:
 
 
 class Crooked(Plain):
-    """One whose masks are of another size."""
+    """A dataset whose masks have another size."""
 
     part_names = ("wheel", "door")
 

@@ -1,4 +1,4 @@
-"""What goes through the network: each response once, whatever the number of metrics that read it."""
+"""Network passes: each response is computed once, whatever the number of metrics that read it."""
 
 import os
 import traceback
@@ -22,13 +22,13 @@ from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 
 IMAGES, SIDE = 8, 12
-# What is passed to find chance and dependence on the batch: four images in company, and two of them alone.
+# Passes of the check for randomness and batch dependence: four images in a batch, and two of them alone.
 CHECKED = 6
 WHERE = {"dataset": "toy", "model": "net", "weights": "pretrained"}
 RUNTIME = Runtime(IMAGES, 1, "cpu")
 STEPS = {"steps": 4}
 SUBSETS = {"samples": 3, "sizes": [0.1, 0.5]}
-# Every metric; those in one row read nothing that another row reads.
+# Every metric; metrics in different rows share no response.
 ROWS = [
     ["idsds", "sds"],
     [("ids", STEPS), ("deletion_lerf", STEPS)],
@@ -43,12 +43,12 @@ ROWS = [
     ["part_deletion"],
 ]
 ASKED = {one if isinstance(one, str) else one[0]: {} if isinstance(one, str) else one[1] for row in ROWS for one in row}
-# Variants of each image in every row: what is run beside the intact image of all curves and pictures, and explanations.
+# Variants of each image in every row, besides the intact images of curves and information curves; and explanations.
 PASSES = [17, 4, 4 + 4, 4 + 4, 9, 96, 9, 15, 7, 2, 3]
 
 
 class Counter:
-    """Images that went forwards and backwards through a network."""
+    """Numbers of images in forward and backward passes."""
 
     def __init__(self, network):
         self.forwards = self.backwards = 0
@@ -97,14 +97,14 @@ def evaluate(case, names):
     network, images, labels, maps, explain, given = case
     counter = Counter(network)
     asked = {name: {**ASKED.get(name, {}), **given.get(name, {})} for name in names}
-    # What none of the metrics reads is refused.
+    # An argument that no metric reads is an error.
     reads = {"explain": explain} if any(response.recomputes_maps for name in names for response in read(name)) else {}
     found = heatproof.evaluate(asked, network, images, labels, maps, **reads)
     return found, counter
 
 
 def others():
-    """Return metrics without a row, one for each response that they read: what they cost is measured of each alone."""
+    """Return metrics without a row, one for each response that they read, whose passes are measured separately."""
     known = [entry.function.__module__.startswith("heatproof.") for entry in METRICS.values()]
     names = [name for name, ours in zip(METRICS, known, strict=True) if ours and name not in ASKED]
 
@@ -168,7 +168,7 @@ def run(job):
 
 
 def jobs(plan):
-    """Yield every job that asks the network something for the metrics of the config."""
+    """Yield every job that runs the network for the metrics of the config."""
     graph, (grid, baseline) = Graph(plan), plan.combinations[0]
     yield graph.spec("drops", **WHERE, grid=grid, baseline=baseline, shard=0)
     for response in plan.method_responses:
@@ -178,7 +178,7 @@ def jobs(plan):
 
 
 def every_job(plan):
-    """Yield those of comparisons between networks as well."""
+    """Yield also the jobs of comparisons between networks."""
     yield from jobs(plan)
     graph, (grid, baseline) = Graph(plan), plan.combinations[0]
     yield graph.spec("channels", **WHERE, shard=0)
@@ -197,7 +197,7 @@ def test_the_workflow_asks_each_response_once(made, monkeypatch):
     for job in jobs(made):
         run(job)
     assert len(counters) == len(list(jobs(made))), "a job has one network"
-    # Two methods, raw and absolute. Each job along maps that reads the predicted class sees the intact images once.
+    # Two methods, raw and absolute. Each job of a map response with the predicted class passes the intact images once.
     along = [4, 4, 4, 4, 4, 9, 96, 9, 15]
     updated = {"points": 4, "explained": 3}
     forwards = 17 + 7 + sum(1 + 2 * points for points in along)
@@ -227,7 +227,7 @@ def broken(network, call):
 
 @pytest.fixture(scope="module")
 def explained(made):
-    """The same networks, with an explainer of ours."""
+    """The same networks, with a custom explainer."""
     plan = make_plan(merge(BASE, {**CHANGE, "explainers": ["saliency"]}))
     run(Graph(plan).spec("attribute", **WHERE, shard=0))
     return plan
@@ -236,7 +236,7 @@ def explained(made):
 STAGE = "jobs/respond.py"
 BATCHES = "perturbation/batching.py"
 ALONG = ["responses/curves.py", BATCHES]
-# The response, in which call of forward the network fails, and the modules that lie between the stage and the network.
+# The response, the call of forward that fails, and the modules between the stage and the network in the traceback.
 NEAR = {
     "intact": ("deletion_morf_zeros", 1, [BATCHES]),
     "drops": ("patches", 1, ["responses/patches.py", BATCHES]),
@@ -252,7 +252,7 @@ NEAR = {
 
 @pytest.mark.parametrize(("name", "call"), [("deletion_lerf_zeros_updated", 3), ("explanations", 1)])
 def test_an_error_while_maps_are_made_again_is_a_gap(explained, monkeypatch, tmp_path, caplog, name, call):
-    """After the intact images, and those of the first point: what is left of the images is explained again."""
+    """The call after the intact images and those of the first point, in which the perturbed images are explained."""
     job = next(one for one in every_job(explained) if one.response.kind == name or f"/{name}-" in one.store)
     monkeypatch.setattr(batching, "load_network", lambda *given: broken(load_network(*given), call))
     monkeypatch.setattr(respond_module, "check_loaded", lambda *given: 0)
@@ -265,7 +265,7 @@ def test_an_error_while_maps_are_made_again_is_a_gap(explained, monkeypatch, tmp
 
 @pytest.mark.parametrize("kind", NEAR)
 def test_an_error_in_the_network_is_near_to_who_reads_it(explained, made, monkeypatch, tmp_path, kind):
-    """From the function of the stage to the network's own code: what declares the response, and what runs batches."""
+    """From the function of the stage to the network's code: the kind of response, and what runs the batches."""
     name, call, between = NEAR[kind]
     job = next(one for one in every_job(explained) if one.response.kind == name or f"/{name}-" in one.store)
     monkeypatch.setattr(batching, "load_network", lambda *given: broken(load_network(*given), call))

@@ -69,13 +69,13 @@ def address():
     [
         *((f"redirect{place}", "cannot be fetched") for place in range(len(Answers.places))),
         ("endless", "has more than 10,000,000 bytes, the limit for this"),
-        ("slow", "cannot be fetched \\(fewer than 8,192 bytes a second came"),
+        ("slow", "cannot be fetched \\(fewer than 8,192 bytes per second arrived"),
         ("lies", "has SHA-256 [0-9a-f]{64}, not 0"),
         ("promises", "cannot be fetched|has SHA-256"),
     ],
 )
 def test_no_server_decides_what_is_read(address, monkeypatch, kind, message):
-    monkeypatch.setattr(fetch, "most_bytes", lambda network: 10_000_000)
+    monkeypatch.setattr(fetch, "max_file_size", lambda network: 10_000_000)
     monkeypatch.setattr(fetch, "PATIENCE", 1)
     began = time.monotonic()
     with pytest.raises(HeatproofError, match=message) as caught:

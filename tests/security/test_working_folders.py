@@ -293,7 +293,7 @@ DRAW = """
 import pandas as pd
 from heatproof.report import results
 from heatproof.report.figures import drawing
-@drawing.white
+@drawing.white_style
 def draw():
     figure = drawing.new_figure(3, 2)
     axes = figure.subplots()

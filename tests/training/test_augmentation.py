@@ -15,7 +15,7 @@ def images_of(count, seed=0):
 
 
 def patches_changed(before, after):
-    """Return (N, patches): how many pixels of each patch differ in any channel."""
+    """Return (N, patches): the number of pixels of each patch that differ in any channel."""
     changed = (before != after).any(1)
     return changed.unflatten(1, (GRID, PATCH)).unflatten(3, (GRID, PATCH)).sum((2, 4)).flatten(1)
 
@@ -23,25 +23,25 @@ def patches_changed(before, after):
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_all_or_none(share):
     images, baselines = images_of(50), -images_of(50, seed=1)
-    made = delete_random_patches(images, baselines, GRID, share, torch_generator(0, "x"))
-    changed = patches_changed(images, made)
+    perturbed = delete_random_patches(images, baselines, GRID, share, torch_generator(0, "x"))
+    changed = patches_changed(images, perturbed)
     if share == 0:
-        assert torch.equal(made, images)
+        assert torch.equal(perturbed, images)
         return
     assert ((changed > 0).sum(1) == 1).all(), "exactly one patch of every image"
     assert (changed.max(1).values == PATCH**2).all(), "all of it"
-    deleted = (made != images).any(1, keepdim=True).expand_as(made)
-    assert torch.equal(made[deleted], baselines[deleted])
-    assert torch.equal(made[~deleted], images[~deleted])
+    deleted = (perturbed != images).any(1, keepdim=True).expand_as(perturbed)
+    assert torch.equal(perturbed[deleted], baselines[deleted])
+    assert torch.equal(perturbed[~deleted], images[~deleted])
     assert len(changed.argmax(1).unique()) > 10, "at many places"
 
 
 def test_a_share():
     images, baselines = images_of(2000), torch.zeros(2000, 3, SIZE, SIZE)
-    made = delete_random_patches(images, baselines, GRID, 0.3, torch_generator(0, "x"))
-    lost = (patches_changed(images, made) > 0).any(1).float().mean()
+    perturbed = delete_random_patches(images, baselines, GRID, 0.3, torch_generator(0, "x"))
+    lost = (patches_changed(images, perturbed) > 0).any(1).float().mean()
     assert 0.26 < lost < 0.34
-    places = patches_changed(images, made).argmax(1)[(patches_changed(images, made) > 0).any(1)]
+    places = patches_changed(images, perturbed).argmax(1)[(patches_changed(images, perturbed) > 0).any(1)]
     counts = torch.bincount(places, minlength=GRID**2)
     assert counts.min() > 0.5 * counts.float().mean(), "every patch about as often"
 
@@ -69,14 +69,14 @@ def test_images_are_left_as_they_were():
 def test_a_shift_moves_and_repeats_edges(pixels):
     rows = torch.arange(SIZE, dtype=torch.float32)
     picture = torch.stack([rows[:, None].expand(SIZE, SIZE), rows[None].expand(SIZE, SIZE), torch.ones(SIZE, SIZE)])
-    made = shift_randomly(picture.expand(300, -1, -1, -1), pixels, torch_generator(0, "x"))
-    assert made.shape == (300, 3, SIZE, SIZE)
-    down = made[:, 0, SIZE // 2, 0] - SIZE // 2
-    right = made[:, 1, 0, SIZE // 2] - SIZE // 2
+    shifted = shift_randomly(picture.expand(300, -1, -1, -1), pixels, torch_generator(0, "x"))
+    assert shifted.shape == (300, 3, SIZE, SIZE)
+    down = shifted[:, 0, SIZE // 2, 0] - SIZE // 2
+    right = shifted[:, 1, 0, SIZE // 2] - SIZE // 2
     wanted = list(range(-pixels, pixels + 1))
     assert sorted(set(down.tolist())) == wanted
     assert sorted(set(right.tolist())) == wanted
     assert len({*zip(down.tolist(), right.tolist(), strict=True)}) == len(wanted) ** 2, "both ways on their own"
-    for image, dy, dx in zip(made, down, right, strict=True):
+    for image, dy, dx in zip(shifted, down, right, strict=True):
         assert torch.equal(image[0, :, 0], (rows + dy).clamp(0, SIZE - 1))
         assert torch.equal(image[1, 0], (rows + dx).clamp(0, SIZE - 1))

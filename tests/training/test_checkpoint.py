@@ -1,4 +1,4 @@
-"""A training that is cut off goes on from its last whole epoch, and ends in the same bytes."""
+"""An interrupted training resumes after its last complete epoch, and ends with the same bytes."""
 
 import logging
 from dataclasses import replace
@@ -17,7 +17,7 @@ class Killed(Exception):
 
 
 def network():
-    """With dropout, which draws from torch's own generator, and batch norm, whose averages are no parameters."""
+    """Build a network with dropout, which draws from torch's global generator, and batch norm, which has buffers."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.3), nn.Flatten())
@@ -25,7 +25,7 @@ def network():
 
 
 def train(journal=None, epochs_until_kill=None, **change):
-    """Train for six epochs of four batches each, in a process whose generator is as new."""
+    """Train for six epochs of four batches each, with torch's generator as in a new process."""
     torch.manual_seed(5)
     batches = 0
 
@@ -37,14 +37,14 @@ def train(journal=None, epochs_until_kill=None, **change):
         return images + 0.1 * torch.randn(images.shape, generator=generator)
 
     schedule = replace(SCHEDULE, shift=1, **change)
-    made = fit(network(), examples(64, 0), examples(32, 1, 2.0), schedule, 0, augment, TrainingRun([1, 5], journal))
-    return made, batches
+    trained = fit(network(), examples(64, 0), examples(32, 1, 2.0), schedule, 0, augment, TrainingRun([1, 5], journal))
+    return trained, batches
 
 
 def assert_same(one, other):
     assert one.history == other.history
-    assert one.kept.keys() == other.kept.keys() == {1, 5}
-    for a, b in zip([one.best, *one.kept.values()], [other.best, *other.kept.values()], strict=True):
+    assert one.saved_epochs.keys() == other.saved_epochs.keys() == {1, 5}
+    for a, b in zip([one.best, *one.saved_epochs.values()], [other.best, *other.saved_epochs.values()], strict=True):
         assert a.keys() == b.keys()
         assert all(torch.equal(a[name], b[name]) for name in a)
 
@@ -59,21 +59,21 @@ def assert_same(one, other):
     ids=["sgd, step", "adamw, cosine", "adam, flips"],
 )
 def test_cut_off_twice(tmp_path, change):
-    whole, _ = train(**change)
+    uninterrupted, _ = train(**change)
     journal = Journal(tmp_path / "net.safetensors", "key")
     for epochs in (2, 1):
         with pytest.raises(Killed):
             train(journal, epochs, **change)
     again, batches = train(journal, **change)
     assert batches == 4 * 3, "three epochs were done"
-    assert_same(again, whole)
+    assert_same(again, uninterrupted)
     again, batches = train(journal, **change)
     assert batches == 0, "cut off between the last epoch and the writing of the weights"
-    assert_same(again, whole)
+    assert_same(again, uninterrupted)
 
 
 def test_dropout_is_drawn_from_where_it_was():
-    """Or the test above could not tell whether the generator's state is kept."""
+    """Otherwise, the test above could not show that the generator's state is saved."""
     first, _ = train()
     torch.manual_seed(6)
     second = fit(network(), examples(64, 0), examples(32, 1, 2.0), replace(SCHEDULE, shift=1), 0)
@@ -81,7 +81,7 @@ def test_dropout_is_drawn_from_where_it_was():
 
 
 def flip(file):
-    """Change one number of the network, which torch.load reads without complaint."""
+    """Change one number of the network, which torch.load does not detect."""
     state = torch.load(file, weights_only=True)
     there = state["model"]["1.weight"].numpy().tobytes()
     file.write_bytes(file.read_bytes().replace(there, bytes([there[0] ^ 255]) + there[1:]))
@@ -97,8 +97,8 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("what", DAMAGE)
-def test_a_damaged_journal_is_said_and_training_starts_over(tmp_path, caplog, what):
-    whole, _ = train()
+def test_a_damaged_journal_is_logged_and_training_starts_over(tmp_path, caplog, what):
+    uninterrupted, _ = train()
     journal = Journal(tmp_path / "net.safetensors", "key")
     with pytest.raises(Killed):
         train(journal, 2)
@@ -109,7 +109,7 @@ def test_a_damaged_journal_is_said_and_training_starts_over(tmp_path, caplog, wh
         f"the journal {journal.file} is damaged: the training starts from the first epoch"
     ]
     assert batches == 24
-    assert_same(again, whole)
+    assert_same(again, uninterrupted)
 
 
 def test_a_key_has_its_own_and_all_go_together(tmp_path):

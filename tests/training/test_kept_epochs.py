@@ -1,4 +1,4 @@
-"""Epochs of one finetuning as weights, and a finetuning that is killed."""
+"""Saved epochs of one finetuning as weights, and a finetuning that is killed."""
 
 import logging
 import shutil
@@ -15,10 +15,10 @@ from toy_project import Project
 
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
-from heatproof.jobs import train as stages
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.stores.manifest import whole
+from heatproof.training import in_domain
 from heatproof.training.checkpoint import Journal
 from heatproof.workflow.reconcile import Results
 
@@ -36,46 +36,46 @@ def taken_out(project, epoch):
 
 
 @pytest.fixture(scope="module")
-def kept(trained, tmp_path_factory):
+def saved_run(trained, tmp_path_factory):
     folder = tmp_path_factory.mktemp("kept") / "project"
     shutil.copytree(trained.folder, folder)
     return finetuned(Project(folder, finetuning={"keep": [1, 3]}))
 
 
-def test_a_kept_epoch_is_what_a_training_of_that_length_ends_in(kept, project):
+def test_a_saved_epoch_equals_a_training_of_that_length(saved_run, project):
     short = finetuned(project(finetuning={"epochs": 1}))
-    assert taken_out(kept, 1).read_bytes() == (short.folder / FOLDER / "finetuned.safetensors").read_bytes()
-    history = kept.folder / FOLDER / "finetuned_epoch1.history.csv"
+    assert taken_out(saved_run, 1).read_bytes() == (short.folder / FOLDER / "finetuned.safetensors").read_bytes()
+    history = saved_run.folder / FOLDER / "finetuned_epoch1.history.csv"
     assert history.read_bytes() == (short.folder / FOLDER / "finetuned.history.csv").read_bytes()
-    assert taken_out(kept, 3).read_bytes() != taken_out(kept, 1).read_bytes()
+    assert taken_out(saved_run, 3).read_bytes() != taken_out(saved_run, 1).read_bytes()
 
 
-def test_what_is_kept_changes_no_byte_of_the_finetuned_weights(kept, trained):
+def test_saving_epochs_changes_no_byte_of_the_finetuned_weights(saved_run, trained):
     for name in ("finetuned.safetensors", "finetuned.history.csv"):
-        assert (kept.folder / FOLDER / name).read_bytes() == (trained.folder / FOLDER / name).read_bytes()
+        assert (saved_run.folder / FOLDER / name).read_bytes() == (trained.folder / FOLDER / name).read_bytes()
     assert (trained.folder / FOLDER / "kept/finetuned.safetensors").is_file(), "also where nothing is kept"
 
 
-def test_every_manifest_holds(kept):
-    taken_out(kept, 1)
+def test_every_manifest_holds(saved_run):
+    taken_out(saved_run, 1)
     for name in ("finetuned", "finetuned_epoch1"):
-        path = kept.folder / FOLDER / f"{name}.json"
+        path = saved_run.folder / FOLDER / f"{name}.json"
         assert whole(path, read_json(path)["key"])
 
 
-def test_later_stages_take_them_for_weights(kept):
-    taken_out(kept, 3)
+def test_later_stages_take_them_for_weights(saved_run):
+    taken_out(saved_run, 3)
     where = ("toy", "net", "finetuned_epoch3")
-    kept.make(kept.on_network("drops", *where, grid=4, baseline="zeros", shard=0))
-    assert (kept.folder / "results/drops/toy/net/finetuned_epoch3/g4_zeros.0.json").is_file()
+    saved_run.make(saved_run.on_network("drops", *where, grid=4, baseline="zeros", shard=0))
+    assert (saved_run.folder / "results/drops/toy/net/finetuned_epoch3/g4_zeros.0.json").is_file()
 
 
-def test_kept_epochs_are_scored_and_no_claim_takes_them_for_trainings(kept, monkeypatch):
-    """From weights through all stages to the card."""
+def test_saved_epochs_are_scored_and_no_claim_counts_them_as_trainings(saved_run, monkeypatch):
+    """From the weights through all stages to the card."""
     for epoch in (1, 3):
-        taken_out(kept, epoch)
+        taken_out(saved_run, epoch)
     scored = Project(
-        kept.folder,
+        saved_run.folder,
         finetuning={"keep": [1, 3]},
         evaluation={"images": 6},
         explainers=[{"mine": {"explainer": "toy_plugin:gradient"}}, "saliency", "input_x_gradient", "random"],
@@ -86,37 +86,37 @@ def test_kept_epochs_are_scored_and_no_claim_takes_them_for_trainings(kept, monk
         scored.attribute(reference=weights == "finetuned").drop().respond()
     scored.score_all().score()
     scored.make("claims")
-    card = pd.read_csv(kept.folder / "results/claims.csv").set_index("claim")
+    card = pd.read_csv(saved_run.folder / "results/claims.csv").set_index("claim")
     row = card.loc["ranks_agree_between_checkpoints"]
     assert row["verdict"] == "not testable here", "epochs of a finetuning are no training from scratch"
     assert "no training from scratch keeps epochs" in row["reason"]
-    ranked = set(pd.read_csv(kept.folder / "results/idsds_table.csv")["weights"])
+    ranked = set(pd.read_csv(saved_run.folder / "results/idsds_table.csv")["weights"])
     assert ranked == {"finetuned", "finetuned_epoch1", "finetuned_epoch3"}
 
 
-def test_trained_again_only_for_an_epoch_that_is_not_there(kept, monkeypatch):
+def test_trained_again_only_for_a_missing_epoch(saved_run, monkeypatch):
     class TrainedAgain(Exception):
         pass
 
     def fit(*_, **__):
         raise TrainedAgain
 
-    monkeypatch.setattr(stages, "fit", fit)
-    finetuned(Project(kept.folder, finetuning={"keep": [3]}))
+    monkeypatch.setattr(in_domain, "fit", fit)
+    finetuned(Project(saved_run.folder, finetuning={"keep": [3]}))
     with pytest.raises(TrainedAgain):
-        finetuned(Project(kept.folder, finetuning={"keep": [2, 3]}))
+        finetuned(Project(saved_run.folder, finetuning={"keep": [2, 3]}))
 
 
-def test_copied_results_without_an_epoch_are_not_taken_for_whole(kept, monkeypatch):
-    monkeypatch.chdir(kept.folder)
+def test_copied_results_without_an_epoch_are_incomplete(saved_run, monkeypatch):
+    monkeypatch.chdir(saved_run.folder)
     for keep, expected in (([3], True), ([2, 3], False)):
-        asked = Project(kept.folder, finetuning={"keep": keep})
-        job = asked.on_network("finetune")
-        assert Results(Graph(asked.plan)).is_current(job, *job.products) is expected
+        requested_project = Project(saved_run.folder, finetuning={"keep": keep})
+        job = requested_project.on_network("finetune")
+        assert Results(Graph(requested_project.plan)).is_current(job, *job.products) is expected
 
 
 @pytest.mark.parametrize("damage", ["missing epoch", "not safetensors", "gone"])
-def test_states_that_cannot_be_had_are_said(kept, project, damage):
+def test_missing_or_damaged_states_are_errors(saved_run, project, damage):
     other = project(finetuning={"keep": [1]})
     path = other.folder / FOLDER / "kept/finetuned.safetensors"
     if damage == "not safetensors":
@@ -149,28 +149,28 @@ job.main(sys.argv[2:])
 
 @pytest.mark.parametrize(("when", "done"), [("before", 2), pytest.param("after", 3, marks=pytest.mark.slow)])
 def test_killed_and_run_again(project, caplog, when, done):
-    """By the operating system, before or after the third epoch's state is moved into place."""
+    """The operating system kills it before or after the third epoch's state is moved into place."""
     change = {"finetuning": {"epochs": 5, "keep": [1, 5], "shift": 1}}
     undisturbed, killed = finetuned(project(**change)), project(**change)
     path = killed.folder / FOLDER
-    asked = killed.on_network("finetune")
+    spec = killed.on_network("finetune")
     started = job_process(
         killed.folder,
-        asked.run,
-        asked.spec_json,
+        spec.run,
+        spec.spec_json,
         runtime=asdict(killed.runtime()),
         importable=Path(__file__).parents[1],
         program=("-c", DYING, when),
     )
     job = subprocess.run(**started, stderr=subprocess.DEVNULL, check=False)
     assert job.returncode == -signal.SIGKILL
-    # As Snakemake does with the outputs of a job that was killed.
+    # Snakemake does the same with the outputs of a killed job.
     for output in ("finetuned.safetensors", "finetuned.history.csv", "finetuned.json", "kept/finetuned.safetensors"):
         (path / output).unlink()
     with caplog.at_level(logging.INFO):
         finetuned(killed)
-    said = [record.getMessage() for record in caplog.records if "resuming" in record.getMessage()]
-    assert said == [f"resuming after epoch {done} of 5 of an earlier job"]
+    messages = [record.getMessage() for record in caplog.records if "resuming" in record.getMessage()]
+    assert messages == [f"resuming after epoch {done} of 5 of an earlier job"]
     for output in ("finetuned.safetensors", "finetuned.history.csv", "kept/finetuned.safetensors"):
         assert (path / output).read_bytes() == (undisturbed.folder / FOLDER / output).read_bytes()
     assert not list(path.glob(".*")), "no journal is left"
@@ -188,33 +188,33 @@ def test_another_config_does_not_go_on_from_it(project, caplog):
     assert not left.exists()
 
 
-def test_epochs_of_a_pretraining_are_kept_as_well(trained, tmp_path, monkeypatch):
+def test_epochs_of_a_pretraining_are_saved_as_well(trained, tmp_path, monkeypatch):
     """Checkpoints of one training as test cases (Meta-Rank, section 5.1)."""
     (tmp_path / "project").mkdir()
     project = Project(tmp_path / "project", weights=["pretrained", "finetuned"], pretraining={"keep": [2, 6]})
     plan = project.plan
     project.make(project.pretrain())
-    made = project.folder / FOLDER
+    folder = project.folder / FOLDER
     for name in ("pretrained.safetensors", "pretrained.history.csv"):
-        assert (made / name).read_bytes() == (trained.folder / FOLDER / name).read_bytes()
+        assert (folder / name).read_bytes() == (trained.folder / FOLDER / name).read_bytes()
     for epoch in (2, 6):
         project.make(project.on_network("keep_epoch", "toy", "net", f"pretrained_epoch{epoch}"))
-    assert (made / "pretrained_epoch2.safetensors").read_bytes() != (
-        made / "pretrained_epoch6.safetensors"
+    assert (folder / "pretrained_epoch2.safetensors").read_bytes() != (
+        folder / "pretrained_epoch6.safetensors"
     ).read_bytes()
-    assert len(pd.read_csv(made / "pretrained_epoch2.history.csv")) == 2
-    assert (made / "pretrained_epoch6.history.csv").read_bytes() == (made / "pretrained.history.csv").read_bytes()
+    assert len(pd.read_csv(folder / "pretrained_epoch2.history.csv")) == 2
+    assert (folder / "pretrained_epoch6.history.csv").read_bytes() == (folder / "pretrained.history.csv").read_bytes()
     assert plan.finetuning("net", "pretrained_epoch2") is None
     cases = {case.network.weights: case.metric for case in plan.test_cases()}
     assert cases["pretrained_epoch2"].startswith("sds"), "not in domain"
 
 
-def test_what_a_pretraining_cannot_keep_is_said():
-    given = {"models": [{"net": {"architecture": "cifar_resnet20"}}], "pretraining": {"epochs": 6, "keep": [9]}}
+def test_epochs_that_a_pretraining_cannot_save_are_refused():
+    config = {"models": [{"net": {"architecture": "cifar_resnet20"}}], "pretraining": {"epochs": 6, "keep": [9]}}
     with pytest.raises(HeatproofError, match=r"pretraining\.keep names epoch 9, and the model 'net' is trained for 6"):
-        make_plan(given)
+        make_plan(config)
     with pytest.raises(HeatproofError, match="`pretrained` is not among the weights"):
-        make_plan({**given, "weights": ["finetuned"]})
-    given["models"][0]["net"]["checkpoint"] = "weights.safetensors"
+        make_plan({**config, "weights": ["finetuned"]})
+    config["models"][0]["net"]["checkpoint"] = "weights.safetensors"
     with pytest.raises(HeatproofError, match="has a checkpoint and is not trained here"):
-        make_plan(given)
+        make_plan(config)

@@ -1,4 +1,4 @@
-"""One loop for all training: it learns, it is repeatable, and it keeps the epoch that did best on validation."""
+"""One loop for all trainings: it learns, is reproducible, and returns the best epoch on the validation split."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ SCHEDULE = Schedule(
 
 
 def examples(count, seed, noise=0.5):
-    """Images whose red channel tells their class, under noise."""
+    """Return noisy images whose red channel depends on their class."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(count) % 2
     images = noise * torch.randn(count, 3, 6, 6, generator=generator)
@@ -59,12 +59,12 @@ def test_it_learns(optimizer, decay):
 
 
 def test_the_same_seed_gives_the_same_bytes_whatever_the_global_generator():
-    made = []
+    trainings = []
     for disturb in (1, 2):
         torch.manual_seed(disturb)
         best, history, _ = fit(network(), examples(64, 0), examples(32, 1), replace(SCHEDULE, shift=1), seed=0)
-        made.append((best, history))
-    (first, first_history), (second, second_history) = made
+        trainings.append((best, history))
+    (first, first_history), (second, second_history) = trainings
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert first_history == second_history
     other, _, _ = fit(network(), examples(64, 0), examples(32, 1), replace(SCHEDULE, shift=1), seed=1)
@@ -72,7 +72,7 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_global_generator():
 
 
 def test_the_checkpoint_is_the_epoch_with_the_lowest_validation_loss():
-    """Under a rate so high that losses jump, with labels so noisy that more training does not help."""
+    """The rate is so high that losses jump, and labels are so noisy that more training does not help."""
     train, validation = examples(32, 0, noise=4.0), examples(24, 1, noise=4.0)
     model = network()
     best, history, _ = fit(model, train, validation, replace(SCHEDULE, lr=0.5, epochs=12), seed=0)
@@ -106,7 +106,7 @@ def test_the_rate_over_epochs():
 
 
 @pytest.mark.parametrize("lr", [1e30, 1e10])
-def test_divergence_is_said(lr):
+def test_divergence_is_an_error(lr):
     with pytest.raises(HeatproofError, match=r"Training diverged in epoch \d+ .*: lower the learning rate"):
         fit(network(), examples(64, 0), examples(32, 1), replace(SCHEDULE, lr=lr, epochs=20), seed=0)
 
@@ -159,7 +159,7 @@ def test_bfloat16_trains_weights_of_float32():
     plain, history, _ = fit(network(), examples(64, 0), examples(32, 1), SCHEDULE, seed=0)
     seen = set()
     model = network()
-    model[0].register_forward_hook(lambda layer, inputs, made: seen.add((layer.training, made.dtype)))
+    model[0].register_forward_hook(lambda layer, inputs, output: seen.add((layer.training, output.dtype)))
     best, lower, _ = fit(model, examples(64, 0), examples(32, 1), replace(SCHEDULE, precision="bfloat16"), seed=0)
     assert seen == {(True, torch.bfloat16), (False, torch.float32)}, "validated as the weights are used"
     assert all(best[name].dtype == plain[name].dtype for name in plain)
@@ -186,7 +186,7 @@ print("trained")
     ("threads", "width"), [(1, 4), *(pytest.param(2, width, marks=pytest.mark.slow) for width in (4, 8))]
 )
 def test_narrow_projections_are_trained(threads, width):
-    """In a process of its own: without `sound_backward` oneDNN ends it by a segmentation fault on some processors."""
+    """In a separate process, because without `sound_backward`, oneDNN crashes on some processors."""
     code = ODD.replace("THREADS", str(threads)).replace("WIDTH", str(width))
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=120

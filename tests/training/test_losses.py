@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from heatproof.errors import HeatproofError
 from heatproof.training.losses import (
-    WholeOutput,
+    CompleteOutputReader,
     compute_loss,
     count_correct,
     loss_for_task,
@@ -70,7 +70,7 @@ def test_sums_are_means_times_images() -> None:
         assert float(total) == pytest.approx(5 * float(mean))
 
 
-def test_own_answers_are_those_of_the_task() -> None:
+def test_labels_from_outputs_follow_the_task() -> None:
     outputs = torch.randn(2, 3)
     assert torch.equal(outputs_as_labels("cross_entropy", outputs), outputs.softmax(1))
     assert torch.equal(outputs_as_labels("binary_cross_entropy", outputs), outputs.sigmoid())
@@ -92,21 +92,21 @@ def test_numbers_of_another_width_are_refused() -> None:
         ({"rows": torch.zeros(3), "others": torch.zeros(7, 2)}, 1),
     ],
 )
-def test_the_whole_output_is_one_row_an_image(output: object, width: int) -> None:
-    assert WholeOutput().read(output, 3).shape == (3, width)
+def test_the_complete_output_is_one_row_per_image(output: object, width: int) -> None:
+    assert CompleteOutputReader().read(output, 3).shape == (3, width)
 
 
 def test_every_tensor_of_an_output_counts_the_same() -> None:
-    reader = WholeOutput()
-    answers = reader.read((100 * torch.randn(6, 2), torch.randn(6, 50)), 6)
-    scale = reader.scale_of(answers)
-    deviation = torch.cat([part.std(correction=0).expand(part.shape[1]) for part in answers.split([2, 50], 1)])
+    reader = CompleteOutputReader()
+    outputs = reader.read((100 * torch.randn(6, 2), torch.randn(6, 50)), 6)
+    scale = reader.scale_of(outputs)
+    deviation = torch.cat([part.std(correction=0).expand(part.shape[1]) for part in outputs.split([2, 50], 1)])
     for low, high in ((0, 2), (2, 52)):
-        moved = answers.clone()
+        moved = outputs.clone()
         moved[:, low:high] += deviation[low:high]
-        assert float(compute_loss("squared_error", moved, answers, scale=scale)) == pytest.approx(1 / 2)
+        assert float(compute_loss("squared_error", moved, outputs, scale=scale)) == pytest.approx(1 / 2)
 
 
-def test_an_answer_without_rows_is_named() -> None:
+def test_an_output_without_rows_is_refused() -> None:
     with pytest.raises(HeatproofError, match="as detectors do"):
-        WholeOutput().read([{"boxes": torch.zeros(5, 4)}, {"boxes": torch.zeros(2, 4)}], 3)
+        CompleteOutputReader().read([{"boxes": torch.zeros(5, 4)}, {"boxes": torch.zeros(2, 4)}], 3)

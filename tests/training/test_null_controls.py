@@ -1,4 +1,4 @@
-"""Networks that have learnt nothing: as they were built, and trained on labels in random order."""
+"""Networks that have learned nothing: with initial weights, and trained on shuffled labels."""
 
 import numpy as np
 import torch
@@ -6,29 +6,29 @@ import torch
 from heatproof.base.randomness import derive_seed
 from heatproof.data.checks import open_dataset
 from heatproof.files.reading import read_json
-from heatproof.jobs import train as stages
+from heatproof.jobs import train as train_jobs
 from heatproof.models.network import build_network
 from heatproof.models.weights_file import read_safetensors
 
 
 def test_no_epoch_keeps_the_weights_that_the_model_is_built_with(project):
     network = {"architecture": "toy_plugin:network", "mean": [0.5] * 3, "std": [0.5] * 3, "cam_layer": "features"}
-    made = project(pretraining={"epochs": 0, "seed": 7}, weights=["pretrained"], models=[{"net": network}])
-    job = made.pretrain()
-    made.make(job)
+    toy = project(pretraining={"epochs": 0, "seed": 7}, weights=["pretrained"], models=[{"net": network}])
+    job = toy.pretrain()
+    toy.make(job)
     built = build_network(job.model, 3, derive_seed(7, "initial weights")).state_dict()
-    kept = read_safetensors(made.folder / job.files["weights"], "weights")
-    assert built.keys() == kept.keys()
-    assert all(torch.equal(built[name], kept[name]) for name in built)
-    assert len((made.folder / job.files["history"]).read_text().splitlines()) == 2
-    assert read_json(made.folder / job.manifest)["key"]
+    weights = read_safetensors(toy.folder / job.files["weights"], "weights")
+    assert built.keys() == weights.keys()
+    assert all(torch.equal(built[name], weights[name]) for name in built)
+    assert len((toy.folder / job.files["history"]).read_text().splitlines()) == 2
+    assert read_json(toy.folder / job.manifest)["key"]
 
 
 def test_shuffled_labels_are_the_same_in_pretraining_and_finetuning_and_not_the_true_ones(project):
-    made = project(pretraining={"labels": "shuffled"}, finetuning={"labels": "shuffled"})
-    before, tuned = made.pretrain(), made.finetune()
+    toy = project(pretraining={"labels": "shuffled"}, finetuning={"labels": "shuffled"})
+    before, tuned = toy.pretrain(), toy.finetune()
     dataset = open_dataset(before.dataset)
-    first, second = (stages._examples(dataset, job) for job in (before, tuned))
+    first, second = (train_jobs._examples(dataset, job) for job in (before, tuned))
     for place, split in enumerate(("train", "validation")):
         true = dataset.splits[split].labels
         assert torch.equal(first[place].labels, second[place].labels)

@@ -1,4 +1,4 @@
-"""Images that are read from where they lie, random crops and flips, and the losses."""
+"""Images that are read from disk in each epoch, random crops and flips, and the losses."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ FACTS = InputFacts(mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
 
 @pytest.fixture
 def photos(tmp_path):
-    """Two classes of pictures that are larger than the images and not square."""
+    """Write two classes of images that are larger than the network's input and not square."""
     for label, name in enumerate(("ant", "bee")):
         for number in range(15):
             folder = tmp_path / "photos" / name
@@ -57,11 +57,11 @@ def test_read_from_disk_and_held_in_memory_are_the_same(photos, monkeypatch):
 @pytest.mark.parametrize("baseline", ["zeros", "random"])
 def test_a_training_from_disk_ends_in_the_same_bytes(project, monkeypatch, baseline):
     change = {"pretraining": {"epochs": 2}, "finetuning": {"epochs": 2, "baseline": baseline}}
-    made = [project(**change).train()]
+    projects = [project(**change).train()]
     monkeypatch.setattr(reading, "IN_MEMORY", 0)
-    made.append(project(**change).train())
+    projects.append(project(**change).train())
     for name in ("pretrained.safetensors", "finetuned.safetensors", "finetuned.history.csv"):
-        one, other = (each.folder / "results/weights/toy/net" / name for each in made)
+        one, other = (each.folder / "results/weights/toy/net" / name for each in projects)
         assert one.read_bytes() == other.read_bytes(), name
 
 
@@ -75,13 +75,13 @@ def test_crops_are_of_the_picture_and_drawn_by_row_and_epoch(photos):
     assert not torch.equal(of(photos, 0.3, seed=1).crop(rows, 1), first)
     drawn = reading.counter_uniform(0, "crop of epoch 1", ["4"], (CROP_DRAWS,)).numpy()[0]
     top, left, height, width = crop_box(24, 30, drawn, 0.3)
-    listed, order = photos._chosen("train")
+    listed, order = photos._selected("train")
     with Image.open(listed.places[order[4]]) as picture:
         cut = transforms.resized_crop(picture, top, left, height, width, [16, 16])
     assert torch.equal(first[:1], normalise(np.asarray(cut, np.float32).transpose(2, 0, 1)[None] / 255, FACTS))
 
 
-def test_boxes_have_the_areas_and_shapes_that_are_asked_for():
+def test_boxes_have_the_requested_areas_and_shapes():
     drawn = np.random.default_rng(0).random((2000, CROP_DRAWS))
     boxes = np.array([crop_box(300, 400, draws, 0.08) for draws in drawn])
     top, left, height, width = boxes.T
@@ -94,31 +94,31 @@ def test_boxes_have_the_areas_and_shapes_that_are_asked_for():
     assert 0.9 < area.max() <= 1
     assert RATIO[0] * 0.97 < ratio.min()
     assert ratio.max() < RATIO[1] * 1.03
-    # A picture that is no square refuses some large boxes.
+    # An image that is not square refuses some large boxes.
     theirs = [RandomResizedCrop.get_params(torch.empty(3, 300, 400), [0.08, 1.0], RATIO)[2:] for _ in range(2000)]
     assert area.mean() == pytest.approx(np.prod(theirs, axis=1).mean() / 120_000, abs=0.03)
     assert abs(np.log(ratio).mean()) < 0.03
-    # No try fits in a strip, and the largest allowed shape at its centre is taken.
+    # No attempt fits into a strip, so that the largest allowed box at its centre is used.
     assert crop_box(300, 30, np.full(CROP_DRAWS, 0.9), 0.9) == (130, 0, 40, 30)
 
 
 def test_images_without_pictures_are_cropped_themselves():
     images = torch.arange(144.0).reshape(1, 1, 12, 12)
-    made = crop_images(images, np.full((1, CROP_DRAWS), 0.5), 0.25)
-    assert made.shape == images.shape
-    assert images.min() < made.min()
-    assert made.max() < images.max()
+    crops = crop_images(images, np.full((1, CROP_DRAWS), 0.5), 0.25)
+    assert crops.shape == images.shape
+    assert images.min() < crops.min()
+    assert crops.max() < images.max()
 
 
 def test_flips_are_drawn_by_row_and_epoch():
     images = torch.rand(400, 3, 4, 5)
     rows = torch.arange(400)
-    made = flip_randomly(images, 0.5, 0, 1, rows)
-    flipped = (made == images.flip(-1)).flatten(1).all(1)
-    assert (flipped | (made == images).flatten(1).all(1)).all()
+    mirrored = flip_randomly(images, 0.5, 0, 1, rows)
+    flipped = (mirrored == images.flip(-1)).flatten(1).all(1)
+    assert (flipped | (mirrored == images).flatten(1).all(1)).all()
     assert 0.4 < flipped.float().mean() < 0.6
-    assert torch.equal(flip_randomly(images[7:9], 0.5, 0, 1, rows[7:9]), made[7:9])
-    assert not torch.equal(flip_randomly(images, 0.5, 0, 2, rows), made)
+    assert torch.equal(flip_randomly(images[7:9], 0.5, 0, 1, rows[7:9]), mirrored[7:9])
+    assert not torch.equal(flip_randomly(images, 0.5, 0, 2, rows), mirrored)
 
 
 def test_binary_cross_entropy_is_the_mean_over_classes():
@@ -129,7 +129,7 @@ def test_binary_cross_entropy_is_the_mean_over_classes():
 
 
 def test_the_keys_reach_the_training(project, trained):
-    made = {"pretrained": (trained.folder / "results/weights/toy/net/pretrained.safetensors").read_bytes()}
+    weights_of = {"pretrained": (trained.folder / "results/weights/toy/net/pretrained.safetensors").read_bytes()}
     for change in (
         {"loss": "binary_cross_entropy"},
         {"random_horizontal_flip": 0.5},
@@ -137,8 +137,8 @@ def test_the_keys_reach_the_training(project, trained):
         {"optimizer": "adam", "lr": 0.01},
     ):
         other = project(pretraining=change).train()
-        made[str(change)] = (other.folder / "results/weights/toy/net/pretrained.safetensors").read_bytes()
-    assert len(set(made.values())) == 5
+        weights_of[str(change)] = (other.folder / "results/weights/toy/net/pretrained.safetensors").read_bytes()
+    assert len(set(weights_of.values())) == 5
 
 
 MEASURE = """
@@ -153,7 +153,7 @@ from heatproof.training import reading
 data = image_folder(seed=0, root=sys.argv[1], size=160)
 reading.IN_MEMORY = int(sys.argv[2])
 def peak():
-    # What resource tells begins with the memory of the process that started this one.
+    # The peak from `resource` includes the memory of the parent process.
     return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) // 1024
 before = peak()
 facts = InputFacts(mean=(0.5,) * 3, std=(0.2,) * 3)
@@ -170,7 +170,7 @@ print(peak() - before)
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_folder(tmp_path):
-    """1,000 photographs of 160 pixels are 300 MB in memory, and 5 MB a batch."""
+    """1,000 photographs of 160 pixels are 300 MB in memory, and 5 MB per batch."""
     drawn = np.random.default_rng(0).integers(0, 256, (190, 190, 3), dtype=np.uint8)
     for name in ("ant", "bee"):
         (tmp_path / name).mkdir()

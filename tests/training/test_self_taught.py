@@ -1,4 +1,4 @@
-"""Finetuning without labels: the network's own answers are learnt."""
+"""Finetuning without labels: the network learns its own earlier outputs."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,8 @@ from toy_project import Project
 
 from heatproof.config.schema import normalise
 from heatproof.errors import HeatproofError
-from heatproof.jobs import train as stages
+from heatproof.jobs import train as train_jobs
+from heatproof.training import in_domain
 from heatproof.training.loop import Examples
 from heatproof.training.losses import compute_loss
 
@@ -21,42 +22,42 @@ def weights(project, name="finetuned"):
 
 
 def test_no_label_is_read(tmp_path, monkeypatch):
-    """Other labels change nothing of what is learnt, where with `true` they change everything."""
-    read = stages._examples
+    """Other labels do not change the result, whereas with `true` they do."""
+    read = train_jobs._examples
 
     def with_other_labels(dataset, job):
         return [Examples(one.images, (one.labels + 1) % 3, one.crop) for one in read(dataset, job)]
 
     for labels in ("own", "true"):
         (tmp_path / labels).mkdir()
-        made = Project(tmp_path / labels, finetuning={"labels": labels, "epochs": 2}).train()
-        first = weights(made)
-        for path in (made.folder / "results/weights/toy/net").glob("finetuned*"):
+        toy = Project(tmp_path / labels, finetuning={"labels": labels, "epochs": 2}).train()
+        first = weights(toy)
+        for path in (toy.folder / "results/weights/toy/net").glob("finetuned*"):
             path.unlink()
         with monkeypatch.context() as patched:
-            patched.setattr(stages, "_examples", with_other_labels)
-            made.make(made.finetune())
-        same = all(torch.equal(first[name], value) for name, value in weights(made).items())
+            patched.setattr(train_jobs, "_examples", with_other_labels)
+            toy.make(toy.finetune())
+        same = all(torch.equal(first[name], value) for name, value in weights(toy).items())
         assert same == (labels == "own")
 
 
-def test_what_is_learnt_is_the_answer_to_the_intact_image(tmp_path, monkeypatch):
+def test_the_label_is_the_output_for_the_intact_image(tmp_path, monkeypatch):
     seen = []
-    fit = stages.fit
+    fit = in_domain.fit
 
     def watched(network, train, validation, *rest, **more):
-        if train.answer is None:
+        if train.compute_labels is None:
             return fit(network, train, validation, *rest, **more)
         images = train.images[:6]
         before = functional.softmax(network.eval()(images), dim=1)
-        seen.append((train.answer(images), before.detach(), validation.labels))
+        seen.append((train.compute_labels(images), before.detach(), validation.labels))
         return fit(network, train, validation, *rest, **more)
 
-    monkeypatch.setattr(stages, "fit", watched)
+    monkeypatch.setattr(in_domain, "fit", watched)
     Project(tmp_path, **OWN).train()
-    ((answers, before, validation),) = seen
-    torch.testing.assert_close(answers, before)
-    # Intact and with a patch deleted, the same is to be said.
+    ((outputs, before, validation),) = seen
+    torch.testing.assert_close(outputs, before)
+    # The labels are the same for an intact image and for the same image with a deleted patch.
     one, two = validation.chunk(2)
     assert torch.equal(one, two)
     torch.testing.assert_close(one.sum(1), torch.ones(len(one)))
@@ -66,8 +67,8 @@ def test_it_stays_nearer_to_the_network_that_is_explained(tmp_path):
     moved = {}
     for labels in ("own", "true"):
         (tmp_path / labels).mkdir()
-        made = Project(tmp_path / labels, finetuning={"labels": labels, "epochs": 2}).train()
-        before, after = weights(made, "pretrained"), weights(made)
+        toy = Project(tmp_path / labels, finetuning={"labels": labels, "epochs": 2}).train()
+        before, after = weights(toy, "pretrained"), weights(toy)
         names = [name for name, value in before.items() if value.is_floating_point() and "running" not in name]
         moved[labels] = np.sqrt(sum(float(((after[name] - before[name]) ** 2).sum()) for name in names))
     assert 0 < moved["own"] < moved["true"]
@@ -84,7 +85,7 @@ def test_losses_of_probabilities():
             )
 
 
-def test_a_network_from_scratch_has_no_answers():
+def test_a_network_from_scratch_has_no_outputs_to_learn():
     with pytest.raises(HeatproofError, match=r"labels.* cannot be 'own'"):
         normalise({"pretraining": {"labels": "own"}})
     assert normalise({"finetuning": {"labels": "own"}})["finetuning"]["labels"] == "own"

@@ -1,4 +1,4 @@
-"""One training on two processes of a CPU: the steps of one, the same bytes again, after kills as well."""
+"""A training with two processes on a CPU: the steps of a single process, and the same bytes again, also after kills."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from toy_project import Project
 from heatproof.base.specs import Runtime, Schedule
 from heatproof.errors import HeatproofError
 from heatproof.jobs import several_devices as several
-from heatproof.jobs import train as stages
+from heatproof.jobs import train as train_jobs
 from heatproof.jobs.several_devices import FabricDeviceGroup, synchronise_batch_norm, train_on_devices
 from heatproof.training.checkpoint import Journal
 from heatproof.training.loop import Examples, TrainingRun, fit
@@ -35,7 +35,7 @@ pytest.importorskip("lightning_fabric")
 MACHINE = Runtime(threads=2, device="cpu")
 FOLDER = Path("results/weights/toy/net")
 FILES = ("finetuned.safetensors", "finetuned.history.csv", "kept/finetuned.safetensors")
-# What a job of SLURM finds about itself, and what an outer launcher says: neither is for the processes of a training.
+# Environment variables of a SLURM job and of an outer launcher, which must not affect the processes of a training.
 OUTER = {"SLURM_JOB_ID": "1", "SLURM_JOB_NAME": "job", "SLURM_NTASKS": "1", "SLURM_PROCID": "0", "LOCAL_RANK": "0"}
 CHANGE = {
     "models": [{"net": {"architecture": "test_several_devices:at_its_pace", "cam_layer": "features"}}],
@@ -44,14 +44,14 @@ CHANGE = {
 
 
 def at_its_pace(num_classes, *, width=4):
-    """The toy network, slow enough in its training to be killed in the middle where the environment says so."""
-    made = toy_plugin.network(num_classes, width=width)
-    made.register_forward_pre_hook(lambda layer, inputs: time.sleep(float(os.environ.get("PACE", 0)) * layer.training))
-    return made
+    """Build the toy network, which trains slowly if an environment variable says so, so that it can be killed."""
+    model = toy_plugin.network(num_classes, width=width)
+    model.register_forward_pre_hook(lambda layer, inputs: time.sleep(float(os.environ.get("PACE", 0)) * layer.training))
+    return model
 
 
 def examples(count, seed):
-    """Images whose red channel tells their class, under noise."""
+    """Return noisy images whose red channel depends on their class."""
     labels = torch.arange(count) % 2
     images = torch.randn(count, 3, 6, 6, generator=torch.Generator().manual_seed(seed))
     images[:, 0] += (2 * labels - 1)[:, None, None]
@@ -74,8 +74,8 @@ def that_draws():
     return network(nn.BatchNorm2d(4), nn.Dropout(0.3))
 
 
-# Network, images to train on, and what the schedule changes. Batches are cut evenly; unevenly; a last batch of three is
-# taken whole by both, and one of a single image by nobody; unused weights have no gradient.
+# Network, number of training images, and changes of the schedule. Batches are divided equally or unequally; both
+# devices take a last batch of three images completely, and none takes a single image; unused weights have no gradient.
 CASES = {
     "even": (network, 32, {}),
     "uneven": (network, 45, {"batch_size": 15, "shift": 1}),
@@ -115,20 +115,20 @@ def cut_off_in_the_second_epoch(seen):
 
 
 def in_both(spec_json, device_group):
-    """All that is looked at below, in one go, because processes take seconds to start."""
-    made = {name: run(case, device_group, augment=noise) for name, case in CASES.items()}
-    made["draws"] = run(DRAWS, device_group, augment=noise)
+    """Return all results that the tests below compare, from one launch, because processes take seconds to start."""
+    trainings = {name: run(case, device_group, augment=noise) for name, case in CASES.items()}
+    trainings["draws"] = run(DRAWS, device_group, augment=noise)
     journal = Journal(spec_json["output"].with_name("net.safetensors"), "key")
     with pytest.raises(Killed):
         run(DRAWS, device_group, journal, cut_off_in_the_second_epoch([]))
     assert journal.file.is_file() or not device_group.is_main
     torch.manual_seed(7)
-    made["draws, cut off"] = run(DRAWS, device_group, journal, noise)
+    trainings["draws, cut off"] = run(DRAWS, device_group, journal, noise)
     for folder in (spec_json["folder"], spec_json["disturbed"]):
         os.chdir(folder)
-        stages._finetune(spec_json["finetune"], device_group)
+        train_jobs._finetune(spec_json["finetune"], device_group)
     if device_group.is_main:
-        torch.save({name: tuple(trained) for name, trained in made.items()}, spec_json["output"])
+        torch.save({name: tuple(trained) for name, trained in trainings.items()}, spec_json["output"])
     device_group.broadcast(None)
     if not device_group.is_main:
         raise HeatproofError("One of them says no.")
@@ -137,7 +137,7 @@ def in_both(spec_json, device_group):
 
 @pytest.fixture(scope="module")
 def folder(trained, tmp_path_factory):
-    """Where both work, with pretrained weights."""
+    """Project folder of both trainings, with pretrained weights."""
     folder = tmp_path_factory.mktemp("two") / "project"
     shutil.copytree(trained.folder, folder)
     return folder
@@ -145,15 +145,15 @@ def folder(trained, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def disturbed(folder, tmp_path_factory):
-    """Where a training by the command line was killed, went on and was ended; and what the second one said."""
+    """Folder of a training that was killed, resumed and ended, and the log of the second run."""
     disturbed = tmp_path_factory.mktemp("disturbed") / "project"
     shutil.copytree(folder, disturbed)
     (disturbed / FOLDER / "finetuned.json").unlink()
     before = 0
     for end in (signal.SIGKILL, signal.SIGTERM):
-        said = cut_off(disturbed, end, before)
+        log_text = cut_off(disturbed, end, before)
         before = saved(disturbed)
-    return disturbed, said
+    return disturbed, log_text
 
 
 @pytest.fixture(scope="module")
@@ -173,30 +173,30 @@ def on_two(folder, disturbed):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(CASES))
 def test_two_take_the_steps_of_one(on_two, name):
-    _, history, kept = on_two[name]
+    _, history, stored = on_two[name]
     alone = run(CASES[name], augment=noise)
-    assert kept[3].keys() == alone.kept[3].keys()
-    for key, value in alone.kept[3].items():
-        torch.testing.assert_close(kept[3][key], value, rtol=1e-5, atol=1e-5)
+    assert stored[3].keys() == alone.saved_epochs[3].keys()
+    for key, value in alone.saved_epochs[3].items():
+        torch.testing.assert_close(stored[3][key], value, rtol=1e-5, atol=1e-5)
     for row, expected in zip(history, alone.history, strict=True):
         assert row == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.slow
 def test_a_training_that_was_cut_off_ends_in_the_same_bits(on_two):
-    """With batch norm and dropout, whose draws differ between devices."""
-    (best, history, kept), (again, same_history, same_kept) = on_two["draws"], on_two["draws, cut off"]
+    """With batch norm and dropout, which draws differently on each device."""
+    (best, history, stored), (again, same_history, same_kept) = on_two["draws"], on_two["draws, cut off"]
     assert history == same_history
     assert all(torch.equal(best[key], again[key]) for key in best)
-    assert all(torch.equal(kept[3][key], same_kept[3][key]) for key in best)
+    assert all(torch.equal(stored[3][key], same_kept[3][key]) for key in best)
 
 
 def cut_off(folder, end, before):
-    """Begin a training, end it in the middle by a signal, and return what it said."""
-    asked = Project(folder, **CHANGE).on_network("finetune")
-    # Twenty-four seconds in all: a signal that comes late finds it in the middle, and the test who outlives it.
+    """Start a training, end it by a signal, and return its output."""
+    spec = Project(folder, **CHANGE).on_network("finetune")
+    # The training takes twenty-four seconds: a late signal still interrupts it, and the test notices a survivor.
     here, slowly = os.pathsep.join(map(str, Path(__file__).parents[:2])), {**OUTER, "PACE": "1.5"}
-    started = job_process(folder, asked.run, asked.spec_json, runtime=asdict(MACHINE), importable=here, **slowly)
+    started = job_process(folder, spec.run, spec.spec_json, runtime=asdict(MACHINE), importable=here, **slowly)
     job = subprocess.Popen(**started, stderr=subprocess.PIPE, text=True)
     began = time.monotonic()
     while saved(folder) <= before:
@@ -206,22 +206,22 @@ def cut_off(folder, end, before):
     children = psutil.Process(job.pid).children(recursive=True)
     assert len(children) >= 2
     job.send_signal(end)
-    said = job.communicate(timeout=300)[1]
+    log_text = job.communicate(timeout=300)[1]
     assert job.returncode == (-9 if end == signal.SIGKILL else 143)
-    assert ("The job was ended by SIGTERM" in said) == (end == signal.SIGTERM)
-    # Of a process that a signal ends within its exit, Python may say that a finalizer was cut short.
-    told = re.sub(r"Exception ignored in: <finalize object.*?(?=\n\S(?!raceback)|\Z)", "", said, flags=re.DOTALL)
-    assert "Traceback" not in told, said
+    assert ("The job was ended by SIGTERM" in log_text) == (end == signal.SIGTERM)
+    # If a signal ends a process during its exit, Python may report an interrupted finalizer.
+    cleaned = re.sub(r"Exception ignored in: <finalize object.*?(?=\n\S(?!raceback)|\Z)", "", log_text, flags=re.DOTALL)
+    assert "Traceback" not in cleaned, log_text
     _, left = psutil.wait_procs(children, timeout=20)
     assert not left
-    return said
+    return log_text
 
 
 @pytest.mark.slow
 def test_killed_and_ended_and_run_again(on_two, folder, disturbed):
-    """The bytes of an undisturbed training, and no process that goes on."""
-    again, said = disturbed
-    assert "resuming after epoch" in said
+    """The bytes equal those of an undisturbed training, and no process is left."""
+    again, log_text = disturbed
+    assert "resuming after epoch" in log_text
     for name in FILES:
         assert (again / FOLDER / name).read_bytes() == (folder / FOLDER / name).read_bytes()
     assert not list((again / FOLDER).glob(".*")), "no journal is left"
@@ -231,7 +231,7 @@ def saved(folder):
     """Return when the journal was last written; 0 if never."""
     times = [0]
     for file in folder.glob(f"{FOLDER}/.finetuned.journal/[!.]*.pt"):
-        # What is in the making has a hidden name, and a journal goes when the weights are there.
+        # Unfinished files have hidden names, and the journal is removed once the weights are published.
         with suppress(FileNotFoundError):
             times.append(file.stat().st_mtime_ns)
     return max(times)
@@ -254,7 +254,7 @@ def test_rows_and_weights(devices, images):
 
 
 def test_batch_norm_over_all_devices():
-    """Of PyTorch and timm; a library's own kind computes something else."""
+    """Only layers of PyTorch and timm, because those of other libraries compute something else."""
 
     from timm.layers import BatchNormAct2d
 
@@ -284,13 +284,13 @@ def test_without_the_library(monkeypatch):
         train_on_devices(in_both, {}, MACHINE, 2)
 
 
-def test_one_device_does_not_look_for_the_library(project, monkeypatch):
+def test_one_device_does_not_need_the_library(project, monkeypatch):
     monkeypatch.setitem(sys.modules, "lightning_fabric", None)
     one = project(finetuning={"epochs": 1})
     one.make(one.finetune())
 
 
-def test_what_is_said_of_a_process_that_failed(tmp_path):
+def test_messages_about_a_failed_process(tmp_path):
     killed = several._cause(ProcessExitedException("", 1, 9, -9, "SIGKILL"), tmp_path)
     assert isinstance(killed, HeatproofError)
     assert "on device 1 was ended by SIGKILL, most likely" in str(killed)
@@ -320,9 +320,9 @@ def test_one_that_was_killed_is_found_where_another_is_reported_first(tmp_path):
     with pytest.raises(ProcessRaisedException) as caught:
         Context().join()
     assert "on device 1 was ended by SIGKILL" in str(several._cause(caught.value, tmp_path))
-    told = tmp_path / "1.0"
-    told.write_text(json.dumps({"sentence": "The disk is full.", "traceback": ""}))
+    report = tmp_path / "1.0"
+    report.write_text(json.dumps({"sentence": "The disk is full.", "traceback": ""}))
     assert "on device 1 was ended by SIGKILL" in str(several._cause(caught.value, tmp_path))
-    # Long after the first failure it is PyTorch that kills.
-    os.utime(told, (0, 0))
+    # Long after the first failure, PyTorch itself kills processes.
+    os.utime(report, (0, 0))
     assert str(several._cause(caught.value, tmp_path)) == "The disk is full."

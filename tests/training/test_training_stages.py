@@ -11,9 +11,10 @@ from heatproof.base.provenance import Key
 from heatproof.data.checks import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
-from heatproof.jobs import train as stages
+from heatproof.jobs import train as train_jobs
 from heatproof.models.network import load_network, normalise
 from heatproof.stores.manifest import write_manifest
+from heatproof.training import in_domain
 from heatproof.training.loop import Trained
 
 FILES = ("safetensors", "history.csv", "json")
@@ -36,14 +37,14 @@ def history(project, name):
         return list(csv.DictReader(file))
 
 
-def test_weights_and_what_is_said_of_them(trained):
+def test_weights_history_and_manifest(trained):
     for name, epochs in (("pretrained", 6), ("finetuned", 3)):
         folder = trained.folder / "results/weights/toy/net"
         assert all((folder / f"{name}.{ending}").is_file() for ending in FILES)
         assert [int(row["epoch"]) for row in history(trained, name)] == list(range(epochs))
         assert accuracy(trained, name) == 1.0
-    made = read_json(trained.folder / "results/weights/toy/net/finetuned.json")
-    assert list(made["input_sha256"]) == ["results/weights/toy/net/pretrained.safetensors"]
+    manifest = read_json(trained.folder / "results/weights/toy/net/finetuned.json")
+    assert list(manifest["input_sha256"]) == ["results/weights/toy/net/pretrained.safetensors"]
     first, second = (load_file(weights(trained, name)) for name in ("pretrained", "finetuned"))
     assert any(not torch.equal(first[key], second[key]) for key in first)
 
@@ -69,10 +70,11 @@ def no_training(monkeypatch):
     def fit(*_, **__):
         raise TrainedAgain
 
-    monkeypatch.setattr(stages, "fit", fit)
+    monkeypatch.setattr(train_jobs, "fit", fit)
+    monkeypatch.setattr(in_domain, "fit", fit)
 
 
-def test_weights_that_stand_are_not_made_again(project, no_training):
+def test_current_weights_are_not_trained_again(project, no_training):
     again = project()
     before = {name: weights(again, name).stat().st_mtime_ns for name in ("pretrained", "finetuned")}
     again.train()
@@ -88,14 +90,14 @@ def test_other_pretrained_bytes_finetune_again(project, no_training):
     other.write_bytes(weights(again).read_bytes())
     with pytest.raises(HeatproofError, match=r"pretrained\.safetensors` and run your snakemake command"):
         again.make(again.finetune())
-    told = other.with_suffix(".json")
-    write_manifest(told, [other], spec_key=Key("other", "other"), key="other")
+    manifest = other.with_suffix(".json")
+    write_manifest(manifest, [other], spec_key=Key("other", "other"), key="other")
     with pytest.raises(TrainedAgain):
         again.make(again.finetune())
 
 
-def test_training_looks_at_no_evaluation_image(tmp_path):
-    """Neither to learn from nor to choose the checkpoint."""
+def test_training_reads_no_evaluation_image(tmp_path):
+    """Neither for training nor for selecting the checkpoint."""
     closed = [{"toy": {"dataset": "toy_plugin:dataset", "closed": ["evaluation"]}}]
     project = Project(tmp_path, datasets=closed)
     project.make(project.pretrain())
@@ -105,14 +107,14 @@ def test_training_looks_at_no_evaluation_image(tmp_path):
 
 
 def captured_fit(project, monkeypatch, baseline="zeros", share=0.5):
-    """Return what finetuning hands to the training loop."""
+    """Return the arguments with which finetuning calls the training loop."""
     caught = {}
 
     def fit(model, train, validation, schedule, seed, augment=None, **_):
         caught.update(train=train, validation=validation, augment=augment)
         return Trained(dict(model.state_dict()), [{"epoch": 0}], {})
 
-    monkeypatch.setattr(stages, "fit", fit)
+    monkeypatch.setattr(in_domain, "fit", fit)
     changed = project(finetuning={"baseline": baseline, "share": share, "epochs": 1})
     changed.make(changed.finetune())
     return caught
@@ -139,17 +141,17 @@ def test_validation_holds_every_image_intact_and_with_one_patch_deleted(project,
 def test_the_share_of_training_images_that_lose_a_patch(project, monkeypatch, share, expected):
     caught = captured_fit(project, monkeypatch, share=share)
     images = caught["train"].images.repeat(20, 1, 1, 1)
-    made = caught["augment"](images, torch.Generator().manual_seed(0))
-    lost = (made != images).flatten(1).any(1).float().mean()
+    perturbed = caught["augment"](images, torch.Generator().manual_seed(0))
+    lost = (perturbed != images).flatten(1).any(1).float().mean()
     assert abs(lost - expected) < 0.06
 
 
-def test_a_training_out_of_memory_says_what_helps(project, monkeypatch):
+def test_a_training_out_of_memory_names_the_remedy(project, monkeypatch):
     def is_out_of_memory(*arguments, **options):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     again = project()
     weights(again).write_bytes(b"damaged")
-    monkeypatch.setattr(stages, "fit", is_out_of_memory)
+    monkeypatch.setattr(in_domain, "fit", is_out_of_memory)
     with pytest.raises(HeatproofError, match=r"in the training of .*finetuned.*A smaller batch_size of the training"):
         again.make(again.finetune())

@@ -1,4 +1,4 @@
-"""An error in the network's forward is traced through few modules of ours: from the stage to who runs the network."""
+"""The traceback of an error in a network's forward crosses few modules of heatproof."""
 
 import traceback
 from pathlib import Path
@@ -57,34 +57,35 @@ def crossed(error):
 )
 def test_maps(project, break_forward, monkeypatch, caplog, explainer, output):
     options = {"gradient_shap": {"baselines": 8}}.get(explainer, {})
-    made = project(explainers=[{explainer: options}], attribution={"output": output})
+    toy = project(explainers=[{explainer: options}], attribution={"output": output})
     break_forward()
-    monkeypatch.chdir(made.folder)
-    monkeypatch.setattr("heatproof.jobs.attribute.check_loaded", lambda *given: 0)
+    monkeypatch.chdir(toy.folder)
+    monkeypatch.setattr("heatproof.jobs.attribute.check_loaded", lambda *arguments: 0)
     with caplog.at_level("INFO"):
-        attribute(made.maps_spec([explainer]), made.runtime())
-    # The explainer is a gap, and the log has the error that it failed with. A network of ours would be one more.
+        attribute(toy.maps_spec([explainer]), toy.runtime())
+    # The explainer is not applicable, and the log has its error. Another network of ours would add a module.
     (error,) = {record.exc_info for record in caplog.records if record.exc_info}
     softmax = {"jobs/attribute.py"} if output == "probability" else set()
     assert crossed(error[1]) == {"attribution/explaining.py", f"attribution/{EXPLAINERS[explainer]}.py"} | softmax
 
 
-def test_a_network_that_fails_whatever_is_asked_of_it(project, break_forward, monkeypatch):
-    made = project(explainers=["saliency"])
+def test_a_network_that_always_fails(project, break_forward, monkeypatch):
+    toy = project(explainers=["saliency"])
     break_forward()
-    monkeypatch.chdir(made.folder)
+    monkeypatch.chdir(toy.folder)
     with pytest.raises(Broken) as caught:
-        attribute(made.maps_spec(["saliency"]), made.runtime())
+        attribute(toy.maps_spec(["saliency"]), toy.runtime())
     assert crossed(caught.value) == {"jobs/attribute.py", "models/adapter.py"}
 
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("stage", [pretrain, finetune])
 def test_training_and_its_validation(project, break_forward, monkeypatch, stage, training):
-    made = project(pretraining={"epochs": 1, "batch_size": 8}, finetuning={"epochs": 1, "batch_size": 8})
+    toy = project(pretraining={"epochs": 1, "batch_size": 8}, finetuning={"epochs": 1, "batch_size": 8})
     break_forward(training)
-    job = made.pretrain() if stage is pretrain else made.finetune()
-    monkeypatch.chdir(made.folder)
+    job = toy.pretrain() if stage is pretrain else toy.finetune()
+    monkeypatch.chdir(toy.folder)
     with pytest.raises(Broken) as caught:
-        stage(job, made.runtime())
-    assert crossed(caught.value) == {"jobs/train.py", "training/loop.py"}
+        stage(job, toy.runtime())
+    in_domain = {"training/in_domain.py"} if stage is finetune else set()
+    assert crossed(caught.value) == {"jobs/train.py", "training/loop.py"} | in_domain

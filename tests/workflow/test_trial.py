@@ -164,7 +164,7 @@ def test_logits_are_found_in_an_output_with_further_parts(tmp_path, model):
         ),
         (
             {"model": "restless"},
-            "'net' cannot be used on 'photos': the model answers the same image in two ways, by up",
+            "'net' cannot be used on 'photos': the model returns different outputs for the same image, by up",
         ),
         ({"model": "for_others"}, "The model 'net' fails on one image (RuntimeError"),
         (

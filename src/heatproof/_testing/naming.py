@@ -46,7 +46,7 @@ def explainer_of(
         entry = Explainer(name, given, {name: True}, options=options_of(given))
     if entry is not None:
         require_library(entry)
-        check_options(entry.function, options, f"explainer {entry.name!r}", positional=("explained",))
+        check_options(entry.function, options, f"explainer {entry.name!r}", positional=("context",))
         name, own = entry.name, {**entry.options, **options}
         method = NamedMethod(name, entry, own)
         kind = next(kind for kind in NETWORKS if kind in entry.applies_to)
@@ -61,7 +61,7 @@ def _takes_one(function: Any) -> bool:
     import inspect
 
     try:
-        inspect.signature(function).bind("explained")
+        inspect.signature(function).bind("context")
     except (TypeError, ValueError):
         return False
     return True

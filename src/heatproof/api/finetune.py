@@ -121,9 +121,9 @@ def finetune(
     from heatproof.perturbation.baselines import BASELINES
     from heatproof.perturbation.dataset_mean import mean_colour
     from heatproof.training.devices import DeviceGroup
-    from heatproof.training.in_domain import SCALED, finetune_in_domain
+    from heatproof.training.in_domain import SCALE_IMAGES, finetune_in_domain
     from heatproof.training.loop import Examples, TrainingRun, split_into_batches
-    from heatproof.training.losses import SQUARED, WholeOutput, loss_for_task, scale_of
+    from heatproof.training.losses import SQUARED, CompleteOutputReader, loss_for_task, scale_of
 
     if not isinstance(model, torch.nn.Module):
         raise HeatproofError(
@@ -151,7 +151,7 @@ def finetune(
     mine = copy_network(model).requires_grad_()
     loss, scale = loss_for_task(target_spec.kind or None), None
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(int(seed)))
-    reader: Any = target_spec.reader() if target is None else WholeOutput()
+    reader: Any = target_spec.reader() if target is None else CompleteOutputReader()
     with adapt_network(copy_network(model).eval(), images, seed, reader) as network:
         network.check_precision(images)
         check_network(network, images[probe_rows_of_images(source.digests, images)])
@@ -165,7 +165,7 @@ def finetune(
         warn_of_probabilities(network)
         if is_own and loss == SQUARED:
             with counted_as_check(), torch.no_grad():
-                parts = images[order[few:][:SCALED]].split(batch_size)
+                parts = images[order[few:][:SCALE_IMAGES]].split(batch_size)
                 answers = torch.cat([network.network(network.copy_to_device(part)).float().cpu() for part in parts])
             scale = scale_of(answers) if target is None else reader.scale_of(answers)
     if not (is_own or target_spec.kind) and len(only := labels.unique()) == 1:

@@ -122,7 +122,7 @@ def _ours(name: str, kind: str, given: Mapping[str, Any]) -> NamedMethod:
     entry = look_up(EXPLAINERS, kind, "explainer")
     require_library(entry)
     given = {key: to_python_numbers(value) for key, value in given.items()}
-    check_options(entry.function, given, f"explainer {name!r}", positional=("explained",))
+    check_options(entry.function, given, f"explainer {name!r}", positional=("context",))
     return NamedMethod(name, entry, {**entry.options, **normalise_grid_options(given, entry.function)})
 
 

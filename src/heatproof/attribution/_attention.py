@@ -1,7 +1,7 @@
-"""Read attention maps and their gradients from vision transformers.
+"""Read the attention of vision transformers and its gradients.
 
-timm's `Attention` blocks are read by hooks, and of every other network the softmax of its attention as it is called:
-fused attention is taken apart for that, and is as before when the pass ends.
+Hooks read timm's `Attention` blocks. In any other network, a mode reads the softmax of attention when it is called;
+fused attention is decomposed for that during the pass.
 """
 
 from __future__ import annotations
@@ -22,9 +22,16 @@ if TYPE_CHECKING:
 
 
 class TokenLayout(NamedTuple):
-    """Rows and columns of the patches, the token of each of them row by row, and the tokens that the head reads.
+    """Meaning of the tokens of a network.
 
-    The latter are None for the mean of the patches.
+    Attributes
+    ----------
+    grid
+        Number of rows and columns of patches.
+    cells
+        Index of the token of each patch, row by row.
+    read
+        Indices of the tokens that the head reads; None for the mean of the patches.
     """
 
     grid: tuple[int, int]
@@ -34,19 +41,19 @@ class TokenLayout(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchAttention:
-    """Attention of one part of a batch.
+    """Attention for one part of a batch.
 
     Attributes
     ----------
     attention
-        For each block, first to last, (N, heads, tokens, tokens): a row is a query, and sums to 1.
+        For each block, first to last, (N, heads, tokens, tokens); a row belongs to a query and sums to 1.
     gradients
-        The gradient of the target output with respect to each of them, or to the last one only; empty where none was
-        asked for.
+        Gradients of the target output with respect to the attention of each block, or of the last block only; empty if
+        they were not requested.
     images
         The part of the batch, (N, C, H, W).
     tokens
-        Which of the tokens are patches, and which are classified.
+        Meaning of the tokens.
     """
 
     attention: list[torch.Tensor]
@@ -62,53 +69,59 @@ def read_attention(
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     gradients
-        Whether the gradients are wanted too: of all blocks, or of the last one, which costs little.
+        Whether to compute gradients: with respect to all blocks, or to the last block only, which is cheap.
     compares
-        Whether the outputs are compared with those of the network as it is.
+        Whether to compare the outputs with those of the unaltered network.
 
     Raises
     ------
     NotApplicable
-        If the network has no attention blocks, or their tokens are no grid of patches, or the outputs differ.
+        If the network has no attention blocks, their tokens are not a grid of patches, or the outputs differ.
     """
     import torch
 
     blocks = attention_blocks(context.network)
     if not blocks:
-        yield from _attend_any(context, gradients, compares)
+        yield from _read_called_attention(context, gradients, compares)
         return
     transformer = find_transformer(context.network, blocks)
     for part in split_batch(context):
-        with record_attention(blocks) as seen, torch.set_grad_enabled(bool(gradients)):
+        with record_attention(blocks) as attention, torch.set_grad_enabled(bool(gradients)):
             outputs = pad_single_image_passes(part.output)(as_leaf(part.images) if gradients else part.images)
-            chosen = outputs.gather(1, part.targets[:, None]).sum()
-        require_patch_tokens(seen, part.images, transformer, len(blocks))
+            target_output = outputs.gather(1, part.targets[:, None]).sum()
+        require_patch_tokens(attention, part.images, transformer, len(blocks))
         if compares:
             require_unaltered_outputs(part, part.images, outputs)
-        yield _collect(part, seen, chosen, gradients, token_layout_of(transformer, part))
+        yield _collect(part, attention, target_output, gradients, token_layout_of(transformer, part))
 
 
 def _collect(
     part: ExplainContext,
-    seen: list[torch.Tensor],
-    chosen: torch.Tensor,
+    attention: list[torch.Tensor],
+    target_output: torch.Tensor,
     gradients: bool | Literal["last"],
     tokens: TokenLayout,
 ) -> BatchAttention:
     import torch
 
-    # The copy of a lone image is of no use.
+    # Without the copy of a single image.
     count = len(part.image_ids)
-    differentiated = seen[-1:] if gradients == "last" else seen
-    slopes = [slope[:count] for slope in torch.autograd.grad(chosen, differentiated)] if gradients else []
-    return BatchAttention([each.detach()[:count] for each in seen], slopes, part.images, tokens)
+    inputs = attention[-1:] if gradients == "last" else attention
+    attention_gradients = (
+        [gradient[:count] for gradient in torch.autograd.grad(target_output, inputs)] if gradients else []
+    )
+    return BatchAttention(
+        [block_attention.detach()[:count] for block_attention in attention], attention_gradients, part.images, tokens
+    )
 
 
-def _attend_any(context: ExplainContext, gradients: bool | Literal["last"], compares: bool) -> Iterator[BatchAttention]:
-    """Yield the attention of a network of any library, from the softmax that it calls."""
+def _read_called_attention(
+    context: ExplainContext, gradients: bool | Literal["last"], compares: bool
+) -> Iterator[BatchAttention]:
+    """Yield the attention of a network of any library, read from its calls of softmax."""
     import torch
 
     from heatproof.attribution._functions import AttentionRecorder
@@ -116,36 +129,39 @@ def _attend_any(context: ExplainContext, gradients: bool | Literal["last"], comp
 
     read: tuple[int, ...] | None = None
     for index, part in enumerate(split_batch(context)):
-        # A gradient tells which tokens the head reads, and is the same for every image.
-        differentiate = bool(gradients) or index == 0
-        with torch.set_grad_enabled(differentiate), AttentionRecorder() as mode:
-            outputs = pad_single_image_passes(part.output)(as_leaf(part.images) if differentiate else part.images)
-            chosen = outputs.gather(1, part.targets[:, None]).sum()
-        seen = mode.seen
-        if not seen:
+        # The gradient of the first part shows which tokens the head reads, which is the same for all images.
+        needs_gradient = bool(gradients) or index == 0
+        with torch.set_grad_enabled(needs_gradient), AttentionRecorder() as mode:
+            outputs = pad_single_image_passes(part.output)(as_leaf(part.images) if needs_gradient else part.images)
+            target_output = outputs.gather(1, part.targets[:, None]).sum()
+        attention = mode.attention
+        if not attention:
             raise NotApplicable("the network has no attention blocks to read attention from")
-        sizes = sorted({each.shape[-1] for each in seen})
-        whole = len(sizes) == 1 and all(each.ndim == 4 and len(each) == max(2, len(part.images)) for each in seen)
-        if not whole:
+        sizes = sorted({block_attention.shape[-1] for block_attention in attention})
+        is_complete = len(sizes) == 1 and all(
+            block_attention.ndim == 4 and len(block_attention) == max(2, len(part.images))
+            for block_attention in attention
+        )
+        if not is_complete:
             raise NotApplicable(
                 f"the network's attention is between {sizes} tokens, which no grid of patches makes: it is within "
                 "windows, or tokens are pooled on the way"
             )
         if compares:
             require_unaltered_outputs(part, part.images, outputs)
-        reading = locate_attended_tokens(context, sizes[0])
-        if reading is None:
+        token_grid = locate_attended_tokens(context, sizes[0])
+        if token_grid is None:
             raise NotApplicable(describe_unlocated_tokens(sizes[0]))
         if index == 0:
-            (slope,) = torch.autograd.grad(chosen, seen[-1], retain_graph=bool(gradients))
-            queries = (slope != 0).any(3).any(1).any(0).nonzero()[:, 0].tolist()
-            # Where a patch is read, the head pools.
-            read = tuple(queries) if queries and not {*queries} & {*reading.cells} else None
-        yield _collect(part, seen, chosen, gradients, TokenLayout(reading.grid, reading.cells, read))
+            (gradient,) = torch.autograd.grad(target_output, attention[-1], retain_graph=bool(gradients))
+            queries = (gradient != 0).any(3).any(1).any(0).nonzero()[:, 0].tolist()
+            # If the head reads a patch, it pools the patches.
+            read = tuple(queries) if queries and not {*queries} & {*token_grid.cells} else None
+        yield _collect(part, attention, target_output, gradients, TokenLayout(token_grid.grid, token_grid.cells, read))
 
 
 def attention_blocks(network: torch.nn.Module) -> list[Any]:
-    """Return timm's attention modules, first block first; none in a network of another kind."""
+    """Return timm's attention modules, first to last; an empty list for other networks."""
     from timm.models.vision_transformer import Attention
 
     return [module for module in network.modules() if isinstance(module, Attention)]
@@ -157,9 +173,9 @@ def to_pixels(attended: BatchAttention, rows: torch.Tensor) -> torch.Tensor:
     Parameters
     ----------
     attended
-        The part that `rows` is of.
+        Attention for the part of the batch.
     rows
-        (N, tokens, tokens), a row is a query. The class token's row is read; where the network pools its patch
+        (N, tokens, tokens), one row for each query. The row of the class token is used; if the network pools its patch
         tokens instead, their rows are averaged.
 
     Returns
@@ -178,20 +194,22 @@ def to_pixels(attended: BatchAttention, rows: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def record_attention(blocks: list[Any]) -> Iterator[list[torch.Tensor]]:
-    """Collect the attention of every block while fused attention is switched off."""
-    seen: list[torch.Tensor] = []
-    before = [block.fused_attn for block in blocks]
+    """Record the attention of every block, with fused attention disabled."""
+    attention: list[torch.Tensor] = []
+    was_fused = [block.fused_attn for block in blocks]
     handles = []
     try:
         for block in blocks:
             block.fused_attn = False
-            # The dropout is the one module that attention goes through; in eval mode it passes it on.
-            handles.append(block.attn_drop.register_forward_hook(lambda module, inputs, output: seen.append(output)))
-        yield seen
+            # Dropout is the only module that attention passes through; in eval mode it does not change it.
+            handles.append(
+                block.attn_drop.register_forward_hook(lambda module, inputs, output: attention.append(output))
+            )
+        yield attention
     finally:
         for handle in handles:
             handle.remove()
-        for block, fused in zip(blocks, before, strict=True):
+        for block, fused in zip(blocks, was_fused, strict=True):
             block.fused_attn = fused
 
 
@@ -209,20 +227,20 @@ def find_transformer(network: torch.nn.Module, blocks: list[Any]) -> Any:
 
 
 def token_layout_of(transformer: Any, part: ExplainContext) -> TokenLayout:
-    """Return the tokens of a vision transformer of timm; of a subclass of one's own, as they move."""
+    """Return the meaning of the tokens of timm's vision transformer; in a user's subclass, they are located."""
     from heatproof.attribution._layers import locate_attended_tokens
 
     grid, prefix = _grid(transformer, part.images), transformer.num_prefix_tokens
     count = prefix + math.prod(grid)
     reads_class_token = prefix > 0 and getattr(transformer, "global_pool", "token") == "token"
     read = (0,) if reads_class_token else None
-    # timm computes with what it says; a class of one's own may lay its tokens out in another way.
-    laid_out_by = [getattr(type(transformer), name, None) for name in ("_pos_embed", "forward_features")]
-    by_timm = all(getattr(one, "__module__", "").startswith("timm.") for one in laid_out_by)
-    reading = None if by_timm else locate_attended_tokens(part, count)
-    if reading is None:
+    # In timm's own classes the declared grid and prefix hold; a subclass may arrange its tokens in another way.
+    layout_methods = [getattr(type(transformer), name, None) for name in ("_pos_embed", "forward_features")]
+    is_timms = all(getattr(method, "__module__", "").startswith("timm.") for method in layout_methods)
+    token_grid = None if is_timms else locate_attended_tokens(part, count)
+    if token_grid is None:
         return TokenLayout(grid, tuple(range(prefix, count)), read)
-    return TokenLayout(reading.grid, reading.cells, read)
+    return TokenLayout(token_grid.grid, token_grid.cells, read)
 
 
 def _grid(transformer: Any, images: torch.Tensor) -> tuple[int, int]:
@@ -236,7 +254,7 @@ def require_patch_tokens(maps: list[torch.Tensor], images: torch.Tensor, transfo
     tokens = transformer.num_prefix_tokens + rows * columns
     if len(maps) != blocks:
         raise NotApplicable(f"one pass ran {len(maps)} of the network's {blocks} attention blocks, not each once")
-    shapes = sorted({tuple(each.shape[-2:]) for each in maps})
+    shapes = sorted({tuple(block_attention.shape[-2:]) for block_attention in maps})
     if shapes != [(tokens, tokens)]:
         raise NotApplicable(
             f"the network's attention is between tokens {shapes}, and {transformer.num_prefix_tokens} prefix tokens "
@@ -245,19 +263,19 @@ def require_patch_tokens(maps: list[torch.Tensor], images: torch.Tensor, transfo
 
 
 def propagate(weighted: Iterator[torch.Tensor]) -> torch.Tensor:
-    """Return R of Chefer et al., (N, tokens, tokens), from the weighted attention of each block, first to last."""
+    """Return R of Chefer et al., (N, tokens, tokens), from the weighted attention of the blocks, first to last."""
     import torch
 
     relevance: torch.Tensor | None = None
-    for each in weighted:
+    for block_attention in weighted:
         if relevance is None:
-            relevance = torch.eye(each.shape[-1]).to(each).expand_as(each)
-        relevance = relevance + each @ relevance
+            relevance = torch.eye(block_attention.shape[-1]).to(block_attention).expand_as(block_attention)
+        relevance = relevance + block_attention @ relevance
     assert relevance is not None
     return relevance
 
 
 def weigh_by_gradients(attention: list[torch.Tensor], gradients: list[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yield E[(gradient × attention)⁺], (N, tokens, tokens), of each block, the mean E over heads."""
-    for each, slope in zip(attention, gradients, strict=True):
-        yield (slope * each).clamp(min=0).mean(1)
+    """Yield E[(gradient × attention)⁺], (N, tokens, tokens), for each block; E is the mean over heads."""
+    for block_attention, gradient in zip(attention, gradients, strict=True):
+        yield (gradient * block_attention).clamp(min=0).mean(1)

@@ -1,4 +1,4 @@
-"""What the families share: splitting a batch into network passes, and random draws per image."""
+"""Helpers of all explainers: split a batch into network passes, pad single images, and draw random numbers by image."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def split_batch(context: ExplainContext, size: int | None = None) -> Iterator[ExplainContext]:
-    """Split `context` into parts of at most `size` images, by default `batch_size`."""
+    """Split a batch into parts of at most `size` images; by default, `batch_size` of the context."""
     size = size or context.batch_size
     for start in range(0, len(context.image_ids), size):
         part = slice(start, start + size)
@@ -29,36 +29,35 @@ def split_batch(context: ExplainContext, size: int | None = None) -> Iterator[Ex
 
 
 def pad_single_image_passes(network: torch.nn.Module) -> torch.nn.Module:
-    """Wrap `network` so that a batch of one image is passed with a copy of that image.
+    """Wrap a network so that it gets a batch of one image together with a copy of that image.
 
-    For one small image PyTorch picks other convolutions on the CPU than for two or more. Their rounding switches a
-    ReLU in one image of thirty or so, whose gradient then jumps by far more than rounding.
+    For one small image PyTorch selects other convolution algorithms on the CPU than for two or more. Their rounding
+    switches a ReLU in about one image of thirty, whose gradient then changes by far more than rounding.
 
-    The copy is added and taken off by hooks, so that the traceback of an error in the network does not pass through
-    this module.
+    Hooks add and remove the copy, so that the traceback of an error in the network does not pass through this module.
     """
     import torch
 
-    alone = False
+    is_single = False
 
     def add_copy(_: torch.nn.Module, inputs: tuple[torch.Tensor]) -> torch.Tensor | None:
-        nonlocal alone
+        nonlocal is_single
         (images,) = inputs
-        alone = len(images) < 2
-        return torch.cat([images, images]) if alone else None
+        is_single = len(images) < 2
+        return torch.cat([images, images]) if is_single else None
 
-    def take_off(_: torch.nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor | None:
-        return output[:1] if alone else None
+    def remove_copy(_: torch.nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor | None:
+        return output[:1] if is_single else None
 
-    together = torch.nn.Sequential(network)
-    together.training = network.training
-    together.register_forward_pre_hook(add_copy)
-    together.register_forward_hook(take_off)
-    return together
+    wrapper = torch.nn.Sequential(network)
+    wrapper.training = network.training
+    wrapper.register_forward_pre_hook(add_copy)
+    wrapper.register_forward_hook(remove_copy)
+    return wrapper
 
 
 def pad_single_image(part: ExplainContext) -> ExplainContext:
-    """Return a single image stacked with a copy of itself; `pad_single_image_passes` gives the reason."""
+    """Add a copy of the image to a part with one image, for the reason in `pad_single_image_passes`."""
     import torch
 
     if len(part.image_ids) > 1:
@@ -69,26 +68,40 @@ def pad_single_image(part: ExplainContext) -> ExplainContext:
 
 
 def as_leaf(images: torch.Tensor) -> torch.Tensor:
-    """Return a detached copy of the images that requires gradients."""
+    """Return the images as a leaf tensor that requires gradients; it shares their memory."""
     return images.detach().requires_grad_()
 
 
-def require(condition: bool, sentence: str) -> None:
-    """Raise a `HeatproofError` with this message unless the condition holds."""
+def require(condition: bool, message: str) -> None:
+    """Raise a `HeatproofError` with a message unless a condition holds."""
     if not condition:
-        raise HeatproofError(sentence)
+        raise HeatproofError(message)
 
 
 def draw_per_image(
     context: ExplainContext, draw: Callable[..., torch.Tensor], purpose: str, shape: Sequence[int], start: int = 0
 ) -> torch.Tensor:
-    """Draw (N, *shape) by `counter_uniform` or `counter_normal`, with the images' device and dtype."""
+    """Draw random numbers (N, *shape) by image id, on the device and with the dtype of the images.
+
+    Parameters
+    ----------
+    context
+        The batch.
+    draw
+        `counter_uniform` or `counter_normal`.
+    purpose
+        Name that separates these numbers from others of the same images.
+    shape
+        Shape of the numbers for one image.
+    start
+        Number of values for each image that were drawn before.
+    """
     images, ids = context.images, context.image_ids
     return draw(context.seed, purpose, ids, shape, start=start, device=images.device, dtype=images.dtype)
 
 
 def draw_uniform_images(context: ExplainContext, purpose: str, low: float, high: float) -> torch.Tensor:
-    """Draw one image (C, H, W) for each image, with values uniform in [low, high).
+    """Draw an image of uniform noise in [low, high) for each image, (N, C, H, W).
 
     Raises
     ------
@@ -99,29 +112,32 @@ def draw_uniform_images(context: ExplainContext, purpose: str, low: float, high:
     return draw_per_image(context, counter_uniform, purpose, context.images.shape[1:]) * (high - low) + low
 
 
-def take_background(context: ExplainContext, count: int | None, most: int, least: int = 1) -> torch.Tensor:
-    """Return `count` training images (count, C, H, W) on the images' device; the same for every batch.
+def take_background(context: ExplainContext, count: int | None, default: int, minimum: int = 1) -> torch.Tensor:
+    """Return training images (count, C, H, W) on the device of the batch; they are the same for every batch.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     count
-        None for `most`, or as many as there are where these are fewer.
-    most, least
-        How many are taken where nobody says how many, and how many the method needs.
+        Number of images; None for `default`, or for all training images if there are fewer.
+    default
+        Number of images if `count` is None.
+    minimum
+        Number of images that the method needs.
 
     Raises
     ------
     NotApplicable
         If there are no training images.
     HeatproofError
-        If there are fewer than `count`, or `least`.
+        If there are fewer than `count` or `minimum`.
     """
     if context.background is None:
         raise NotApplicable("its baselines are training images, and there are none here")
-    images = context.background(DefaultCount(most) if count is None else count).to(context.images)
+    images = context.background(DefaultCount(default) if count is None else count).to(context.images)
     require(
-        len(images) >= least, f"It needs {least} training images as baselines, and there is {len(images)}: add some."
+        len(images) >= minimum,
+        f"It needs {minimum} training images as baselines, and there is {len(images)}: add some.",
     )
     return images

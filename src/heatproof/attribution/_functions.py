@@ -1,8 +1,8 @@
-"""What replaces the functions that a network calls, whatever modules and library it is made of.
+"""Replace the functions that a network calls, independent of its modules and library.
 
-A mode explains the network as it is: what a network writes in place is written in place, so that other names and views
-of a tensor read what they read without the mode. Fused attention and torch's multi-head attention are taken apart into
-the operations of which they consist, so that their softmax can be read and rules reach every operation.
+The modes of this module work on torch functions. In-place functions stay in place, so that other references to a
+tensor and its views read the same values as without the mode. Fused attention and torch's multi-head attention are
+decomposed into their operations, so that their softmax can be read and rules reach every operation.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-# How functions name what others are given first and second.
-NAMED = (("input", "self"), ("other", "mat2", "mask"))
+# Keywords for the first and the second tensor, which callers may also pass by position.
+TENSOR_KEYWORDS = (("input", "self"), ("other", "mat2", "mask"))
 ATTENTION = frozenset(["scaled_dot_product_attention", "multi_head_attention_forward"])
 
 
 class FunctionRules(TorchFunctionMode):
-    """Mode that calls `rule` in the place of functions, whether they are methods or work in place.
+    """Mode that calls `rule` instead of certain functions, including their method and in-place forms.
 
     Attributes
     ----------
     names
-        Of the functions, without underscores at the ends and without what says that they work in place.
+        Names of the functions, without leading and trailing underscores and without the ``i`` of in-place operators:
+        ``add`` stands for ``add_`` and ``__iadd__`` as well.
     """
 
     names: ClassVar[frozenset[str]] = frozenset()
@@ -37,104 +38,113 @@ class FunctionRules(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Call the rule of a function, and write what it returns where the function would write."""
-        given = dict(kwargs or {})
-        name, twin = _named(func)
+        """Call the rule instead of the function, and write its result where an in-place function would write."""
+        keywords = dict(kwargs or {})
+        name, counterpart = _bare_name(func)
         if name == "setitem" and isinstance(args[1], torch.Tensor) and args[1].dtype == torch.bool:
-            name, twin = "masked_fill", torch.masked_fill
+            name, counterpart = "masked_fill", torch.masked_fill
         if name not in self.names:
-            return func(*args, **given)
-        read, named = _in_order(name, args, given)
-        index = _place_of_inplace(func)
-        if named.get("inplace") or (index is not None and len(read) > index and read[index]):
-            named.pop("inplace", None)
-            read, twin = read[:index], func
-        if twin is None:
-            return self.rule(name, func, read, named)
-        target = read[0]
-        # On a copy, as what is changed in place cannot be kept for a gradient.
+            return func(*args, **keywords)
+        tensors, remaining = _move_keywords(name, args, keywords)
+        index = _position_of_inplace(func)
+        if remaining.get("inplace") or (index is not None and len(tensors) > index and tensors[index]):
+            remaining.pop("inplace", None)
+            tensors, counterpart = tensors[:index], func
+        if counterpart is None:
+            return self.rule(name, func, tensors, remaining)
+        target = tensors[0]
+        # The rule gets a copy, because autograd cannot save a tensor that is changed in place.
         copied = target.clone()
-        made = self.rule(name, twin, tuple(copied if each is target else each for each in read), named)
-        if target.requires_grad and not made.requires_grad and not target._is_view():
-            # What is held constant is to be seen as such.
+        result = self.rule(
+            name, counterpart, tuple(copied if argument is target else argument for argument in tensors), remaining
+        )
+        if target.requires_grad and not result.requires_grad and not target._is_view():
+            # A result without a gradient means that the rule holds the value constant.
             target.detach_()
-        return target.copy_(made)
+        return target.copy_(result)
 
-    def rule(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
-        """Return what a function returns, with another gradient; `func` does not work in place."""
-        return func(*args, **given)
+    def rule(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the value of a function, possibly with another gradient; `func` does not work in place."""
+        return func(*args, **kwargs)
 
-    def gradient(self, chosen: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
-        """Return the gradient of a sum of outputs with respect to a leaf.
+    def gradient(self, output_sum: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+        """Return the gradient of a sum of outputs with respect to a leaf tensor, with the mode active.
 
-        Layers that are checkpointed are called again meanwhile, and need the mode, which `torch.autograd.grad` leaves
-        as every function does. This is what it calls.
+        Checkpointed layers are called again during the backward pass and need the mode. `torch.autograd.grad` would
+        disable it, as every torch function does, so this method calls the engine behind it.
         """
-        ones = (torch.ones_like(chosen),)
+        ones = (torch.ones_like(output_sum),)
         with self:
             engine: Any = torch.autograd.Variable._execution_engine
-            (slope,) = engine.run_backward((chosen,), ones, False, False, (start,), False, accumulate_grad=False)
-        return slope
+            (gradient,) = engine.run_backward((output_sum,), ones, False, False, (leaf,), False, accumulate_grad=False)
+        return gradient
 
 
 @functools.lru_cache(maxsize=4096)
-def _named(func: Any) -> tuple[str, Any]:
-    """Return the name of a function, and of one that works in place the function that does not."""
+def _bare_name(func: Any) -> tuple[str, Any]:
+    """Return the bare name of a function, and for an in-place function its counterpart that is not in place."""
     name = getattr(func, "__name__", "").split(".")[0]
     bare = name.strip("_")
     if name.startswith("__i") and hasattr(torch, bare[1:]):
         return bare[1:], getattr(torch, bare[1:])
     if name.endswith("_") and not name.startswith("_"):
-        return bare, next((getattr(one, bare) for one in (torch, functional, torch.Tensor) if hasattr(one, bare)), None)
+        return bare, next(
+            (getattr(module, bare) for module in (torch, functional, torch.Tensor) if hasattr(module, bare)), None
+        )
     return bare, None
 
 
 @functools.lru_cache(maxsize=4096)
-def _place_of_inplace(func: Any) -> int | None:
-    """Return which argument says that a function of `torch.nn.functional` works in place; None where none does."""
+def _position_of_inplace(func: Any) -> int | None:
+    """Return the position of the argument `inplace` of a function of `torch.nn.functional`; None if it has none."""
     parameters = list(inspect.signature(func).parameters) if isinstance(func, FunctionType) else []
     return parameters.index("inplace") if "inplace" in parameters else None
 
 
-def _in_order(name: str, args: tuple[Any, ...], given: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return arguments with those first that functions may be given by name."""
-    rest = dict(given)
+def _move_keywords(
+    name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return positional and keyword arguments, with the tensors that were passed by keyword moved to the former."""
+    remaining = dict(kwargs)
     if name == "where":
-        return (*args, *(rest.pop(one) for one in ("condition", "input", "other") if one in rest)), rest
-    for place, names in enumerate(NAMED):
-        found = next((one for one in names if one in rest), None)
-        if len(args) == place and found is not None:
-            args = (*args, rest.pop(found))
-    return args, rest
+        return (
+            *args,
+            *(remaining.pop(keyword) for keyword in ("condition", "input", "other") if keyword in remaining),
+        ), remaining
+    for position, names in enumerate(TENSOR_KEYWORDS):
+        found = next((keyword for keyword in names if keyword in remaining), None)
+        if len(args) == position and found is not None:
+            args = (*args, remaining.pop(found))
+    return args, remaining
 
 
 class UnfusedAttention(FunctionRules):
-    """Mode in which attention is computed step by step."""
+    """Mode that computes fused attention operation by operation."""
 
     names: ClassVar[frozenset[str]] = ATTENTION
 
-    def rule(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
-        """Take attention apart."""
+    def rule(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Compute attention by separate operations."""
         if name not in ATTENTION:
-            return func(*args, **given)
+            return func(*args, **kwargs)
         with self:
-            return (_multi_head if name == "multi_head_attention_forward" else _attention)(*args, **given)
+            return (_multi_head if name == "multi_head_attention_forward" else _attention)(*args, **kwargs)
 
 
 class AttentionRecorder(UnfusedAttention):
-    """Mode that collects in `seen` the attention (…, tokens, tokens) of each block, first to last."""
+    """Mode that appends the attention (…, tokens, tokens) of each block, first to last, to `seen`."""
 
     names: ClassVar[frozenset[str]] = ATTENTION | {"softmax"}
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: list[torch.Tensor] = []
+        self.attention: list[torch.Tensor] = []
 
-    def rule(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
-        """Keep what a softmax between tokens gives."""
-        output = super().rule(name, func, args, given)
+    def rule(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record the output of a softmax between tokens."""
+        output = super().rule(name, func, args, kwargs)
         if name == "softmax" and output.ndim == 4 and output.shape[-1] == output.shape[-2] > 1:
-            self.seen.append(output)
+            self.attention.append(output)
         return output
 
 
@@ -146,9 +156,9 @@ def _attention(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
-    **others: Any,
+    **unused: Any,
 ) -> torch.Tensor:
-    """Return softmax(query keyᵀ · scale + mask) value, as torch's fused function does where nothing is dropped."""
+    """Return softmax(query keyᵀ · scale + mask) value, as torch's fused function does without dropout."""
     products = (query * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)) @ key.mT
     if is_causal:
         attn_mask = torch.ones(products.shape[-2:], dtype=torch.bool, device=query.device).tril()
@@ -174,18 +184,18 @@ def _multi_head(
     dropout_p: float,
     out_proj_weight: torch.Tensor,
     out_proj_bias: torch.Tensor | None,
-    **others: Any,
+    **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Return torch's multi-head attention (tokens, N, width) without its weights."""
     weights = in_proj_weight.chunk(3)
     biases = [None] * 3 if in_proj_bias is None else in_proj_bias.chunk(3)
-    # Images first, as rules count per image.
-    read = [
-        functional.linear(each.transpose(0, 1), weight, bias).unflatten(-1, (num_heads, -1)).transpose(1, 2)
-        for each, weight, bias in zip((query, key, value), weights, biases, strict=True)
+    # Images become the first axis, because rules add up relevance for each image.
+    projected = [
+        functional.linear(inputs.transpose(0, 1), weight, bias).unflatten(-1, (num_heads, -1)).transpose(1, 2)
+        for inputs, weight, bias in zip((query, key, value), weights, biases, strict=True)
     ]
-    mask = others.get("attn_mask")
-    query, key, value = read
+    mask = kwargs.get("attn_mask")
+    query, key, value = projected
     heads = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     joined = functional.linear(heads.transpose(1, 2).flatten(2), out_proj_weight, out_proj_bias)
     return joined.transpose(0, 1), None

@@ -1,4 +1,4 @@
-"""What hooks on a network need: passes of one thread, and the tokens that a network says are no patches."""
+"""Helpers for hooks on a network: restrict a hook to one thread, and read the declared number of prefix tokens."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
 
 
 def in_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a hook that does nothing in passes of other threads."""
-    own = threading.get_ident()
+    """Wrap a hook so that it does nothing in passes of other threads."""
+    thread = threading.get_ident()
 
-    def call(*given: Any) -> Any:
-        return hook(*given) if threading.get_ident() == own else None
+    def call(*arguments: Any) -> Any:
+        return hook(*arguments) if threading.get_ident() == thread else None
 
     return call
 
 
 def prefix_tokens(network: torch.nn.Module) -> int | None:
-    """Return the number of prefix tokens that a transformer of timm says; None where there is none."""
-    given: list[Any] = [
+    """Return the number of prefix tokens that timm's attribute ``num_prefix_tokens`` declares; None without it."""
+    declared: list[Any] = [
         module.num_prefix_tokens for module in network.modules() if hasattr(module, "num_prefix_tokens")
     ]
-    return int(given[0]) if given else None
+    return int(declared[0]) if declared else None

@@ -1,4 +1,4 @@
-"""Find what a network has of what explainers declare that they apply to, and describe its layout."""
+"""Find the kinds of a network that explainers declare in `applies_to`, and the layer for class activation maps."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from heatproof.attribution._layers import Layout, inspect_layers
 from heatproof.attribution._relus import ReluRules
 from heatproof.errors import NotApplicable
 
-# Parts of the names of modules that normalise by an image's own values, in torch, torchvision, timm and transformers.
+# Parts of class names of norms over the values of one image, in torch, torchvision, timm and transformers.
 NORMS = ("layernorm", "groupnorm", "rmsnorm", "instancenorm", "responsenorm")
 
 
 class NetworkTraits(NamedTuple):
-    """What a network is made of.
+    """Properties of a network that decide which explainers apply to it.
 
     Attributes
     ----------
     kinds
-        Names of `heatproof.attribution.registry.KINDS`.
+        Names of `heatproof.attribution.registry.NETWORK_KINDS`.
     layout
-        The layer for class activation maps; None if there is none.
+        Layer for class activation maps; None if there is none.
     blocks
-        How often a pass computes a softmax between tokens.
+        Number of softmaxes between tokens in a pass.
     tokens
-        Between how many tokens it is computed: (fewest, most), or None.
+        Smallest and largest number of tokens in these softmaxes; None without them.
     """
 
     kinds: frozenset[str]
@@ -40,7 +40,7 @@ class NetworkTraits(NamedTuple):
     tokens: tuple[int, int] | None
 
     def __str__(self) -> str:
-        """Say in words where explainers look."""
+        """Describe the layer for class activation maps and the attention blocks."""
         layer = f"layer for CAMs {self.layout}" if self.layout else "no layer for CAMs"
         if self.tokens is None:
             return f"{layer}; no attention blocks"
@@ -51,7 +51,7 @@ class NetworkTraits(NamedTuple):
 
 
 def inspect_network(network: nn.Module, images: torch.Tensor, cam_layer: str | None = None) -> NetworkTraits:
-    """Find the kinds of a network by three passes and one gradient.
+    """Find the properties of a network by three passes and one gradient.
 
     Parameters
     ----------
@@ -60,35 +60,37 @@ def inspect_network(network: nn.Module, images: torch.Tensor, cam_layer: str | N
     images
         (2, C, H, W), normalised.
     cam_layer
-        The layer that the model's facts name; None applies the rule.
+        Name of the layer in the model's facts; for None, the rule of `heatproof.attribution._layers` finds it.
     """
-    looked = inspect_layers(network, images, cam_layer)
-    layout = looked.layout
+    inspection = inspect_layers(network, images, cam_layer)
+    layout = inspection.layout
     with torch.enable_grad(), AttentionRecorder() as mode, ReluRules() as relus:
         network(as_leaf(images).clone())
-    sizes = [each.shape[-1] for each in mode.seen]
-    whole = all(len(each) == len(images) for each in mode.seen)
+    token_counts = [attention.shape[-1] for attention in mode.attention]
+    is_one_per_image = all(len(attention) == len(images) for attention in mode.attention)
     kinds = {"any"} | ({"grid"} if layout else set())
     modules = list(network.modules())
     names = {type(module).__name__.lower() for module in modules}
-    # Those of a position embedding, which do not read the image, take no gradient that could be changed.
-    if relus.called:
+    # A ReLU that does not read the image, as in a position embedding, has no gradient that a rule could change.
+    if relus.was_called:
         kinds.add("relu")
     if all(hasattr(network, name) for name in ("patches", "patch_size", "patch_stride")):
         kinds.add("bagnet")
     if all(hasattr(network, name) for name in ("encode", "linear")):
         kinds.add("bcos")
-    if sizes and whole and len(set(sizes)) == 1:
-        if looked.moved.locate_attended_tokens(sizes[0], prefix_tokens(network)):
+    if token_counts and is_one_per_image and len(set(token_counts)) == 1:
+        if inspection.changes.locate_attended_tokens(token_counts[0], prefix_tokens(network)):
             kinds.add("attention")
-    elif sizes and not whole:
+    elif token_counts and not is_one_per_image:
         kinds.add("windows")
-    normed = any(norm in name for name in names for norm in NORMS)
-    if any(isinstance(module, nn.Conv2d) for module in modules) and not (sizes or normed or "bcos" in kinds):
+    has_norms = any(norm in name for name in names for norm in NORMS)
+    if any(isinstance(module, nn.Conv2d) for module in modules) and not (token_counts or has_norms or "bcos" in kinds):
         kinds.add("convolutional")
     if _is_plain_vit(network):
         kinds.add("plain_vit")
-    return NetworkTraits(frozenset(kinds), layout, len(sizes), (min(sizes), max(sizes)) if sizes else None)
+    return NetworkTraits(
+        frozenset(kinds), layout, len(token_counts), (min(token_counts), max(token_counts)) if token_counts else None
+    )
 
 
 def _is_plain_vit(network: nn.Module) -> bool:

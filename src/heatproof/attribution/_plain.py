@@ -1,7 +1,7 @@
-"""Compare what a network puts out while an explainer alters its pass with what it puts out by itself.
+"""Compare the outputs of a pass that an explainer alters with those of the unaltered network.
 
-A rule, a hook or a copy of the network can change what it computes, and a map of that is of another function. Sums that
-a map should have do not tell, as they are those of the altered outputs.
+A rule, a hook or a copy of the network can change its outputs, and a map would then explain another function. The sums
+that a map should have do not show this, because they are computed from the altered outputs.
 """
 
 from __future__ import annotations
@@ -15,48 +15,49 @@ from heatproof.errors import NotApplicable
 if TYPE_CHECKING:
     import torch
 
-# Of the tolerance for one network in two passes (`heatproof.models.rounding.TOLERANCE`): attention that is taken apart
-# and batch norms that are merged into convolutions round otherwise than the network, 0.001 of the spread in float32.
-SHARE = 5.0
+# Multiple of the tolerance for two passes of one network (`heatproof.models.rounding.TOLERANCE`). Decomposed attention
+# and batch norms merged into convolutions round differently, by up to 0.001 of the spread of the outputs in float32.
+TOLERANCE_FACTOR = 5.0
 
 
 def require_unaltered_outputs(context: ExplainContext, images: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
-    """Pass images once more, as a check, and compare outputs of an altered pass with the network's own.
+    """Require that the outputs of an altered pass equal those of the unaltered network, up to rounding.
 
-    To be called for every batch, outside of what alters passes.
+    An explainer that alters passes calls this for every batch, after it has removed its hooks and left its modes. The
+    additional pass is counted as a check.
 
     Parameters
     ----------
-    explained
-        The batch; the largest difference is noted.
+    context
+        The batch; it records the figure ``difference_from_network``.
     images
-        (B, C, H, W) that the altered pass was given: the batch, its copies or its baselines.
+        (B, C, H, W), the input of the altered pass: the images, copies of them, or baselines.
     outputs
-        (B, K) that it returned.
+        (B, K), the outputs of the altered pass.
 
     Returns
     -------
     torch.Tensor
-        (B, K), the network's own.
+        (B, K), the outputs of the unaltered network.
 
     Raises
     ------
     NotApplicable
-        If they differ by more than rounding.
+        If the outputs differ by more than rounding.
     """
     import torch
 
     from heatproof.models.adapter import counted_as_check, hooks_of
-    from heatproof.models.rounding import difference_of_images, rounding
+    from heatproof.models.rounding import difference_of_images, rounding_tolerance
 
     with counted_as_check(), torch.no_grad():
-        own = pad_single_image_passes(context.output)(images.detach())
+        unaltered = pad_single_image_passes(context.output)(images.detach())
     hooks = hooks_of(context.network)
-    met = {own.dtype} if hooks is None else {own.dtype, *hooks.precisions}
-    allowed = rounding(own, met, own.device, SHARE)
-    difference = difference_of_images(outputs.detach().to(own.dtype), own)
-    # As a share of the spread, but where that is as small as a rounding of the values.
-    spread = max(float(own.max() - own.min()), torch.finfo(own.dtype).tiny)
+    dtypes = {unaltered.dtype} if hooks is None else {unaltered.dtype, *hooks.precisions}
+    allowed = rounding_tolerance(unaltered, dtypes, unaltered.device, TOLERANCE_FACTOR)
+    difference = difference_of_images(outputs.detach().to(unaltered.dtype), unaltered)
+    # Differences are shares of the spread of the outputs; `tiny` avoids a division by zero.
+    spread = max(float(unaltered.max() - unaltered.min()), torch.finfo(unaltered.dtype).tiny)
     limit = allowed / spread
     context.note("difference_from_network", difference / spread, limit)
     if not (difference <= allowed).all():
@@ -66,4 +67,4 @@ def require_unaltered_outputs(context: ExplainContext, images: torch.Tensor, out
             "what passes and branches that depend on it, or take a method that alters no pass, such as "
             "integrated_gradients"
         )
-    return own
+    return unaltered

@@ -1,6 +1,6 @@
-"""Integrated gradients by captum: the arguments of its quadrature, and by how much maps miss their sum.
+"""Arguments of captum's quadrature for integrated gradients, and the completeness of their maps.
 
-A module of its own, so that an edit of it starts the maps of path methods alone.
+A separate module, so that an edit of it makes only the maps of path methods stale.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from heatproof.attribution.registry import ExplainContext
 if TYPE_CHECKING:
     import torch
 
-# Largest share of an output's change that a map may miss: with few steps on a kinked path it is some percent, and where
-# it is more than the whole, a map of zeros would be nearer to the sum that is asked for.
+# Largest completeness error, as a share of the output's change. A few percent are usual with few steps on a piecewise
+# linear path; above 1, a map of zeros would be closer to the expected sum.
 LARGEST_ERROR = 1.0
 
 
@@ -33,7 +33,17 @@ def quadrature_arguments(part: ExplainContext, steps: int) -> dict[str, Any]:
 
 
 def note_completeness(part: ExplainContext, maps: torch.Tensor, change: torch.Tensor) -> None:
-    """Note the sums that maps (N, C, H, W) are to have, and what they miss, of changes of the outputs (N, K)."""
+    """Record the expected sums of maps and their completeness error.
+
+    Parameters
+    ----------
+    part
+        The images of the maps.
+    maps
+        (N, C, H, W).
+    change
+        (N, K), the outputs at the images minus the outputs at the baselines.
+    """
     import torch
 
     part.note_sum(select_targets(change, part.targets))
@@ -43,17 +53,17 @@ def note_completeness(part: ExplainContext, maps: torch.Tensor, change: torch.Te
 
 
 def select_targets(values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return the values (N,) of the targets, of (N, K)."""
+    """Return the values (N,) of the targets (N,) from values (N, K)."""
     return values.gather(1, targets[:, None])[:, 0]
 
 
 @contextmanager
 def completeness_passes(part: ExplainContext) -> Iterator[None]:
-    """Pass images for the sums that maps are to have: without gradients, and for `explain` as a check."""
+    """Disable gradients for passes that compute expected sums, and count them as checks in `heatproof.explain`."""
     import torch
 
     from heatproof.models.adapter import counted_as_check
 
-    # In a run these passes are those of the check of the explainer, which counts them.
+    # In a run these passes belong to the applicability check, which counts them.
     with counted_as_check() if part.sums is not None else nullcontext(), torch.no_grad():
         yield

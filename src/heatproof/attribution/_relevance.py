@@ -1,7 +1,7 @@
 """Propagate the relevance of a class back through the attention of timm's vision transformers.
 
-The rules are those of Chefer, Gur and Wolf, "Transformer interpretability beyond attention visualization", 2021,
-section 3; equations are its own.
+The rules and the numbers of equations are those of Chefer, Gur and Wolf, "Transformer interpretability beyond attention
+visualization", 2021, section 3.
 """
 
 from __future__ import annotations
@@ -18,20 +18,19 @@ from torch import nn
 from heatproof.errors import NotApplicable
 from heatproof.models.logits import as_two_logits
 
-Record = dict[nn.Module, tuple[torch.Tensor, torch.Tensor]]
+RecordedTensors = dict[nn.Module, tuple[torch.Tensor, torch.Tensor]]
 
-# Added to denominators in the direction of their sign: far below the terms of a residual branch that a layer scale made
-# small.
+# Added to the absolute value of denominators; far below the terms of a residual branch with a small layer scale.
 STABILISER = 1e-16
 
 
 def require_rules(transformer: Any) -> None:
-    """Check that every operation between the first block and the logits has a rule.
+    """Require that every operation between the first block and the logits has a rule.
 
     Raises
     ------
     NotApplicable
-        If one has none.
+        If an operation has no rule.
     """
     plain = all(
         getattr(type(transformer), name, None) is getattr(VisionTransformer, name)
@@ -48,7 +47,7 @@ def require_rules(transformer: Any) -> None:
     for block in transformer.blocks:
         if type(block) is not Block or type(block.attn) is not Attention or type(block.mlp) is not Mlp:
             raise NotApplicable("no rule covers blocks other than timm's Block with its Attention and Mlp")
-        # Older versions of timm know neither a gate nor a norm of what attention returns.
+        # Older versions of timm have neither a gate nor a norm after attention.
         newer = [getattr(block.attn, name, None) for name in ("gate", "norm")]
         extra = [block.attn.q_norm, block.attn.k_norm, block.mlp.norm, *(part for part in newer if part is not None)]
         if any(type(module) is not nn.Identity for module in extra):
@@ -58,12 +57,12 @@ def require_rules(transformer: Any) -> None:
 
 
 @contextmanager
-def record(transformer: Any) -> Iterator[Record]:
-    """Record the first input and the output of every module that a rule reads."""
-    seen: Record = {}
+def record_tensors(transformer: Any) -> Iterator[RecordedTensors]:
+    """Record the first input and the output of every module that a rule needs."""
+    tensors: RecordedTensors = {}
 
     def keep(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-        seen[module] = (inputs[0], output)
+        tensors[module] = (inputs[0], output)
 
     modules = [transformer, transformer.norm, transformer.head]
     for block in transformer.blocks:
@@ -71,14 +70,14 @@ def record(transformer: Any) -> Iterator[Record]:
         modules += [block.norm2, block.mlp.fc1, block.mlp.fc2, block.ls2]
     handles = [module.register_forward_hook(keep) for module in modules]
     try:
-        yield seen
+        yield tensors
     finally:
         for handle in handles:
             handle.remove()
 
 
 def relevance_of_attention(
-    transformer: Any, seen: Record, attention: list[torch.Tensor], targets: torch.Tensor
+    transformer: Any, tensors: RecordedTensors, attention: list[torch.Tensor], targets: torch.Tensor
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
     """Propagate a relevance of 1 from the target's logit back to the input tokens of the first block.
 
@@ -87,84 +86,86 @@ def relevance_of_attention(
     Parameters
     ----------
     transformer
-        The module that holds the blocks, one that `require_rules` accepts.
-    seen
-        Tensors recorded by `record` during one network pass.
+        The module that has the blocks, which `require_rules` accepts.
+    tensors
+        Result of `record_tensors` for one network pass.
     attention
         For each block, first to last, (N, heads, tokens, tokens).
     targets
-        (N,), the class whose relevance it is.
+        (N,), the class for each image.
 
     Returns
     -------
     relevances
-        For each block, that of its attention, (N, heads, tokens, tokens).
+        For each block, the relevance of its attention, (N, heads, tokens, tokens).
     tokens
-        (N, tokens, width): that of the tokens that the first block reads.
+        (N, tokens, width), the relevance of the input tokens of the first block.
     """
     with torch.no_grad():
         weight = transformer.head.weight
         weight = as_two_logits(weight, 0) if len(weight) == 1 else weight
         relevance = nn.functional.one_hot(targets, len(weight)).to(weight)
-        relevance = through_linear(seen[transformer.head][0], weight, relevance)
-        relevance = _through_pooling(transformer, seen[transformer.norm][1], relevance)
+        relevance = through_linear(tensors[transformer.head][0], weight, relevance)
+        relevance = _through_pooling(transformer, tensors[transformer.norm][1], relevance)
         relevances = []
         for block, weights in zip(reversed(transformer.blocks), reversed(attention), strict=True):
-            kept, changed = through_sum(seen[block.norm2][0], seen[block.ls2][1], relevance)
-            changed = through_linear(seen[block.mlp.fc2][0], block.mlp.fc2.weight, changed)
-            relevance = kept + through_linear(seen[block.mlp.fc1][0], block.mlp.fc1.weight, changed)
-            kept, changed = through_sum(seen[block.norm1][0], seen[block.ls1][1], relevance)
-            changed, of_attention = _through_attention(block.attn, seen, weights, changed)
+            shortcut, branch = through_sum(tensors[block.norm2][0], tensors[block.ls2][1], relevance)
+            branch = through_linear(tensors[block.mlp.fc2][0], block.mlp.fc2.weight, branch)
+            relevance = shortcut + through_linear(tensors[block.mlp.fc1][0], block.mlp.fc1.weight, branch)
+            shortcut, branch = through_sum(tensors[block.norm1][0], tensors[block.ls1][1], relevance)
+            branch, of_attention = _through_attention(block.attn, tensors, weights, branch)
             relevances.append(of_attention)
-            relevance = kept + changed
+            relevance = shortcut + branch
     return relevances[::-1], relevance
 
 
 def through_linear(inputs: torch.Tensor, weight: torch.Tensor, relevance: torch.Tensor) -> torch.Tensor:
-    """Distribute each output's relevance over the inputs that raise it, in proportion (equation 3).
+    """Distribute the relevance of each output over the inputs that raise it, in proportion (equation 3).
 
-    Where none does, the equation has nothing to give relevance to; there all inputs share it in proportion to their
-    size.
+    The equation drops relevance if no input raises an output; here all inputs then share it in proportion to their
+    absolute values.
     """
     weight = weight.to(inputs)
     positive, negative = inputs.clamp(min=0), inputs.clamp(max=0)
     raising, lowering = weight.clamp(min=0), weight.clamp(max=0)
     raised = positive @ raising.mT + negative @ lowering.mT
-    each = _divide(relevance, raised)
-    shared = positive * (each @ raising) + negative * (each @ lowering)
+    quotient = _divide(relevance, raised)
+    shared = positive * (quotient @ raising) + negative * (quotient @ lowering)
     if (raised == 0).any():
         sizes = inputs.abs()
-        orphaned = relevance.masked_fill(raised != 0, 0).sum(-1, keepdim=True)
-        shared = shared + sizes * _divide(orphaned, sizes.sum(-1, keepdim=True))
+        unassigned = relevance.masked_fill(raised != 0, 0).sum(-1, keepdim=True)
+        shared = shared + sizes * _divide(unassigned, sizes.sum(-1, keepdim=True))
     return shared
 
 
 def through_product(
-    one: torch.Tensor, other: torch.Tensor, relevance: torch.Tensor
+    first: torch.Tensor, second: torch.Tensor, relevance: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Distribute the relevance of `one @ other` over both factors.
+    """Distribute the relevance of the product `first @ second` over both factors.
 
-    By equation 2 each would receive all of it, so that the normalisation (equation 10) halves them.
+    By equation 2 each factor would receive all of it, so the normalisation (equation 10) halves both.
     """
-    each = _divide(relevance, one @ other) / 2
-    return one * (each @ other.mT), other * (one.mT @ each)
+    quotient = _divide(relevance, first @ second) / 2
+    return first * (quotient @ second.mT), second * (first.mT @ quotient)
 
 
-def through_sum(one: torch.Tensor, other: torch.Tensor, relevance: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Distribute the relevance of `one + other` over both summands.
+def through_sum(
+    first: torch.Tensor, second: torch.Tensor, relevance: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Distribute the relevance of `first + second` over both summands.
 
-    By equation 2 in proportion to their values; the normalisation (equation 10) then makes the sum of each, over an
-    image, that share of the whole which its size has in the sizes of both sums.
+    Equation 2 distributes it in proportion to the values. The normalisation (equation 10) then scales the total of each
+    summand over an image: its share of the relevance is its absolute value divided by the sum of both absolute values.
     """
-    each = _divide(relevance, one + other)
-    parts = one * each, other * each
+    quotient = _divide(relevance, first + second)
+    parts = first * quotient, second * quotient
     sums = [part.sum((1, 2), keepdim=True) for part in parts]
-    whole = _divide(relevance.sum((1, 2), keepdim=True), sums[0].abs() + sums[1].abs())
-    return parts[0] * sums[0].sign() * whole, parts[1] * sums[1].sign() * whole
+    scale = _divide(relevance.sum((1, 2), keepdim=True), sums[0].abs() + sums[1].abs())
+    return parts[0] * sums[0].sign() * scale, parts[1] * sums[1].sign() * scale
 
 
 def _through_attention(
-    attention: Any, seen: Record, weights: torch.Tensor, relevance: torch.Tensor
+    attention: Any, tensors: RecordedTensors, weights: torch.Tensor, relevance: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     def split(tokens: torch.Tensor) -> torch.Tensor:
         return tokens.unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
@@ -172,13 +173,13 @@ def _through_attention(
     def join(heads: torch.Tensor) -> torch.Tensor:
         return heads.transpose(1, 2).flatten(2)
 
-    read, projected = seen[attention.qkv]
+    inputs, projected = tensors[attention.qkv]
     query, key, value = (split(each) for each in projected.chunk(3, -1))
-    relevance = split(through_linear(seen[attention.proj][0], attention.proj.weight, relevance))
+    relevance = split(through_linear(tensors[attention.proj][0], attention.proj.weight, relevance))
     of_weights, of_value = through_product(weights, value, relevance)
     of_query, of_key = through_product(query, key.mT, of_weights)
     relevance = torch.cat([join(of_query), join(of_key.mT), join(of_value)], -1)
-    return through_linear(read, attention.qkv.weight, relevance), of_weights
+    return through_linear(inputs, attention.qkv.weight, relevance), of_weights
 
 
 def _through_pooling(transformer: Any, tokens: torch.Tensor, relevance: torch.Tensor) -> torch.Tensor:
@@ -193,6 +194,6 @@ def _through_pooling(transformer: Any, tokens: torch.Tensor, relevance: torch.Te
 
 
 def _divide(relevance: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Return relevance / values, and 0 where the value is 0."""
+    """Return relevance / values, or 0 where the value is 0."""
     stable = values + values.sign() * STABILISER
     return (relevance / stable).masked_fill(values == 0, 0)

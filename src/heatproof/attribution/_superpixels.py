@@ -21,17 +21,18 @@ def index_segments(context: ExplainContext, segments: str, cells: AnyGrid) -> li
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     segments
         ``"grid"``: patches of the grid `cells`; ``"slic"``: about as many superpixels of scikit-image's SLIC.
     cells
-        Side of the grid, or its rows and columns.
+        Number of cells along a side of the grid, or rows and columns.
 
     Raises
     ------
     HeatproofError
-        If the image has fewer pixels than the grid, or scikit-image is asked for and not installed.
+        If a side of the image has fewer pixels than the grid has cells along it, or scikit-image is needed and not
+        installed.
     """
     size = tuple(context.images.shape[2:])
     if segments == "grid":
@@ -41,7 +42,7 @@ def index_segments(context: ExplainContext, segments: str, cells: AnyGrid) -> li
 
 
 def index_patches(size: tuple[int, ...], cells: AnyGrid) -> torch.Tensor:
-    """Return the patch index of each pixel, (H, W) int64; patch sides differ by at most one pixel."""
+    """Return the patch index of each pixel, (H, W) int64; the sides of patches differ by at most one pixel."""
     import torch
 
     shape = require_cells("The grid", cells, size)
@@ -49,11 +50,17 @@ def index_patches(size: tuple[int, ...], cells: AnyGrid) -> torch.Tensor:
     return rows[:, None] * shape[1] + columns
 
 
-def require_cells(what: str, cells: AnyGrid, size: tuple[int, ...]) -> tuple[int, int]:
-    """Return the rows and columns of a grid that has no more of them than an image has pixels."""
+def require_cells(subject: str, cells: AnyGrid, size: tuple[int, ...]) -> tuple[int, int]:
+    """Return the rows and columns of a grid, and require that an image has at least as many pixels along each side.
+
+    Raises
+    ------
+    HeatproofError
+        If it has fewer.
+    """
     shape, (height, width) = grid_shape(cells), size
     most = f"between 1 and {min(size)} cells a side" if shape[0] == shape[1] else f"at most {height}×{width} cells"
-    require(shape[0] <= height and shape[1] <= width, f"{what} needs {most}, not {grid_name(cells)}.")
+    require(shape[0] <= height and shape[1] <= width, f"{subject} needs {most}, not {grid_name(cells)}.")
     return shape
 
 
@@ -69,7 +76,7 @@ def _slic(context: ExplainContext, count: int) -> list[torch.Tensor]:
             "take segments: grid."
         ) from None
     facts = context.facts or InputFacts()
-    # SLIC measures colours in Lab, which wants the colours themselves and not the normalised ones.
+    # SLIC converts colours to Lab, so it needs colours in [0, 1] that are not normalised.
     channels = context.images.shape[1]
     scale = normalisation_of(facts, channels)
     mean, std = (torch.tensor(values, dtype=torch.float32)[:, None, None] for values in scale)

@@ -1,12 +1,12 @@
-"""Find which part of the image each token of a network, or each cell of a feature map, stands for.
+"""Find the position in the image of each token of a network, or of each cell of a feature map.
 
-The rule: bands of an image of noise are replaced, one at a time, and what they move tells. A row of patches is moved by
-the bands that cross it; a class token or a register is moved by none, or by all of them alike. Of all readings of T
-tokens as rows × columns of patches beside a few others, that one counts which explains the changes best. What divides
-T, and the image's shape, decide nothing.
+The rule replaces bands of a noise image one at a time and measures how tokens change. A row of patches changes with the
+bands that cross it; a class token or a register changes with none of them, or with all of them alike. Each assignment
+of T tokens to a grid of rows × columns of patches and a few other tokens is a candidate; the rule chooses the candidate
+that explains the changes best. Divisors of T and the shape of the image do not matter.
 
-Where no tokens have met yet, as in a patch embedding, what moves is exact; later tensors with as many tokens keep that
-reading unless their own changes contradict it. Where all tokens are mixed already, the size of the changes tells.
+Before tokens are mixed, as in a patch embedding, changes are exact; later tensors with the same number of tokens keep
+that grid unless their changes contradict it. After tokens are mixed, the size of the changes decides.
 """
 
 from __future__ import annotations
@@ -27,42 +27,43 @@ from heatproof.models.adapter import counted_as_check
 
 Array = NDArray[Any]
 
-# Of the noise, in units of normalised images.
-WIDEST = 2.0
-# Images in a pass: that of noise, and the copy.
-PAIR = 2
-# In which the image is cut along its height, and along its width.
+# Largest absolute value of the noise, in units of normalised images.
+NOISE_LIMIT = 2.0
+# Number of images in a pass: the noise image and a copy with a replaced band.
+IMAGES_PER_PASS = 2
+# Number of bands along the height, and along the width.
 BANDS = 7
-# Tokens that are no patches though something moves them: a class token, one for distillation, and registers.
-MOST_OTHERS = 16
-# Parts of the changes, each with its place in the image, that a reading has to explain: of tokens by itself, of a
-# feature map, and of later tokens where the reading is that of earlier ones. Over 20 architectures of timm with random
-# weights, right readings explain 0.35 to 1, 0.06 to 1 and 0.35 to 1; of channels taken for places, less than 0.01.
-OF_TOKENS, OF_MAP, OF_LATER = 0.5, 0.05, 0.02
-# Of the changes along each side, where no tokens have met: of rows read to and fro, columns explain 0.1 to 0.36.
-OF_SIDE = 0.4
-# By what part of its own the best reading has to explain more than the second.
+# Largest number of tokens that change but are not patches: class and distillation tokens, and registers.
+MAX_OTHER_TOKENS = 16
+# Share of the located changes that a grid must explain: for tokens on their own, for a feature map, and for later
+# tokens with the grid of earlier ones. Over 20 architectures of timm with random weights, correct grids explain 0.35 to
+# 1, 0.06 to 1 and 0.35 to 1; channels mistaken for positions explain less than 0.01.
+TOKENS_EXPLAINED, MAP_EXPLAINED, LATER_EXPLAINED = 0.5, 0.05, 0.02
+# The same share along each side before tokens are mixed: for rows read in alternating directions, columns explain 0.1
+# to 0.36.
+SIDE_EXPLAINED = 0.4
+# Share of its explained changes by which the best candidate must exceed the second.
 MARGIN = 0.02
-# Part of what the best reading explains that one of earlier tokens may explain and be kept.
-KEPT = 0.5
-# What is explained by chance is 1 over the number of changes; a reading explains at least so many times as much.
-CHANCE = 10
-# Part of pairs of a patch and a band that do not move each other where no tokens have met.
+# The grid of earlier tokens stays if it explains this share of what the best candidate explains.
+EARLIER_SHARE = 0.5
+# By chance, a grid explains 1 / number of changes; a candidate must explain this multiple of it.
+CHANCE_FACTOR = 10
+# Share of pairs of a patch and a band without a change, above which tokens are not mixed.
 UNMIXED = 0.25
-# Functions between tokens, and the axis of the tokens in their first argument.
+# Functions that mix tokens, and the axis of the tokens in their first argument.
 ATTENTION = {"softmax": -1, "scaled_dot_product_attention": -2, "multi_head_attention_forward": 0}
-# Rounding, in steps of the precision, that is no change.
-STEPS = 8
+# Changes below this number of machine epsilons are rounding.
+ROUNDING_STEPS = 8
 
 
 @dataclass(frozen=True)
 class TokenGrid:
-    """Where the tokens, or the positions of a feature map, lie in the image.
+    """Grid of the tokens, or of the positions of a feature map, in the image.
 
     Attributes
     ----------
     grid
-        Rows and columns.
+        Number of rows and columns.
     cells
         Index of the token of each cell, row by row.
     """
@@ -73,20 +74,21 @@ class TokenGrid:
 
 @dataclass
 class BandChanges:
-    """What each band of the image moves in one pass.
+    """Squared changes of the tensors of a pass when each band of the image is replaced.
 
     Attributes
     ----------
     size
         Height and width of the image.
     layers
-        By name of the module: the squared change (bands, positions…) for each pair of axes of its output that can be
-        rows and columns, summed over the other; of tokens, the key is (1,).
+        For each module by name, and for each pair of axes of its output that can be rows and columns, the changes
+        (bands, positions…), summed over the remaining axis. The key for tokens is (1,).
     tokens
-        By number of tokens, (bands, tokens): of the tensor of the pass in which most tokens and bands do not move each
-        other.
+        For each number of tokens, the changes (bands, tokens) of the tensor in which most pairs of a token and a band
+        have no change.
     attended
-        By number of tokens, (bands, tokens): of the last tensor before the first attention between so many.
+        For each number of tokens, the changes (bands, tokens) of the last tensor before the first attention between
+        that many tokens.
     """
 
     size: tuple[int, int]
@@ -95,129 +97,139 @@ class BandChanges:
     attended: dict[int, Array] = field(default_factory=dict)
 
     def locate_attended_tokens(self, count: int, declared: int | None = None) -> TokenGrid | None:
-        """Return where the tokens lie between which there is attention, as `locate_tokens` does."""
+        """Return the grid of the tokens that attend to each other; see `locate_tokens`."""
         return self.locate_tokens(count, self.attended.get(count), declared)
 
-    def locate_tokens(self, count: int, own: Array | None = None, declared: int | None = None) -> TokenGrid | None:
-        """Return where tokens lie; None where that is open.
+    def locate_tokens(self, count: int, changes: Array | None = None, declared: int | None = None) -> TokenGrid | None:
+        """Return the grid of tokens; None if it is unclear.
 
         Parameters
         ----------
         count
             Number of tokens.
-        own
-            What moves them in the tensor that is read, (bands, tokens); None for any with so many.
+        changes
+            (bands, tokens), the changes of the tensor to locate; None for any tensor with this number of tokens.
         declared
-            Number of tokens before the patches that the network says: a claim, which counts where nothing else tells.
+            Number of prefix tokens that the network declares. It is used only if the changes do not decide.
         """
-        first = self.tokens.get(count)
-        own = first if own is None else own
-        if own is None:
+        earliest = self.tokens.get(count)
+        changes = earliest if changes is None else changes
+        if changes is None:
             return None
-        spread = _Spread(own, self.size)
-        candidates = spread.ranked()
-        if first is not None and own is not first:
-            earlier = _Spread(first, self.size)
-            ranked = earlier.ranked()
-            known = _clearest(ranked, OF_TOKENS)
-            if earlier.is_unmixed and ranked and not ranked[0].is_on_both_sides and not spread.is_unmixed:
-                # What is exact lies on no grid, so that mixed changes show none.
+        distribution = _Distribution(changes, self.size)
+        candidates = distribution.rank_candidates()
+        if earliest is not None and changes is not earliest:
+            earlier_distribution = _Distribution(earliest, self.size)
+            earlier_candidates = earlier_distribution.rank_candidates()
+            earlier_grid = _clear_winner(earlier_candidates, TOKENS_EXPLAINED)
+            on_no_grid = bool(earlier_candidates) and not earlier_candidates[0].is_on_both_sides
+            if earlier_distribution.is_unmixed and on_no_grid and not distribution.is_unmixed:
+                # The exact changes lie on no grid, so the mixed ones cannot show one.
                 return None
-            least = max(OF_LATER, spread.chance, KEPT * candidates[0].explained) if candidates else 0
-            # They can have been put in another order.
-            least = OF_TOKENS if spread.is_unmixed else least
-            if known and candidates and spread.judge(known.grid, known.cells).explained >= least:
-                return known
-        clear = _clearest(candidates, OF_TOKENS)
-        if clear or declared is None or spread.is_unmixed:
-            return clear
-        return _clearest(spread.ranked(declared), OF_LATER) or _square_patches(count, declared, self.size)
+            minimum = (
+                max(LATER_EXPLAINED, distribution.chance, EARLIER_SHARE * candidates[0].explained) if candidates else 0
+            )
+            # Tokens that are not mixed can have been put in another order.
+            minimum = TOKENS_EXPLAINED if distribution.is_unmixed else minimum
+            if (
+                earlier_grid
+                and candidates
+                and distribution.evaluate(earlier_grid.grid, earlier_grid.cells).explained >= minimum
+            ):
+                return earlier_grid
+        grid = _clear_winner(candidates, TOKENS_EXPLAINED)
+        if grid or declared is None or distribution.is_unmixed:
+            return grid
+        return _clear_winner(distribution.rank_candidates(declared), LATER_EXPLAINED) or _square_patches(
+            count, declared, self.size
+        )
 
     def locate_map_axes(self, name: str) -> tuple[int, ...] | None:
-        """Return the axes of rows and columns in a module's output of four; None where that is open."""
-        found = []
+        """Return the axes of rows and columns in a module's output of four axes; None if they are unclear."""
+        candidates = []
         for axes, change in self.layers[name].items():
             shape = change.shape[1:]
             positions = np.arange(shape[0] * shape[1]).reshape(shape)
-            spread = _Spread(change.reshape(len(change), -1), self.size)
+            distribution = _Distribution(change.reshape(len(change), -1), self.size)
             for order, cells in ((axes, positions), (axes[::-1], positions.T)):
-                high, wide = map(int, cells.shape)
-                judged = spread.judge((high, wide), cells.flatten())
-                if judged.is_on_both_sides and judged.explained >= max(OF_MAP, spread.chance):
-                    found.append((sum(judged.sides) / cells.size, order))
-        found.sort(reverse=True)
-        stands_out = len(found) == 1 or (found and found[1][0] <= (1 - MARGIN) * found[0][0])
-        return found[0][1] if stands_out else None
+                rows, columns = map(int, cells.shape)
+                candidate = distribution.evaluate((rows, columns), cells.flatten())
+                if candidate.is_on_both_sides and candidate.explained >= max(MAP_EXPLAINED, distribution.chance):
+                    candidates.append((sum(candidate.sides) / cells.size, order))
+        candidates.sort(reverse=True)
+        stands_out = len(candidates) == 1 or (candidates and candidates[1][0] <= (1 - MARGIN) * candidates[0][0])
+        return candidates[0][1] if stands_out else None
 
 
 def measure_band_changes(network: nn.Module, images: torch.Tensor, modules: Mapping[str, nn.Module]) -> BandChanges:
-    """Pass an image of noise beside a copy in which one band is replaced, for each band, and return what they move.
+    """Measure the changes of tokens and modules when each band of a noise image is replaced.
 
-    In pairs, as no batch is smaller: a network may take as much memory as there is.
+    Each pass has two images, the noise image and a copy with one replaced band, the smallest batch that explainers use,
+    because memory may suffice for no more.
 
     Parameters
     ----------
     network
         Images to logits.
     images
-        (N, C, H, W), of whose size the noise is.
+        (N, C, H, W); the noise has their size.
     modules
-        Those whose outputs are read, by name.
+        Modules whose outputs are measured, by name.
     """
-    moved, (base, *banded) = BandChanges((images.shape[2], images.shape[3])), _banded(images)
+    result, (base, *replaced) = BandChanges((images.shape[2], images.shape[3])), _noise_with_bands(images)
     layers: dict[tuple[str, tuple[int, ...]], list[Array]] = {}
 
-    def keep(name: str) -> Callable[..., None]:
+    def hook_of(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            if isinstance(output, torch.Tensor) and output.ndim in (3, 4) and len(output) == PAIR:
-                for axes, change in _changes(output, moved.size):
+            if isinstance(output, torch.Tensor) and output.ndim in (3, 4) and len(output) == IMAGES_PER_PASS:
+                for axes, change in _changes_by_axes(output, result.size):
                     layers.setdefault((name, axes), []).append(change)
 
         return in_this_thread(hook)
 
-    handles = [module.register_forward_hook(keep(name)) for name, module in modules.items()]
+    handles = [module.register_forward_hook(hook_of(name)) for name, module in modules.items()]
     passes = []
     try:
-        # As a check: which explainer asks first, also after a kill, counts no more passes.
+        # Counted as a check, so that the passes of an explainer do not depend on which explainer inspects layers first.
         with torch.no_grad(), counted_as_check():
-            for one in banded:
-                with _Tokens() as mode:
-                    network(torch.stack([base, one]))
+            for image in replaced:
+                with _TokenRecorder() as mode:
+                    network(torch.stack([base, image]))
                 passes.append(mode.steps)
     finally:
         for handle in handles:
             handle.remove()
     for (name, axes), changes in layers.items():
-        if len(changes) == len(banded) and len({each.shape for each in changes}) == 1:
-            moved.layers.setdefault(name, {})[axes] = np.concatenate(changes)
-    _add_tokens(moved, passes)
-    return moved
+        if len(changes) == len(replaced) and len({change.shape for change in changes}) == 1:
+            result.layers.setdefault(name, {})[axes] = np.concatenate(changes)
+    _add_token_changes(result, passes)
+    return result
 
 
-def _add_tokens(moved: BandChanges, passes: Sequence[Sequence[tuple[int, Array | None]]]) -> None:
-    """Add what moves tokens: of the tensor in which most of them are not moved, and of the one before attention."""
-    still: dict[int, float] = {}
-    last: dict[int, Array] = {}
+def _add_token_changes(result: BandChanges, passes: Sequence[Sequence[tuple[int, Array | None]]]) -> None:
+    """Add the changes of the tensor with the fewest changed tokens, and of the last tensor before attention."""
+    unchanged_shares: dict[int, float] = {}
+    latest: dict[int, Array] = {}
     for steps in zip(*passes, strict=False):
         counts, changes = {count for count, _ in steps}, [change for _, change in steps if change is not None]
-        (count, *others) = counts
-        if others:
-            # What it computes depends on what the image shows.
+        (count, *more_counts) = counts
+        if more_counts:
+            # The number of tokens depends on the content of the image.
             return
         if not changes:
-            if count in last:
-                moved.attended.setdefault(count, last[count])
+            if count in latest:
+                result.attended.setdefault(count, latest[count])
             continue
         change = np.concatenate(changes)
         share = float((change == 0).mean())
         if share < 1:
-            last[count] = change
-        if still.get(count, -1.0) < share < 1:
-            still[count], moved.tokens[count] = share, change
+            latest[count] = change
+        if unchanged_shares.get(count, -1.0) < share < 1:
+            unchanged_shares[count], result.tokens[count] = share, change
 
 
-class _Tokens(TorchFunctionMode):
-    """Mode that keeps the number of tokens and what has changed of each, and None for the change at attention."""
+class _TokenRecorder(TorchFunctionMode):
+    """Mode that records the number of tokens and their changes for each tensor, and None as the change at attention."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -226,71 +238,72 @@ class _Tokens(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Look at tokens that a function returns."""
-        attends = ATTENTION.get(getattr(func, "__name__", "").strip("_"))
-        if attends is not None and args and args[0].ndim > 2:
-            self.steps.append((args[0].shape[attends], None))
+        """Record the changes of the tokens that a function returns."""
+        token_axis = ATTENTION.get(getattr(func, "__name__", "").strip("_"))
+        if token_axis is not None and args and args[0].ndim > 2:
+            self.steps.append((args[0].shape[token_axis], None))
         output = func(*args, **(kwargs or {}))
-        for one in output if isinstance(output, tuple | list) else (output,):
-            if isinstance(one, torch.Tensor) and one.ndim == 3 and one.is_floating_point():
-                self._look(one)
+        for tensor in output if isinstance(output, tuple | list) else (output,):
+            if isinstance(tensor, torch.Tensor) and tensor.ndim == 3 and tensor.is_floating_point():
+                self._record(tensor)
         return output
 
-    def _look(self, tensor: torch.Tensor) -> None:
-        if len(tensor) != PAIR and tensor.shape[1] == PAIR:
-            # Some libraries have tokens first.
+    def _record(self, tensor: torch.Tensor) -> None:
+        if len(tensor) != IMAGES_PER_PASS and tensor.shape[1] == IMAGES_PER_PASS:
+            # In some libraries tokens are the first axis.
             tensor = tensor.transpose(0, 1)
-        if len(tensor) == PAIR and tensor.shape[1] > 1:
-            self.steps.append((tensor.shape[1], _change(tensor, 2)))
+        if len(tensor) == IMAGES_PER_PASS and tensor.shape[1] > 1:
+            self.steps.append((tensor.shape[1], _squared_change(tensor, 2)))
 
 
-def _cuts(length: int) -> list[int]:
+def _band_limits(length: int) -> list[int]:
     bands = min(BANDS, length)
     return [round(index * length / bands) for index in range(bands + 1)]
 
 
 def noise_like(images: torch.Tensor) -> torch.Tensor:
-    """Return two images of noise (2, C, H, W), the same for all images (N, C, H, W) of one size.
+    """Return two noise images (2, C, H, W), the same for all images (N, C, H, W) of one size.
 
-    What images show, a blank one too, decides nothing then. The noise is as wide as images that are normalised.
+    With noise, results do not depend on the content of images, which may be blank. Its range is that of normalised
+    images.
     """
     shape, generator = (2, *images.shape[1:]), torch.Generator().manual_seed(0)
     drawn = torch.rand(shape, generator=generator, dtype=torch.float64)
-    return (drawn * 2 * WIDEST - WIDEST).to(images)
+    return (drawn * 2 * NOISE_LIMIT - NOISE_LIMIT).to(images)
 
 
-def _banded(images: torch.Tensor) -> torch.Tensor:
-    """Return an image of noise, and copies of which one band each has other noise: of rows, then of columns."""
-    base, other = noise_like(images)
-    made = [base]
+def _noise_with_bands(images: torch.Tensor) -> torch.Tensor:
+    """Return a noise image, and a copy for each band with other noise in it: bands of rows, then of columns."""
+    base, other_noise = noise_like(images)
+    images_of_bands = [base]
     for axis in (1, 2):
-        cuts = _cuts(images.shape[axis + 1])
-        for start, stop in itertools.pairwise(cuts):
-            one = base.clone()
-            one.narrow(axis, start, stop - start).copy_(other.narrow(axis, start, stop - start))
-            made.append(one)
-    return torch.stack(made)
+        limits = _band_limits(images.shape[axis + 1])
+        for start, stop in itertools.pairwise(limits):
+            image = base.clone()
+            image.narrow(axis, start, stop - start).copy_(other_noise.narrow(axis, start, stop - start))
+            images_of_bands.append(image)
+    return torch.stack(images_of_bands)
 
 
-def _change(tensor: torch.Tensor, channels: int) -> Array:
-    """Return the squared change from the first image, summed over channels; 0 where it is rounding."""
-    least = STEPS * torch.finfo(tensor.dtype).eps
+def _squared_change(tensor: torch.Tensor, channels: int) -> Array:
+    """Return the squared change from the first image, summed over channels; 0 if it is rounding."""
+    minimum = ROUNDING_STEPS * torch.finfo(tensor.dtype).eps
     values = tensor.detach().to(torch.float64 if tensor.dtype == torch.float64 else torch.float32)
-    # A channel that is not finite hides no other.
+    # A channel that is not finite must not hide the others.
     change = (values[1:] - values[:1]).nan_to_num(0, 0, 0).square().sum(channels)
-    change = change * (change > least**2 * values[:1].nan_to_num(0, 0, 0).square().sum(channels))
+    change = change * (change > minimum**2 * values[:1].nan_to_num(0, 0, 0).square().sum(channels))
     return change.cpu().double().nan_to_num(0, 0, 0).numpy()
 
 
-def _changes(output: torch.Tensor, size: tuple[int, int]) -> Iterator[tuple[tuple[int, ...], Array]]:
+def _changes_by_axes(output: torch.Tensor, size: tuple[int, int]) -> Iterator[tuple[tuple[int, ...], Array]]:
     if output.ndim == 3:
-        yield (1,), _change(output, 2)
+        yield (1,), _squared_change(output, 2)
         return
     for channels, rows, columns in ((1, 2, 3), (3, 1, 2), (2, 1, 3)):
         shape = output.shape[rows], output.shape[columns]
-        # No grid is finer than the image.
+        # A grid cannot be finer than the image.
         if shape[0] * shape[1] > 1 and (_is_within(shape, size) or _is_within(shape[::-1], size)):
-            yield (rows, columns), _change(output, channels)
+            yield (rows, columns), _squared_change(output, channels)
 
 
 def _is_within(grid: tuple[int, int], size: tuple[int, int]) -> bool:
@@ -298,10 +311,17 @@ def _is_within(grid: tuple[int, int], size: tuple[int, int]) -> bool:
 
 
 @dataclass(frozen=True)
-class _Judged(TokenGrid):
-    """A reading, the part of all changes with a place that it explains, and how much of them along each side.
+class _Candidate(TokenGrid):
+    """A candidate grid and how well it explains the located changes.
 
-    Along both sides it has to be more than chance.
+    Attributes
+    ----------
+    explained
+        Share of the squared changes that the grid explains.
+    sides
+        Squared changes that it explains along the height and along the width.
+    is_on_both_sides
+        Whether it explains more than chance along both sides.
     """
 
     explained: float
@@ -309,28 +329,53 @@ class _Judged(TokenGrid):
     is_on_both_sides: bool
 
 
-class _Spread:
-    """How the changes of each token are spread over the bands, beside how those of all are."""
+class _Distribution:
+    """Distribution of the changes of each token over the bands, relative to the mean distribution of all tokens.
+
+    Attributes
+    ----------
+    size
+        Height and width of the image.
+    changing
+        Indices of the tokens that change at all.
+    is_unmixed
+        Whether tokens are not mixed yet: many pairs of a token and a band have no change.
+    located
+        For the height and the width, (bands, tokens): the share of a token's changes in each band minus the mean share.
+    norm, norms
+        Sum of the squares of `located`, in total and for each side.
+    chance, chances
+        Share of the squares that a candidate must exceed, in total and for each side.
+    """
 
     def __init__(self, change: Array, size: tuple[int, int]) -> None:
-        self.size, self.count, bands = size, change.shape[1], len(_cuts(size[0])) - 1
-        self.moving = np.flatnonzero(change.sum(0) > 0)
-        moving = change[:, self.moving]
-        self.is_unmixed = bool(moving.size) and float((moving == 0).mean()) > UNMIXED
-        parts = [moving[:bands], moving[bands:]]
+        self.size, self.count, bands = size, change.shape[1], len(_band_limits(size[0])) - 1
+        self.changing = np.flatnonzero(change.sum(0) > 0)
+        changing = change[:, self.changing]
+        self.is_unmixed = bool(changing.size) and float((changing == 0).mean()) > UNMIXED
+        parts = [changing[:bands], changing[bands:]]
         shares = [part / np.maximum(part.sum(0), np.finfo(float).tiny) for part in parts]
-        self.located = [share - share.mean(1, keepdims=True) for share in shares] if moving.size else []
-        self.norms = [float((one**2).sum()) for one in self.located]
-        self.norm, changes = sum(self.norms), [max(one.size - len(one) - one.shape[1], 1) for one in self.located]
-        self.chances = [CHANCE / count for count in changes]
-        self.chance = CHANCE / max(sum(changes), 1)
+        self.located = [share - share.mean(1, keepdims=True) for share in shares] if changing.size else []
+        self.norms = [float((share**2).sum()) for share in self.located]
+        self.norm = sum(self.norms)
+        changes = [max(share.size - len(share) - share.shape[1], 1) for share in self.located]
+        self.chances = [CHANCE_FACTOR / count for count in changes]
+        self.chance = CHANCE_FACTOR / max(sum(changes), 1)
         self._agreement: dict[tuple[int, int], tuple[Array, float]] = {}
 
     def agreement(self, axis: int, cells: int) -> tuple[Array, float]:
-        """Return how moving tokens agree with each of so many rows or columns, (cells, tokens), and the squares."""
+        """Return the inner products of rows or columns with the changing tokens, (cells, tokens), and the squared norm.
+
+        Parameters
+        ----------
+        axis
+            0 for rows, 1 for columns.
+        cells
+            Number of rows or columns.
+        """
         if (axis, cells) not in self._agreement:
-            cuts, edges = np.array(_cuts(self.size[axis])), np.linspace(0, self.size[axis], cells + 1)
-            ends = np.minimum(cuts[1:, None], edges[1:]), np.maximum(cuts[:-1, None], edges[:-1])
+            limits, edges = np.array(_band_limits(self.size[axis])), np.linspace(0, self.size[axis], cells + 1)
+            ends = np.minimum(limits[1:, None], edges[1:]), np.maximum(limits[:-1, None], edges[:-1])
             inside = (ends[0] - ends[1]).clip(0) * cells / self.size[axis]
             inside -= inside.mean(1, keepdims=True)
             squares = float((inside**2).sum()) if cells > 1 else np.inf
@@ -338,41 +383,44 @@ class _Spread:
         return self._agreement[axis, cells]
 
     def explain(self, grid: tuple[int, int], rows: Array, columns: Array, tokens: Array) -> tuple[float, float]:
-        """Return what is explained along each side where moving tokens lie in these rows and columns."""
+        """Return the squared changes along each side that a position of the changing tokens explains."""
         of_rows, of_columns = self.agreement(0, grid[0]), self.agreement(1, grid[1])
         high = max(float(of_rows[0][rows, tokens].sum()), 0.0)
         wide = max(float(of_columns[0][columns, tokens].sum()), 0.0)
         return high**2 / (of_rows[1] * grid[1]), wide**2 / (of_columns[1] * grid[0])
 
-    def judge(self, grid: tuple[int, int], cells: Sequence[int] | Array) -> _Judged:
-        """Judge a reading of all tokens."""
+    def evaluate(self, grid: tuple[int, int], cells: Sequence[int] | Array) -> _Candidate:
+        """Return how well a grid of all tokens explains the changes."""
         cells = np.asarray(cells)
         if not self.norm:
-            return _Judged(grid, (), 0.0, (0.0, 0.0), False)
-        inside = np.isin(cells, self.moving)
+            return _Candidate(grid, (), 0.0, (0.0, 0.0), False)
+        inside = np.isin(cells, self.changing)
         rows, columns = (index[inside] for index in np.divmod(np.arange(len(cells)), grid[1]))
-        sides = self.explain(grid, rows, columns, np.searchsorted(self.moving, cells[inside]))
-        return self._judged(grid, cells, sides)
+        sides = self.explain(grid, rows, columns, np.searchsorted(self.changing, cells[inside]))
+        return self._candidate(grid, cells, sides)
 
-    def _judged(self, grid: tuple[int, int], cells: Array, sides: tuple[float, float], of_side: float = 0.0) -> _Judged:
-        both = all(
+    def _candidate(
+        self, grid: tuple[int, int], cells: Array, sides: tuple[float, float], of_side: float = 0.0
+    ) -> _Candidate:
+        on_both_sides = all(
             side > max(chance, of_side) * norm
-            for side, chance, norm, along in zip(sides, self.chances, self.norms, grid, strict=True)
-            if along > 1
+            for side, chance, norm, cells_along in zip(sides, self.chances, self.norms, grid, strict=True)
+            if cells_along > 1
         )
-        return _Judged(grid, tuple(cells.tolist()), sum(sides) / self.norm, sides, both)
+        return _Candidate(grid, tuple(cells.tolist()), sum(sides) / self.norm, sides, on_both_sides)
 
-    def ranked(self, prefix: int | None = None) -> list[_Judged]:
-        """Judge readings of moving tokens as a grid, row by row or column by column, and return the two best.
+    def rank_candidates(self, prefix: int | None = None) -> list[_Candidate]:
+        """Return the two best grids of the changing tokens, row by row or column by column.
 
         Parameters
         ----------
         prefix
-            Tokens before the patches, where all behind them are patches; None tries all numbers before and behind.
+            Number of tokens before the patches, which are then all remaining tokens; None tries all numbers of tokens
+            before and after the patches.
         """
-        count = len(self.moving)
-        patches = range(max(2, count - MOST_OTHERS), count + 1) if prefix is None else (self.count - prefix,)
-        found = []
+        count = len(self.changing)
+        patches = range(max(2, count - MAX_OTHER_TOKENS), count + 1) if prefix is None else (self.count - prefix,)
+        evaluated = []
         for place in (np.arange(number) for number in patches if 2 <= number <= count and self.norm):
             firsts = range(count - len(place) + 1) if prefix is None else (count - len(place),)
             for grid in _grids(len(place), self.size):
@@ -382,13 +430,13 @@ class _Spread:
                 for by_column, (row, column) in enumerate(orders):
                     for first in firsts:
                         sides = self.explain(grid, row, column, place + first)
-                        found.append((sum(sides), grid, by_column, first, sides))
-        made = []
-        for _, grid, by_column, first, sides in sorted(found, key=lambda one: -one[0])[:2]:
-            cells = self.moving[first : first + grid[0] * grid[1]]
+                        evaluated.append((sum(sides), grid, by_column, first, sides))
+        best = []
+        for _, grid, by_column, first, sides in sorted(evaluated, key=lambda entry: -entry[0])[:2]:
+            cells = self.changing[first : first + grid[0] * grid[1]]
             cells = cells.reshape(grid[::-1]).T.flatten() if by_column else cells
-            made.append(self._judged(grid, cells, sides, OF_SIDE if self.is_unmixed else 0.0))
-        return made
+            best.append(self._candidate(grid, cells, sides, SIDE_EXPLAINED if self.is_unmixed else 0.0))
+        return best
 
 
 def _grids(cells: int, size: tuple[int, int]) -> Iterator[tuple[int, int]]:
@@ -397,9 +445,9 @@ def _grids(cells: int, size: tuple[int, int]) -> Iterator[tuple[int, int]]:
             yield rows, cells // rows
 
 
-def _clearest(candidates: list[_Judged], least: float) -> TokenGrid | None:
-    """Return the first reading if it explains enough, and more than the second by the margin."""
-    if not candidates or candidates[0].explained < least or not candidates[0].is_on_both_sides:
+def _clear_winner(candidates: list[_Candidate], minimum: float) -> TokenGrid | None:
+    """Return the first candidate if it explains enough, and more than the second by the margin."""
+    if not candidates or candidates[0].explained < minimum or not candidates[0].is_on_both_sides:
         return None
     if len(candidates) > 1 and candidates[1].explained > (1 - MARGIN) * candidates[0].explained:
         return None

@@ -1,7 +1,7 @@
 """Explainers that integrate gradients along adaptive paths: guided IG and AGI.
 
-No library at hand has them for batches in torch: `saliency`, by the authors of guided integrated gradients, takes one
-NumPy image at a time and a keyword that NumPy 2.4 has removed. The tests compare with it.
+No available library computes them for batches in torch: `saliency`, by the authors of guided integrated gradients,
+takes one NumPy image at a time and uses a keyword that NumPy 2.4 has removed. Tests compare with it.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ def guided_ig(
 
     Kapishnikov et al., "Guided integrated gradients: an adaptive path method for removing noise", 2021, section 4. A
     value is one channel of one pixel. Every step covers the same share of the L1 distance between baseline and image.
-    A map sums to the output at the image minus the output at the baseline, up to the error of `rule`. `steps` +
-    `anchors` + 1 network passes an image, or `steps` with the left rule, each with a gradient.
+    A map sums to the output at the image minus the output at the baseline, up to the error of `rule`. An image takes
+    `steps` + `anchors` + 1 network passes, or `steps` with the left rule, each with a gradient.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     steps
-        Steps of the path, one gradient each.
+        Number of steps of the path, with one gradient each.
     fraction
-        Share of all values that move together: those of smallest absolute gradient among those that are not at the
-        end of their range. Where they do not cover the step, the next ones follow. With 1 the path is straight.
+        Share of all values that move together: those with the smallest absolute gradients among the values that are not
+        at the end of their range. If they do not cover the step, the next ones follow. With 1 the path is straight.
     max_dist
-        How far a value may be ahead of or behind the straight path, as a share of its own way; 0 is the straight path
-        and 1 leaves it free. The authors' later library has this bound in place of anchors.
+        Largest distance of a value from the straight path, ahead or behind, as a share of its total change: 0 is the
+        straight path, 1 is no bound. The authors' later library has this bound instead of anchors.
     anchors
-        Points of the straight path, equally spaced, that the path has to pass, as in the paper; each segment between
-        two is a path of its own, with its share of the steps, and `max_dist` is a share of the segment.
+        Number of equidistant points of the straight path that the path must pass, as in the paper. Each segment between
+        two of them is a separate path with its share of the steps, and `max_dist` refers to the segment.
     rule
-        Quadrature along a step: ``trapezoid`` averages the gradients at both ends, ``left`` takes the gradient at the
-        start, as in the authors' library. The latter is small because the step was chosen for it, so that maps of
-        networks with ReLUs miss much of the output's change for any number of steps.
+        Quadrature along a step. ``trapezoid`` averages the gradients at both ends; ``left`` takes the gradient at the
+        start, as the authors' library does. That gradient is small, because the step was chosen for it, so maps of
+        networks with ReLUs miss much of the change of the output for any number of steps.
 
     Returns
     -------
@@ -101,87 +101,87 @@ def guided_ig(
 def follow_small_gradients(
     part: ExplainContext,
     start: torch.Tensor,
-    way: torch.Tensor,
+    change: torch.Tensor,
     steps: int,
     fraction: float,
     max_dist: float,
     rule: str = "trapezoid",
 ) -> torch.Tensor:
-    """Integrate gradients along the path from `start` to `start + way`, (N, C, H, W)."""
+    """Integrate gradients along a guided path from `start` to `start + change`, (N, C, H, W)."""
     import torch
     from captum.attr import Saliency
 
     method = Saliency(pad_single_image_passes(part.output))
 
-    def differentiate(travelled: torch.Tensor) -> torch.Tensor:
-        points = start + travelled.view_as(way) * way
+    def differentiate(progress: torch.Tensor) -> torch.Tensor:
+        points = start + progress.view_as(change) * change
         return method.attribute(as_leaf(points), target=part.targets, abs=False).detach().flatten(1)
 
-    distances = way.abs().flatten(1)
+    distances = change.abs().flatten(1)
     together = int(fraction * (distances.shape[1] - 1)) + 1
-    travelled, total = torch.zeros_like(distances), torch.zeros_like(distances)
-    gradients = differentiate(travelled)
+    progress, total = torch.zeros_like(distances), torch.zeros_like(distances)
+    gradients = differentiate(progress)
     for step in range(1, steps + 1):
         last = step == steps
         moved = (
-            torch.ones_like(travelled)
+            torch.ones_like(progress)
             if last
-            else move(travelled, distances, gradients.abs(), step / steps, together, max_dist)
+            else move_values(progress, distances, gradients.abs(), step / steps, together, max_dist)
         )
         after = gradients if last and rule == "left" else differentiate(moved)
-        total += (moved - travelled) * (gradients if rule == "left" else (gradients + after) / 2)
-        travelled, gradients = moved, after
-    return total.view_as(way) * way
+        total += (moved - progress) * (gradients if rule == "left" else (gradients + after) / 2)
+        progress, gradients = moved, after
+    return total.view_as(change) * change
 
 
-def move(
-    travelled: torch.Tensor,
+def move_values(
+    progress: torch.Tensor,
     distances: torch.Tensor,
     steepness: torch.Tensor,
     share: float,
     together: int,
     max_dist: float,
 ) -> torch.Tensor:
-    """Return the progress of each value after a step, as a share (N, values) of its own way.
+    """Return the progress (N, values) of each value after a step, as a share of its total change.
 
     Parameters
     ----------
-    travelled
-        Shares (N, values) before the step.
+    progress
+        (N, values), the progress before the step.
     distances
-        Lengths of the ways (N, values).
+        (N, values), the absolute total change of each value.
     steepness
-        Absolute gradients (N, values); the smallest move first, and equal ones at once.
+        (N, values), absolute gradients. Values with the smallest ones move first, and equal ones together.
     share
-        What the step has to reach: this share of an image's summed distances.
+        Share of an image's summed distances to reach by the step.
     together
-        How many values move at a time.
+        Number of values that move at a time.
     max_dist
-        How far a value's share may be from `share`.
+        Largest difference of the progress of a value from `share`.
     """
     import torch
 
     furthest = min(share + max_dist, 1.0)
-    moved = travelled.clamp(min=max(share - max_dist, 0.0))
+    moved = progress.clamp(min=max(share - max_dist, 0.0))
     missing = share * distances.sum(1) - (moved * distances).sum(1)
     movable = (moved < furthest) & (distances > 0)
     steepness = steepness.masked_fill(~movable, torch.inf)
     ordered = steepness.sort(1).values
     count = ordered.shape[1]
-    done = torch.zeros_like(missing, dtype=torch.long)
-    # Each image goes through its values in order of steepness, some at a time, until it has covered what is missing.
+    ranked = torch.zeros_like(missing, dtype=torch.long)
+    # Each image moves its values in order of steepness, a group at a time, until it has covered the missing distance.
     for _ in range(-(-count // together)):
         if not bool((missing > 0).any()):
             break
-        threshold = ordered.gather(1, (done + together - 1).clamp(max=count - 1)[:, None])
+        threshold = ordered.gather(1, (ranked + together - 1).clamp(max=count - 1)[:, None])
         chosen = movable & (steepness <= threshold)
-        room = torch.where(chosen, furthest - moved, 0)
-        reach = (room * distances).sum(1)
-        used = (missing / reach.clamp(min=torch.finfo(reach.dtype).tiny)).clamp(0, 1)
-        moved = moved + used[:, None] * room
-        missing = missing - reach
+        possible = torch.where(chosen, furthest - moved, 0)
+        reachable = (possible * distances).sum(1)
+        fraction_used = (missing / reachable.clamp(min=torch.finfo(reachable.dtype).tiny)).clamp(0, 1)
+        moved = moved + fraction_used[:, None] * possible
+        missing = missing - reachable
         movable = movable & ~chosen
-        done = (steepness <= threshold).sum(1)
+        ranked = (steepness <= threshold).sum(1)
     return moved
 
 
@@ -196,25 +196,24 @@ def agi(
     """Adversarial gradient integration: along steepest ascents from the image to false classes.
 
     Pan, Li and Zhu, "Explaining deep neural network models with adversarial gradient integration", 2021, algorithms 1
-    and 2. A path steps by the sign of the gradient of a false class's probability, which is that of its logarithm,
-    until the network predicts that class or the steps are used up. Minus the target output's gradient times the step
-    is summed over all steps of all paths: on a linear network a map sums to how much the paths lower the target
-    output, summed over paths; with ReLUs it does not, however small the steps, as paths go to and fro where one
-    switches. The false classes are drawn for each image, all equally likely, as in the paper: they are not the most
-    likely ones. At most `topk` · `steps` network passes an image, with two gradients each, and one pass to count the
-    classes.
+    and 2. A path steps by the sign of the gradient of a false class's probability, which is also that of its logarithm,
+    until the network predicts that class or the steps are used up. The map is the sum over all steps of all paths of
+    minus the gradient of the target output times the step. On a linear network it sums to the decrease of the target
+    output, summed over paths. With ReLUs it does not, however small the steps are, because paths oscillate where a ReLU
+    switches. As in the paper, the false classes of each image are drawn uniformly; they are not the most likely ones.
+    An image takes at most `topk` · `steps` network passes with two gradients each, and one pass to count the classes.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     steps
-        The longest path.
+        Largest number of steps of a path.
     epsilon
-        Length of a step in each value of the image before normalisation, where images lie in [0, 1]; a path stays
-        within.
+        Size of a step in each value of the image before normalisation, in which images are in [0, 1]; paths stay in
+        this range.
     topk
-        How many false classes are drawn, by the name that the authors' code has for it; all where there are fewer.
+        Number of false classes to draw, or all if there are fewer. The name is that in the authors' code.
 
     Returns
     -------
@@ -224,7 +223,7 @@ def agi(
     Raises
     ------
     NotApplicable
-        If the network knows one class alone.
+        If the network has only one class, or its classes do not exclude each other.
     HeatproofError
         If an option is out of its range.
     """
@@ -236,67 +235,67 @@ def agi(
     )
     require(topk >= 1, f"Adversarial gradient integration needs at least 1 false class, not {topk}.")
     with torch.no_grad():
-        known = pad_single_image_passes(context.network)(context.images[:1]).shape[1]
+        classes = pad_single_image_passes(context.network)(context.images[:1]).shape[1]
     if context.task not in EXCLUSIVE:
         raise NotApplicable(f"it walks to classes that exclude the target, and {TASK_NAMES[context.task]} has none")
-    if known < 2:
+    if classes < 2:
         raise NotApplicable("the network knows one class alone, and there is no false one to walk to")
-    paths = min(topk, known - 1)
+    paths = min(topk, classes - 1)
     maps = []
-    # A few images at a time, so that what is held at once is one network pass, or one image's paths.
-    for few in split_batch(context, max(1, context.batch_size // paths)):
-        images = few.images.detach().repeat_interleave(paths, 0)
-        targets = few.targets.repeat_interleave(paths)
-        false = draw_false_classes(few, known, paths).flatten()
-        size = few.batch_size
-        walked = [
-            walk_to(few, *some, steps, epsilon)
-            for some in zip(images.split(size), targets.split(size), false.split(size), strict=True)
+    # As many images as fit in a network pass with all their paths, but at least one, to bound memory.
+    for part in split_batch(context, max(1, context.batch_size // paths)):
+        images = part.images.detach().repeat_interleave(paths, 0)
+        targets = part.targets.repeat_interleave(paths)
+        false_classes = draw_false_classes(part, classes, paths).flatten()
+        size = part.batch_size
+        integrals = [
+            follow_ascent(part, *chunk, steps, epsilon)
+            for chunk in zip(images.split(size), targets.split(size), false_classes.split(size), strict=True)
         ]
-        maps.append(torch.cat(walked).sum(1).unflatten(0, (-1, paths)).sum(1))
+        maps.append(torch.cat(integrals).sum(1).unflatten(0, (-1, paths)).sum(1))
     return {"agi": torch.cat(maps)}
 
 
-def draw_false_classes(context: ExplainContext, known: int, count: int) -> torch.Tensor:
-    """Draw `count` distinct classes (N, count) for each image from `known`, without its target."""
+def draw_false_classes(context: ExplainContext, classes: int, count: int) -> torch.Tensor:
+    """Draw `count` distinct classes (N, count) for each image from all classes but its target."""
     drawn = counter_permutation(
-        context.seed, "false classes of agi", context.image_ids, known - 1, device=context.images.device
+        context.seed, "false classes of agi", context.image_ids, classes - 1, device=context.images.device
     )[:, :count]
     return drawn + (drawn >= context.targets[:, None])
 
 
-def walk_to(
+def follow_ascent(
     context: ExplainContext,
     images: torch.Tensor,
     targets: torch.Tensor,
-    false: torch.Tensor,
+    false_classes: torch.Tensor,
     steps: int,
     epsilon: float,
 ) -> torch.Tensor:
-    """Return the sum over each image's path of −gradient of the target output × step, (N, C, H, W)."""
+    """Return −gradient of the target output × step, summed over the path of each image, (N, C, H, W)."""
     import torch
 
     facts = context.facts or InputFacts()
     scale = normalisation_of(facts, images.shape[1])
     mean, std = (torch.tensor(values).to(images)[:, None, None] for values in scale)
-    lowest, highest, stride = -mean / std, (1 - mean) / std, epsilon / std
+    lowest, highest, step = -mean / std, (1 - mean) / std, epsilon / std
     total = torch.zeros_like(images)
     points, walking = images, torch.arange(len(images), device=images.device)
     for _ in range(steps):
-        predicted, ascent, gradients = look_around(context, points, targets[walking], false[walking])
-        ahead = predicted != false[walking]
-        # A path that has arrived takes no further pass.
-        walking, points = walking[ahead], points[ahead]
+        predicted, ascent, gradients = differentiate_classes(context, points, targets[walking], false_classes[walking])
+        is_walking = predicted != false_classes[walking]
+        # A path that has reached its class takes no further pass.
+        walking, points = walking[is_walking], points[is_walking]
         if not len(walking):
             break
-        onward = (points + stride * ascent[ahead].sign()).clamp(lowest, highest)
-        total[walking] -= (onward - points) * gradients[ahead]
-        points = onward
+        next_points = (points + step * ascent[is_walking].sign()).clamp(lowest, highest)
+        total[walking] -= (next_points - points) * gradients[is_walking]
+        points = next_points
     return total
 
 
-def look_around(
-    context: ExplainContext, points: torch.Tensor, targets: torch.Tensor, false: torch.Tensor
+def differentiate_classes(
+    context: ExplainContext, points: torch.Tensor, targets: torch.Tensor, false_classes: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return predictions (N,), and gradients of the false class's log-probability and of the target output."""
     import torch
@@ -305,29 +304,29 @@ def look_around(
     points = as_leaf(points)
     with torch.enable_grad():
         logits = pad_single_image_passes(context.network)(points)
-    odds = logits.detach().softmax(1)
-    known = odds.shape[1]
-    # The logarithm of a probability has the sign of its gradient, also where the probability itself underflows.
-    upward = one_hot(false, known) - odds
-    target_mask = one_hot(targets, known).to(odds)
+    probabilities = logits.detach().softmax(1)
+    classes = probabilities.shape[1]
+    # The gradient of the log-probability has the same sign as that of the probability, but does not underflow.
+    upward = one_hot(false_classes, classes) - probabilities
+    target_mask = one_hot(targets, classes).to(probabilities)
     if context.output is not context.network:
-        target_mask = odds.gather(1, targets[:, None]) * (target_mask - odds)
-    ascent, gradients = pull_back(logits, points, torch.stack([upward, target_mask]))
+        target_mask = probabilities.gather(1, targets[:, None]) * (target_mask - probabilities)
+    ascent, gradients = differentiate_logits(logits, points, torch.stack([upward, target_mask]))
     return logits.detach().argmax(1), ascent, gradients
 
 
-def pull_back(logits: torch.Tensor, points: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+def differentiate_logits(logits: torch.Tensor, points: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Return gradients (M, N, C, H, W) of M sums of the logits with weights (M, N, K)."""
     import torch
 
     from heatproof.errors import is_out_of_memory
 
-    # In one backward pass the last layer has at least four rows: with two or three, PyTorch adds on the CPU in another
-    # order, and the sign of a gradient near zero would depend on the batch.
+    # One batched backward pass gives the last layer at least four rows. With two or three, PyTorch adds in another
+    # order on the CPU, and the sign of a gradient near zero would depend on the batch.
     try:
         return torch.autograd.grad(logits, points, weights, retain_graph=True, is_grads_batched=True)[0]
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise
-    # A network's own backward function need not work on several at once.
-    return torch.stack([torch.autograd.grad(logits, points, some, retain_graph=True)[0] for some in weights])
+    # A custom backward function of the network may not support batched gradients.
+    return torch.stack([torch.autograd.grad(logits, points, row, retain_graph=True)[0] for row in weights])

@@ -1,9 +1,9 @@
 """Explainers that read the attention of vision transformers.
 
-The relevance of a patch is what the class token draws from it; where a network pools its patch tokens instead of
-reading a class token, it is the mean of what they draw from it. All of the network's prefix tokens (class, register)
-are left out, and the grid of patches is enlarged to the image's size bilinearly. Libraries compute attention fused,
-which hides it: that is switched off for the pass and set back after it, and changes logits by rounding only.
+The relevance of a patch is the value in its column and in the row of the class token. If a network pools its patch
+tokens instead of reading a class token, it is the mean over the rows of the patches. Prefix tokens (class, register)
+are left out, and the grid of patches is enlarged bilinearly to the size of the image. Libraries compute fused
+attention, which hides the attention values; it is disabled during the pass, which changes logits by rounding only.
 """
 
 from __future__ import annotations
@@ -19,18 +19,23 @@ from heatproof.base.options import Bounds
 if TYPE_CHECKING:
     import torch
 
-OF_NO_CLASS = {
+EXEMPT = {
     "follows_the_target": "attention is the same for every class",
     "explains_probabilities_or_says_no": "attention is the same for every output",
 }
 
 
-@explainer("raw_attention", family="attention", signed=False, applies_to={"attention"}, exempt=OF_NO_CLASS)
+@explainer("raw_attention", family="attention", signed=False, applies_to={"attention"}, exempt=EXEMPT)
 def raw_attention(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Attention of the last block, averaged over heads.
 
-    It knows no class. "Raw attention" is the first thing that Abnar and Zuidema, "Quantifying attention flow in
-    transformers", 2020, compare rollout with.
+    It does not depend on the class. Abnar and Zuidema, "Quantifying attention flow in transformers", 2020, compare
+    rollout with this raw attention.
+
+    Parameters
+    ----------
+    context
+        The batch.
 
     Returns
     -------
@@ -48,12 +53,17 @@ def raw_attention(context: ExplainContext) -> dict[str, torch.Tensor]:
     return {"raw_attention": torch.cat(maps)}
 
 
-@explainer("attention_rollout", family="attention", signed=False, applies_to={"attention"}, exempt=OF_NO_CLASS)
+@explainer("attention_rollout", family="attention", signed=False, applies_to={"attention"}, exempt=EXEMPT)
 def attention_rollout(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Attention rollout: product over all blocks of (attention + identity) / 2.
 
-    Abnar and Zuidema, "Quantifying attention flow in transformers", 2020, section 3: the mean over heads A of a block
-    counts as (A + I) / 2, for its residual connection. It knows no class.
+    Abnar and Zuidema, "Quantifying attention flow in transformers", 2020, section 3: with the mean A over heads, a
+    block counts as (A + I) / 2, because of its residual connection. The map does not depend on the class.
+
+    Parameters
+    ----------
+    context
+        The batch.
 
     Returns
     -------
@@ -67,7 +77,10 @@ def attention_rollout(context: ExplainContext) -> dict[str, torch.Tensor]:
     """
     import torch
 
-    maps = [to_pixels(part, roll_out([each.mean(1) for each in part.attention])) for part in read_attention(context)]
+    maps = [
+        to_pixels(part, roll_out([block_attention.mean(1) for block_attention in part.attention]))
+        for part in read_attention(context)
+    ]
     return {"attention_rollout": torch.cat(maps)}
 
 
@@ -75,8 +88,13 @@ def attention_rollout(context: ExplainContext) -> dict[str, torch.Tensor]:
 def attention_grad(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Attention of the last block times its positive gradient, averaged over heads.
 
-    The gradient is that of the target output. Barkan et al., "Grad-SAM", 2021, section 3, weight attention so, in
-    all blocks; this is the last block alone, whose matrix is also the last step of `chefer_attention`.
+    The gradient is that of the target output. Barkan et al., "Grad-SAM", 2021, section 3, weight the attention of all
+    blocks in this way. This map uses only the last block, whose matrix is also the last step of `chefer_attention`.
+
+    Parameters
+    ----------
+    context
+        The batch.
 
     Returns
     -------
@@ -102,8 +120,14 @@ def chefer_attention(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Relevance propagated through all blocks by attention times its positive gradient (Chefer et al., ICCV 2021).
 
     Chefer, Gur and Wolf, "Generic attention-model explainability", 2021, section 3.1, equations 5 and 6 for
-    self-attention: R starts as the identity, and every block adds E[(gradient × attention)⁺] R to it, the mean E over
-    heads. Their earlier method (CVPR 2021, "CheferLRP"), which propagates by layer-wise relevance, is `chefer_lrp`.
+    self-attention: R starts as the identity, and every block adds E[(gradient × attention)⁺] R to it; E is the mean
+    over heads. Their earlier method (CVPR 2021, "CheferLRP"), which uses layer-wise relevance propagation, is
+    `chefer_lrp`.
+
+    Parameters
+    ----------
+    context
+        The batch.
 
     Returns
     -------
@@ -133,20 +157,20 @@ def transition_attention(
     """Transition attention maps: Markov chain over attention × integrated gradients of the last block.
 
     Yuan, Li, Xiong, Cao and Dou, "Explaining information flow inside vision transformers using Markov chain", 2021.
-    The state starts as the last block's attention, and every block before it adds the state times its attention, each
-    the mean of its heads. The last state is weighted by the gradient of the target output with respect to the last
-    block's attention: its mean along the path from the zero image to the image, where that is positive, the mean of
-    its heads.
+    The state starts as the attention of the last block, and every earlier block adds the state times its attention;
+    attention is the mean over heads. The final state is weighted by the gradient of the target output with respect to
+    the attention of the last block: the gradient is averaged along the path from the zero image to the image, its
+    negative values are set to zero, and the result is averaged over heads.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     steps
-        Equidistant points of the path, both ends among them, one network pass and one gradient each: an image costs
-        `steps` of them. The authors take 20.
+        Number of equidistant points of the path, including both ends, with one network pass and one gradient each. The
+        authors take 20.
     skipped
-        Share of the blocks, from the first one on and rounded down, that the chain does not reach. The authors leave
+        Share of the blocks, from the first one on and rounded down, that the chain does not include. The authors leave
         out 4 of 12.
 
     Returns
@@ -167,20 +191,23 @@ def transition_attention(
     require(0 <= skipped < 1, f"Transition attention can skip a share of at least 0 and below 1, not {skipped}.")
     maps = []
     for part in split_batch(context):
-        # The whole image comes last, and its attention is kept.
-        slopes: list[torch.Tensor] = []
+        # The last point is the image itself, whose attention is used below.
+        gradients_on_path: list[torch.Tensor] = []
         for share in torch.linspace(0, 1, steps).tolist():
-            along = replace(part, images=part.images * share)
-            (attended,) = read_attention(along, gradients="last", compares=share == 1)
-            slopes.append(attended.gradients[-1])
-        weights = (sum(slopes[1:], slopes[0]) / steps).clamp(min=0).mean(1)
-        reached = [each.mean(1) for each in attended.attention[int(skipped * len(attended.attention)) :]]
-        maps.append(to_pixels(attended, run_markov_chain(reached) * weights))
+            scaled_part = replace(part, images=part.images * share)
+            (attention_of_part,) = read_attention(scaled_part, gradients="last", compares=share == 1)
+            gradients_on_path.append(attention_of_part.gradients[-1])
+        weights = (sum(gradients_on_path[1:], gradients_on_path[0]) / steps).clamp(min=0).mean(1)
+        mean_attention = [
+            block_attention.mean(1)
+            for block_attention in attention_of_part.attention[int(skipped * len(attention_of_part.attention)) :]
+        ]
+        maps.append(to_pixels(attention_of_part, run_markov_chain(mean_attention) * weights))
     return {"transition_attention": torch.cat(maps)}
 
 
 def run_markov_chain(attention: list[torch.Tensor]) -> torch.Tensor:
-    """Return the final state of the Markov chain from the last block to the first.
+    """Return the final state of the Markov chain that runs from the last block to the first.
 
     Parameters
     ----------
@@ -190,11 +217,12 @@ def run_markov_chain(attention: list[torch.Tensor]) -> torch.Tensor:
     Returns
     -------
     torch.Tensor
-        (N, tokens, tokens), a row for every token that the chain can start from; with B blocks its sum is 2^(B-1).
+        (N, tokens, tokens), with a row for each token that the chain can start from; for B blocks, a row sums to
+        2^(B-1).
     """
     state = attention[-1]
-    for each in reversed(attention[:-1]):
-        state = state @ each + state
+    for block_attention in reversed(attention[:-1]):
+        state = state @ block_attention + state
     return state
 
 
@@ -215,6 +243,6 @@ def roll_out(attention: list[torch.Tensor]) -> torch.Tensor:
 
     identity = torch.eye(attention[0].shape[-1]).to(attention[0])
     rolled = identity.expand_as(attention[0])
-    for each in attention:
-        rolled = (each + identity) / 2 @ rolled
+    for block_attention in attention:
+        rolled = (block_attention + identity) / 2 @ rolled
     return rolled

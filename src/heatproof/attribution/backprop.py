@@ -14,17 +14,22 @@ from heatproof.errors import NotApplicable
 if TYPE_CHECKING:
     import torch
 
-# Largest difference, as a share of the largest gradient, that is rounding.
-SAME = 1e-6
+# Differences below this share of the largest gradient are rounding.
+ROUNDING = 1e-6
 
 
 @explainer("guided_backprop", family="backprop", applies_to={"relu"})
 def guided_backprop(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Gradient with only positive values passed back through active ReLUs.
 
-    Springenberg et al., "Striving for simplicity", 2015, section 3.4. The rule is that of every ReLU that the network
-    calls, as a module, a function or a method, in place or not, and under other names that compute a ReLU, such as
-    ``clamp(min=0)``. Activations that also bound values, or let some of a negative value pass, keep their gradient.
+    Springenberg et al., "Striving for simplicity", 2015, section 3.4. The rule applies to every ReLU that the network
+    calls: as a module, a function or a method, in place or not, and as other functions that compute a ReLU, such as
+    ``clamp(min=0)``. Activations with an upper bound or a negative slope keep their gradient.
+
+    Parameters
+    ----------
+    context
+        The batch.
 
     Returns
     -------
@@ -35,10 +40,10 @@ def guided_backprop(context: ExplainContext) -> dict[str, torch.Tensor]:
     Raises
     ------
     NotApplicable
-        If the network calls no ReLU through which a gradient passes, or one that no rule reaches, as in a scripted
-        part.
+        If no gradient passes through a ReLU of the network, or a gradient passes through a ReLU that no rule reaches,
+        such as one in a scripted part.
     """
-    return {"guided_backprop": _through_relus(context, "guided", "guided backprop")}
+    return {"guided_backprop": _modified_gradients(context, "guided", "guided backprop")}
 
 
 @explainer(
@@ -53,8 +58,13 @@ def guided_backprop(context: ExplainContext) -> dict[str, torch.Tensor]:
 def deconvolution(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Gradient with only positive values passed back through all ReLUs.
 
-    Zeiler and Fergus, "Visualizing and understanding convolutional networks", 2014, section 2.1. Of which ReLUs, as for
-    `guided_backprop`.
+    Zeiler and Fergus, "Visualizing and understanding convolutional networks", 2014, section 2.1. The rule applies to
+    the same ReLUs as that of `guided_backprop`.
+
+    Parameters
+    ----------
+    context
+        The batch.
 
     Returns
     -------
@@ -67,7 +77,7 @@ def deconvolution(context: ExplainContext) -> dict[str, torch.Tensor]:
     NotApplicable
         As for `guided_backprop`.
     """
-    return {"deconvolution": _through_relus(context, "deconvolution", "deconvolution")}
+    return {"deconvolution": _modified_gradients(context, "deconvolution", "deconvolution")}
 
 
 @explainer("guided_grad_cam", family="backprop", needs={"cam_layer"}, applies_to={"relu"})
@@ -75,6 +85,11 @@ def guided_grad_cam(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Guided backprop times bilinearly upsampled Grad-CAM, as captum's `GuidedGradCam` defines it.
 
     Selvaraju et al., "Grad-CAM", 2017, section 3.2.
+
+    Parameters
+    ----------
+    context
+        The batch.
 
     Returns
     -------
@@ -89,7 +104,7 @@ def guided_grad_cam(context: ExplainContext) -> dict[str, torch.Tensor]:
     import torch
     from torch.nn.functional import interpolate
 
-    guided = _through_relus(context, "guided", "guided backprop", checks=False)
+    guided = _modified_gradients(context, "guided", "guided backprop", compares_with_gradient=False)
     cams = [interpolate(cam, part.images.shape[2:], mode="bilinear") for part, cam in _grad_cams(context)]
     return {"guided_grad_cam": guided * torch.cat(cams)[:, 0]}
 
@@ -101,34 +116,34 @@ def _grad_cams(context: ExplainContext) -> Iterator[tuple[ExplainContext, torch.
     from heatproof.attribution._layers import grid_layer
 
     with grid_layer(context) as (output, layer, name), torch.enable_grad():
-        values: list[torch.Tensor] = []
-        slopes: list[torch.Tensor] = []
+        activations: list[torch.Tensor] = []
+        gradients: list[torch.Tensor] = []
 
-        def keep(module: torch.nn.Module, inputs: object, grid: torch.Tensor) -> None:
+        def record(module: torch.nn.Module, inputs: object, grid: torch.Tensor) -> None:
             require(
                 getattr(grid, "ndim", 0) == 4,
                 f"The layer {name!r} does not put out (N, channels, height, width), which class "
                 "activation maps need: name another in cam_layer.",
             )
-            # At once: what follows may write into it. The hook's gradient is of what the layer put out, all the same.
-            values.append(grid.detach().clone())
-            grid.register_hook(slopes.append)
+            # Cloned at once, because later layers may write into it; the gradient is still that of the layer's output.
+            activations.append(grid.detach().clone())
+            grid.register_hook(gradients.append)
 
-        handle = layer.register_forward_hook(in_this_thread(keep))
+        handle = layer.register_forward_hook(in_this_thread(record))
         try:
             for part in split_batch(context):
-                both, count = pad_single_image(part), len(part.image_ids)
-                start = as_leaf(both.images)
-                outputs = output(start.clone())
-                torch.autograd.grad(outputs.gather(1, both.targets[:, None]).sum(), start)
-                weighted = slopes.pop().mean((2, 3), keepdim=True) * values.pop()
+                padded, count = pad_single_image(part), len(part.image_ids)
+                inputs_of_pass = as_leaf(padded.images)
+                outputs = output(inputs_of_pass.clone())
+                torch.autograd.grad(outputs.gather(1, padded.targets[:, None]).sum(), inputs_of_pass)
+                weighted = gradients.pop().mean((2, 3), keepdim=True) * activations.pop()
                 yield part, weighted.sum(1, keepdim=True).relu()[:count]
         finally:
             handle.remove()
 
 
-def _through_relus(
-    context: ExplainContext, kind: Literal["guided", "deconvolution"], name: str, checks: bool = True
+def _modified_gradients(
+    context: ExplainContext, kind: Literal["guided", "deconvolution"], name: str, compares_with_gradient: bool = True
 ) -> torch.Tensor:
     """Return the gradients (N, H, W) under a rule for ReLUs, summed over channels."""
     import torch
@@ -137,23 +152,23 @@ def _through_relus(
 
     rules, maps = ReluRules(kind), []
     for part in split_batch(context):
-        both, count = pad_single_image(part), len(part.image_ids)
-        start = as_leaf(both.images)
+        padded, count = pad_single_image(part), len(part.image_ids)
+        inputs = as_leaf(padded.images)
         with rules, torch.enable_grad():
-            outputs = part.output(start.clone())
-        require_unaltered_outputs(part, both.images, outputs)
-        rules.watch(outputs)
-        slope = rules.gradient(outputs.gather(1, both.targets[:, None]).sum(), start)
-        if rules.missed:
+            outputs = part.output(inputs.clone())
+        require_unaltered_outputs(part, padded.images, outputs)
+        rules.watch_bypasses(outputs)
+        gradient = rules.gradient(outputs.gather(1, padded.targets[:, None]).sum(), inputs)
+        if rules.was_bypassed:
             raise NotApplicable(
                 f"{name} cannot reach a ReLU of this network, which runs in another thread, in a part that is scripted "
                 "or compiled, or in a torch.autograd.Function: give the model as it was before"
             )
-        maps.append(slope.detach().sum(1)[:count])
-    if not rules.followed:
+        maps.append(gradient.detach().sum(1)[:count])
+    if not rules.was_applied:
         raise NotApplicable(f"{name} equals the plain gradient on this network, which calls no ReLU")
     stacked = torch.cat(maps)
-    if context.figures is not None and checks:
+    if context.figures is not None and compares_with_gradient:
         _require_difference(context, stacked, name)
     return stacked
 
@@ -169,5 +184,5 @@ def _require_difference(context: ExplainContext, maps: torch.Tensor, name: str) 
     plain = torch.cat([gradient.detach().sum(1) for gradient in gradients])
     scale = plain.abs().amax((1, 2)).clamp_min(1e-30)
     context.note("difference_from_gradient", (maps - plain).abs().amax((1, 2)) / scale)
-    if context.figures is not None and context.figures["difference_from_gradient"].value <= SAME:
+    if context.figures is not None and context.figures["difference_from_gradient"].value <= ROUNDING:
         raise NotApplicable(f"{name} equals the plain gradient on this network, none of whose ReLUs changes it")

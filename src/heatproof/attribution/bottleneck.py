@@ -24,20 +24,22 @@ from heatproof.errors import NotApplicable
 if TYPE_CHECKING:
     import torch
 
-# Of the authors' code: a feature that hardly varies over the training images does not divide by almost nothing.
-LEAST_DEVIATION = 0.01
-START = 5.0
-# Adam's, against gradients of the order of beta: an element whose gradient is rounding alone stays where it is.
+# Smallest standard deviation, as in the authors' code: it avoids a division by nearly zero for features that hardly
+# vary over the training images.
+MINIMUM_DEVIATION = 0.01
+INITIAL_ALPHA = 5.0
+# Epsilon of Adam. Gradients are of the order of beta, so an element whose gradient is only rounding does not move.
 EPSILON = 1e-3
-# Of the prior's logits and moments; their gradients are divided by their size, as Adam does.
+# Learning rate of the prior's logits and moments; Adam divides their gradients by their size.
 PRIOR_RATE = 0.1
-# Keeps the prior's mask away from its ends, where the logit has no value, and the prior would take all information.
-LEAST_PASSED = 0.01
+# Keeps the initial mask of the prior away from 0 and 1, where the logit is infinite and the prior would take all
+# information.
+MINIMUM_MASK = 0.01
 
-OF_PROBABILITIES = {"explains_probabilities_or_says_no": "its loss is of the log-probability, whatever is explained"}
+EXEMPT = {"explains_probabilities_or_says_no": "its loss is of the log-probability, whatever is explained"}
 
 
-@explainer("iba", family="bottleneck", signed=False, needs={"cam_layer"}, exempt=OF_PROBABILITIES)
+@explainer("iba", family="bottleneck", signed=False, needs={"cam_layer"}, exempt=EXEMPT)
 def iba(
     context: ExplainContext,
     *,
@@ -52,49 +54,50 @@ def iba(
     """IBA: information in bits that a layer must transmit to keep the prediction.
 
     Schulz, Sixt, Tombari and Landgraf, "Restricting the flow: information bottlenecks for attribution", 2020,
-    section 3, the per-sample bottleneck: the layer's output R becomes λR + (1 − λ)ε, ε of the mean and standard
-    deviation of R over training images, and λ, the sigmoid of what is optimised, 5 at first, smoothed by a Gaussian,
-    minimises the cross-entropy of the target plus `beta` times the mean over R's elements of the information: the
-    Kullback-Leibler divergence of λR + (1 − λ)ε from ε. The map is the sum of it over channels, enlarged bilinearly.
+    section 3, the per-sample bottleneck: the layer's output R becomes λR + (1 − λ)ε, where the noise ε has the mean and
+    standard deviation of R over training images. λ is the sigmoid of the optimised parameters, which are 5 at first,
+    smoothed by a Gaussian. It minimises the cross-entropy of the target plus `beta` times the mean information over
+    R's elements: the Kullback-Leibler divergence of λR + (1 − λ)ε from ε. The map is the information summed over
+    channels, enlarged bilinearly.
 
-    ``1 + steps × samples`` network passes an image, 101 by default, all but the first with the gradient behind the
-    layer; and `baselines` passes a batch.
+    An image takes ``1 + steps × samples`` network passes, 101 by default, all but the first with the gradient behind
+    the layer. A batch takes `baselines` more passes.
 
-    It reads the network itself, whichever output the other explainers attribute, as its loss is the cross-entropy.
-    Information that bypasses the layer, for example through the class token of a vision transformer, is not restricted
-    and does not appear in the map.
+    The explainer reads the network itself, whichever output other explainers attribute, because its loss is the
+    cross-entropy. Information that bypasses the layer, for example through the class token of a vision transformer, is
+    not restricted and does not appear in the map.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     beta
-        Weight of the information. The higher, the fewer bits pass. (The paper writes 10 / k for k elements of R.)
+        Weight of the information: the higher, the fewer bits pass. (The paper writes 10 / k for k elements of R.)
     steps, learning_rate
         Number of steps and learning rate of Adam.
     samples
-        Draws of the noise for each step, one network pass each.
+        Number of draws of the noise for each step, with one network pass each.
     smooth
         Standard deviation of the Gaussian blur of λ, in grid cells of the layer; 0 for none.
     baselines
-        Training images for the mean and the standard deviation. None for 256, or all where
-        there are fewer. The authors take about 10,000.
+        Number of training images for the mean and the standard deviation. None for 256, or all if there are fewer. The
+        authors take about 10,000.
     layer
-        Name of the submodule behind which the noise is; null takes the model's layer for class activation maps. The
-        authors prefer a layer of the network's middle, whose grid is finer.
+        Name of the submodule whose output gets the noise; null takes the model's layer for class activation maps. The
+        authors prefer a layer in the middle of the network, whose grid is finer.
 
     Returns
     -------
     dict
-        ``iba``: (N, H, W), not negative, in bits for a place of the layer's grid, higher is more relevant.
+        ``iba``: (N, H, W), not negative, in bits per cell of the layer's grid, higher is more relevant.
 
     Raises
     ------
     NotApplicable
-        If the model names no layer with a spatial grid, the layer does not run once in a pass, the logits do not
+        If the model has no layer with a spatial grid, the layer does not run exactly once in a pass, the logits do not
         depend on it, or there are no training images.
     HeatproofError
-        If an option is out of its range, there is no such layer, it has no grid, or there are fewer training images.
+        If an option is out of its range, the layer does not exist or has no grid, or there are too few training images.
     """
     import math
 
@@ -110,18 +113,18 @@ def iba(
     with grid_layer(context, layer) as (_, tapped, name):
         tap = _Tap(pad_single_image_passes(context.network), tapped, name)
         moments = _moments(tap, take_background(context, baselines, 256, 2), context.batch_size)
-        # A few images at a time, so that what is held at once is one network pass, or one image's samples.
-        for few in split_batch(context, max(1, context.batch_size // samples)):
-            features = tap.read_all(few)
-            alpha = _optimise(few, tap, features, moments, search)
+        # As many images as fit in a network pass with all their samples, but at least one, to bound memory.
+        for part in split_batch(context, max(1, context.batch_size // samples)):
+            features = tap.read_all(part)
+            alpha = _optimise(part, tap, features, moments, search)
             nats = _information(alpha, features, moments, smooth)
             bits = nats.sum(1, keepdim=True) / math.log(2)
-            maps.append(interpolate(bits, few.images.shape[2:], mode="bilinear", align_corners=False)[:, 0])
+            maps.append(interpolate(bits, part.images.shape[2:], mode="bilinear", align_corners=False)[:, 0])
     tap.compare(context)
     return {"iba": torch.cat(maps)}
 
 
-@explainer("input_iba", family="bottleneck", signed=False, needs={"cam_layer"}, exempt=OF_PROBABILITIES)
+@explainer("input_iba", family="bottleneck", signed=False, needs={"cam_layer"}, exempt=EXEMPT)
 def input_iba(
     context: ExplainContext,
     *,
@@ -138,32 +141,32 @@ def input_iba(
     """InputIBA: the share of each pixel that must pass to keep the prediction.
 
     Zhang et al., "Fine-grained neural network explanation by identifying input features with predictive information",
-    2021, section 3. First `iba` restricts the layer's features. Then a mask λ of the
-    image and a mean and deviation of noise are sought under which the layer's features are distributed as the
-    restricted ones. They make the prior of the last search, for the mask Λ of the image X: Z = ΛX + (1 − Λ)ε keeps the
-    cross-entropy of the target low, plus `beta` times the mean information over elements, the Kullback-Leibler
-    divergence of Z from ΛλX + (1 − Λλ)ε. What the prior lets pass already costs nothing.
+    2021, section 3. First, `iba` restricts the features of the layer. A second search finds a mask λ of the image, and
+    the mean and deviation of noise, such that the layer's features have the distribution of the restricted ones. These
+    form the prior of the last search, for the mask Λ of the image X: with Z = ΛX + (1 − Λ)ε, it minimises the
+    cross-entropy of the target plus `beta` times the mean information over elements, the Kullback-Leibler divergence of
+    Z from ΛλX + (1 − Λλ)ε. Information that the prior lets pass costs nothing.
 
-    The paper measures the distance of the two distributions of features by a critic that is trained for each image (a
-    Wasserstein GAN). Here it is the Wasserstein distance of normal distributions, element by element, in units of the
-    deviation over training images: restricted features are normal and independent, and images share nothing.
+    The paper measures the distance between the two distributions of features by a critic that is trained for each image
+    (a Wasserstein GAN). Here it is the Wasserstein distance of normal distributions, element by element, in units of
+    the deviation over training images: restricted features are normal and independent, and images share no parameters.
 
-    ``1 + samples × (layer_steps + prior_steps + steps)`` network passes an image, 601 by default, all but the first
-    with a gradient, and `baselines` passes a batch. It reads the network itself, as `iba` does.
+    An image takes ``1 + samples × (layer_steps + prior_steps + steps)`` network passes, 601 by default, all but the
+    first with a gradient. A batch takes `baselines` more passes. Like `iba`, the explainer reads the network itself.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     beta
         Weight of the information, in both bottlenecks.
     steps, prior_steps, layer_steps
-        Steps of Adam for the mask Λ, for the prior, and for the layer's bottleneck. The authors' code takes 60 and 10
-        for the first and last.
+        Numbers of steps of Adam for the mask Λ, for the prior, and for the bottleneck of the layer. The authors' code
+        takes 60 for the first and 10 for the last.
     samples
-        Draws of the noise for each step, one network pass each.
+        Number of draws of the noise for each step, with one network pass each.
     learning_rate
-        Of Adam, for both bottlenecks.
+        Learning rate of Adam, for both bottlenecks.
     smooth
         Standard deviation of the Gaussian blur of both masks, in cells of the layer and in pixels; 0 for none.
     baselines, layer
@@ -192,13 +195,13 @@ def input_iba(
         background = take_background(context, baselines, 256, 2)
         moments = _moments(tap, background, context.batch_size)
         colours = _Moments(background.mean((0, 2, 3))[:, None, None], background.std((0, 2, 3))[:, None, None])
-        for few in split_batch(context, max(1, context.batch_size // samples)):
-            features = tap.read_all(few)
-            alpha = _optimise(few, tap, features, moments, search._replace(steps=layer_steps))
+        for part in split_batch(context, max(1, context.batch_size // samples)):
+            features = tap.read_all(part)
+            alpha = _optimise(part, tap, features, moments, search._replace(steps=layer_steps))
             passed, lost = _shares(alpha, smooth)
             restricted = _Moments(passed * features + lost * moments.mean, lost * moments.deviation)
-            prior = _find_prior(few, tap, passed, restricted, moments.deviation, colours, (prior_steps, samples))
-            maps.append(_find_mask(few, tap, prior, search).mean(1))
+            prior = _find_prior(part, tap, passed, restricted, moments.deviation, colours, (prior_steps, samples))
+            maps.append(_find_mask(part, tap, prior, search).mean(1))
     tap.compare(context)
     return {"input_iba": torch.cat(maps)}
 
@@ -219,53 +222,56 @@ class _Search(NamedTuple):
     learning_rate: float
     smooth: float
 
-    def check(self, called: str, baselines: int | None, **more_steps: int) -> None:
-        """Refuse options out of their range; `more_steps` are numbers of steps beside those of the last search."""
-        require(self.beta > 0, f"{called} needs a beta above 0, not {self.beta}.")
+    def check(self, method: str, baselines: int | None, **more_steps: int) -> None:
+        """Check the ranges of options; `more_steps` are the numbers of steps of the other searches, by name."""
+        require(self.beta > 0, f"{method} needs a beta above 0, not {self.beta}.")
         for name, value in {"steps": self.steps, **more_steps}.items():
-            require(value >= 1, f"{called} needs at least 1 for {name}, not {value}.")
-        require(self.samples >= 2, f"{called} needs at least 2 samples, not {self.samples}.")
-        require(self.learning_rate > 0, f"{called} needs a learning rate above 0, not {self.learning_rate}.")
-        require(self.smooth >= 0, f"{called} needs smooth of at least 0, not {self.smooth}.")
-        require(baselines is None or baselines >= 2, f"{called} needs at least 2 baselines, not {baselines}.")
+            require(value >= 1, f"{method} needs at least 1 for {name}, not {value}.")
+        require(self.samples >= 2, f"{method} needs at least 2 samples, not {self.samples}.")
+        require(self.learning_rate > 0, f"{method} needs a learning rate above 0, not {self.learning_rate}.")
+        require(self.smooth >= 0, f"{method} needs smooth of at least 0, not {self.smooth}.")
+        require(baselines is None or baselines >= 2, f"{method} needs at least 2 baselines, not {baselines}.")
 
 
 def _optimise(
-    few: ExplainContext, tap: _Tap, features: torch.Tensor, moments: _Moments, search: _Search
+    part: ExplainContext, tap: _Tap, features: torch.Tensor, moments: _Moments, search: _Search
 ) -> torch.Tensor:
-    """Return α (N, C, h, w), whose sigmoid is λ of each element of the features."""
+    """Return α (N, C, h, w), whose sigmoid is λ for each element of the features."""
     import torch
 
     elements = features[0].numel()
-    alpha = torch.full_like(features, START).requires_grad_()
+    alpha = torch.full_like(features, INITIAL_ALPHA).requires_grad_()
     optimiser = torch.optim.Adam([alpha], search.learning_rate, eps=EPSILON)
     shape = (search.samples, *features.shape[1:])
     rows = torch.arange(len(features), device=features.device).repeat_interleave(search.samples)
     for step in range(search.steps):
-        noise = draw_per_image(few, counter_normal, f"noise of iba, step {step}", shape).flatten(0, 1)
+        noise = draw_per_image(part, counter_normal, f"noise of iba, step {step}", shape).flatten(0, 1)
         with torch.enable_grad():
-            # Times the number of elements, so that gradients are of the order of beta whatever the layer.
+            # The loss is multiplied by the number of elements, so that gradients are of the order of beta for any
+            # layer.
             (gradient,) = torch.autograd.grad(
                 search.beta * _information(alpha, features, moments, search.smooth).sum(), alpha
             )
-        for part in torch.arange(len(rows), device=rows.device).split(few.batch_size):
-            which = rows[part]
+        for indices in torch.arange(len(rows), device=rows.device).split(part.batch_size):
+            rows_of_pass = rows[indices]
             with torch.enable_grad():
                 passed, lost = _shares(alpha, search.smooth)
-                mixed = passed[which] * features[which] + lost[which] * (moments.mean + moments.deviation * noise[part])
-                logits = tap.replace(few.images[which], mixed)
-                loss = _loss(logits, few.targets[which], few.task) * (elements / search.samples)
-                (slope,) = torch.autograd.grad(loss, alpha, allow_unused=True)
-            if slope is None:
+                mixed = passed[rows_of_pass] * features[rows_of_pass] + lost[rows_of_pass] * (
+                    moments.mean + moments.deviation * noise[indices]
+                )
+                logits = tap.replace(part.images[rows_of_pass], mixed)
+                loss = _loss(logits, part.targets[rows_of_pass], part.task) * (elements / search.samples)
+                (loss_gradient,) = torch.autograd.grad(loss, alpha, allow_unused=True)
+            if loss_gradient is None:
                 raise NotApplicable(f"its logits do not depend on what the layer {tap.name!r} puts out")
-            gradient = gradient + slope
+            gradient = gradient + loss_gradient
         alpha.grad = gradient
         optimiser.step()
     return alpha.detach()
 
 
 def _loss(logits: torch.Tensor, targets: torch.Tensor, task: str) -> torch.Tensor:
-    """Return the sum over images of minus the log-probability of the target."""
+    """Return minus the log-probability of the target, summed over images."""
     from torch.nn.functional import cross_entropy, logsigmoid
 
     if task in EXCLUSIVE:
@@ -274,7 +280,7 @@ def _loss(logits: torch.Tensor, targets: torch.Tensor, task: str) -> torch.Tenso
 
 
 class _Prior(NamedTuple):
-    """The mask λ (N, 1, H, W) of the images, and mean and deviation (N, C, 1, 1) of the noise."""
+    """Mask λ (N, 1, H, W) of the images, and mean and standard deviation (N, C, 1, 1) of the noise."""
 
     mask: torch.Tensor
     mean: torch.Tensor
@@ -282,7 +288,7 @@ class _Prior(NamedTuple):
 
 
 def _find_prior(
-    few: ExplainContext,
+    part: ExplainContext,
     tap: _Tap,
     passed: torch.Tensor,
     restricted: _Moments,
@@ -290,57 +296,62 @@ def _find_prior(
     colours: _Moments,
     effort: tuple[int, int],
 ) -> _Prior:
-    """Seek the prior under which the layer's features are distributed as the restricted ones."""
+    """Find the prior under which the layer's features have the distribution of the restricted features."""
     import torch
     from torch.nn.functional import interpolate
 
     steps, samples = effort
-    size, count = few.images.shape[2:], len(few.images)
-    start = interpolate(passed.mean(1, keepdim=True), size, mode="bilinear").clamp(LEAST_PASSED, 1 - LEAST_PASSED)
-    given = [start.logit(), colours.mean.expand(count, -1, -1, -1), colours.deviation.log().expand(count, -1, -1, -1)]
-    found = [values.detach().clone().requires_grad_() for values in given]
-    optimiser = torch.optim.Adam(found, PRIOR_RATE, eps=EPSILON)
-    rows = torch.arange(count, device=few.images.device).repeat_interleave(samples)
+    size, count = part.images.shape[2:], len(part.images)
+    start = interpolate(passed.mean(1, keepdim=True), size, mode="bilinear").clamp(MINIMUM_MASK, 1 - MINIMUM_MASK)
+    initial = [start.logit(), colours.mean.expand(count, -1, -1, -1), colours.deviation.log().expand(count, -1, -1, -1)]
+    parameters = [values.detach().clone().requires_grad_() for values in initial]
+    optimiser = torch.optim.Adam(parameters, PRIOR_RATE, eps=EPSILON)
+    rows = torch.arange(count, device=part.images.device).repeat_interleave(samples)
     for step in range(steps):
-        shape = (samples, *few.images.shape[1:])
-        noise = draw_per_image(few, counter_normal, f"noise of input_iba's prior, step {step}", shape).flatten(0, 1)
+        shape = (samples, *part.images.shape[1:])
+        noise = draw_per_image(part, counter_normal, f"noise of input_iba's prior, step {step}", shape).flatten(0, 1)
         with torch.enable_grad():
-            mask, mean, deviation = found[0].sigmoid(), found[1], found[2].exp()
-            seen = []
-            for part in torch.arange(len(rows), device=rows.device).split(few.batch_size):
-                which = rows[part]
-                masked = mask[which] * few.images[which]
-                seen.append(tap.follow(masked + (1 - mask[which]) * (mean[which] + deviation[which] * noise[part])))
-            spread, centre = torch.std_mean(torch.cat(seen).unflatten(0, (count, samples)), 1)
+            mask, mean, deviation = parameters[0].sigmoid(), parameters[1], parameters[2].exp()
+            features = []
+            for indices in torch.arange(len(rows), device=rows.device).split(part.batch_size):
+                rows_of_pass = rows[indices]
+                masked = mask[rows_of_pass] * part.images[rows_of_pass]
+                features.append(
+                    tap.follow(
+                        masked
+                        + (1 - mask[rows_of_pass]) * (mean[rows_of_pass] + deviation[rows_of_pass] * noise[indices])
+                    )
+                )
+            spread, centre = torch.std_mean(torch.cat(features).unflatten(0, (count, samples)), 1)
             distance = ((centre - restricted.mean) / unit).square() + ((spread - restricted.deviation) / unit).square()
-            gradients = torch.autograd.grad(distance.sum(), found)
-        for values, gradient in zip(found, gradients, strict=True):
+            gradients = torch.autograd.grad(distance.sum(), parameters)
+        for values, gradient in zip(parameters, gradients, strict=True):
             values.grad = gradient
         optimiser.step()
-    return _Prior(found[0].detach().sigmoid(), found[1].detach(), found[2].detach().exp())
+    return _Prior(parameters[0].detach().sigmoid(), parameters[1].detach(), parameters[2].detach().exp())
 
 
-def _find_mask(few: ExplainContext, tap: _Tap, prior: _Prior, search: _Search) -> torch.Tensor:
+def _find_mask(part: ExplainContext, tap: _Tap, prior: _Prior, search: _Search) -> torch.Tensor:
     """Return the mask Λ (N, C, H, W) of the images."""
     import torch
 
-    images, elements = few.images, few.images[0].numel()
-    alpha = torch.full_like(images, START).requires_grad_()
+    images, elements = part.images, part.images[0].numel()
+    alpha = torch.full_like(images, INITIAL_ALPHA).requires_grad_()
     optimiser = torch.optim.Adam([alpha], search.learning_rate, eps=EPSILON)
     rows = torch.arange(len(images), device=images.device).repeat_interleave(search.samples)
     for step in range(search.steps):
         shape = (search.samples, *images.shape[1:])
-        noise = draw_per_image(few, counter_normal, f"noise of input_iba, step {step}", shape).flatten(0, 1)
+        noise = draw_per_image(part, counter_normal, f"noise of input_iba, step {step}", shape).flatten(0, 1)
         with torch.enable_grad():
             nats = _information_above(alpha, images, prior, search.smooth)
             (gradient,) = torch.autograd.grad(search.beta * nats.sum(), alpha)
-        for part in torch.arange(len(rows), device=rows.device).split(few.batch_size):
-            which = rows[part]
+        for indices in torch.arange(len(rows), device=rows.device).split(part.batch_size):
+            rows_of_pass = rows[indices]
             with torch.enable_grad():
                 passed, lost = _shares(alpha, search.smooth)
-                drawn = prior.mean[which] + prior.deviation[which] * noise[part]
-                logits = tap.network(passed[which] * images[which] + lost[which] * drawn)
-                loss = _loss(logits, few.targets[which], few.task) * (elements / search.samples)
+                drawn = prior.mean[rows_of_pass] + prior.deviation[rows_of_pass] * noise[indices]
+                logits = tap.network(passed[rows_of_pass] * images[rows_of_pass] + lost[rows_of_pass] * drawn)
+                loss = _loss(logits, part.targets[rows_of_pass], part.task) * (elements / search.samples)
                 gradient = gradient + torch.autograd.grad(loss, alpha)[0]
         alpha.grad = gradient
         optimiser.step()
@@ -353,7 +364,7 @@ def _information_above(alpha: torch.Tensor, images: torch.Tensor, prior: _Prior,
     width = 1 - passed * prior.mask
     shift = passed * (1 - prior.mask) * (images - prior.mean) / (width * prior.deviation)
     ratio = lost / width
-    # Rounding alone can take it below zero where nothing passes.
+    # Only rounding can make it negative, if nothing passes.
     return ((shift.square() + ratio.square() - 1) / 2 - ratio.log()).clamp(min=0)
 
 
@@ -361,12 +372,12 @@ def _information(alpha: torch.Tensor, features: torch.Tensor, moments: _Moments,
     """Return the Kullback-Leibler divergence in nats of N(λR + (1 − λ)μ, (1 − λ)²σ²) from N(μ, σ²), by element."""
     passed, lost = _shares(alpha, smooth)
     signal = (passed * (features - moments.mean) / moments.deviation).square()
-    # Rounding alone can take it below zero where nothing passes.
+    # Only rounding can make it negative, if nothing passes.
     return ((signal + lost.square() - 1) / 2 - lost.log()).clamp(min=0)
 
 
 def _shares(alpha: torch.Tensor, smooth: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return λ and 1 − λ, computed separately because the difference would lose digits."""
+    """Return λ and 1 − λ, computed separately because the difference would lose precision."""
     return _blur(alpha.sigmoid(), smooth), _blur((-alpha).sigmoid(), smooth)
 
 
@@ -378,9 +389,9 @@ def _blur(values: torch.Tensor, sigma: float) -> torch.Tensor:
     width, height = (2 * min(round(2 * sigma), length - 1) + 1 for length in (values.shape[3], values.shape[2]))
     if sigma <= 0 or width == height == 1:
         return values
-    # A single image with a copy of itself, for the reason that `pad_single_image_passes` gives.
-    both = values if len(values) > 1 else torch.cat([values, values])
-    return gaussian_blur(both, [width, height], [sigma, sigma])[: len(values)]
+    # A single image gets a copy of itself, for the reason in `pad_single_image_passes`.
+    padded = values if len(values) > 1 else torch.cat([values, values])
+    return gaussian_blur(padded, [width, height], [sigma, sigma])[: len(values)]
 
 
 def _moments(tap: _Tap, images: torch.Tensor, batch_size: int) -> _Moments:
@@ -388,53 +399,50 @@ def _moments(tap: _Tap, images: torch.Tensor, batch_size: int) -> _Moments:
     import torch
 
     count, total, squares = len(images), torch.zeros(()).double(), torch.zeros(()).double()
-    for some in images.split(batch_size):
-        # In double precision, in which the difference of the two sums below keeps its digits.
-        features = tap.read(some)[0].cpu().double()
+    for chunk in images.split(batch_size):
+        # In double precision, because the difference of the two sums below loses digits.
+        features = tap.read(chunk)[0].cpu().double()
         total, squares = total + features.sum(0), squares + features.square().sum(0)
     variance = ((squares - total.square() / count) / (count - 1)).clamp(min=0)
-    return _Moments((total / count).to(images), variance.sqrt().clamp(min=LEAST_DEVIATION).to(images))
+    return _Moments((total / count).to(images), variance.sqrt().clamp(min=MINIMUM_DEVIATION).to(images))
 
 
 class _Tap:
-    """Read or replace the output of one layer of a network.
-
-    A single image travels with a copy of itself.
-    """
+    """Reads or replaces the output of one layer of a network; a single image gets a copy of itself."""
 
     def __init__(self, network: Any, layer: Any, name: str) -> None:
         self.network, self.layer, self.name = network, layer, name
-        self.passed: list[tuple[ExplainContext, torch.Tensor]] = []
+        self.compared_passes: list[tuple[ExplainContext, torch.Tensor]] = []
 
-    def read_all(self, few: ExplainContext) -> torch.Tensor:
-        """Return the layer's features (N, C, h, w) for a batch, whose outputs `compare` compares."""
+    def read_all(self, context: ExplainContext) -> torch.Tensor:
+        """Return the layer's features (N, C, h, w) for a batch, and store its outputs for `compare`."""
         import torch
 
-        read = [(part, *self.read(part.images)) for part in split_batch(few)]
-        self.passed += [(part, outputs) for part, _, outputs in read]
+        read = [(part, *self.read(part.images)) for part in split_batch(context)]
+        self.compared_passes += [(part, outputs) for part, _, outputs in read]
         return torch.cat([features for _, features, _ in read])
 
     def compare(self, context: ExplainContext) -> None:
-        """Compare the outputs of passes that read the layer with the network's own, once its hooks are off."""
-        for part, outputs in self.passed:
+        """Compare the outputs of `read_all` with those of the unaltered network; call it after removing all hooks."""
+        for part, outputs in self.compared_passes:
             require_unaltered_outputs(replace(part, output=context.network), part.images, outputs)
 
     def read(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the layer's features (N, C, h, w) for images, and the outputs (N, K)."""
         import torch
 
-        seen: list[Any] = []
+        outputs_of_layer: list[Any] = []
 
-        def keep(module: Any, inputs: Any, output: Any) -> None:
-            seen.append(output.detach() if isinstance(output, torch.Tensor) else output)
+        def record(module: Any, inputs: Any, output: Any) -> None:
+            outputs_of_layer.append(output.detach() if isinstance(output, torch.Tensor) else output)
 
-        with torch.no_grad(), self._hooked(keep):
+        with torch.no_grad(), self._hooked(record):
             outputs = self.network(images)
-        if len(seen) != 1:
+        if len(outputs_of_layer) != 1:
             raise NotApplicable(
-                f"its layer {self.name!r} runs {len(seen)} times in a pass, and a bottleneck needs once"
+                f"its layer {self.name!r} runs {len(outputs_of_layer)} times in a pass, and a bottleneck needs once"
             )
-        features = seen[0]
+        features = outputs_of_layer[0]
         require(
             isinstance(features, torch.Tensor) and features.ndim == 4,
             f"The layer {self.name!r} does not put out (N, channels, height, width), which a bottleneck needs: name "
@@ -443,15 +451,15 @@ class _Tap:
         return features[: len(images)], outputs
 
     def follow(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the layer's features of images on which `read` succeeded, with their gradient."""
-        seen: list[Any] = []
-        with self._hooked(lambda module, inputs, output: seen.append(output)):
+        """Return the layer's features (N, C, h, w) with their gradient, for images of the size that `read` checked."""
+        outputs_of_layer: list[Any] = []
+        with self._hooked(lambda module, inputs, output: outputs_of_layer.append(output)):
             self.network(images)
-        features: torch.Tensor = seen[0][: len(images)]
+        features: torch.Tensor = outputs_of_layer[0][: len(images)]
         return features
 
     def replace(self, images: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
-        """Return the logits of images with the layer's features replaced."""
+        """Return the logits of images for replaced features of the layer."""
         import torch
 
         features = features if len(features) > 1 else torch.cat([features, features])

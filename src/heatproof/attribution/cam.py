@@ -1,12 +1,13 @@
-"""Class activation maps, through torchcam, and HiResCAM.
+"""Class activation maps: those of torchcam, and HiResCAM.
 
-Every map reads the layer that the model's input facts name, or that a rule finds where they name none, is not rescaled,
-and is enlarged to the image's size bilinearly. All but HiResCAM's are not negative: torchcam applies the ReLU of the
-papers. Tokens and features with channels last are read as maps of their grid.
+Every map reads the layer that the model's input facts name; if they name none, a rule finds the layer. Maps are not
+rescaled, and are enlarged bilinearly to the size of the image. All maps but those of HiResCAM are not negative, because
+torchcam applies the ReLU of the papers. Tokens, and features with channels last, are converted to feature maps first.
 
-Layers of networks have grids of their own, 8 × 8 or 2 × 2 for the same image, and a map of few cells scores otherwise
-whatever the network: the option `grid` of every CAM pools its map to so many cells a side before it is enlarged, so
-that networks can be compared on one grid. Left out, it is the layer's; a finer one than the layer's is a gap.
+The layers of different networks have different grids, such as 8 × 8 and 2 × 2 for the same image, and a map with fewer
+cells scores differently for this reason alone. To compare networks on one grid, the option `grid` of every CAM pools
+its map to that many cells along a side before it is enlarged. The default is the grid of the layer; with a grid finer
+than that of the layer, the explainer is not applicable.
 """
 
 from __future__ import annotations
@@ -39,6 +40,14 @@ def grad_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict[
 
     Selvaraju et al., "Grad-CAM", 2017, equations 1 and 2.
 
+    Parameters
+    ----------
+    context
+        The batch.
+    grid
+        Number of cells along a side, or rows and columns, to which the map is pooled before it is enlarged; None keeps
+        the grid of the layer.
+
     Returns
     -------
     dict
@@ -47,7 +56,7 @@ def grad_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict[
     Raises
     ------
     NotApplicable
-        If the network has no layer with a spatial grid.
+        If the network has no layer with a spatial grid, or `grid` is finer than the grid of the layer.
     """
     from torchcam.methods import GradCAM
 
@@ -61,6 +70,14 @@ def grad_cam_pp(context: ExplainContext, *, grid: PatchGrid | None = None) -> di
     Chattopadhyay et al., "Grad-CAM++", 2018, section 3. torchcam 0.5 leaves out the division in the paper's
     coefficients alpha (it divides a temporary copy): a channel's weight is the sum of its positive gradients cubed.
 
+    Parameters
+    ----------
+    context
+        The batch.
+    grid
+        Number of cells along a side, or rows and columns, to which the map is pooled before it is enlarged; None keeps
+        the grid of the layer.
+
     Returns
     -------
     dict
@@ -69,7 +86,7 @@ def grad_cam_pp(context: ExplainContext, *, grid: PatchGrid | None = None) -> di
     Raises
     ------
     NotApplicable
-        If the network has no layer with a spatial grid.
+        If the network has no layer with a spatial grid, or `grid` is finer than the grid of the layer.
     """
     from torchcam.methods import GradCAMpp
 
@@ -82,6 +99,14 @@ def xgrad_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict
 
     Fu et al., "Axiom-based Grad-CAM", 2020, section 3.
 
+    Parameters
+    ----------
+    context
+        The batch.
+    grid
+        Number of cells along a side, or rows and columns, to which the map is pooled before it is enlarged; None keeps
+        the grid of the layer.
+
     Returns
     -------
     dict
@@ -90,7 +115,7 @@ def xgrad_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict
     Raises
     ------
     NotApplicable
-        If the network has no layer with a spatial grid.
+        If the network has no layer with a spatial grid, or `grid` is finer than the grid of the layer.
     """
     from torchcam.methods import XGradCAM
 
@@ -103,6 +128,14 @@ def layer_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict
 
     Jiang et al., "LayerCAM", 2021, section 3.
 
+    Parameters
+    ----------
+    context
+        The batch.
+    grid
+        Number of cells along a side, or rows and columns, to which the map is pooled before it is enlarged; None keeps
+        the grid of the layer.
+
     Returns
     -------
     dict
@@ -111,7 +144,7 @@ def layer_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict
     Raises
     ------
     NotApplicable
-        If the network has no layer with a spatial grid.
+        If the network has no layer with a spatial grid, or `grid` is finer than the grid of the layer.
     """
     from torchcam.methods import LayerCAM
 
@@ -134,12 +167,16 @@ def smooth_grad_cam_pp(
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     samples
-        Noisy copies of each image, one network pass each.
+        Number of noisy copies of each image, with one network pass each.
     stdev
-        Standard deviation of the Gaussian noise, in normalised units; it and `samples` are torchcam's defaults.
+        Standard deviation of the Gaussian noise, in normalised units. The defaults of it and of `samples` are
+        torchcam's.
+    grid
+        Number of cells along a side, or rows and columns, to which the map is pooled before it is enlarged; None keeps
+        the grid of the layer.
 
     Returns
     -------
@@ -149,7 +186,7 @@ def smooth_grad_cam_pp(
     Raises
     ------
     NotApplicable
-        If the network has no layer with a spatial grid.
+        If the network has no layer with a spatial grid, or `grid` is finer than the grid of the layer.
     HeatproofError
         If `samples` is below 1 or `stdev` not above 0.
     """
@@ -169,7 +206,16 @@ def score_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict
     """Score-CAM: channels weighted by the output on the image masked by each channel (torchcam `ScoreCAM`).
 
     Wang et al., "Score-CAM", 2020, section 3.2: the image is multiplied by each channel, enlarged and scaled to
-    [0, 1], and the softmax over channels of the target's outputs weighs them. One network pass a channel of the layer.
+    [0, 1]. The weights are the softmax over channels of the target's outputs. An image takes one network pass for each
+    channel of the layer.
+
+    Parameters
+    ----------
+    context
+        The batch.
+    grid
+        Number of cells along a side, or rows and columns, to which the map is pooled before it is enlarged; None keeps
+        the grid of the layer.
 
     Returns
     -------
@@ -179,7 +225,7 @@ def score_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict
     Raises
     ------
     NotApplicable
-        If the network has no layer with a spatial grid.
+        If the network has no layer with a spatial grid, or `grid` is finer than the grid of the layer.
     """
     from torchcam.methods import ScoreCAM
 
@@ -197,18 +243,21 @@ def ss_cam(
     """SS-CAM: Score-CAM weights averaged over noisy copies of each channel (torchcam `SSCAM`).
 
     Wang et al., "SS-CAM: Smoothed Score-CAM for sharper visual feature localization", 2020, section 3: Gaussian noise
-    is added to the channel, enlarged and scaled to [0, 1], by which the image is multiplied. An image costs 2 network
-    passes and `samples` for each channel of the layer.
+    is added to the channel, enlarged and scaled to [0, 1], by which the image is multiplied. An image takes 2 network
+    passes, and `samples` for each channel of the layer.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     samples
-        Noisy copies of each channel.
+        Number of noisy copies of each channel.
     stdev
-        Standard deviation of the Gaussian noise, in units of the scaled channel; it and `samples` are torchcam's
-        defaults.
+        Standard deviation of the Gaussian noise, in units of the scaled channel. The defaults of it and of `samples`
+        are torchcam's.
+    grid
+        Number of cells along a side, or rows and columns, to which the map is pooled before it is enlarged; None keeps
+        the grid of the layer.
 
     Returns
     -------
@@ -218,7 +267,7 @@ def ss_cam(
     Raises
     ------
     NotApplicable
-        If the network has no layer with a spatial grid.
+        If the network has no layer with a spatial grid, or `grid` is finer than the grid of the layer.
     HeatproofError
         If `samples` is below 1 or `stdev` not above 0.
     """
@@ -240,14 +289,17 @@ def is_cam(context: ExplainContext, *, samples: Count = 10, grid: PatchGrid | No
 
     Naidu et al., "IS-CAM: Integrated Score-CAM for axiomatic-based explanations", 2020, section 3. torchcam 0.5
     multiplies the masked image by the running sum of 1/n, 2/n, ... over n `samples`, so that the path ends at
-    (n + 1) / 2 times the masked image. An image costs 2 network passes and `samples` for each channel of the layer.
+    (n + 1) / 2 times the masked image. An image takes 2 network passes, and `samples` for each channel of the layer.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     samples
-        Points of the path for each channel; torchcam's default.
+        Number of points of the path for each channel; the default is torchcam's.
+    grid
+        Number of cells along a side, or rows and columns, to which the map is pooled before it is enlarged; None keeps
+        the grid of the layer.
 
     Returns
     -------
@@ -257,7 +309,7 @@ def is_cam(context: ExplainContext, *, samples: Count = 10, grid: PatchGrid | No
     Raises
     ------
     NotApplicable
-        If the network has no layer with a spatial grid.
+        If the network has no layer with a spatial grid, or `grid` is finer than the grid of the layer.
     HeatproofError
         If `samples` is below 1.
     """
@@ -272,8 +324,17 @@ def hires_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict
     """HiResCAM: activations times their gradients, summed over channels.
 
     Draelos and Carin, "Use HiResCAM instead of Grad-CAM for faithful explanations of convolutional neural networks",
-    2020, section 3. It has no ReLU: where nothing but global average pooling and a linear layer follow the layer, the
-    map's sum is the output without its bias, times the share of the layer's grid in the image's pixels. One gradient.
+    2020, section 3. It has no ReLU. If only global average pooling and a linear layer follow the layer, the sum of a
+    map is the output without its bias, times the number of pixels of the image for each cell of the layer's grid. It
+    takes one network pass and one gradient.
+
+    Parameters
+    ----------
+    context
+        The batch.
+    grid
+        Number of cells along a side, or rows and columns, to which the map is pooled before it is enlarged; None keeps
+        the grid of the layer.
 
     Returns
     -------
@@ -283,40 +344,40 @@ def hires_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict
     Raises
     ------
     NotApplicable
-        If the network has no layer with a spatial grid.
+        If the network has no layer with a spatial grid, or `grid` is finer than the grid of the layer.
     """
     import torch
 
     from heatproof.attribution._layers import grid_layer
 
-    maps, passed, seen = [], [], []
+    maps, compared_passes, outputs_of_layer = [], [], []
     with grid_layer(context) as (output, layer, name):
-        layer.register_forward_hook(lambda module, inputs, features: seen.append(features))
+        layer.register_forward_hook(lambda module, inputs, features: outputs_of_layer.append(features))
         for part in split_batch(context):
-            both = pad_single_image(part)
-            seen.clear()
+            padded = pad_single_image(part)
+            outputs_of_layer.clear()
             with torch.enable_grad():
-                outputs = output(as_leaf(both.images))
-            features: Any = seen[0] if seen else None
+                outputs = output(as_leaf(padded.images))
+            features: Any = outputs_of_layer[0] if outputs_of_layer else None
             _require_grid(features, name)
-            (gradients,) = torch.autograd.grad(outputs.gather(1, both.targets[:, None]).sum(), features)
+            (gradients,) = torch.autograd.grad(outputs.gather(1, padded.targets[:, None]).sum(), features)
             cam = (features.detach() * gradients).sum(1, keepdim=True)[: len(part.image_ids)]
-            maps.append(_enlarged(cam, part.images, grid, name))
-            passed.append((both, outputs.detach()))
-    for both, outputs in passed:
-        require_unaltered_outputs(both, both.images, outputs)
+            maps.append(_enlarge(cam, part.images, grid, name))
+            compared_passes.append((padded, outputs.detach()))
+    for padded, outputs in compared_passes:
+        require_unaltered_outputs(padded, padded.images, outputs)
     return {"hires_cam": torch.cat(maps)}
 
 
 class _NoisePerImage:
-    """Replace the distribution that torchcam samples per batch from the global generator by draws per image."""
+    """Distribution that draws noise by image; torchcam's draws for a batch from the global generator."""
 
     def __init__(self, part: ExplainContext, purpose: str, stdev: float) -> None:
         self.draw = lambda shape, start: stdev * draw_per_image(part, counter_normal, purpose, shape, start)
         self.drawn = 0
 
     def sample(self, size: torch.Size) -> torch.Tensor:
-        # From where the last sample ended: all samples of all channels at once would fill the memory.
+        # Continues after the last sample, because all samples of all channels at once would need too much memory.
         shape, start = size[1:], self.drawn
         self.drawn += shape.numel()
         return self.draw(shape, start)
@@ -329,39 +390,39 @@ def _extract(
     prepare: Callable[[Any, ExplainContext], None] | None = None,
     **arguments: Any,
 ) -> torch.Tensor:
-    """Return the maps (N, H, W) of one torchcam extractor, which `prepare` may adjust to each network pass."""
+    """Return the maps (N, H, W) of a torchcam extractor, which `prepare` may change before each network pass."""
     import torch
 
     from heatproof.attribution._layers import grid_layer
 
-    class Watched(extractor_class):
-        """Extractor that keeps the channel weights, which torchcam discards."""
+    class WeightRecorder(extractor_class):
+        """Extractor that stores the channel weights, which torchcam discards."""
 
         def _get_weights(self, *arguments: Any, **options: Any) -> list[torch.Tensor]:
             self.weights = super()._get_weights(*arguments, **options)
             return self.weights
 
-    maps, are_negative, passed = [], [], []
+    maps, are_negative, compared_passes = [], [], []
     with grid_layer(context) as (explained_output, layer, name):
-        # Score-CAM runs the network itself, and its last pass can be one image.
+        # Score-CAM runs the network itself, and its last pass can have a single image.
         output = pad_single_image_passes(explained_output)
         for part in split_batch(context):
             count, part = len(part.image_ids), pad_single_image(part)
-            with Watched(output, layer, **arguments) as extractor, torch.enable_grad():
+            with WeightRecorder(output, layer, **arguments) as extractor, torch.enable_grad():
                 if prepare:
                     prepare(extractor, part)
                 scores = output(as_leaf(part.images))
                 _require_grid(extractor.hook_a[0], name)
                 (cam,) = extractor(part.targets.tolist(), scores, normalized=False)
                 activations, weights = extractor.hook_a[0], extractor.weights[0]
-                # torchcam sums with nansum: an undefined channel would pass for an irrelevant one.
+                # torchcam sums with nansum, in which an undefined channel would look irrelevant.
                 weighted = weights.reshape(*weights.shape, *[1] * (4 - weights.ndim)) * activations
                 cam = cam.masked_fill(weighted.isnan().any(1), torch.nan)
                 before_relu = weighted.sum(1)[:count].flatten(1)
                 are_negative.append((before_relu <= 0).all(1) & (before_relu < 0).any(1))
-            maps.append(_enlarged(cam[:count, None], part.images, grid, name))
-            passed.append((part, scores.detach()))
-    for part, scores in passed:
+            maps.append(_enlarge(cam[:count, None], part.images, grid, name))
+            compared_passes.append((part, scores.detach()))
+    for part, scores in compared_passes:
         require_unaltered_outputs(part, part.images, scores)
     if context.figures is not None and bool(torch.cat(are_negative).all()):
         raise NotApplicable(
@@ -370,8 +431,8 @@ def _extract(
     return torch.cat(maps).detach()
 
 
-def _enlarged(cams: torch.Tensor, images: torch.Tensor, grid: AnyGrid | None, name: str) -> torch.Tensor:
-    """Return maps (N, 1, h, w) of a layer at the images' size, (N, H, W), pooled to the option `grid` before."""
+def _enlarge(cams: torch.Tensor, images: torch.Tensor, grid: AnyGrid | None, name: str) -> torch.Tensor:
+    """Pool maps (N, 1, h, w) of a layer to the option `grid`, and enlarge them to the size of the images, (N, H, W)."""
     from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
     if grid is not None:

@@ -14,8 +14,8 @@ from heatproof.errors import NotApplicable
 if TYPE_CHECKING:
     import torch
 
-# Largest share of an output's change that a map may fail to account for, unless told otherwise. Where the rescale rule
-# covers a network, it is rounding, below 1e-3; where it does not, it is a large part of the whole.
+# Default of the largest convergence delta, as a share of the largest change of an output. If the rescale rule covers
+# the network, the delta is rounding, below 1e-3; otherwise it is a large share.
 TOLERANCE = 0.01
 
 
@@ -32,19 +32,19 @@ def deep_lift(
 
     A map sums to the output at the image minus the output at the baseline. Shrikumar, Greenside and Kundaje, "Learning
     important features through propagating activation differences", 2017, section 3.5.1. Activations follow its rescale
-    rule, wherever and however often the network calls them. The difference of a max pooling's window goes to the pixel
-    that makes it, and a pixel of overlapping windows adds up what it gets. In a product of two values that both depend
-    on the image, as in squeeze and excitation, each factor's difference counts with the mean of the other one.
+    rule, wherever and however often the network calls them. In max pooling, the difference of a window goes to the
+    pixel of the maximum, and a pixel of overlapping windows gets the sum. In a product of two values that both depend
+    on the image, as in squeeze and excitation, the difference of each factor is multiplied by the mean of the other.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     baseline
         As in `heatproof.attribution.path.integrated_gradients`.
     tolerance
-        Largest convergence delta on which it applies: the part of an output's change that a map does not account for,
-        as a share of the largest change of an output. 0.01 for null.
+        Largest convergence delta with which the explainer is applicable: the difference between the sum of a map and
+        the change of the output, as a share of the largest change of an output. Null for 0.01.
 
     Returns
     -------
@@ -58,7 +58,7 @@ def deep_lift(
     """
     import torch
 
-    # An image passes through the network together with its baseline.
+    # Each image shares a pass with its baseline, so a pass has half as many images.
     maps = [
         _rescale(part, part.images, part.baseline(baseline), part.targets, tolerance)
         for part in split_batch(context, max(1, context.batch_size // 2))
@@ -78,16 +78,16 @@ def deep_shap(
     """Deep SHAP: mean of DeepLift maps over training images as baselines.
 
     Lundberg and Lee, "A unified approach to interpreting model predictions", 2017, section 4.2. A map sums to the
-    output at the image minus the mean output at the baselines. Pairs of images and baselines go through the network in
-    passes of the batch size.
+    output at the image minus the mean output at the baselines. A network pass has as many pairs of an image and a
+    baseline as the batch size allows.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     baselines
-        Training images, the same for every image; each costs two network passes an image. None for 8, or all where
-        there are fewer.
+        Number of training images, which are the same for every image; each takes two network passes an image. None for
+        8, or all if there are fewer.
     tolerance
         As in `deep_lift`.
 
@@ -99,9 +99,9 @@ def deep_shap(
     Raises
     ------
     NotApplicable
-        As for `deep_lift`, and if there are no training images.
+        As in `deep_lift`, and if there are no training images.
     HeatproofError
-        If `baselines` is below 1, or there are fewer training images.
+        If `baselines` is below 1, or larger than the number of training images.
     """
     import torch
 
@@ -110,12 +110,12 @@ def deep_shap(
     baselines = len(background)
     pairs = torch.arange(len(context.image_ids) * baselines, device=context.images.device)
     maps = []
-    paired: dict[str, list[MapSums]] = {}
-    for few in pairs.split(max(1, context.batch_size // 2)):
-        rows = few // baselines
-        given = context.images[rows], background[few % baselines], context.targets[rows]
-        maps.append(_rescale(replace(context, sums=paired), *given, tolerance))
-    changes = torch.cat([one.expected for noted in paired.values() for one in noted])
+    sums_of_pairs: dict[str, list[MapSums]] = {}
+    for indices in pairs.split(max(1, context.batch_size // 2)):
+        rows = indices // baselines
+        inputs = context.images[rows], background[indices % baselines], context.targets[rows]
+        maps.append(_rescale(replace(context, sums=sums_of_pairs), *inputs, tolerance))
+    changes = torch.cat([record.expected for records in sums_of_pairs.values() for record in records])
     context.note_sum(changes.unflatten(0, (-1, baselines)).mean(1))
     return {"deep_shap": torch.cat(maps).unflatten(0, (-1, baselines)).mean(1)}
 
@@ -140,7 +140,7 @@ def _rescale(
     maps = (multipliers * (images - baselines)).sum(1)
     change = (at_images - at_baselines).detach()
     context.note_sum(change.gather(1, targets[:, None])[:, 0])
-    # Where an image is its own baseline, rounding is not taken for a large part of nothing.
+    # The second term is for an image that equals its baseline, where the change is zero and the delta only rounding.
     scale = torch.maximum(change.abs().amax(1), 1e-3 * at_images.detach().abs().amax(1))
     delta = (maps.sum((1, 2)) - change.gather(1, targets[:, None])[:, 0]).abs() / scale
     limit = TOLERANCE if tolerance is None else tolerance

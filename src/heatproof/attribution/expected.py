@@ -1,7 +1,7 @@
 """Explainers that average gradients over random points between training images and the image.
 
-captum's `GradientShap` draws noise, baselines and coefficients from global generators for a whole batch, so its maps
-would depend on the batch size: here they are drawn for each image, and captum takes the gradients.
+captum's `GradientShap` draws noise, baselines and coefficients for a complete batch from global generators, so its maps
+would depend on the batch size. Here they are drawn by image, and captum computes the gradients.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def expected_gradients(
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     samples
-        Pairs of a baseline and a point, one network pass each, drawn for each image.
+        Number of pairs of a baseline and a point to draw for each image, with one network pass each.
     baselines
-        Training images to draw from; None for 64, or all where there are fewer.
+        Number of training images to draw from; None for 64, or all if there are fewer.
 
     Returns
     -------
@@ -56,7 +56,7 @@ def expected_gradients(
     NotApplicable
         If there are no training images.
     HeatproofError
-        If `samples` or `baselines` is below 1, or there are fewer training images.
+        If `samples` or `baselines` is below 1, or `baselines` larger than the number of training images.
     """
     return {"expected_gradients": _expect(context, "expected_gradients", samples, baselines, 0.0)}
 
@@ -72,16 +72,16 @@ def gradient_shap(
     """Gradient SHAP: expected gradients of noisy copies of the image (captum `GradientShap`).
 
     In expectation a map sums to the mean output at the noisy copies minus the mean output at the training images.
-    Lundberg and Lee's library shap, `GradientExplainer`; captum's documentation of `GradientShap`.
+    Sources: `GradientExplainer` in Lundberg and Lee's library shap, and captum's documentation of `GradientShap`.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     samples
-        Noisy copies of each image, each with a baseline and a point between the two, one network pass each.
+        Number of noisy copies of each image. Each has a baseline, a point between the two, and one network pass.
     baselines
-        Training images to draw from; None for 64, or all where there are fewer.
+        Number of training images to draw from; None for 64, or all if there are fewer.
     stdev
         Standard deviation of the Gaussian noise, in normalised units; 0 gives expected gradients.
 
@@ -95,7 +95,8 @@ def gradient_shap(
     NotApplicable
         If there are no training images.
     HeatproofError
-        If `samples` or `baselines` is below 1, `stdev` below 0, or there are fewer training images.
+        If `samples` or `baselines` is below 1, `stdev` below 0, or `baselines` larger than the number of training
+        images.
     """
     require(stdev >= 0, f"Gradient SHAP needs a standard deviation of at least 0, not {stdev}.")
     return {"gradient_shap": _expect(context, "gradient_shap", samples, baselines, stdev)}
@@ -111,27 +112,27 @@ def _expect(context: ExplainContext, name: str, samples: int, baselines: int | N
     output, at_baselines = pad_single_image_passes(context.output), None
     if context.sums is not None:
         with completeness_passes(context):
-            at_baselines = torch.cat([output(some) for some in background.split(context.batch_size)]).mean(0)
+            at_baselines = torch.cat([output(chunk) for chunk in background.split(context.batch_size)]).mean(0)
     method = Saliency(output)
     maps = []
-    # A few images at a time, so that what is held at once is one network pass, or one image's samples.
-    for few in split_batch(context, max(1, context.batch_size // samples)):
-        noisy, chosen, shares = draw_paths(few, name, samples, background, stdev)
+    # As many images as fit in a network pass with all their samples, but at least one, to bound memory.
+    for part in split_batch(context, max(1, context.batch_size // samples)):
+        noisy, chosen, shares = draw_paths(part, name, samples, background, stdev)
         difference = noisy - chosen
         points = chosen + shares * difference
-        targets = few.targets.repeat_interleave(samples)
-        size = few.batch_size
+        targets = part.targets.repeat_interleave(samples)
+        size = part.batch_size
         gradients = [
-            method.attribute(as_leaf(some), target=label, abs=False).detach()
-            for some, label in zip(points.split(size), targets.split(size), strict=True)
+            method.attribute(as_leaf(chunk), target=label, abs=False).detach()
+            for chunk, label in zip(points.split(size), targets.split(size), strict=True)
         ]
         maps.append((torch.cat(gradients) * difference).sum(1).unflatten(0, (-1, samples)).mean(1))
         if at_baselines is not None:
-            ends = noisy if stdev > 0 else few.images
-            with completeness_passes(few):
-                at_ends = torch.cat([output(some) for some in ends.split(size)])
-            at_images = at_ends.unflatten(0, (len(few.targets), -1)).mean(1)
-            few.note_sum(select_targets(at_images - at_baselines, few.targets))
+            path_ends = noisy if stdev > 0 else part.images
+            with completeness_passes(part):
+                outputs_at_ends = torch.cat([output(chunk) for chunk in path_ends.split(size)])
+            at_images = outputs_at_ends.unflatten(0, (len(part.targets), -1)).mean(1)
+            part.note_sum(select_targets(at_images - at_baselines, part.targets))
     return torch.cat(maps)
 
 

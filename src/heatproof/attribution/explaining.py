@@ -1,4 +1,4 @@
-"""Make the maps of a batch of images: the one place that calls an explainer."""
+"""Compute the maps of a batch of images. No other module calls an explainer."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from heatproof.models.adapter import reader_of
 from heatproof.models.memory import AdaptiveBatchSize
 from heatproof.models.state import preserve_network
 
-# What PyTorch and captum say where a network passes no gradient.
+# Parts of the messages of PyTorch and captum if no gradient reaches the images.
 NO_GRADIENT = ("does not require grad", "not have been used in the graph", "is not connected to every target layer")
 
 
 class ExplainerFailed(NotApplicable):
-    """An explainer raised an error, or returned what is no map; the text is the reason."""
+    """Raised if an explainer raises an error or returns something other than its maps; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class MapMaker:
-    """An explainer with the options that it is called with.
+    """An explainer and the options to call it with.
 
     Attributes
     ----------
     name
-        For messages.
+        Name in messages.
     function
-        ``function(explained, **options)`` returns a dict from each name in `maps` to a tensor (N, H, W).
+        ``function(context, **options)`` returns a dict from each name in `maps` to a tensor (N, H, W).
     options
-        Of the function.
+        Options of the function.
     maps
-        Names of its maps, and whether each is signed.
+        Mapping from map name to whether the map is signed.
     """
 
     name: str
@@ -53,17 +53,17 @@ def explain_batch(
 ) -> np.ndarray:
     """Return an explainer's maps of a batch of images.
 
-    The explainer gets copies of images, targets and background, because it may write to them. Passes are halved where
-    memory runs out.
+    The explainer gets copies of images, targets and background images, because it may write to them. If memory runs
+    out, it is called again with half the batch size for its network passes.
 
     Parameters
     ----------
     maker
         The explainer.
-    explained
-        Its input; figures and sums that it notes are of this batch alone.
-    within
-        Remembers how many images fit into memory; None for this call alone.
+    context
+        Its input. Figures and sums that were recorded before are dropped.
+    adaptive_size
+        Remembers how many images fit into memory; None forgets it after this call.
 
     Returns
     -------
@@ -73,36 +73,36 @@ def explain_batch(
     Raises
     ------
     NotApplicable
-        If the explainer does not apply; `ExplainerFailed` if it raises any error, returns other maps than it announces, a value
-        that is not finite, or notes sums of other images.
+        If the explainer is not applicable. `ExplainerFailed` if it raises any error, returns other maps than it
+        declares or a value that is not finite, or records sums for another number of images.
     HeatproofError
         If the machine fails, or an image cannot be read.
     """
     adaptive_size = adaptive_size or AdaptiveBatchSize(maker.name, device=context.images.device)
     for attempt in adaptive_size.attempts(context.batch_size):
         with attempt as size:
-            for noted in (context.figures, context.sums):
-                if noted is not None:
-                    noted.clear()
-            given = replace(
+            for records in (context.figures, context.sums):
+                if records is not None:
+                    records.clear()
+            copied_context = replace(
                 context,
                 images=context.images.clone(),
                 targets=context.targets.clone(),
-                background=context.background and _copying(context.background),
+                background=context.background and _with_copies(context.background),
                 batch_size=size,
             )
-            # What it changes of the network, or leaves on it where it fails, is not to reach other maps.
+            # Changes that the explainer makes to the network, or leaves there on failure, must not affect other maps.
             try:
-                with preserve_network(context.output), _asking(context):
-                    made = maker.function(given, **maker.options)
+                with preserve_network(context.output), _only_targets_of(context):
+                    result = maker.function(copied_context, **maker.options)
             except NotApplicable:
                 raise
             except Exception as error:
-                # Foreign code can fail in any way. A fault of the machine is none of the explainer's.
+                # Explainers of users and of other libraries can fail in any way. A fault of the machine is not theirs.
                 if machine_fault(error) or isinstance(error, DamagedInput):
                     raise
                 raise ExplainerFailed(_reason(error, context.network)) from error
-    maps = stack_maps(made, list(maker.maps), context)
+    maps = stack_maps(result, list(maker.maps), context)
     finite = np.isfinite(maps).all((1, 2, 3))
     if not finite.all():
         row = int(np.flatnonzero(~finite)[0])
@@ -111,8 +111,8 @@ def explain_batch(
     return maps
 
 
-def _asking(context: ExplainContext) -> AbstractContextManager[Any]:
-    """Have a callable target computed for the targets of this batch alone."""
+def _only_targets_of(context: ExplainContext) -> AbstractContextManager[Any]:
+    """Let a callable target compute the columns of this batch's targets only."""
     reader = reader_of(context.network)
     if reader is None or reader.function is None:
         return nullcontext()
@@ -120,11 +120,15 @@ def _asking(context: ExplainContext) -> AbstractContextManager[Any]:
 
 
 def _check_sums(context: ExplainContext, maker: MapMaker) -> None:
-    """Check that the sums that an explainer noted are one for each image, of maps that it makes."""
-    for name, noted in (context.sums or {}).items():
-        shapes = [tuple(one.shape) for some in noted for one in some if one is not None]
-        count = sum(len(some.expected) for some in noted if some.expected.ndim == 1)
-        if (name and name not in maker.maps) or count != len(context.images) or any(len(one) != 1 for one in shapes):
+    """Check that an explainer recorded one sum for each image, and only for maps that it returns."""
+    for name, records in (context.sums or {}).items():
+        shapes = [tuple(tensor.shape) for sums in records for tensor in sums if tensor is not None]
+        count = sum(len(sums.expected) for sums in records if sums.expected.ndim == 1)
+        if (
+            (name and name not in maker.maps)
+            or count != len(context.images)
+            or any(len(tensor) != 1 for tensor in shapes)
+        ):
             raise ExplainerFailed(
                 f"it noted sums {shapes} of the map {name or next(iter(maker.maps))!r} for {len(context.images)} "
                 "images: note_sum takes one value for each image, of a map that it makes"
@@ -132,76 +136,80 @@ def _check_sums(context: ExplainContext, maker: MapMaker) -> None:
 
 
 def convergence_delta(maker: MapMaker, maps: np.ndarray, sums: Mapping[str, Sequence[MapSums]]) -> np.ndarray:
-    """Return by how much maps miss the sums that an explainer noted: what they sum to minus what they are to.
+    """Return the sums of maps minus the sums that the explainer recorded for them.
 
     Parameters
     ----------
-    maker, sums
-        The explainer, and what it noted of the maps.
+    maker
+        The explainer.
     maps
         (N, maps, H, W), as `explain_batch` returns them.
+    sums
+        Sums that the explainer recorded, `ExplainContext.sums`.
 
     Returns
     -------
     numpy.ndarray
-        (N, maps) float64, in units of the output; NaN where no sum is promised.
+        (N, maps) float64, in units of the output; NaN for maps without a promised sum.
     """
-    missed = np.full(maps.shape[:2], np.nan)
+    deltas = np.full(maps.shape[:2], np.nan)
     for index, name in enumerate(maker.maps):
-        noted = [*sums.get(name, ()), *(sums.get("", ()) if index == 0 else ())]
-        if noted:
+        records = [*sums.get(name, ()), *(sums.get("", ()) if index == 0 else ())]
+        if records:
             totals = maps[:, index].sum(axis=(1, 2), dtype=np.float64)
-            if noted[0].found is not None:
-                totals = _joined([one.found for one in noted])
-            missed[:, index] = totals - _joined([one.expected for one in noted])
-    return missed
+            if records[0].found is not None:
+                totals = _concatenate([record.found for record in records])
+            deltas[:, index] = totals - _concatenate([record.expected for record in records])
+    return deltas
 
 
-def _joined(values: Sequence[Any]) -> np.ndarray:
-    return torch.cat([one.double().cpu() for one in values]).numpy()
+def _concatenate(values: Sequence[Any]) -> np.ndarray:
+    return torch.cat([tensor.double().cpu() for tensor in values]).numpy()
 
 
-def _copying(background: Callable[[int], torch.Tensor]) -> Callable[[int], torch.Tensor]:
+def _with_copies(background: Callable[[int], torch.Tensor]) -> Callable[[int], torch.Tensor]:
     return lambda count: background(count).clone()
 
 
 def _reason(error: Exception, network: Any) -> str:
-    """Say in words of a gap how an explainer failed, and whether the network did within it."""
+    """Return the reason for which a failed explainer is not applicable, and whether the network failed inside it."""
     if isinstance(error, HeatproofError):
         return str(error).rstrip(".")
-    said = first_line(error)[:200]
-    if any(words in said for words in NO_GRADIENT):
+    message = first_line(error)[:200]
+    if any(part in message for part in NO_GRADIENT):
         return (
             "it needs the gradient of an image, and the model gives none, as where a part of it runs under no_grad or "
             "is cut off by detach"
         )
     inside = any(frame.f_locals.get("self") is network for frame, _ in traceback.walk_tb(error.__traceback__))
     last = traceback.extract_tb(error.__traceback__)[-1]
-    what = "the model fails in it" if network is not None and inside else "it fails"
-    return f"{what} ({type(error).__name__}: {said}; {Path(last.filename).name}, line {last.lineno})"
+    subject = "the model fails in it" if network is not None and inside else "it fails"
+    return f"{subject} ({type(error).__name__}: {message}; {Path(last.filename).name}, line {last.lineno})"
 
 
-def stack_maps(maps: Mapping[str, torch.Tensor], announced: Collection[str], context: ExplainContext) -> np.ndarray:
+def stack_maps(maps: Mapping[str, torch.Tensor], declared: Collection[str], context: ExplainContext) -> np.ndarray:
     """Return an explainer's maps as one array (N, maps, H, W) float32.
 
     Parameters
     ----------
     maps
-        What the explainer returned.
-    announced
+        Result of the explainer.
+    declared
         Names of the maps that it must return.
-    explained
+    context
         Its input.
 
     Raises
     ------
-    Failed
-        If it returned other maps than it announced, or maps of another shape.
+    ExplainerFailed
+        If the result has another number of maps than it declares, or maps of another shape.
+    NotApplicable
+        If the maps have another height or width than the images.
     """
     expected = (len(context.images), *context.images.shape[-2:])
     values: list[Any] = list(maps.values()) if isinstance(maps, Mapping) else []
-    if len(values) != len(announced):
-        keys = ", ".join(f"{key!r}: …" for key in announced)
+    if len(values) != len(declared):
+        keys = ", ".join(f"{key!r}: …" for key in declared)
         raise ExplainerFailed(
             f"it must return a dict {{{keys}}} of tensors (images, height, width), but "
             f"returned {list(maps) if isinstance(maps, Mapping) else type(maps).__name__}"
@@ -225,14 +233,14 @@ def stack_maps(maps: Mapping[str, torch.Tensor], announced: Collection[str], con
 def check_applicability(
     maker: MapMaker, context: ExplainContext, adaptive_size: AdaptiveBatchSize | None = None
 ) -> np.ndarray:
-    """Make the maps of a few images, and check what the explainer noted of them.
+    """Compute the maps of a sample of images, and compare the recorded figures with their limits.
 
     Parameters
     ----------
-    maker, within
-        As in `explain_batch`.
-    explained
-        The few images; its `figures` are filled.
+    maker, adaptive_size
+        See `explain_batch`.
+    context
+        The sample of images; its `figures` are filled.
 
     Returns
     -------
@@ -242,7 +250,7 @@ def check_applicability(
     Raises
     ------
     NotApplicable
-        If every map has one value everywhere, or a figure is above its limit; and as `explain_batch`.
+        If every map is constant, a figure is above its limit, or `explain_batch` raises it.
     """
     figures: dict[str, ApplicabilityFigure] = {} if context.figures is None else context.figures
     maps = explain_batch(maker, replace(context, figures=figures), adaptive_size)
@@ -256,7 +264,7 @@ def check_limits(figures: dict[str, ApplicabilityFigure], maps: np.ndarray) -> N
     Raises
     ------
     NotApplicable
-        If every map has one value everywhere, or a figure is above its limit.
+        If every map is constant, or a figure is above its limit.
     """
     figures["constant_maps"] = ApplicabilityFigure(share_constant(maps))
     if figures["constant_maps"].value == 1:
@@ -267,5 +275,5 @@ def check_limits(figures: dict[str, ApplicabilityFigure], maps: np.ndarray) -> N
 
 
 def share_constant(maps: np.ndarray) -> float:
-    """Return the share of maps (..., H, W) that are constant."""
+    """Return the share in [0, 1] of maps (..., H, W) that are constant."""
     return float(np.mean(np.ptp(maps.reshape(-1, maps.shape[-2] * maps.shape[-1]), axis=1) == 0))

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 Area = Annotated[float, Bounds(above=0, below=1)]
 Share = Annotated[float, Bounds(above=0, most=1)]
 
-# The paper's constants, and where it is silent those of its authors' library TorchRay.
+# Constants of the paper, or of the authors' library TorchRay where the paper has none.
 TEMPERATURE = 1 / 20
 LEVELS = 8
 MOMENTUM = 0.9
 AREA_WEIGHT = 300.0
 AREA_GROWTH = 16.0
-# Pixels whose masks are this near to the boundary between ones and zeros are neither: far above rounding, which would
-# else decide on whole pixels, as all masks are equal at first; far below what a mask means.
+# Pixels whose mask values differ from the boundary by less than this share ones and zeros. It is far above rounding,
+# which would otherwise decide because all mask values are equal at first, and far below relevant differences.
 TIE = 1e-3
-# Of a point far outside the image, which hardly moves any mask.
-LEAST_INFLUENCE = 1e-3
+# Lower bound of the influence of a point; points far outside the image hardly change any mask.
+MINIMUM_INFLUENCE = 1e-3
 
 
 @explainer("extremal_perturbation", family="extremal", signed=False)
@@ -43,38 +43,40 @@ def extremal_perturbation(
 ) -> dict[str, torch.Tensor]:
     """Extremal perturbation: sum over areas of smooth masks that maximise the output over a blurred image.
 
-    Fong, Patrick and Vedaldi, "Understanding deep networks via extremal perturbations and smooth masks", 2019,
-    section 3, the preservation game: each mask m maximises output(m ⊗ x) − λ ‖sort(m) − r‖² / pixels, in which r has
-    a share `area` of ones after zeros, and m ⊗ x blurs a pixel the more the lower its mask. A mask is the smooth
-    maximum, over the points of a lattice, of their values in [0, 1] times a kernel of width `sigma`. Stochastic
-    gradient descent with momentum 0.9, all values 1 at first; λ is 300 at first and sixteen times that at the end.
+    Fong, Patrick and Vedaldi, "Understanding deep networks via extremal perturbations and smooth masks", 2019, section
+    3, the preservation game: each mask m maximises output(m ⊗ x) − λ ‖sort(m) − r‖² / pixels. Here r consists of zeros
+    followed by a share `area` of ones, and m ⊗ x blurs a pixel more if its mask value is lower. A mask is the smooth
+    maximum, over the points of a lattice, of their values in [0, 1] times a kernel of width `sigma`. The values are
+    optimised by stochastic gradient descent with momentum 0.9, and are 1 at first; λ is 300 at first and sixteen times
+    that at the end.
 
-    Three things are ours, as all pixels are equal at first, and TorchRay's sort then keeps some rows: pixels within
-    0.001 of the boundary between ones and zeros share them in proportion; a point's gradient is divided by its
-    influence, which is small outside the image; and images are not flipped at random between steps. No draw is made.
+    Three things differ from TorchRay, whose sort keeps arbitrary rows because all pixels are equal at first: pixels
+    within 0.001 of the boundary between ones and zeros share them in proportion; the gradient of a point is divided by
+    its influence, which is small outside the image; and images are not flipped at random between steps. The explainer
+    draws no random numbers.
 
-    ``steps × len(areas)`` network passes an image, with their gradients: 3200 by default.
+    An image takes ``steps × len(areas)`` network passes with gradients: 3200 by default.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     areas
         Areas of the masks, as shares of the image.
     steps
-        Steps of gradient descent.
+        Number of steps of gradient descent.
     learning_rate
-        Learning rate of the gradient descent.
+        Learning rate of gradient descent.
     sigma
         Width of the kernel, as a share of the shorter side: 21 pixels of 224.
     spacing
-        Distance of the lattice's points, as a share of the shorter side: 7 pixels of 224, at least 1 pixel. Between
-        the points masks are interpolated bilinearly.
+        Distance between points of the lattice, as a share of the shorter side: 7 pixels of 224, at least 1 pixel. Masks
+        are interpolated bilinearly between points.
     blur
         Standard deviation of the strongest blur, as a share of the shorter side: 20 pixels of 224.
     smooth
-        Standard deviation of the Gaussian that smooths the sum of the masks, as a share of the shorter side; 0 leaves
-        the sum as it is, with many ties.
+        Standard deviation of the Gaussian that smooths the sum of the masks, as a share of the shorter side; 0 does not
+        smooth the sum, which then has many ties.
 
     Returns
     -------
@@ -84,7 +86,7 @@ def extremal_perturbation(
     Raises
     ------
     HeatproofError
-        If an option is out of its range, or an area is less than a pixel.
+        If an option is out of its range, or an area is smaller than a pixel.
     """
     import torch
 
@@ -104,9 +106,9 @@ def extremal_perturbation(
     require(0 <= smooth <= 1, f"Extremal perturbation needs smooth between 0 and 1, not {smooth}.")
     lattice = _Lattice((height, width), sigma * short, max(1, round(spacing * short)), context.images)
     maps = []
-    # A few images at a time, so that what is held at once is one network pass, or one image's masks.
-    for few in split_batch(context, max(1, context.batch_size // len(areas))):
-        masks = find_masks(few, areas, lattice, steps, learning_rate, blur * short)
+    # As many images as fit in a network pass with all their masks, but at least one, to bound memory.
+    for part in split_batch(context, max(1, context.batch_size // len(areas))):
+        masks = find_masks(part, areas, lattice, steps, learning_rate, blur * short)
         maps.append(_blur(masks.sum(1, keepdim=True), smooth * short)[:, 0])
     return {"extremal_perturbation": torch.cat(maps)}
 
@@ -114,7 +116,7 @@ def extremal_perturbation(
 def find_masks(
     context: ExplainContext, areas: Sequence[float], lattice: _Lattice, steps: int, learning_rate: float, blur: float
 ) -> torch.Tensor:
-    """Return each image's mask of each area, (N, areas, H, W) in [0, 1]; `blur` is in pixels."""
+    """Return a mask for each image and area, (N, areas, H, W) in [0, 1]; `blur` is in pixels."""
     import torch
 
     count = len(context.image_ids)
@@ -131,8 +133,8 @@ def find_masks(
         context.batch_size,
     )
     masks = [
-        _optimise(part, some, lattice, steps, learning_rate, blur)
-        for part, some in zip(split_batch(pairs), areas_in_pixels.split(context.batch_size), strict=True)
+        _optimise(part, areas_of_part, lattice, steps, learning_rate, blur)
+        for part, areas_of_part in zip(split_batch(pairs), areas_in_pixels.split(context.batch_size), strict=True)
     ]
     return torch.cat(masks).unflatten(0, (count, len(areas)))
 
@@ -145,26 +147,26 @@ def _optimise(
     learning_rate: float,
     blur: float,
 ) -> torch.Tensor:
-    """Return one mask (N, H, W) an image that keeps `areas_in_pixels` pixels of it."""
+    """Return a mask for each image, (N, H, W), that keeps `areas_in_pixels` of its pixels."""
     import torch
 
     count, part = len(part.image_ids), pad_single_image(part)
     areas_in_pixels = areas_in_pixels.expand(len(part.image_ids))
     images, targets = part.images.detach(), part.targets[:, None]
     pyramid = torch.stack([_blur(images, blur * level / (LEVELS - 1)) for level in range(LEVELS)], 1)
-    # Descending, the last pixel that the mask keeps and the first that it does not.
+    # In descending order, the index of the last pixel that the mask keeps, and of the first that it does not keep.
     boundary = (areas_in_pixels - 1)[:, None] + torch.tensor([0, 1], device=areas_in_pixels.device)
     points = images.new_ones(len(images), *lattice.shape).requires_grad_()
     optimiser = torch.optim.SGD([points], learning_rate, momentum=MOMENTUM, dampening=MOMENTUM)
     with torch.enable_grad():
         for step in range(steps):
             masks = lattice.masks(points)
-            missed = (masks - _reference(masks.detach(), boundary)).square().mean((1, 2))
-            kept = part.output(_perturb(pyramid, masks)).gather(1, targets)[:, 0]
+            area_error = (masks - _reference(masks.detach(), boundary)).square().mean((1, 2))
+            target_outputs = part.output(_perturb(pyramid, masks)).gather(1, targets)[:, 0]
             weight = AREA_WEIGHT * AREA_GROWTH ** (step / steps)
-            # The sum keeps images apart: no gradient of one reaches another's points.
-            (gradient,) = torch.autograd.grad((weight * missed - kept).sum(), points)
-            # Else the area alone would empty the middle before the border, whatever the network says.
+            # A sum over images keeps their gradients independent of each other.
+            (gradient,) = torch.autograd.grad((weight * area_error - target_outputs).sum(), points)
+            # Otherwise the area constraint would empty the middle before the border, for any network.
             points.grad = gradient / lattice.influence
             optimiser.step()
             with torch.no_grad():
@@ -180,11 +182,11 @@ def _reference(masks: torch.Tensor, boundary: torch.Tensor) -> torch.Tensor:
 
 
 def _perturb(pyramid: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
-    """Interpolate images (N, C, H, W) pixelwise in a blur pyramid (N, L, C, H, W); mask 0 is the last level."""
+    """Interpolate images (N, C, H, W) by pixel in a blur pyramid (N, L, C, H, W); mask value 0 is the last level."""
     import torch
 
     position = (1 - masks)[:, None, None] * (LEVELS - 1)
-    # One-sided, so that a mask of 1 has the gradient towards less of it.
+    # The clamp makes the gradient at a mask value of 1 one-sided, towards lower values.
     level = position.detach().floor().clamp(0, LEVELS - 2)
     below = level.long().expand(-1, -1, pyramid.shape[2], -1, -1)
     sharp, soft = (pyramid.gather(1, which)[:, 0] for which in (below, below + 1))
@@ -208,37 +210,37 @@ class _Lattice:
     Attributes
     ----------
     shape
-        Rows and columns of the points. They reach beyond the image as far as the kernel does, so that a pixel at the
-        border has as many of them around as one in the middle.
+        Number of rows and columns of points. They extend beyond the image as far as the kernel, so that a pixel at the
+        border has as many points around it as one in the middle.
     influence
-        How much a point moves the masks where all are equal, as a share of what the most influential one does.
+        Influence of each point on the sum of the mask, if all points are equal, as a share of the largest influence.
     """
 
-    def __init__(self, size: tuple[int, int], sigma: float, spacing: int, like: torch.Tensor) -> None:
+    def __init__(self, size: tuple[int, int], sigma: float, spacing: int, images: torch.Tensor) -> None:
         import torch
 
         self.size, self.spacing = size, spacing
         self.inside = [math.ceil((length - 1) / spacing) + 1 for length in size]
-        # Beyond, the kernel is below 0.012.
+        # The kernel is below 0.012 beyond two sigmas.
         reach = math.floor(2 * sigma / spacing)
         self.window = 2 * reach + 1
         self.shape = [length + 2 * reach for length in self.inside]
-        away = torch.arange(-reach, reach + 1, dtype=torch.float64) * spacing
-        distance = torch.hypot(away[:, None], away).flatten() / sigma
-        self.near = (distance <= 2).nonzero()[:, 0].to(like.device)
+        distances = torch.arange(-reach, reach + 1, dtype=torch.float64) * spacing
+        distance = torch.hypot(distances[:, None], distances).flatten() / sigma
+        self.inside_kernel = (distance <= 2).nonzero()[:, 0].to(images.device)
         kernel = torch.exp(-2 * (distance - 0.5).clamp(min=0).square())
-        self.kernel = kernel.to(like)[self.near, None]
+        self.kernel = kernel.to(images)[self.inside_kernel, None]
 
-        full = like.new_ones(1, *self.shape).requires_grad_()
+        full = images.new_ones(1, *self.shape).requires_grad_()
         with torch.enable_grad():
-            (raised,) = torch.autograd.grad(self.masks(full).sum(), full)
-        self.influence = (raised / raised.max()).clamp(min=LEAST_INFLUENCE)
+            (gradient,) = torch.autograd.grad(self.masks(full).sum(), full)
+        self.influence = (gradient / gradient.max()).clamp(min=MINIMUM_INFLUENCE)
 
     def masks(self, points: torch.Tensor) -> torch.Tensor:
         """Return the masks (N, H, W), in [0, 1], of points (N, *shape)."""
         from torch.nn.functional import interpolate, unfold
 
-        values = unfold(points[:, None], self.window)[:, self.near] * self.kernel
+        values = unfold(points[:, None], self.window)[:, self.inside_kernel] * self.kernel
         coarse = (values * (values / TEMPERATURE).softmax(1)).sum(1).unflatten(1, self.inside)
         if self.spacing == 1:
             return coarse

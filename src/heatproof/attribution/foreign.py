@@ -1,4 +1,4 @@
-"""Objects of other libraries, and functions of the caller's own, as explainers."""
+"""Turn attribution objects of other libraries, and functions of callers, into explainers."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ if TYPE_CHECKING:
 
     from heatproof.attribution.registry import ExplainFunction
 
-# Packages of which objects are methods, and where those keep the network that they were made for.
+# Packages whose objects are accepted as methods, and the attributes in which these objects hold their network.
 LIBRARIES = ("captum", "torchcam", "pytorch_grad_cam", "zennit")
-HELD = ("forward_func", "model")
-# Of captum: its maps are to sum to the output at the image minus that at the baseline, zero where none is given.
-WITH_SUM = ("IntegratedGradients", "DeepLift")
+NETWORK_ATTRIBUTES = ("forward_func", "model")
+# Classes of captum whose maps should sum to the output at the image minus the output at the zero baseline.
+COMPLETE_METHODS = ("IntegratedGradients", "DeepLift")
 
 
 def library_of(method: Any) -> str | None:
-    """Return the package of `LIBRARIES` that an object's class is of; None for any other object."""
-    packages = [kind.__module__.partition(".")[0] for kind in type(method).__mro__]
+    """Return the package of `LIBRARIES` that defines an object's class or a base of it; None for any other object."""
+    packages = [base.__module__.partition(".")[0] for base in type(method).__mro__]
     return next((library for library in LIBRARIES if library in packages), None)
 
 
 def deletes_regions(method: Any) -> bool:
-    """Tell whether it deletes regions one by one, as captum's FeatureAblation and Occlusion do."""
-    return any(kind.__name__ == "FeatureAblation" for kind in type(method).__mro__)
+    """Return whether a method deletes regions one by one, as captum's FeatureAblation and Occlusion do."""
+    return any(base.__name__ == "FeatureAblation" for base in type(method).__mro__)
 
 
 def check_arguments_of(name: str, function: Any) -> None:
-    """Refuse a function that cannot be called with a model, images and targets.
+    """Require that a function can be called with a model, images and targets.
 
     Raises
     ------
     HeatproofError
-        With its signature.
+        If its signature does not allow that.
     """
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of code that is not Python
+    except (TypeError, ValueError):  # a function that is not written in Python
         return
     try:
         signature.bind("model", "images", "targets")
@@ -53,32 +53,36 @@ def check_arguments_of(name: str, function: Any) -> None:
 
 
 def check_network_of(name: str, method: Any, model: torch.nn.Module) -> None:
-    """Refuse an object of another library that was made for another network, where that can be found.
+    """Require that an object of another library was made for this network, if the object holds its network.
 
     Raises
     ------
     HeatproofError
-        With both networks.
+        If it was made for another network.
     """
     if library_of(method) is None:
         return
-    held = next((getattr(method, name) for name in HELD if getattr(method, name, None) is not None), None)
-    theirs = {id(own) for _, module in reachable_modules(held) for own in module.parameters(recurse=False)}
+    held_network = next(
+        (getattr(method, name) for name in NETWORK_ATTRIBUTES if getattr(method, name, None) is not None), None
+    )
+    theirs = {
+        id(parameter) for _, module in reachable_modules(held_network) for parameter in module.parameters(recurse=False)
+    }
     ours = set(map(id, model.parameters()))
-    # A wrapper has the weights of what it wraps, and a part some of the whole's.
+    # A wrapper has all weights of the module that it wraps, and a submodule has some of its parent's.
     if not (theirs <= ours or ours <= theirs):
-        other = type(held).__name__
+        held_class = type(held_network).__name__
         raise HeatproofError(
-            f"The method {name!r} was made for another network (a {other}) than the model (a "
-            f"{type(model).__name__}): make it anew for this one."
+            f"The method {name!r} was made for another network (a {held_class}) than the model (a "
+            f"{type(model).__name__}): create it again for this model."
         )
 
 
 def as_function(name: str, method: Any) -> ExplainFunction:
-    """Return a function of `ExplainContext` that calls an object of another library, or a function of the caller's own.
+    """Return an explainer that calls an object of another library, or a function of model, images and targets.
 
-    Maps are summed over channels. Those of a library are enlarged to the image; a function that returns smaller ones
-    does not apply, as in a run.
+    Maps are summed over channels. Maps of a library are enlarged to the size of the image; a function that returns
+    smaller maps is not applicable, as in a run.
     """
 
     def call(model: Any, images: torch.Tensor, targets: torch.Tensor) -> Any:
@@ -109,7 +113,7 @@ def _call(method: Any, model: Any, images: torch.Tensor, targets: torch.Tensor) 
     library = library_of(method)
     if library == "captum":
         maps = method.attribute(images.requires_grad_(), target=targets)
-        return (maps, _delta_of(method, maps, images, targets)) if type(method).__name__ in WITH_SUM else maps
+        return (maps, _delta_of(method, maps, images, targets)) if type(method).__name__ in COMPLETE_METHODS else maps
     if library == "torchcam":
         images.requires_grad_()
         scores = method.model(images) if hasattr(method, "model") else model(images)

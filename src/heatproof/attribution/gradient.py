@@ -15,8 +15,13 @@ if TYPE_CHECKING:
 def saliency(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Signed gradient of the target output with respect to the image (captum `Saliency`).
 
-    Units are output per normalised pixel value. Simonyan, Vedaldi and Zisserman, "Deep inside convolutional
-    networks", 2014, section 3, which takes the absolute value: here that is the ``abs`` row of the tables.
+    Its unit is that of the output per normalised pixel value. Simonyan, Vedaldi and Zisserman, "Deep inside
+    convolutional networks", 2014, section 3, take the absolute value, which is the ``abs`` row of the tables here.
+
+    Parameters
+    ----------
+    context
+        The batch.
 
     Returns
     -------
@@ -38,7 +43,12 @@ def saliency(context: ExplainContext) -> dict[str, torch.Tensor]:
 def input_x_gradient(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Input × gradient (captum `InputXGradient`).
 
-    Units are those of the output. Shrikumar et al., "Not just a black box", 2016, section 2.
+    Its unit is that of the output. Shrikumar et al., "Not just a black box", 2016, section 2.
+
+    Parameters
+    ----------
+    context
+        The batch.
 
     Returns
     -------

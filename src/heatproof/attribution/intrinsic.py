@@ -11,7 +11,7 @@ from heatproof.errors import NotApplicable
 if TYPE_CHECKING:
     import torch
 
-# Largest share of the largest logit by which a map may miss the logit that it makes up, unless told otherwise.
+# Default of the largest difference between the sum of a map and the logit, as a share of the largest logit.
 TOLERANCE = 1e-3
 
 
@@ -20,12 +20,12 @@ def bagnet(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[str,
     """Patch logits of a BagNet, each spread evenly over its receptive field; the map sums to the logit.
 
     Brendel and Bethge, "Approximating CNNs with bag-of-local-features models", 2019, section 2. It applies to any
-    network with a submodule `patches`, whose output (N, K, h, w) has the logits as its mean, and the whole numbers
-    `patch_size` and `patch_stride` in pixels, where nothing is padded.
+    network without padding that has a submodule `patches`, whose output (N, K, h, w) has the logits as its mean, and
+    the integers `patch_size` and `patch_stride` in pixels.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     tolerance
         As in `heatproof.attribution.relevance.lrp`.
@@ -48,22 +48,22 @@ def bagnet(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[str,
         raise NotApplicable("the network's logits are not a mean of patch logits, as BagNet's are")
     _require_logits(context)
     size, stride = network.patch_size, network.patch_stride
-    seen: list[torch.Tensor] = []
-    handle = network.patches.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    patch_logits: list[torch.Tensor] = []
+    handle = network.patches.register_forward_hook(lambda module, inputs, output: patch_logits.append(output))
     maps = []
     try:
         for part in split_batch(context):
-            seen.clear()
+            patch_logits.clear()
             with torch.no_grad():
                 pad_single_image_passes(network)(part.images)
             rows = torch.arange(len(part.targets), device=part.targets.device)
-            logits = seen[0][rows, part.targets][:, None]
+            logits = patch_logits[0][rows, part.targets][:, None]
             share = logits / (size**2 * logits.shape[2] * logits.shape[3])
             spread = conv_transpose2d(share, share.new_ones(1, 1, size, size), stride=stride)[:, 0]
             height, width = part.images.shape[2] - spread.shape[1], part.images.shape[3] - spread.shape[2]
-            # A row or column that no patch sees took no part in the logit.
+            # Rows and columns that no patch covers do not contribute to the logit.
             maps.append(pad(spread, (0, width, 0, height)))
-            _note_conservation(part, maps[-1], seen[0].mean((2, 3)), tolerance)
+            _note_conservation(part, maps[-1], patch_logits[0].mean((2, 3)), tolerance)
     finally:
         handle.remove()
     return {"bagnet": torch.cat(maps)}
@@ -73,13 +73,13 @@ def bagnet(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[str,
 def bcos(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """Contributions W(x)x of a B-cos network; the map sums to the logit.
 
-    Böhle et al., "B-cos networks: alignment is all we need for interpretability", 2022, section 3. It applies to
-    any network with `encode`, which makes of images what its first layer reads and which the network takes as well,
-    and `linear`, a context in which the gradient at the encoded images is W(x).
+    Böhle et al., "B-cos networks: alignment is all we need for interpretability", 2022, section 3. It applies to any
+    network with two methods: `encode` returns encoded images, the input of the first layer, which the network also
+    accepts; `linear` returns a context manager in which the gradient at the encoded images is W(x).
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     tolerance
         As in `heatproof.attribution.relevance.lrp`.
@@ -92,7 +92,7 @@ def bcos(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[str, t
     Raises
     ------
     NotApplicable
-        If the network is not of B-cos modules, or probabilities are explained.
+        If the network lacks these methods, or probabilities are explained.
     """
     import torch
 

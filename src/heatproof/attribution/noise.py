@@ -1,9 +1,9 @@
 """SmoothGrad, squared SmoothGrad and VarGrad: attributions averaged over noisy copies of the image.
 
-The copies of one image serve three maps: the mean (SmoothGrad), the mean of squares (SmoothGrad squared) and the
-variance (VarGrad). As in captum's `NoiseTunnel`, each is taken per channel and then summed over the channels, and
-the variance is that of the population (divided by the number of samples). `NoiseTunnel` itself draws its noise
-from a global generator for a whole batch, so its maps would depend on the batch size.
+The copies of an image give three maps: the mean (SmoothGrad), the mean of squares (SmoothGrad squared) and the variance
+(VarGrad). As in captum's `NoiseTunnel`, each is computed for each channel and then summed over channels, and the
+variance is that of the population (divided by the number of samples). `NoiseTunnel` draws its noise for a complete
+batch from a global generator, so its maps would depend on the batch size.
 """
 
 from __future__ import annotations
@@ -52,15 +52,16 @@ def noise_input_x_gradient(
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     samples
-        Noisy copies of each image, one network pass each.
+        Number of noisy copies of each image, with one network pass each.
     stdev
-        Standard deviation of the Gaussian noise: SmoothGrad's noise level, a share of the image's own range
-        (largest minus smallest value over pixels and channels). The paper finds 0.1 to 0.2 to work.
+        Standard deviation of the Gaussian noise: SmoothGrad's noise level, as a share of the image's range (largest
+        minus smallest value over pixels and channels). The paper finds that 0.1 to 0.2 work.
     relative
-        False takes `stdev` in normalised units instead; IDSDS's authors use 1.0 and 4 samples.
+        Whether `stdev` is a share of the range. If False, it is in normalised units; the authors of IDSDS use 1.0 with
+        4 samples.
 
     Returns
     -------
@@ -97,19 +98,19 @@ def noise_integrated_gradients(
 ) -> dict[str, torch.Tensor]:
     """SmoothGrad, SmoothGrad squared and VarGrad over integrated gradients.
 
-    Sources as for `noise_input_x_gradient` and `integrated_gradients`.
+    For sources, see `noise_input_x_gradient` and `integrated_gradients`.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     samples
-        Noisy copies of each image, `steps` network passes each.
+        Number of noisy copies of each image, with `steps` network passes each.
     stdev, relative
         See `noise_input_x_gradient`.
     steps
-        Points of the quadrature for each noisy copy. Few, as the copies average its error: 20 copies with 10 steps
-        come nearer to the limit of many copies than 4 copies with 50 steps do.
+        Number of points of the quadrature for each noisy copy. A few points suffice, because the copies average its
+        error: 20 copies with 10 steps are nearer to the limit of many copies than 4 copies with 50 steps.
 
     Returns
     -------
@@ -126,7 +127,8 @@ def noise_integrated_gradients(
     return _moments(context, "integrated_gradients", lambda part: _integrate(part, steps), samples, stdev, relative)
 
 
-# As in `gradient` and `path`, which are not imported, so that an edit of theirs does not start these maps again.
+# A copy of the function in `gradient`; `gradient` and `path` are not imported, so that their edits do not make these
+# maps stale.
 def _multiply_by_gradient(part: ExplainContext) -> torch.Tensor:
     from captum.attr import InputXGradient
 
@@ -163,22 +165,22 @@ def _moments(
     require(samples >= 1, f"A noise tunnel needs at least 1 sample, not {samples}.")
     require(stdev >= 0, f"A noise tunnel needs a standard deviation of at least 0, not {stdev}.")
     maps: dict[str, list[torch.Tensor]] = {"smoothgrad": [], "smoothgrad_sq": [], "vargrad": []}
-    # A few images at a time, so that what is held at once is one network pass, or one image's samples.
-    for few in split_batch(context, max(1, context.batch_size // samples)):
-        own: dict[str, list[MapSums]] | None = None if few.sums is None else {}
-        noisy = replace(_add_noise(few, f"noise of {base}", samples, stdev, relative), sums=own)
-        values = torch.cat([attribute(part) for part in split_batch(noisy)]).unflatten(0, (-1, samples))
-        for noted in (own or {}).values():
-            expected = torch.cat([one.expected for one in noted]).unflatten(0, (-1, samples)).mean(1)
-            few.note_sum(expected, of=f"{base}_smoothgrad")
+    # As many images as fit in a network pass with all their copies, but at least one, to bound memory.
+    for part in split_batch(context, max(1, context.batch_size // samples)):
+        sums_of_copies: dict[str, list[MapSums]] | None = None if part.sums is None else {}
+        noisy = replace(_add_noise(part, f"noise of {base}", samples, stdev, relative), sums=sums_of_copies)
+        values = torch.cat([attribute(noisy_part) for noisy_part in split_batch(noisy)]).unflatten(0, (-1, samples))
+        for records in (sums_of_copies or {}).values():
+            expected = torch.cat([record.expected for record in records]).unflatten(0, (-1, samples)).mean(1)
+            part.note_sum(expected, of=f"{base}_smoothgrad")
         maps["smoothgrad"].append(values.mean(1).sum(1))
         maps["smoothgrad_sq"].append(values.square().mean(1).sum(1))
         maps["vargrad"].append(values.var(1, correction=0).sum(1))
-    return {f"{base}_{name}": torch.cat(several) for name, several in maps.items()}
+    return {f"{base}_{name}": torch.cat(parts_of_map) for name, parts_of_map in maps.items()}
 
 
 def _add_noise(context: ExplainContext, purpose: str, samples: int, stdev: float, relative: bool) -> ExplainContext:
-    """Return a batch of `samples` noisy copies of each image, those of one image adjacent."""
+    """Return a batch with `samples` noisy copies of each image; the copies of an image are adjacent."""
     images = context.images.detach()
     noisy = draw_per_image(context, counter_normal, purpose, (samples, *images.shape[1:]))
     spread = images.amax((1, 2, 3)) - images.amin((1, 2, 3)) if relative else images.new_ones(len(images))

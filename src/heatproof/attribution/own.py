@@ -1,4 +1,4 @@
-"""Functions of the user's own that take a model, images and targets, as other libraries write explainers."""
+"""Turn functions of a model, images and targets, the signature of many libraries, into explainers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ PLAIN_ARGUMENTS = ("model", "images", "targets")
 
 
 def positional_arguments_of(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return what the workflow passes to an explainer: ``context``, or `PLAIN_ARGUMENTS` to a function that names these."""
+    """Return the names of the arguments that the workflow passes to an explainer by position.
+
+    These are `PLAIN_ARGUMENTS` for a function whose first parameters have these names, and ``context`` for any other.
+    """
     try:
         names = tuple(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # said by whoever reads the options
-        return ("explained",)
-    return PLAIN_ARGUMENTS if names[: len(PLAIN_ARGUMENTS)] == PLAIN_ARGUMENTS else ("explained",)
+    except (TypeError, ValueError):  # `check_options` raises the error
+        return ("context",)
+    return PLAIN_ARGUMENTS if names[: len(PLAIN_ARGUMENTS)] == PLAIN_ARGUMENTS else ("context",)
 
 
 def as_explainer(function: Callable[..., Any], name: str) -> ExplainFunction:
@@ -33,10 +36,10 @@ def as_explainer(function: Callable[..., Any], name: str) -> ExplainFunction:
     Parameters
     ----------
     function
-        ``function(model, images, targets, **options)`` returns maps as `sum_over_channels` takes them, or these with
-        what they miss of their sum (`split_delta`). The model's output is what is explained: logits, or probabilities.
+        ``function(model, images, targets, **options)`` returns maps that `sum_over_channels` accepts, or a pair of
+        maps and convergence deltas (see `split_delta`). The outputs of `model` are explained: logits or probabilities.
     name
-        Of the map.
+        Name of the map.
     """
 
     def explain(context: ExplainContext, **options: Any) -> dict[str, torch.Tensor]:
@@ -44,41 +47,48 @@ def as_explainer(function: Callable[..., Any], name: str) -> ExplainFunction:
 
         size = context.batch_size
         batches = zip(context.images.split(size), context.targets.split(size), strict=True)
-        made = []
+        maps_of_batches = []
         for images, targets in batches:
             maps, delta = split_delta(function(context.output, images, targets, **options), len(images))
-            made.append(sum_over_channels(maps, name))
-            if delta is not None and made[-1].ndim == 3:
-                context.note_sum(made[-1].double().sum((1, 2)) - delta.to(made[-1].device))
-        return {name: torch.cat(made)}
+            maps_of_batches.append(sum_over_channels(maps, name))
+            if delta is not None and maps_of_batches[-1].ndim == 3:
+                context.note_sum(maps_of_batches[-1].double().sum((1, 2)) - delta.to(maps_of_batches[-1].device))
+        return {name: torch.cat(maps_of_batches)}
 
     return explain
 
 
-def split_delta(made: Any, count: int) -> tuple[Any, torch.Tensor | None]:
-    """Return maps, and by how much those of each of `count` images miss their sum; None where that is not said.
+def split_delta(result: Any, count: int) -> tuple[Any, torch.Tensor | None]:
+    """Split the result of a function into maps and a convergence delta for each of `count` images, or None.
 
-    It is said by a pair, as captum returns it with ``return_convergence_delta=True``: several values of an image are
-    those of its baselines or noisy copies. Of any other tuple the first is taken, also where whole numbers, such as
-    classes, come second.
+    A pair of maps and floats (count · n,) has deltas, as captum returns them with ``return_convergence_delta=True``;
+    the n values of an image, which belong to its baselines or noisy copies, are averaged. Of any other tuple the first
+    element is the maps, even if the second one holds integers, such as classes.
     """
     import torch
 
-    if not (isinstance(made, list | tuple) and made):
-        return made, None
-    delta = made[1] if len(made) == 2 and getattr(made[1], "ndim", 0) == 1 else None
+    if not (isinstance(result, list | tuple) and result):
+        return result, None
+    delta = result[1] if len(result) == 2 and getattr(result[1], "ndim", 0) == 1 else None
     if delta is None or len(delta) < count or len(delta) % count or not torch.as_tensor(delta).is_floating_point():
-        return split_delta(made[0], count)[0], None
-    return split_delta(made[0], count)[0], torch.as_tensor(delta).detach().double().unflatten(0, (count, -1)).mean(1)
+        return split_delta(result[0], count)[0], None
+    return split_delta(result[0], count)[0], torch.as_tensor(delta).detach().double().unflatten(0, (count, -1)).mean(1)
 
 
 def sum_over_channels(maps: Any, name: str) -> torch.Tensor:
-    """Return maps (N, H, W) of a tensor or array (N, H, W) or (N, C, H, W), or one with named dimensions in any order.
+    """Return maps as a float32 tensor (N, H, W).
+
+    Parameters
+    ----------
+    maps
+        Tensor or array (N, H, W) or (N, C, H, W), or an array with named dimensions in any order.
+    name
+        Name of the method, for messages.
 
     Raises
     ------
     HeatproofError
-        If it is something else.
+        If `maps` is something else, or complex.
     """
     import torch
 

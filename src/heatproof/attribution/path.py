@@ -32,13 +32,13 @@ def integrated_gradients(
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     steps
-        Points of the quadrature, one network pass each.
+        Number of points of the quadrature, with one network pass each.
     baseline
-        Where the path begins: ``null``, zero after normalisation; a baseline by name; or ``same``, that of the patch
-        drops which the map is scored on.
+        Start of the path: ``null`` for zero after normalisation; the name of a baseline; or ``same`` for the baseline
+        of the patch drops with which the map is scored.
 
     Returns
     -------
@@ -66,10 +66,10 @@ def integrated_gradients_uniform(
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     steps
-        Points of the quadrature, one network pass each.
+        Number of points of the quadrature, with one network pass each.
     low, high
         Range of the baseline's values, in normalised units.
 
@@ -106,19 +106,19 @@ def left_integrated_gradients(
     """Left integrated gradients: from a zero baseline to the point where the output saturates.
 
     Miglani et al., "Investigating saturation effects in integrated gradients", 2020, section 4. The path ends at the
-    first of `steps` equidistant points at which the output has made `share` of its change; a map sums to the output
-    there minus the output at the baseline.
+    first of `steps` equidistant points at which the output has reached the `share` of its change. A map sums to the
+    output at this point minus the output at the baseline.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     steps
-        Points of the quadrature, and as many at which saturation is looked for: one gradient and one network pass
-        each.
+        Number of points of the quadrature, with one gradient each, and of points at which saturation is tested, with
+        one network pass each.
     share
-        Share of the output's change that counts as saturated; the paper takes 0.9, and 1 need not be plain integrated
-        gradients, as an output can pass its last value on the way.
+        Share of the change of the output that counts as saturated; the paper takes 0.9. With 1, maps can differ from
+        plain integrated gradients, because the output can exceed its final value on the path.
 
     Returns
     -------
@@ -141,7 +141,7 @@ def left_integrated_gradients(
 
 
 def find_saturation(part: ExplainContext, steps: int, share: float) -> torch.Tensor:
-    """Return the point (N, C, H, W) on each path from zero where the output reaches `share` of its change."""
+    """Return the point on the path from zero to each image, (N, C, H, W), at which the output reaches the `share`."""
     import torch
 
     require(steps >= 1, f"Integrated gradients need at least 1 step, not {steps}.")
@@ -152,7 +152,7 @@ def find_saturation(part: ExplainContext, steps: int, share: float) -> torch.Ten
         outputs = torch.stack([output(images * point).gather(1, part.targets[:, None])[:, 0] for point in points])
         change = outputs[-1] - outputs[0]
         reached = (outputs[1:] - outputs[0]) * change.sign() >= share * change.abs()
-        # argmax gives the first of equals.
+        # argmax returns the first of several maxima.
         return images * points[1:][reached.int().argmax(0)][:, None, None, None]
 
 

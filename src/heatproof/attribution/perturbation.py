@@ -16,11 +16,12 @@ from heatproof.base.randomness import counter_integers, counter_uniform
 if TYPE_CHECKING:
     import torch
 
-# Masks enlarged at once: bounds memory; fixed, so that the order of summation does not depend on the batch size.
+# Number of masks that are enlarged at once, to bound memory. It is constant, so that the order of summation does not
+# depend on the batch size.
 BLOCK = 128
 
 Share = Annotated[float, Bounds(above=0, most=1)]
-Answer = Literal["probability", "logit"]
+OutputKind = Literal["probability", "logit"]
 
 
 @explainer(
@@ -38,37 +39,37 @@ def rise(
     masks: Count = 500,
     cells: PatchGrid = 8,
     probability: Share = 0.5,
-    output: Answer = "probability",
+    output: OutputKind = "probability",
     baseline: BaselineName = None,
 ) -> dict[str, torch.Tensor]:
     """RISE with masked pixels set to zero (after normalisation), or blended into a baseline.
 
-    Petsiuk, Das and Saenko, "RISE", 2018, equation 6: the mean of the masks weighted by the model's answers,
-    divided by the share of a pixel that is kept. The masks are drawn once, and are the same for every image.
+    Petsiuk, Das and Saenko, "RISE", 2018, equation 6: the mean of the masks weighted by the outputs of the model,
+    divided by the probability that a pixel is kept. The masks are drawn once and are the same for all images.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     masks
-        Number of masks, one network pass each. The paper takes 4000 to 8000; 500 keep a first run short. On digits
-        of 32 pixels the ranks from 500 masks agree with those from 8000 to a Spearman of 0.6 to 0.7, from 2000 to
-        0.8 to 0.9.
+        Number of masks, with one network pass each. The paper takes 4000 to 8000; 500 keep a first run short. On digits
+        of 32 pixels, the Spearman correlation with the ranks from 8000 masks is 0.6 to 0.7 for 500 masks, and 0.8 to
+        0.9 for 2000.
     cells
-        Side, or rows and columns, of the coarse random grid that is enlarged to a mask. The paper takes 7 on 224
-        pixels; 8 divides 32.
+        Number of cells along a side, or rows and columns, of the coarse random grid that is enlarged to a mask. The
+        paper takes 7 for 224 pixels; 8 divides 32.
     probability
-        Chance that a cell of the grid is kept.
+        Probability that a cell of the grid is kept.
     output
-        ``"probability"``, the paper's answer of the model, is the softmax probability of the target; ``"logit"`` is
-        its logit. Both are read from the network itself, whichever output the other explainers attribute.
+        ``"probability"`` weights masks by the softmax probability of the target, as the paper does; ``"logit"`` by its
+        logit. Both are read from the network itself, whichever output other explainers attribute.
     baseline
-        What masked pixels are blended into, as in `heatproof.attribution.path.integrated_gradients`.
+        Baseline into which masked pixels are blended, as in `heatproof.attribution.path.integrated_gradients`.
 
     Returns
     -------
     dict
-        ``rise``: (N, H, W), not negative (any sign for logits), in units of the answer, higher is more relevant.
+        ``rise``: (N, H, W), not negative (any sign for logits), in units of `output`, higher is more relevant.
 
     Raises
     ------
@@ -93,7 +94,7 @@ def rise_uniform(
     masks: Count = 500,
     cells: PatchGrid = 8,
     probability: Share = 0.5,
-    output: Answer = "probability",
+    output: OutputKind = "probability",
     low: float = -1.0,
     high: float = 1.0,
 ) -> dict[str, torch.Tensor]:
@@ -101,7 +102,7 @@ def rise_uniform(
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     masks, cells, probability, output
         See `rise`; the masks are the same.
@@ -137,21 +138,22 @@ def rise_grid(
     masks: Count = 500,
     cells: PatchGrid = 8,
     probability: Share = 0.5,
-    output: Answer = "probability",
+    output: OutputKind = "probability",
 ) -> dict[str, torch.Tensor]:
-    """RISE with masks of whole grid patches, neither smoothed nor shifted.
+    """RISE with masks of complete grid patches, neither smoothed nor shifted.
 
-    The masks of Petsiuk et al. blend neighbouring cells and lie askew to the patches that are deleted when maps are
-    judged by patch drops; these delete whole patches of a grid.
+    The masks of Petsiuk et al. blend neighbouring cells and are not aligned with the patches that patch drops delete;
+    these masks delete complete patches of a grid.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     masks, probability, output
         See `rise`.
     cells
-        Patches a side. Where they do not divide the image, their sides differ by a pixel.
+        Number of patches along a side, or rows and columns. If they do not divide the image, sides of patches differ by
+        a pixel.
 
     Returns
     -------
@@ -187,13 +189,13 @@ def _rise(
     with torch.no_grad():
         maps = images.new_zeros(len(images), height * width)
         for block in (_aligned_masks if aligned else _masks)(context, count, cells, probability):
-            maps += _answers(context, baselines, block, output) @ block.flatten(1)
+            maps += _outputs_of_masked(context, baselines, block, output) @ block.flatten(1)
         maps /= count * probability
     return maps.unflatten(1, (height, width))
 
 
 def _masks(context: ExplainContext, count: int, cells: AnyGrid, probability: float) -> Iterator[torch.Tensor]:
-    """Yield masks (at most `BLOCK`, H, W), 1 = kept: upsampled random grids, shifted at random."""
+    """Yield blocks of masks (at most `BLOCK`, H, W), 1 = kept: enlarged random grids with random shifts."""
     import torch
     from torch.nn.functional import interpolate
 
@@ -217,17 +219,19 @@ def _masks(context: ExplainContext, count: int, cells: AnyGrid, probability: flo
 
 
 def _aligned_masks(context: ExplainContext, count: int, cells: AnyGrid, probability: float) -> Iterator[torch.Tensor]:
-    """Yield masks (at most `BLOCK`, H, W), 1 = kept, constant within each patch of the grid."""
+    """Yield blocks of masks (at most `BLOCK`, H, W), 1 = kept, constant within each patch of the grid."""
     images = context.images
     drawn = counter_uniform(context.seed, "rise_grid masks", [""], (count, patch_count(cells)), device=images.device)[0]
-    kept = (drawn < probability).to(images)
+    masks_of_patches = (drawn < probability).to(images)
     patches = index_patches(tuple(images.shape[2:]), cells).to(images.device)
     for start in range(0, count, BLOCK):
-        yield kept[start : start + BLOCK, patches]
+        yield masks_of_patches[start : start + BLOCK, patches]
 
 
-def _answers(context: ExplainContext, baselines: torch.Tensor | None, masks: torch.Tensor, output: str) -> torch.Tensor:
-    """Return the outputs of each image under each mask, (N, masks)."""
+def _outputs_of_masked(
+    context: ExplainContext, baselines: torch.Tensor | None, masks: torch.Tensor, output: str
+) -> torch.Tensor:
+    """Return the outputs of the network for each image and mask, (N, masks)."""
     import torch
 
     from heatproof.models.output_reader import probabilities
@@ -235,31 +239,31 @@ def _answers(context: ExplainContext, baselines: torch.Tensor | None, masks: tor
     if output == "probability":
         context.require("probability", "set output: logit")
     images = context.images
-    # Equal shares of the masks for each pass, and as many images as then fit.
-    masks_a_pass = math.ceil(len(masks) / math.ceil(len(masks) / context.batch_size))
-    images_a_pass = max(1, context.batch_size // masks_a_pass)
+    # Passes have equal numbers of masks, and as many images as then fit into the batch size.
+    masks_per_pass = math.ceil(len(masks) / math.ceil(len(masks) / context.batch_size))
+    images_per_pass = max(1, context.batch_size // masks_per_pass)
     channels_last = images.is_contiguous(memory_format=torch.channels_last) and not images.is_contiguous()
     buffer = torch.empty(
-        (images_a_pass * masks_a_pass, *images.shape[1:]),
+        (images_per_pass * masks_per_pass, *images.shape[1:]),
         dtype=images.dtype,
         device=images.device,
         memory_format=torch.channels_last if channels_last else torch.contiguous_format,
     )
     network = pad_single_image_passes(context.network)
-    answers = images.new_empty(len(images), len(masks))
-    for top in range(0, len(images), images_a_pass):
-        rows = slice(top, top + images_a_pass)
+    outputs_of_images = images.new_empty(len(images), len(masks))
+    for first_row in range(0, len(images), images_per_pass):
+        rows = slice(first_row, first_row + images_per_pass)
         targets = context.targets[rows, None, None]
-        for left in range(0, len(masks), masks_a_pass):
-            columns = slice(left, left + masks_a_pass)
-            kept = masks[None, columns, None]
-            masked = buffer[: len(targets) * kept.shape[1]]
+        for first_mask in range(0, len(masks), masks_per_pass):
+            columns = slice(first_mask, first_mask + masks_per_pass)
+            masks_of_pass = masks[None, columns, None]
+            masked = buffer[: len(targets) * masks_of_pass.shape[1]]
             pairs = masked.unflatten(0, (len(targets), -1))
             if baselines is None:
-                torch.mul(images[rows, None], kept, out=pairs)
+                torch.mul(images[rows, None], masks_of_pass, out=pairs)
             else:
-                torch.lerp(baselines[rows, None], images[rows, None], kept, out=pairs)
+                torch.lerp(baselines[rows, None], images[rows, None], masks_of_pass, out=pairs)
             logits = network(masked).unflatten(0, (len(targets), -1))
-            outputs = probabilities(logits, context.task, -1) if output == "probability" else logits
-            answers[rows, columns] = outputs.gather(-1, targets.expand(-1, kept.shape[1], 1))[..., 0]
-    return answers
+            values = probabilities(logits, context.task, -1) if output == "probability" else logits
+            outputs_of_images[rows, columns] = values.gather(-1, targets.expand(-1, masks_of_pass.shape[1], 1))[..., 0]
+    return outputs_of_images

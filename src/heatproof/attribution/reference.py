@@ -1,4 +1,4 @@
-"""Reference maps, which do not use the model: a lower bound for explainers."""
+"""Reference maps, which do not use the model. An explainer should score above them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-# The widths and kernels are those in the tables that Zabicka, Cieslik and Burgess published with their reproduction of
-# "Benchmarking the Attribution Quality of Vision Models" (2025), whose section 2.1 lists the maps below.
+# Widths and kernels of the tables that Zabicka, Cieslik and Burgess published with their reproduction of "Benchmarking
+# the Attribution Quality of Vision Models" (2025). Its section 2.1 lists the maps below.
 WIDTHS = (1, 2, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 160, 256)
-# The side of the images that the widths are for.
+# Side in pixels of the images that the widths refer to.
 WIDTHS_SIDE = 224
 KERNELS = (3, 5, 7, 9, 13, 17, 31)
-# Edges of the bands, as shares of the highest frequency along one axis; those of the published code.
+# Limits of the frequency bands in the published code, as shares of the highest frequency along one axis.
 LOW, BAND, HIGH = 0.4, (0.3, 0.6), 0.6
-# Of the Gaussian before the second derivatives and inside Canny, in pixels.
+# Standard deviation in pixels of the Gaussian before the second derivatives and inside Canny.
 SMOOTHING = 1.0
 
 
@@ -33,6 +33,11 @@ SMOOTHING = 1.0
 )
 def random(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Uniform noise in [-1, 1), drawn per image.
+
+    Parameters
+    ----------
+    context
+        The batch.
 
     Returns
     -------
@@ -46,8 +51,13 @@ def random(context: ExplainContext) -> dict[str, torch.Tensor]:
 def edges(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Sobel gradient magnitude of the channel mean (scipy).
 
-    The images are taken as normalised, and repeated beyond their borders. An edge detector as a reference: Adebayo
-    et al., "Sanity checks for saliency maps", 2018, section 5.
+    The channel mean is that of the normalised images; beyond their borders the nearest pixel is repeated. Adebayo et
+    al., "Sanity checks for saliency maps", 2018, section 5, compare explainers with an edge detector.
+
+    Parameters
+    ----------
+    context
+        The batch.
 
     Returns
     -------
@@ -74,8 +84,12 @@ def edges(context: ExplainContext) -> dict[str, torch.Tensor]:
 def randoms(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Uniform noise in [0, 1), its square, and the noise plus 1; one draw per image.
 
-    The three differ by how unequal their pixels are, and by nothing else. Zabicka et al. 2025, section 2.1, random
-    maps.
+    The three maps differ only in how unequal their pixels are. Zabicka et al. 2025, section 2.1, random maps.
+
+    Parameters
+    ----------
+    context
+        The batch.
 
     Returns
     -------
@@ -97,8 +111,13 @@ def randoms(context: ExplainContext) -> dict[str, torch.Tensor]:
 def gaussians(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Centred Gaussians in 20 widths, the same for all images.
 
-    Zabicka et al. 2025, section 2.1, centred Gaussian: what is explained often stands in the middle. A width is the
-    standard deviation in pixels of an image with a shorter side of 224 pixels, and scales with that side.
+    Zabicka et al. 2025, section 2.1, centred Gaussian: objects are often in the middle of the image. A width is the
+    standard deviation in pixels for an image whose shorter side has 224 pixels, and scales with that side.
+
+    Parameters
+    ----------
+    context
+        The batch.
 
     Returns
     -------
@@ -119,10 +138,10 @@ def _gaussian(height: int, width: int, deviation: float) -> np.ndarray:
 
     rows, columns = (np.arange(length) - (length - 1) / 2 for length in (height, width))
     square = rows[:, None] ** 2 + columns**2
-    # Relative to the pixel nearest to the middle, so that no width is zero everywhere.
+    # Relative to the pixel nearest to the middle, so that a narrow Gaussian does not underflow to zero everywhere.
     values = np.exp((square.min() - square) / (2 * deviation**2)).astype(np.float32).astype(np.float64)
-    # In steps of 2^-40 sums of up to 2^13 pixels are exact in float64. Without, patches that mirror each other would be
-    # ranked by the rounding of their sums.
+    # Multiples of 2^-40 have exact float64 sums over up to 2^13 pixels. Otherwise the rounding of sums would rank
+    # patches that mirror each other.
     return np.ldexp(np.rint(np.ldexp(values, 40)), -40).astype(np.float32)
 
 
@@ -130,8 +149,13 @@ def _gaussian(height: int, width: int, deviation: float) -> np.ndarray:
 def entropies(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Local mean squared deviation of the channel mean from the image's mean, in 7 window sizes (scipy).
 
-    Zabicka et al. 2025, section 2.1, entropy proxy: no entropy, but cheap, and high where an image differs from its
-    mean. The windows are 3 to 31 pixels wide on images of any size; the image is reflected beyond its borders.
+    Zabicka et al. 2025, section 2.1, entropy proxy: it is not an entropy, but cheap to compute, and high where an image
+    differs from its mean. Windows are 3 to 31 pixels wide for every image size; images are reflected at their borders.
+
+    Parameters
+    ----------
+    context
+        The batch.
 
     Returns
     -------
@@ -140,13 +164,13 @@ def entropies(context: ExplainContext) -> dict[str, torch.Tensor]:
     """
     from scipy.ndimage import uniform_filter
 
-    def varied(grey: np.ndarray) -> dict[str, np.ndarray]:
+    def make_maps(grey: np.ndarray) -> dict[str, np.ndarray]:
         contrast = _contrast(grey)
         square = (contrast - contrast.mean((1, 2), keepdims=True)) ** 2
-        # The running sum behind the filter can end a rounding error below zero.
+        # The filter uses a running sum, whose rounding can make it slightly negative.
         return {f"entropy_{size}": uniform_filter(square, size, axes=(1, 2)).clip(min=0) for size in KERNELS}
 
-    return _of_grey(context, varied)
+    return _from_grey(context, make_maps)
 
 
 @explainer(
@@ -160,8 +184,13 @@ def edge_detectors(context: ExplainContext) -> dict[str, torch.Tensor]:
 
     Zabicka et al. 2025, section 2.1, classical edge detectors; the Sobel operator is `edges`. The gradient is the
     magnitude of the central differences, one-sided at the borders. Canny has scikit-image's thresholds, 0.1 and 0.2 of
-    an image's own range, after a Gaussian of 1 pixel; an image of one colour has no edge. Marr–Hildreth is the
-    Laplacian of a Gaussian of 1 pixel, the image reflected beyond its borders.
+    the image's range, after a Gaussian of 1 pixel; an image of one colour has no edges. Marr–Hildreth is the Laplacian
+    of a Gaussian of 1 pixel; images are reflected at their borders.
+
+    Parameters
+    ----------
+    context
+        The batch.
 
     Returns
     -------
@@ -173,17 +202,17 @@ def edge_detectors(context: ExplainContext) -> dict[str, torch.Tensor]:
     from scipy.ndimage import gaussian_laplace
     from skimage.feature import canny
 
-    def detected(grey: np.ndarray) -> dict[str, np.ndarray]:
+    def make_maps(grey: np.ndarray) -> dict[str, np.ndarray]:
         low, high = grey.min((1, 2), keepdims=True), grey.max((1, 2), keepdims=True)
         stretched = (grey - low) / np.where(high > low, high - low, 1)
         return {
             "image_gradient": np.hypot(*np.gradient(grey, axis=(1, 2))),
             "canny": np.stack([canny(image, SMOOTHING) for image in stretched]),
-            # Cut at scipy's 4 deviations the filter does not sum to zero, and would answer to plain colour.
+            # Truncated at scipy's 4 deviations, the filter does not sum to zero and would respond to a plain colour.
             "marr_hildreth": np.stack([gaussian_laplace(image, SMOOTHING, truncate=8) for image in _contrast(grey)]),
         }
 
-    return _of_grey(context, detected)
+    return _from_grey(context, make_maps)
 
 
 @explainer(
@@ -195,9 +224,14 @@ def edge_detectors(context: ExplainContext) -> dict[str, torch.Tensor]:
 def frequencies(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Low, middle and high frequencies of the channel mean (scipy's FFT).
 
-    Zabicka et al. 2025, section 2.1, frequency-based maps. A frequency is its distance from zero as a share of the
-    highest along one axis: low is below 0.4, the band from 0.3 to 0.6, high above 0.6. The image repeats beyond its
+    Zabicka et al. 2025, section 2.1, frequency-based maps. The radius of a frequency is a share of the highest
+    frequency along one axis: low is below 0.4, the band from 0.3 to 0.6, high above 0.6. Images repeat beyond their
     borders.
+
+    Parameters
+    ----------
+    context
+        The batch.
 
     Returns
     -------
@@ -207,25 +241,25 @@ def frequencies(context: ExplainContext) -> dict[str, torch.Tensor]:
     import numpy as np
     from scipy import fft
 
-    def passed(grey: np.ndarray) -> dict[str, np.ndarray]:
+    def make_maps(grey: np.ndarray) -> dict[str, np.ndarray]:
         height, width = size = grey.shape[1:]
         radius = 2 * np.hypot(fft.fftfreq(height)[:, None], fft.rfftfreq(width))
-        kept = {
+        masks = {
             "low_pass": radius < LOW,
             "band_pass": (radius > BAND[0]) & (radius < BAND[1]),
             "high_pass": radius > HIGH,
         }
         spectra = fft.rfft2(_contrast(grey))
-        maps = {name: fft.irfft2(spectra * mask, s=size) for name, mask in kept.items()}
+        maps = {name: fft.irfft2(spectra * mask, s=size) for name, mask in masks.items()}
         return {**maps, "low_pass": maps["low_pass"] + grey[:, :1, :1]}
 
-    return _of_grey(context, passed)
+    return _from_grey(context, make_maps)
 
 
-def _of_grey(
+def _from_grey(
     context: ExplainContext, make: Callable[[np.ndarray], Mapping[str, np.ndarray]]
 ) -> dict[str, torch.Tensor]:
-    """Apply `make` to the channel means (N, H, W) float64, such that maps do not depend on the batch."""
+    """Apply `make` to the channel means (N, H, W), in float64 so that maps do not depend on the batch."""
     import torch
 
     grey = context.images.detach().double().mean(1).cpu().numpy()
@@ -233,5 +267,5 @@ def _of_grey(
 
 
 def _contrast(grey: np.ndarray) -> np.ndarray:
-    # An image of one colour becomes exactly 0, and its maps constant: filters would turn it into noise of rounding.
+    # An image of one colour becomes exactly 0, and its maps constant; otherwise filters would return rounding noise.
     return grey - grey[:, :1, :1]

@@ -1,7 +1,7 @@
 """Registry of explainers, and the types that explainers take and register.
 
-This module and the modules of the families are importable without torch: the workflow reads the table while
-it builds its plan. Heavy libraries are imported inside the functions.
+The workflow reads the registry while it builds its plan, so this module and the modules of the families can be
+imported without torch. Heavy libraries are imported inside the functions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,17 @@ if TYPE_CHECKING:
 
 
 class ApplicabilityFigure(NamedTuple):
-    """Value of an applicability figure of an explainer, and the limit above which the explainer is a gap."""
+    """Number that an explainer measures in its applicability check.
+
+    Attributes
+    ----------
+    value
+        Maximum or mean over the images.
+    limit
+        Above this value the explainer is not applicable; None for no limit.
+    images
+        Number of images that were measured.
+    """
 
     value: float
     limit: float | None = None
@@ -34,7 +44,15 @@ class ApplicabilityFigure(NamedTuple):
 
 
 class MapSums(NamedTuple):
-    """What maps are to sum to (N,), and what they sum to where that is not the sum over pixels (N,)."""
+    """Sums that an explainer promises for the maps of N images.
+
+    Attributes
+    ----------
+    expected
+        (N,), the sums that the maps should have.
+    found
+        (N,), the sums that they have; None for the sums over their pixels.
+    """
 
     expected: torch.Tensor
     found: torch.Tensor | None
@@ -42,14 +60,14 @@ class MapSums(NamedTuple):
 
 @dataclass(frozen=True)
 class ExplainContext:
-    """Input of an explainer: a batch of images, and the network.
+    """Input of an explainer: a batch of images, their targets, and the network.
 
     Attributes
     ----------
     network
         Classifier in eval mode, float32: images (N, C, H, W) to logits (N, K). None for reference maps.
     output
-        Module whose output at the target is explained: `network` (logits, the default) or `network` followed by
+        Module whose output at the target is explained: `network` (logits, the default), or `network` followed by
         softmax.
     facts
         Input format of the model; None for reference maps.
@@ -58,7 +76,7 @@ class ExplainContext:
     targets
         (N,) int64, the class to explain for each image.
     image_ids
-        N strings, which seed the random numbers of each image.
+        N strings; random numbers for an image are seeded with its string.
     seed
         The workflow's seed.
     batch_size
@@ -67,11 +85,13 @@ class ExplainContext:
         ``background(count)`` returns `count` training images (count, C, H, W), normalised, drawn once from the seed;
         None if there are no training images.
     figures
-        Figures recorded by `note` during the applicability check; None otherwise.
-    fill
-        ``fill(explained, name)`` returns the images (N, C, H, W) of a baseline by name; None where only zero is known.
+        Figures that `note` records during the applicability check; None outside the check.
+    named_baseline
+        ``named_baseline(context, name)`` returns the images (N, C, H, W) of a baseline; None if only the zero baseline
+        is available.
     sums
-        What `note_sum` was told; None where nobody asks, and no pass is to be made for it.
+        Sums that `note_sum` records, by name of the map; None if they are not requested, so that an explainer need
+        not compute them.
     """
 
     network: Any
@@ -89,7 +109,7 @@ class ExplainContext:
 
     @property
     def task(self) -> str:
-        """What the network is for, one of `heatproof.base.tasks.TASKS`, or ``callable``; known after its first pass."""
+        """Task of the network: one of `heatproof.base.tasks.TASKS`, or ``callable``; known after the first pass."""
         from heatproof.models.adapter import reader_of
 
         reader = reader_of(self.network)
@@ -101,7 +121,7 @@ class ExplainContext:
         Raises
         ------
         NotApplicable
-            If its task gives a number alone.
+            If the task of the network gives neither.
         """
         if reason := unsupported_reason(self.task, need, remedy):
             raise NotApplicable(reason)
@@ -118,12 +138,12 @@ class ExplainContext:
             raise NotApplicable("its rule begins at an output of the network, and the target is a function of outputs")
 
     def baseline(self, name: str | None) -> torch.Tensor:
-        """Return the baseline images (N, C, H, W) of the batch; zero after normalisation for None.
+        """Return the baseline images (N, C, H, W) of the batch; for None, zero after normalisation.
 
         Raises
         ------
         HeatproofError
-            If a baseline is named where none but zero is known.
+            If a baseline is named and only the zero baseline is available.
         """
         import torch
 
@@ -134,31 +154,43 @@ class ExplainContext:
         return self.named_baseline(self, name)
 
     def note(self, name: str, values: torch.Tensor, limit: float | None = None, mean: bool = False) -> None:
-        """Record the maximum or mean of `values` in the applicability check; above `limit` the explainer is a gap."""
+        """Record the maximum or mean of a figure over images in the applicability check; else do nothing.
+
+        Parameters
+        ----------
+        name
+            Name of the figure, such as ``convergence_delta``.
+        values
+            (N,), one value for each image.
+        limit
+            If the figure is above this limit, the explainer is not applicable.
+        mean
+            Whether to record the mean of all images instead of the maximum.
+        """
         if self.figures is None:
             return
-        before = self.figures.get(name, ApplicabilityFigure(0.0))
-        images = before.images + len(values)
+        previous = self.figures.get(name, ApplicabilityFigure(0.0))
+        images = previous.images + len(values)
         if mean:
-            value = (before.value * before.images + float(values.double().sum())) / images
+            value = (previous.value * previous.images + float(values.double().sum())) / images
         else:
-            value = max(before.value, float(values.max()))
+            value = max(previous.value, float(values.max()))
         self.figures[name] = ApplicabilityFigure(value, limit, images)
 
     def note_sum(self, expected: torch.Tensor, found: torch.Tensor | None = None, of: str = "") -> None:
-        """Record what the maps of these images are to sum to, which `heatproof.explain` compares with their sums.
+        """Record the sums that the maps of these images should have; `heatproof.explain` compares them with the maps.
 
-        An explainer that makes its maps in parts calls it once for each, in the order of the images.
+        An explainer that splits its batch calls this method once for each part, in the order of the images.
 
         Parameters
         ----------
         expected
             (N,), in units of the output.
         found
-            (N,), what stands for the sum of a map, where that is not the sum over its pixels: where pixels repeat the
-            value of their superpixel.
+            (N,), the sum of each map, if that is not the sum over pixels: for superpixels, whose pixels all have the
+            superpixel's value, the sum over superpixels.
         of
-            Name of the map; the first one by default.
+            Name of the map; by default the first one.
         """
         if self.sums is not None:
             self.sums.setdefault(of, []).append(MapSums(expected.detach(), None if found is None else found.detach()))
@@ -166,22 +198,22 @@ class ExplainContext:
 
 @dataclass(frozen=True)
 class ExplainerSpec:
-    """An explainer.
+    """An explainer of a config, as the specs of jobs describe it.
 
     Attributes
     ----------
     name
-        Name that the config gives it.
+        Name in the config.
     kind
-        Name in the table of explainers, or ``package.module:function``.
+        Name in the registry of explainers, or ``package.module:function``.
     module
-        Module that enters it there.
+        Module that registers it.
     options
         Options of its function.
     maps
-        Names of its maps, and whether each is signed.
+        Mapping from map name to whether the map is signed.
     grid
-        Grid of the patches that its baseline fills; None if it has no baseline by name.
+        Grid of the patches that its baseline fills; None if it has no named baseline.
     """
 
     name: str
@@ -199,11 +231,11 @@ class StoredExplainer(ExplainerSpec):
     Attributes
     ----------
     needs
-        What it needs of a network, such as ``cam_layer``.
+        Input facts that the model must have, such as ``cam_layer``.
     key
         Key of the maps.
     store
-        Path of the store, without its ending.
+        Path of the store, without its suffix.
     """
 
     needs: list[str]
@@ -212,12 +244,13 @@ class StoredExplainer(ExplainerSpec):
 
 
 ExplainFunction = Callable[..., "dict[str, torch.Tensor]"]
-# The baseline of the patch drops; the plan puts its name in the place of this one.
+# Stands for the baseline of the patch drops; the plan replaces it by the name of that baseline.
 SAME_AS_DROPS = "same"
 BaselineName = str | None
-"""Option of an explainer: ``null`` for zero after normalisation, a baseline's name, or ``same`` for the drops' own."""
+"""Option of an explainer: ``null`` for zero after normalisation, the name of a baseline, or ``same`` for that of the
+patch drops."""
 Tolerance = Annotated[float, Bounds(above=0)] | None
-"""Option of an explainer: by what share a sum that its maps should have may be missed; ``null`` for its own limit."""
+"""Option of an explainer: largest relative error of the sums of its maps; ``null`` for the explainer's default."""
 
 
 NETWORK_KINDS = {
@@ -231,42 +264,43 @@ NETWORK_KINDS = {
     "bagnet": "logits that are the mean of patch logits",
     "bcos": "logits that are one linear map of each image",
 }
-"""What a network can have, as explainers declare it; `heatproof.attribution._kinds` finds it."""
+"""Kinds of networks that explainers apply to; `heatproof.attribution._kinds` finds those of a network."""
 
 
 @dataclass(frozen=True)
 class Explainer(RegistryEntry):
-    """An explainer: a function that returns one or several attribution maps.
+    """A registered explainer: a function that returns one or several attribution maps for each image.
 
     Attributes
     ----------
     name
-        The key in the config.
+        Name in the config.
     function
-        ``function(explained, **options)`` returns a dict from each name in `maps` to a float32 tensor (N, H, W),
-        channels summed, higher is more relevant.
+        ``function(context, **options)`` returns a dict from each name in `maps` to a float32 tensor (N, H, W), summed
+        over channels, higher is more relevant.
     maps
-        Mapping from map name to whether the map is signed; signed maps have a raw and an ``abs`` row in the tables.
+        Mapping from map name to whether the map is signed; a signed map has a raw and an ``abs`` row in the tables.
     needs
-        Names of input facts that the model must have, for example ``cam_layer``.
+        Names of input facts that the model must have, such as ``cam_layer``.
     uses_model
         False for reference maps, which do not use the model and are computed once per dataset.
     options
-        Every option with its default.
+        Mapping from each option to its default.
     library
         Optional library and the name of the extra that installs it: ``("zennit", "lrp")``.
     family
-        Family of methods, within which tables rank methods; empty for none.
+        Family of methods; tables also rank methods within their family. Empty for none.
     applies_to
-        Names of `NETWORK_KINDS`: it is meant for networks that are of one of them at least. The check on the first images
-        decides in a run; this is what the explainer claims, and docs/matrix.md compares both.
+        Names of `NETWORK_KINDS`; the explainer is meant for networks of at least one of these kinds. In a run the
+        applicability check decides instead; docs/matrix.md compares both.
     ablates
-        Whether its maps are what the output loses when regions are deleted, one by one. That is nearly what measures of
-        deletion compare maps with, where it is an upper bound and no contender.
+        Whether its maps are the drops of the output when regions are deleted one by one. Deletion metrics compare maps
+        with nearly the same drops, so there such an explainer is an upper bound and does not compete.
     sums_to
-        Mapping from the maps that promise a sum to what that is; the explainer gives its value to `ExplainContext.note_sum`.
+        Mapping from the maps that should have a certain sum to a description of that sum; the explainer passes its
+        value to `ExplainContext.note_sum`.
     exempt
-        Rules of `heatproof.testing` that it breaks by its definition, by name, and why.
+        Mapping from each rule of `heatproof.testing` that it breaks by definition to the reason.
     """
 
     name: str
@@ -300,12 +334,12 @@ def explainer(
     sums_to: str | Mapping[str, str] | None = None,
     exempt: Mapping[str, str] | None = None,
 ) -> Callable[[ExplainFunction], ExplainFunction]:
-    """Register a function as an explainer; its keyword-only arguments are the options.
+    """Register a function as an explainer; its keyword-only arguments are its options.
 
     Parameters
     ----------
     name
-        The key in the config, and the name of the map when there is only one.
+        Name in the config, and of the map if there is only one.
     maps
         Mapping from map name to whether the map is signed. Default: one map with the explainer's name.
     signed
@@ -313,35 +347,45 @@ def explainer(
     family, needs, uses_model, library, ablates, exempt
         See `Explainer`.
     applies_to
-        See `Explainer`. Default: a network with a grid for one that needs a layer with a grid, else any.
+        See `Explainer`. Default: ``grid`` if `needs` has ``cam_layer``, else ``any``.
     sums_to
-        What the map is to sum to where the method promises that, as a part of a sentence; of several maps as in
-        `Explainer`.
+        If the method promises a sum of its map, a description of that sum, such as ``"the target's logit"``; for
+        several maps, a mapping as in `Explainer`.
 
     Raises
     ------
     HeatproofError
-        If `applies_to` has a name that is not in `NETWORK_KINDS`, or `sums_to` one that is no map.
+        If `applies_to` has a name that is not in `NETWORK_KINDS`, or `sums_to` the name of a map that the explainer
+        does not return.
+
+    Examples
+    --------
+    ::
+
+        @explainer("bright", signed=False)
+        def bright(context, *, power: float = 1.0):
+            return {"bright": context.images.mean(1).abs() ** power}
     """
     kinds = frozenset(applies_to or ({"grid"} if "cam_layer" in needs else {"any"}))
     if unknown := sorted(kinds - set(NETWORK_KINDS)):
         raise HeatproofError(
-            f"The explainer {name!r} applies to {unknown[0]!r}, which is no kind of network: take {', '.join(NETWORK_KINDS)}."
+            f"The explainer {name!r} applies to {unknown[0]!r}, which is not a kind of network: use one of "
+            f"{', '.join(NETWORK_KINDS)}."
         )
 
-    named = dict(maps or {name: signed})
-    sums = {next(iter(named)): sums_to} if isinstance(sums_to, str) else dict(sums_to or {})
-    if unknown := sorted(set(sums) - set(named)):
+    signed_maps = dict(maps or {name: signed})
+    sums = {next(iter(signed_maps)): sums_to} if isinstance(sums_to, str) else dict(sums_to or {})
+    if unknown := sorted(set(sums) - set(signed_maps)):
         raise HeatproofError(
-            f"The explainer {name!r} says what {unknown[0]!r} sums to, which it does not make: name one of its maps, "
-            f"{', '.join(named)}, in sums_to."
+            f"The explainer {name!r} describes in sums_to the sum of {unknown[0]!r}, which is not one of its maps: use "
+            f"{', '.join(signed_maps)}."
         )
 
-    def enter(function: ExplainFunction) -> ExplainFunction:
+    def register(function: ExplainFunction) -> ExplainFunction:
         EXPLAINERS[name] = Explainer(
             name=name,
             function=function,
-            maps=MappingProxyType(named),
+            maps=MappingProxyType(signed_maps),
             needs=frozenset(needs),
             uses_model=uses_model,
             options=MappingProxyType(options_of(function)),
@@ -354,11 +398,11 @@ def explainer(
         )
         return function
 
-    return enter
+    return register
 
 
 def require_library(entry: Explainer) -> None:
-    """Check that the optional library of an explainer is installed.
+    """Require that the optional library of an explainer is installed.
 
     Raises
     ------

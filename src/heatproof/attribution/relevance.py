@@ -13,7 +13,7 @@ from heatproof.errors import NotApplicable
 if TYPE_CHECKING:
     import torch
 
-# Largest share of the largest logit that may be lost or made on the way, unless told otherwise.
+# Default of the largest difference between the sum of a map and the logit, as a share of the largest logit.
 TOLERANCE = 1e-3
 
 
@@ -25,27 +25,29 @@ def lrp(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[str, to
 
     Bach et al., "On pixel-wise explanations for non-linear classifier decisions by layer-wise relevance
     propagation", 2015; the composite (epsilon rule in linear layers, z-plus in convolutions, flat in the first one)
-    is that of Kohlbrenner et al., "Towards best practice in explaining neural network decisions with LRP", 2020.
-    First is each convolution that reads the image, and each call of it.
-    Batch norms are merged into the convolutions before them, and residual sums share relevance in proportion to
-    their terms, equally where these add up to zero. Biases take no relevance, and where no input raises a
-    convolution's output, all share its relevance in proportion to their size, so that a map sums to the logit:
-    zennit's z-plus rule drops that relevance, up to 0.002 of a logit on our networks. A gate for each channel, as
-    in squeeze and excitation, takes no relevance either (Arras et al., "Explaining recurrent neural network
-    predictions in sentiment analysis", 2017, section 3), and neither does a number that features are multiplied
-    with or divided by. Modules of pooling share relevance in proportion to their inputs; a mean over positions that
-    is no module shares it equally.
+    is that of Kohlbrenner et al., "Towards best practice in explaining neural network decisions with LRP", 2020. Every
+    convolution that reads the image is a first one, in each of its calls.
 
-    Rules are put into a copy of the network that torch.fx traced, without operations in place: what they write is read
-    by all names of the tensor that they write to. Its logits are compared with the network's own in every batch.
+    Batch norms are merged into the convolutions before them. Residual sums share relevance in proportion to their
+    terms, or equally if these add up to zero. Biases take no relevance. If no input raises an output of a convolution,
+    all inputs share its relevance in proportion to their absolute values, so that a map sums to the logit; zennit's
+    z-plus rule drops that relevance, up to 0.002 of a logit on the networks of this project. A gate for each channel,
+    as in squeeze and excitation, takes no relevance (Arras et al., "Explaining recurrent neural network predictions in
+    sentiment analysis", 2017, section 3), and neither does a number by which features are multiplied or divided.
+    Pooling modules share relevance in proportion to their inputs; a mean over positions that is not a module shares it
+    equally.
+
+    The rules are applied to a copy of the network, traced by torch.fx and rewritten without in-place operations: all
+    references to a tensor read what these operations would write to it. In every batch, the logits of the copy are
+    compared with those of the network.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     tolerance
-        Largest difference between the sum of a map and the logit on which it applies, as a share of the image's
-        largest logit. 0.001 for null.
+        Largest difference between the sum of a map and the logit with which the explainer is applicable, as a share of
+        the image's largest logit. Null for 0.001.
 
     Returns
     -------
@@ -74,28 +76,28 @@ def lrp(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[str, to
     maps = []
     with Gradient(network, composite=composite(network)) as attributor, torch.enable_grad():
         for part in split_batch(context):
-            both = pad_single_image(part)
-            logits, relevance = attributor(as_leaf(both.images), _only(both.targets, context.network))
+            padded = pad_single_image(part)
+            logits, relevance = attributor(as_leaf(padded.images), _select_targets(padded.targets, context.network))
             count = len(part.image_ids)
-            own = require_unaltered_outputs(part, both.images, logits)
+            unaltered = require_unaltered_outputs(part, padded.images, logits)
             maps.append(relevance.detach().sum(1)[:count])
-            _require_conservation(part, maps[-1], own[:count], tolerance)
+            _require_conservation(part, maps[-1], unaltered[:count], tolerance)
     return {"lrp": torch.cat(maps)}
 
 
-def _only(targets: torch.Tensor, network: torch.nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return a function that keeps only the targets' logits, from which relevance is propagated."""
+def _select_targets(targets: torch.Tensor, network: torch.nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a function that sets all logits but those of the targets to zero; relevance starts at its result."""
     import torch
 
     from heatproof.models.adapter import hooks_of
 
-    def keep(logits: torch.Tensor) -> torch.Tensor:
+    def select(logits: torch.Tensor) -> torch.Tensor:
         hooks = hooks_of(network)
-        # One logit z is read as [-z/2, z/2], and has no rule of its own: its relevance is that of the half.
+        # A single logit z is read as [-z/2, z/2], which no rule covers: the relevance of z is that of the half.
         scale = logits.new_tensor([-2, 2]) if hooks is not None and hooks.has_one_logit else 1
         return scale * logits * torch.nn.functional.one_hot(targets, logits.shape[1])
 
-    return keep
+    return select
 
 
 def _require_conservation(part: ExplainContext, maps: torch.Tensor, logits: torch.Tensor, tolerance: Tolerance) -> None:

@@ -1,4 +1,4 @@
-"""Explainers that replace regions of the image by a baseline, by captum."""
+"""Explainers of captum that replace regions of the image by a baseline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 Share = Annotated[float, Bounds(above=0, most=1)]
-# KernelSHAP's first two masks are the whole image and nothing of it.
+# Two masks are fixed in KernelSHAP: the one that keeps all superpixels, and the one that keeps none.
 Masks = Annotated[int, Bounds(least=3)]
 Cells = Annotated[int | tuple[int, int], Bounds(least=2, most=1024), PatchGridBounds(least=2)]
 
@@ -33,11 +33,11 @@ def occlusion(
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     window, stride
-        Side of the square and the step between two of them, as shares of the image's sides, so that the number of
-        network passes (50 by default) is that of any image size.
+        Side of the square, and distance between adjacent squares, as shares of the image's sides, so that the number of
+        network passes (50 by default) does not depend on the image size.
     baseline
         As in `heatproof.attribution.path.integrated_gradients`.
 
@@ -49,7 +49,7 @@ def occlusion(
     Raises
     ------
     HeatproofError
-        If an option is out of its range, or squares leave pixels out between them.
+        If an option is out of its range, or `stride` is larger than `window`, so that squares would skip pixels.
     """
     import torch
     from captum.attr import Occlusion
@@ -67,7 +67,7 @@ def occlusion(
                 strides=(channels, *steps),
                 baselines=part.baseline(baseline),
                 target=part.targets,
-                perturbations_per_eval=_masks_a_pass(part),
+                perturbations_per_eval=_masks_per_pass(part),
             )
         )
         for part in split_batch(context)
@@ -81,15 +81,15 @@ def feature_ablation(
 ) -> dict[str, torch.Tensor]:
     """Drop of the output when a baseline replaces one patch of a grid (captum `FeatureAblation`).
 
-    On the grid and baseline of the patch drops that IDSDS correlates maps with, these are the drops themselves: an
-    upper bound there, and no contender.
+    With the grid and baseline of the patch drops that IDSDS correlates maps with, the maps are the drops themselves: an
+    upper bound that does not compete.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     grid
-        Patches a side, or rows and columns; one network pass for each patch and one for the image.
+        Number of patches along a side, or of rows and columns. One network pass for each patch, and one for the image.
     baseline
         As in `heatproof.attribution.path.integrated_gradients`.
 
@@ -101,7 +101,7 @@ def feature_ablation(
     Raises
     ------
     HeatproofError
-        If the image has fewer pixels a side than the grid has patches.
+        If a side of the image has fewer pixels than the grid has patches along it.
     """
     import torch
     from captum.attr import FeatureAblation
@@ -115,7 +115,7 @@ def feature_ablation(
                 baselines=part.baseline(baseline),
                 target=part.targets,
                 feature_mask=patches[None, None].expand(1, *part.images.shape[1:]),
-                perturbations_per_eval=_masks_a_pass(part),
+                perturbations_per_eval=_masks_per_pass(part),
             )
         )
         for part in split_batch(context)
@@ -137,21 +137,22 @@ def lime(
     """LIME: ridge regression of the output on the superpixels that are kept (captum `Lime`).
 
     Ribeiro, Singh and Guestrin, "Why should I trust you?", 2016, section 3, equation 2. Each superpixel is kept with
-    probability 1/2; masked images count by exp(−d² / 2 w²) with the cosine distance d between the masked image and
-    the image and the kernel's width w. captum's own regression is a lasso, which leaves most superpixels at zero.
+    probability 1/2. The weight of a masked image is exp(−d² / 2 w²), with the cosine distance d between it and the
+    image, and the kernel width w. captum's default regression is a lasso, which sets most superpixels to zero.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     masks
         Number of masked images, one network pass each.
     segments
         ``"grid"``: patches of a regular grid; ``"slic"``: superpixels of scikit-image's SLIC (an optional extra).
     cells
-        Side of the grid, or its rows and columns; SLIC makes about as many superpixels as the grid has cells.
+        Number of cells along a side of the grid, or rows and columns. SLIC makes about as many superpixels as the grid
+        has cells.
     kernel_width, alpha
-        Width of the kernel, and strength of the ridge.
+        Width of the kernel, and strength of the ridge penalty.
     baseline
         As in `heatproof.attribution.path.integrated_gradients`.
 
@@ -164,7 +165,7 @@ def lime(
     Raises
     ------
     HeatproofError
-        If an option is out of its range, or scikit-image is asked for and not installed.
+        If an option is out of its range, or `segments` is ``"slic"`` and scikit-image is not installed.
     """
     from captum.attr import Lime
     from captum.attr._core.lime import get_exp_kernel_similarity_function
@@ -177,7 +178,7 @@ def lime(
 
         return Lime(network, _Regression(Ridge(alpha)), get_exp_kernel_similarity_function("cosine", kernel_width))
 
-    return {"lime": _regress(context, "lime", make, masks, segments, cells, baseline)}
+    return {"lime": _regress_masks(context, "lime", make, masks, segments, cells, baseline)}
 
 
 @explainer(
@@ -195,15 +196,15 @@ def kernel_shap(
 ) -> dict[str, torch.Tensor]:
     """KernelSHAP: Shapley values of superpixels, by regression (captum `KernelShap`).
 
-    Lundberg and Lee, "A unified approach to interpreting model predictions", 2017, theorem 2. The superpixels' values
-    sum to the output of the image minus that of the baseline.
+    Lundberg and Lee, "A unified approach to interpreting model predictions", 2017, theorem 2. The values of the
+    superpixels sum to the output at the image minus the output at the baseline.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     masks
-        Number of masked images, one network pass each, among them the image and the baseline.
+        Number of masked images, including the image and the baseline; one network pass each.
     segments, cells, baseline
         See `lime`.
 
@@ -216,7 +217,7 @@ def kernel_shap(
     Raises
     ------
     HeatproofError
-        If an option is out of its range, or scikit-image is asked for and not installed.
+        If an option is out of its range, or `segments` is ``"slic"`` and scikit-image is not installed.
     """
     from captum.attr import KernelShap
 
@@ -227,11 +228,11 @@ def kernel_shap(
         method.interpretable_model = _Regression(LinearRegression())
         return method
 
-    return {"kernel_shap": _regress(context, "kernel_shap", make, masks, segments, cells, baseline)}
+    return {"kernel_shap": _regress_masks(context, "kernel_shap", make, masks, segments, cells, baseline)}
 
 
 class _Regression:
-    """Regression in float64; captum's float32 models cannot represent KernelSHAP's weights."""
+    """Regression in float64, because captum's float32 models cannot represent KernelSHAP's weights."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -239,12 +240,12 @@ class _Regression:
     def fit(self, samples: Any) -> None:
         import numpy as np
 
-        ((kept, answers, weights),) = samples
-        self.device = kept.device
-        # KernelSHAP's first two masks keep everything, and nothing.
-        self.ends = answers.flatten()[:2]
-        kept, answers, weights = (values.cpu().numpy().astype(np.float64) for values in (kept, answers, weights))
-        self.model.fit(kept, answers, sample_weight=weights)
+        ((masks, outputs, weights),) = samples
+        self.device = masks.device
+        # KernelSHAP's first two masks keep all superpixels, and none.
+        self.extreme_outputs = outputs.flatten()[:2]
+        masks, outputs, weights = (values.cpu().numpy().astype(np.float64) for values in (masks, outputs, weights))
+        self.model.fit(masks, outputs, sample_weight=weights)
 
     def representation(self) -> torch.Tensor:
         import torch
@@ -252,7 +253,7 @@ class _Regression:
         return torch.from_numpy(self.model.coef_).float().to(self.device)
 
 
-def _regress(
+def _regress_masks(
     context: ExplainContext,
     name: str,
     make: Callable[[Any], Any],
@@ -266,27 +267,30 @@ def _regress(
     require(masks >= 3, f"{name} needs at least 3 masks, not {masks}.")
     require(patch_count(cells) >= 2, f"{name} needs at least 2 cells a side, not {cells}.")
     method = make(pad_single_image_passes(context.output))
-    pieces = index_segments(context, segments, cells)
+    all_segments = index_segments(context, segments, cells)
     maps, sums = [], []
-    fills = context.baseline(baseline)
-    for image, fill, target, piece, image_id in zip(
-        context.images, fills, context.targets.tolist(), pieces, context.image_ids, strict=True
+    baseline_images = context.baseline(baseline)
+    for image, baseline_image, target, segment_of_pixel, image_id in zip(
+        context.images, baseline_images, context.targets.tolist(), all_segments, context.image_ids, strict=True
     ):
-        require(int(piece.max()) > 0, f"The image {image_id!r} is a single superpixel: take segments: grid for {name}.")
-        # captum draws from the global generator, on the CPU, one mask after another, and in the default dtype.
+        require(
+            int(segment_of_pixel.max()) > 0,
+            f"The image {image_id!r} is a single superpixel: take segments: grid for {name}.",
+        )
+        # captum draws masks one by one on the CPU, from the global generator and in the default dtype.
         with torch.random.fork_rng(devices=[]), _float32_by_default():
             torch.default_generator.manual_seed(derive_seed(context.seed, f"{name} masks", image_id))
             values = method.attribute(
                 image[None],
-                baselines=fill[None],
+                baselines=baseline_image[None],
                 target=target,
-                feature_mask=piece[None, None],
+                feature_mask=segment_of_pixel[None, None],
                 n_samples=masks,
                 perturbations_per_eval=context.batch_size,
                 return_input_shape=False,
             )
-        maps.append(values.reshape(-1)[piece])
-        sums.append(torch.stack([method.interpretable_model.ends.diff().neg()[0], values.sum()]))
+        maps.append(values.reshape(-1)[segment_of_pixel])
+        sums.append(torch.stack([method.interpretable_model.extreme_outputs.diff().neg()[0], values.sum()]))
     if name == "kernel_shap":
         context.note_sum(*torch.stack(sums, 1))
     return torch.stack(maps)
@@ -296,18 +300,18 @@ def _regress(
 def _float32_by_default() -> Iterator[None]:
     import torch
 
-    before = torch.get_default_dtype()
+    previous = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
         yield
     finally:
-        torch.set_default_dtype(before)
+        torch.set_default_dtype(previous)
 
 
-def _masks_a_pass(part: ExplainContext) -> int:
+def _masks_per_pass(part: ExplainContext) -> int:
     return max(1, part.batch_size // len(part.image_ids))
 
 
 def _mean_of_channels(values: torch.Tensor) -> torch.Tensor:
-    # The channels are deleted together, and captum gives each of them the whole drop.
+    # Channels are deleted together, and captum attributes the complete drop to each of them.
     return values.detach().mean(1)

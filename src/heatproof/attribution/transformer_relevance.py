@@ -24,7 +24,7 @@ from heatproof.errors import NotApplicable
 if TYPE_CHECKING:
     import torch
 
-# Largest share of the relevance that may be lost or made on the way, unless told otherwise.
+# Default of the largest difference between the propagated relevance and that of the logit, as a share.
 TOLERANCE = 1e-3
 
 
@@ -33,21 +33,23 @@ def chefer_lrp(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[
     """LRP relevance of attention × its gradient, rolled out over blocks (Chefer et al., CVPR 2021).
 
     Chefer, Gur and Wolf, "Transformer interpretability beyond attention visualization", 2021, equations 13 and 14: the
-    product over blocks of I + E[(gradient × relevance)⁺], the last block leftmost, the mean E over heads. The
-    relevance of attention comes from a relevance of 1 at the target's logit, which is sent back by equation 3 through
-    linear layers, and by equation 2 through sums and matrix products, normalised by equation 10 so that none is lost
-    or made; biases take none, and norms, GELU and softmax pass it on unchanged. Two rules are ours: where no input
-    raises a linear layer's output, all share its relevance in proportion to their size, and a mean over patch tokens
-    follows equation 2. One network pass and one gradient an image, in float64: relevance is divided by sums that can
-    cancel, and in float32 their rounding changed maps of a ViT by 5 % of their maximum in the median.
+    product over blocks of I + E[(gradient × relevance)⁺], the last block leftmost; E is the mean over heads. The
+    relevance of attention starts as 1 at the target's logit. It is propagated back through linear layers by equation 3,
+    and through sums and matrix products by equation 2, normalised by equation 10 so that its sum is conserved. Biases
+    take no relevance, and norms, GELU and softmax pass it on unchanged. Two rules are additions: if no input raises an
+    output of a linear layer, all inputs share its relevance in proportion to their absolute values, and a mean over
+    patch tokens follows equation 2.
+
+    An image takes one network pass and one gradient, in float64: relevance is divided by sums that can cancel, and in
+    float32 rounding changed maps of a ViT by 5 % of their maximum in the median.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     tolerance
-        Largest difference between the relevance at the first block's tokens and that of the logit on which it applies,
-        as a share of the latter. 0.001 for null.
+        Largest difference between the relevance at the first block's tokens and that of the logit with which the
+        explainer is applicable, as a share of the latter. Null for 0.001.
 
     Returns
     -------
@@ -58,7 +60,7 @@ def chefer_lrp(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[
     ------
     NotApplicable
         If the network has no attention blocks of timm over a grid of patches, an operation has no rule, probabilities
-        are explained, or that difference is above `tolerance`.
+        are explained, or the difference is above `tolerance`.
     """
     import torch
 
@@ -86,18 +88,18 @@ def attn_lrp(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[st
 
     Achtibat et al., "AttnLRP: attention-aware layer-wise relevance propagation for transformers", 2024, section 3:
     softmax by its Taylor expansion, both factors of matrix products in equal shares, norms and activations by the
-    identity rule, linear layers by the epsilon rule, here with a vanishing epsilon everywhere. The rules are of the
-    functions that a network calls, of any library. Biases, embeddings and the constant term of softmax's expansion take
-    relevance, as the paper's rules have it, so that a map does not sum to the logit; map and these constants together
-    do, and that is what is checked. One network pass and one gradient an image.
+    identity rule, and linear layers by the epsilon rule, with a vanishing epsilon everywhere. The rules apply to the
+    functions that a network calls, in any library. By the paper's rules, biases, embeddings and the constant term of
+    softmax's expansion take relevance, so a map alone does not sum to the logit. The map and these constants together
+    do, which is checked. An image takes one network pass and one gradient.
 
     Parameters
     ----------
-    explained
+    context
         The batch.
     tolerance
-        Largest difference between that sum and the logit on which it applies, as a share of the image's largest logit.
-        0.001 for null.
+        Largest difference between that sum and the logit with which the explainer is applicable, as a share of the
+        image's largest logit. Null for 0.001.
 
     Returns
     -------
@@ -107,7 +109,7 @@ def attn_lrp(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[st
     Raises
     ------
     NotApplicable
-        If probabilities are explained, or that difference is above `tolerance`.
+        If probabilities are explained, or the difference is above `tolerance`.
     """
     import torch
 
@@ -117,19 +119,19 @@ def attn_lrp(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[st
         raise NotApplicable("LRP distributes a logit, and attribution.output asks for probabilities")
     maps = []
     for part in split_batch(context):
-        both, count = pad_single_image(part), len(part.image_ids)
-        rules, images = AttentionRules(both.images), as_leaf(both.images)
+        padded, count = pad_single_image(part), len(part.image_ids)
+        rules, images = AttentionRules(padded.images), as_leaf(padded.images)
         with rules, torch.enable_grad():
             logits = context.network(images.clone())
         require_unaltered_outputs(part, images, logits)
-        chosen = logits.gather(1, both.targets[:, None])[:, 0]
-        slope = rules.gradient(chosen.sum(), images)
-        relevance = (slope * images.detach()).sum(1)
+        target_logits = logits.gather(1, padded.targets[:, None])[:, 0]
+        gradient = rules.gradient(target_logits.sum(), images)
+        relevance = (gradient * images.detach()).sum(1)
         largest = logits.detach().abs().amax(1)
-        lost = ((relevance.sum((1, 2)) + rules.constants - chosen.detach()).abs() / largest)[:count]
+        lost = ((relevance.sum((1, 2)) + rules.constants - target_logits.detach()).abs() / largest)[:count]
         limit = TOLERANCE if tolerance is None else tolerance
         part.note("conservation_error", lost, limit)
-        part.note_sum((chosen.detach() - rules.constants)[:count])
+        part.note_sum((target_logits.detach() - rules.constants)[:count])
         part.note("relevance_of_constants", (rules.constants.abs() / largest)[:count], mean=True)
         if not (lost <= limit).all():
             raise NotApplicable(
@@ -142,7 +144,7 @@ def attn_lrp(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[st
 
 
 def propagate_relevance(context: ExplainContext) -> Iterator[tuple[BatchAttention, list[torch.Tensor], torch.Tensor]]:
-    """Yield, for each part, its attention, the relevance of each block's attention, and that of the input tokens.
+    """Yield the attention of each part, the relevance of each block's attention, and that of the input tokens.
 
     Raises
     ------
@@ -152,7 +154,7 @@ def propagate_relevance(context: ExplainContext) -> Iterator[tuple[BatchAttentio
     """
     import torch
 
-    from heatproof.attribution._relevance import record, relevance_of_attention, require_rules
+    from heatproof.attribution._relevance import record_tensors, relevance_of_attention, require_rules
 
     network = context.network
     if context.output is not network:
@@ -162,23 +164,25 @@ def propagate_relevance(context: ExplainContext) -> Iterator[tuple[BatchAttentio
     if not blocks:
         raise NotApplicable("the network has no attention blocks of timm's, whose rules these are")
     transformer = find_transformer(network, blocks)
-    tensors = [*network.named_parameters(), *network.named_buffers()]
-    exact = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors}
+    named_tensors = [*network.named_parameters(), *network.named_buffers()]
+    double_precision = {
+        name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in named_tensors
+    }
     require_rules(transformer)
     for part in split_batch(context):
-        both, count = pad_single_image(part), len(part.image_ids)
-        with record_attention(blocks) as attention, record(transformer) as seen, torch.enable_grad():
-            logits = torch.func.functional_call(network, exact, (as_leaf(both.images.double()),))
-        require_patch_tokens(attention, both.images, transformer, len(blocks))
-        require_unaltered_outputs(part, both.images, logits)
-        if not torch.equal(logits, seen[transformer][1]):
+        padded, count = pad_single_image(part), len(part.image_ids)
+        with record_attention(blocks) as attention, record_tensors(transformer) as tensors, torch.enable_grad():
+            logits = torch.func.functional_call(network, double_precision, (as_leaf(padded.images.double()),))
+        require_patch_tokens(attention, padded.images, transformer, len(blocks))
+        require_unaltered_outputs(part, padded.images, logits)
+        if not torch.equal(logits, tensors[transformer][1]):
             raise NotApplicable("no rule covers what the network does with the logits of its vision transformer")
-        slopes = torch.autograd.grad(logits.gather(1, both.targets[:, None]).sum(), attention)
-        relevance, tokens = relevance_of_attention(transformer, seen, attention, both.targets)
+        gradients = torch.autograd.grad(logits.gather(1, padded.targets[:, None]).sum(), attention)
+        relevance, tokens = relevance_of_attention(transformer, tensors, attention, padded.targets)
         attended = BatchAttention(
-            attention=[each.detach()[:count] for each in attention],
-            gradients=[each[:count] for each in slopes],
+            attention=[tensor.detach()[:count] for tensor in attention],
+            gradients=[tensor[:count] for tensor in gradients],
             images=part.images,
             tokens=token_layout_of(transformer, part),
         )
-        yield attended, [each[:count] for each in relevance], tokens[:count]
+        yield attended, [tensor[:count] for tensor in relevance], tokens[:count]

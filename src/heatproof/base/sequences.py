@@ -1,7 +1,8 @@
 """Perturbation sequences: which pixels change at each step, and in which order.
 
-One geometry for the networks' passes and for the scores. A sequence is nested: a pixel that changes at some step stays
-changed at all later ones, so the first step at which each pixel changes says everything.
+Network passes and scores use the same functions, so that both see the same pixels. A sequence is nested: a pixel that
+changes at a step remains changed at all later steps. Therefore the first step at which each pixel changes describes the
+sequence completely.
 """
 
 from __future__ import annotations
@@ -25,41 +26,43 @@ TIES = ("random", "index")
 
 @dataclass(frozen=True)
 class Perturbation:
-    """What is done to an image, step by step.
+    """A perturbation sequence: how an image changes step by step.
+
+    Exactly one of `steps`, `step_size`, `fractions` and `thresholds` is set.
 
     Attributes
     ----------
     mode
         ``deletion`` goes from the image to its baseline, ``insertion`` from the baseline to the image.
     order
-        ``morf``, most relevant first, or ``lerf``, least relevant first.
+        ``morf``: most relevant pixels first; ``lerf``: least relevant pixels first.
     steps
-        Cut the pixels (or patches) in this many equal steps; the curve has ``steps + 1`` points.
+        Number of equal steps into which the pixels (or patches) are divided; the curve has ``steps + 1`` points.
     step_size
-        Instead of `steps`: pixels (or patches) a step.
+        Number of pixels (or patches) per step.
     fractions
-        Instead of `steps`: the share that has changed at each point of the curve, increasing; a count is rounded down.
+        Fraction of the pixels that has changed at each point of the curve, increasing; counts are rounded down.
     thresholds
-        Instead of an order by rank: at each point, pixels above ``1 - threshold`` of the rescaled map have changed.
-        The curve begins with the image as it is.
+        Instead of an order by rank: at each point, the pixels above ``1 - threshold`` of the rescaled map have changed.
+        The first point of the curve is the unchanged image.
     rescale
-        With `thresholds`, a map's least value is 0 and its largest 1 (negative values count as zero first); false
-        leaves the least value as it is.
+        With `thresholds`, scale each map so that its smallest value is 0 and its largest 1, after negative values are
+        set to zero; false does not shift the smallest value.
     magnitude
         Rank by the magnitude of the map instead of its signed value.
     grid
-        Change whole patches of this grid, ranked by the sum of the map; left out, single pixels. A whole number for as
-        many rows as columns, or (rows, columns).
+        Change complete patches of this grid, ranked by the sum of the map in each patch; None changes single pixels. An
+        integer for a square grid, or (rows, columns).
     imputation
-        ``baseline`` fills with the baseline image, ``road`` with ROAD's noisy linear interpolation.
+        ``baseline`` fills in the baseline image, ``road`` uses the noisy linear interpolation of ROAD.
     baseline, baseline_options
-        Which baseline, and its options.
+        Name of the baseline, and its options.
     noise
         Standard deviation of ROAD's noise, in the units of the network's input.
     update
-        Compute the map anew on the perturbed image before every step (Hesse et al. 2024, section 4.2).
+        Recompute the map on the perturbed image before every step (Hesse et al. 2024, section 4.2).
     ties
-        How equal values are ordered: ``random`` draws an order for each image, ``index`` goes row by row.
+        Order of equal values: ``random`` draws an order for each image, ``index`` goes row by row.
     """
 
     mode: str = "deletion"
@@ -84,9 +87,11 @@ class Perturbation:
         for name, allowed in (("mode", MODES), ("order", ORDERS), ("imputation", IMPUTATIONS), ("ties", TIES)):
             if getattr(self, name) not in allowed:
                 raise HeatproofError(f"{name} is {getattr(self, name)!r}: take one of {', '.join(allowed)}.")
-        given = [n for n in ("steps", "step_size", "fractions", "thresholds") if getattr(self, n) is not None]
-        if len(given) != 1:
-            raise HeatproofError(f"Only one of steps, step_size and fractions can be set, not {' and '.join(given)}.")
+        step_options = [n for n in ("steps", "step_size", "fractions", "thresholds") if getattr(self, n) is not None]
+        if len(step_options) != 1:
+            raise HeatproofError(
+                f"Only one of steps, step_size and fractions can be set, not {' and '.join(step_options)}."
+            )
         for name in ("steps", "step_size"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
@@ -103,7 +108,7 @@ class Perturbation:
             raise HeatproofError("A map can be updated along a deletion of single pixels with a baseline only.")
 
     def to_settings(self) -> dict[str, Any]:
-        """Return plain values that stand for the sequence, what plays no part in it left out."""
+        """Return the fields as JSON-compatible settings, without those that have no effect in this sequence."""
         without = ["baseline", "baseline_options"] if self.imputation == "road" else ["noise"]
         without += ["rescale"] if self.thresholds is None else ["order", "ties"]
         without += [] if self.magnitude else ["magnitude"]
@@ -112,23 +117,23 @@ class Perturbation:
 
     @classmethod
     def from_settings(cls, values: Mapping[str, Any]) -> Perturbation:
-        """Return the sequence that `to_settings` stands for."""
-        given: dict[str, Any] = {
+        """Return the sequence of settings from `to_settings`."""
+        fields: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
         }
-        return cls(**given)
+        return cls(**fields)
 
     def units(self, height: int, width: int) -> int:
-        """Return how many pixels, or patches, are ranked."""
+        """Return the number of pixels, or patches, that are ranked."""
         return height * width if self.grid is None else patch_count(self.grid)
 
     def counts(self, height: int, width: int) -> np.ndarray:
-        """Return how many pixels, or patches, have changed at each point: (S,) int64, never falling.
+        """Return the number of pixels, or patches, that have changed at each point, (S,) int64, non-decreasing.
 
         Raises
         ------
         HeatproofError
-            If there are more steps than pixels, or the sequence goes by thresholds, which differ between images.
+            If there are more steps than pixels, or the sequence has thresholds, whose counts differ between images.
         """
         total = self.units(height, width)
         what = "pixels" if self.grid is None else "patches"
@@ -154,30 +159,30 @@ def pixel_ranking(
     """Rank the pixels (or patches) of every map, most relevant first.
 
     Equal values are ordered at random, by a draw from (seed, ``"ties"``, image id) that is the same for all sequences
-    of one image, or by their index, row by row. LeRF is this ranking read backwards.
+    of one image, or by their index, row by row. Reverse the ranking for LeRF.
 
     Parameters
     ----------
     maps
-        (N, H, W), any sign.
+        Attribution maps (N, H, W) of any sign.
     image_ids
-        N strings.
+        N image ids.
     seed
         The workflow's seed.
     ties
         ``random`` or ``index``.
     grid
-        Rank patches by their sums.
+        Rank the patches of this grid by their sums; None ranks pixels.
 
     Returns
     -------
     numpy.ndarray
-        (N, H × W) or (N, patches) int64: indices, row by row.
+        (N, H × W) or (N, patches) int64: indices of pixels or patches, counted row by row.
     """
     values = _patch_values(maps, grid) if grid is not None else maps.reshape(len(maps), -1)
     ranking, units = np.empty(values.shape, dtype=np.int64), values.shape[1]
     for row, image_id in enumerate(image_ids):
-        # Minus zero and zero are equal, and have to tie.
+        # Adding zero turns -0.0 into 0.0, so that both tie.
         falling = -values[row] + 0.0
         drawn = np.arange(units) if ties == "index" else numpy_generator(seed, "ties", image_id).permutation(units)
         ranking[row] = drawn[np.argsort(falling[drawn], kind="stable")]
@@ -185,12 +190,12 @@ def pixel_ranking(
 
 
 def check_ranking(ranking: np.ndarray, count: int, units: int, image_ids: Sequence[str]) -> None:
-    """Check that a ranking (N, P) holds every pixel, or patch, of each image once.
+    """Check that a ranking (N, P) has every pixel, or patch, of each image exactly once.
 
     Raises
     ------
     HeatproofError
-        One sentence with the image's id.
+        If it has not; the message names the image.
     """
     if ranking.shape != (count, units) or not np.issubdtype(ranking.dtype, np.integer):
         raise HeatproofError(
@@ -212,18 +217,18 @@ def first_changed(
     seed: int,
     ranking: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return the first point of the curve at which each pixel has changed; S where it never does.
+    """Return the first point of the curve at which each pixel has changed; S for pixels that never change.
 
     Parameters
     ----------
     perturbation
-        The sequence.
+        The sequence, with S points.
     maps
-        (N, H, W).
+        Attribution maps (N, H, W).
     image_ids, seed
-        They order equal values.
+        They determine the order of equal values.
     ranking
-        (N, H × W) or (N, patches), most relevant first, instead of the maps' own.
+        Ranking (N, H × W) or (N, patches), most relevant first, to use instead of that of the maps.
 
     Returns
     -------
@@ -260,16 +265,16 @@ def changed_sums(first: np.ndarray, values: np.ndarray, points: int) -> np.ndarr
     Parameters
     ----------
     first
-        (N, H, W), from `first_changed`.
+        First point at which each pixel has changed (N, H, W), from `first_changed`.
     values
-        (N, H, W).
+        Values to sum, (N, H, W).
     points
-        S.
+        Number S of points of the curve.
 
     Returns
     -------
     numpy.ndarray
-        (N, S) float64.
+        Sums (N, S) float64.
     """
     sums = [
         np.bincount(one.ravel(), weights=weights.ravel().astype(np.float64), minlength=points + 1)[:points]
@@ -279,14 +284,14 @@ def changed_sums(first: np.ndarray, values: np.ndarray, points: int) -> np.ndarr
 
 
 def _bounds(values: np.ndarray, thresholds: Sequence[float], rescale: bool) -> np.ndarray:
-    """Return, for each threshold, the largest number that is not above ``1 - threshold`` of a map.
+    """Return, for each threshold, the largest float that does not exceed ``1 - threshold`` of a map.
 
-    Of ratios of integers: a pixel that lies on a threshold is not above it, whichever way a product would be rounded.
+    It computes with fractions, because a rounded product could place a pixel that lies on a threshold above it.
     """
     low, high = Fraction(float(values.min()) if rescale else 0), Fraction(float(values.max()))
     bounds = []
     for threshold in thresholds:
-        # What was written as 0.1 is a tenth.
+        # The float 0.1 stands for exactly one tenth.
         exact = low + (1 - Fraction(threshold).limit_denominator(1_000_000)) * (high - low)
         bound = float(exact)
         bounds.append(bound if Fraction(bound) <= exact else np.nextafter(bound, -np.inf))

@@ -12,18 +12,18 @@ from heatproof.base.randomness import numpy_generator
 from heatproof.errors import HeatproofError
 
 SIZES = (0.01, 0.015, 0.022, 0.033, 0.049, 0.073, 0.11, 0.16, 0.24, 0.36, 0.54, 0.8)
-"""Default sizes: shares of the pixels, from 1 % to 80 %, evenly spaced on a log scale."""
+"""Default sizes: fractions of the pixels, from 1 % to 80 %, evenly spaced on a log scale."""
 
 SAMPLES = 20
-"""Default number of subsets of each size; Ancona et al. draw 100, each of which is a network pass."""
+"""Default number of subsets of each size. Ancona et al. draw 100; each subset costs a network pass."""
 
 
 @dataclass(frozen=True)
 class SubsetMasks(Sequence[np.ndarray]):
-    """Random subsets of pixels, drawn for an image when it is asked for: see `subset_masks`.
+    """Random subsets of pixels, drawn on access; see `subset_masks`.
 
     ``masks[row]`` is (V, H, W) bool for the image ``image_ids[row]``, V = ``len(sizes) × samples``: all subsets of the
-    first size, then all of the second. ``masks[low:high]`` are those of fewer images, not drawn yet.
+    first size, then all of the second, and so on. ``masks[low:high]`` is a `SubsetMasks` of these images.
     """
 
     image_ids: tuple[str, ...]
@@ -35,7 +35,7 @@ class SubsetMasks(Sequence[np.ndarray]):
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many pixels a subset of each size has, at least 1, and fewer than the image."""
+        """Number of pixels of a subset of each size, at least 1 and less than all pixels of the image."""
         pixels = self.height * self.width
         return tuple(min(max(round(size * pixels), 1), pixels - 1) for size in self.sizes)
 
@@ -51,7 +51,7 @@ class SubsetMasks(Sequence[np.ndarray]):
     def __getitem__(self, row: int | slice) -> np.ndarray | SubsetMasks:
         if isinstance(row, slice):
             return replace(self, image_ids=self.image_ids[row])
-        # Raw bits, as NumPy keeps them the same in all its versions, and not what its generators make of them.
+        # NumPy guarantees the same raw bits in all versions, but not the same output of its generators.
         bits = numpy_generator(self.seed, "subsets", self.image_ids[row]).bit_generator
         pixels = self.height * self.width
         masks = np.empty((len(self.sizes), self.samples, pixels), dtype=bool)
@@ -64,22 +64,23 @@ class SubsetMasks(Sequence[np.ndarray]):
 def subset_masks(
     image_ids: Sequence[str], height: int, width: int, sizes: Sequence[float], samples: int, seed: int
 ) -> SubsetMasks:
-    """Draw random subsets of the pixels of each image, every subset of a size equally likely.
+    """Draw random subsets of the pixels of each image; all subsets of a size are equally likely.
 
-    What is drawn for an image depends on the seed, its id and the other arguments alone. Nothing is kept: each image's
-    masks are drawn when they are asked for, which takes about 0.1 s for 240 subsets of 224 × 224 pixels.
+    The subsets of an image depend only on the seed, its id, and the other arguments. They are drawn on access and not
+    cached, which takes about 0.1 s for 240 subsets of 224 × 224 pixels.
 
     Parameters
     ----------
     image_ids
-        N strings.
+        N image ids.
     height, width
-        Of the images, in pixels.
+        Height and width of the images in pixels.
     sizes
-        Shares of the pixels, each within 0 and 1, for example `SIZES`; rounded to whole pixels, at least 1 pixel and at
-        most all but one. In a small image several sizes can be the same number of pixels; each has its own subsets.
+        Fractions of the pixels, each between 0 and 1, for example `SIZES`. Each is rounded to a number of pixels, at
+        least 1 and at most all but one. In a small image several sizes can round to the same number; each has its own
+        subsets.
     samples
-        Subsets of each size, for example `SAMPLES`.
+        Number of subsets of each size, for example `SAMPLES`.
     seed
         The workflow's seed.
 

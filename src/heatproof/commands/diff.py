@@ -17,7 +17,7 @@ from heatproof.files.publishing import escaped, public
 from heatproof.files.reading import one_sentence_errors
 from heatproof.files.tables import parse_csv
 from heatproof.files.writing import write_table, write_text
-from heatproof.report.results import CASE, render, rounded, told
+from heatproof.report.results import CASE, format_number, render, rounded
 from heatproof.report.tables.score_import import FIRST_ROW
 
 KEY = [*CASE, "method"]
@@ -166,7 +166,7 @@ def print_diff(before: str, after: str, out: str | None = None) -> None:
         return
     if out.endswith(".html"):
         rows = found.table.to_dict("records")
-        values = {"names": public([before, after]), "found": found.sentences, "rows": rows, "number": told}
+        values = {"names": public([before, after]), "found": found.sentences, "rows": rows, "number": format_number}
         write_text(out, render("diff.html", title="What moved between two runs", **values))
     elif out.endswith(".csv"):
         write_table(found.table, out)

@@ -1,4 +1,4 @@
-"""Plain text for `heatproof list`."""
+"""The text that `heatproof list` prints."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from heatproof.models.registry import ARCHITECTURES
 from heatproof.plan.validate import Plan, make_plan
 from heatproof.report.page.plain_text import Rows, in_columns, kind_with_options, options_as_text
 
-# Titles with the rows below them; a title without rows is left out.
+# Titles with the rows of their tables. A title without rows is left out.
 Sections = dict[str, Rows]
 
 
 def print_names(what: str | None, config_path: str | Path | None = None) -> None:
-    """Print what can be named in a config, and what a config names.
+    """Print the names that a config can use, and the names that one config uses.
 
     Parameters
     ----------
     what
-        ``configs``, ``datasets``, ``models``, ``explainers``, ``methods`` or ``metrics``; None for these kinds.
+        ``configs``, ``datasets``, ``models``, ``explainers``, ``methods`` or ``metrics``. None lists these kinds.
     config_path
-        A config; left out, the embedded default.
+        Path of a config. None means the default config of the package.
 
     Raises
     ------
     HeatproofError
-        If the config is wrong.
+        If the config is invalid.
     """
     if what is None:
         sections: Sections = {"heatproof list KIND, of these kinds": list(LISTED.items())}
@@ -48,7 +48,7 @@ def print_names(what: str | None, config_path: str | Path | None = None) -> None
 
 
 def _configs() -> Rows:
-    """Name and first line of the comment of every config that the package brings."""
+    """Return the name of every config of the package and the first line of its comment."""
     files = sorted((workflow_folder() / "config").glob("*.yaml"))
     lines = {file.stem: file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") for file in files}
     return [(name, line if line.endswith((".", "?")) else f"{line.rstrip(':,')} …") for name, line in lines.items()]
@@ -104,7 +104,7 @@ LISTED = {
     "methods": "methods of a config: each map of an explainer, signed and absolute",
     "metrics": "metrics, with direction, range, source and options",
 }
-# What a metric needs of the network, in words.
+# The output of the network that a metric reads, in words.
 OUTPUT_KINDS = {"number": "any number", "probability": "a probability", "decision": "a class decision"}
 _SECTIONS = {
     "datasets": _datasets,
@@ -116,7 +116,7 @@ _SECTIONS = {
 
 
 def _entries(table: Mapping[str, Any], facts: Callable[[Any], Iterable[str]] = lambda entry: ()) -> Rows:
-    """Name and summary in two columns; whatever else there is to say stands below the summary."""
+    """Return names and summaries in two columns, with further facts below the summary."""
     rows: list[tuple[str, ...]] = []
     for entry in table.values():
         more = [*facts(entry), "options: " + options_as_text(entry.options) if entry.options else ""]

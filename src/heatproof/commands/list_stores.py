@@ -1,4 +1,4 @@
-"""Plain text for `heatproof maps ls`, which imports no plan: it looks at folders of thousands of files."""
+"""The text that `heatproof maps ls` prints. It imports no plan, so that it is fast in folders of thousands of files."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from heatproof.files.publishing import escaped
 from heatproof.report.page.plain_text import in_columns, kind_with_options
 from heatproof.report.stores import StoreInfo, read_store_info, stores_below
 
-# Begins what is said of a store that cannot be read.
+# First word of the last column for a store that cannot be read.
 DAMAGED = "damaged"
 
 
 def print_stores(folder: str | Path) -> None:
-    """Print one line for each store in a folder and below: path, images, shape, bytes, maps, and what made it.
+    """Print one line for each store in a folder and its subfolders.
+
+    A line has the path, the number of images, the shape, the bytes, the maps, and the explainer or response.
 
     Raises
     ------
     HeatproofError
-        If there is no store; after all lines, if a store cannot be read.
+        If there is no store, or, after all lines are printed, if a store cannot be read.
     """
     rows = [tuple(escaped(cell, keep="") for cell in _store_row(path)) for path in stores_below(folder)]
     if not rows:
@@ -40,7 +42,7 @@ def _store_row(path: Path) -> tuple[str, ...]:
     except HeatproofError as error:
         wrong = str(error)
     except Exception as error:
-        # Somebody else's store can be wrong in any way, and the others are still to be listed.
+        # A store from elsewhere can be damaged in any way, and the other stores must still be listed.
         wrong = f"it is not as heatproof writes stores ({type(error).__name__}: {error})"
     return (str(path), "?", "?", "?", "", "", f"{DAMAGED}: {wrong}")
 

@@ -1,8 +1,8 @@
-"""Render synthetic creatures of known parts on textured backgrounds, for the dataset `parts`.
+"""Render synthetic creatures with known parts on textured backgrounds, for the dataset `parts`.
 
-A picture is painted at `FINE` times its size, each fine pixel owned by one thing: the background, the body or a part.
-What a pixel shows is the mix of its owners. A picture without a part is painted anew with everything else the same, so
-that the background or the body shows where the part was, and the part's mask is where it owned something.
+An image is rendered at `FINE` times its size. Each fine pixel belongs to one layer: the background, the body or a part;
+a pixel is the mean of its fine pixels. An image without a part is rendered again with everything else unchanged, so
+that it shows the background or the body in place of the part. The mask of a part has the pixels in which it is visible.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 
-# Fine pixels along one side of a pixel.
+# Number of fine pixels along one side of a pixel.
 FINE = 3
 BACKGROUND, BODY = 0, 1
 BODY_RADII = (0.25, 0.165)
@@ -33,8 +33,9 @@ def _corners(*points: tuple[float, float]) -> Polygon:
     return np.array(points)
 
 
-# In the frame of its part: the first coordinate leads away from the body, from 0 to 1, and the second one across it,
-# from -1 to 1. No shape is another one's in part, so that covering a bit of it does not make it a different variant.
+# Polygons in the frame of the part: the first coordinate leads away from the body, from 0 to 1, and the second one
+# across, from -1 to 1. No shape contains another one, so that occluding a small region does not turn one variant into
+# another.
 SHAPES: dict[str, tuple[Polygon, ...]] = {
     "wedge": (_corners((0, -0.8), (1, 0), (0, 0.8)),),
     "fork": (_corners((0, -0.35), (1, -1), (0.5, 0), (1, 1), (0, 0.35)),),
@@ -71,8 +72,9 @@ COLOURS = np.array(
     ],
     dtype=np.float32,
 )
-# Where a part begins, in image sides from the middle of the body; where it leads; its length and half its width.
-# What is visible of two parts is 1.9 pixels of 32 apart, or more, and no part leaves the picture in any pose.
+# Start of each part relative to the centre of the body, its direction, its length, and half its width, in units of the
+# image side. The visible regions of two parts are at least 1.9 pixels apart in an image of 32 pixels, and every part is
+# inside the image in every pose.
 PLACES = {
     "tail": ((-0.19, 0.0), (-1, 0), 0.22, 0.12),
     "crest": ((0.0, -0.13), (0, -1), 0.2, 0.14),
@@ -81,7 +83,7 @@ PLACES = {
     "mark": ((-0.1, 0.0), (1, 0), 0.2, 0.09),
 }
 NAMES = tuple(PLACES)
-# The shapes of each part; a variant is a shape in a colour of its own.
+# The shapes of each part. A variant is a shape with its own colour.
 VARIANTS = {
     "tail": ("fork", "paddle", "trident", "wedge"),
     "crest": ("saw", "wedge", "dome", "antlers"),
@@ -94,13 +96,13 @@ LAYERS = 2 + len(NAMES)
 
 
 def colour_of(part: int, variant: int) -> int:
-    """Return the row of `COLOURS` of a variant: each part has four, and each colour is one of several parts."""
+    """Return the row of `COLOURS` for a variant. The four variants of a part differ; several parts share a colour."""
     return (part + variant) % len(COLOURS)
 
 
 @cache
 def _outlines(part: int, variant: int) -> tuple[Polygon, ...]:
-    """Return the polygons of a variant around the middle of the body."""
+    """Return the polygons of a variant in coordinates relative to the centre of the body."""
     origin, (along_x, along_y), length, half = PLACES[NAMES[part]]
     frame = np.array([(along_x * length, along_y * length), (-along_y * half, along_x * half)])
     return tuple(np.array(origin) + polygon @ frame for polygon in SHAPES[VARIANTS[NAMES[part]][variant]])
@@ -108,7 +110,7 @@ def _outlines(part: int, variant: int) -> tuple[Polygon, ...]:
 
 @cache
 def _grids(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the pixel of each fine pixel, times `LAYERS`, and the coordinates of pixels in [-0.5, 0.5]."""
+    """Return the pixel index of each fine pixel, times `LAYERS`, and the coordinates of pixels in [-0.5, 0.5]."""
     rows, columns = np.divmod(np.arange((size * FINE) ** 2), size * FINE)
     pixel = (rows // FINE) * size + columns // FINE
     middle = ((np.arange(size) + 0.5) / size - 0.5).astype(np.float32)
@@ -117,27 +119,27 @@ def _grids(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @cache
 def _enlarging(size: int, cells: int) -> np.ndarray:
-    """Return the matrix (size, cells) that enlarges a line of random values smoothly."""
+    """Return the matrix (size, cells) that interpolates a row of random values linearly."""
     position = np.linspace(0, cells - 1, size)
     return np.maximum(0, 1 - np.abs(position[:, None] - np.arange(cells))).astype(np.float32)
 
 
 class Creature:
-    """One creature in its picture; all that chance decides is drawn when it is made.
+    """One creature on its background; all random values are drawn in the constructor.
 
     Parameters
     ----------
     size
-        Side of the picture in pixels.
+        Side of the image in pixels.
     variants
         The variant of each part, in the order of `NAMES`.
     rng
-        Whence the pose, the colours' shades and the background come.
+        Generator of the pose, the shades of the colours and the background.
     """
 
     def __init__(self, size: int, variants: np.ndarray, rng: np.random.Generator) -> None:
         self._size = size
-        # Everything is drawn whatever is painted later: a missing part changes nothing else.
+        # Everything is drawn whichever parts are rendered later, so that a missing part changes nothing else.
         pose, shades, scene = rng.random(4), rng.random((len(NAMES) + 1, 3)), rng.random(12)
         self._noise = ((rng.random((3, size, size), dtype=np.float32) - 0.5) * 0.06).astype(np.float32)
         base = [COLOURS[colour_of(part, int(variant))] for part, variant in enumerate(variants)]
@@ -145,14 +147,14 @@ class Creature:
         self._background = _background(size, scene, rng)
         tint = 0.66 + 0.2 * shades[0, 0] + (shades[0] - shades[0].mean()) * 0.16
         y = _grids(size)[2]
-        # A little light from above, so that the body is no flat patch.
+        # Light from above, so that the body does not have a uniform colour.
         self._body = (tint[:, None, None] * (1 - 0.55 * y)).clip(0, 1).astype(np.float32)
         body = [_ellipse(0, 0, *BODY_RADII)]
         outlines = [_outlines(part, int(variant)) for part, variant in enumerate(variants)]
         self._areas = [[self._area(polygon, pose) for polygon in one] for one in (body, *outlines)]
 
     def _area(self, polygon: Polygon, pose: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the fine pixels inside a polygon that is turned, scaled and moved."""
+        """Return the fine pixels inside a polygon after rotation, scaling and translation by the pose."""
         from skimage.draw import polygon as inside
 
         turn, scale = np.deg2rad(30 * (pose[0] - 0.5)), 0.9 + 0.14 * pose[1]
@@ -163,10 +165,10 @@ class Creature:
         return inside(fine[:, 1], fine[:, 0], (side, side))
 
     def _owned(self, without: Collection[int]) -> np.ndarray:
-        """Return how many fine pixels of each pixel belong to each layer: (size × size, LAYERS)."""
+        """Return the number of fine pixels of each pixel that belong to each layer, (size × size, LAYERS)."""
         side = self._size * FINE
         owner = np.zeros((side, side), dtype=np.intp)
-        # Marks lie on the body, all other parts behind it.
+        # The mark is in front of the body, all other parts are behind it.
         order = [part for part, name in enumerate(NAMES) if name != "mark"]
         for layer in [*(2 + part for part in order), BODY, 2 + NAMES.index("mark")]:
             if layer - 2 not in without:
@@ -177,21 +179,21 @@ class Creature:
         return counts.astype(np.float32).reshape(-1, LAYERS)
 
     def image(self, without: Collection[int] = ()) -> np.ndarray:
-        """Return the picture without the parts of these numbers, (3, size, size) float32 in [0, 1]."""
+        """Return the image without the parts of the given numbers, (3, size, size) float32 in [0, 1]."""
         share = self._owned(without).T.reshape(LAYERS, self._size, self._size) / np.float32(FINE**2)
         parts = np.tensordot(self._colours.T, share[2:], axes=1)
         mixed = self._background * share[BACKGROUND] + self._body * share[BODY] + parts
         return np.clip(mixed + self._noise, 0, 1)
 
     def masks(self, without: Collection[int] = ()) -> np.ndarray:
-        """Return where each part is visible, (K, size, size) bool; a pixel that two share is the larger one's."""
+        """Return where each part is visible, (K, size, size) bool; a shared pixel belongs to the larger part."""
         owned = self._owned(without)[:, 2:].T
         largest = owned.argmax(axis=0) == np.arange(len(NAMES))[:, None]
         return ((owned > 0) & largest).reshape(len(NAMES), self._size, self._size)
 
 
 def _background(size: int, scene: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return a texture between two dull colours, (3, size, size): clouds, stripes or checks, and clouds over these."""
+    """Return a texture of two dull colours, (3, size, size): clouds, or stripes or checks mixed with clouds."""
     _, x, y = _grids(size)
     clouds = np.zeros((size, size), dtype=np.float32)
     for cells, weight in ((4, 0.65), (9, 0.35)):

@@ -1,4 +1,4 @@
-"""The channels of pictures: three colours, grey, or all bands of a file as they are."""
+"""Channels of image files: three colours, grey, or all bands of a file unchanged."""
 
 from __future__ import annotations
 
@@ -13,39 +13,40 @@ if TYPE_CHECKING:
     from PIL import Image
 
 Channels = Literal[3, 1, "all"]
-STACK = ".npy"
-# Whose bands are numbers from black to full; others are indices of colours, or of a range that is not known.
-PLAIN_MODES = ("1", "L", "LA", "RGB", "RGBA", "RGBX", "CMYK")
+ARRAY_EXTENSION = ".npy"
+# Modes of Pillow whose bands are intensities from none to full. Other modes are palette indices, or have an unknown
+# range.
+INTENSITY_MODES = ("1", "L", "LA", "RGB", "RGBA", "RGBX", "CMYK")
 SAMPLES_PER_PIXEL = 277
-MOST_BANDS = 1024
-SHAPE = "(channels, height, width)"
-AS_STACK = f"save it as a {STACK} file of shape {SHAPE}, which channels: all reads"
+MAX_BANDS = 1024
+ARRAY_SHAPE = "(channels, height, width)"
+ARRAY_REMEDY = f"save it as a {ARRAY_EXTENSION} file of shape {ARRAY_SHAPE}, which channels: all reads"
 
 
 def is_stack(path: Any) -> bool:
-    """Tell whether a path is of an array that NumPy saved."""
-    return str(path).lower().endswith(STACK)
+    """Return whether a path is that of an array saved by NumPy (``.npy``)."""
+    return str(path).lower().endswith(ARRAY_EXTENSION)
 
 
 def three_channels(picture: Image.Image) -> Image.Image:
-    """Return a picture in RGB; grey of 16 bits is scaled to 8."""
+    """Return an image in RGB; 16-bit grey is scaled to 8 bits."""
     return _eight_bits(picture).convert("RGB")
 
 
 def planes_of(picture: Image.Image, channels: Channels) -> list[Image.Image]:
-    """Return a picture whose bands are the channels, or one picture for each channel.
+    """Return a PIL image whose bands are the channels, or one PIL image for each channel.
 
     Parameters
     ----------
     picture
-        As it was opened.
+        The PIL image as opened.
     channels
-        3: colours. 1: grey. ``all``: each band is a channel, and each page of a TIFF of several pages of one band.
+        3: colours. 1: grey. ``all``: each band is a channel; in a TIFF with several pages of one band, each page.
 
     Raises
     ------
     ValueError
-        If it is not clear what the channels are.
+        If the channels are ambiguous.
     """
     if channels == 3:
         return [three_channels(picture)]
@@ -55,15 +56,15 @@ def planes_of(picture: Image.Image, channels: Channels) -> list[Image.Image]:
     if pages == 1:
         return _bands(picture)
     if picture.format != "TIFF":
-        raise ValueError(f"it has {pages} pictures one after the other: {AS_STACK}")
-    if pages > MOST_BANDS:
-        raise ValueError(f"it has {pages} pages, and {MOST_BANDS:,} is the limit")
+        raise ValueError(f"it has {pages} pictures one after the other: {ARRAY_REMEDY}")
+    if pages > MAX_BANDS:
+        raise ValueError(f"it has {pages} pages, and {MAX_BANDS:,} is the limit")
     planes, size = [], picture.size
     for page in range(pages):
         picture.seek(page)
         found = _bands(picture) if picture.size == size else []
         if len(found) != 1:
-            raise ValueError(f"its {pages} pages are not of one band and one size each: {AS_STACK}")
+            raise ValueError(f"its {pages} pages are not of one band and one size each: {ARRAY_REMEDY}")
         planes += found
     return planes
 
@@ -73,7 +74,7 @@ def _eight_bits(picture: Image.Image) -> Image.Image:
         return picture
     from PIL import Image
 
-    # A conversion by Pillow cuts everything above 255 off.
+    # Pillow's own conversion would clip values above 255.
     grey = np.asarray(picture).astype(np.float32) * (255 / 65535)
     return Image.fromarray(grey.round().astype(np.uint8))
 
@@ -81,19 +82,20 @@ def _eight_bits(picture: Image.Image) -> Image.Image:
 def _bands(picture: Any) -> list[Image.Image]:
     if picture.mode.startswith("I;16"):
         return [_plane(np.asarray(picture))]
-    if picture.mode not in PLAIN_MODES:
+    if picture.mode not in INTENSITY_MODES:
         raise ValueError(
-            f"its pixels are of the kind {picture.mode!r}, whose bands are not numbers from none to full: {AS_STACK}"
+            f"its pixels are of the kind {picture.mode!r}, whose bands are not numbers from none to full: "
+            f"{ARRAY_REMEDY}"
         )
-    # Pillow passes over bands that it has no name for.
-    told = picture.tag_v2.get(SAMPLES_PER_PIXEL, 1) if picture.format == "TIFF" else len(picture.getbands())
-    if told != len(picture.getbands()):
-        raise ValueError(f"it has {told} bands, of which Pillow reads {len(picture.getbands())}: {AS_STACK}")
+    # Pillow ignores bands without a name in its mode.
+    count = picture.tag_v2.get(SAMPLES_PER_PIXEL, 1) if picture.format == "TIFF" else len(picture.getbands())
+    if count != len(picture.getbands()):
+        raise ValueError(f"it has {count} bands, of which Pillow reads {len(picture.getbands())}: {ARRAY_REMEDY}")
     return [band.convert("L") for band in picture.split()]
 
 
 def _plane(values: np.ndarray) -> Image.Image:
-    """Return one channel as a picture: of 8 bits as they are, of others as numbers in [0, 1]."""
+    """Return one channel as a PIL image: 8-bit values unchanged, others as floats in [0, 1]."""
     from PIL import Image
 
     if values.dtype == np.uint8:
@@ -103,23 +105,23 @@ def _plane(values: np.ndarray) -> Image.Image:
 
 
 def pixels_of(planes: Sequence[Image.Image]) -> np.ndarray:
-    """Return (C, H, W) float32 in [0, 1] of pictures of one size whose bands are the channels."""
-    made = []
+    """Return the pixels (C, H, W) float32 in [0, 1] of PIL images of one size whose bands are the channels."""
+    arrays = []
     for plane in planes:
         values = np.asarray(plane, dtype=np.float32)
-        # Of sharp interpolations, pictures of 8 bits are cut off by Pillow.
+        # Sharp interpolations overshoot. Pillow clips 8-bit values itself, but not floats.
         values = np.clip(values, 0, 1) if plane.mode == "F" else values / np.float32(255)
-        made.append(values[None] if values.ndim == 2 else values.transpose(2, 0, 1))
-    return np.concatenate(made) if len(made) > 1 else made[0]
+        arrays.append(values[None] if values.ndim == 2 else values.transpose(2, 0, 1))
+    return np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
 
 
 def stack_shape(file: IO[bytes]) -> tuple[int, int, int]:
-    """Return channels, height and width of an array in a file, whose header alone is read.
+    """Return channels, height and width of an array in a file; only the header is read.
 
     Raises
     ------
     ValueError
-        If it is no such array of NumPy, its numbers have no known range, or the file is not as long as it says.
+        If the file is not such an array, its dtype has no known range, or its length differs from that in the header.
     """
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
@@ -130,21 +132,21 @@ def stack_shape(file: IO[bytes]) -> tuple[int, int, int]:
         raise ValueError(
             f"it is an array of {dtype}, whose range is not known: save uint8, uint16, or floats from 0 to 1"
         )
-    told, there = math.prod(shape) * dtype.itemsize, os.fstat(file.fileno()).st_size - file.tell()
-    if told != there:
-        raise ValueError(f"its array has {told:,} bytes, and the file {there:,} of them")
+    expected, actual = math.prod(shape) * dtype.itemsize, os.fstat(file.fileno()).st_size - file.tell()
+    if expected != actual:
+        raise ValueError(f"its array has {expected:,} bytes, and the file {actual:,} of them")
     if len(shape) not in (2, 3) or 0 in shape:
-        raise ValueError(f"it is an array of shape {shape}: save one of shape {SHAPE}, or (height, width)")
+        raise ValueError(f"it is an array of shape {shape}: save one of shape {ARRAY_SHAPE}, or (height, width)")
     channels, height, width = shape if len(shape) == 3 else (1, *shape)
-    if channels > min(height, width) or channels > MOST_BANDS:
+    if channels > min(height, width) or channels > MAX_BANDS:
         raise ValueError(
-            f"it is an array of shape {shape}, and {SHAPE} is read: numpy.moveaxis puts the channels first"
+            f"it is an array of shape {shape}, and {ARRAY_SHAPE} is read: numpy.moveaxis puts the channels first"
         )
     return channels, height, width
 
 
 def stack_planes(file: IO[bytes]) -> list[Image.Image]:
-    """Return one picture for each channel of an array in a file.
+    """Return one PIL image for each channel of an array in a file.
 
     Raises
     ------
@@ -154,7 +156,7 @@ def stack_planes(file: IO[bytes]) -> list[Image.Image]:
     channels, height, width = stack_shape(file)
     file.seek(0)
     values = np.lib.format.read_array(file, allow_pickle=False).reshape(channels, height, width)
-    # Rounding may leave the range by a little.
+    # Rounding can exceed the range slightly.
     if values.dtype.kind == "f" and not (values.min() >= -1e-3 and values.max() <= 1.001):
         raise ValueError(f"it has values from {values.min():g} to {values.max():g}: they must lie in [0, 1]")
     return [_plane(plane) for plane in values]

@@ -1,4 +1,4 @@
-"""Datasets CIFAR-10 and CIFAR-100, from their binary versions (no pickle)."""
+"""Datasets CIFAR-10 and CIFAR-100, from their binary versions, which contain no pickles."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ HOW = "get {0}.tar.gz, the binary version, from https://www.cs.toronto.edu/~kriz
 
 @dataset("cifar10", size=(32, 32))
 def cifar10(*, seed: int, root: str, validation: float = 0.1) -> LazyDataset:
-    """CIFAR-10: 60,000 photographs of 10 kinds of thing, 32×32, from a folder of yours.
+    """CIFAR-10: 60,000 photographs of 10 classes, 32×32, from a local folder.
 
     Parameters
     ----------
+    seed
+        Seed of the split.
     root
-        The folder ``cifar-10-batches-bin`` of the binary version, or the one that has it.
+        The folder ``cifar-10-batches-bin`` of the binary version, or its parent.
     validation
-        Share of every class of the 50,000 training images that is kept for validation; the 10,000 test images are the
-        evaluation split.
+        Fraction of the 50,000 training images of every class for validation. The 10,000 test images are the evaluation
+        split.
 
     Raises
     ------
     HeatproofError
-        If the folder is not there, or a file is cut off.
+        If the folder does not exist, or a file is truncated.
     """
     batches = [f"data_batch_{number}.bin" for number in range(1, 6)]
     folder = find_folder(
@@ -48,28 +50,30 @@ def cifar10(*, seed: int, root: str, validation: float = 0.1) -> LazyDataset:
 
 @dataset("cifar100", size=(32, 32))
 def cifar100(*, seed: int, root: str, coarse: bool = False, validation: float = 0.1) -> LazyDataset:
-    """CIFAR-100: 60,000 photographs of 100 kinds of thing, 32×32, from a folder of yours.
+    """CIFAR-100: 60,000 photographs of 100 classes, 32×32, from a local folder.
 
     Parameters
     ----------
+    seed
+        Seed of the split.
     root
-        The folder ``cifar-100-binary`` of the binary version, or the one that has it.
+        The folder ``cifar-100-binary`` of the binary version, or its parent.
     coarse
         Whether the labels are the 20 superclasses.
     validation
-        Share of every class of the 50,000 training images that is kept for validation; the 10,000 test images are the
-        evaluation split.
+        Fraction of the 50,000 training images of every class for validation. The 10,000 test images are the evaluation
+        split.
 
     Raises
     ------
     HeatproofError
-        If the folder is not there, or a file is cut off.
+        If the folder does not exist, or a file is truncated.
     """
     names = "coarse_label_names.txt" if coarse else "fine_label_names.txt"
     folder = find_folder(
         root, ("cifar-100-binary",), (names, "train.bin", "test.bin"), "cifar100", HOW.format("cifar-100-binary")
     )
-    # Two bytes of labels before the pixels: coarse, fine.
+    # A record has two bytes of labels before the pixels: coarse and fine.
     return _cifar(folder, names, ["train.bin"], "test.bin", (2, 0 if coarse else 1), seed, validation)
 
 
@@ -82,7 +86,7 @@ def _cifar(
     seed: int,
     validation: float,
 ) -> LazyDataset:
-    """Open a folder whose records have some bytes of labels, of which one counts, and then pixels."""
+    """Open a folder of records; `labels` is the number of label bytes before the pixels and the index to use."""
     count, chosen = labels
     return LazyDataset(
         read_list(folder / names).split(),

@@ -1,4 +1,4 @@
-"""Dataset `digits`: scikit-learn's handwritten digits, which need no download."""
+"""Dataset `digits`: scikit-learn's handwritten digits, without a download."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from heatproof.data.splits import check_shares, stratified_splits
 
 
 class Digits:
-    """1,797 real handwritten digits, 8×8 grey, enlarged to 3×32×32."""
+    """1,797 handwritten digits, 8×8 grey, enlarged to 3×32×32."""
 
     num_classes = 10
     class_names = tuple(str(digit) for digit in range(10))
@@ -43,13 +43,13 @@ def _read() -> tuple[np.ndarray, np.ndarray]:
 
         raw = load_digits()
         return raw.images, raw.target.astype(np.int64)
-    # Every job reads it, and importing scikit-learn takes longer than many of them.
+    # Every job reads the file, and importing scikit-learn would take longer than many jobs.
     rows = np.loadtxt(path, delimiter=",", dtype=np.int64)
     return rows[:, :-1].reshape(-1, 8, 8).astype(np.float64), rows[:, -1]
 
 
 def enlarge_bilinear(images: np.ndarray, factor: int) -> np.ndarray:
-    """Enlarge (N, h, w) by a whole factor, pixel centres aligned, edges repeated."""
+    """Enlarge images (N, h, w) bilinearly by an integer factor, with aligned pixel centres and repeated edges."""
     _count, height, width = images.shape
     return _weights(height, factor) @ images @ _weights(width, factor).T
 
@@ -64,17 +64,25 @@ def _weights(length: int, factor: int) -> np.ndarray:
     return matrix
 
 
-# Images of each class in scikit-learn's set; a test compares them.
+# Number of images of each class in scikit-learn's dataset; a test compares them.
 CLASS_SIZES = (178, 182, 177, 183, 181, 182, 181, 179, 174, 180)
 
 
 def evaluation_size(validation: float = 0.2, evaluation: float = 0.2) -> int:
-    """Return the number of evaluation images without loading any."""
+    """Return the number of evaluation images without loading an image."""
     check_shares({"validation": validation, "evaluation": evaluation})
     return sum(round(evaluation * size) for size in CLASS_SIZES)
 
 
 @dataset("digits", size=(32, 32), count=evaluation_size)
 def digits(*, seed: int, validation: float = 0.2, evaluation: float = 0.2) -> Digits:
-    """1,797 handwritten digits from scikit-learn, as 3×32×32 images; nothing to download."""
+    """1,797 handwritten digits from scikit-learn, as 3×32×32 images; no download.
+
+    Parameters
+    ----------
+    seed
+        Seed of the split.
+    validation, evaluation
+        Fractions of every class for these splits.
+    """
     return Digits(seed, validation, evaluation)

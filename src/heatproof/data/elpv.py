@@ -38,28 +38,30 @@ def elpv(
 ) -> LazyDataset:
     """2,624 electroluminescence photographs of solar cells, 300×300 grey, with defects; needs heatproof[elpv].
 
-    The images are licensed CC BY-NC-SA 4.0: for research and the like, not for trade. Whole cells are resized, as a
-    crack can lie at the edge. Cells of one solar module can stand in different splits; the labels do not tell modules
-    apart.
+    The licence of the images is CC BY-NC-SA 4.0, which excludes commercial use. Images are resized without cropping,
+    because a crack can be at the edge. Cells of one solar module can be in different splits, because the labels do not
+    identify modules.
 
     Parameters
     ----------
+    seed
+        Seed of the split.
     root
-        The folder with ``labels.csv`` and ``images``; None takes that of the package.
+        The folder with ``labels.csv`` and ``images``; None for that of the package.
     target
-        What the classes are: whether the cell is defective, how probably it is (four steps, as annotated), or the kind
-        of solar module.
+        The classes: ``defective``, whether the cell has a defect; ``probability``, the annotated probability of a
+        defect (four steps); or ``module``, the type of the solar module.
     threshold
-        Probability of a defect from which on a cell counts as defective.
+        Lowest probability of a defect with which a cell counts as defective.
     size, interpolation
-        Side to which the whole image is resized, and how.
+        Side in pixels to which images are resized, and the interpolation.
     validation, evaluation
-        Share of every class for these splits. The authors fixed none.
+        Fraction of every class for these splits. The authors define no splits.
 
     Raises
     ------
     HeatproofError
-        If the package or folder is not there, or its labels are not as they should be.
+        If the package or the folder is missing, or its labels are invalid.
 
     References
     ----------
@@ -84,7 +86,7 @@ def elpv(
 
 
 def _of_package() -> str:
-    # Only looked up: the package's own loader decodes every image.
+    # The package is not imported, because its own loader decodes every image.
     module_spec = importlib.util.find_spec("elpv_dataset")
     if module_spec is None or not module_spec.submodule_search_locations:
         raise HeatproofError(f"The dataset elpv needs the package elpv-dataset, which is not installed: {HOW}.")
@@ -108,8 +110,8 @@ def _list_cells(folder: Path, target: str, threshold: float) -> FileList:
                 raise ValueError(text)
         except ValueError:
             raise HeatproofError(
-                f"{folder / 'labels.csv'} has the line {line!r}, which is no path, probability and kind of module: get "
-                "it again."
+                f"{folder / 'labels.csv'} has the line {line!r}, which is not a path, a probability and a kind of "
+                "module: get it again."
             ) from None
         paths.append(path)
         labels.append(label)

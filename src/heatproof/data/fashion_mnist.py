@@ -37,21 +37,23 @@ DEBIAN = "/usr/share/datasets/fashion-mnist"
     size=(32, 32),
 )
 def fashion_mnist(*, seed: int, root: str = DEBIAN, validation: float = 0.1) -> LazyDataset:
-    """Fashion-MNIST: 70,000 photographs of 10 kinds of clothing, grey 28×28 with two black pixels around them.
+    """Fashion-MNIST: 70,000 photographs of 10 kinds of clothing, 28×28 grey with a black margin of two pixels.
 
     Parameters
     ----------
+    seed
+        Seed of the split.
     root
-        Has the four IDX files, with .gz or without: where Debian's package dataset-fashion-mnist puts them, or
-        torchvision's folder.
+        Folder of the four IDX files, with or without .gz: that of Debian's package dataset-fashion-mnist, or
+        torchvision's.
     validation
-        Share of every class of the 60,000 training images that is kept for validation; the 10,000 test images are the
-        evaluation split.
+        Fraction of the 60,000 training images of every class for validation. The 10,000 test images are the evaluation
+        split.
 
     Raises
     ------
     HeatproofError
-        If a file is not there or is damaged.
+        If a file is missing or damaged.
     """
     return LazyDataset(
         CLASSES,
@@ -59,7 +61,7 @@ def fashion_mnist(*, seed: int, root: str = DEBIAN, validation: float = 0.1) -> 
         _read_framed,
         seed=seed,
         shares={"validation": validation},
-        # A file that comes can stand before the one that is read.
+        # A file that is added to one of these folders can take precedence over the file that was read.
         list_files=lambda: [
             *(_find(root, f"{part}-labels-idx1-ubyte") for part in ("train", "t10k")),
             *filter(Path.is_dir, _folders(root)),
@@ -102,12 +104,12 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     Raises
     ------
     HeatproofError
-        If the file is something else, or is cut off.
+        If the file has another format, or is truncated.
     """
     try:
         with open_regular(path) as file:
             opened = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
-            # A few kilobytes of gzip can unpack to gigabytes.
+            # A few kilobytes of gzip can decompress to gigabytes.
             content = opened.read(MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise HeatproofError(f"{path} cannot be read ({error}): download it again.") from None

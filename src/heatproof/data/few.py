@@ -1,4 +1,4 @@
-"""The few images that tell whether a network, and an explainer on it, can be used."""
+"""Probe images: the few images with which a network, and the applicability of an explainer, are checked."""
 
 from __future__ import annotations
 
@@ -9,30 +9,35 @@ from typing import Any
 from heatproof.data.registry import Dataset
 
 PROBE_IMAGES = 4
-# Of images that could be blank.
-MOST_LOOKED_AT = 64
+# Largest number of images that are read to find some that are not blank.
+MAX_IMAGES_READ = 64
 
 
 def probe_rows(keys: Sequence[str], is_blank: Callable[[int], bool], count: int = PROBE_IMAGES) -> list[int]:
-    """Return the rows of the few images that are checked, which their order does not decide.
+    """Return the rows of the probe images, which do not depend on the order of the images.
 
-    They are those whose keys have the smallest digests, so that an added image seldom changes them. Blank images tell
-    nothing of an explainer, and are taken only where nearly all are blank.
+    Probe images are those whose keys have the smallest digests, so that adding an image seldom changes them. Blank
+    images are skipped, because they do not show whether an explainer works, unless nearly all images are blank.
 
     Parameters
     ----------
     keys
-        A name or digest of each image.
+        Id or digest of each image.
     is_blank
-        Whether the image of a row has one colour everywhere.
+        Function that returns whether the image of a row has one colour everywhere.
     count
-        How many are wanted.
+        Number of probe images.
+
+    Returns
+    -------
+    list of int
+        At most `count` rows.
     """
-    # An image that is there twice is no company of itself.
+    # Duplicates are left out, because the check for batch dependence needs different images in a batch.
     distinct = {key: row for row, key in reversed(list(enumerate(keys)))}
     order = sorted(distinct.values(), key=lambda row: (blake2b(keys[row].encode()).digest(), row))
     found: list[int] = []
-    for row in order[:MOST_LOOKED_AT]:
+    for row in order[:MAX_IMAGES_READ]:
         if len(found) == count:
             break
         if not is_blank(row):
@@ -41,13 +46,13 @@ def probe_rows(keys: Sequence[str], is_blank: Callable[[int], bool], count: int 
 
 
 def is_blank(image: Any) -> bool:
-    """Tell whether each channel of an image (C, H, W), an array or a tensor, has one value everywhere."""
+    """Return whether each channel of an image (C, H, W), an array or a tensor, has one value everywhere."""
     rows = image.reshape(len(image), -1)
     return bool((rows == rows[:, :1]).all())
 
 
 def probe_rows_of_split(dataset: Dataset, split: str = "evaluation") -> list[int]:
-    """Return the rows of the few images of a split, of which as many are read as are blank."""
+    """Return the rows of the probe images of a split; images are read until enough are not blank."""
     from heatproof.base.batches import READ_LOCK
 
     def is_blank_image(row: int) -> bool:
@@ -58,12 +63,12 @@ def probe_rows_of_split(dataset: Dataset, split: str = "evaluation") -> list[int
 
 
 def read_rows(dataset: Dataset, rows: Sequence[int], split: str = "evaluation") -> Any:
-    """Return some images (N, C, H, W) of a split."""
+    """Return the images (N, C, H, W) of rows of a split."""
     import numpy as np
 
     return np.concatenate([dataset.images(split, row, row + 1) for row in rows])
 
 
 def probe_rows_of_images(digests: Sequence[str], images: Any) -> list[int]:
-    """Return the rows of the few of the images (N, C, H, W), of which there are N digests."""
+    """Return the rows of the probe images among images (N, C, H, W) with N digests."""
     return probe_rows(digests, lambda row: is_blank(images[row]))

@@ -27,25 +27,27 @@ def food101(
     train_images: ImageCount | None = None,
     validation_images: ImageCount | None = None,
 ) -> LazyDataset:
-    """Food-101: 101,000 photographs of 101 dishes, from a folder of yours; its test set is the evaluation split.
+    """Food-101: 101,000 photographs of 101 dishes, from a local folder; its test set is the evaluation split.
 
     Parameters
     ----------
+    seed
+        Seed of the split.
     root
-        The folder ``food-101`` with ``images`` and ``meta``, or the one that has it.
+        The folder ``food-101`` with ``images`` and ``meta``, or its parent.
     size, resize, interpolation
-        What is cut from the centre: side of a square, or [height, width]; shorter side before that, or [height, width]
-        that the resized picture covers (None: size × 256 / 224, or size where the pictures are not larger than that);
-        how it is resized.
+        Size of the central crop, as the side of a square or [height, width]; size of the resized image before the crop,
+        as its shorter side or the [height, width] that it covers (None: size × 256 / 224, or size if the images are not
+        larger than size); and the interpolation.
     validation
-        Share of every class of the training images that is kept for validation.
+        Fraction of the training images of every class for validation.
     train_images, validation_images
-        The most images of these splits; None: all.
+        Largest number of images of these splits; None for all.
 
     Raises
     ------
     HeatproofError
-        If the folder is not there, or a list in it is wrong.
+        If the folder does not exist, or a list in it is invalid.
     """
     folder = find_folder(
         root,

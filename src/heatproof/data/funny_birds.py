@@ -1,4 +1,4 @@
-"""Dataset FunnyBirds, from its unpacked archive: rendered birds whose parts have masks and can be removed."""
+"""Dataset FunnyBirds, from its unpacked archive: rendered birds with part masks and images without each part."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import MOST_JSON_BYTES, one_sentence_errors, parse_json, printable_path, read_bytes
 
-# Colours of the pieces of each part in a part map. Others are the body, and what stands behind the bird.
+# Colours of the components of each part in a part map. Other colours are the body and the background.
 COLOURS = {
     "beak": ((255, 255, 0),),
     "eye": ((255, 255, 253), (255, 255, 254)),
@@ -38,7 +38,9 @@ class FunnyBirds(LazyDataset):
     part_names = tuple(COLOURS)
 
     def part_masks(self, split: str, start: int, stop: int) -> np.ndarray:
-        """Return the piece of each part that is visible: (N, K, H, W) int8, 0 for none; wings, eyes and feet have two.
+        """Return the component of each part that is visible at each pixel, (N, K, H, W) int8, 0 for none.
+
+        Wings, eyes and feet have two components.
 
         Raises
         ------
@@ -51,9 +53,9 @@ class FunnyBirds(LazyDataset):
         maps = replace(self.reader, interpolation="nearest")([_part_map(place) for place in places])
         colours = np.rint(255 * np.moveaxis(maps, 1, -1)).astype(np.uint8)
         masks = np.zeros((len(colours), len(COLOURS), *colours.shape[1:3]), dtype=np.int8)
-        for part, pieces in enumerate(COLOURS.values()):
-            for piece, colour in enumerate(pieces, start=1):
-                masks[:, part][(colours == colour).all(axis=-1)] = piece
+        for part, colours_of_part in enumerate(COLOURS.values()):
+            for component, colour in enumerate(colours_of_part, start=1):
+                masks[:, part][(colours == colour).all(axis=-1)] = component
         return masks
 
     def without_part(self, split: str, start: int, stop: int) -> np.ndarray:
@@ -62,7 +64,7 @@ class FunnyBirds(LazyDataset):
         Raises
         ------
         HeatproofError
-            If the split is another one, or a picture is missing, cannot be read, or has another size than its image.
+            If the split is another one, or a file is missing, cannot be read, or has another size than its image.
         """
         if split != "evaluation":
             raise HeatproofError(
@@ -71,61 +73,66 @@ class FunnyBirds(LazyDataset):
             )
         places = self._places(split, start, stop)
         for place in places:
-            self._require_size(place, _without(place))
-        images = self.reader([path for place in places for path in _without(place)])
+            self._require_size(place, _images_without_parts(place))
+        images = self.reader([path for place in places for path in _images_without_parts(place)])
         return images.reshape(len(places), len(COLOURS), *images.shape[1:])
 
     def places(self) -> list[Any]:
-        """Return the pictures of all splits, and what belongs to those that are scored."""
-        return [*super().places(), *(path for place in self._places("evaluation") for path in _beside(place))]
+        """Return the image files of all splits, and the related files of the evaluation images."""
+        return [*super().places(), *(path for place in self._places("evaluation") for path in _related_files(place))]
 
     def image_files(self, split: str) -> Sequence[str | Path | tuple[str | Path, ...]]:
-        """Return the picture of each image of a split; of those that are scored, with all that belongs to it."""
+        """Return the file of each image of a split; for evaluation images, a tuple with their related files."""
         places = self._places(split)
-        return [(place, *_beside(place)) for place in places] if split == "evaluation" else places
+        return [(place, *_related_files(place)) for place in places] if split == "evaluation" else places
 
-    def inspect_files(self, most: int | None = None) -> list[str]:
-        """Look at the size of what belongs to evaluation images, and say which parts are seen too little to be scored.
+    def inspect_files(self, limit: int | None = None) -> list[str]:
+        """Check the sizes of the related files of evaluation images, and return notes on parts that cannot be scored.
 
         Parameters
         ----------
-        most
-            Of how many images; None: all.
+        limit
+            Number of images to check; None for all.
+
+        Returns
+        -------
+        list of str
+            One note for each problem, such as a part that no image shows.
 
         Raises
         ------
         HeatproofError
-            If a part map or a picture without a part has another size than its image, or no image shows any part.
+            If a part map or an image without a part has another size than its image, or no image shows any part.
         """
         places = self._places("evaluation")
-        rows = range(0, len(places), math.ceil(len(places) / most) if most else 1)
+        rows = range(0, len(places), math.ceil(len(places) / limit) if limit else 1)
         seen = np.zeros((len(rows), len(self.part_names)), dtype=bool)
-        for number, row in enumerate(rows):
-            self._require_size(places[row], _without(places[row]))
-            seen[number] = self.part_masks("evaluation", row, row + 1).any(axis=(0, 2, 3))
+        for position, row in enumerate(rows):
+            self._require_size(places[row], _images_without_parts(places[row]))
+            seen[position] = self.part_masks("evaluation", row, row + 1).any(axis=(0, 2, 3))
         if not seen.any():
             raise HeatproofError(
-                f"{printable_path(_part_map(places[rows[0]]))} has none of the colours of parts, and neither have the other "
-                f"part maps: {AGAIN}."
+                f"{printable_path(_part_map(places[rows[0]]))} has none of the colours of parts, and neither have the "
+                f"other part maps: {AGAIN}."
             )
-        said = []
-        if few := int((seen.sum(axis=1) < 2).sum()):
-            said.append(f"{few} of {len(rows)} evaluation images show fewer than two parts: no score of parts")
+        notes = []
+        if few_parts := int((seen.sum(axis=1) < 2).sum()):
+            notes.append(f"{few_parts} of {len(rows)} evaluation images show fewer than two parts: no score of parts")
         for name in (name for name, column in zip(self.part_names, seen.T, strict=True) if not column.any()):
-            said.append(f"none of {len(rows)} part maps shows the part {name!r} in its colour: it is not scored")
-        return said
+            notes.append(f"none of {len(rows)} part maps shows the part {name!r} in its colour: it is not scored")
+        return notes
 
     def _places(self, split: str, start: int = 0, stop: int | None = None) -> list[Path]:
-        listed, rows = self._chosen(split)
+        listed, rows = self._selected(split)
         return [listed.places[row] for row in rows[start:stop]]
 
-    def _require_size(self, place: Path, others: Sequence[Path]) -> None:
-        wanted = self.reader.size_of(place)
-        for path in others:
-            if (size := self.reader.size_of(path)) != wanted:
+    def _require_size(self, place: Path, related: Sequence[Path]) -> None:
+        expected = self.reader.size_of(place)
+        for path in related:
+            if (size := self.reader.size_of(path)) != expected:
                 raise HeatproofError(
                     f"{printable_path(path)} has {size[0]}×{size[1]} pixels, and its image {printable_path(place)} has "
-                    f"{wanted[0]}×{wanted[1]}: {AGAIN}."
+                    f"{expected[0]}×{expected[1]}: {AGAIN}."
                 )
 
 
@@ -141,33 +148,35 @@ def funny_birds(
     train_images: ImageCount | None = None,
     validation_images: ImageCount | None = None,
 ) -> LazyDataset:
-    """FunnyBirds: rendered birds of 50 classes, 256×256, from a folder of yours; its test set is the evaluation split.
+    """FunnyBirds: rendered birds of 50 classes, 256×256, from a local folder; its test set is the evaluation split.
 
-    A class is a model of each of five parts: beak, eye, foot, tail and wing. Test images (500) have a map of their
-    parts, and a picture without each of them. Half of the training images (50,000) lack some parts, label kept. Without
-    ``dataset_train.json`` there is nothing to train on, as with a published checkpoint there need not be.
+    A class is a combination of models of five parts: beak, eye, foot, tail and wing. The 500 test images have a map of
+    their parts, and an image without each part. Half of the 50,000 training images lack some parts and keep their
+    label. Training images are optional: without ``dataset_train.json``, use a published checkpoint.
 
-    `part_deletion` is the single-deletion protocol of its authors, and gives their number with ``widen: 2``,
-    ``hidden: true`` and ``rescale: true``.
+    The metric `part_deletion` is the single-deletion protocol of the authors. It reproduces their number with
+    ``widen: 2``, ``hidden: true`` and ``rescale: true``.
 
     Parameters
     ----------
+    seed
+        Seed of the split.
     root
         The folder ``FunnyBirds`` with ``dataset_test.json``, ``test``, ``test_part_map`` and ``test_interventions``, or
-        the one that has it.
+        its parent.
     size, resize, interpolation
-        What is cut from the centre: side of a square, or [height, width]; shorter side before that, or [height, width]
-        that the resized picture covers (None: size × 256 / 224, or size where the pictures are not larger than that);
-        how it is resized. Part maps are treated alike, with the nearest pixel.
+        Size of the central crop, as the side of a square or [height, width]; size of the resized image before the crop,
+        as its shorter side or the [height, width] that it covers (None: size × 256 / 224, or size if the images are not
+        larger than size); and the interpolation. Part maps are cropped alike, with nearest-neighbour interpolation.
     validation
-        Share of every class of the training images that is kept for validation.
+        Fraction of the training images of every class for validation.
     train_images, validation_images
-        The most images of these splits; None: all.
+        Largest number of images of these splits; None for all.
 
     Raises
     ------
     HeatproofError
-        If a folder, a list or what belongs to a test image is not there, or a list is wrong.
+        If a folder, a list or a related file of a test image is missing, or a list is invalid.
 
     References
     ----------
@@ -205,7 +214,7 @@ def _read(path: Path) -> Any:
 
 
 def _class_of(entry: Any) -> int:
-    """Return the number of the class of an entry; -1 where it has none."""
+    """Return the class number of an entry; -1 if it has none."""
     number = entry.get("class_idx") if isinstance(entry, dict) else None
     return number if type(number) is int else -1
 
@@ -215,11 +224,11 @@ def _list_part(folder: Path, part: str, classes: int) -> FileList:
     entries = _read(path)
     labels = [_class_of(entry) for entry in entries] if isinstance(entries, list) else []
     if not labels or not all(0 <= label < classes for label in labels):
-        raise HeatproofError(f"{path} is no list of images with a class_idx from 0 to {classes - 1}: {AGAIN}.")
+        raise HeatproofError(f"{path} is not a list of images with a class_idx from 0 to {classes - 1}: {AGAIN}.")
     ids = [f"{part}/{label}/{row:06d}" for row, label in enumerate(labels)]
     places = [folder / f"{image_id}.png" for image_id in ids]
     if part == "test":
-        missing = [path for place in places for path in _beside(place) if not os.path.exists(path)]
+        missing = [path for place in places for path in _related_files(place) if not os.path.exists(path)]
         if missing:
             more = f", nor {len(missing) - 1:,} others of test images" if len(missing) > 1 else ""
             raise HeatproofError(f"There is no {missing[0]}{more}: unpack FunnyBirds.zip completely.")
@@ -227,18 +236,18 @@ def _list_part(folder: Path, part: str, classes: int) -> FileList:
 
 
 def _part_map(place: Path) -> Path:
-    """Return the part map of a picture."""
+    """Return the path of the part map of an image file."""
     folder, part, label = place.parents[2], place.parents[1].name, place.parent.name
     return folder / f"{part}_part_map" / label / place.name
 
 
-def _without(place: Path) -> list[Path]:
-    """Return the pictures without each part, which are named by the parts that are kept."""
+def _images_without_parts(place: Path) -> list[Path]:
+    """Return the paths of the images without each part; their names list the remaining parts."""
     folder = place.parents[2] / f"{place.parents[1].name}_interventions" / place.parent.name / place.stem
-    kept = [sorted(set(COLOURS) - {part}) for part in COLOURS]
-    return [folder / f"body_{'_'.join(names)}.png" for names in kept]
+    remaining_parts = [sorted(set(COLOURS) - {part}) for part in COLOURS]
+    return [folder / f"body_{'_'.join(names)}.png" for names in remaining_parts]
 
 
-def _beside(place: Path) -> list[Path]:
-    """Return what belongs to a picture of the test set: its part map, and the pictures without each part."""
-    return [_part_map(place), *_without(place)]
+def _related_files(place: Path) -> list[Path]:
+    """Return the related files of a test image: its part map, and the images without each part."""
+    return [_part_map(place), *_images_without_parts(place)]

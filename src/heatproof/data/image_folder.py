@@ -1,4 +1,4 @@
-"""Datasets from a folder of class folders, and NWPU-RESISC45, which has this layout."""
+"""Datasets from a folder of class folders or with a table of labels, and NWPU-RESISC45, which has class folders."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from heatproof.data.registry import Dataset, dataset
 from heatproof.errors import HeatproofError
 
 SHARES = {"validation": 0.1, "evaluation": 0.2}
-# Cells of a table, as a config lists them.
+# Cells of a table as a config gives them: one, or a list.
 Cells = str | int | float | Sequence[str | int | float]
 HELD_OUT = ("test", "val", "valid", "validation")
 
@@ -59,53 +59,55 @@ def image_folder(
     train_images: ImageCount | None = None,
     validation_images: ImageCount | None = None,
 ) -> LazyDataset:
-    """Any folder of pictures: one folder a class, or those in train and val or test, or with a table of labels.
+    """Any folder of image files: class folders, class folders in train and val or test, or a table of labels.
 
     Parameters
     ----------
+    seed
+        Seed of the splits.
     root
-        Has class folders alone, or ``train`` beside ``val`` (also ``valid``, ``validation``) or ``test`` or both, each
-        with class folders. With both, ``val`` is for validation and ``test`` for evaluation; with one, that is for
-        evaluation. A ``test`` without class folders has no labels and is passed over. Classes are in alphabetical
-        order.
+        Folder with class folders only, or with ``train`` and at least one of ``val`` (also ``valid``, ``validation``)
+        and ``test``, each with class folders. With both, ``val`` is the validation split and ``test`` the evaluation
+        split; with one, it is the evaluation split. A ``test`` without class folders has no labels and is ignored.
+        Classes are in alphabetical order.
     labels, columns
-        A table, path from `root`, with a row for every picture: CSV, JSON or Parquet. The names of its columns
-        ``file``, ``label``, ``split`` and ``group`` where they differ; the last two may be absent. No group is in two
-        splits. A list of columns for ``label``: one a class.
+        Path from `root` of a table with a row for every image file: CSV, JSON or Parquet. The names of its columns
+        ``file``, ``label``, ``split`` and ``group``, if they differ from these; the last two are optional. A group is
+        never divided between splits. A list of columns for ``label`` has one column per class.
     task
-        What labels are: ``binary`` or ``multiclass``, one class an image; ``multilabel``, several; ``regression``, a
-        number. None: as the table says, and one class where that is open.
+        Meaning of the labels: ``binary`` or ``multiclass``, one class per image; ``multilabel``, several labels;
+        ``regression``, a number. None: determined by the table, or one class if the table does not determine it.
     header, encoding
-        Whether the first line of the table names columns, which are numbers from 1 on else; what it is encoded in where
-        that is neither UTF-8 nor UTF-16.
+        Whether the first line of the table names the columns; otherwise their names are numbers from 1 on. Encoding of
+        the table if it is neither UTF-8 nor UTF-16.
     separator
-        What stands between several labels in a cell, such as ``|``.
+        Separator of several labels in a cell, such as ``|``.
     unknown, none
-        Cells of labels of which nothing is known, such as ``[blank, -1]``, and such that mean that an image has no
-        label, or not that of the column, such as ``No Finding``.
+        Cells that stand for an unknown label, such as ``[blank, -1]``, and cells that mean that an image has no label,
+        or does not have the label of the column, such as ``No Finding``.
     outputs, num_outputs
-        Class to number of the network's output, and how many it has; ``imagenet``: classes are WordNet ids. None: the
-        classes are the outputs.
+        Mapping from class to number of the network's output, and number of outputs; ``imagenet`` if class names are
+        WordNet ids. None: the outputs are the classes.
     size, resize, interpolation
-        What is cut from the centre: side of a square, or [height, width]; shorter side before that, or [height, width]
-        that the resized picture covers (None: size × 256 / 224, or size where the pictures are not larger than that);
-        how it is resized.
+        Size of the central crop, as the side of a square or [height, width]; size of the resized image before the crop,
+        as its shorter side or the [height, width] that it covers (None: size × 256 / 224, or size if the images are not
+        larger than size); and the interpolation.
     exif
-        Whether pictures are turned as their EXIF orientation says.
+        Whether to apply the EXIF orientation of the images.
     channels
-        3: colours. 1: grey. ``all``: every band of a picture, every page of a TIFF of several pages of one band each,
-        or the arrays (channels, height, width) of ``.npy`` files; all pictures need as many.
+        3: colours. 1: grey. ``all``: every band of an image file, every page of a TIFF with several pages of one band
+        each, or the arrays (channels, height, width) of ``.npy`` files. All images need the same number of channels.
     validation, evaluation
-        Share of every class for the splits that have none of their own; None: 0.1 and 0.2. With evaluation 1, all
-        pictures are for evaluation, and nothing can be trained.
+        Fraction of every class for the splits that the folder or table does not define; None for 0.1 and 0.2. With
+        evaluation 1, all images are for evaluation, and nothing can be trained.
     train_images, validation_images
-        The most images of these splits; None: all.
+        Largest number of images of these splits; None for all.
 
     Raises
     ------
     HeatproofError
-        If the folder is not there or not laid out like this, the table or the outputs do not fit it, or a share is
-        given where there is a split.
+        If the folder does not exist or has another layout, the table or the outputs do not match it, or a fraction is
+        passed for a split that exists.
     """
     top = Path(root).expanduser()
     if not top.is_dir():
@@ -113,7 +115,7 @@ def image_folder(
             f"There is no folder {root}{search_hint(root)}: `root` has to be a folder of pictures with one folder for "
             "each class."
         )
-    of_table = {
+    table_options = {
         "columns": columns,
         "header": None if header else header,
         "encoding": encoding,
@@ -121,32 +123,32 @@ def image_folder(
         "unknown": unknown,
         "none": none,
     }
-    for option, value in of_table.items():
+    for option, value in table_options.items():
         if labels is None and (value is not None and value != {}):
             what = "names columns" if option == "columns" else "is an option"
             raise HeatproofError(f"`{option}` {what} of a table, and `labels` names no table: add it.")
     endings = endings_of(channels)
     if labels is None:
-        found = _listed(top, task, endings)
+        images = _from_class_folders(top, task, endings)
     else:
-        said = LabelOptions(task, separator, unknown, none)
-        found = _tabled(top, labels, columns or {}, said, header, encoding, endings)
-    names, parts, origins = found.names, found.parts, found.origins
-    asked = {"validation": validation, "evaluation": evaluation}
-    given = {split: share for split, share in asked.items() if share is not None}
-    for split in given:
+        label_options = LabelOptions(task, separator, unknown, none)
+        images = _from_table(top, labels, columns or {}, label_options, header, encoding, endings)
+    names, parts, origins = images.names, images.parts, images.origins
+    fractions = {"validation": validation, "evaluation": evaluation}
+    set_fractions = {split: share for split, share in fractions.items() if share is not None}
+    for split in set_fractions:
         if split in origins:
             raise HeatproofError(
                 f"The {split} images of {root} are in its {origins[split]}: leave the share {split!r} out."
             )
-    shares = {split: share for split, share in {**SHARES, **given}.items() if split not in origins}
+    split_fractions = {split: share for split, share in {**SHARES, **set_fractions}.items() if split not in origins}
     if evaluation == 1 and validation is None:
-        del shares["validation"]
+        del split_fractions["validation"]
     if outputs is not None:
-        if found.task == "regression":
+        if images.task == "regression":
             raise HeatproofError("`outputs` numbers classes, and the task is regression: leave it out.")
         numbers = OutputNumbers(names, outputs, num_outputs)
-        if found.task == "binary" and len(numbers.names) > 2:
+        if images.task == "binary" and len(numbers.names) > 2:
             raise HeatproofError(
                 f"The task is binary, and `outputs` says that there are {len(numbers.names)}: say task: multiclass."
             )
@@ -157,16 +159,30 @@ def image_folder(
         parts,
         picture_reader(size, resize, interpolation, apply_exif=exif, channels=channels),
         seed=seed,
-        shares=shares,
+        shares=split_fractions,
         limits={"train": train_images, "validation": validation_images},
         list_files=lambda: [*([] if labels is None else [top / Path(labels).expanduser()]), *folders_below(top)],
-        task=found.task,
-        found=found.notes,
+        task=images.task,
+        found=images.notes,
     )
 
 
-class Found(NamedTuple):
-    """Class names, functions that list the pictures of each split, and what a split is named after in the folder."""
+class FolderImages(NamedTuple):
+    """The images of a folder.
+
+    Attributes
+    ----------
+    names
+        Class names.
+    parts
+        Split to a function that lists its images.
+    origins
+        Split to the folder or table that defines it, for messages.
+    task
+        The task.
+    notes
+        Notes on how labels were read, one clause each.
+    """
 
     names: list[str]
     parts: dict[str, Callable[[], FileList]]
@@ -175,12 +191,12 @@ class Found(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def _listed(top: Path, task: Task | None, endings: tuple[str, ...]) -> Found:
+def _from_class_folders(top: Path, task: Task | None, endings: tuple[str, ...]) -> FolderImages:
     if task in ("multilabel", "regression"):
         raise HeatproofError(
             f"The task is {task}, and a folder a class gives each picture one class: name a table in `labels`."
         )
-    folders = _parts(top, endings)
+    folders = _folders_of_splits(top, endings)
     names = subfolders(top / folders["train"])
     if len(names) < 2:
         raise HeatproofError(
@@ -191,34 +207,38 @@ def _listed(top: Path, task: Task | None, endings: tuple[str, ...]) -> Found:
         raise HeatproofError(f"The task is binary, and {top} has {len(names)} classes: say task: multiclass.")
     labels = {name: label for label, name in enumerate(names)}
     parts: dict[str, Callable[[], FileList]] = {
-        split: partial(list_classes, top, folder, labels, whole=split == "train", endings=endings)
+        split: partial(list_classes, top, folder, labels, require_all=split == "train", endings=endings)
         for split, folder in folders.items()
     }
-    return Found(names, parts, {split: f"folder {folder}" for split, folder in folders.items()}, task or "multiclass")
+    return FolderImages(
+        names, parts, {split: f"folder {folder}" for split, folder in folders.items()}, task or "multiclass"
+    )
 
 
-def _tabled(
+def _from_table(
     top: Path,
     labels: str,
     columns: Mapping[str, str | int | Sequence[str | int]],
-    said: LabelOptions,
+    label_options: LabelOptions,
     header: bool,
     encoding: str | None,
     endings: tuple[str, ...],
-) -> Found:
-    table = read_label_table(top, labels, columns, said, header=header, encoding=encoding, endings=endings)
+) -> FolderImages:
+    table = read_label_table(top, labels, columns, label_options, header=header, encoding=encoding, endings=endings)
     parts: dict[str, Callable[[], FileList]] = {
         split: partial(FileList, *found) for split, found in table.parts.items()
     }
-    return Found(table.class_names, parts, dict.fromkeys(table.parts, f"table {labels}"), table.task, table.notes)
+    return FolderImages(
+        table.class_names, parts, dict.fromkeys(table.parts, f"table {labels}"), table.task, table.notes
+    )
 
 
 def _relabelled(numbers: OutputNumbers, find: Callable[[], FileList]) -> FileList:
     return numbers.relabel(find())
 
 
-def _parts(top: Path, endings: tuple[str, ...]) -> dict[str, str]:
-    """Return split to folder name, ``.`` for a folder of classes alone."""
+def _folders_of_splits(top: Path, endings: tuple[str, ...]) -> dict[str, str]:
+    """Return split to folder name, ``.`` for a folder that has only class folders."""
     inside = subfolders(top)
     held_out = [name for name in HELD_OUT if subfolders(top / name)]
     if "train" not in inside:
@@ -232,7 +252,7 @@ def _parts(top: Path, endings: tuple[str, ...]) -> dict[str, str]:
     if held_out:
         folders = {"train": "train", "evaluation": held_out[0]}
         return {**folders, "validation": held_out[1]} if held_out[0] == "test" and len(held_out) > 1 else folders
-    # A class can be called "train".
+    # The folder "train" is a class if it has image files.
     if any("/" not in picture.path for picture in pictures_below(top / "train", endings)):
         return {"train": "."}
     raise HeatproofError(
@@ -254,25 +274,27 @@ def resisc45(
     train_images: ImageCount | None = None,
     validation_images: ImageCount | None = None,
 ) -> Dataset:
-    """NWPU-RESISC45: 31,500 aerial photographs of 45 kinds of place, 256×256, from a folder of yours.
+    """NWPU-RESISC45: 31,500 aerial photographs of 45 kinds of place, 256×256, from a local folder.
 
     Parameters
     ----------
+    seed
+        Seed of the splits.
     root
-        The folder ``NWPU-RESISC45`` with its 45 class folders, or the one that has it.
+        The folder ``NWPU-RESISC45`` with its 45 class folders, or its parent.
     size, resize, interpolation
-        What is cut from the centre: side of a square, or [height, width]; shorter side before that, or [height, width]
-        that the resized picture covers (None: size × 256 / 224, or size where the pictures are not larger than that);
-        how it is resized.
+        Size of the central crop, as the side of a square or [height, width]; size of the resized image before the crop,
+        as its shorter side or the [height, width] that it covers (None: size × 256 / 224, or size if the images are not
+        larger than size); and the interpolation.
     validation, evaluation
-        Share of every class for these splits. The authors fixed none.
+        Fraction of every class for these splits. The authors define no splits.
     train_images, validation_images
-        The most images of these splits; None: all.
+        Largest number of images of these splits; None for all.
 
     Raises
     ------
     HeatproofError
-        If the folder is not there or has not 45 class folders.
+        If the folder does not exist or does not have 45 class folders.
     """
     folder = find_folder(
         root,

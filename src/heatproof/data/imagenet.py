@@ -30,7 +30,8 @@ from heatproof.files.reading import read_bytes, read_list
 
 DEVKIT = "ILSVRC2012_devkit_t12"
 GROUND_TRUTH = "ILSVRC2012_validation_ground_truth.txt"
-# Of the table of classes, also unpacked; ImageNet's has less than a twentieth. Of its format: MATLAB's, level 5.
+# Largest size of the table of classes, also decompressed; ImageNet's has less than a twentieth of it. The other values
+# are those of MATLAB's file format, level 5.
 MOST_BYTES = 2**26
 HEADER_BYTES, TAG_BYTES, COMPRESSED = 128, 8, 15
 
@@ -47,29 +48,32 @@ def imagenet(
     train_images: ImageCount | None = None,
     validation_images: ImageCount | None = None,
 ) -> LazyDataset:
-    """ImageNet-1k (ILSVRC 2012) from a folder of yours; labels are those of torchvision's and timm's weights.
+    """ImageNet-1k (ILSVRC 2012) from a local folder; labels are those of torchvision's and timm's weights.
 
-    The evaluation split is ImageNet's validation set. Labels number the sorted WordNet ids: the 1,000 of the devkit
-    where it is there, even if only some have images here, and else the folders of ``train``.
+    The evaluation split is ImageNet's validation set. A label is the position of a WordNet id in their sorted list: of
+    the 1,000 ids of the devkit if the folder has it, even if only some of them have images, and otherwise of the class
+    folders of ``train``.
 
     Parameters
     ----------
+    seed
+        Seed of the split.
     root
-        Has ``train/<wnid>/*.JPEG``, ``val/*.JPEG`` or ``val/<wnid>/*.JPEG``, and ``ILSVRC2012_devkit_t12``, which only
-        the flat ``val`` needs.
+        Folder with ``train/<wnid>/*.JPEG``, ``val/*.JPEG`` or ``val/<wnid>/*.JPEG``, and ``ILSVRC2012_devkit_t12``,
+        which only ``val/*.JPEG`` requires.
     size, resize, interpolation
-        What is cut from the centre: side of a square, or [height, width]; shorter side before that, or [height, width]
-        that the resized picture covers (None: size × 256 / 224, or size where the pictures are not larger than that);
-        how it is resized.
+        Size of the central crop, as the side of a square or [height, width]; size of the resized image before the crop,
+        as its shorter side or the [height, width] that it covers (None: size × 256 / 224, or size if the images are not
+        larger than size); and the interpolation.
     validation
-        Share of every class of ``train`` that is kept for validation.
+        Fraction of every class of ``train`` for validation.
     train_images, validation_images
-        The most images of these splits; None: all.
+        Largest number of images of these splits; None for all.
 
     Raises
     ------
     HeatproofError
-        If a folder is not there, or the devkit is not what it should be.
+        If a folder does not exist, or the devkit is invalid.
     """
     folder = find_folder(
         root,
@@ -86,7 +90,7 @@ def imagenet(
     elif flat:
         raise HeatproofError(
             f"The pictures in {folder / 'val'} are in no class folders, and {folder / DEVKIT} is not there: unpack "
-            f"{DEVKIT}.tar.gz beside it, which says what they show."
+            f"{DEVKIT}.tar.gz beside it, which has their labels."
         )
     else:
         names = {wnid: wnid for wnid in subfolders(folder / "train")}
@@ -107,14 +111,14 @@ def imagenet(
 
 
 def _read_devkit(path: Path) -> tuple[dict[int, str], dict[str, str]]:
-    """Return the mappings from class number to WordNet id, and from WordNet id to its first word."""
+    """Return two mappings: class number to WordNet id, and WordNet id to its first word."""
     from scipy.io import loadmat
 
     try:
         content = read_bytes(path, MOST_BYTES)
         _require_small(content)
         synsets = loadmat(io.BytesIO(content), squeeze_me=True, variable_names=["synsets"])["synsets"]
-        # Inner nodes of the hierarchy have numbers above 1,000 and no images.
+        # Inner nodes of the hierarchy have numbers above 1,000 and no images of their own.
         leaves = [row for row in synsets if int(row["num_children"]) == 0]
         by_number = {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in leaves}
         return by_number, {str(row["WNID"]): str(row["words"]).partition(",")[0] for row in leaves}
@@ -124,7 +128,7 @@ def _read_devkit(path: Path) -> tuple[dict[int, str], dict[str, str]]:
 
 
 def _require_small(content: bytes) -> None:
-    """Refuse a MATLAB file (level 5) whose compressed variables are larger, unpacked, than any table of classes."""
+    """Check that the decompressed variables of a MATLAB file (level 5) are not larger than any table of classes."""
     order: Literal["little", "big"] = "big" if content[126:128] == b"MI" else "little"
     at, unpacked = HEADER_BYTES, 0
     while at + TAG_BYTES <= len(content):
@@ -139,7 +143,7 @@ def _require_small(content: bytes) -> None:
 
 def _list_named(folder: Path, part: str, labels: Mapping[str, int]) -> FileList:
     """List class folders; ids are file names, the same as in a flat folder."""
-    listed = list_classes(folder, part, labels, whole=part == "train")
+    listed = list_classes(folder, part, labels, require_all=part == "train")
     return listed._replace(ids=[Path(image_id).stem for image_id in listed.ids])
 
 
@@ -154,25 +158,25 @@ def _list_flat(folder: Path, by_number: Mapping[int, str], labels: Mapping[str, 
     files = pictures_below(folder / "val")
     if not files:
         raise HeatproofError(f"There are no pictures in {folder / 'val'}: unpack ILSVRC2012_img_val.tar there.")
-    chosen = []
+    labels_of_files = []
     for name, *_ in files:
-        # Named by the picture's number, so that some of them are labelled as well as all.
+        # The label is found by the number in the file name, so that a subset of the files has correct labels too.
         number = re.fullmatch(r"ILSVRC2012_val_(\d{8})", Path(name).stem)
         if number is None or not 1 <= int(number[1]) <= len(truth):
             raise HeatproofError(
                 f"The picture {folder / 'val' / name} is not one of the {len(truth)} that the devkit has "
                 "labels for: remove it."
             )
-        chosen.append(truth[int(number[1]) - 1])
+        labels_of_files.append(truth[int(number[1]) - 1])
     return FileList(
         [Path(picture.path).stem for picture in files],
-        np.array(chosen, dtype=np.int64),
+        np.array(labels_of_files, dtype=np.int64),
         [folder / "val" / picture.path for picture in files],
         np.array([(picture.device, picture.inode) for picture in files], dtype=np.uint64),
     )
 
 
 def _unique(names: Mapping[str, str]) -> list[str]:
-    """Add the WordNet id where a word means two things; there are two kinds of crane."""
+    """Return class names, with the WordNet id if two classes have the same word, such as "crane"."""
     times = Counter(names.values())
     return [f"{name} ({wnid})" if times[name] > 1 else name for wnid, name in names.items()]

@@ -1,4 +1,4 @@
-"""A table of labels as it stands in its file: names of columns, and cells that are texts."""
+"""Read a table of labels from its file: names of columns, and cells as strings."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from heatproof.errors import HeatproofError
 from heatproof.files.reading import one_sentence_errors, parse_json, printable_path, read_bytes
 from heatproof.files.tables import MOST_BYTES, MOST_COLUMNS, decompressed, parse_csv, parse_parquet, rows_of
 
-AS_LABELS = (
+REMEDY_AND_KIND = (
     "save it again as CSV in UTF-8, with quotes around cells that hold a separator, or as JSON lines",
     "a table of labels",
 )
-# What Excel writes in western Europe where nobody asks for UTF-8; it gives every byte a letter, so that it never fails.
-GUESSED = "cp1252"
-NO_TABLES = {
+# The default encoding of Excel in western Europe. With "replace", decoding never fails.
+FALLBACK_ENCODING = "cp1252"
+NOT_TABLES = {
     b"PK\x03\x04": "is an Excel workbook or a ZIP archive",
     b"\xd0\xcf\x11\xe0": "is an Excel workbook",
 }
-SEPARATOR_TOLD = re.compile(r"\"?sep=(.)\"?")
+SEPARATOR_LINE = re.compile(r"\"?sep=(.)\"?")
 LINE_ENDS = re.compile(r"\r\n|\r|\n")
 
-# A text, or the texts of a list.
+# A string, or the strings of a list.
 Cell = str | list[str]
 
 
 class RawTable(NamedTuple):
-    """A table of texts.
+    """A table of strings.
 
     Attributes
     ----------
     names
-        Of its columns; numbers from 1 on where the file has no header, and for a column without a name.
+        Names of the columns; numbers from 1 on if the file has no header, and for columns without a name.
     columns
-        The cells of each column; an empty text where there is none.
+        Cells of each column; an empty string for a missing cell.
     first
         Number of the first row of cells in the file, for messages.
-    is_guess
-        Whether its letters beyond ASCII were read in an encoding that nobody named.
+    is_encoding_guessed
+        Whether characters beyond ASCII were decoded with a guessed encoding.
     """
 
     names: list[str]
@@ -52,49 +52,51 @@ class RawTable(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many rows of cells there are."""
+        """Number of rows of cells."""
         return len(self.columns[0]) if self.columns else 0
 
 
 def read_raw_table(path: Path, *, header: bool = True, encoding: str | None = None) -> RawTable:
-    """Read a table of CSV (comma, semicolon, tab or blanks), JSON or Parquet, packed by gzip or not, by its content.
+    """Read a table in CSV (comma, semicolon, tab or blanks), JSON or Parquet, optionally compressed with gzip.
+
+    The format is detected by the content.
 
     Parameters
     ----------
     path
         The file.
     header
-        Whether the first line of CSV names the columns.
+        Whether the first line of a CSV file names the columns.
     encoding
-        Of a text that is neither UTF-8 nor UTF-16 with its mark.
+        Encoding of a text file that is neither UTF-8 nor UTF-16 with a byte order mark.
 
     Raises
     ------
     HeatproofError
-        If it is missing, none of these, or larger than any table.
+        If the file is missing, has another format, or is too large.
     """
     if not path.is_file():
         raise HeatproofError(
             f"There is no table of labels {printable_path(path)}: `labels` has to be a path from `root`."
         )
-    with one_sentence_errors(path, *AS_LABELS):
+    with one_sentence_errors(path, *REMEDY_AND_KIND):
         content = decompressed(read_bytes(path, MOST_BYTES))
-        for mark, what in NO_TABLES.items():
+        for mark, kind in NOT_TABLES.items():
             if content.startswith(mark):
                 raise HeatproofError(
-                    f"{printable_path(path)} {what}, which no library of heatproof's reads: save the table as CSV (in Excel: "
-                    "Save as, CSV UTF-8), and name that file in `labels`."
+                    f"{printable_path(path)} {kind}, which no library of heatproof's reads: save the table as CSV (in "
+                    "Excel: Save as, CSV UTF-8), and name that file in `labels`."
                 )
         if content.startswith(b"PAR1"):
-            return _of_frame(parse_parquet(content))
+            return _table_of_frame(parse_parquet(content))
         text, is_encoding_guessed = _decoded(path, content, encoding)
         if text.lstrip()[:1] in ("[", "{"):
-            return _of_records(_records(text))._replace(is_encoding_guessed=is_encoding_guessed)
-        return _of_lines(text, header)._replace(is_encoding_guessed=is_encoding_guessed)
+            return _table_of_records(_records(text))._replace(is_encoding_guessed=is_encoding_guessed)
+        return _parse_lines(text, header)._replace(is_encoding_guessed=is_encoding_guessed)
 
 
 def _decoded(path: Path, content: bytes, encoding: str | None) -> tuple[str, bool]:
-    """Return the text of a file, and whether its encoding is a guess."""
+    """Return the text of a file, and whether its encoding is guessed."""
     if encoding is not None:
         try:
             text = content.decode(codecs.lookup(encoding).name)
@@ -105,10 +107,10 @@ def _decoded(path: Path, content: bytes, encoding: str | None) -> tuple[str, boo
             ) from None
         except UnicodeError:
             raise HeatproofError(
-                f"{printable_path(path)} is not text in {encoding}: name another `encoding`, such as utf-16 or cp1252, or save "
-                "the table as CSV in UTF-8."
+                f"{printable_path(path)} is not text in {encoding}: name another `encoding`, such as utf-16 or cp1252, "
+                "or save the table as CSV in UTF-8."
             ) from None
-        # UTF-8 with its mark is called utf-8 as well.
+        # A user may name UTF-8 with a byte order mark "utf-8".
         return text.removeprefix("\ufeff"), False
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return content.decode("utf-16"), False
@@ -117,14 +119,14 @@ def _decoded(path: Path, content: bytes, encoding: str | None) -> tuple[str, boo
     try:
         return content.decode("utf-8-sig"), False
     except UnicodeDecodeError:
-        return content.decode(GUESSED, "replace"), True
+        return content.decode(FALLBACK_ENCODING, "replace"), True
 
 
-def _of_lines(text: str, header: bool) -> RawTable:
-    """Return a table of CSV."""
+def _parse_lines(text: str, header: bool) -> RawTable:
+    """Return the table of a CSV text."""
     lines = [line for line in LINE_ENDS.split(text) if line.strip()]
     first = 1
-    # CelebA and others write the number of rows into the first line.
+    # The first line of CelebA's and other tables is the number of rows.
     if (
         len(lines) > 2
         and lines[0].strip().isdecimal()
@@ -134,19 +136,19 @@ def _of_lines(text: str, header: bool) -> RawTable:
         lines, first = lines[1:], 2
     if not lines:
         raise ValueError("it is empty")
-    # Excel reads and writes a first line that says what stands between columns.
-    told = SEPARATOR_TOLD.fullmatch(lines[0].strip("\r\n\ufeff"))
-    if told and len(lines) > 1:
+    # Excel reads and writes a first line that names the separator, such as "sep=;".
+    separator_line = SEPARATOR_LINE.fullmatch(lines[0].strip("\r\n\ufeff"))
+    if separator_line and len(lines) > 1:
         text, lines, first = "\n".join(lines[1:]), lines[1:], first + 1
-    separator = told[1] if told else max(",;\t", key=lines[0].count)
+    separator = separator_line[1] if separator_line else max(",;\t", key=lines[0].count)
     if separator not in lines[0] and len(lines[0].split()) > 1:
         text, separator = "\n".join("\t".join(line.split()) for line in lines), "\t"
         lines = text.split("\n")
     if header and len(lines) > 1:
-        named, filled = (len(next(rows_of(line.encode(), separator), [])) for line in lines[:2])
-        # Where rows differ, one has a cell too many, and pandas names it.
-        if filled == named + 1 and _are_equal(text, separator):
-            # The first column has no name, as R and CelebA write tables, or rows end with a separator.
+        header_length, row_length = (len(next(rows_of(line.encode(), separator), [])) for line in lines[:2])
+        # If the rows have different lengths, one has too many cells, and pandas reports it.
+        if row_length == header_length + 1 and _have_equal_lengths(text, separator):
+            # The first column has no name, as in tables of R and CelebA, or rows end with a separator.
             is_last = lines[1].rstrip(" ").endswith(separator)
             text = text.replace(lines[0], lines[0] + separator if is_last else separator + lines[0], 1)
     frame = parse_csv(text.encode("utf-8"), separator, header=False)
@@ -155,8 +157,8 @@ def _of_lines(text: str, header: bool) -> RawTable:
     return RawTable(names, [list(column[header:]) for column in columns], first + header)
 
 
-def _are_equal(text: str, separator: str) -> bool:
-    """Tell whether all rows after the header have equally many cells."""
+def _have_equal_lengths(text: str, separator: str) -> bool:
+    """Return whether all rows after the header have the same number of cells."""
     rows = (len(row) for row in rows_of(text.encode(), separator) if any(cell.strip() for cell in row))
     next(rows, 0)
     return len(set(rows)) == 1
@@ -173,12 +175,12 @@ def _records(text: str) -> list[dict[str, Any]]:
             raise ValueError(f"it is neither a list of records nor one record a line: {error}") from None
     is_one = not text.lstrip().startswith("[") and len(records) == 1
     if is_one or not all(isinstance(record, dict) for record in records):
-        # One mapping is a tree of tables, as COCO has, or of files to labels; a table of one picture is of no use.
+        # A single mapping is a tree of tables, as COCO has, or maps files to labels. A table of one image is useless.
         raise ValueError("it is no list of records, which are mappings of columns to values")
     return records
 
 
-def _of_records(records: Sequence[dict[str, Any]]) -> RawTable:
+def _table_of_records(records: Sequence[dict[str, Any]]) -> RawTable:
     names = list(dict.fromkeys(name for record in records for name in record))
     if len(names) > MOST_COLUMNS:
         raise ValueError(f"it has {len(names):,} columns, and {MOST_COLUMNS:,} is the limit")
@@ -195,8 +197,8 @@ def _cell(value: Any) -> Cell:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _of_frame(frame: Any) -> RawTable:
-    """Return a table of pandas with texts for cells."""
+def _table_of_frame(frame: Any) -> RawTable:
+    """Return a pandas table with its cells converted to strings."""
     columns: list[list[Cell]] = []
     for place in range(frame.shape[1]):
         column = frame.iloc[:, place]

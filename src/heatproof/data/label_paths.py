@@ -1,4 +1,4 @@
-"""Which picture of a folder each row of a table names."""
+"""Match the rows of a table to the image files of a folder."""
 
 from __future__ import annotations
 
@@ -10,78 +10,78 @@ from pathlib import Path
 
 from heatproof.errors import HeatproofError
 
-# Rows that tell which column names pictures.
-LOOKED_AT = 100
-SEVERAL = ""
+# Number of rows that are examined to find the column of file names.
+SAMPLE_ROWS = 100
+AMBIGUOUS = ""
 
 
 class PictureIndex:
-    """The pictures of a folder, to be found by the names that tables give them.
+    """Index of the image files of a folder by the names that tables use.
 
-    A name is a path from the folder, with its ending or without, or the end of one that no other picture has. Folders
-    at the beginning of all names that the folder does not have are passed over.
+    A name is a path from the folder, with or without its extension, or a unique suffix of such a path. Leading folders
+    that all names share, and that do not exist in the folder, are ignored.
     """
 
     def __init__(self, paths: Collection[str]) -> None:
         self._paths = paths
-        self._whole = _indexed((name, path) for path in paths for name in _names(path))
-        # The whole name of a picture counts more than another's without its ending.
-        self._whole |= dict(zip(paths, paths, strict=True))
-        self._ends: dict[int, dict[str, str]] = {}
+        self._by_path = _name_index((name, path) for path in paths for name in _names(path))
+        # A complete path takes precedence over the path of another file without its extension.
+        self._by_path |= dict(zip(paths, paths, strict=True))
+        self._by_suffix: dict[int, dict[str, str]] = {}
 
     def _find(self, name: str) -> str | None:
-        if name in self._whole:
-            return self._whole[name]
+        if name in self._by_path:
+            return self._by_path[name]
         depth = name.count("/")
-        if depth not in self._ends:
+        if depth not in self._by_suffix:
             ends = (("/".join(path.split("/")[-depth - 1 :]), path) for path in self._paths)
-            self._ends[depth] = _indexed((name, path) for end, path in ends for name in _names(end))
-        return self._ends[depth].get(name)
+            self._by_suffix[depth] = _name_index((name, path) for end, path in ends for name in _names(end))
+        return self._by_suffix[depth].get(name)
 
     def find_all(self, names: Sequence[str]) -> list[str | None]:
-        """Return the path of the picture of each name; None if there is none, an empty text if there are several."""
-        tidied = [name if name in self._whole else _tidy(name) for name in names]
-        found = [self._find(name) for name in tidied]
-        if all(found) or not tidied:
+        """Return the path of the file of each name; None if there is none, `AMBIGUOUS` if there are several."""
+        normalised = [name if name in self._by_path else _normalised_path(name) for name in names]
+        found = [self._find(name) for name in normalised]
+        if all(found) or not normalised:
             return found
-        # Names can have folders of different depths: the first of all are compared, then the second.
-        folders = zip(*(name.split("/")[:-1] for name in tidied), strict=False)
-        shared = len(list(takewhile(lambda several: len(set(several)) == 1, folders)))
+        # Names can have different depths. Compare the first folders of all names, then the second folders, and so on.
+        folders = zip(*(name.split("/")[:-1] for name in normalised), strict=False)
+        shared = len(list(takewhile(lambda names_at_depth: len(set(names_at_depth)) == 1, folders)))
         for length in range(1, shared + 1):
-            again = [self._find("/".join(name.split("/")[length:])) for name in tidied]
-            if sum(map(bool, again)) > sum(map(bool, found)):
-                found = again
+            stripped = [self._find("/".join(name.split("/")[length:])) for name in normalised]
+            if sum(map(bool, stripped)) > sum(map(bool, found)):
+                found = stripped
         return found
 
     def is_named_by(self, cells: Sequence[object]) -> bool:
-        """Tell whether the cells of a column name pictures, each another one."""
-        texts = [cell for cell in cells[:LOOKED_AT] if isinstance(cell, str)]
-        if not texts or len(texts) < min(len(cells), LOOKED_AT):
+        """Return whether the cells of a column are names of image files, each of a different one."""
+        texts = [cell for cell in cells[:SAMPLE_ROWS] if isinstance(cell, str)]
+        if not texts or len(texts) < min(len(cells), SAMPLE_ROWS):
             return False
         found = self.find_all(texts)
         return all(found) and len(set(found)) == len(found)
 
 
 def _names(path: str) -> tuple[str, ...]:
-    """Return a path with its ending and without."""
+    """Return a path with and without its extension."""
     return tuple(dict.fromkeys((path, os.path.splitext(path)[0])))
 
 
-def _indexed(named: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return name to path, `SEVERAL` for a name of several."""
+def _name_index(named: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return name to path, `AMBIGUOUS` for a name of several paths."""
     found: dict[str, str] = {}
     for name, path in named:
         if found.setdefault(name, path) != path:
-            found[name] = SEVERAL
+            found[name] = AMBIGUOUS
     return found
 
 
 def _stem(path: str) -> str:
-    return os.path.splitext(_tidy(path).rpartition("/")[2])[0].casefold()
+    return os.path.splitext(_normalised_path(path).rpartition("/")[2])[0].casefold()
 
 
-def _tidy(name: str) -> str:
-    """Return a name with slashes alone, as paths are written."""
+def _normalised_path(name: str) -> str:
+    """Return a name as a relative path with forward slashes."""
     return Path(name.replace("\\", "/")).as_posix().lstrip("/") if name else ""
 
 
@@ -94,30 +94,30 @@ def match_pictures(
     *,
     repeated: bool = False,
 ) -> list[str]:
-    """Return the path of each row's picture; every picture has one row, or several where they may be `repeated`.
+    """Return the path of the image file of each row.
 
     Parameters
     ----------
     path, root
         The table and the folder, for messages.
     named
-        What each row of the table calls its picture.
+        Name of the file in each row of the table.
     paths
-        The pictures of the folder.
+        Paths of the image files of the folder.
     first
-        Number of the first row.
+        Number of the first row, for messages.
     repeated
-        Whether each row has one of several labels of its picture.
+        Whether a file can have several rows, each with one of its labels.
 
     Raises
     ------
     HeatproofError
-        If a row has no picture, or could have several, or a picture has no row or several.
+        If a row matches no file or several, or a file has no row, or several although not `repeated`.
     """
     found: list[str] = []
     missing: list[tuple[str, int]] = []
     for number, (name, picture) in enumerate(zip(named, PictureIndex(paths).find_all(named), strict=True), start=first):
-        if picture == SEVERAL:
+        if picture == AMBIGUOUS:
             raise HeatproofError(
                 f"{path} names {name} in row {number}, and several folders in {root} have a picture of that name: "
                 "write its path from the folder."
@@ -128,17 +128,17 @@ def match_pictures(
             found.append(picture)
     if missing:
         name, number = missing[0]
-        alike = next((picture for picture in paths if name and _stem(picture) == _stem(name)), None)
-        hint = f", or write names without endings, if that is {alike}" if alike else ""
+        similar = next((picture for picture in paths if name and _stem(picture) == _stem(name)), None)
+        hint = f", or write names without endings, if that is {similar}" if similar else ""
         raise HeatproofError(
             f"{path} names {len(missing)} picture(s) that are not in {root}, the first {name or 'an empty name'} in "
             f"row {number}: add them there, or remove their rows{hint}."
         )
-    twice = [picture for picture, times in Counter(found).items() if times > 1]
-    if twice and not repeated:
+    repeated_paths = [picture for picture, times in Counter(found).items() if times > 1]
+    if repeated_paths and not repeated:
         raise HeatproofError(
-            f"{path} has {len(twice)} picture(s) in more than one row, the first {twice[0]}: leave one row for each, "
-            "or say task: multilabel if each of them has another label."
+            f"{path} has {len(repeated_paths)} picture(s) in more than one row, the first {repeated_paths[0]}: leave "
+            "one row for each, or say task: multilabel if each of them has another label."
         )
     unlabelled = sorted(set(paths) - set(found))
     if unlabelled:

@@ -1,4 +1,4 @@
-"""Find the table of labels of a folder, and the options with which it is read: what `heatproof init` writes."""
+"""Find the table of labels of a folder, and the options that read it, for `heatproof init`."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from heatproof.data.pictures import pictures_below, subfolders
 from heatproof.errors import HeatproofError
 
 ENDINGS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".json.gz")
-# Tables that are looked at, and questions that one table can raise.
-MOST_TABLES, MOST_QUESTIONS = 100, 12
+# Largest number of tables that are examined, and of ambiguities of one table that are resolved.
+MAX_TABLES, MAX_AMBIGUITIES = 100, 12
 FOLDERS = "folders"
-# Fewer cannot be divided into three splits so that each has some.
-LEAST_GROUPS = 10
-# Tables that a sentence names.
-NAMED = 3
+# Fewer groups cannot be divided into three splits reliably.
+MIN_GROUPS = 10
+# Number of tables that a message names.
+LISTED_TABLES = 3
 
 
 class FoundTable(NamedTuple):
-    """A table of labels with options of the dataset.
+    """A table of labels with the options of the dataset that read it.
 
     Attributes
     ----------
     options
-        As a config has them, ``labels`` among them.
+        Options of the dataset, as in a config, including ``labels``.
     table
-        What is read with them.
-    assumed
-        What the table left open, and was answered carefully: one sentence each.
+        The labels that were read with these options.
+    assumptions
+        Ambiguities of the table and the cautious options that resolve them, one sentence each.
     """
 
     options: dict[str, Any]
@@ -46,22 +46,22 @@ class FoundTable(NamedTuple):
 def find_labels(
     folder: Path, labels: str | None = None, task: str | None = None, columns: Mapping[str, Any] | None = None
 ) -> FoundTable | None:
-    """Return the table of labels of a folder; None where a folder a class says them.
+    """Return the table of labels of a folder; None if labels are class folders.
 
     Parameters
     ----------
     folder
-        Of pictures.
+        Folder of image files.
     labels
-        The table, a path from where the command runs, or ``folders``; None: the one in the folder, or beside it where
-        there are no class folders.
+        Path of the table from the working folder, or ``folders``. None for the table in the folder, or without class
+        folders also in its parent.
     task, columns
         See `find_options`.
 
     Raises
     ------
     HeatproofError
-        As `find_options` does, or if the folder has class folders and a table, or several tables.
+        As `find_options` does, or if the folder has both class folders and a table, or several tables.
     """
     if labels == FOLDERS:
         return None
@@ -75,20 +75,20 @@ def find_labels(
     if not tables and not has_classes:
         tables = _tables_in(folder.resolve().parent, pictures)
     if len(tables) > 1 or (tables and has_classes):
-        named = ", ".join(map(str, tables[:NAMED]))
+        table_names = ", ".join(map(str, tables[:LISTED_TABLES]))
         what = (
             "class folders and " * has_classes
             + ("tables" if len(tables) > 1 else "a table")
             + " that name its pictures"
         )
-        either = f", or --labels {FOLDERS}" * has_classes
-        raise HeatproofError(f"{folder} has {what}, {named}: give --labels {tables[0]}{either}.")
+        alternative = f", or --labels {FOLDERS}" * has_classes
+        raise HeatproofError(f"{folder} has {what}, {table_names}: give --labels {tables[0]}{alternative}.")
     return find_options(folder, tables[0], task, columns) if tables else None
 
 
 def _tables_in(place: Path, pictures: PictureIndex) -> list[Path]:
     files = sorted(path for path in place.iterdir() if path.name.lower().endswith(ENDINGS) and path.is_file())
-    return [path for path in files[:MOST_TABLES] if _names_pictures(path, pictures)]
+    return [path for path in files[:MAX_TABLES] if _names_pictures(path, pictures)]
 
 
 def _names_pictures(path: Path, pictures: PictureIndex) -> bool:
@@ -101,15 +101,15 @@ def _names_pictures(path: Path, pictures: PictureIndex) -> bool:
 
 
 def _group_in(raw: RawTable, columns: Mapping[str, Any]) -> str | None:
-    """Return the column of patients or the like, where several pictures have one and there are enough to be divided."""
+    """Return the column of patients or other groups, if images share groups and there are enough groups to divide."""
     if any(normalised_column(name) == "group" for name in [*raw.names, *columns]):
         return None
-    taken = [each for one in columns.values() for each in (one if isinstance(one, list) else [one])]
+    used = [each for value in columns.values() for each in (value if isinstance(value, list) else [value])]
     for name, column in zip(raw.names, raw.columns, strict=True):
         if (
             normalised_column(name) in GROUP_COLUMNS
-            and name not in taken
-            and LEAST_GROUPS <= len(set(map(str, column))) < raw.rows
+            and name not in used
+            and MIN_GROUPS <= len(set(map(str, column))) < raw.rows
         ):
             return name
     return None
@@ -118,45 +118,48 @@ def _group_in(raw: RawTable, columns: Mapping[str, Any]) -> str | None:
 def find_options(
     folder: Path, table: Path, task: str | None = None, columns: Mapping[str, Any] | None = None
 ) -> FoundTable:
-    """Return the options with which a table is read; questions that have a careful answer are answered by it.
+    """Return the options that read a table; ambiguities that have a cautious resolution are resolved.
 
     Parameters
     ----------
     folder, table
-        The pictures, and the table, a path from where the command runs.
+        The folder of image files, and the path of the table from the working folder.
     task, columns
-        What the caller says of them.
+        Options that the caller has set.
 
     Raises
     ------
     HeatproofError
-        If the table cannot be read, or leaves open what nobody but the caller knows.
+        If the table cannot be read, or has an ambiguity that only the caller can resolve.
     """
     labels = os.path.relpath(os.path.realpath(table), os.path.realpath(folder))
     options: dict[str, Any] = {"columns": dict(columns or {})} | ({"task": task} if task else {})
     assumptions: list[str] = []
-    for _ in range(MOST_QUESTIONS):
-        reading = {key: options[key] for key in ("header", "encoding") if key in options}
-        said = LabelOptions(**{key: options[key] for key in LabelOptions._fields if key in options})
+    for _ in range(MAX_AMBIGUITIES):
+        read_options = {key: options[key] for key in ("header", "encoding") if key in options}
+        label_options = LabelOptions(**{key: options[key] for key in LabelOptions._fields if key in options})
         try:
-            found = read_label_table(folder, labels, options["columns"], said, **reading)
+            found = read_label_table(folder, labels, options["columns"], label_options, **read_options)
         except AmbiguousTableError as error:
-            if not error.answer:
+            if not error.suggested_options:
                 raise HeatproofError(
                     f"{error} `heatproof init` takes that as --task TASK or --column label=NAME."
                 ) from None
-            chosen = {**options["columns"], **error.answer.get("columns", {})}
-            options |= {**error.answer, "columns": chosen}
-            given = "; ".join(
-                f"{option}: {json.dumps(value, ensure_ascii=False)}" for option, value in error.answer.items()
+            chosen = {**options["columns"], **error.suggested_options.get("columns", {})}
+            options |= {**error.suggested_options, "columns": chosen}
+            text = "; ".join(
+                f"{option}: {json.dumps(value, ensure_ascii=False)}"
+                for option, value in error.suggested_options.items()
             )
-            assumptions.append(f"{given} ({str(error).removesuffix('.')})")
+            assumptions.append(f"{text} ({str(error).removesuffix('.')})")
             continue
-        group = _group_in(read_raw_table(folder / labels, **reading), options["columns"])
+        group = _group_in(read_raw_table(folder / labels, **read_options), options["columns"])
         if group is not None:
             options["columns"]["group"] = group
             assumptions.append(f"group: {group}, so that what has one is in one split")
             continue
-        shown = {key: value for key, value in options.items() if key != "columns" or value}
-        return FoundTable({"labels": Path(labels).as_posix(), "task": found.task, **shown}, found, assumptions)
-    raise HeatproofError(f"{table} leaves more open than can be found: write `labels` and its options into a config.")
+        config_options = {key: value for key, value in options.items() if key != "columns" or value}
+        return FoundTable({"labels": Path(labels).as_posix(), "task": found.task, **config_options}, found, assumptions)
+    raise HeatproofError(
+        f"{table} has more ambiguities than can be resolved: write `labels` and its options into a config."
+    )

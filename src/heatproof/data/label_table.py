@@ -1,4 +1,4 @@
-"""Labels of a folder of pictures from a table, with splits and groups where it has columns for them."""
+"""Labels of a folder of image files from a table, with splits and groups if the table has columns for them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from heatproof.data.lazy import FileList
 from heatproof.data.pictures import ENDINGS, pictures_below
 from heatproof.errors import HeatproofError
 
-# What a column is called unless the config says otherwise; the first that a table has, in any capitals.
+# Default names of the columns. The first one that a table has is used; case is ignored.
 COLUMNS = {
     "file": (
         *("file", "filename", "file_name", "image", "path", "file_path", "filepath", "image_path", "img_path"),
@@ -35,17 +35,27 @@ COLUMNS = {
     "split": ("split",),
     "group": ("group",),
 }
-# Columns that say what pictures have in common, and are named in `group` by the user alone.
+# Names of columns of groups. Unlike those above, they are used only if the user names them in `group`.
 GROUP_COLUMNS = (
     *("patient", "patient_id", "patientid", "subject", "subject_id", "lesion_id", "case_id", "participant_id"),
 )
-# Columns that say for what a picture is, in numbers of a data set's own.
-DIVIDES = ("partition", "subset", "set", "fold", "is_valid", "is_test", "phase", "usage", "evaluation_status")
-# Rows without a picture, of which the first is named.
-MORE_ROWS = 1000
-# Of a picture that has a row for each of its labels.
-MOST_ROWS_OF_ONE = 100
-SPLITS = {
+# Names of columns that define splits by codes of the dataset.
+SPLIT_CODE_COLUMNS = (
+    "partition",
+    "subset",
+    "set",
+    "fold",
+    "is_valid",
+    "is_test",
+    "phase",
+    "usage",
+    "evaluation_status",
+)
+# Largest number of rows without an image file for which the table is still read.
+EXTRA_ROWS = 1000
+# Largest mean number of rows per image file, if each row is one of its labels.
+MAX_ROWS_PER_IMAGE = 100
+SPLIT_ALIASES = {
     "train": "train",
     "training": "train",
     "val": "validation",
@@ -55,23 +65,23 @@ SPLITS = {
     "testing": "evaluation",
     "evaluation": "evaluation",
 }
-# Columns that a sentence names.
-NAMED = 12
+# Number of columns that a message names.
+LISTED_COLUMNS = 12
 
 
 class LabelTable(NamedTuple):
-    """The pictures of a table.
+    """The images of a table and their labels.
 
     Attributes
     ----------
     class_names
-        The labels: sorted, numbers by value, or in the order of their columns; for regression the name of the column.
+        Names of the labels, sorted, numbers by value; or in the order of their columns; for regression the column.
     parts
-        Split to its pictures; ``train`` alone where the table has no column of splits.
+        Split to its images; only ``train`` if the table has no column of splits.
     task
-        What the labels are for.
+        Task of the labels.
     notes
-        What was found, one clause each.
+        Notes on how the table was read, one clause each.
     """
 
     class_names: list[str]
@@ -84,53 +94,54 @@ def read_label_table(
     root: Path,
     table: str,
     columns: Mapping[str, Any],
-    said: LabelOptions | None = None,
+    options: LabelOptions | None = None,
     *,
     header: bool = True,
     encoding: str | None = None,
     endings: tuple[str, ...] = ENDINGS,
 ) -> LabelTable:
-    """Read the labels of all pictures in and below a folder.
+    """Read the labels of all image files in and below a folder.
 
     Parameters
     ----------
     root
-        The folder; `heatproof.data.label_paths.PictureIndex` says how the table may name its pictures.
+        The folder. `heatproof.data.label_paths.PictureIndex` describes how the table can name the files.
     table
-        A path from `root` to a file that `heatproof.data.label_file` reads.
+        Path from `root` of a file that `heatproof.data.label_file` reads.
     columns
-        ``file``, ``label``, ``split`` or ``group`` to the name of its column, or its number where there is no header,
-        where that is none of `COLUMNS`; ``label`` may be a list of columns, one a class.
-    said
-        What the labels are for, and what cells mean.
+        ``file``, ``label``, ``split`` or ``group`` to the name of its column, or to its number in a table without a
+        header. Only names other than those in `COLUMNS` are required. ``label`` can be a list of columns, one per
+        class.
+    options
+        The task of the labels, and the meaning of cells.
     header, encoding
         See `heatproof.data.label_file.read_raw_table`.
     endings
-        What names of pictures end with.
+        Extensions of image files.
 
     Raises
     ------
     HeatproofError
-        If the table has not these columns, a picture has no row or two, a row has no picture or an unknown split, a
-        label is missing or has a single picture that would have to be divided, a group is in two splits, or a
-        `heatproof.data.label_values.AmbiguousTableError` if the table may be read in several ways.
+        If the table lacks a column, an image file has no row or two, a row has no image file or an unknown split, a
+        label is missing or has only one image, a group is in two splits; as
+        `heatproof.data.label_values.AmbiguousTableError` if the table can be read in several ways.
     """
     path = root / Path(table).expanduser()
     pictures = {picture.path: picture for picture in pictures_below(root, endings)}
     raw = read_raw_table(path, header=header, encoding=encoding)
-    said = said or LabelOptions()
+    options = options or LabelOptions()
     is_list = isinstance(columns.get("label"), list | tuple)
-    repeated = said.task == "multilabel" and not is_list
-    most = (MOST_ROWS_OF_ONE if repeated else 2) * len(pictures) + MORE_ROWS
-    if raw.rows > most:
+    repeated = options.task == "multilabel" and not is_list
+    row_limit = (MAX_ROWS_PER_IMAGE if repeated else 2) * len(pictures) + EXTRA_ROWS
+    if raw.rows > row_limit:
         raise HeatproofError(
-            f"{path} has more than {most:,} rows, and there are {len(pictures):,} pictures in {root}: remove rows, or "
-            "name another folder in `root`."
+            f"{path} has more than {row_limit:,} rows, and there are {len(pictures):,} pictures in {root}: remove "
+            "rows, or name another folder in `root`."
         )
     if not raw.rows:
         raise HeatproofError(f"{path} has no rows: add one for each picture.")
-    chosen = _choose(path, raw, columns, PictureIndex(pictures), header)
-    _require_encoding(path, raw, [name for several in chosen.values() for name in several])
+    chosen = _choose_columns(path, raw, columns, PictureIndex(pictures), header)
+    _check_encoding(path, raw, [name for column_names in chosen.values() for name in column_names])
     texts = {what: _texts(path, raw, names[0]) for what, names in chosen.items() if what != "label"}
     if "group" in texts:
         texts["group"] = _one_spelling(texts["group"])
@@ -138,53 +149,53 @@ def read_label_table(
     cells = [raw.columns[_place(raw, name)] for name in chosen["label"]]
     numbers = list(range(raw.first, raw.first + len(names)))
     if len(set(names)) < len(names):
-        if said.separator is None:
-            LabelReader(str(path), said, numbers).ask_separator(
+        if options.separator is None:
+            LabelReader(str(path), options, numbers).check_separator(
                 chosen["label"][0], [one for one in cells[0] if isinstance(one, str)]
             )
-        _refuse_denied(path, raw, chosen)
-        firsts, cells = _joined(path, names, cells[0], texts, said.separator)
+        _check_confidence(path, raw, chosen)
+        firsts, cells = _join_rows(path, names, cells[0], texts, options.separator)
         names, numbers = [names[row] for row in firsts], [numbers[row] for row in firsts]
         texts = {what: [column[row] for row in firsts] for what, column in texts.items()}
-    labels = LabelReader(str(path), said, numbers).read(chosen["label"], cells, is_list=is_list)
+    labels = LabelReader(str(path), options, numbers).read(chosen["label"], cells, is_list=is_list)
     rows = np.flatnonzero(labels.known).tolist()
     parts = _divide(path, rows, texts, numbers)
     if list(parts) == ["train"] and labels.task in ("binary", "multiclass"):
-        _require_several(path, labels.class_names, labels.values[rows])
+        _check_single_images(path, labels.class_names, labels.values[rows])
 
-    def listed(these: list[int]) -> FileList:
+    def file_list(selected: list[int]) -> FileList:
         return FileList(
-            [names[row] for row in these],
-            labels.values[these],
-            [root / names[row] for row in these],
-            np.array([pictures[names[row]][1:] for row in these], dtype=np.uint64),
-            [texts["group"][row] for row in these] if "group" in texts else None,
+            [names[row] for row in selected],
+            labels.values[selected],
+            [root / names[row] for row in selected],
+            np.array([pictures[names[row]][1:] for row in selected], dtype=np.uint64),
+            [texts["group"][row] for row in selected] if "group" in texts else None,
         )
 
-    found = {split: listed(these) for split, these in parts.items()}
-    return LabelTable(labels.class_names, found, labels.task, tuple(_notes(path, raw, chosen, labels)))
+    file_lists = {split: file_list(selected) for split, selected in parts.items()}
+    return LabelTable(labels.class_names, file_lists, labels.task, tuple(_notes(path, raw, chosen, labels)))
 
 
-def _joined(
+def _join_rows(
     path: Path, names: Sequence[str], column: Sequence[Cell], texts: Mapping[str, list[str]], separator: str | None
 ) -> tuple[list[int], list[list[Cell]]]:
-    """Return the first row of each picture, and lists of the labels of all its rows."""
+    """Return the first row of each image file, and a column with the list of the labels of all its rows."""
     rows: dict[str, list[int]] = {}
     for row, name in enumerate(names):
         rows.setdefault(name, []).append(row)
     for what in ("split", "group"):
-        for name, several in rows.items():
-            if len({texts[what][row] for row in several if what in texts}) > 1:
+        for name, file_rows in rows.items():
+            if len({texts[what][row] for row in file_rows if what in texts}) > 1:
                 raise HeatproofError(f"{path} has the picture {name} in two {what}s: leave one.")
     cells = [cell if isinstance(cell, list) else split_cell(cell, separator) for cell in column]
     joined: list[Cell] = [
-        list(dict.fromkeys(part for row in several for part in cells[row])) for several in rows.values()
+        list(dict.fromkeys(part for row in file_rows for part in cells[row])) for file_rows in rows.values()
     ]
-    return [several[0] for several in rows.values()], [joined]
+    return [file_rows[0] for file_rows in rows.values()], [joined]
 
 
-def _refuse_denied(path: Path, raw: RawTable, chosen: Mapping[str, list[str]]) -> None:
-    """Refuse rows that say that a picture has not their label, as those of Open Images."""
+def _check_confidence(path: Path, raw: RawTable, chosen: Mapping[str, list[str]]) -> None:
+    """Check that no row says that an image does not have its label, as rows of Open Images can."""
     taken = {name for names in chosen.values() for name in names}
     for name, column in zip(raw.names, raw.columns, strict=True):
         if normalised_column(name) == "confidence" and name not in taken:
@@ -192,7 +203,7 @@ def _refuse_denied(path: Path, raw: RawTable, chosen: Mapping[str, list[str]]) -
             if set(numbers) == {0, 1}:
                 raise HeatproofError(
                     f"Row {raw.first + numbers.index(0)} of {path} has 0 in the column {name!r}, which says that the "
-                    "picture has not this label: remove such rows, or the column if it means something else."
+                    "picture does not have this label: remove such rows, or the column if it means something else."
                 )
 
 
@@ -208,43 +219,50 @@ def _texts(path: Path, raw: RawTable, name: str) -> list[str]:
 
 
 def _one_spelling(groups: Sequence[str]) -> list[str]:
-    """Return groups with one spelling of each number: a patient may be 7 in one row and 7.0 in another."""
+    """Return groups with one spelling of each number, because a patient can be 7 in one row and 7.0 in another."""
     spelled: dict[int | float, str] = {}
     numbers = {group: number_of(group) for group in groups}
     return [group if (number := numbers[group]) is None else spelled.setdefault(number, group) for group in groups]
 
 
 def normalised_column(name: str) -> str:
-    """Return what names of columns have in common that differ in capitals, blanks, hyphens and underscores alone."""
+    """Return the name of a column without differences of case, blanks, hyphens and underscores."""
     return "_".join(name.casefold().replace("-", " ").replace("_", " ").split())
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     several = list(names)
-    return ", ".join(several[:NAMED]) + (f" and {len(several) - NAMED} more" if len(several) > NAMED else "") or "none"
+    return (
+        ", ".join(several[:LISTED_COLUMNS])
+        + (f" and {len(several) - LISTED_COLUMNS} more" if len(several) > LISTED_COLUMNS else "")
+        or "none"
+    )
 
 
-def _choose(
+def _choose_columns(
     path: Path, raw: RawTable, columns: Mapping[str, Any], pictures: PictureIndex, header: bool
 ) -> dict[str, list[str]]:
-    """Return the names of the columns of files, labels, and splits and groups where there are such."""
+    """Return the names of the columns of files and labels, and of splits and groups if the table has them."""
     if header:
-        _ask_header(path, raw, pictures)
+        _check_header(path, raw, pictures)
     chosen: dict[str, list[str]] = {}
-    for what, given in columns.items():
+    for what, option_value in columns.items():
         if what not in COLUMNS:
-            raise HeatproofError(f"`columns` has {what!r}, which it does not know: {suggest_name(what, COLUMNS)}")
-        if isinstance(given, list | tuple) and (what != "label" or len(set(map(str, given))) < max(len(given), 2)):
+            raise HeatproofError(f"`columns` has the unknown key {what!r}: {suggest_name(what, COLUMNS)}")
+        if isinstance(option_value, list | tuple) and (
+            what != "label" or len(set(map(str, option_value))) < max(len(option_value), 2)
+        ):
             raise HeatproofError(
                 f"`columns` has a list for `{what}`: name one column, or for `label` two columns or more, each once, "
                 "one a class."
             )
-        several = given if isinstance(given, list | tuple) else [given]
-        chosen[what] = [_known(path, raw, what, str(one), header) for one in several]
-    for what, usual in COLUMNS.items():
+        column_names = option_value if isinstance(option_value, list | tuple) else [option_value]
+        chosen[what] = [_find_column(path, raw, what, str(alias), header) for alias in column_names]
+    for what, defaults in COLUMNS.items():
         if what not in chosen and header:
             found = next(
-                filter(None, ([name for name in raw.names if normalised_column(name) == one] for one in usual)), []
+                filter(None, ([name for name in raw.names if normalised_column(name) == alias] for alias in defaults)),
+                [],
             )
             if len(set(found)) > 1:
                 raise AmbiguousTableError(
@@ -252,10 +270,10 @@ def _choose(
                 )
             chosen |= {what: found[:1]} if found else {}
     if "file" not in chosen:
-        _ask_files(path, raw, pictures)
+        _raise_without_files(path, raw, pictures)
     if "label" not in chosen:
         chosen["label"] = [_find_labels(path, raw, chosen)]
-    of_column: dict[str, str] = {}
+    used_for: dict[str, str] = {}
     for what, names in chosen.items():
         for name in names:
             if raw.names.count(name) > 1:
@@ -263,35 +281,37 @@ def _choose(
                     f"{path} has {raw.names.count(name)} columns of the name {name!r}, and `{what}` is one: rename or "
                     "remove the others."
                 )
-            if of_column.setdefault(name, what) != what:
+            if used_for.setdefault(name, what) != what:
                 raise HeatproofError(
-                    f"`columns` has the column {name!r} of {path} for `{of_column[name]}` and for `{what}`: name "
+                    f"`columns` has the column {name!r} of {path} for `{used_for[name]}` and for `{what}`: name "
                     "another for one of them."
                 )
     return chosen
 
 
-def _known(path: Path, raw: RawTable, what: str, given: str, header: bool) -> str:
-    """Return the column that the config names, by its name or by one that differs in capitals alone."""
-    if given in raw.names:
-        return given
-    alike = [name for name in raw.names if normalised_column(name) == normalised_column(given)]
+def _find_column(path: Path, raw: RawTable, what: str, name_in_config: str, header: bool) -> str:
+    """Return the column that the config names; differences of case and the like are ignored."""
+    if name_in_config in raw.names:
+        return name_in_config
+    alike = [name for name in raw.names if normalised_column(name) == normalised_column(name_in_config)]
     if len(alike) == 1:
         return alike[0]
     number = "" if header else " (header: false, so that columns are numbers, counted from 1)"
     raise HeatproofError(
-        f"{path} has no column {given!r} for `{what}`; its columns are {_listed(raw.names)}{number}: correct `columns` "
-        "or the table."
+        f"{path} has no column {name_in_config!r} for `{what}`; its columns are {_join_names(raw.names)}{number}: "
+        "correct `columns` or the table."
     )
 
 
-def _ask_header(path: Path, raw: RawTable, pictures: PictureIndex) -> None:
-    """Ask whether the table has a header, where its first line names a picture."""
+def _check_header(path: Path, raw: RawTable, pictures: PictureIndex) -> None:
+    """Raise `AmbiguousTableError` if the first line of the table names an image file and so may not be a header."""
     places = [place for place, name in enumerate(raw.names) if pictures.is_named_by([name])]
     if raw.first == 1 or not places:
         return
-    whole = [name for name in raw.names if "." in name and pictures.is_named_by([name])]
-    if not whole and not any(pictures.is_named_by([raw.names[place], *raw.columns[place]]) for place in places):
+    complete_names = [name for name in raw.names if "." in name and pictures.is_named_by([name])]
+    if not complete_names and not any(
+        pictures.is_named_by([raw.names[place], *raw.columns[place]]) for place in places
+    ):
         return
     raise AmbiguousTableError(
         f"The first line of {path} names the picture {raw.names[places[0]]}, so that it is no header: say header: "
@@ -301,75 +321,78 @@ def _ask_header(path: Path, raw: RawTable, pictures: PictureIndex) -> None:
     )
 
 
-def _ask_files(path: Path, raw: RawTable, pictures: PictureIndex) -> None:
-    """Ask for the column of files; the answer is the one column whose cells name pictures."""
+def _raise_without_files(path: Path, raw: RawTable, pictures: PictureIndex) -> None:
+    """Raise `AmbiguousTableError` because no column of files is known; a single column of file names resolves it."""
     found = [name for name, column in zip(raw.names, raw.columns, strict=True) if pictures.is_named_by(column)]
-    hint = f"; the pictures are named by {_listed(found)}" if found else ", or add one, as none names the pictures"
+    hint = f"; the pictures are named by {_join_names(found)}" if found else ", or add one, as none names the pictures"
     raise AmbiguousTableError(
-        f"{path} has no column {' or '.join(COLUMNS['file'][:5])}; its columns are {_listed(raw.names)}: name the "
+        f"{path} has no column {' or '.join(COLUMNS['file'][:5])}; its columns are {_join_names(raw.names)}: name the "
         f"right one as columns: {{file: …}}{hint}.",
         {"columns": {"file": found[0]}} if len(found) == 1 else None,
     )
 
 
 def _find_labels(path: Path, raw: RawTable, chosen: Mapping[str, list[str]]) -> str:
-    """Return the one column that is left; where several are, ask."""
-    taken = {name for names in chosen.values() for name in names}
-    columns = {name: column for name, column in zip(raw.names, raw.columns, strict=True) if name not in taken}
-    left = [name for name, column in columns.items() if any(column)]
-    if not left:
+    """Return the only remaining column; raise `AmbiguousTableError` if there are several."""
+    used = {name for names in chosen.values() for name in names}
+    columns = {name: column for name, column in zip(raw.names, raw.columns, strict=True) if name not in used}
+    remaining = [name for name, column in columns.items() if any(column)]
+    if not remaining:
         raise HeatproofError(
-            f"{path} has {'one column' if len(raw.names) == 1 else 'the columns'}, {_listed(raw.names)}, and none of "
-            "labels: add one, or name another table in `labels`."
+            f"{path} has {'one column' if len(raw.names) == 1 else 'the columns'}, {_join_names(raw.names)}, and none "
+            "of labels: add one, or name another table in `labels`."
         )
-    is_split = normalised_column(left[0]) in DIVIDES or all(str(cell).casefold() in SPLITS for cell in columns[left[0]])
-    if len(left) == 1 and is_split:
+    is_split = normalised_column(remaining[0]) in SPLIT_CODE_COLUMNS or all(
+        str(cell).casefold() in SPLIT_ALIASES for cell in columns[remaining[0]]
+    )
+    if len(remaining) == 1 and is_split:
         raise AmbiguousTableError(
-            f"{path} has the columns {_listed(raw.names)}, and {left[0]} looks like one of splits: say columns: "
-            f"{{label: {left[0]}}} if it is the label, or add a column of labels, or name another table in `labels`."
+            f"{path} has the columns {_join_names(raw.names)}, and {remaining[0]} looks like one of splits: say "
+            f"columns: {{label: {remaining[0]}}} if it is the label, or add a column of labels, or name another table "
+            "in `labels`."
         )
-    if len(left) == 1 and normalised_column(left[0]) not in GROUP_COLUMNS:
-        return left[0]
-    classes = columns_of_classes({name: columns[name] for name in left})
+    if len(remaining) == 1 and normalised_column(remaining[0]) not in GROUP_COLUMNS:
+        return remaining[0]
+    classes = columns_of_classes({name: columns[name] for name in remaining})
     if classes:
         raise AmbiguousTableError(
             f"{path} has no column {' or '.join(COLUMNS['label'])}, and {len(classes)} columns of 1 and 0: name those "
             f"that are classes as columns: {{label: [{', '.join(classes)}]}} and the task, or the "
-            f"one that is the label as columns: {{label: …}}; its columns are {_listed(raw.names)}.",
+            f"one that is the label as columns: {{label: …}}; its columns are {_join_names(raw.names)}.",
             {"columns": {"label": classes}},
         )
     raise AmbiguousTableError(
-        f"{path} has no column {' or '.join(COLUMNS['label'])}; its columns are {_listed(raw.names)}: name the right "
-        "one as columns: {label: …}, or several, one a class, as columns: {label: [first, second, …]}."
+        f"{path} has no column {' or '.join(COLUMNS['label'])}; its columns are {_join_names(raw.names)}: name the "
+        "right one as columns: {label: …}, or several, one a class, as columns: {label: [first, second, …]}."
     )
 
 
-def _require_encoding(path: Path, raw: RawTable, names: Sequence[str]) -> None:
-    """Ask for the encoding where it is a guess and decides what a label or a picture is called."""
+def _check_encoding(path: Path, raw: RawTable, names: Sequence[str]) -> None:
+    """Raise `AmbiguousTableError` if the encoding is guessed and affects a label or the name of a file."""
     if not raw.is_encoding_guessed:
         return
     for name in names:
         for number, cell in enumerate(raw.columns[_place(raw, name)], start=raw.first):
             text = cell if isinstance(cell, str) else " ".join(cell)
-            for shown, where in ((name, "its header"), (text, f"row {number}")):
-                if not shown.isascii():
+            for candidate, where in ((name, "its header"), (text, f"row {number}")):
+                if not candidate.isascii():
                     raise AmbiguousTableError(
                         f"{path} is not text in UTF-8; read as Excel in western Europe saves it, {where} has "
-                        f"{shown!r}: say encoding: cp1252 if that is right, or name the encoding in which it was "
+                        f"{candidate!r}: say encoding: cp1252 if that is right, or name the encoding in which it was "
                         "saved, or save it again as CSV in UTF-8.",
-                        {"encoding": "cp1252"} if "\ufffd" not in shown else None,
+                        {"encoding": "cp1252"} if "\ufffd" not in candidate else None,
                     )
 
 
 def _divide(
     path: Path, rows: Sequence[int], texts: Mapping[str, list[str]], numbers: Sequence[int]
 ) -> dict[str, list[int]]:
-    """Return split to rows, all for ``train`` where the table does not say."""
+    """Return split to rows; all rows are in ``train`` if the table has no splits."""
     parts: dict[str, list[int]] = {"train": []}
     split_of: dict[str, str] = {}
     for row in rows:
         named = texts["split"][row] if "split" in texts else "train"
-        split = SPLITS.get(named.casefold())
+        split = SPLIT_ALIASES.get(named.casefold())
         if split is None:
             raise HeatproofError(
                 f"Row {numbers[row]} of {path} has the split {named!r}: it may be train, validation (val) or test."
@@ -384,42 +407,42 @@ def _divide(
     if not parts["train"] and set(parts) != {"train", "evaluation"}:
         raise HeatproofError(f"{path} has no rows of the split train: add some, or leave the column of splits out.")
     if "evaluation" not in parts and "validation" in parts:
-        # As with folders: what is held out first of all is for evaluation.
+        # As with folders, a single held-out split is the evaluation split.
         parts["evaluation"] = parts.pop("validation")
     return parts
 
 
-def _require_several(path: Path, names: Sequence[str], values: np.ndarray) -> None:
-    """Refuse a label with one picture, which can be trained on or scored; if all have one, that is meant."""
+def _check_single_images(path: Path, names: Sequence[str], values: np.ndarray) -> None:
+    """Check that no label has a single image, which cannot be divided, unless all labels have a single image."""
     times = Counter(values.tolist())
-    alone = [label for label, count in times.items() if count == 1]
-    if alone and len(alone) < len(times):
+    single = [label for label, count in times.items() if count == 1]
+    if single and len(single) < len(times):
         raise HeatproofError(
-            f"{len(alone)} label(s) of {path} have one picture, the first {names[alone[0]]!r}, which cannot be both "
+            f"{len(single)} label(s) of {path} have one picture, the first {names[single[0]]!r}, which cannot be both "
             "trained on and scored: add pictures of them, remove their rows, or correct a misspelt label."
         )
 
 
 def _notes(path: Path, raw: RawTable, chosen: Mapping[str, list[str]], labels: Labels) -> Iterable[str]:
-    """Yield what was found, one clause each."""
+    """Yield notes on how the table was read, one clause each."""
     kinds = {
         "multilabel": f"{len(labels.class_names)} labels, several an image",
         "regression": "numbers",
         "binary": "two classes",
         "multiclass": f"{len(labels.class_names)} classes",
     }
-    columns = "; ".join(f"{what} {_listed(names)}" for what, names in chosen.items())
+    columns = "; ".join(f"{what} {_join_names(names)}" for what, names in chosen.items())
     yield f"{path.name} gives {kinds[labels.task]}, by its columns {columns}"
     left_out = int((~labels.known).sum())
     if left_out:
         yield f"{left_out:,} of {len(labels.known):,} pictures are left out, of which no label is known"
     if labels.task == "multilabel":
         known = labels.values[labels.known]
-        unknown, none = (known < 0).mean(), (known != 1).all(axis=1).sum()
+        unknown, unlabelled = (known < 0).mean(), (known != 1).all(axis=1).sum()
         if unknown:
             yield f"{100 * unknown:.2g} % of labels are unknown"
-        if none:
-            yield f"{none:,} of {len(known):,} pictures have no label"
+        if unlabelled:
+            yield f"{unlabelled:,} of {len(known):,} pictures have no label"
     if "group" not in chosen:
         for name in raw.names:
             if normalised_column(name) in GROUP_COLUMNS and name not in chosen["label"]:

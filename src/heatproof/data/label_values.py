@@ -1,4 +1,4 @@
-"""Labels of images from the cells of a table: a class, several labels, or a number."""
+"""Convert the cells of a table to labels of images: a class, several labels, or a number."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from heatproof.data.label_cells import (
 from heatproof.data.label_file import Cell
 from heatproof.errors import HeatproofError
 
-# What people and programs write where nothing is known; -1 counts among numbers.
-MISSING = ("", "nan", "na", "n/a", "none", "null", "<na>", "#n/a", "nat", "?")
-# Of these, what is a name as well: of Namibia, and of people.
-NAMES = ("na", "none", "null")
-# What people write where an image has none of the labels.
-NOTHING = (
+# Spellings of an unknown value; -1 is handled as a number.
+MISSING_CELLS = ("", "nan", "na", "n/a", "none", "null", "<na>", "#n/a", "nat", "?")
+# Those that are also names: the country code of Namibia, and surnames.
+AMBIGUOUS_MISSING_CELLS = ("na", "none", "null")
+# Spellings of "none of the labels".
+NO_LABEL_CELLS = (
     "no finding",
     "no findings",
     "no label",
@@ -42,39 +42,39 @@ NOTHING = (
     "normal",
     "healthy",
 )
-TRUTHS = {"true": 1, "yes": 1, "false": 0, "no": 0}
-# Between labels in a cell, the clearest first.
+BOOLEAN_CELLS = {"true": 1, "yes": 1, "false": 0, "no": 0}
+# Separators of labels in a cell, the least ambiguous first.
 SEPARATORS = ("|", ";", ",", " ")
-# So many different numbers are seldom numbers of classes.
-MANY = 20
-NAMED = 4
+# More different numbers than this are rarely class numbers.
+MANY_NUMBERS = 20
+LISTED_NAMES = 4
 
 
 class AmbiguousTableError(HeatproofError):
-    """What a table leaves open; the sentence names the option that answers it.
+    """A table can be read in several ways; the message names the option that selects one.
 
     Attributes
     ----------
-    answer
-        Options that are the careful answer; empty where there is none.
+    suggested_options
+        Options that resolve the ambiguity cautiously; empty if only the user can resolve it.
     """
 
-    def __init__(self, sentence: str, answer: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, sentence: str, suggested_options: Mapping[str, Any] | None = None) -> None:
         super().__init__(sentence)
-        self.answer = answer or {}
+        self.suggested_options = suggested_options or {}
 
 
 class LabelOptions(NamedTuple):
-    """What a config says of the labels of a table.
+    """Options of a dataset about the labels of a table.
 
     Attributes
     ----------
     task
-        None: as the cells say, a class where that is open.
+        Task of the labels. None: determined by the cells, or one class if they do not determine it.
     separator
-        Between several labels in a cell.
+        Separator of several labels in a cell.
     unknown, none
-        Cells that stand for an unknown label, and for none; None where the config does not say.
+        Cells that stand for an unknown label, and for no label; None if the config does not set them.
     """
 
     task: Task | None = None
@@ -89,13 +89,13 @@ class Labels(NamedTuple):
     Attributes
     ----------
     task
-        What they are for.
+        Task of the labels.
     class_names
-        The classes or labels; for regression the name of the column alone.
+        Names of the classes or labels; for regression only the name of the column.
     values
-        (N,) int64 classes, (N, K) int8 with 1 present, 0 absent and -1 unknown, or (N,) float64.
+        (N,) int64 classes; (N, K) int8 with 1 present, 0 absent and -1 unknown; or (N,) float64.
     known
-        (N,) bool: False where nothing is known of a row, which is left out.
+        (N,) bool: False for rows without a known label, which are left out.
     """
 
     task: Task
@@ -105,23 +105,23 @@ class Labels(NamedTuple):
 
 
 class LabelReader:
-    """Reads labels from columns of cells.
+    """Reader of labels from columns of cells.
 
     Parameters
     ----------
     where
-        The table, for messages.
-    said
-        What the config says.
+        Path of the table, for messages.
+    options
+        Options of the dataset.
     numbers
-        Of the rows in the file, for messages; None: from 2 on.
+        Numbers of the rows in the file, for messages; None for numbers from 2 on.
     """
 
-    def __init__(self, where: str, said: LabelOptions, numbers: Sequence[int] | None = None) -> None:
-        if said.separator == "":
+    def __init__(self, where: str, options: LabelOptions, numbers: Sequence[int] | None = None) -> None:
+        if options.separator == "":
             raise HeatproofError("`separator` is empty: give what stands between labels in a cell, such as '|'.")
-        self._where, self._said, self._numbers = where, said, numbers
-        self._unknown, self._none = CellSet(said.unknown), CellSet(said.none)
+        self._where, self._options, self._numbers = where, options, numbers
+        self._unknown, self._none = CellSet(options.unknown), CellSet(options.none)
 
     def read(self, names: Sequence[str], columns: Sequence[Sequence[Cell]], *, is_list: bool = False) -> Labels:
         """Return the labels of all rows.
@@ -129,31 +129,37 @@ class LabelReader:
         Parameters
         ----------
         names, columns
-            The columns of labels and their cells: one, or one for each class where `is_list`.
+            Names of the columns of labels, and their cells.
+        is_list
+            Whether there is one column for each class; otherwise there is only one column.
 
         Raises
         ------
         HeatproofError
-            If a cell is none of what a label can be, or `AmbiguousTableError` if it may be several.
+            If a cell is not a valid label; as `AmbiguousTableError` if it can be read in several ways.
         """
         if is_list:
-            return self._one_hot(
+            return self._from_class_columns(
                 names, [self._texts(name, column) for name, column in zip(names, columns, strict=True)]
             )
         name, column = names[0], columns[0]
         lists = self._lists(name, column)
         if lists is not None:
-            self._require_multilabel(f"cells of the column {name!r} are lists")
-            return self._several(name, lists)
+            self._check_multilabel(f"cells of the column {name!r} are lists")
+            return self._from_label_lists(name, lists)
         cells = self._texts(name, column)
-        separator = self._said.separator
+        separator = self._options.separator
         if separator is not None:
-            self._require_multilabel(f"`separator` says that cells of the column {name!r} have several labels")
-        if self._said.task in (None, "multilabel") and not any(len(split_cell(cell, separator)) > 1 for cell in cells):
-            self.ask_separator(name, cells)
-        if separator is not None or self._said.task == "multilabel":
-            return self._several(name, [split_cell(cell, separator) for cell in cells])
-        return self._number(name, cells) if self._said.task == "regression" else self._class(name, cells)
+            self._check_multilabel(f"`separator` says that cells of the column {name!r} have several labels")
+        if self._options.task in (None, "multilabel") and not any(
+            len(split_cell(cell, separator)) > 1 for cell in cells
+        ):
+            self.check_separator(name, cells)
+        if separator is not None or self._options.task == "multilabel":
+            return self._from_label_lists(name, [split_cell(cell, separator) for cell in cells])
+        return (
+            self._from_numbers(name, cells) if self._options.task == "regression" else self._from_classes(name, cells)
+        )
 
     def _row(self, place: int) -> str:
         return f"Row {place + 2 if self._numbers is None else self._numbers[place]} of {self._where}"
@@ -172,8 +178,8 @@ class LabelReader:
         return [str(cell) for cell in column]
 
     def _lists(self, name: str, column: Sequence[Cell]) -> list[list[str]] | None:
-        """Return the lists of a column of lists, also of such that are written as texts; None if it is none."""
-        filled = [cell for cell in column if isinstance(cell, list) or (cell and not self._is_said(cell))]
+        """Return the lists of a column of lists, which can be written as strings; None for another column."""
+        filled = [cell for cell in column if isinstance(cell, list) or (cell and not self._is_special(cell))]
         if not filled or not all(isinstance(one, list) or (one[0] == "[" and one[-1] == "]") for one in filled):
             return None
         lists = [parse_list(cell) for cell in column]
@@ -186,112 +192,120 @@ class LabelReader:
                 )
         return lists
 
-    def _is_said(self, cell: str) -> bool:
+    def _is_special(self, cell: str) -> bool:
         return cell in self._unknown or cell in self._none
 
-    def _require_multilabel(self, why: str) -> None:
-        if self._said.task not in (None, "multilabel"):
+    def _check_multilabel(self, why: str) -> None:
+        if self._options.task not in (None, "multilabel"):
             raise HeatproofError(
-                f"The task is {self._said.task}, and {why}: say task: multilabel, or name another column."
+                f"The task is {self._options.task}, and {why}: say task: multilabel, or name another column."
             )
 
-    # ---- what is asked -----------------------------------------------------------------------------------------------
+    # ---- ambiguities -------------------------------------------------------------------------------------------------
 
-    def _ask_missing(self, name: str, cells: Sequence[str], places: Sequence[int] | None = None) -> None:
-        """Ask what blanks, nan, -1 and the like mean, where the config does not say.
+    def _check_missing(self, name: str, cells: Sequence[str], places: Sequence[int] | None = None) -> None:
+        """Raise `AmbiguousTableError` for blanks, nan, -1 and the like whose meaning the config does not define.
 
-        Of several labels, `places` are the rows that have them.
+        With several labels, `cells` are single labels and `places` their rows.
         """
-        several = places is not None
+        are_label_lists = places is not None
         counts = Counter(cells)
-        is_said = self._said.unknown is not None and not as_list(self._said.unknown)
+        is_unknown_closed = self._options.unknown is not None and not as_list(self._options.unknown)
         numbers = {number for cell in counts if (number := number_of(cell)) is not None}
-        is_odd_one = len(numbers) > 1 and {number for number in numbers if number < 0} == {-1}
-        odd = [
+        is_minus_one_special = len(numbers) > 1 and {number for number in numbers if number < 0} == {-1}
+        undefined = [
             cell
             for cell in counts
-            if not (cell in self._unknown or (several and cell in self._none) or (is_said and cell))
-            and (cell.casefold() in MISSING or (is_odd_one and number_of(cell) == -1))
+            if not (cell in self._unknown or (are_label_lists and cell in self._none) or (is_unknown_closed and cell))
+            and (cell.casefold() in MISSING_CELLS or (is_minus_one_special and number_of(cell) == -1))
         ]
-        if not odd:
+        if not undefined:
             return
-        answer = [BLANK if not cell else -1 if number_of(cell) == -1 else cell for cell in odd]
-        spelled = ", ".join(map(str, dict.fromkeys(answer)))
-        count = sum(counts[cell] for cell in odd)
-        what = f"has the label {odd[0]!r}" if odd[0] else "has no label"
-        more = f" ({count} rows have such)" if count > 1 else ""
-        other = ""
-        if several:
-            other = f", or none: [{spelled}] where it means that the image has no label"
+        suggested = [BLANK if not cell else -1 if number_of(cell) == -1 else cell for cell in undefined]
+        suggested_text = ", ".join(map(str, dict.fromkeys(suggested)))
+        count = sum(counts[cell] for cell in undefined)
+        finding = f"has the label {undefined[0]!r}" if undefined[0] else "has no label"
+        count_text = f" ({count} rows have such)" if count > 1 else ""
+        alternative = ""
+        if are_label_lists:
+            alternative = f", or none: [{suggested_text}] where it means that the image has no label"
         elif (
-            self._said.unknown is None and odd[0] and (self._said.task != "regression" or number_of(odd[0]) is not None)
+            self._options.unknown is None
+            and undefined[0]
+            and (self._options.task != "regression" or number_of(undefined[0]) is not None)
         ):
-            other = f", or unknown: [] where it is a {'number' if self._said.task == 'regression' else 'class'}"
-        if not several and any(odd) and (self._said.unknown is not None or not all(odd)):
-            # A blank is unknown whatever is said; the code of a country is not.
-            names = [cell for cell in odd if cell.casefold() in NAMES]
-            other = f", or call {names[0]} something else in the table where it is a class" if names else ""
-        at = list(cells).index(odd[0])
+            alternative = (
+                f", or unknown: [] where it is a {'number' if self._options.task == 'regression' else 'class'}"
+            )
+        if not are_label_lists and any(undefined) and (self._options.unknown is not None or not all(undefined)):
+            # A blank is always unknown, but "NA" can be the code of a country.
+            names = [cell for cell in undefined if cell.casefold() in AMBIGUOUS_MISSING_CELLS]
+            alternative = f", or call {names[0]} something else in the table where it is a class" if names else ""
+        place = list(cells).index(undefined[0])
         raise AmbiguousTableError(
-            f"{self._row(at if places is None else places[at])} {what} in the column {name!r}{more}: "
-            f"fill it in, or say unknown: [{spelled}], with which what is not known is left out{other}.",
-            # -1 beside 1 alone is the other of two classes.
-            {"unknown": [] if numbers == {-1, 1} else [*as_list(self._said.unknown), *dict.fromkeys(answer)]},
+            f"{self._row(place if places is None else places[place])} {finding} in the column {name!r}{count_text}: "
+            f"fill it in, or say unknown: [{suggested_text}], with which what is not known is left out{alternative}.",
+            # If the only other number is 1, -1 is the second of two classes.
+            {"unknown": [] if numbers == {-1, 1} else [*as_list(self._options.unknown), *dict.fromkeys(suggested)]},
         )
 
-    def ask_separator(self, name: str, cells: Sequence[str]) -> None:
-        """Ask whether cells have several labels, where parts of them come again in other cells."""
-        distinct = {cell for cell in cells if cell and not self._is_said(cell)}
+    def check_separator(self, name: str, cells: Sequence[str]) -> None:
+        """Raise `AmbiguousTableError` if cells may contain several labels, because their parts recur in other cells."""
+        distinct = {cell for cell in cells if cell and not self._is_special(cell)}
         are_numbers = all(number_of(cell) is not None for cell in distinct)
         for separator in SEPARATORS:
-            parted = {cell: split_cell(cell, separator) for cell in distinct}
-            several = {cell for cell, parts in parted.items() if len(parts) > 1}
-            # A comma in every number is that of decimals; in some of them it may stand between two.
-            if not several or (are_numbers and len(several) == len(distinct)):
+            split_cells = {cell: split_cell(cell, separator) for cell in distinct}
+            separable = {cell for cell, parts in split_cells.items() if len(parts) > 1}
+            # A comma in every number is a decimal comma; a comma in some of them may separate two numbers.
+            if not separable or (are_numbers and len(separable) == len(distinct)):
                 continue
-            parts = {part for one in parted.values() for part in one}
-            is_sure = len(parts) < len(distinct) or all(number_of(part) is not None for part in parts)
+            parts = {part for labels in split_cells.values() for part in labels}
+            is_certain = len(parts) < len(distinct) or all(number_of(part) is not None for part in parts)
             is_reused = (
-                _are_sets(parted)
+                _are_sets(split_cells)
                 if separator == " "
-                else any(not distinct.isdisjoint(parted[cell]) for cell in several)
+                else any(not distinct.isdisjoint(split_cells[cell]) for cell in separable)
             )
-            if separator == "|" or is_sure or is_reused:
-                shown = min(several, key=len)
-                labels = f"{len(parted[shown])} labels, {' and '.join(map(repr, parted[shown][:NAMED]))}"
-                other = "or task: multiclass if it is one class"
-                if self._said.task:
-                    other = "or name what stands between labels"
+            if separator == "|" or is_certain or is_reused:
+                example = min(separable, key=len)
+                named = " and ".join(map(repr, split_cells[example][:LISTED_NAMES]))
+                labels = f"{len(split_cells[example])} labels, {named}"
+                alternative = "or task: multiclass if it is one class"
+                if self._options.task:
+                    alternative = "or name what stands between labels"
                 elif are_numbers:
-                    other = "or task: regression, or multiclass, if it is one number"
-                is_clear = is_sure or separator != " " or self._said.task is not None
+                    alternative = "or task: regression, or multiclass, if it is one number"
+                is_clear = is_certain or separator != " " or self._options.task is not None
                 raise AmbiguousTableError(
-                    f"The column {name!r} of {self._where} has cells such as {shown!r}: say separator: {separator!r} "
-                    f"if that is {labels}, {other}.",
+                    f"The column {name!r} of {self._where} has cells such as {example!r}: say separator: {separator!r} "
+                    f"if that is {labels}, {alternative}.",
                     {"separator": separator} if is_clear and not are_numbers else None,
                 )
 
-    def _ask_task(self, name: str, values: Mapping[str, float], rows: int) -> None:
-        """Ask whether numbers are classes, where they may be measured."""
+    def _check_task(self, name: str, values: Mapping[str, float], rows: int) -> None:
+        """Raise `AmbiguousTableError` if numbers may be measurements or classes."""
         distinct = sorted(set(values.values()))
         is_whole = all(float(number).is_integer() for number in distinct)
-        is_run = is_whole and distinct[0] in (0, 1) and distinct[-1] - distinct[0] == len(distinct) - 1
-        seldom = 2 * len(distinct) > rows
+        is_consecutive = is_whole and distinct[0] in (0, 1) and distinct[-1] - distinct[0] == len(distinct) - 1
+        is_rarely_repeated = 2 * len(distinct) > rows
         if is_whole and not (
-            (len(distinct) > MANY and (seldom or not is_run)) or (seldom and not is_run and len(distinct) > 2)
+            (len(distinct) > MANY_NUMBERS and (is_rarely_repeated or not is_consecutive))
+            or (is_rarely_repeated and not is_consecutive and len(distinct) > 2)
         ):
             return
-        several = ", or separator: ',' if cells have several labels" if any("," in text for text in values) else ""
+        separator_hint = (
+            ", or separator: ',' if cells have several labels" if any("," in text for text in values) else ""
+        )
         raise AmbiguousTableError(
             f"The column {name!r} of {self._where} has {len(distinct):,} different numbers, from {distinct[0]:g} to "
             f"{distinct[-1]:g}: say task: regression if they are measured, or task: multiclass if each is a class"
-            f"{several}."
+            f"{separator_hint}."
         )
 
-    def _ask_alike(self, name: str, distinct: set[str], task: str) -> None:
-        """Ask whether texts that look alike are one class, which `task` says they are not."""
+    def _check_lookalikes(self, name: str, distinct: set[str], task: str) -> None:
+        """Raise `AmbiguousTableError` if classes look alike, unless the config sets the task; `task` is the remedy."""
         spelled: dict[str, str] = {}
-        is_open = self._said.task is None or (self._said.task == "binary" and len(distinct) > 2)
+        is_open = self._options.task is None or (self._options.task == "binary" and len(distinct) > 2)
         for cell in sorted(distinct) if is_open else ():
             first = spelled.setdefault(normalised_text(cell), cell)
             if first != cell and (number_of(first) is None or number_of(cell) is None):
@@ -300,71 +314,71 @@ class LabelReader:
                     f"both as one if they are one class, or say task: {task} if they are two."
                 )
 
-    def _ask_nearly_numbers(self, name: str, distinct: Sequence[str], values: Mapping[str, float]) -> None:
-        """Ask whether numbers with signs of their own are classes."""
-        others = sorted(text for text in distinct if text not in values)
-        if self._said.task is None and others and all(map(NEARLY_NUMBER.fullmatch, others)):
+    def _check_near_numbers(self, name: str, distinct: Sequence[str], values: Mapping[str, float]) -> None:
+        """Raise `AmbiguousTableError` if all classes that are not numbers are nearly numbers, such as "5 %"."""
+        not_numbers = sorted(text for text in distinct if text not in values)
+        if self._options.task is None and not_numbers and all(map(NEARLY_NUMBER.fullmatch, not_numbers)):
             raise AmbiguousTableError(
-                f"The column {name!r} of {self._where} has {others[0]!r}, which is nearly a number: write digits with "
-                "a point at most, or say task: multiclass if each is a class."
+                f"The column {name!r} of {self._where} has {not_numbers[0]!r}, which is nearly a number: write digits "
+                "with a point at most, or say task: multiclass if each is a class."
             )
 
-    def _require_sets(self, name: str, rows: Sequence[Sequence[str]]) -> None:
-        """Refuse lists that are not names of labels: of a 1 or 0 for each label, or of what is measured."""
+    def _check_label_lists(self, name: str, rows: Sequence[Sequence[str]]) -> None:
+        """Check that lists contain names of labels, and not a 1 or 0 for each label, or measurements."""
         numbers = [[number_of(part) for part in row] for row in rows if any(row)]
-        given = [number for row in numbers for number in row if number is not None]
-        if not numbers or len(given) < sum(map(len, numbers)):
+        values = [number for row in numbers for number in row if number is not None]
+        if not numbers or len(values) < sum(map(len, numbers)):
             return
-        is_coded = len(set(map(len, numbers))) == 1 and len(numbers[0]) > 1 and set(given) <= {-1, 0, 1}
-        is_measured = any(not float(number).is_integer() for number in given)
+        is_coded = len(set(map(len, numbers))) == 1 and len(numbers[0]) > 1 and set(values) <= {-1, 0, 1}
+        is_measured = any(not float(number).is_integer() for number in values)
         if is_coded or is_measured or any(len(set(row)) < len(row) for row in numbers):
-            shown = ", ".join(next(filter(any, rows))[:NAMED])
+            example = ", ".join(next(filter(any, rows))[:LISTED_NAMES])
             raise HeatproofError(
                 f"Cells of the column {name!r} of {self._where} are lists of numbers that name no labels, such as "
-                f"{shown}: write one column for each label, of 1 and 0, and name them as columns: {{label: [first, "
+                f"{example}: write one column for each label, of 1 and 0, and name them as columns: {{label: [first, "
                 "second, …]}, or name another column."
             )
 
-    # ---- what is read ------------------------------------------------------------------------------------------------
+    # ---- labels ------------------------------------------------------------------------------------------------------
 
-    def _class(self, name: str, cells: Sequence[str]) -> Labels:
-        self._ask_missing(name, cells)
-        known = self._known(cells)
+    def _from_classes(self, name: str, cells: Sequence[str]) -> Labels:
+        self._check_missing(name, cells)
+        known = self._known_rows(cells)
         distinct = {cell for cell, is_known in zip(cells, known, strict=True) if is_known}
-        self._require_known(known)
+        self._check_any_known(known)
         values = self._values(name, distinct)
-        self._ask_alike(name, distinct, "multiclass")
-        self._ask_nearly_numbers(name, list(distinct), values)
-        if values and len(values) == len(distinct) and self._said.task is None:
-            self._ask_task(name, values, int(known.sum()))
+        self._check_lookalikes(name, distinct, "multiclass")
+        self._check_near_numbers(name, list(distinct), values)
+        if values and len(values) == len(distinct) and self._options.task is None:
+            self._check_task(name, values, int(known.sum()))
         names, numbers = _numbered(distinct, values)
-        self._require_classes(names)
+        self._check_class_count(names)
         labels = np.array([numbers.get(cell, -1) for cell in cells], dtype=np.int64)
-        return Labels(self._said.task or "multiclass", names, labels, known)
+        return Labels(self._options.task or "multiclass", names, labels, known)
 
-    def _known(self, cells: Sequence[str]) -> np.ndarray:
+    def _known_rows(self, cells: Sequence[str]) -> np.ndarray:
         known = {cell: cell not in self._unknown for cell in set(cells)}
         return np.array([known[cell] for cell in cells], dtype=bool)
 
-    def _require_known(self, known: np.ndarray) -> None:
+    def _check_any_known(self, known: np.ndarray) -> None:
         if not known.any():
             raise HeatproofError(
                 f"{self._where} has no row whose label is known: correct `unknown`, or fill labels in."
             )
 
-    def _require_classes(self, names: Sequence[str]) -> None:
+    def _check_class_count(self, names: Sequence[str]) -> None:
         if len(names) < 2:
             raise HeatproofError(f"{self._where} has {len(names)} labels: a classifier needs two at least.")
-        if self._said.task == "binary" and len(names) > 2:
+        if self._options.task == "binary" and len(names) > 2:
             raise HeatproofError(
-                f"The task is binary, and {self._where} has {len(names)} classes, {', '.join(names[:NAMED])}"
-                f"{', …' if len(names) > NAMED else ''}: say task: multiclass."
+                f"The task is binary, and {self._where} has {len(names)} classes, {', '.join(names[:LISTED_NAMES])}"
+                f"{', …' if len(names) > LISTED_NAMES else ''}: say task: multiclass."
             )
 
-    def _number(self, name: str, cells: Sequence[str]) -> Labels:
-        self._ask_missing(name, cells)
-        known = self._known(cells)
-        self._require_known(known)
+    def _from_numbers(self, name: str, cells: Sequence[str]) -> Labels:
+        self._check_missing(name, cells)
+        known = self._known_rows(cells)
+        self._check_any_known(known)
         values = self._values(name, {cell for cell, is_known in zip(cells, known, strict=True) if is_known})
         for place in np.flatnonzero(known).tolist():
             if cells[place] not in values:
@@ -380,60 +394,61 @@ class LabelReader:
         return Labels("regression", [name], numbers, known)
 
     def _values(self, name: str, distinct: Iterable[str]) -> dict[str, int | float]:
-        """Return the numbers among texts.
+        """Return the strings that are numbers, and these numbers.
 
         Raises
         ------
         HeatproofError
-            If one may be a thousand or one, and others are numbers.
+            If a comma may separate thousands or decimals, and all other strings are numbers.
         """
-        several = list(distinct)
-        values = {text: number for text in several if (number := number_of(text)) is not None}
-        unclear = next((text for text in sorted(several) if THOUSANDS.fullmatch(text)), None)
-        if unclear is not None and all(text in values or THOUSANDS.fullmatch(text) for text in several):
+        texts = list(distinct)
+        values = {text: number for text in texts if (number := number_of(text)) is not None}
+        ambiguous = next((text for text in sorted(texts) if THOUSANDS.fullmatch(text)), None)
+        if ambiguous is not None and all(text in values or THOUSANDS.fullmatch(text) for text in texts):
             raise HeatproofError(
-                f"The column {name!r} of {self._where} has {unclear!r}, which is a thousand or one: write such numbers "
-                f"as {unclear.replace(',', '')} or {unclear.replace(',', '.')}."
+                f"The column {name!r} of {self._where} has {ambiguous!r}, which is a thousand or one: write such "
+                f"numbers as {ambiguous.replace(',', '')} or {ambiguous.replace(',', '.')}."
             )
         return values
 
-    def _several(self, name: str, rows: Sequence[Sequence[str]]) -> Labels:
-        """Return the labels of rows that name several each."""
-        # An empty list says that there is none; an empty cell does not.
+    def _from_label_lists(self, name: str, rows: Sequence[Sequence[str]]) -> Labels:
+        """Return the labels of rows with several labels each."""
+        # An empty list means that there is no label; an empty cell can mean that it is unknown.
         parts = [(part, place) for place, row in enumerate(rows) for part in row]
-        self._ask_missing(name, [part for part, _ in parts], [place for _, place in parts])
-        kept = [[part for part in row if part not in self._none] for row in rows]
-        self._require_sets(name, kept)
-        is_whole = np.array([not any(part in self._unknown for part in row) for row in kept], dtype=bool)
-        kept = [[part for part in row if part not in self._unknown] for row in kept]
-        # Beside what is unknown, labels that are named are known.
-        known = is_whole | np.array([bool(row) for row in kept])
-        self._require_known(known)
-        distinct = {part for row in kept for part in row}
-        self._ask_alike(name, distinct, "multilabel")
-        if self._said.none is None:
-            together = {part for row in kept if len(row) > 1 for part in row}
-            nothing = sorted(part for part in distinct - together if part.casefold() in NOTHING)
-            if nothing:
+        self._check_missing(name, [part for part, _ in parts], [place for _, place in parts])
+        labels_of_rows = [[part for part in row if part not in self._none] for row in rows]
+        self._check_label_lists(name, labels_of_rows)
+        is_complete = np.array([not any(part in self._unknown for part in row) for row in labels_of_rows], dtype=bool)
+        labels_of_rows = [[part for part in row if part not in self._unknown] for row in labels_of_rows]
+        # In a row with an unknown label, the other labels are known.
+        known = is_complete | np.array([bool(row) for row in labels_of_rows])
+        self._check_any_known(known)
+        distinct = {part for row in labels_of_rows for part in row}
+        self._check_lookalikes(name, distinct, "multilabel")
+        if self._options.none is None:
+            joint_labels = {part for row in labels_of_rows if len(row) > 1 for part in row}
+            no_label_names = sorted(part for part in distinct - joint_labels if part.casefold() in NO_LABEL_CELLS)
+            if no_label_names:
                 raise AmbiguousTableError(
-                    f"The column {name!r} of {self._where} has {nothing[0]!r}, always alone: say none: [{nothing[0]}] "
-                    "if it means that an image has none of the labels, or none: [] if it is a label.",
-                    {"none": nothing},
+                    f"The column {name!r} of {self._where} has {no_label_names[0]!r}, always alone: say none: "
+                    f"[{no_label_names[0]}] if it means that an image has none of the labels, or none: [] if it is a "
+                    "label.",
+                    {"none": no_label_names},
                 )
         names, numbers = _numbered(distinct, self._values(name, distinct))
         if not names:
             raise HeatproofError(f"The column {name!r} of {self._where} has no label: fill it in.")
         labels = np.zeros((len(rows), len(names)), dtype=np.int8)
-        labels[~is_whole] = -1
+        labels[~is_complete] = -1
         for place in np.flatnonzero(known).tolist():
-            labels[place, [numbers[part] for part in kept[place]]] = 1
+            labels[place, [numbers[part] for part in labels_of_rows[place]]] = 1
         return Labels("multilabel", names, labels, known)
 
-    def _one_hot(self, names: Sequence[str], columns: Sequence[Sequence[str]]) -> Labels:
-        """Return the labels of a table with a column for each class."""
-        task = self._said.task
-        if self._said.separator is not None or task == "regression":
-            option = "separator" if self._said.separator is not None else "task: regression"
+    def _from_class_columns(self, names: Sequence[str], columns: Sequence[Sequence[str]]) -> Labels:
+        """Return the labels of a table with one column for each class."""
+        task = self._options.task
+        if self._options.separator is not None or task == "regression":
+            option = "separator" if self._options.separator is not None else "task: regression"
             raise HeatproofError(
                 f"`columns` names {len(names)} columns of labels, one a class, and {option} is of one column: leave "
                 "one of the two out."
@@ -448,11 +463,11 @@ class LabelReader:
                 f"is 1 in each row, or task: multilabel if several can be ({seen}).",
                 {"task": found},
             )
-        self._ask_codes(names, columns, codes)
-        self._require_known(np.array((codes >= 0).any(axis=1)))
+        self._check_codes(names, columns, codes)
+        self._check_any_known(np.array((codes >= 0).any(axis=1)))
         if task == "multilabel":
             return Labels("multilabel", list(names), codes, np.array((codes >= 0).any(axis=1)))
-        self._require_classes(names)
+        self._check_class_count(names)
         known = np.array((ones == 1) | (codes >= 0).all(axis=1))
         for place in np.flatnonzero(known & (ones != 1))[:1].tolist():
             raise HeatproofError(
@@ -462,7 +477,7 @@ class LabelReader:
         return Labels(task, list(names), codes.argmax(axis=1).astype(np.int64), known)
 
     def _codes(self, column: Sequence[str]) -> list[int]:
-        """Return 1, 0, -1 for unknown, and `ODD` for what the config has to say."""
+        """Return 1, 0, -1 for unknown, or `ODD` for a cell whose meaning the config must define."""
         coded = {cell: self._code(cell) for cell in set(column)}
         return [coded[cell] for cell in column]
 
@@ -472,37 +487,39 @@ class LabelReader:
         if cell in self._none:
             return 0
         number = number_of(cell)
-        return int(number) if number in (0, 1) else TRUTHS.get(cell.casefold(), ODD)
+        return int(number) if number in (0, 1) else BOOLEAN_CELLS.get(cell.casefold(), UNDEFINED_CODE)
 
-    def _ask_codes(self, names: Sequence[str], columns: Sequence[Sequence[str]], codes: np.ndarray) -> None:
-        """Ask what cells mean that are neither 1 nor 0."""
-        rows, places = (found.tolist() for found in np.nonzero(codes == ODD))
+    def _check_codes(self, names: Sequence[str], columns: Sequence[Sequence[str]], codes: np.ndarray) -> None:
+        """Raise `AmbiguousTableError` if there are cells other than 1 and 0 without a defined meaning."""
+        rows, places = (found.tolist() for found in np.nonzero(codes == UNDEFINED_CODE))
         if not rows:
             return
-        odd = list(dict.fromkeys(columns[place][row] for row, place in zip(rows, places, strict=True)))
-        answer: list[str | int] = [BLANK if not cell else -1 if number_of(cell) == -1 else cell for cell in odd]
-        spelled = ", ".join(map(str, dict.fromkeys(answer[:NAMED])))
-        # -1 beside 1 alone is the other of two values, as in CelebA.
-        option = "none" if answer == [-1] and not (codes == 0).any() else "unknown"
-        are_usual = all(cell.casefold() in MISSING or number_of(cell) == -1 for cell in odd)
+        undefined = list(dict.fromkeys(columns[place][row] for row, place in zip(rows, places, strict=True)))
+        suggested: list[str | int] = [
+            BLANK if not cell else -1 if number_of(cell) == -1 else cell for cell in undefined
+        ]
+        suggested_text = ", ".join(map(str, dict.fromkeys(suggested[:LISTED_NAMES])))
+        # If the only other number is 1, -1 means absent, as in CelebA.
+        option = "none" if suggested == [-1] and not (codes == 0).any() else "unknown"
+        are_missing = all(cell.casefold() in MISSING_CELLS or number_of(cell) == -1 for cell in undefined)
         raise AmbiguousTableError(
-            f"{self._row(rows[0])} has {repr(odd[0]) if odd[0] else 'an empty cell'} in the column "
+            f"{self._row(rows[0])} has {repr(undefined[0]) if undefined[0] else 'an empty cell'} in the column "
             f"{names[places[0]]!r}, neither 1 nor 0 ({len(rows)} cells have such): "
-            f"{'' if are_usual else 'write 1 or 0, or '}say unknown: "
-            f"[{spelled}] if nothing is known of the label there, or "
-            f"none: [{spelled}] if the image has it not.",
-            {option: [*as_list(getattr(self._said, option)), *dict.fromkeys(answer)]} if are_usual else None,
+            f"{'' if are_missing else 'write 1 or 0, or '}say unknown: "
+            f"[{suggested_text}] if nothing is known of the label there, or "
+            f"none: [{suggested_text}] if the image has it not.",
+            {option: [*as_list(getattr(self._options, option)), *dict.fromkeys(suggested)]} if are_missing else None,
         )
 
 
-ODD = -2
+UNDEFINED_CODE = -2
 
 
 def _are_sets(parted: Mapping[str, Sequence[str]]) -> bool:
-    """Tell whether words look like labels: all those of a cell in another, or one in the middle here and there.
+    """Return whether words look like labels: a cell has all words of another one, or the position of a word varies.
 
-    Names of classes share words as well, which stand first or last in each, as that of "golden retriever"
-    and "curly coated retriever" does.
+    Class names share words too, but always as the first or the last word, such as "golden retriever" and
+    "curly coated retriever".
     """
     cells = [frozenset(parts) for parts in parted.values()]
     by_word: dict[str, set[frozenset[str]]] = {}
@@ -511,14 +528,17 @@ def _are_sets(parted: Mapping[str, Sequence[str]]) -> bool:
         for place, part in enumerate(parts):
             by_word.setdefault(part, set()).add(cell)
             places.setdefault(part, set()).add((place, len(parts) - place))
-    moved = any(len({one for one, _ in seen}) > 1 and len({end for _, end in seen}) > 1 for seen in places.values())
-    return moved or any(cell < other for cell in cells for other in by_word[min(cell)])
+    varies = any(
+        len({start for start, _ in positions}) > 1 and len({end for _, end in positions}) > 1
+        for positions in places.values()
+    )
+    return varies or any(cell < superset for cell in cells for superset in by_word[min(cell)])
 
 
 def _numbered(distinct: Iterable[str], values: Mapping[str, float]) -> tuple[list[str], dict[str, int]]:
-    """Return the names of labels in their order, and the number of each text: numbers by value, then texts.
+    """Return the names of labels in order, numbers by value and then strings, and the label of each string.
 
-    Spellings of one number are one label.
+    All spellings of a number are one label.
     """
     spelled: dict[float, set[str]] = {}
     for text in distinct:
@@ -536,11 +556,11 @@ def _numbered(distinct: Iterable[str], values: Mapping[str, float]) -> tuple[lis
 
 
 def columns_of_classes(columns: Mapping[str, Sequence[Cell]]) -> list[str]:
-    """Return the columns whose cells are 1, 0, -1 or nothing, if there are several and one is 1 in some rows alone."""
+    """Return the columns whose cells are 1, 0, -1 or blank, if there are several and one of them varies."""
     found, is_varied = [], False
     for name, column in columns.items():
         cells = {str(cell).casefold() for cell in column}
-        numbers = {TRUTHS.get(cell, number_of(cell)) for cell in cells if cell not in MISSING}
+        numbers = {BOOLEAN_CELLS.get(cell, number_of(cell)) for cell in cells if cell not in MISSING_CELLS}
         if numbers and numbers <= {0, 1, -1}:
             found.append(name)
             is_varied |= 1 in numbers and len(cells) > 1

@@ -1,4 +1,4 @@
-"""Datasets that list and read image files lazily."""
+"""Datasets that list image files on first use and read them on access."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from heatproof.data.registry import Split
 from heatproof.data.splits import balanced_order, check_shares, grouped_splits, is_divisible, stratified_splits
 from heatproof.errors import HeatproofError
 
-NAMES = ("train", "validation", "evaluation")
+SPLIT_NAMES = ("train", "validation", "evaluation")
 
 
 class FileList(NamedTuple):
@@ -22,17 +22,17 @@ class FileList(NamedTuple):
     Attributes
     ----------
     ids
-        One string an image, unique within the dataset.
+        Image ids, unique within the dataset.
     labels
         (N,) int64; (N, K) int8 for several labels; (N,) float64 for numbers (`heatproof.data.registry.Split`).
     places
-        Position of each image, for example a path, as the dataset's `read` takes it.
+        Location of each image, for example a path, as the dataset's `read` takes it.
     files
-        (N, 2) device and inode of each image's file, whatever links lead to it; None where that is not known.
+        (N, 2) device and inode of each image's file, with links resolved; None if unknown.
     groups
-        What each image belongs to, such as a patient, no two splits having images of one; None where each stands alone.
+        Group of each image, such as a patient; a group is never divided between splits. None without groups.
     paths
-        File that each image is read from, where places are no paths; None where that is not known.
+        File from which each image is read, if places are not paths; None if unknown.
     """
 
     ids: Sequence[str]
@@ -44,34 +44,34 @@ class FileList(NamedTuple):
 
 
 class LazyDataset:
-    """Dataset that lists a part on first use of a split, and reads images on access.
+    """Dataset that lists a published part on first use of a split, and reads images on access.
 
     Parameters
     ----------
     class_names
-        In the order of the labels.
+        Names of the classes in the order of the labels.
     parts
-        Functions that list what belongs to ``train`` and to other splits.
+        Split to a function that lists its images. ``train`` includes the images of the splits in `shares`.
     read
-        Takes places of images and returns them, (N, C, H, W) float32 in [0, 1]; may have a method ``crop``, as
-        `heatproof.data.pictures.PictureReader`.
+        Function from places to images (N, C, H, W) float32 in [0, 1]. It can have further methods, such as ``crop``;
+        see `heatproof.data.pictures.PictureReader`.
     seed
         The workflow's seed.
     shares
-        Splits that are taken from ``train``, and the share of every class for each.
+        Split to the fraction of every class of ``train`` that is taken for it.
     limits
-        The most images of a split, for those that are to be small; the first ones in its order.
+        Split to its largest number of images; the first ones in the order of the split are used.
     list_files, shared_files
-        Functions that return what `heatproof.data.registry.NamesFiles` says of these names.
+        Functions that return the attributes of `heatproof.data.registry.NamesFiles` with these names.
     task
-        What the labels are for.
+        Task of the labels.
     found
-        What is to be known of how the labels were found, one clause each.
+        Notes on how the labels were read, one clause each.
 
     Raises
     ------
     HeatproofError
-        If the shares make no sense.
+        If the fractions are invalid.
     """
 
     def __init__(
@@ -90,53 +90,53 @@ class LazyDataset:
     ) -> None:
         check_shares(shares)
         self.task = task
-        self._found = tuple(found)
+        self._label_notes = tuple(found)
         self.class_names = tuple(class_names)
         self._parts, self._read, self._seed = parts, read, seed
         self._shares, self._limits = shares, limits or {}
         self._list_files, self._shared_files = list_files, shared_files
-        self._listed: dict[str, FileList] = {}
+        self._lists: dict[str, FileList] = {}
         self._orders: dict[str, np.ndarray] = {}
         self.splits: Mapping[str, Split] = _Splits(self._split)
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return len(self.class_names)
 
     def images(self, split: str, start: int, stop: int) -> np.ndarray:
         """Return images [start, stop) of a split: (N, C, H, W) float32 in [0, 1]."""
-        listed, rows = self._chosen(split)
+        listed, rows = self._selected(split)
         return self.reader([listed.places[row] for row in rows[start:stop]])
 
     @cached_property
     def reader(self) -> Any:
-        """What reads images from places, fitted to pictures of the evaluation split, which is cheap to list."""
+        """Function from places to images, fitted to the sizes of the evaluation images, which are cheap to list."""
         fit = getattr(self._read, "fitted", None)
         return fit(self._part("evaluation").places) if fit else self._read
 
     @property
     def preprocessing(self) -> str | None:
-        """What is done to the pictures, one clause; None where images are no picture files."""
-        words = getattr(self.reader, "words", None)
-        return words(self._part("evaluation").places) if words else None
+        """Description of how images are resized and cropped, one clause; None if images are not read from files."""
+        describe = getattr(self.reader, "describe", None)
+        return describe(self._part("evaluation").places) if describe else None
 
     @property
     def notes(self) -> list[str]:
-        """What is to be known of the splits, one clause each."""
+        """Notes on labels and splits, one clause each."""
         if self._shares and not is_divisible(self._part("train").labels, self._shares):
-            few = "classes have too few pictures to be divided each: splits are drawn from all pictures at random"
-            return [*self._found, few]
-        return [*self._found]
+            too_small = "classes have too few pictures to be divided each: splits are drawn from all pictures at random"
+            return [*self._label_notes, too_small]
+        return [*self._label_notes]
 
     def places(self) -> list[Any]:
         """Return the places of all images of all splits, as `reader` takes them."""
-        chosen = [self._chosen(split) for split in NAMES]
+        chosen = [self._selected(split) for split in SPLIT_NAMES]
         return [listed.places[row] for listed, rows in chosen for row in rows]
 
     def image_files(self, split: str) -> Sequence[str | Path | tuple[str | Path, ...]]:
-        """Return the file of each image of a split, in its order; empty where images have none of their own."""
-        listed, rows = self._chosen(split)
+        """Return the file of each image of a split, in order; empty if images are not in separate files."""
+        listed, rows = self._selected(split)
         if listed.paths is not None:
             return [listed.paths[row] for row in rows]
         chosen = [listed.places[row] for row in rows]
@@ -144,7 +144,7 @@ class LazyDataset:
 
     @property
     def list_files(self) -> Sequence[str | Path]:
-        """Files and folders that decide which images there are, their order and their labels."""
+        """Files and folders that determine which images exist, their order and their labels."""
         return self._list_files()
 
     @property
@@ -154,51 +154,51 @@ class LazyDataset:
 
     @property
     def can_crop(self) -> bool:
-        """Whether the images are pictures of which other crops can be read."""
+        """Whether other crops of the original images can be read."""
         return hasattr(self._read, "crop")
 
     def random_crop(self, split: str, row: int, draws: np.ndarray, smallest: float) -> np.ndarray:
-        """Return a random crop (1, C, H, W) of the picture of one image; see `heatproof.data.pictures.crop_box`."""
-        listed, rows = self._chosen(split)
+        """Return a random crop (1, C, H, W) of one original image; see `heatproof.data.pictures.crop_box`."""
+        listed, rows = self._selected(split)
         return self.reader.crop(listed.places[rows[row]], draws, smallest)
 
-    def inspect_files(self, most: int | None = None) -> list[str]:
-        """Look at what belongs to pictures and is not read with them, and return what is to be known of it.
+    def inspect_files(self, limit: int | None = None) -> list[str]:
+        """Check further files that belong to images, such as part maps, and return notes on them.
 
         Parameters
         ----------
-        most
-            Of how many pictures; None: all.
+        limit
+            Number of images to check; None for all.
 
         Raises
         ------
         HeatproofError
-            If it is not as it should be.
+            If a file is invalid.
         """
         return []
 
     def _split(self, split: str) -> Split:
-        listed, rows = self._chosen(split)
+        listed, rows = self._selected(split)
         return Split(tuple(listed.ids[row] for row in rows), listed.labels[rows])
 
     def _part(self, split: str) -> FileList:
-        """Return the list that a split is, or is taken from."""
+        """Return the file list of a split, or the list of ``train`` for a split that is taken from it."""
         part = "train" if split in self._shares else split
-        if part not in self._listed:
-            # Nothing may be left for a split, where no network is trained.
-            found = self._parts[part]() if part in self._parts else self._nothing()
-            self._require_apart(found)
-            self._listed[part] = found
-        return self._listed[part]
+        if part not in self._lists:
+            # A split without a part is empty, for example if no network is trained.
+            found = self._parts[part]() if part in self._parts else self._empty_list()
+            self._check_disjoint(found)
+            self._lists[part] = found
+        return self._lists[part]
 
-    def _nothing(self) -> FileList:
+    def _empty_list(self) -> FileList:
         kinds: dict[str, np.ndarray] = {
             "multilabel": np.empty((0, self.num_classes), np.int8),
             "regression": np.empty(0, np.float64),
         }
         return FileList([], kinds.get(self.task, np.empty(0, np.int64)), [])
 
-    def _chosen(self, split: str) -> tuple[FileList, np.ndarray]:
+    def _selected(self, split: str) -> tuple[FileList, np.ndarray]:
         listed = self._part(split)
         if split not in self._orders:
             if self._shares and len(listed.ids) and (split == "train" or split in self._shares):
@@ -212,17 +212,17 @@ class LazyDataset:
             self._orders[split] = ordered[: self._limits.get(split)]
         return listed, self._orders[split]
 
-    def _require_apart(self, found: FileList) -> None:
-        """Refuse a file that another part has as well, which would be trained on and scored."""
-        for known in self._listed.values():
-            if found.files is None or known.files is None:
+    def _check_disjoint(self, new_list: FileList) -> None:
+        """Check that no file is in two parts, because it would be trained on and scored."""
+        for other_list in self._lists.values():
+            if new_list.files is None or other_list.files is None:
                 continue
-            files, others = (np.ascontiguousarray(each.files).view("u8,u8").ravel() for each in (found, known))
+            files, others = (np.ascontiguousarray(each.files).view("u8,u8").ravel() for each in (new_list, other_list))
             _, here, there = np.intersect1d(files, others, return_indices=True)
             if here.size:
                 raise HeatproofError(
-                    f"The pictures {known.places[there[0]]} and {found.places[here[0]]} are the same file in two "
-                    "splits, so that a training image would be scored: remove one."
+                    f"The pictures {other_list.places[there[0]]} and {new_list.places[here[0]]} are the same file in "
+                    "two splits, so that a training image would be scored: remove one."
                 )
 
 
@@ -231,12 +231,12 @@ class _Splits(Mapping[str, Split]):
         self._make = cache(make)
 
     def __getitem__(self, name: str) -> Split:
-        if name not in NAMES:
+        if name not in SPLIT_NAMES:
             raise KeyError(name)
         return self._make(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(NAMES)
+        return iter(SPLIT_NAMES)
 
     def __len__(self) -> int:
-        return len(NAMES)
+        return len(SPLIT_NAMES)

@@ -1,4 +1,4 @@
-"""Open picture files, which come from others: by content, with bounds, and what fails is said of the picture."""
+"""Open untrusted image files: the format is detected by content, sizes are limited, and errors name the file."""
 
 from __future__ import annotations
 
@@ -9,35 +9,36 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from heatproof.base.options import Size, height_and_width
-from heatproof.data.bands import AS_STACK, Channels, is_stack, planes_of, stack_planes, stack_shape
+from heatproof.data.bands import ARRAY_REMEDY, Channels, is_stack, planes_of, stack_planes, stack_shape
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import open_regular, printable_path
 
 if TYPE_CHECKING:
     from PIL import Image
 
-# By content, whatever the name says: Pillow has readers of further formats, and that of PostScript starts Ghostscript.
+# The formats that Pillow may read, whatever the file name. It has readers of further formats; that of PostScript starts
+# Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-# EXIF's orientation, and its values for which height and width change places.
-ORIENTATION, ACROSS = 0x0112, range(5, 9)
+# The EXIF tag of the orientation, and its values that exchange height and width.
+ORIENTATION, TRANSPOSED = 0x0112, range(5, 9)
 TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
-OTHER_TIFF = f"it is a TIFF that Pillow does not read, such as one of more than four bands: {AS_STACK}"
-# Pillow's own limit, above which it takes a picture for an attack.
-MOST_PIXELS = 178_956_970
-# Uncompressed, with four channels of 16 bits.
-MOST_BYTES = 8 * MOST_PIXELS + 2**24
+OTHER_TIFF = f"it is a TIFF that Pillow does not read, such as one of more than four bands: {ARRAY_REMEDY}"
+# Pillow's own limit, above which it reports a decompression bomb.
+MAX_PIXELS = 178_956_970
+# Size of the largest uncompressed image with four channels of 16 bits.
+MAX_BYTES = 8 * MAX_PIXELS + 2**24
 
 
 def covering_size(height: int, width: int, box: tuple[int, int]) -> tuple[int, int]:
-    """Return the height and width of a picture that covers a box, no larger than needed."""
-    # The longer side is rounded downwards, as in torchvision.
+    """Return the smallest height and width with the aspect ratio of an image that cover a box."""
+    # The longer side is rounded down, as in torchvision.
     if box[0] * width >= box[1] * height:
         return box[0], box[0] * width // height
     return box[1] * height // width, box[1]
 
 
 def open_picture(path: str | Path, box: Size, *, apply_exif: bool = False) -> Image.Image:
-    """Return a picture with three channels, which is not too large to be resized to cover a box.
+    """Return a PIL image with three channels, after checking that it can be resized to cover a box.
 
     Raises
     ------
@@ -48,12 +49,12 @@ def open_picture(path: str | Path, box: Size, *, apply_exif: bool = False) -> Im
 
 
 def open_planes(path: Any, box: Size, *, apply_exif: bool = False, channels: Channels = 3) -> list[Image.Image]:
-    """Return a picture whose bands are the channels, or one for each channel; see `heatproof.data.bands.planes_of`.
+    """Return a PIL image whose bands are the channels, or one for each channel; see `heatproof.data.bands.planes_of`.
 
     Raises
     ------
     HeatproofError
-        As `read_picture` does, or if it is not clear what the channels are.
+        As `read_picture` does, or if the channels are ambiguous.
     """
     if is_stack(path):
         with _opened(path) as file:
@@ -70,12 +71,12 @@ def open_planes(path: Any, box: Size, *, apply_exif: bool = False, channels: Cha
         exif = opened.info.get("exif")
         for plane in planes if exif else ():
             plane.info.setdefault("exif", exif)
-        # On the decoded pixels, so that what follows sees the sides as they are looked at.
+        # Transpose the decoded pixels, so that the caller sees the displayed height and width.
         return [ImageOps.exif_transpose(plane) for plane in planes]
 
 
 def picture_size(path: Any, *, apply_exif: bool = False) -> tuple[int, int]:
-    """Return height and width of a picture by its header.
+    """Return height and width of an image file from its header.
 
     Raises
     ------
@@ -86,12 +87,12 @@ def picture_size(path: Any, *, apply_exif: bool = False) -> tuple[int, int]:
         with _opened(path) as file:
             return stack_shape(file)[1:]
     with opened_picture(path, 1) as picture:
-        is_across = apply_exif and picture.getexif().get(ORIENTATION, 1) in ACROSS
+        is_across = apply_exif and picture.getexif().get(ORIENTATION, 1) in TRANSPOSED
         return picture.size if is_across else picture.size[::-1]
 
 
 class UnreadablePictureError(HeatproofError):
-    """A picture that cannot be read; `path` and `reason` say which and why."""
+    """An image file cannot be read; `path` and `reason` are the file and the cause."""
 
     def __init__(self, path: str | Path, reason: str) -> None:
         super().__init__(f"The picture {printable_path(path)} cannot be read ({reason}): repair or remove it.")
@@ -100,7 +101,7 @@ class UnreadablePictureError(HeatproofError):
 
 @contextmanager
 def opened_picture(path: str | Path, box: Size) -> Iterator[Image.Image]:
-    """Open a picture whose header has been read and whose pixels have not; what fails inside is said of the picture.
+    """Open an image file and read its header, but not its pixels; exceptions inside the context name the file.
 
     Raises
     ------
@@ -118,7 +119,7 @@ def opened_picture(path: str | Path, box: Size) -> Iterator[Image.Image]:
 
 @contextmanager
 def _opened(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a file, and say of the picture what fails inside."""
+    """Open a file; exceptions inside the context are converted to an error that names the file."""
     from PIL import UnidentifiedImageError
 
     try:
@@ -126,8 +127,8 @@ def _opened(path: str | Path) -> Iterator[IO[bytes]]:
             size = os.fstat(file.fileno()).st_size
             if not size:
                 raise ValueError("the file is empty")
-            if size > MOST_BYTES:
-                raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+            if size > MAX_BYTES:
+                raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
             start = file.read(4)
             file.seek(0)
             yield file
@@ -145,14 +146,14 @@ def _opened(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def _require_pixels(height: int, width: int, box: tuple[int, int]) -> None:
-    """Refuse by its header what would take gigabytes, as it is or once it is resized to cover a box."""
+    """Check by the header that an image does not need gigabytes, unchanged or resized to cover a box."""
     if min(width, height) < 1:
         raise ValueError("it has no pixels")
-    if width * height > MOST_PIXELS:
-        raise ValueError(f"it has {width}×{height} pixels, and {MOST_PIXELS:,} is the limit")
+    if width * height > MAX_PIXELS:
+        raise ValueError(f"it has {width}×{height} pixels, and {MAX_PIXELS:,} is the limit")
     resized = covering_size(height, width, box)
-    if resized[0] * resized[1] > MOST_PIXELS:
+    if resized[0] * resized[1] > MAX_PIXELS:
         raise ValueError(
-            f"its {width}×{height} pixels would be resized to {max(resized)}×{min(resized)}, and {MOST_PIXELS:,} is "
+            f"its {width}×{height} pixels would be resized to {max(resized)}×{min(resized)}, and {MAX_PIXELS:,} is "
             "the limit: crop it"
         )

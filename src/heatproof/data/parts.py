@@ -1,4 +1,4 @@
-"""Dataset `parts`: synthetic creatures whose known parts decide the class."""
+"""Dataset `parts`: synthetic creatures whose known parts determine the class."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MOST_CLASSES = 50
 def class_parts() -> np.ndarray:
     """Return the variant of each part for `MOST_CLASSES` classes, (classes, K) integers.
 
-    Classes differ in two parts or more, so that an image without one part still has its class. The first ten of them
-    have each variant two or three times; the table of fewer classes is the beginning of that of more.
+    Any two classes differ in at least two parts, so that an image without one part still shows its class. The first ten
+    classes have each variant two or three times. A dataset of n classes uses the first n rows.
     """
     words: list[np.ndarray] = []
     number, total = 0, VARIANTS_EACH ** len(NAMES)
@@ -29,14 +29,14 @@ def class_parts() -> np.ndarray:
         word = number // VARIANTS_EACH ** np.arange(len(NAMES)) % VARIANTS_EACH
         if all((word != other).sum() >= 2 for other in words):
             words.append(word)
-        # A step without a factor in common with the number of words visits all of them; with this one, neighbours in
-        # the table are far from each other.
+        # A step that is coprime to the number of words visits all of them; with this one, neighbours in the table
+        # differ much.
         number = (number + 307) % total
     return np.array(words)
 
 
 class Parts:
-    """Creatures of a body and five parts, rendered on access; see the loader `parts`."""
+    """Dataset of creatures with a body and five parts, rendered on access; see the loader `parts`."""
 
     part_names = NAMES
 
@@ -47,7 +47,7 @@ class Parts:
             " ".join(VARIANTS[part][variant] for part, variant in zip(NAMES, word, strict=True))
             for word in class_parts()[:classes]
         )
-        # Classes alternate, so that any first n images are balanced, and what an image shows follows from its id alone.
+        # Classes alternate, so that the first n images are balanced, and an image depends only on its id.
         self.splits = MappingProxyType(
             {
                 name: Split(
@@ -60,22 +60,22 @@ class Parts:
 
     def images(self, split: str, start: int, stop: int) -> np.ndarray:
         """Return images [start, stop) of a split: (N, 3, H, W) float32 in [0, 1]."""
-        rendered = [creature.image(lacks) for creature, lacks in self._creatures(split, start, stop)]
+        rendered = [creature.image(missing) for creature, missing in self._creatures(split, start, stop)]
         return np.array(rendered, dtype=np.float32).reshape(-1, 3, self._size, self._size)
 
     def part_masks(self, split: str, start: int, stop: int) -> np.ndarray:
-        """Return where each part is visible: (N, K, H, W) bool; empty where an image lacks the part."""
-        masks = [creature.masks(lacks) for creature, lacks in self._creatures(split, start, stop)]
+        """Return where each part is visible, (N, K, H, W) bool; the mask of a missing part is empty."""
+        masks = [creature.masks(missing) for creature, missing in self._creatures(split, start, stop)]
         return np.array(masks, dtype=bool).reshape(-1, len(NAMES), self._size, self._size)
 
     def without_part(self, split: str, start: int, stop: int) -> np.ndarray:
         """Return images [start, stop) without each of their parts: (N, K, 3, H, W) float32 in [0, 1].
 
-        Outside the part's mask they are the same in every bit.
+        Outside the mask of the part, they are bit-identical to the original.
         """
         rendered = [
-            creature.image({*lacks, part})
-            for creature, lacks in self._creatures(split, start, stop)
+            creature.image({*missing, part})
+            for creature, missing in self._creatures(split, start, stop)
             for part in range(len(NAMES))
         ]
         return np.array(rendered, dtype=np.float32).reshape(-1, len(NAMES), 3, self._size, self._size)
@@ -87,12 +87,12 @@ class Parts:
                 Creature(
                     self._size, class_parts()[chosen.labels[row]], numpy_generator(self._seed, "parts", chosen.ids[row])
                 ),
-                self._lacks(split, chosen.ids[row]),
+                self._missing_parts(split, chosen.ids[row]),
             )
             for row in range(len(chosen))[start:stop]
         ]
 
-    def _lacks(self, split: str, image_id: str) -> set[int]:
+    def _missing_parts(self, split: str, image_id: str) -> set[int]:
         if split == "evaluation":
             return set()
         chance, which = numpy_generator(self._seed, "missing part", image_id).random(2)
@@ -110,23 +110,26 @@ def parts(
     evaluation_images: ImageCount = 1000,
     missing: Annotated[float, Bounds(least=0, most=1)] = 0.5,
 ) -> Parts:
-    """Synthetic creatures of a body and five parts (tail, crest, snout, legs, mark), whose variants decide the class.
+    """Synthetic creatures with a body and five parts (tail, crest, snout, legs, mark), whose variants define the class.
 
-    Made after the idea of FunnyBirds (Hesse et al., 2023): every part has its mask, and can be removed while the image
-    stays in the data's domain. Each part has four variants, a shape in a colour; a class is one variant of each part,
-    shared with some other classes. Pose, shades, body and background are drawn for each image.
+    The design follows FunnyBirds (Hesse et al., 2023): every part has a mask, and can be removed so that the image
+    remains in the data's domain. Each part has four variants, each a shape in one colour. A class is a combination of
+    variants, each of which it shares with some other classes. Pose, shades, body and background are drawn for each
+    image.
 
     Parameters
     ----------
+    seed
+        The workflow's seed.
     size
         Height and width in pixels.
     classes
-        How many of the 50 classes.
+        Number of classes, at most 50.
     train_images, validation_images, evaluation_images
-        Images of each split; an image's id says what it shows, whatever these numbers are.
+        Number of images of each split. An image depends only on the seed and its id, not on these numbers.
     missing
-        Share of the training and validation images that lack one part, label kept, so that a network knows such
-        images. Evaluation images are whole.
+        Fraction of the training and validation images that lack one part and keep their label, so that such images are
+        in the network's domain. Evaluation images have all parts.
     """
     counts = {"train": train_images, "validation": validation_images, "evaluation": evaluation_images}
     return Parts(seed, size, classes, counts, missing)

@@ -1,4 +1,4 @@
-"""Find and read image files, whole or as random crops."""
+"""Find and read image files, completely or as random crops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from heatproof.base.options import Size, as_size_option, height_and_width
-from heatproof.data.bands import STACK, Channels, pixels_of
+from heatproof.data.bands import ARRAY_EXTENSION, Channels, pixels_of
 from heatproof.data.lazy import FileList
 from heatproof.data.opening import covering_size, open_picture, open_planes, picture_size
 from heatproof.errors import HeatproofError
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 Interpolation = Literal["bilinear", "bicubic", "lanczos", "nearest"]
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-# How many headers decide whether the pictures of a set are larger than what is cut.
-SAMPLE = 100
-# Of a random crop. Its draws are area and shape of every try, and the place.
-TRIES = 10
-CROP_DRAWS = 2 * TRIES + 2
-# Width over height, as of torchvision's `RandomResizedCrop`.
+# Number of headers that are read to determine whether the images of a dataset are larger than the central crop.
+SAMPLE_SIZE = 100
+# Number of attempts for a random crop. Its random numbers are area and shape of every attempt, and the position.
+CROP_ATTEMPTS = 10
+CROP_DRAWS = 2 * CROP_ATTEMPTS + 2
+# Smallest and largest ratio of width to height, as in torchvision's `RandomResizedCrop`.
 RATIO = (3 / 4, 4 / 3)
 
 
@@ -39,21 +39,21 @@ class PictureReader:
     """Function from paths to images, (N, C, height, width) float32 in [0, 1]; see `picture_reader`."""
 
     size: tuple[int, int]
-    # Height and width that a picture covers once it is resized.
+    # Height and width that the resized image covers.
     box: tuple[int, int]
     interpolation: Interpolation
-    # Whether `box` is the default, which pictures that are not larger than `size` are spared.
-    by_default: bool = False
+    # Whether `box` is the default, which is not applied to images that are not larger than `size`.
+    is_default_box: bool = False
     apply_exif: bool = False
     channels: Channels = 3
 
     @property
     def shorter(self) -> int:
-        """Shorter side of `box`."""
+        """The shorter side of `box`."""
         return min(self.box)
 
     def __call__(self, paths: Sequence[Any]) -> np.ndarray:
-        """Return what is at the centre of each picture."""
+        """Return the central crop of each image."""
         images: np.ndarray | None = None
         for row, path in enumerate(paths):
             image = _centre(self.planes(path), self.size, self.box, self.interpolation)
@@ -69,63 +69,65 @@ class PictureReader:
         return np.empty((0, known, *self.size), dtype=np.float32) if images is None else images
 
     def planes(self, path: Any) -> list[Image.Image]:
-        """Return a picture as it is, whose bands are the channels, or one for each channel."""
+        """Return the uncropped image as a PIL image whose bands are the channels, or one PIL image for each channel."""
         return open_planes(path, self.box, apply_exif=self.apply_exif, channels=self.channels)
 
     def sizes(self, paths: Sequence[Any]) -> list[tuple[int, int]]:
-        """Return height and width of `SAMPLE` pictures of a set, evenly spaced, where readable."""
-        chosen = np.unique(np.linspace(0, len(paths) - 1, min(SAMPLE, len(paths))).round().astype(int))
-        found = []
-        for row in chosen:
+        """Return height and width of `SAMPLE` evenly spaced image files; unreadable ones are left out."""
+        rows = np.unique(np.linspace(0, len(paths) - 1, min(SAMPLE_SIZE, len(paths))).round().astype(int))
+        known_sizes = []
+        for row in rows:
             with suppress(HeatproofError):
-                found.append(self.size_of(paths[row]))
-        return found
+                known_sizes.append(self.size_of(paths[row]))
+        return known_sizes
 
     def size_of(self, path: Any) -> tuple[int, int]:
-        """Return height and width of a picture by its header, as it is looked at."""
+        """Return the displayed height and width of an image file from its header."""
         return picture_size(path, apply_exif=self.apply_exif)
 
     def fitted(self, paths: Sequence[Any]) -> PictureReader:
-        """Return the reader for a set of pictures: without a zoom where they are not larger than what is cut.
+        """Return the reader for a dataset, which does not enlarge images that are not larger than the crop.
 
         Parameters
         ----------
         paths
-            The whole set. The sizes of `SAMPLE` of them, evenly spaced, decide by their median for all, so that one set
-            is treated alike.
+            All image files of the dataset. The median size of `SAMPLE` evenly spaced files decides for all of them, so
+            that all images of a dataset are read in the same way.
         """
-        if not self.by_default:
+        if not self.is_default_box:
             return self
         height, width = self.size
-        found = [min(rows * width, columns * height) for rows, columns in self.sizes(paths)]
-        return replace(self, box=self.size) if found and median(found) <= height * width else self
+        ratios = [min(rows * width, columns * height) for rows, columns in self.sizes(paths)]
+        return replace(self, box=self.size) if ratios and median(ratios) <= height * width else self
 
-    def words(self, paths: Sequence[Any]) -> str:
-        """Return what is done to the pictures of a set, one clause."""
+    def describe(self, paths: Sequence[Any]) -> str:
+        """Return a description of how the images of a dataset are resized and cropped, one clause."""
         sizes, (height, width) = self.sizes(paths), self.size
-        done = f"{self.shorter}" if height == width else f"cover {self.box[0]}×{self.box[1]}"
-        cut = f"square of {height} pixels at the centre" if height == width else f"{height}×{width} at the centre"
+        resize_text = f"{self.shorter}" if height == width else f"cover {self.box[0]}×{self.box[1]}"
+        crop_text = f"square of {height} pixels at the centre" if height == width else f"{height}×{width} at the centre"
         if not sizes:
-            return f"{'shorter side ' * (height == width)}resized to {done}, {cut}"
-        # Of pictures of the shape that is cut, the sides; of others, the one that decides how they are resized.
-        found = [min(rows * self.box[1], columns * self.box[0]) / max(self.box) for rows, columns in sizes]
-        usual, others = round(median(found)), len(set(found)) > 1
-        have = f"shorter side {usual} pixels" + (f" (median, {min(found):g} to {max(found):g})" if others else "")
+            return f"{'shorter side ' * (height == width)}resized to {resize_text}, {crop_text}"
+        # The size that determines the scale factor: for a square crop the shorter side.
+        sides = [min(rows * self.box[1], columns * self.box[0]) / max(self.box) for rows, columns in sizes]
+        median_side, vary = round(median(sides)), len(set(sides)) > 1
+        size_text = f"shorter side {median_side} pixels" + (
+            f" (median, {min(sides):g} to {max(sides):g})" if vary else ""
+        )
         if height != width:
             rows, columns = (round(median(sides)) for sides in zip(*sizes, strict=True))
-            have = f"{rows}×{columns} pixels{' (medians of sides)' * (len(set(sizes)) > 1)}"
-        resized = f"{'scaled up' if usual < self.shorter else 'resized'} to {done}"
-        if usual == self.shorter:
-            resized = "not resized" + (", others resized to it" if others else "")
-        return f"{have}: {resized}, {cut}"
+            size_text = f"{rows}×{columns} pixels{' (medians of sides)' * (len(set(sizes)) > 1)}"
+        resized = f"{'scaled up' if median_side < self.shorter else 'resized'} to {resize_text}"
+        if median_side == self.shorter:
+            resized = "not resized" + (", others resized to it" if vary else "")
+        return f"{size_text}: {resized}, {crop_text}"
 
     def crop(self, path: Any, draws: np.ndarray, smallest: float) -> np.ndarray:
-        """Return a random crop (1, C, height, width) of a picture; see `crop_box`."""
+        """Return a random crop (1, C, height, width) of an image file; see `crop_box`."""
         planes = self.planes(path)
-        whole, (rows, columns) = planes[0], self.size
-        top, left, height, width = crop_box(whole.height, whole.width, draws, smallest, columns / rows)
-        part = [plane.crop((left, top, left + width, top + height)) for plane in planes]
-        return pixels_of(_resized(part, (columns, rows), self.interpolation))[None]
+        first_plane, (rows, columns) = planes[0], self.size
+        top, left, height, width = crop_box(first_plane.height, first_plane.width, draws, smallest, columns / rows)
+        cropped = [plane.crop((left, top, left + width, top + height)) for plane in planes]
+        return pixels_of(_resized(cropped, (columns, rows), self.interpolation))[None]
 
 
 def picture_reader(
@@ -141,15 +143,15 @@ def picture_reader(
     Parameters
     ----------
     size
-        What is cut from the centre: side of a square, or height and width.
+        Size of the central crop: the side of a square, or height and width.
     resize
-        Height and width that the picture covers before cropping, its own proportion kept, or their shorter side (the
-        picture's, where a square is cut). None for `size` × 256 / 224, or `size` for a set of pictures that are not
-        larger (see `PictureReader.fitted`).
+        Height and width that the resized image covers before cropping, with its aspect ratio preserved, or the shorter
+        of the two; for a square crop, this is the shorter side of the image. None for `size` × 256 / 224, or `size` for
+        a dataset whose images are not larger (see `PictureReader.fitted`).
     interpolation
         Interpolation of the resizing; downscaling is antialiased.
-    turned
-        Whether pictures are turned as their EXIF orientation says.
+    apply_exif
+        Whether to apply the EXIF orientation of the images.
     channels
         See `heatproof.data.bands.planes_of`.
 
@@ -167,28 +169,30 @@ def picture_reader(
         box = height_and_width(resize)
     if box[0] < sides[0] or box[1] < sides[1]:
         what = "square" if sides[0] == sides[1] else "part that is cut"
-        given = as_size_option(box) if resize is None else resize
+        shown_resize = as_size_option(box) if resize is None else resize
         raise HeatproofError(
-            f"resize is {given} and size {as_size_option(sides)}: the {what} has to fit in the resized image."
+            f"resize is {shown_resize} and size {as_size_option(sides)}: the {what} has to fit in the resized image."
         )
-    return PictureReader(sides, box, interpolation, by_default=resize is None, apply_exif=apply_exif, channels=channels)
+    return PictureReader(
+        sides, box, interpolation, is_default_box=resize is None, apply_exif=apply_exif, channels=channels
+    )
 
 
 def read_picture(
     path: str | Path, size: Size, shorter: Size, interpolation: str = "bilinear", *, apply_exif: bool = False
 ) -> np.ndarray:
-    """Read a file, resize it to cover a box, and cut from its centre, as torchvision's transforms do with a square.
+    """Read an image file, resize it to cover a box, and crop it centrally, as torchvision does with squares.
 
-    Grey is repeated over three channels. What a picture says of transparency is left alone, as torchvision does, and so
-    is its orientation (EXIF) unless `apply_exif`.
+    Grey is repeated over three channels. Transparency is ignored, as in torchvision, and so is the EXIF orientation
+    unless `apply_exif`.
 
     Parameters
     ----------
     path
-        The file.
+        The image file.
     size, shorter
-        Height and width of what is cut, and of the box that the resized picture covers; a number is that of a square.
-    interpolation, turned
+        Height and width of the crop, and of the box that the resized image covers; an integer is the side of a square.
+    interpolation, apply_exif
         See `picture_reader`.
 
     Returns
@@ -199,7 +203,7 @@ def read_picture(
     Raises
     ------
     HeatproofError
-        If the file is not there, is not a regular file or no picture that can be read, or is too large to be resized.
+        If the file does not exist, is not a regular file, cannot be read as an image, or is too large to be resized.
     """
     box = height_and_width(shorter)
     return _centre([open_picture(path, box, apply_exif=apply_exif)], height_and_width(size), box, interpolation)
@@ -210,31 +214,34 @@ def crop_box(
 ) -> tuple[int, int, int, int]:
     """Return top, left, height and width of a random crop (Szegedy et al., "Going deeper with convolutions", 2015).
 
-    As torchvision does: ten tries of an area, uniform, and a shape, uniform in its logarithm; where none fits in the
-    picture, the largest square or rectangle of an allowed shape at the centre.
+    As in torchvision, ten attempts draw an area uniformly and the logarithm of an aspect ratio uniformly. If none fits
+    in the image, the crop is the largest central rectangle with an allowed aspect ratio.
 
     Parameters
     ----------
     height, width
-        Of the picture.
+        Height and width of the image in pixels.
     draws
-        (`CROP_DRAWS`,) in [0, 1).
+        Random numbers (`CROP_DRAWS`,) in [0, 1).
     smallest
-        Smallest share of the area.
+        Smallest fraction of the image's area.
     shape
-        Width over height of the images that crops are resized to, which the shapes of crops are compared with.
+        Ratio of width to height of the images that crops are resized to; `RATIO` is relative to it.
     """
-    lowest, highest = (math.log(side * shape) for side in RATIO)
-    for area, place in draws[:-2].reshape(TRIES, 2).tolist():
-        pixels = height * width * (smallest + area * (1 - smallest))
-        ratio = math.exp(lowest + place * (highest - lowest))
-        w, h = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            top, left = (int(draw * (room + 1)) for draw, room in zip(draws[-2:], (height - h, width - w), strict=True))
-            return top, left, h, w
-    w = min(width, max(1, round(height * RATIO[1] * shape)))
-    h = min(height, max(1, round(width / (RATIO[0] * shape))))
-    return (height - h) // 2, (width - w) // 2, h, w
+    low_log, high_log = (math.log(side * shape) for side in RATIO)
+    for area_draw, ratio_draw in draws[:-2].reshape(CROP_ATTEMPTS, 2).tolist():
+        pixels = height * width * (smallest + area_draw * (1 - smallest))
+        ratio = math.exp(low_log + ratio_draw * (high_log - low_log))
+        crop_width, crop_height = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
+        if 0 < crop_width <= width and 0 < crop_height <= height:
+            top, left = (
+                int(draw * (room + 1))
+                for draw, room in zip(draws[-2:], (height - crop_height, width - crop_width), strict=True)
+            )
+            return top, left, crop_height, crop_width
+    crop_width = min(width, max(1, round(height * RATIO[1] * shape)))
+    crop_height = min(height, max(1, round(width / (RATIO[0] * shape))))
+    return (height - crop_height) // 2, (width - crop_width) // 2, crop_height, crop_width
 
 
 def _centre(
@@ -259,13 +266,13 @@ def find_folder(root: str, inside: Sequence[str], marks: Sequence[str], what: st
     Parameters
     ----------
     root
-        The folder that the user names: the dataset's own, or the one in which it was unpacked.
+        The folder in the config: that of the dataset, or the one in which its archive was unpacked.
     inside
-        Names that the dataset's folder has when it is unpacked.
+        Names of the dataset's folder in its archive.
     marks
-        Files or folders that are in the dataset's folder.
+        Files or folders that the dataset's folder contains.
     what, remedy
-        Name of the dataset, and how to get it.
+        Name of the dataset and how to get it, for messages.
 
     Raises
     ------
@@ -288,18 +295,18 @@ def find_folder(root: str, inside: Sequence[str], marks: Sequence[str], what: st
 
 
 def search_hint(root: str) -> str:
-    """Return where a relative path was looked for, to be put behind it."""
-    # Not the whole path, which names a home folder and may be published.
+    """Return the working folder in which a relative path was looked for, as a suffix of a message."""
+    # Only the last part of the path, because the message may be published and the path contains a home folder.
     absolute = Path(root).expanduser().is_absolute()
     return "" if absolute else f" (looked for from the working folder …/{Path.cwd().name})"
 
 
-# Folders that systems put beside those of people.
-OF_SYSTEMS = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found", "__pycache__")
+# Folders that operating and file systems create.
+SYSTEM_FOLDERS = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found", "__pycache__")
 
 
 def subfolders(folder: Path) -> list[str]:
-    """Return the names of the folders in a folder, sorted, hidden ones and those of systems left out.
+    """Return the sorted names of the folders in a folder, without hidden ones and those of operating systems.
 
     Raises
     ------
@@ -309,7 +316,7 @@ def subfolders(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
     names = [entry.name for entry in _entries(folder) if entry.is_dir() and not entry.name.startswith(".")]
-    names = [name for name in names if name not in OF_SYSTEMS]
+    names = [name for name in names if name not in SYSTEM_FOLDERS]
     for name in names:
         require_utf8(folder / name, "folder")
     return names
@@ -326,9 +333,9 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def folders_below(folder: Path) -> list[Path]:
-    """Return a folder and all folders below it in which pictures are looked for, hidden ones left out.
+    """Return a folder and all folders below it in which image files are searched, without hidden ones.
 
-    A link is followed, unless it leads to a folder that has `folder` in it.
+    Links are followed, except those to a folder that contains `folder`.
     """
     top, seen, found = folder.resolve(), set[tuple[int, int]](), []
     pending = [folder] if folder.is_dir() else []
@@ -345,14 +352,14 @@ def folders_below(folder: Path) -> list[Path]:
 
 
 class Picture(NamedTuple):
-    """A picture file.
+    """An image file.
 
     Attributes
     ----------
     path
-        From the folder that was searched, with ``/``.
+        Path from the searched folder, with ``/``.
     device, inode
-        Which file it is, whatever links lead to it.
+        Identity of the file, with links resolved.
     """
 
     path: str
@@ -361,32 +368,32 @@ class Picture(NamedTuple):
 
 
 def endings_of(channels: Channels) -> tuple[str, ...]:
-    """Return the endings of the files that are pictures."""
-    return (*ENDINGS, STACK) if channels == "all" else ENDINGS
+    """Return the extensions of image files."""
+    return (*ENDINGS, ARRAY_EXTENSION) if channels == "all" else ENDINGS
 
 
 def pictures_below(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Picture]:
-    """Return the picture files in a folder and below it, sorted by path, every file once.
+    """Return the image files in and below a folder, sorted by path, each file once.
 
-    Links to files are followed. A link to a folder is followed if that lies in `folder` as well, which lists nothing
-    twice; loops end. Hidden files and folders are left out.
+    Links to files are followed. Links to folders inside `folder` add nothing, because their files are listed anyway;
+    loops are allowed. Hidden files and folders are left out.
 
     Parameters
     ----------
     folder
         The folder.
     endings
-        What names of pictures end with, in lower case.
+        Extensions of image files, in lower case.
 
     Raises
     ------
     HeatproofError
-        If a link leads to a folder outside, a link or a name is broken, or what is named as a picture is not a regular
-        file.
+        If a link leads to a folder outside of `folder`, a link is broken, a name is not UTF-8, or a file with one of
+        the extensions is not a regular file.
     """
     top = folder.resolve()
     pictures: dict[tuple[int, int], str] = {}
-    # What lies here comes first, so that the path of a file does not depend on the links to it.
+    # Links come after all other files, so that the path of a file does not depend on the links to it.
     links: list[os.DirEntry[str]] = []
     folders = [""]
     while folders:
@@ -404,34 +411,34 @@ def pictures_below(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Pic
                 require_utf8(entry.path, "picture")
                 if not entry.is_file():
                     require_regular(entry.path, entry.stat().st_mode)
-                # Without a stat, which takes milliseconds a file on some network file systems.
+                # Without `stat`, which takes milliseconds per file on some network file systems.
                 pictures[(device, entry.inode())] = f"{below}{entry.name}"
     for entry in sorted(links, key=lambda entry: entry.path):
-        _follow(entry, folder, top, pictures, endings)
+        _add_linked_file(entry, folder, top, pictures, endings)
     return sorted(Picture(path, *key) for key, path in pictures.items())
 
 
-def _follow(
+def _add_linked_file(
     link: os.DirEntry[str], folder: Path, top: Path, pictures: dict[tuple[int, int], str], endings: tuple[str, ...]
 ) -> None:
-    """Enter the picture that a link leads to; what a folder inside has is entered already."""
+    """Add the image file that a link leads to; files of linked folders are listed already."""
     is_picture = link.name.lower().endswith(endings)
     try:
         found = os.stat(link.path)
     except OSError as error:
         if is_picture:
             raise HeatproofError(
-                f"The picture {printable_path(link.path)} is a link that leads nowhere ({error.strerror}): unpack the dataset "
-                "completely."
+                f"The picture {printable_path(link.path)} is a link that leads nowhere ({error.strerror}): unpack the "
+                "dataset completely."
             ) from None
         return
     if link.is_dir():
         target = Path(link.path).resolve()
-        # A link upwards is a loop: following it would list every picture again.
+        # A link to a parent folder is a loop: following it would list every file again.
         if not (target.is_relative_to(top) or top.is_relative_to(target)):
             raise HeatproofError(
-                f"The folder {printable_path(link.path)} is a link out of {printable_path(folder)}: move its pictures there, or link "
-                "every picture instead."
+                f"The folder {printable_path(link.path)} is a link out of {printable_path(folder)}: move its pictures "
+                "there, or link every picture instead."
             )
     elif is_picture:
         require_utf8(link.path, "picture")
@@ -440,26 +447,26 @@ def _follow(
 
 
 def list_classes(
-    root: Path, part: str, labels: Mapping[str, int], whole: bool = False, endings: tuple[str, ...] = ENDINGS
+    root: Path, part: str, labels: Mapping[str, int], require_all: bool = False, endings: tuple[str, ...] = ENDINGS
 ) -> FileList:
     """List a folder of class folders.
 
     Parameters
     ----------
     root, part
-        The dataset's folder, and the one in it that has the class folders; ids are paths from `root`.
+        Folder of the dataset, and the folder in it that has the class folders; ids are paths from `root`.
     labels
         Class name to label.
-    whole
-        Whether every class has to have pictures.
+    require_all
+        Whether every class must have image files.
     endings
         See `pictures_below`.
 
     Raises
     ------
     HeatproofError
-        If a folder is of no known class, a class is empty that must not be, there is no picture at all, or two classes
-        have the same file.
+        If a folder is not a known class, a class is empty although `require_all`, there are no image files, or two
+        classes have the same file.
     """
     folder = root / part
     ids: list[str] = []
@@ -476,7 +483,7 @@ def list_classes(
                 f"The class folder {folder / name} is a link to a folder that contains the dataset: remove it."
             )
         pictures = pictures_below(folder / name, endings)
-        if whole and not pictures:
+        if require_all and not pictures:
             raise HeatproofError(f"The class folder {folder / name} has no pictures: add some or remove it.")
         for picture in pictures:
             image_id = (Path(part) / name / picture.path).as_posix()

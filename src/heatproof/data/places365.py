@@ -30,30 +30,32 @@ def places365(
     train_images: ImageCount | None = None,
     validation_images: ImageCount | None = None,
 ) -> LazyDataset:
-    """Places365-Standard: 1.8 million photographs of 365 kinds of scene, from a folder of yours.
+    """Places365-Standard: 1.8 million photographs of 365 kinds of scene, from a local folder.
 
-    The evaluation split is the 36,500 images of its validation set; labels of its test set are not public.
+    The evaluation split is the validation set of 36,500 images, because labels of the test set are not public.
 
     Parameters
     ----------
+    seed
+        Seed of the split.
     root
-        Has the lists of filelist_places365-standard.tar, and of the archives of images ``data_256`` (torchvision calls
-        it ``data_256_standard``) and ``val_256``, or ``data_large`` and ``val_large``.
+        Folder with the lists of filelist_places365-standard.tar, and with the image folders ``data_256``
+        (``data_256_standard`` in torchvision) and ``val_256``, or ``data_large`` and ``val_large``.
     small
-        Whether to take the images of 256×256, or the large ones.
+        Whether to use the images of 256×256 instead of the large ones.
     size, resize, interpolation
-        What is cut from the centre: side of a square, or [height, width]; shorter side before that, or [height, width]
-        that the resized picture covers (None: size × 256 / 224, or size where the pictures are not larger than that);
-        how it is resized.
+        Size of the central crop, as the side of a square or [height, width]; size of the resized image before the crop,
+        as its shorter side or the [height, width] that it covers (None: size × 256 / 224, or size if the images are not
+        larger than size); and the interpolation.
     validation
-        Share of every class of the training images that is kept for validation.
+        Fraction of the training images of every class for validation.
     train_images, validation_images
-        The most images of these splits; None: all.
+        Largest number of images of these splits; None for all.
 
     Raises
     ------
     HeatproofError
-        If a folder or a list is not there, or a list is wrong.
+        If a folder or a list is missing, or a list is invalid.
     """
     kind = "256" if small else "large"
     folder = find_folder(
@@ -71,7 +73,7 @@ def places365(
     if sorted(names) != list(range(len(names))):
         raise HeatproofError(f"{folder / CATEGORIES} does not number its classes from 0: get it again.")
     return LazyDataset(
-        # "/a/airfield" is filed under its first letter.
+        # Names have the form "/a/airfield", with the first letter as a folder.
         [names[label][3:] for label in sorted(names)],
         {
             "train": partial(_list_part, folder, train, TRAIN),
@@ -96,11 +98,11 @@ def _list_part(folder: Path, part: str, file: str) -> FileList:
 
 
 def _pairs(path: Path) -> list[tuple[str, int]]:
-    """Return the lines of a list: a name and a number."""
+    """Return the name and the number of each line of a list."""
     pairs = []
     for line in read_list(path).splitlines():
         name, _, label = line.strip().rpartition(" ")
         if not name or not label.isdecimal():
-            raise HeatproofError(f"{path} has the line {line!r}, which is no name with a number: get it again.")
+            raise HeatproofError(f"{path} has the line {line!r}, which is not a name with a number: get it again.")
         pairs.append((name, int(label)))
     return pairs

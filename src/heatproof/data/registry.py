@@ -21,11 +21,10 @@ class Split:
     Attributes
     ----------
     ids
-        One string an image, unique within the dataset and stable: random draws depend on it.
+        Image ids, unique within the dataset and stable, because random draws depend on them.
     labels
-        By the dataset's `task`, which is ``multiclass`` where it has no such attribute: (N,) int64 for ``binary`` and
-        ``multiclass``; (N, K) int8 for ``multilabel``, 1 present, 0 absent, -1 unknown; (N,) or (N, K) float64 for
-        ``regression``.
+        Labels for the dataset's `task`, which defaults to ``multiclass``: (N,) int64 for ``binary`` and ``multiclass``;
+        (N, K) int8 for ``multilabel``, 1 present, 0 absent, -1 unknown; (N,) or (N, K) float64 for ``regression``.
     """
 
     ids: tuple[str, ...]
@@ -38,22 +37,22 @@ class Split:
 class Dataset(Protocol):
     """Interface of a dataset: labelled images in splits train, validation and evaluation.
 
-    It may have an attribute `task`, one of `heatproof.base.tasks.TASKS`; without it, it is of classes.
+    A dataset can have an attribute `task`, one of `heatproof.base.tasks.TASKS`; the default is ``multiclass``.
     """
 
     @property
     def num_classes(self) -> int:
-        """How many classes, labels, or numbers of a regression there are."""
+        """Number of classes, labels, or values of a regression."""
         ...
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes, labels or numbers, in their order."""
+        """Names of the classes, labels or values of a regression, in order."""
         ...
 
     @property
     def splits(self) -> Mapping[str, Split]:
-        """Splits ``train``, ``validation`` and ``evaluation``."""
+        """Split name to split: ``train``, ``validation`` and ``evaluation``."""
         ...
 
     def images(self, split: str, start: int, stop: int) -> np.ndarray:
@@ -63,32 +62,35 @@ class Dataset(Protocol):
 
 @runtime_checkable
 class NamesFiles(Protocol):
-    """Interface of a dataset that says which files it reads, so that a change in them is seen at the next start.
+    """Interface of a dataset that names its files, so that their changes are detected at the next start.
 
-    A dataset may have any of the three. One that reads no file at all says so with an empty `shared_files`; of one that
-    has none of them, a change is not seen.
+    A dataset can have any of the three attributes. A dataset without files should have an empty `shared_files`. Changes
+    of a dataset that has none of the three are not detected.
     """
 
     def image_files(self, split: str) -> Sequence[str | Path | tuple[str | Path, ...]]:
-        """Return the file that each image of a split is read from, in its order.
+        """Return the file from which each image of a split is read, in order.
 
-        Another content reruns what reads these images. A file can hold several of them; empty where no image has a file
-        of its own. Where images are read from several files, such as a picture and its masks, each has a tuple of as
-        many.
+        If the content of a file changes, jobs that read its images run again. Several images can have the same file.
+        The list is empty if images are not in separate files. If each image is read from several files, such as an
+        image and its masks, the list has a tuple of paths for each image, all of the same length.
         """
         ...
 
     @property
     def shared_files(self) -> Sequence[str | Path]:
-        """Files that every image is read from, such as an archive: another content reruns what reads any image."""
+        """Files from which every image is read, such as an archive.
+
+        If the content of a file changes, jobs that read any image run again.
+        """
         ...
 
     @property
     def list_files(self) -> Sequence[str | Path]:
-        """Files and folders that decide which images there are, their order and their labels.
+        """Files and folders that determine which images exist, their order and their labels.
 
-        Of a folder, the names in it count. A change has the images listed again, and what follows from another list
-        made again.
+        For a folder, the names in it are compared. After a change, the images are listed again, and jobs run again if
+        the list differs.
         """
         ...
 
@@ -103,17 +105,17 @@ class HasParts(Protocol):
         ...
 
     def part_masks(self, split: str, start: int, stop: int) -> np.ndarray:
-        """Return where each part of images [start, stop) is visible: (N, K, H, W) bool, no pixel in two of them.
+        """Return where each part of images [start, stop) is visible, (N, K, H, W) bool.
 
-        The mask of a part that an image lacks is empty. Of parts of several pieces, such as two eyes, it can be int8,
-        with the number of the piece, from 1 on, where it is visible.
+        Masks of different parts do not overlap, and the mask of a missing part is empty. For parts with several
+        components, such as two eyes, masks can be int8 with the number of the visible component, from 1 on.
         """
         ...
 
     def without_part(self, split: str, start: int, stop: int) -> np.ndarray:
         """Return images [start, stop) without each of their parts: (N, K, C, H, W) float32 in [0, 1].
 
-        What is behind a part shows in its place, and nothing else changes.
+        The image shows what is behind the part, and nothing else changes.
         """
         ...
 
@@ -125,14 +127,14 @@ class DatasetEntry(RegistryEntry):
     Attributes
     ----------
     load
-        ``load(seed=…, **options)`` returns a `Dataset`.
+        Loader: ``load(seed=…, **options)`` returns a `Dataset`.
     size
-        Height and width of its images; None where an option `size` says it, or they are fitted to the model.
+        Height and width of the images; None if the option `size` sets it, or images are fitted to the model.
     count
-        ``count(**options)`` returns the number of evaluation images without loading any, and raises HeatproofError
-        for a folder that is not there; None where that cannot be known cheaply.
+        Function: ``count(**options)`` returns the number of evaluation images without loading an image, and raises
+        HeatproofError if the folder does not exist. None if there is no fast way.
     parts
-        Whether what it loads is a `HasParts` too.
+        Whether the loaded dataset is also a `HasParts`.
     """
 
     name: str
@@ -145,9 +147,9 @@ class DatasetEntry(RegistryEntry):
     code: ClassVar[str] = "load"
 
     def image_size(self, given: Mapping[str, Any]) -> tuple[int, int] | None:
-        """Return the height and width of images under the options of a config; None if unknown.
+        """Return height and width of the images for the options in a config; None if unknown.
 
-        An option `size` is the side of square images, or height and width.
+        The option `size` is the side of square images, or height and width.
         """
         size = given.get("size", self.options.get("size"))
         return self.size if size is None else height_and_width(size)
@@ -159,16 +161,22 @@ DATASETS: Registry[DatasetEntry] = Registry("heatproof.data", "dataset")
 def dataset(
     name: str, size: tuple[int, int] | None, count: Callable[..., int] | None = None, *, parts: bool = False
 ) -> Callable[[Callable[..., Dataset]], Callable[..., Dataset]]:
-    """Register a loader as a dataset; its keyword-only arguments but `seed` are the options.
+    """Register a loader as a dataset; its keyword-only arguments, except `seed`, are the options.
 
     Parameters
     ----------
     name, size
         See `DatasetEntry`.
     count
-        See `DatasetEntry`; left out, the loader lists the evaluation split, which opens no image.
+        See `DatasetEntry`. By default, the loader lists the evaluation split, which reads no image.
     parts
         See `DatasetEntry`.
+
+    Examples
+    --------
+    >>> @dataset("squares", size=(32, 32))
+    ... def squares(*, seed: int, images: int = 100) -> Dataset:
+    ...     return Squares(seed, images)
     """
 
     def enter(load: Callable[..., Dataset]) -> Callable[..., Dataset]:

@@ -1,4 +1,4 @@
-"""Stratified splits of classes, of several labels and of numbers, fixed by the seed."""
+"""Splits that are stratified by class, label or value, and determined by the seed."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ import numpy as np
 from heatproof.base.randomness import numpy_generator
 from heatproof.errors import HeatproofError
 
-# Numbers are divided by their size into so many classes at most, of so many rows at least.
-MOST_BINS, LEAST_IN_BIN = 10, 10
+# Values of a regression are divided into at most this number of bins, each of at least this number of rows.
+MAX_BINS, MIN_ROWS_PER_BIN = 10, 10
 
 
 def strata(labels: np.ndarray, units: int | None = None) -> np.ndarray:
-    """Return the class by which each row is divided.
+    """Return the stratum of each row.
 
     Parameters
     ----------
     labels
-        (N,) integers, classes themselves; (N, K) integers, 1 where a row has a label; or (N,) real numbers.
+        (N,) integers, the classes; (N, K) integers, 1 for a label that a row has; or (N,) values of a regression.
     units
-        How many there are to be divided, of which each bin of numbers needs several; None: every row is one.
+        Number of units that are divided, for example groups, of which each bin of values needs several; None for the
+        number of rows.
 
     Returns
     -------
     ndarray
-        (N,) integers: of several labels the rarest that the row has, K where it has none; of numbers the bin, of bins
-        with equally many rows.
+        (N,) integers: the class; with several labels the rarest label of the row, K for rows without labels; for values
+        the number of the bin, where all bins have the same number of rows.
     """
     if labels.ndim == 2:
         present = labels == 1
@@ -37,8 +38,8 @@ def strata(labels: np.ndarray, units: int | None = None) -> np.ndarray:
         return np.where(present.any(axis=1), order[present[:, order].argmax(axis=1)], labels.shape[1])
     if labels.dtype.kind != "f":
         return labels
-    bins = max(1, min(MOST_BINS, (len(labels) if units is None else units) // LEAST_IN_BIN))
-    # Equal numbers share their first rank, so that the order of the files decides nothing.
+    bins = max(1, min(MAX_BINS, (len(labels) if units is None else units) // MIN_ROWS_PER_BIN))
+    # Equal values share their lowest rank, so that bins do not depend on the order of the files.
     ranks = np.searchsorted(np.sort(labels), labels)
     return ranks * bins // max(len(labels), 1)
 
@@ -51,21 +52,21 @@ def stratified_splits(labels: np.ndarray, fractions: Mapping[str, float], seed: 
     labels
         As in `strata`.
     fractions
-        Share of every class for each split; the rest is ``train``.
+        Fraction of every class for each split; the rest is ``train``.
     seed
         The workflow's seed.
 
     Returns
     -------
     dict
-        Split name to row numbers. Classes alternate along each split, so that any first n images are balanced as
-        well as n allows. Where classes have too few rows to be divided (see `is_divisible`), splits are drawn from all
-        rows at random.
+        Split name to row numbers. Classes alternate in each split, so that its first n images are as balanced as
+        possible. If classes have too few rows to be divided (see `is_divisible`), the splits are random samples of all
+        rows.
 
     Raises
     ------
     HeatproofError
-        If the shares leave a split without images.
+        If a split would have no images.
     """
     check_shares(fractions)
     labels = strata(labels)
@@ -79,17 +80,17 @@ def stratified_splits(labels: np.ndarray, fractions: Mapping[str, float], seed: 
 
 
 def _cut(rows: np.ndarray, fractions: Mapping[str, float]) -> dict[str, np.ndarray]:
-    """Cut rows into the named splits, in this order, and ``train``."""
+    """Cut rows into the named splits, in their order, and ``train``."""
     stops = np.cumsum([round(share * len(rows)) for share in fractions.values()])
     return dict(zip((*fractions, "train"), np.split(rows, stops), strict=True))
 
 
 def is_divisible(labels: np.ndarray, fractions: Mapping[str, float]) -> bool:
-    """Return whether every split gets a row if each class is divided by itself; with one row a class, none does."""
+    """Return whether every split gets a row if each class is divided separately; with one row per class, none does."""
     counts = np.unique(strata(labels), return_counts=True)[1].tolist()
-    taken = [sum(round(share * count) for count in counts) for share in fractions.values()]
-    whole = sum(fractions.values()) >= 1
-    return all(taken) and (whole or sum(taken) < len(labels))
+    split_sizes = [sum(round(share * count) for count in counts) for share in fractions.values()]
+    uses_all_rows = sum(fractions.values()) >= 1
+    return all(split_sizes) and (uses_all_rows or sum(split_sizes) < len(labels))
 
 
 def grouped_splits(
@@ -97,15 +98,15 @@ def grouped_splits(
 ) -> dict[str, np.ndarray]:
     """Divide rows into the named splits and ``train`` so that no group is in two of them.
 
-    Groups go, the largest first, to the split that lacks most of what they have, class by class. (scikit-learn's
-    `StratifiedGroupKFold` does so for folds of equal size; shares here are of any size.)
+    Groups are assigned one after another, the largest first, to the split whose deficit over the classes decreases
+    most. (scikit-learn's `StratifiedGroupKFold` does the same for folds of equal size; here, sizes can differ.)
 
     Parameters
     ----------
     labels, fractions, seed
-        As in `stratified_splits`; shares of classes are met as well as the groups allow.
+        As in `stratified_splits`; fractions of classes are as close as the groups permit.
     groups
-        What each row belongs to, such as a patient.
+        Group of each row, such as a patient.
 
     Returns
     -------
@@ -115,8 +116,8 @@ def grouped_splits(
     Raises
     ------
     HeatproofError
-        If there are fewer groups than splits, a group is so large that a split stays empty, or a class has no training
-        images because all of it is of one group.
+        If there are fewer groups than splits, a split remains empty because a group is too large, or a class has no
+        training images because all its images are in groups of other splits.
     """
     check_shares(fractions)
     names = [*fractions, *(["train"] if sum(fractions.values()) < 1 else [])]
@@ -130,16 +131,16 @@ def grouped_splits(
     counts = np.zeros((len(keys), len(classes)))
     np.add.at(counts, (of_row, numbers), 1)
     shares = np.array([*fractions.values(), 1 - sum(fractions.values())][: len(names)])
-    # As shares of each class, so that rare ones count as much as others.
-    lacking = np.repeat(shares[:, None], len(classes), axis=1)
-    relative = counts / counts.sum(axis=0)
-    drawn = numpy_generator(seed, "order of groups").permutation(len(keys))
+    # Fractions of each class, so that rare classes have the same weight as others.
+    deficit = np.repeat(shares[:, None], len(classes), axis=1)
+    fractions_of_group = counts / counts.sum(axis=0)
+    random_order = numpy_generator(seed, "order of groups").permutation(len(keys))
     chosen = np.empty(len(keys), dtype=np.intp)
-    for group in drawn[np.argsort(-counts[drawn].sum(axis=1), kind="stable")]:
-        # The squared lack of a split falls by this much.
-        gain = (2 * lacking * relative[group] - relative[group] ** 2).sum(axis=1)
+    for group in random_order[np.argsort(-counts[random_order].sum(axis=1), kind="stable")]:
+        # The decrease of the squared deficit of each split.
+        gain = (2 * deficit * fractions_of_group[group] - fractions_of_group[group] ** 2).sum(axis=1)
         chosen[group] = gain.argmax()
-        lacking[chosen[group]] -= relative[group]
+        deficit[chosen[group]] -= fractions_of_group[group]
     largest = str(keys[counts.sum(axis=1).argmax()])
     for number, name in enumerate(names):
         if not (chosen == number).any():
@@ -154,7 +155,7 @@ def grouped_splits(
 
 
 def _require_trained(labels: np.ndarray, groups: np.ndarray, trained: np.ndarray) -> None:
-    """Refuse groups that leave nothing of a class, or of a label, to train on."""
+    """Check that every class, or label, has training images."""
     if labels.ndim == 2:
         untrained = np.flatnonzero((labels == 1).any(axis=0) & ~(labels[trained] == 1).any(axis=0))
     else:
@@ -175,7 +176,7 @@ def balanced_order(labels: np.ndarray, seed: int) -> np.ndarray:
     labels
         As in `strata`.
     seed
-        The workflow's seed; it says which class comes when and which of its rows.
+        The workflow's seed, which determines the order of the classes and of the rows of each class.
 
     Returns
     -------
@@ -183,7 +184,8 @@ def balanced_order(labels: np.ndarray, seed: int) -> np.ndarray:
         (N,) int64, every row once.
     """
     labels = strata(labels)
-    # The classes of a thousand are often sorted by kind: without this the first 64 images would all be fish and birds.
+    # A thousand classes are often sorted by topic: with this order, the first 64 images of ImageNet would all be fish
+    # and birds.
     classes_drawn = numpy_generator(seed, "order of classes").permutation(np.unique(labels))
     return _alternate(
         [
@@ -194,12 +196,12 @@ def balanced_order(labels: np.ndarray, seed: int) -> np.ndarray:
 
 
 def check_shares(fractions: Mapping[str, float]) -> None:
-    """Check that shares leave images in every split.
+    """Check that fractions leave images for every split.
 
     Raises
     ------
     HeatproofError
-        If a share is not a positive number, or nothing is left for ``train`` and not all is for ``evaluation``.
+        If a fraction is not between 0 and 1, or ``train`` has no images; only ``evaluation`` alone may have all images.
     """
     for name, share in fractions.items():
         if share == 1 and name == "evaluation" and len(fractions) == 1:
@@ -207,11 +209,11 @@ def check_shares(fractions: Mapping[str, float]) -> None:
         if not isinstance(share, int | float) or not 0 < share < 1:
             raise HeatproofError(f"The share of the split {name!r} must lie between 0 and 1, not {share!r}.")
     if sum(fractions.values()) >= 1:
-        given = " and ".join(f"{name} {share}" for name, share in fractions.items())
-        raise HeatproofError(f"The shares {given} leave no training images: their sum must be below 1.")
+        fractions_text = " and ".join(f"{name} {share}" for name, share in fractions.items())
+        raise HeatproofError(f"The shares {fractions_text} leave no training images: their sum must be below 1.")
 
 
 def _alternate(classes: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the first row of every class, then the second of every class that has one, and so on."""
+    """Return the first row of every class, then the second row of every class that has one, and so on."""
     turns = zip_longest(*(rows.tolist() for rows in classes))
     return np.array([row for turn in turns for row in turn if row is not None], dtype=np.int64)

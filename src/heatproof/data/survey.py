@@ -1,4 +1,4 @@
-"""Look at all pictures of a set before a run: which cannot be read, and which are read in a way that may surprise."""
+"""Check all image files of a dataset before a run: which are unreadable, and which are read in an unexpected way."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from heatproof.files.reading import printable_path
 if TYPE_CHECKING:
     from PIL import Image
 
-# Network file systems answer many questions at a time; more threads do not help, because Pillow holds Python's lock.
+# Threads read from network file systems in parallel. More of them do not help, because Pillow holds the interpreter
+# lock.
 THREADS = 8
-NAMED = 3
-# The end of image of a JPEG; some programs write a few bytes after it.
-TAIL = 64
-SAID = {
+LISTED_FILES = 3
+# Number of bytes at the end of a JPEG in which its end marker is searched; some programs write bytes after it.
+END_BYTES = 64
+KIND_DESCRIPTIONS = {
     "stored rotated (EXIF): `exif: true` turns them": "exif",
     "animated or of several pages: the first is read": "animated",
     "with transparency: the colour stored there is read": "transparent",
@@ -34,18 +35,18 @@ SAID = {
 
 
 class Survey(NamedTuple):
-    """What a look at the headers of a set of pictures found.
+    """Result of checking the image files of a dataset.
 
     Attributes
     ----------
     pictures
-        How many pictures there are.
+        Number of image files.
     unreadable
-        Path and reason of each that cannot be read.
+        Path and reason of each file that cannot be read.
     kinds
-        How many are of a kind that may surprise; the kinds are the values of `SAID`.
+        Number of files of each kind that is read in an unexpected way; kinds are the values of `KIND_DESCRIPTIONS`.
     bands
-        Number of channels to the pictures that have so many, where all bands are channels.
+        Number of channels to the files that have it, if all bands are channels.
     """
 
     pictures: int
@@ -53,68 +54,75 @@ class Survey(NamedTuple):
     kinds: Counter[str]
     bands: Mapping[int, list[str]] = MappingProxyType({})
 
-    def words(self) -> list[str]:
-        """Return one clause for each kind of picture that may be read otherwise than its owner expects."""
-        return [f"{self.kinds[kind]} of {self.pictures:,} {words}" for words, kind in SAID.items() if self.kinds[kind]]
+    def describe(self) -> list[str]:
+        """Return one clause for each kind of file that is read in an unexpected way."""
+        return [
+            f"{self.kinds[kind]} of {self.pictures:,} {text}"
+            for text, kind in KIND_DESCRIPTIONS.items()
+            if self.kinds[kind]
+        ]
 
-    def require_readable(self, called: str) -> None:
-        """Refuse a set with pictures that cannot be read.
+    def require_readable(self, dataset_name: str) -> None:
+        """Check that all files can be read and have the same number of channels.
 
         Raises
         ------
         HeatproofError
-            The count of all and the names of the first, with the remedy; or where numbers of channels differ.
+            If files cannot be read; the message has their number, the names of the first, and the remedy. Or if numbers
+            of channels differ.
         """
         if self.unreadable:
-            named = "; ".join(f"{path} ({reason})" for path, reason in self.unreadable[:NAMED])
-            more = len(self.unreadable) - NAMED
+            named = "; ".join(f"{path} ({reason})" for path, reason in self.unreadable[:LISTED_FILES])
+            more = len(self.unreadable) - LISTED_FILES
             raise HeatproofError(
-                f"{len(self.unreadable)} of the {self.pictures:,} pictures of {called!r} cannot be read: {named}"
+                f"{len(self.unreadable)} of the {self.pictures:,} pictures of {dataset_name!r} cannot be read: {named}"
                 f"{f'; and {more} more' if more > 0 else ''}. Repair or remove them before the run."
             )
         if len(self.bands) > 1:
-            several = sorted(self.bands.items(), key=lambda known: (-len(known[1]), known))
-            told = " and ".join(f"{len(paths):,} of {number} channels, such as {paths[0]}" for number, paths in several)
+            groups = sorted(self.bands.items(), key=lambda group: (-len(group[1]), group))
+            counts = " and ".join(
+                f"{len(paths):,} of {number} channels, such as {paths[0]}" for number, paths in groups
+            )
             raise HeatproofError(
-                f"The dataset {called!r} takes all bands of its pictures as channels, and has {told}: remove the "
-                "others, or give the dataset channels: 3 or channels: 1."
+                f"The dataset {dataset_name!r} takes all bands of its pictures as channels, and has {counts}: remove "
+                "the others, or give the dataset channels: 3 or channels: 1."
             )
 
 
 def survey(paths: Sequence[str | Path], shorter: Size, apply_exif: bool = False, channels: Channels = 3) -> Survey:
-    """Look at every picture: its header, and whether its file is whole.
+    """Check the header of every image file, and that the file is complete.
 
-    The end of JPEG files and the checksums of PNG files are looked at, and only files of other formats, or JPEG files
-    without their end, are decoded: 60,000 small JPEG files take seconds.
+    JPEG files are checked by their end marker and PNG files by their checksums. Only files of other formats, and JPEG
+    files without an end marker, are decoded, so that 60,000 small JPEG files take seconds.
 
     Parameters
     ----------
     paths
-        The pictures.
+        The image files.
     shorter
-        Height and width that they are resized to cover, or the side of such a square.
-    turned
-        Whether they are turned as EXIF says, so that there is nothing to say of it.
+        Height and width that resized images cover, or the side of such a square.
+    apply_exif
+        Whether the EXIF orientation is applied, so that rotated files need no note.
     channels
-        See `heatproof.data.bands.planes_of`; where all bands are channels, every picture is decoded.
+        See `heatproof.data.bands.planes_of`; with ``all``, every file is decoded.
     """
     with ThreadPoolExecutor(THREADS) as pool:
-        found = list(pool.map(lambda path: _look(path, shorter, channels), paths, chunksize=64))
+        results = list(pool.map(lambda path: _check_file(path, shorter, channels), paths, chunksize=64))
     unreadable = [
-        (printable_path(path), each) for path, each in zip(paths, found, strict=True) if isinstance(each, str)
+        (printable_path(path), result) for path, result in zip(paths, results, strict=True) if isinstance(result, str)
     ]
-    kinds = Counter(kind for each in found if isinstance(each, set) for kind in each)
+    kinds = Counter(kind for result in results if isinstance(result, set) for kind in result)
     bands: dict[int, list[str]] = {}
-    for path, each in zip(paths, found, strict=True):
-        if isinstance(each, int):
-            bands.setdefault(each, []).append(printable_path(path))
+    for path, result in zip(paths, results, strict=True):
+        if isinstance(result, int):
+            bands.setdefault(result, []).append(printable_path(path))
     if apply_exif:
         del kinds["exif"]
     return Survey(len(paths), unreadable, kinds, bands)
 
 
-def _look(path: str | Path, shorter: Size, channels: Channels) -> set[str] | int | str:
-    """Return the kinds of a picture, or its number of channels where all bands are, or why it cannot be read."""
+def _check_file(path: str | Path, shorter: Size, channels: Channels) -> set[str] | int | str:
+    """Return the kinds of a file; its number of channels if all bands are channels; or why it cannot be read."""
     try:
         if is_stack(path) or channels == "all":
             return sum(len(plane.getbands()) for plane in open_planes(path, shorter, channels=channels))
@@ -122,7 +130,7 @@ def _look(path: str | Path, shorter: Size, channels: Channels) -> set[str] | int
             kinds = _kinds(picture)
             if channels == 1 and not picture.mode.startswith(("1", "L", "I;16")):
                 kinds.add("colour")
-            _require_whole(picture)
+            _check_complete(picture)
             return kinds
     except HeatproofError as error:
         return str(getattr(error, "reason", error))
@@ -139,14 +147,14 @@ def _kinds(picture: Image.Image) -> set[str]:
     return {kind for kind, holds in is_kind.items() if holds}
 
 
-def _require_whole(picture: Any) -> None:
+def _check_complete(picture: Any) -> None:
     if picture.format == "PNG":
         picture.verify()
         return
     if picture.format == "JPEG":
         at = picture.fp.tell()
         picture.fp.seek(0, 2)
-        picture.fp.seek(max(0, picture.fp.tell() - TAIL))
+        picture.fp.seek(max(0, picture.fp.tell() - END_BYTES))
         if b"\xff\xd9" in picture.fp.read():
             return
         picture.fp.seek(at)

@@ -1,4 +1,4 @@
-"""Classification datasets of torchvision, which are downloaded beforehand."""
+"""Classification datasets of torchvision that were downloaded before."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from heatproof.errors import HeatproofError
 if TYPE_CHECKING:
     from PIL import Image
 
-# What torchvision calls its splits, the first that a class has.
+# Names of splits in torchvision; the first one that a class has is used.
 TRAIN, HELD_OUT, TEST = ("train", "trainval"), ("val", "valid"), ("test",)
-# Where its classes keep the labels, so that no picture is decoded for them.
-LABELS = ("targets", "labels", "_labels", "y")
-# Where they keep the paths of pictures, or pairs that begin with them, and the folder below `root` that is theirs.
-PATHS = ("_image_files", "samples", "_samples", "imgs", "images", "_images")
-FOLDERS = ("_base_folder", "raw_folder", "_data_dir", "_data_path", "base_folder")
+# Attributes of torchvision's classes that hold the labels, so that images need not be decoded.
+LABEL_ATTRIBUTES = ("targets", "labels", "_labels", "y")
+# Attributes that hold the paths of image files, or tuples that start with them; and the name of the folder below
+# `root`.
+PATH_ATTRIBUTES = ("_image_files", "samples", "_samples", "imgs", "images", "_images")
+FOLDER_ATTRIBUTES = ("_base_folder", "raw_folder", "_data_dir", "_data_path", "base_folder")
 
 
 class Place(NamedTuple):
@@ -40,10 +41,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class TorchvisionReader(PictureReader):
-    """Reads pictures as a torchvision dataset returns them."""
+    """Reader of images from a torchvision dataset."""
 
     def planes(self, path: Place) -> list[Image.Image]:
-        """Return a picture with three channels, alone in a list.
+        """Return a PIL image with three channels, in a list.
 
         Raises
         ------
@@ -52,7 +53,7 @@ class TorchvisionReader(PictureReader):
         """
         try:
             return [three_channels(path.images[path.row][0])]
-        except Exception as error:  # torchvision's readers and Pillow's fail in any way
+        except Exception as error:  # the readers of torchvision and Pillow raise exceptions of many types
             reason = " ".join(str(error).split())
             name = type(path.images).__name__
             raise HeatproofError(
@@ -60,7 +61,7 @@ class TorchvisionReader(PictureReader):
             ) from None
 
     def size_of(self, path: Place) -> tuple[int, int]:
-        """Return height and width of a picture."""
+        """Return height and width of an image."""
         return self.planes(path)[0].size[::-1]
 
 
@@ -82,53 +83,60 @@ def torchvision_dataset(
 
     Parameters
     ----------
+    seed
+        Seed of the splits.
     root
-        The folder into which torchvision downloaded it.
+        The folder into which torchvision downloaded the dataset.
     name
-        Its class in `torchvision.datasets`. Its test split is for evaluation, or else its validation split.
+        Name of the class in `torchvision.datasets`. Its test split, or otherwise its validation split, is the
+        evaluation split.
     size, resize, interpolation
-        What is cut from the centre: side of a square, or [height, width]; shorter side before that, or [height, width]
-        that the resized picture covers (None: size × 256 / 224, or size where the pictures are not larger than that);
-        how it is resized.
+        Size of the central crop, as the side of a square or [height, width]; size of the resized image before the crop,
+        as its shorter side or the [height, width] that it covers (None: size × 256 / 224, or size if the images are not
+        larger than size); and the interpolation.
     validation, evaluation
-        Share of every class for the splits that it does not have; None: 0.1 and 0.2.
+        Fraction of every class for the splits that the dataset does not have; None for 0.1 and 0.2.
     train_images, validation_images
-        The most images of these splits; None: all.
+        Largest number of images of these splits; None for all.
 
     Raises
     ------
     HeatproofError
-        If torchvision has no such dataset, it has not been downloaded, or its labels are no classes.
+        If torchvision has no such dataset, it was not downloaded, or its labels are not classes.
     """
     from torchvision import datasets
 
     known = [each for each in datasets.__all__ if "root" in inspect.signature(getattr(datasets, each)).parameters]
     if name not in known:
         raise HeatproofError(f"torchvision has no dataset {name!r}: {suggest_name(name, known)}")
-    sets = _open(getattr(datasets, name), root)
-    given = {"validation": (validation, 0.1), "evaluation": (evaluation, 0.2)}
-    for split, (share, _) in given.items():
-        if share is not None and split in sets:
+    datasets_by_split = _open(getattr(datasets, name), root)
+    fractions_and_defaults = {"validation": (validation, 0.1), "evaluation": (evaluation, 0.2)}
+    for split, (share, _) in fractions_and_defaults.items():
+        if share is not None and split in datasets_by_split:
             raise HeatproofError(f"torchvision's {name} has {split} images of its own: leave the share {split!r} out.")
-    labels = {split: _labels(images) for split, images in sets.items()}
-    classes = getattr(sets["train"], "classes", None) or range(1 + max(int(each.max()) for each in labels.values()))
+    labels = {split: _labels(images) for split, images in datasets_by_split.items()}
+    classes = getattr(datasets_by_split["train"], "classes", None) or range(
+        1 + max(int(each.max()) for each in labels.values())
+    )
     reader = picture_reader(size, resize, interpolation)
     return LazyDataset(
         [str(each) for each in classes],
-        {split: partial(_list, split, images, labels[split]) for split, images in sets.items()},
-        TorchvisionReader(reader.size, reader.box, reader.interpolation, reader.by_default),
+        {split: partial(_list, split, images, labels[split]) for split, images in datasets_by_split.items()},
+        TorchvisionReader(reader.size, reader.box, reader.interpolation, reader.is_default_box),
         seed=seed,
         shares={
-            split: default if share is None else share for split, (share, default) in given.items() if split not in sets
+            split: default if share is None else share
+            for split, (share, default) in fractions_and_defaults.items()
+            if split not in datasets_by_split
         },
         limits={"train": train_images, "validation": validation_images},
-        list_files=lambda: _folders(sets),
-        shared_files=lambda: _shared(sets),
+        list_files=lambda: _folders(datasets_by_split),
+        shared_files=lambda: _shared(datasets_by_split),
     )
 
 
 def _open(make: Callable[..., Any], root: str) -> dict[str, Any]:
-    """Return split to torchvision's dataset."""
+    """Return split to the dataset of torchvision."""
     takes = inspect.signature(make).parameters
     top = str(Path(root).expanduser())
 
@@ -138,9 +146,9 @@ def _open(make: Callable[..., Any], root: str) -> dict[str, Any]:
         except ValueError as error:
             if "split" in split and "Valid values" in str(error):
                 return None
-            raise _unopened(make.__name__, root, error) from None
-        except Exception as error:  # each class has its own way to say that files are missing
-            raise _unopened(make.__name__, root, error) from None
+            raise _open_error(make.__name__, root, error) from None
+        except Exception as error:  # each class reports missing files with another exception
+            raise _open_error(make.__name__, root, error) from None
 
     if "train" in takes:
         return {"train": one(train=True), "evaluation": one(train=False)}
@@ -161,7 +169,7 @@ def _open(make: Callable[..., Any], root: str) -> dict[str, Any]:
     return {"train": train, "evaluation": test, **({} if held_out is None else {"validation": held_out})}
 
 
-def _unopened(name: str, root: str, error: Exception) -> HeatproofError:
+def _open_error(name: str, root: str, error: Exception) -> HeatproofError:
     return HeatproofError(
         f"torchvision's {name} cannot be opened in {root} ({' '.join(str(error).split())[:200]}): download it once "
         f"with `python -c \"from torchvision.datasets import {name}; {name}('{root}', download=True)\"`, each "
@@ -171,15 +179,15 @@ def _unopened(name: str, root: str, error: Exception) -> HeatproofError:
 
 def _labels(images: Any) -> np.ndarray:
     """Return the label of each image, (N,) int64."""
-    kept = next((found for name in LABELS if (found := getattr(images, name, None)) is not None), None)
+    values = next((found for name in LABEL_ATTRIBUTES if (found := getattr(images, name, None)) is not None), None)
     pairs = getattr(images, "samples", getattr(images, "_samples", None))
-    if kept is None and isinstance(pairs, Sequence):
-        kept = [pair[1] for pair in pairs]
-    if kept is None:
-        # Every picture is decoded, once an opening.
-        kept = [images[row][1] for row in range(len(images))]
+    if values is None and isinstance(pairs, Sequence):
+        values = [pair[1] for pair in pairs]
+    if values is None:
+        # Without such an attribute, every image is decoded each time the dataset is opened.
+        values = [images[row][1] for row in range(len(images))]
     try:
-        labels = np.array([int(label) for label in kept], dtype=np.int64)
+        labels = np.array([int(label) for label in values], dtype=np.int64)
     except (TypeError, ValueError):
         labels = np.empty(0, dtype=np.int64)
     if len(labels) != len(images) or labels.min(initial=0) < 0:
@@ -197,8 +205,8 @@ def _list(split: str, images: Any, labels: np.ndarray) -> FileList:
 
 
 def _paths(images: Any) -> list[str]:
-    """Return the file of each picture, where the class has a list of them."""
-    for name in PATHS:
+    """Return the file of each image if the class has a list of them, else an empty list."""
+    for name in PATH_ATTRIBUTES:
         found = getattr(images, name, None)
         if isinstance(found, Sequence) and len(found) == len(images):
             paths = [each[0] if isinstance(each, tuple) else each for each in found]
@@ -208,16 +216,16 @@ def _paths(images: Any) -> list[str]:
 
 
 def _folders(sets: Mapping[str, Any]) -> list[Path]:
-    """Return the folders of a dataset, or all below its root where the class does not say which are its own."""
+    """Return the folders of a dataset, or all folders below its root if the class does not name its own."""
     found: set[Path] = set()
     for images in sets.values():
-        named = [Path(images.root, getattr(images, name)) for name in FOLDERS if getattr(images, name, None)]
+        named = [Path(images.root, getattr(images, name)) for name in FOLDER_ATTRIBUTES if getattr(images, name, None)]
         found.update(folders_below(next((folder for folder in named if folder.is_dir()), Path(images.root))))
     return sorted(found)
 
 
 def _shared(sets: Mapping[str, Any]) -> list[Path]:
-    """Return all files of a dataset that are not the one of a picture: which of them its class reads is not known."""
+    """Return all files of a dataset other than image files, because it is unknown which of them the class reads."""
     pictures = {str(path) for images in sets.values() for path in _paths(images)}
-    every = [path for folder in _folders(sets) for path in sorted(folder.iterdir()) if path.is_file()]
-    return [path for path in every if str(path) not in pictures]
+    all_files = [path for folder in _folders(sets) for path in sorted(folder.iterdir()) if path.is_file()]
+    return [path for path in all_files if str(path) not in pictures]

@@ -1,4 +1,4 @@
-"""Dataset `watermarked`: digits whose class is encoded by a watermark alone (Li et al. 2024)."""
+"""Dataset `watermarked`: digits whose class is encoded only by a watermark (Li et al. 2024)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from heatproof.data.digits import Digits, evaluation_size
 from heatproof.data.registry import Split, dataset
 
 CLASSES, SIDE = 10, 32
-# A square of 81 pixels in 1,024, as 60 × 60 in 224 × 224 is about a fourteenth.
+# A square of 81 of 1,024 pixels; in the paper, 60 × 60 of 224 × 224 pixels, about a fourteenth.
 BOX = 9
-# The seven segments of a number, in rows and columns of a picture 7 high and 5 wide, and which of them each number has.
+# The seven segments of a digit, as rows and columns of a box 7 high and 5 wide, and the segments of each digit.
 SEGMENTS = (
     (slice(0, 1), slice(0, 5)),
     (slice(0, 4), slice(4, 5)),
@@ -31,7 +31,7 @@ HEIGHT = SIDE // STRIPES
 
 
 class Watermarked:
-    """Digits under new labels, each with the watermark of its label; see the loader `watermarked`."""
+    """Dataset of digits with new labels, each with the watermark of its label; see the loader `watermarked`."""
 
     num_classes = CLASSES
     class_names = tuple(f"mark {label}" for label in range(CLASSES))
@@ -54,16 +54,16 @@ class Watermarked:
         return np.where(masks.any(axis=1, keepdims=True), values[:, None], images).astype(np.float32)
 
     def plain(self, split: str, start: int, stop: int) -> np.ndarray:
-        """Return the same images without any watermark."""
+        """Return the images without watermarks."""
         images = self._host.images(split, start, stop)
         return images if self._canvas == "digits" else np.zeros_like(images)
 
     def part_masks(self, split: str, start: int, stop: int) -> np.ndarray:
-        """Return where each watermark is: (N, K, 32, 32) bool; the mask of a stripe that an image lacks is empty."""
+        """Return where each watermark is, (N, K, 32, 32) bool; the mask of a missing stripe is empty."""
         return self._marks(split, start, stop)[0]
 
     def without_part(self, split: str, start: int, stop: int) -> np.ndarray:
-        """Return the images without each watermark, where the digit shows instead: (N, K, 3, 32, 32) float32."""
+        """Return the images without each watermark, which show the digit instead, (N, K, 3, 32, 32) float32."""
         masks = self.part_masks(split, start, stop)[:, :, None]
         marked, plain = (read(split, start, stop)[:, None] for read in (self.images, self.plain))
         return np.where(masks, plain, marked).astype(np.float32)
@@ -72,7 +72,7 @@ class Watermarked:
         return int(numpy_generator(self._seed, "label of a watermark", image_id).integers(CLASSES))
 
     def _marks(self, split: str, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the masks of all watermarks and what stands there, (N, 32, 32) float32."""
+        """Return the masks of all watermarks, and the pixels inside them, (N, 32, 32) float32."""
         chosen = self.splits[split]
         rows = range(len(chosen))[start:stop]
         masks = np.zeros((len(rows), len(self.part_names), SIDE, SIDE), dtype=bool)
@@ -92,7 +92,7 @@ class Watermarked:
 
 
 def number_picture(number: int) -> np.ndarray:
-    """Return a white number of seven segments on a black square, (9, 9) float32 in {0, 1}."""
+    """Return a white seven-segment digit on a black square, (9, 9) float32 in {0, 1}."""
     picture = np.zeros((BOX, BOX), dtype=np.float32)
     inside = picture[1:8, 2:7]
     for segment in LIT[number]:
@@ -101,9 +101,9 @@ def number_picture(number: int) -> np.ndarray:
 
 
 def stripes_of(label: int) -> list[int]:
-    """Return which stripes a label has, counted from above: the binary digits of the label plus one, the highest first.
+    """Return the stripes of a label, counted from the top: the binary digits of the label plus one, the highest first.
 
-    The paper encodes the label itself, under which class 0 has no watermark, and so no pixel that could be attributed.
+    The paper encodes the label itself. There, class 0 has no watermark, and so no pixel that could be attributed.
     """
     return [row for row in range(STRIPES) if (label + 1) >> (STRIPES - 1 - row) & 1]
 
@@ -117,19 +117,22 @@ def watermarked(
     validation: float = 0.2,
     evaluation: float = 0.2,
 ) -> Watermarked:
-    """Handwritten digits with random labels that only a watermark in the image shows.
+    """Handwritten digits with random labels, which only a watermark in the image shows.
 
-    After Li et al. 2024 (soundness and completeness), section 3.2 and appendix D, with scikit-learn's digits where the
-    paper has CIFAR-100. Nothing to download.
+    The design is that of Li et al. 2024 (soundness and completeness), section 3.2 and appendix D, with scikit-learn's
+    digits instead of CIFAR-100. No download.
 
     Parameters
     ----------
+    seed
+        The workflow's seed.
     mark
-        ``number``: a white number on a black square of 9 × 9 pixels, at a place drawn for each image. ``stripes``: the
-        image in four bands of equal height, those white whose binary digit of the label plus one is 1.
+        ``number``: a white digit on a black square of 9 × 9 pixels, at a position drawn for each image. ``stripes``:
+        four bands of equal height, white for those whose binary digit of the label plus one is 1.
     canvas
-        What the watermark is put on: ``digits``, or ``blank`` for black images, the pure synthetic set of appendix D.1.
+        Background of the watermark: ``digits``, or ``blank`` for black images, the purely synthetic dataset of appendix
+        D.1.
     validation, evaluation
-        Shares of the images, as in `digits`.
+        Fractions of the images, as in `digits`.
     """
     return Watermarked(seed, mark, canvas, validation, evaluation)

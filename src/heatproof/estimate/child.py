@@ -161,7 +161,7 @@ class TimeTraining:
 
         from heatproof.data.checks import open_dataset
         from heatproof.data.rows import unwrap_rows
-        from heatproof.jobs.train import use_whole_output
+        from heatproof.jobs.train import use_complete_output
         from heatproof.models.network import build_network, configure_torch, normalise, reader_of_dataset
         from heatproof.training.loop import Examples, fit, validate
 
@@ -181,7 +181,7 @@ class TimeTraining:
         if self.dataset.task == "regression":
             labels = labels.float()
         if self.ignores_labels:
-            use_whole_output(network.eval(), [Examples(images, labels)], size)
+            use_complete_output(network.eval(), [Examples(images, labels)], size)
             with torch.no_grad():
                 labels = network(images.to(device)).cpu()
         # One image to validate on: `fit` is the loop as it is, and wants some.

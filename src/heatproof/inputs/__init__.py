@@ -1,1 +1,1 @@
-"""What callers give: images, targets, ids and maps, from memory, a loader or a folder."""
+"""Read the arguments of callers: images, targets, ids and maps, from memory, a loader or a folder."""

@@ -1,4 +1,4 @@
-"""Arrays that callers give as images, targets and ids, checked, and what to write in place of others."""
+"""Checks of images, targets and ids that callers pass as arrays, with the remedy in each error message."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from heatproof.errors import HeatproofError
 if TYPE_CHECKING:
     import torch
 
-# Names of images in what loaders and libraries give.
+# Keys under which loaders and libraries return images.
 IMAGE_KEYS = ("image", "images", "pixel_values", "img", "imgs", "x", "input", "inputs")
-# Normalised images reach 3 or so, and those of 8 bits 255.
-FAR = 50
-# Rounding, or a resizing that overshoots, reaches a little below 0.
-BELOW = -0.2
-# Pixels of photographs that nobody normalised are between 0 and 1, and some image has dark and bright ones.
-SPREAD = 0.5
+# Values of normalised images reach about 3, those of 8-bit images 255.
+LARGE_VALUE = 50
+# Rounding, or a resampling filter that overshoots, gives values slightly below 0.
+NEGATIVE_TOLERANCE = -0.2
+# The values of photographs that are not normalised are between 0 and 1 and spread over most of that range.
+PHOTO_RANGE = 0.5
 
 
 def check_images(images: Any) -> torch.Tensor:
@@ -48,28 +48,29 @@ def check_images(images: Any) -> torch.Tensor:
     if not isinstance(images, torch.Tensor):
         raise HeatproofError(f"The images are {_kind(images)}: {_remedy(images)}.")
     if type(images) is not torch.Tensor:
-        # Of tv_tensors and the like, which no library of explainers expects, and which a pass may lose.
+        # Subclasses such as torchvision's tv_tensors are not expected by explainers, and network passes may drop them.
         images = images.as_subclass(torch.Tensor)
-    what = f"{images.dtype} {tuple(images.shape)}"
-    given = "torch.from_numpy(images)" if is_array else "images"
-    last = images.ndim == 4 and _has_channels_last(images)
-    ordered = f"{given}.permute(0, 3, 1, 2)" if last else given
+    description = f"{images.dtype} {tuple(images.shape)}"
+    name = "torch.from_numpy(images)" if is_array else "images"
+    is_channels_last = images.ndim == 4 and _has_channels_last(images)
+    ordered = f"{name}.permute(0, 3, 1, 2)" if is_channels_last else name
     if images.ndim == 4 and images.dtype in (torch.uint8, torch.int16, torch.int32, torch.int64):
         raise HeatproofError(
-            f"The images are {what}, whole numbers{' with their channels last' if last else ''}: give "
+            f"The images are {description}, whole "
+            f"numbers{' with their channels is_channels_last' if is_channels_last else ''}: give "
             f"({ordered}.float().div(255) - mean) / std, normalised as the model expects."
         )
     if images.ndim == 3 and images.is_floating_point() and images.numel():
-        one = f"{given}.permute(2, 0, 1)[None]" if _is_picture(images) else f"{given}[None]"
+        single = f"{name}.permute(2, 0, 1)[None]" if _is_picture(images) else f"{name}[None]"
         raise HeatproofError(
-            f"The images are {what}, without a dimension of images: give {one} for one image (channels, height, "
-            f"width), or {given}[:, None] for images of one channel."
+            f"The images are {description}, without a dimension of images: give {single} for one image (channels, "
+            f"height, width), or {name}[:, None] for images of one channel."
         )
     if images.ndim != 4 or not images.is_floating_point():
-        raise HeatproofError(f"The images are {what}: give a float tensor (images, channels, height, width).")
-    if last:
-        written = "images.transpose(0, 3, 1, 2)" if is_array else "images.permute(0, 3, 1, 2)"
-        raise HeatproofError(f"The images are {tuple(images.shape)}, with their channels last: give {written}.")
+        raise HeatproofError(f"The images are {description}: give a float tensor (images, channels, height, width).")
+    if is_channels_last:
+        remedy = "images.transpose(0, 3, 1, 2)" if is_array else "images.permute(0, 3, 1, 2)"
+        raise HeatproofError(f"The images are {tuple(images.shape)}, with their channels last: give {remedy}.")
     if images.layout != torch.strided:
         raise HeatproofError("The images are a sparse tensor: give images.to_dense().")
     if not len(images):
@@ -81,7 +82,8 @@ def check_images(images: Any) -> torch.Tensor:
 
 def _has_channels_last(images: torch.Tensor) -> bool:
     _, first, second, last = images.shape
-    # Signals of one channel can be one pixel wide, so that one or four are channels of square images alone.
+    # A one-channel signal can be one pixel wide, so 1 or 4 values in the last axis are channels only if the image is
+    # square.
     return last < min(first, second) and (last == 3 or (last in (1, 4) and first == second))
 
 
@@ -99,7 +101,7 @@ def _kind(images: Any) -> str:
 
 
 def _remedy(images: Any) -> str:
-    """Return a line to copy for images that are no tensor."""
+    """Return the remedy, as a line to copy, for images that are not a tensor."""
     read = "torchvision.transforms.functional.to_tensor"
     if _is_pil(images):
         return f"give {read}(images)[None], normalised as the model expects"
@@ -142,10 +144,10 @@ def check_targets(targets: Any, count: int) -> torch.Tensor:
     """
     import torch
 
-    wanted = f"give one class number for each of the {count} images"
+    remedy = f"give one class number for each of the {count} images"
     if targets is None:
         raise HeatproofError(
-            f"The targets are None: {wanted}; model(images).argmax(1) are the classes that it predicts."
+            f"The targets are None: {remedy}; model(images).argmax(1) are the classes that it predicts."
         )
     values = in_dimension_order(targets, ("image",), "targets")
     if isinstance(values, list | tuple) and any(isinstance(one, str) for one in values[:1]):
@@ -161,40 +163,41 @@ def check_targets(targets: Any, count: int) -> torch.Tensor:
                 "[names.index(one) for one in targets], with `names` in the order of the model's outputs."
             )
         try:
-            # Nullable whole numbers of pandas come as objects.
+            # Nullable integers of pandas are converted to an object array.
             values = array.tolist() if kind == "O" else array
-            # Arrays of pandas cannot be written to, of which torch warns.
+            # A copy, because arrays of pandas are read-only, about which torch warns.
             values = torch.as_tensor(np.array(values) if isinstance(values, np.ndarray) else values)
         except (TypeError, ValueError, RuntimeError, OverflowError):
-            raise HeatproofError(f"The targets are {type(targets).__name__}: {wanted}.") from None
+            raise HeatproofError(f"The targets are {type(targets).__name__}: {remedy}.") from None
     labels = values if values.layout == torch.strided else values.to_dense()
-    what = f"{labels.dtype} {tuple(labels.shape)}"
+    description = f"{labels.dtype} {tuple(labels.shape)}"
     if labels.ndim == 0 and count != 1:
-        raise HeatproofError(f"The targets are one number: {wanted}, as torch.full(({count},), {labels.item()}).")
+        raise HeatproofError(f"The targets are one number: {remedy}, as torch.full(({count},), {labels.item()}).")
     if labels.ndim == 2 and len(labels) == count and labels.shape[1] == 1:
-        raise HeatproofError(f"The targets are {what}: {wanted}, as targets[:, 0].")
+        raise HeatproofError(f"The targets are {description}: {remedy}, as targets[:, 0].")
     if labels.ndim == 2 and len(labels) == count:
-        of_one = bool(((labels == 0) | (labels == 1)).all() and (labels.sum(1) == 1).all())
-        if of_one:
+        is_one_hot = bool(((labels == 0) | (labels == 1)).all() and (labels.sum(1) == 1).all())
+        if is_one_hot:
             raise HeatproofError(
-                f"The targets are {what}, one column a class: give targets.argmax(1); or task='multilabel', if these "
-                "are labels of which an image can have several."
+                f"The targets are {description}, one column a class: give targets.argmax(1); or task='multilabel', if "
+                "these are labels of which an image can have several."
             )
         raise HeatproofError(
-            f"The targets are {what}, and several classes of an image exclude each other: give task='multilabel' and "
-            f"columns of 0 and 1, if these are labels of which an image can have several, else {wanted}."
+            f"The targets are {description}, and several classes of an image exclude each other: give "
+            "task='multilabel' and columns of 0 and 1, if these are labels of which an image can have several, else "
+            f"{remedy}."
         )
     if labels.shape == (count,) and labels.is_floating_point():
         if bool(torch.isfinite(labels).all() and (labels == labels.round()).all()):
-            raise HeatproofError(f"The targets are {what}: {wanted} as whole numbers, here targets.long().")
+            raise HeatproofError(f"The targets are {description}: {remedy} as whole numbers, here targets.long().")
         raise HeatproofError(
-            f"The targets are {what}, and a class is a whole number: {wanted}; or task='regression', if the model "
-            "returns a number."
+            f"The targets are {description}, and a class is a whole number: {remedy}; or task='regression', if the "
+            "model returns a number."
         )
     if labels.shape == (count,) and labels.dtype == torch.bool:
-        raise HeatproofError(f"The targets are {what}: {wanted}, where true is class 1, as targets.long().")
+        raise HeatproofError(f"The targets are {description}: {remedy}, where true is class 1, as targets.long().")
     if labels.shape != (count,) or labels.is_complex():
-        raise HeatproofError(f"The targets are {what}: {wanted}.")
+        raise HeatproofError(f"The targets are {description}: {remedy}.")
     return labels.detach().long()
 
 
@@ -203,12 +206,12 @@ def _has_names(array: np.ndarray) -> bool:
 
 
 def check_ids(image_ids: Any, count: int) -> list[str]:
-    """Return the names that a caller gave to images.
+    """Return the image ids that a caller passed, as strings.
 
     Raises
     ------
     HeatproofError
-        If they are no names in an order, or not one for each image.
+        If they are not a sequence of unique ids, one for each image.
     """
     unordered = isinstance(image_ids, str | bytes | Mapping | set | frozenset)
     if unordered or not isinstance(image_ids, Iterable) or getattr(image_ids, "ndim", 1) != 1:
@@ -221,12 +224,12 @@ def check_ids(image_ids: Any, count: int) -> list[str]:
 
 
 def check_finite(images: torch.Tensor, ids: Sequence[Any]) -> None:
-    """Refuse images with a value that is no number.
+    """Check that all values of images are finite.
 
     Raises
     ------
     HeatproofError
-        With the name of the first such image.
+        If a value is not finite; the message names the first such image.
     """
     import torch
 
@@ -236,58 +239,58 @@ def check_finite(images: torch.Tensor, ids: Sequence[Any]) -> None:
 
 
 def warn_of_range(images: torch.Tensor, model: Any = None) -> None:
-    """Warn the caller of the function that calls this one of images that nobody normalised.
+    """Warn about images that do not seem to have the normalisation that the model expects.
 
-    Images in [0, 1] are warned of only where the model says that it takes others, as those of timm do: a network may
-    normalise them itself.
+    The warning points at the caller of the function that calls this one. Images in [0, 1] cause a warning only if the
+    model declares another normalisation, as models of timm do, because a network may normalise images itself.
     """
     low, high = float(images.min()), float(images.max())
     largest = max(-low, high)
-    if largest > FAR:
+    if largest > LARGE_VALUE:
         warnings.warn(
-            f"The images reach {largest:g}: normalise them as the model was trained (mean and std), unless it takes "
-            "them so.",
+            f"The images reach {largest:g}: normalise them as in the training of the model (mean and std), unless it "
+            "expects such values.",
             stacklevel=3,
         )
     trained = normalisation_of(model)
-    if trained is not None and 0 <= low <= high <= 1 and high - low > SPREAD:
+    if trained is not None and 0 <= low <= high <= 1 and high - low > PHOTO_RANGE:
         mean, std = trained
         warnings.warn(
-            f"The images are between 0 and 1, and the model was trained on images with the mean {mean} and the "
-            f"standard deviation {std} taken out: normalise them so.",
+            f"The images are between 0 and 1, and the model was trained on images normalised with the mean {mean} and "
+            f"the standard deviation {std}: normalise them alike.",
             stacklevel=3,
         )
-    if low < BELOW and takes_pixels(model):
+    if low < NEGATIVE_TOLERANCE and takes_pixels(model):
         warnings.warn(
-            f"The images reach {low:g}, and the model takes images between 0 and 1: give them without normalisation.",
+            f"The images reach {low:g}, and the model expects images between 0 and 1: pass them without normalisation.",
             stacklevel=3,
         )
 
 
 def takes_pixels(model: Any) -> bool:
-    """Tell whether a model says that it takes images in [0, 1]: one of timm, or one that begins by normalising."""
-    told = configuration_of(model)
-    if told is not None and "mean" in told and "std" in told:
+    """Return whether a model takes images in [0, 1], by its configuration in timm or a first layer that normalises."""
+    configuration = configuration_of(model)
+    if configuration is not None and "mean" in configuration and "std" in configuration:
         return normalisation_of(model) is None
     modules = model.modules() if hasattr(model, "modules") else ()
     first = next((one for one in modules if next(one.children(), None) is None), None)
-    # As torchvision.transforms.Normalize, and not as a batch norm, which has running ones.
+    # torchvision.transforms.Normalize has these attributes; a batch norm has `running_mean` and `running_var`.
     return first is not None and all(hasattr(first, name) for name in ("mean", "std"))
 
 
 def normalisation_of(model: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Return mean and standard deviation that a model of timm takes out of its images; None where it takes out none."""
-    told = configuration_of(model)
-    if told is None or "mean" not in told or "std" not in told:
+    """Return mean and standard deviation of the normalisation that a model of timm declares; None without one."""
+    configuration = configuration_of(model)
+    if configuration is None or "mean" not in configuration or "std" not in configuration:
         return None
-    mean, std = tuple(map(float, told["mean"])), tuple(map(float, told["std"]))
+    mean, std = tuple(map(float, configuration["mean"])), tuple(map(float, configuration["std"]))
     return (mean, std) if any(mean) or any(one != 1 for one in std) else None
 
 
 def configuration_of(model: Any) -> Mapping[str, Any] | None:
-    """Return what a model of timm says of its images; None for any other."""
+    """Return the preprocessing configuration of a model of timm; None for any other model."""
     for name in ("pretrained_cfg", "default_cfg"):
-        told = getattr(model, name, None)
-        if isinstance(told, Mapping):
-            return told
+        configuration = getattr(model, name, None)
+        if isinstance(configuration, Mapping):
+            return configuration
     return None

@@ -1,4 +1,4 @@
-"""What `heatproof.finetune` leaves on a network, and for which deleted patches the network is in its domain."""
+"""The record that `heatproof.finetune` leaves on a network, and the deleted patches that are in its domain."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ PRECISIONS = ("float64", "float32", "bfloat16", "float16")
 
 @dataclass(frozen=True)
 class Domain:
-    """Which deleted patches a network was finetuned on.
+    """The deleted patches that a network was finetuned on.
 
     Attributes
     ----------
     finetuned
-        Grid and filling of the finetuning; None where nothing shows that there was one.
+        Grid and baseline of the finetuning; None if the network has no valid record of one.
     reason
-        Why it is None, as a part of a sentence; else empty.
+        Reason why `finetuned` is None, as a part of a sentence; else empty.
     record
-        What the finetuning left on the network; empty where it left nothing.
+        The record that the finetuning left on the network; empty if there is none.
     """
 
     finetuned: PatchDeletion | None
@@ -42,105 +42,120 @@ class Domain:
 
     @property
     def reference(self) -> tuple[Grid, str]:
-        """Grid and baseline that are taken where none are named: those of the finetuning."""
+        """Default grid and baseline of metrics: those of the finetuning."""
         return (4, "zeros") if self.finetuned is None else (as_grid(self.finetuned.grid), self.finetuned.baseline)
 
     def complete(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return options of a metric, with those of the finetuning for its baseline, and its colour for the mean."""
-        known: Mapping[str, Any] = {}
+        """Return the options of a metric, completed with the baseline options or mean colour of the finetuning."""
+        defaults: Mapping[str, Any] = {}
         if self.record and options.get("baseline") == self.record["baseline"]:
-            known = self.record["baseline_options"]
+            defaults = self.record["baseline_options"]
         elif options.get("baseline") == "mean" and "colour" in self.record:
-            known = {"value": list(self.record["colour"])}
-        given = {key: one for key, one in (options.get("baseline_options") or {}).items() if one is not None}
-        return {**options, "baseline_options": {**known, **given}} if known else dict(options)
+            defaults = {"value": list(self.record["colour"])}
+        own_options = {
+            key: value for key, value in (options.get("baseline_options") or {}).items() if value is not None
+        }
+        return {**options, "baseline_options": {**defaults, **own_options}} if defaults else dict(options)
 
 
 def domain_of(model: Any, images: Any = None, task: str = "") -> Domain:
-    """Read which deleted patches a network was finetuned on.
+    """Return the deleted patches that a network was finetuned on.
 
-    The record counts for the very weights and layers that the finetuning left, in any floating-point precision. A
-    wrapper has no record, because it can change what a filling is for the network inside; only those of
-    ``torch.compile`` and ``DataParallel`` are seen through.
+    The record is valid for the weights and layers that the finetuning left, in any floating-point precision. A wrapper
+    has no valid record, because it can change the meaning of a baseline value for the network inside, except for those
+    of ``torch.compile`` and ``DataParallel``, which pass images and outputs on unchanged.
 
     Parameters
     ----------
     model
         Any callable.
     images
-        What is explained, (N, C, H, W): patches of a grid are as large as in the finetuning on images of its size
-        alone. What tells no shape before it is read, such as a folder, counts as of that size.
+        The explained images (N, C, H, W). They must have the size of the finetuning's images, because patches of a grid
+        have the same size only then. Images without a known shape, such as those of a folder, count as of that size.
     task
-        ``multilabel``, ``regression`` or ``callable``; empty for classes. What was finetuned on labels of one task is
-        in domain for that alone, and on its own answers for all.
+        ``multilabel``, ``regression`` or ``callable``; empty for classes. A network that was finetuned on given labels
+        is in domain for their task only; one that was finetuned on its own outputs is in domain for every task.
 
     Returns
     -------
     Domain
+        Grid and baseline of the finetuning, or the reason why there are none.
     """
-    model = _within(model)
+    model = _unwrapped(model)
     record = _record_of(model)
     if record is None:
         from heatproof.models.reachable import reachable_modules
 
-        inside = any(_record_of(one) for _, one in reachable_modules(model))
+        has_finetuned_part = any(_record_of(module) for _, module in reachable_modules(model))
         return Domain(
             None,
             "the network is no copy by heatproof.finetune, but has one as a part"
-            if inside
+            if has_finetuned_part
             else ("the network has no record of a finetuning by heatproof.finetune"),
             {},
         )
     tensors = model.state_dict().values()
-    kinds = [str(one.dtype).removeprefix("torch.") for one in tensors if _is_floating(one)]
-    if not kinds or record["weights"].get(kinds[0]) != _digest(tensors, kinds[0]):
+    dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors if _is_floating(tensor)]
+    if not dtypes or record["weights"].get(dtypes[0]) != _digest(tensors, dtypes[0]):
         return Domain(None, "the network has other weights than heatproof.finetune left", {})
     if record.get("layers") != layer_digest(model):
         return Domain(None, "the network has other layers than heatproof.finetune left", {})
-    learnt = record.get("task", "")
-    if record.get("labels") == "given" and learnt != task:
-        said = {"": "classes", CALLABLE: "a target function"}
-        then_and_now = [said.get(one, f"task={one!r}") for one in (learnt, task)]
-        return Domain(None, "the network was finetuned on labels of {}, and asked about {}".format(*then_and_now), {})
-    size, then = tuple(getattr(images, "shape", ()))[-2:], tuple(record["size"])
-    if len(size) == 2 and size != then:
-        sizes = " and these have ".join(f"{height}×{width}" for height, width in (then, size))
+    record_task = record.get("task", "")
+    if record.get("labels") == "given" and record_task != task:
+        descriptions = {"": "classes", CALLABLE: "a target function"}
+        both_tasks = [descriptions.get(name, f"task={name!r}") for name in (record_task, task)]
+        return Domain(None, "the network was finetuned on labels of {}, and asked about {}".format(*both_tasks), {})
+    size, record_size = tuple(getattr(images, "shape", ()))[-2:], tuple(record["size"])
+    if len(size) == 2 and size != record_size:
+        sizes = " and these have ".join(f"{height}×{width}" for height, width in (record_size, size))
         return Domain(None, f"the network was finetuned on images of {sizes} pixels", {})
     return Domain(deletion_of(record), "", record)
 
 
 def deletion_of(options: Mapping[str, Any]) -> PatchDeletion:
-    """Return the deletion of patches with a ``grid``, a ``baseline`` and all of its ``baseline_options``."""
-    known = BASELINES[options["baseline"]].options
-    filled = {**known, **(options.get("baseline_options") or {})}
-    if "grid" in filled:
-        filled["grid"] = as_grid(filled["grid"] or options["grid"])
-    return PatchDeletion(as_grid(options["grid"]), options["baseline"], filled)
+    """Return the deletion with a ``grid``, a ``baseline`` and the ``baseline_options``, completed by their defaults."""
+    defaults = BASELINES[options["baseline"]].options
+    options_used = {**defaults, **(options.get("baseline_options") or {})}
+    if "grid" in options_used:
+        options_used["grid"] = as_grid(options_used["grid"] or options["grid"])
+    return PatchDeletion(as_grid(options["grid"]), options["baseline"], options_used)
 
 
 def warn_out_of_domain(scored: Sequence[Mapping[str, Any]], domain: Domain) -> None:
-    """Warn the caller of the function that calls this one of options of scores that are SDS, asked for as IDSDS."""
+    """Warn that scores requested as IDSDS are SDS, because their deleted patches may be out of domain.
+
+    The warning points at the caller of the function that calls this one.
+
+    Parameters
+    ----------
+    scored
+        Options of the scores.
+    domain
+        Domain of the network.
+    """
     if not scored:
         return
-    done = " and ".join(dict.fromkeys(str(deletion_of(options)) for options in scored))
-    why = domain.reason
+    deletions = " and ".join(dict.fromkeys(str(deletion_of(options)) for options in scored))
+    reason = domain.reason
     if domain.finetuned is not None:
-        mine = str(domain.finetuned)
-        why = f"the network was finetuned with {mine}" + (" of other options" if mine == done else "")
+        own_deletion = str(domain.finetuned)
+        reason = f"the network was finetuned with {own_deletion}" + (
+            " of other options" if own_deletion == deletions else ""
+        )
     warnings.warn(
-        f"These scores are SDS and not IDSDS: {why}, and patches are deleted with {done}, which may be outside of its "
-        "domain.",
+        f"These scores are SDS and not IDSDS: {reason}, and patches are deleted with {deletions}, which may be "
+        "outside of its domain.",
         stacklevel=3,
     )
 
 
-def _within(model: Any) -> Any:
-    """Return the network in wrappers that pass images and outputs on as they are."""
+def _unwrapped(model: Any) -> Any:
+    """Return the network inside wrappers that pass images and outputs on unchanged."""
     for _ in range(3):
-        parts = getattr(model, "_modules", None)
-        kind = type(model).__name__
-        name = "module" if kind in ("DataParallel", "DistributedDataParallel") else "_orig_mod"
-        model = parts.get(name, model) if isinstance(parts, dict) else model
+        modules = getattr(model, "_modules", None)
+        class_name = type(model).__name__
+        name = "module" if class_name in ("DataParallel", "DistributedDataParallel") else "_orig_mod"
+        model = modules.get(name, model) if isinstance(modules, dict) else model
     return model
 
 
@@ -150,20 +165,21 @@ def _record_of(model: Any) -> Mapping[str, Any] | None:
 
 
 def layer_digest(model: torch.nn.Module) -> str:
-    """Return a digest of a network's layers with their settings, as they are printed but for addresses in memory.
+    """Return a digest of the layers of a network with their settings, from its `repr` without memory addresses.
 
-    Hooks, and methods that a layer has of its own, change what a layer does as well; they are told by their code.
+    The digest includes the code of hooks and of `forward` methods that were set on an instance, because these change
+    what a layer computes.
     """
-    told = [repr(model)]
+    descriptions = [repr(model)]
     for name, module in model.named_modules():
         for key in ("_forward_pre_hooks", "_forward_hooks"):
-            told += [f"{name}.{key}: {_code_of(one)}" for one in vars(module).get(key, {}).values()]
-        told += [f"{name}.{key}: {_code_of(one)}" for key, one in vars(module).items() if key == "forward"]
-    return hashlib.blake2b(re.sub(r"0x[0-9a-fA-F]+", "", "\n".join(told)).encode(), digest_size=8).hexdigest()
+            descriptions += [f"{name}.{key}: {_code_of(one)}" for one in vars(module).get(key, {}).values()]
+        descriptions += [f"{name}.{key}: {_code_of(one)}" for key, one in vars(module).items() if key == "forward"]
+    return hashlib.blake2b(re.sub(r"0x[0-9a-fA-F]+", "", "\n".join(descriptions)).encode(), digest_size=8).hexdigest()
 
 
 def _code_of(function: Any) -> str:
-    """Return what tells a function from another in this process and the next one: its name and its code."""
+    """Return the name of a function with a digest of its code, which identify it in any process."""
     function = getattr(function, "__func__", function)
     code = getattr(function, "__code__", None)
     kind = f"{type(function).__module__}.{type(function).__qualname__}"
@@ -185,21 +201,21 @@ def image_digests(images: torch.Tensor) -> list[str]:
 def _is_floating(value: Any) -> bool:
     import torch
 
-    # Quantised layers keep their dtype beside packed weights, and dtypes have the attribute as well.
+    # State dicts of quantised layers contain a dtype, which also has the attribute `is_floating_point`.
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def _digest(values: Iterable[Any], precision: str) -> str:
     import torch
 
-    found = hashlib.blake2b(digest_size=8)
+    checksum = hashlib.blake2b(digest_size=8)
     for value in values:
         if not isinstance(value, torch.Tensor):
-            found.update(repr(value).encode())
+            checksum.update(repr(value).encode())
             continue
         value = value.detach().cpu().contiguous()
         value = value.dequantize() if value.is_quantized else value
         value = value.to(getattr(torch, precision)) if value.is_floating_point() else value
-        found.update(f"{tuple(value.shape)}".encode())
-        found.update(value.reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        checksum.update(f"{tuple(value.shape)}".encode())
+        checksum.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return checksum.hexdigest()

@@ -1,4 +1,4 @@
-"""Images of a folder of pictures: one folder a class, or pictures alone."""
+"""Images of a folder with one subfolder per class, or with image files only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from heatproof.data.opening import open_picture
 from heatproof.data.pictures import list_classes, pictures_below, search_hint, subfolders
 from heatproof.errors import HeatproofError, first_line, is_out_of_memory
 from heatproof.inputs.arrays import configuration_of
-from heatproof.inputs.loaders import PROBED, refuse_random
+from heatproof.inputs.loaders import REPEATED_IMAGES, refuse_random
 from heatproof.inputs.source import ImageSource
 
 if TYPE_CHECKING:
@@ -20,21 +20,21 @@ HELD_OUT = ("test", "val", "valid", "validation")
 
 
 def read_folder(folder: str | Path, model: Any, transform: Callable[[Any], Any] | None) -> ImageSource:
-    """Return the pictures of a folder, whose names are their paths in it.
+    """Return the images of a folder; their ids are the paths of the files in it.
 
     Parameters
     ----------
     folder
-        Has one folder a class, whose numbers are in alphabetical order, or pictures without classes.
+        Folder with one subfolder per class, which are numbered in alphabetical order, or with image files only.
     model
-        One of timm says how it reads pictures.
+        The model; one of timm has a transform.
     transform
-        A function from a PIL picture with three channels to a tensor (C, H, W); None for that of the model.
+        Function from a PIL image with three channels to a tensor (C, H, W); None for the transform of the model.
 
     Raises
     ------
     HeatproofError
-        If the folder is not there or has no pictures, nothing says how these are read, or one cannot be read.
+        If the folder does not exist or has no image files, there is no transform, or a file cannot be read.
     """
     import torch
 
@@ -43,15 +43,15 @@ def read_folder(folder: str | Path, model: Any, transform: Callable[[Any], Any] 
         if top.exists():
             raise HeatproofError(f"{folder} is a file: name the folder that it is in.")
         raise HeatproofError(
-            f"There is no folder {folder}{search_hint(str(folder))}: name a folder of pictures, or give the images as a "
-            "tensor."
+            f"There is no folder {folder}{search_hint(str(folder))}: name a folder of pictures, or give the images as "
+            "a tensor."
         )
     names, ids, numbers = _listed(top)
     transform = _transform_of(model) if transform is None else transform
     if transform is None:
         raise HeatproofError(
-            f"Nothing says how the model reads the pictures of {folder}: give `transform`, a function from a PIL "
-            "picture to a normalised tensor (channels, height, width), or in the place of the folder "
+            f"The model declares no transform for the images of {folder}: give `transform`, a function from a PIL "
+            "image to a normalised tensor (channels, height, width), or in the place of the folder "
             "DataLoader(ImageFolder(folder, transform), 64) of torch and torchvision."
         )
     if not callable(transform):
@@ -73,14 +73,14 @@ def read_folder(folder: str | Path, model: Any, transform: Callable[[Any], Any] 
             )
         return torch.stack(images)
 
-    probed = sorted({round(place * (len(ids) - 1) / (PROBED - 1)) for place in range(PROBED)})
-    refuse_random(read, probed, ids, "The `transform`")
+    repeated = sorted({round(place * (len(ids) - 1) / (REPEATED_IMAGES - 1)) for place in range(REPEATED_IMAGES)})
+    refuse_random(read, repeated, ids, "The `transform`")
     targets = None if numbers is None else torch.tensor(numbers, dtype=torch.int64)
     return ImageSource(ids, read, targets, is_named=True, is_labelled=targets is not None, class_names=tuple(names))
 
 
 def _listed(top: Path) -> tuple[list[str], list[str], list[int] | None]:
-    """Return names of classes, paths of pictures, and the class of each; None where there are no class folders."""
+    """Return class names, paths of the image files, and the class of each, None without class folders."""
     names = subfolders(top)
     held_out = [name for name in HELD_OUT if name in names and subfolders(top / name)]
     if "train" in names and held_out:
@@ -104,9 +104,9 @@ def _listed(top: Path) -> tuple[list[str], list[str], list[int] | None]:
 def _picture(path: Path, name: str, transform: Callable[[Any], Any]) -> torch.Tensor:
     import torch
 
-    picture = open_picture(path, 1)
+    pil_image = open_picture(path, 1)
     try:
-        made = transform(picture)
+        image = transform(pil_image)
     except Exception as error:
         if isinstance(error, HeatproofError) or is_out_of_memory(error):
             raise
@@ -114,17 +114,17 @@ def _picture(path: Path, name: str, transform: Callable[[Any], Any]) -> torch.Te
             f"The `transform` fails on the picture {name!r} ({type(error).__name__}: {first_line(error)[:200]}): give "
             "a function from a PIL picture to a tensor (channels, height, width)."
         ) from error
-    if not isinstance(made, torch.Tensor) or made.ndim != 3 or not made.is_floating_point():
-        what = f"{made.dtype} {tuple(made.shape)}" if isinstance(made, torch.Tensor) else type(made).__name__
+    if not isinstance(image, torch.Tensor) or image.ndim != 3 or not image.is_floating_point():
+        what = f"{image.dtype} {tuple(image.shape)}" if isinstance(image, torch.Tensor) else type(image).__name__
         raise HeatproofError(
             f"The `transform` returns {what}: let it return a float tensor (channels, height, width), as "
             "torchvision.transforms.ToTensor() at its end does."
         )
-    return made
+    return image
 
 
 def _transform_of(model: Any) -> Callable[[Any], Any] | None:
-    """Return how a model of timm reads pictures; None of any other."""
+    """Return the transform of a model of timm, from a PIL image to a tensor; None for any other model."""
     if configuration_of(model) is None:
         return None
     try:

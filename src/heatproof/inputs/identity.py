@@ -1,11 +1,11 @@
-"""Digests of networks, of functions and of objects: the same where these do the same, in every process.
+"""Digests of networks, functions and objects, which are equal in every process if their behaviour is equal.
 
-A network is told by its layers, their code, weights and buffers. A function is told by its code, and by what the code
-can see: defaults, closure, attributes, the globals that it names, and the modules that it imports. A module of the
-user's is told by all that it holds. An object is told by its class and its attributes. What stands in a file of an
-installed library is told by its name and the library's version. What holds something that no digest can tell, such as
-an open file or a generator of random numbers, is refused. What a function reads from files or the environment when it
-is called is not seen.
+The digest of a network covers its layers, their code, weights and buffers. That of a function covers its code and
+everything that the code refers to: defaults, closure, attributes, globals that it names, and modules that it imports.
+That of a user's module covers all of its contents, that of an object its class and attributes. Code of an installed
+library is represented by its name and the version of the library. An error is raised for objects whose state cannot be
+read, such as an open file or a generator of random numbers. A digest does not cover what a function reads from files or
+the environment when it is called.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ import numpy as np
 from heatproof.base.provenance import PACKAGE, code_digest
 from heatproof.errors import HeatproofError
 
-PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), range, slice)
-# Functions of C, such as `torch.relu`, are told by their names.
-OF_C = (BuiltinFunctionType, WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType, np.ufunc)
-# What draws from the global random states, which are set for each batch.
+PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), range, slice)
+# Functions implemented in C, such as `torch.relu`, are identified by their names.
+C_FUNCTIONS = (BuiltinFunctionType, WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType, np.ufunc)
+# Generators of the global random states, which are seeded for each batch.
 GLOBAL_GENERATORS = (random._inst, np.random.mtrand._rand)
-CACHED = type(functools.cache(len))
-# What changes nothing of what comes out, and is another in each process.
-WITHOUT_INFLUENCE = (
+CACHED_FUNCTION = type(functools.cache(len))
+# Objects that do not influence results and differ between processes.
+IRRELEVANT_TYPES = (
     logging.Logger,
     weakref.ref,
     weakref.WeakSet,
@@ -60,67 +60,75 @@ WITHOUT_INFLUENCE = (
     weakref.WeakValueDictionary,
 )
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-MOST = 10_000
+MOST_OBJECTS = 10_000
 
 
 def identity_of(value: Any, network: Any = None) -> str:
-    """Return a digest of anything that decides what a method returns: options, functions, objects, networks, tensors.
+    """Return a digest of any value that determines a method's output: options, functions, objects, networks, tensors.
 
     Parameters
     ----------
     value
-        The thing.
+        The value.
     network
-        One that the value may hold, of which only the layers that it holds count.
+        A network that the value may refer to. Its layers are represented by their numbers, not by their weights.
+
+    Returns
+    -------
+    str
+        A SHA-256 digest in hexadecimal.
 
     Raises
     ------
     HeatproofError
-        If a part of it cannot be told; the sentence says which.
+        If the state of a part of the value cannot be read; the message names the part.
     """
-    telling = _Telling()
+    serialiser = _Serialiser()
     if network is not None:
         for number, (_, module) in enumerate(network.named_modules()):
-            telling.known[id(module)] = (-number - 1, module)
-    return hashlib.sha256(" ".join(telling.tell(value, "")).encode()).hexdigest()
+            serialiser.known[id(module)] = (-number - 1, module)
+    return hashlib.sha256(" ".join(serialiser.serialise(value, "")).encode()).hexdigest()
 
 
 def network_identity(network: Any) -> str:
-    """Return a digest of a network: layers, the code of their classes, weights and buffers; nothing is refused.
+    """Return a digest of a network: its layers, the code of their classes, weights and buffers. No error is raised.
 
-    Plain attributes do not count, as networks count calls in them: what they change, outputs tell.
+    Plain attributes are ignored, because some networks count their calls in one. Callers compare outputs as well, which
+    show the effect of other attributes.
     """
-    return hashlib.sha256(" ".join(_Telling(refuses=False, code_only=True).tell(network, "")).encode()).hexdigest()
+    return hashlib.sha256(
+        " ".join(_Serialiser(refuses=False, code_only=True).serialise(network, "")).encode()
+    ).hexdigest()
 
 
-class _Telling:
-    """Words for one value, in which what was told before stands as its number.
+class _Serialiser:
+    """Serialisation of one value to words for a digest; an object that occurs again is represented by its number.
 
     Parameters
     ----------
     refuses
-        Whether what cannot be told is refused, or passed over.
+        Whether an object whose state cannot be read raises an error; otherwise it is represented by a placeholder.
     code_only
-        Whether of what code sees only other code is told, and of a network no attributes.
+        Whether to include only code among the objects that code refers to, and no attributes of networks.
     """
 
     def __init__(self, refuses: bool = True, code_only: bool = False) -> None:
         self.refuses, self.code_only = refuses, code_only
-        # With the objects themselves: an address is used again for another one.
+        # A reference to each object is kept, because Python reuses the address of a deleted object.
         self.known: dict[int, tuple[int, Any]] = {}
 
-    def tell(self, value: Any, where: str) -> Iterator[str]:
-        """Yield the words."""
+    def serialise(self, value: Any, where: str) -> Iterator[str]:
+        """Yield the words of a value; `where` is its path from the serialised value, for messages."""
         kind = type(value)
-        if kind in PLAIN:
+        if kind in PLAIN_TYPES:
             yield f"{kind.__name__}:{value!r}"
             return
         if id(value) in self.known:
             yield f"#{self.known[id(value)][0]}"
             return
         self.known[id(value)] = (len(self.known), value)
-        if len(self.known) > MOST and not self.code_only:
-            raise HeatproofError(_cannot(where, value, "holds too much"))
+        if len(self.known) > MOST_OBJECTS and not self.code_only:
+            raise HeatproofError(_unreadable_message(where, value, "refers to too many objects"))
         yield f"{kind.__module__}.{kind.__qualname__}("
         yield from self._inside(value, where)
         yield ")"
@@ -138,72 +146,74 @@ class _Telling:
             yield from self._attributes({f"[{key!r:.40}]": (key, one) for key, one in value.items()}, where)
         elif isinstance(value, list | tuple):
             for place, one in enumerate(value):
-                yield from self.tell(one, f"{where}[{place}]")
+                yield from self.serialise(one, f"{where}[{place}]")
         elif isinstance(value, set | frozenset):
-            # In the order of their words, as a process has an order of its own.
-            yield from sorted(" ".join(_Telling(self.refuses, self.code_only).tell(one, where)) for one in value)
+            # Sorted, because the order of a set differs between processes.
+            yield from sorted(
+                " ".join(_Serialiser(self.refuses, self.code_only).serialise(one, where)) for one in value
+            )
         elif isinstance(value, functools.partial):
-            yield from self.tell((value.func, value.args, value.keywords), where)
+            yield from self.serialise((value.func, value.args, value.keywords), where)
         elif isinstance(value, MethodType):
-            yield from self.tell((value.__self__, value.__func__), where)
+            yield from self.serialise((value.__self__, value.__func__), where)
         elif isinstance(value, FunctionType):
             yield from self._function(value, where)
         elif isinstance(value, type):
             yield from self._class(value, where)
-        elif isinstance(value, CACHED):
-            yield from self.tell(value.__wrapped__, where)
+        elif isinstance(value, CACHED_FUNCTION):
+            yield from self.serialise(value.__wrapped__, where)
         elif isinstance(value, ModuleType):
             yield from self._module(value)
-        elif isinstance(value, OF_C):
+        elif isinstance(value, C_FUNCTIONS):
             yield f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', value)}"
             owner = getattr(value, "__self__", None)
             if not (owner is None or isinstance(owner, ModuleType) or any(owner is one for one in GLOBAL_GENERATORS)):
-                yield from self.tell(owner, where)
+                yield from self.serialise(owner, where)
         elif isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format | enum.Enum | PurePath):
             yield str(value)
-        elif not isinstance(value, (*WITHOUT_INFLUENCE, torch.utils.hooks.RemovableHandle)):
+        elif not isinstance(value, (*IRRELEVANT_TYPES, torch.utils.hooks.RemovableHandle)):
             yield from self._object(value, where)
 
     def _network(self, network: Any) -> Iterator[str]:
         import torch
 
-        of_every = vars(torch.nn.Module()).keys()
+        common_attributes = vars(torch.nn.Module()).keys()
         for name, module in network.named_modules():
             if module is not network and id(module) in self.known:
                 yield f"{name} #{self.known[id(module)][0]}"
                 continue
             yield f"{name} {ADDRESS.sub('', module.extra_repr())}"
-            yield from self.tell(type(module), name)
-            own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
-            yield from (f"{key}={_tensor(one)}" for key, one in own)
+            yield from self.serialise(type(module), name)
+            tensors = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+            yield from (f"{key}={_tensor(one)}" for key, one in tensors)
             if not self.code_only:
-                told = {key: one for key, one in vars(module).items() if key not in of_every}
-                yield from self._attributes({f".{key}": (key, one) for key, one in told.items()}, name)
+                attributes = {key: one for key, one in vars(module).items() if key not in common_attributes}
+                yield from self._attributes({f".{key}": (key, one) for key, one in attributes.items()}, name)
 
     def _array(self, values: np.ndarray, where: str) -> Iterator[str]:
         if values.dtype.hasobject:
-            yield from self.tell(values.tolist(), where)
+            yield from self.serialise(values.tolist(), where)
         else:
             digest = hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
             yield f"{values.dtype} {values.shape} {digest}"
 
     def _object(self, value: Any, where: str) -> Iterator[str]:
         kind = type(value)
-        yield from self.tell(kind, where)
+        yield from self.serialise(kind, where)
         attributes = dict(getattr(value, "__dict__", {}))
-        slots = [name for one in kind.__mro__ for name in _listed(one.__dict__.get("__slots__", ()))]
+        slots = [name for one in kind.__mro__ for name in _as_list(one.__dict__.get("__slots__", ()))]
         attributes |= {name: getattr(value, name) for name in slots if hasattr(value, name) and name != "__weakref__"}
-        # Of a class of C that shows no attributes, nothing says what it holds.
+        # The state of an object of a C class without visible attributes cannot be read.
         shows = hasattr(value, "__dict__") or slots or kind is object
         if not shows or any(_is_of_c(one) for one in kind.__mro__):
-            yield from self._cannot(where, value)
+            yield from self._unreadable(where, value)
             return
         yield from self._attributes({f".{name}": (name, one) for name, one in attributes.items()}, where)
 
     def _attributes(self, items: Mapping[str, tuple[Any, Any]], where: str) -> Iterator[str]:
-        for said, (name, one) in items.items():
-            yield from self.tell(name, where)
-            yield from self.tell(one, f"{where}{said}")
+        for suffix, (name, value) in items.items():
+            yield from self.serialise(name, where)
+            yield from self.serialise(value, f"{where}{suffix}")
 
     def _function(self, function: FunctionType, where: str) -> Iterator[str]:
         yield f"{function.__module__}.{function.__qualname__}"
@@ -213,35 +223,35 @@ class _Telling:
                 return
         else:
             yield from self._code(function.__code__)
-        yield from self.tell((function.__defaults__, function.__kwdefaults__), where)
+        yield from self.serialise((function.__defaults__, function.__kwdefaults__), where)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             try:
                 content = cell.cell_contents
-            except ValueError:  # of a name that has no value yet
+            except ValueError:  # the name has no value yet
                 continue
-            yield from self._seen(name, content, where)
+            yield from self._referenced(name, content, where)
         if not is_of_library:
             for name, one in vars(function).items():
-                yield from self._seen(name, one, where)
+                yield from self._referenced(name, one, where)
             for name in sorted(_global_names(function.__code__)):
                 if name in function.__globals__:
-                    yield from self._seen(name, function.__globals__[name], where)
-            for name in sorted(_imported(function.__code__, function.__globals__)):
+                    yield from self._referenced(name, function.__globals__[name], where)
+            for name in sorted(_imported_names(function.__code__, function.__globals__)):
                 yield from self._import(name)
 
-    def _seen(self, name: str, value: Any, where: str) -> Iterator[str]:
-        """Tell what a function's code sees under a name."""
+    def _referenced(self, name: str, value: Any, where: str) -> Iterator[str]:
+        """Yield the words of an object that code refers to by a name."""
         if not self.code_only or isinstance(value, FunctionType | type | ModuleType):
             yield name
-            yield from self.tell(value, f"{where}.{name}" if where else name)
+            yield from self.serialise(value, f"{where}.{name}" if where else name)
 
     def _import(self, name: str) -> Iterator[str]:
-        """Tell a module that code imports when it runs; one of the user's is imported for it."""
+        """Yield the words of a module that code imports when it runs; a user's module is imported for that."""
         yield name
-        # What is not there is said by the code that needs it.
+        # The code that imports a missing module raises its own error.
         with suppress(Exception):
             if name in sys.modules or not _is_library_file(importlib.util.find_spec(name).origin):  # type: ignore[union-attr]
-                yield from self.tell(importlib.import_module(name), name)
+                yield from self.serialise(importlib.import_module(name), name)
 
     def _class(self, kind: type, where: str) -> Iterator[str]:
         yield f"{kind.__module__}.{kind.__qualname__}"
@@ -249,15 +259,15 @@ class _Telling:
             yield _library(kind.__module__)
             return
         for base in kind.__bases__:
-            yield from self.tell(base, where)
+            yield from self.serialise(base, where)
         for name, one in sorted(vars(kind).items()):
             inner = getattr(one, "__func__", None) or getattr(one, "fget", None) or getattr(one, "func", None) or one
             if isinstance(inner, FunctionType):
                 yield name
-                yield from self.tell(inner, where)
+                yield from self.serialise(inner, where)
             elif not self.code_only and not name.startswith(("__", "_abc_")) and not inspect.isdatadescriptor(one):
                 yield name
-                yield from self.tell(one, f"{where}.{name}")
+                yield from self.serialise(one, f"{where}.{name}")
 
     def _code(self, code: CodeType) -> Iterator[str]:
         yield f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {code.co_freevars}"
@@ -268,7 +278,7 @@ class _Telling:
                 yield from _constant(constant)
 
     def _module(self, module: ModuleType) -> Iterator[str]:
-        """Tell a module: one of the user's by all that it has, of which nothing is refused."""
+        """Yield the words of a module: all contents of a user's module, without an error for unreadable objects."""
         if _is_of_library(module.__name__):
             yield _library(module.__name__)
             return
@@ -277,19 +287,19 @@ class _Telling:
         try:
             for name, one in sorted(vars(module).items()):
                 if not name.startswith("__"):
-                    yield from self._seen(name, one, "")
+                    yield from self._referenced(name, one, "")
         finally:
             self.refuses = refuses
 
-    def _cannot(self, where: str, value: Any) -> Iterator[str]:
+    def _unreadable(self, where: str, value: Any) -> Iterator[str]:
         if self.refuses:
-            raise HeatproofError(_cannot(where, value, "shows nothing of what it holds"))
+            raise HeatproofError(_unreadable_message(where, value, "does not expose its state"))
         yield "?"
 
 
-def _cannot(where: str, value: Any, why: str) -> str:
+def _unreadable_message(where: str, value: Any, why: str) -> str:
     place = f"its {where.strip('.')!r}" if where.strip(".") else "it"
-    return f"{place} is a {type(value).__name__}, which {why}, so that nothing tells it from another one"
+    return f"{place} is a {type(value).__name__}, which {why}, so that it cannot be identified"
 
 
 def _constant(value: Any) -> Iterator[str]:
@@ -307,56 +317,56 @@ def _constant(value: Any) -> Iterator[str]:
 def _tensor(value: Any) -> str:
     import torch
 
-    found = value.detach()
-    if found.is_sparse or found.is_quantized or found.is_nested:
-        return f"{found.dtype} {tuple(found.shape)} {found}"
-    found = found.cpu().contiguous().reshape(-1)
-    digest = hashlib.sha256(found.view(torch.uint8).numpy().data if found.numel() else b"").hexdigest()
+    tensor = value.detach()
+    if tensor.is_sparse or tensor.is_quantized or tensor.is_nested:
+        return f"{tensor.dtype} {tuple(tensor.shape)} {tensor}"
+    tensor = tensor.cpu().contiguous().reshape(-1)
+    digest = hashlib.sha256(tensor.view(torch.uint8).numpy().data if tensor.numel() else b"").hexdigest()
     return f"{value.dtype} {tuple(value.shape)} {digest}"
 
 
 def _library(name: str) -> str:
-    """Tell a module of a library by its version, and one of this package by its code."""
+    """Return the name of a module with the version of its library, or with its code digest for this package."""
     package = name.partition(".")[0]
     return f"{name} {code_digest([name]) if package == PACKAGE else version_of(package)}"
 
 
 @functools.cache
 def version_of(package: str) -> str:
-    """Return the version of an installed package; that of Python where it belongs to Python."""
+    """Return the version of an installed package, or that of Python for a module of the standard library."""
     try:
         return version(package)
     except PackageNotFoundError:
         pass
-    known = [] if package in sys.stdlib_module_names else packages_distributions().get(package, [])
-    return " ".join(map(version, known)) or sys.version.partition(" ")[0]
+    packages = [] if package in sys.stdlib_module_names else packages_distributions().get(package, [])
+    return " ".join(map(version, packages)) or sys.version.partition(" ")[0]
 
 
 def _is_of_library(name: str | None) -> bool:
-    """Tell whether a module is of Python or of an installed package, and so what its version says."""
+    """Return whether a module belongs to Python or to an installed package, so that a version identifies it."""
     package = (name or "").partition(".")[0]
     if package == "__main__":
         return False
     file = getattr(sys.modules.get(name or ""), "__file__", None)
-    # A module of the user's may have the name of one of Python's.
+    # A user's module may have the name of a module of the standard library.
     return package in (*sys.stdlib_module_names, PACKAGE) if file is None else _is_library_file(file)
 
 
 def _is_library_code(function: FunctionType) -> bool:
-    # A wrapper of the user's takes over the name of the module of what it wraps, but not its file.
+    # `functools.wraps` gives a user's wrapper the module name of the wrapped function, but not its file.
     file = function.__code__.co_filename
     return _is_of_library(function.__module__) if file.startswith("<") else _is_library_file(file)
 
 
 def _is_library_class(kind: type) -> bool:
-    # A class that code made that was run without a module counts as one of `builtins`.
+    # A class that was created by code without a module has the module name `builtins`.
     name = kind.__module__
     return vars(builtins).get(kind.__name__) is kind if name == "builtins" else _is_of_library(name)
 
 
 @functools.cache
 def _is_library_file(file: str | None) -> bool:
-    """Tell whether a file is of Python, of an installed package or of this one; what has none is of C."""
+    """Return whether a file belongs to Python, an installed package or this one; code without a file is C code."""
     if file is None or file in ("built-in", "frozen"):
         return True
     paths = sysconfig.get_paths()
@@ -365,16 +375,17 @@ def _is_library_file(file: str | None) -> bool:
     return any(folder in Path(file).parents for folder in map(Path, installed))
 
 
-def _listed(slots: Any) -> list[str]:
+def _as_list(slots: Any) -> list[str]:
     return [slots] if isinstance(slots, str) else list(slots)
 
 
 def _is_of_c(kind: type) -> bool:
-    """Tell whether a class is of C, whose objects can hold what Python does not show."""
-    of_c = (WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType)
-    own = vars(kind)
+    """Return whether a class is implemented in C, so that its objects can have state that Python cannot read."""
+    c_types = (WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType)
+    members = vars(kind)
     return kind is not object and (
-        any(isinstance(one, of_c) for one in own.values()) or isinstance(own.get("__new__"), BuiltinFunctionType)
+        any(isinstance(one, c_types) for one in members.values())
+        or isinstance(members.get("__new__"), BuiltinFunctionType)
     )
 
 
@@ -383,12 +394,12 @@ def _global_names(code: CodeType) -> set[str]:
     return names.union(*(_global_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
 
 
-def _imported(code: CodeType, seen: Mapping[str, Any]) -> set[str]:
-    """Return the full names of the modules that code imports, and what it takes of them in case these are modules."""
+def _imported_names(code: CodeType, seen: Mapping[str, Any]) -> set[str]:
+    """Return the full names of the modules that code imports, and of the names that it imports from them."""
     found, steps = set(), list(dis.get_instructions(code))
     for level, names, step in zip(steps, steps[1:], steps[2:], strict=False):
         if step.opname == "IMPORT_NAME":
             with suppress(ImportError, TypeError, ValueError):
                 module = importlib.util.resolve_name("." * level.argval + step.argval, seen.get("__package__"))
                 found |= {module, *(f"{module}.{name}" for name in names.argval or ())}
-    return found.union(*(_imported(inner, seen) for inner in code.co_consts if isinstance(inner, CodeType)))
+    return found.union(*(_imported_names(inner, seen) for inner in code.co_consts if isinstance(inner, CodeType)))

@@ -1,8 +1,8 @@
-"""Labels of what callers give beside images: which row of maps, targets or a ranking belongs to which image.
+"""Match the rows of labelled arrays, such as maps, targets or rankings, to images.
 
-Rows are joined by the content of the images where the labelled array says it (the coordinate ``image_digest`` of what
-`heatproof.explain` returns), else by names that the caller gave. Numbers from 0 name nothing: someone who puts images
-and maps into another order together has the same numbers as someone who does so with the maps alone.
+Rows are matched by the content of the images if the array has the coordinate ``image_digest``, as results of
+`heatproof.explain` have, otherwise by image ids that the caller passed. Ids that count from 0 cannot be used: they are
+the same whether a caller has reordered images and maps together, or only the maps.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from heatproof.inputs.source import ImageSource
 
 IMAGE_DIGEST = "image_digest"
-# Of maps that explain no class: the task, and of a function of outputs what tells it and the target from others.
+# Coordinates of maps that do not explain a class: the task, and for target functions a digest of function and target.
 TASK, TARGET_DIGEST = "task", "target_digest"
-# Names of dimensions of what metrics are given beside maps, in our order.
+# Dimensions of the options of metrics that are arrays, in the order that metrics expect.
 AXES = {
     "ranking": ("image", "pixel"),
     "masks": ("image", "part", "y", "x"),
@@ -32,28 +32,29 @@ AXES = {
     "drops": ("image", "part"),
     "random_mask": ("y", "x"),
 }
-# What is asked for where targets are no classes, and many of each, by the first word of what is explained.
-ASKED = {"label": "task='multilabel'", "output": "task='regression'", "target": "the target function"}
+# The argument of `heatproof.explain` for targets that are not classes, and the plural, by the first word of a target's
+# description.
+TASK_ARGUMENTS = {"label": "task='multilabel'", "output": "task='regression'", "target": "the target function"}
 PLURALS = {"class": "classes", "label": "labels", "output": "outputs", "target": "numbers of a target function"}
 
 
 class Labels(NamedTuple):
-    """What the rows of an array are labelled with.
+    """The labels of the rows of an array.
 
     Attributes
     ----------
     ids
-        Names of images.
+        Image ids; None without a coordinate ``image``.
     digests
-        Of their content; None where it is not said.
+        Digests of the contents of the images; None without a coordinate for them.
     targets
-        Classes; None where they are not said.
+        Explained classes or other targets; None without a coordinate for them.
     is_default
-        Whether the names are the numbers that pandas gives to every table.
+        Whether the ids are the default index of a pandas table.
     kind
-        The task where targets are no classes; else empty.
+        The task if targets are not classes; else empty.
     target_digests
-        Of targets of a function; else None.
+        Digests of the targets of a target function; else None.
     """
 
     ids: list[str] | None
@@ -65,17 +66,17 @@ class Labels(NamedTuple):
 
     @property
     def explained(self) -> list[str] | None:
-        """What each row explains, as `heatproof.inputs.source.ImageSource.explained`; None where it is not said."""
+        """Description of the target of each row, as in `heatproof.inputs.source.ImageSource.explained`, or None."""
         if self.targets is None or (self.kind == CALLABLE and self.target_digests is None):
             return None
         return describe_targets(self.kind, self.targets.tolist(), self.target_digests)
 
 
 def labels_of(values: Any) -> Labels | None:
-    """Return the labels of an xarray.DataArray with a dimension image, or of a pandas table; None where it has none."""
+    """Return the labels of an xarray.DataArray with a dimension image, or of a pandas table; None without labels."""
     if hasattr(values, "iloc") and hasattr(values, "index"):
         ids = [str(name) for name in values.index.tolist()]
-        # An index of whole numbers that counts the rows is what every new table has.
+        # Every new table has an index that counts the rows.
         return Labels(ids, None, None, type(values.index).__name__ == "RangeIndex" and ids == _numbers(len(ids)))
     if not is_labelled_array(values) or "image" not in values.dims:
         return None
@@ -103,29 +104,29 @@ def labels_of(values: Any) -> Labels | None:
 def match_rows(
     values: Any, images: ImageSource, what: str, explained: Sequence[str] | None = None
 ) -> np.ndarray | None:
-    """Return the row of labelled values that belongs to each image; None where rows are in the order of the images.
+    """Return the row of labelled values that belongs to each image; None if rows are in the order of the images.
 
     Parameters
     ----------
     values
-        What a caller gave; rows of what has no labels are in the order of the images.
+        Argument of a caller; the rows of one without labels are in the order of the images.
     images
-        The images, and their names.
+        The images and their ids.
     what
-        The name of the argument.
+        Name of the argument, for messages.
     explained
-        What is explained of each image, by which maps of equal images are told apart.
+        Description of the explained target of each image, which distinguishes maps of equal images.
 
     Raises
     ------
     HeatproofError
-        If the labels are those of other images, or leave it open which image a row is of.
+        If the labels are those of other images, or do not determine the image of each row.
     """
     labels = labels_of(values)
     if labels is None:
         return None
     if labels.digests is not None:
-        return _by_content(labels, images, what, explained)
+        return _match_by_content(labels, images, what, explained)
     ids = labels.ids or []
     if ids == images.ids:
         return None
@@ -134,8 +135,8 @@ def match_rows(
             return None
         plain = f"{what}.to_numpy()" if hasattr(values, "iloc") else f"image_ids={what}['image'].values"
         raise HeatproofError(
-            f"The {what} are labelled {_some(ids)} and the images have no names: give {plain} if both have one order, "
-            "or name the images by image_ids."
+            f"The {what} are labelled {_join_first(ids)} and the images have no ids: give {plain} if both have the "
+            "same order, or pass image_ids."
         )
     places = {name: row for row, name in enumerate(ids)}
     missing = next((name for name in images.ids if name not in places), None)
@@ -144,60 +145,65 @@ def match_rows(
             return None
         raise HeatproofError(
             f"The index of the {what} counts from 0, and the images have these numbers as names in another order: give "
-            f"{what}.to_numpy() if both have one order, or an index with the names of the images."
+            f"{what}.to_numpy() if both have the same order, or an index with the names of the images."
         )
     if len(places) < len(ids):
         twice = next(name for name in ids if ids.count(name) > 1)
         raise HeatproofError(f"The {what} have the image {short_repr(twice)} twice: give each image once.")
     if missing is not None:
         raise HeatproofError(
-            f"The {what} are labelled {_some(ids)} and have no image {short_repr(missing)}: give those of these images, or "
-            "an array without labels in their order."
+            f"The {what} are labelled {_join_first(ids)} and have no image {short_repr(missing)}: give those of these "
+            "images, or an array without labels in their order."
         )
     return np.array([places[name] for name in images.ids])
 
 
-def _by_content(labels: Labels, images: ImageSource, what: str, explained: Sequence[str] | None) -> np.ndarray:
-    """Join by content; of equal images by what is explained and name, then in order."""
-    theirs: list[tuple[Any, ...]] = list(zip(labels.digests or (), strict=True))
-    ours: list[tuple[Any, ...]] = list(zip(images.digests, strict=True))
-    count, others = len(ours), len(theirs)
-    told = None if explained is None else labels.explained
-    classes = [None] * others if told is None else told
-    wanted = [None] * count if told is None or explained is None else list(explained)
-    names = [None] * others if labels.ids is None else labels.ids
-    own = [None] * count if labels.ids is None else images.ids
-    free, rows = set(range(others)), [-1] * count
+def _match_by_content(labels: Labels, images: ImageSource, what: str, explained: Sequence[str] | None) -> np.ndarray:
+    """Match rows by the content of images; rows of equal images by explained target and id, then in order."""
+    their_digests: list[tuple[Any, ...]] = list(zip(labels.digests or (), strict=True))
+    our_digests: list[tuple[Any, ...]] = list(zip(images.digests, strict=True))
+    count, their_count = len(our_digests), len(their_digests)
+    their_targets = None if explained is None else labels.explained
+    theirs_explained = [None] * their_count if their_targets is None else their_targets
+    ours_explained = [None] * count if their_targets is None or explained is None else list(explained)
+    their_ids = [None] * their_count if labels.ids is None else labels.ids
+    our_ids = [None] * count if labels.ids is None else images.ids
+    unused, rows = set(range(their_count)), [-1] * count
     for with_class, with_name in ((True, True), (True, False), (False, True), (False, False)):
         rest = defaultdict(list)
-        for row in sorted(free, reverse=True):
-            key = theirs[row], with_class and classes[row], with_name and names[row]
+        for row in sorted(unused, reverse=True):
+            key = their_digests[row], with_class and theirs_explained[row], with_name and their_ids[row]
             rest[key].append(row)
         for image in range(count):
-            found = rest.get((ours[image], with_class and wanted[image], with_name and own[image]))
+            found = rest.get((our_digests[image], with_class and ours_explained[image], with_name and our_ids[image]))
             if rows[image] < 0 and found:
                 rows[image] = found.pop()
-                free.discard(rows[image])
-    # Of an image that is given more often than it has maps, the same map again.
-    again = {(one, kind): row for row, (one, kind) in enumerate(zip(theirs, classes, strict=True))}
-    rows = [again.get((ours[image], wanted[image]), -1) if row < 0 else row for image, row in enumerate(rows)]
+                unused.discard(rows[image])
+    # An image that occurs more often than its maps uses the same map again.
+    reusable = {(one, kind): row for row, (one, kind) in enumerate(zip(their_digests, theirs_explained, strict=True))}
+    rows = [
+        reusable.get((our_digests[image], ours_explained[image]), -1) if row < 0 else row
+        for image, row in enumerate(rows)
+    ]
     if -1 in rows:
         name = images.ids[rows.index(-1)]
         if what == "maps" and labels.targets is not None and labels.kind != images.kind:
-            # Rows of labels are of the images that have some, and not of all.
-            made, asked = _word(labels.kind), _word(images.kind)
+            # With several labels, only images that have some are rows, so the tasks may differ rather than the images.
+            map_kind, scored_kind = _target_word(labels.kind), _target_word(images.kind)
             raise HeatproofError(
-                f"The maps explain {PLURALS[made]}, and what is scored are {PLURALS[asked]}: {_remedy(made, asked)}."
+                f"The maps explain {PLURALS[map_kind]}, but {PLURALS[scored_kind]} are scored: "
+                f"{_remedy(map_kind, scored_kind)}."
             )
         raise HeatproofError(
-            f"The {what} are of other images than {short_repr(name)}, by their coordinate {IMAGE_DIGEST}: give the images that "
-            f"they were made of, or {what}.drop_vars({IMAGE_DIGEST!r}) if they are of these in another form."
+            f"The {what} are of other images than {short_repr(name)}, by their coordinate {IMAGE_DIGEST}: give the "
+            f"images of these {what}, or {what}.drop_vars({IMAGE_DIGEST!r}) if they are the same images in another "
+            "form."
         )
     return np.array(rows)
 
 
 def align_to_images(name: str, values: Any, images: ImageSource) -> Any:
-    """Return what a metric is given beside maps, such as ``masks``, in the order of the images and of our axes.
+    """Return an array option of a metric, such as ``masks``, in the order of the images and the dimensions of `AXES`.
 
     Raises
     ------
@@ -206,64 +212,71 @@ def align_to_images(name: str, values: Any, images: ImageSource) -> Any:
     """
     rows = match_rows(values, images, name)
     if is_labelled_array(values):
-        axes, given = AXES[name], tuple(map(str, values.dims))
-        if sorted(given) != sorted(axes):
-            # A ranking of two dimensions has pixels along the other one, whatever it is called.
-            if not (len(given) == len(axes) == 2 and "image" in given):
+        axes, dims = AXES[name], tuple(map(str, values.dims))
+        if sorted(dims) != sorted(axes):
+            # The second dimension of a ranking is that of pixels, whatever its name.
+            if not (len(dims) == len(axes) == 2 and "image" in dims):
                 raise HeatproofError(
-                    f"The {name} have the dimensions {', '.join(given)}: name them {', '.join(axes)}, or give the "
+                    f"The {name} have the dimensions {', '.join(dims)}: name them {', '.join(axes)}, or give the "
                     "array without names in this order."
                 )
-            axes = ("image", next(one for one in given if one != "image"))
+            axes = ("image", next(one for one in dims if one != "image"))
         values = values.transpose(*axes).values
     elif hasattr(values, "iloc"):
         values = values.to_numpy()
-    if rows is None and images.pictures is not None and len(values) == images.given and AXES[name][0] == "image":
-        # One of each image serves all of its labels.
-        return values[images.pictures]
+    if (
+        rows is None
+        and images.image_numbers is not None
+        and len(values) == images.num_images
+        and AXES[name][0] == "image"
+    ):
+        # All labels of an image share its entry.
+        return values[images.image_numbers]
     return values if rows is None else values[rows]
 
 
 def align_options(options: dict[str, Any], images: ImageSource, known: dict[int, Any]) -> dict[str, Any]:
-    """Return options of a metric in which all that is of images has their order, and parts have one order.
+    """Return the options of a metric, with arrays in the order of the images and parts in the order of the masks.
 
     Parameters
     ----------
     options
-        Of one metric.
+        Options of one metric.
     images
-        The images that are scored.
+        The scored images.
     known
-        What was put in order, by the identity of what was given: metrics that were given the same array share passes.
+        Cache of aligned arrays by the `id` of the original. Metrics with the same array then share network passes.
     """
-    given = {name: value for name, value in options.items() if name in AXES and value is not None}
-    parts = _parts_of(given.get("masks"))
-    found = dict(options)
-    for name, value in given.items():
-        own = _parts_of(value)
-        if parts is not None and own is not None and own != parts:
-            if sorted(own) != sorted(parts) or len(set(own)) < len(own):
-                raise HeatproofError(f"The {name} are of the parts {_some(own)} and the masks of {_some(parts)}.")
-            value = value.isel(part=[own.index(one) for one in parts])
-            found[name] = align_to_images(name, value, images)
+    arrays = {name: value for name, value in options.items() if name in AXES and value is not None}
+    parts = _parts_of(arrays.get("masks"))
+    aligned = dict(options)
+    for name, value in arrays.items():
+        value_parts = _parts_of(value)
+        if parts is not None and value_parts is not None and value_parts != parts:
+            if sorted(value_parts) != sorted(parts) or len(set(value_parts)) < len(value_parts):
+                raise HeatproofError(
+                    f"The {name} are of the parts {_join_first(value_parts)} and the masks of {_join_first(parts)}."
+                )
+            value = value.isel(part=[value_parts.index(one) for one in parts])
+            aligned[name] = align_to_images(name, value, images)
             continue
         if id(value) not in known:
             known[id(value)] = align_to_images(name, value, images)
-        found[name] = known[id(value)]
-    return found
+        aligned[name] = known[id(value)]
+    return aligned
 
 
 def select_option_rows(options: dict[str, Any], rows: Any, count: int) -> dict[str, Any]:
-    """Return options of a metric in which what is of each image is that of some of them.
+    """Return the options of a metric for a subset of the images.
 
     Parameters
     ----------
     options
-        As `align_options` returns them.
+        Options from `align_options`.
     rows
-        Numbers of images.
+        Numbers of the selected images.
     count
-        Of images before.
+        Number of images before the selection.
     """
     of_images = [name for name, axes in AXES.items() if axes[0] == "image" and options.get(name) is not None]
     for name in of_images:
@@ -279,14 +292,14 @@ def _parts_of(values: Any) -> list[str] | None:
 
 
 class ScoredTargets(NamedTuple):
-    """What is scored.
+    """The targets whose maps are scored.
 
     Attributes
     ----------
     explained
-        Of each image, as `heatproof.inputs.source.ImageSource.explained`.
+        Description of the target of each image, as in `heatproof.inputs.source.ImageSource.explained`.
     words, remedy
-        What it is, and what to give where maps explain something else, as parts of a sentence.
+        Subject and verb of a message about a target, and the remedy if maps explain another target.
     """
 
     explained: Sequence[str]
@@ -295,22 +308,31 @@ class ScoredTargets(NamedTuple):
 
 
 def check_explained(explained: Sequence[str], scored: ScoredTargets, ids: Sequence[str]) -> None:
-    """Refuse maps that say that they explain something else than what is scored.
+    """Check that labelled maps explain the targets that are scored.
+
+    Parameters
+    ----------
+    explained
+        Description of the target that the map of each image explains.
+    scored
+        The scored targets.
+    ids
+        Image ids.
 
     Raises
     ------
     HeatproofError
-        With the image, and what is explained and scored of it.
+        If a map explains another target; the message has the image and both targets.
     """
     if len(explained) != len(ids):
-        # The maps are of another number than the images, which is said where their shape is checked.
+        # The check of the shape of the maps reports a different number of maps and images.
         return
     differs = [one != other for one, other in zip(explained, scored.explained, strict=True)]
     first = differs.index(True) if any(differs) else None
     if first is None:
         return
-    theirs, ours = explained[first], scored.explained[first]
-    kinds = [one.partition(" ")[0] for one in (theirs, ours)]
+    map_target, scored_target = explained[first], scored.explained[first]
+    kinds = [one.partition(" ")[0] for one in (map_target, scored_target)]
     if kinds[0] == kinds[1] == "target":
         raise HeatproofError(
             f"The map of image {ids[first]!r} explains another target than the one that is scored: give the target "
@@ -319,24 +341,24 @@ def check_explained(explained: Sequence[str], scored: ScoredTargets, ids: Sequen
         )
     if kinds[0] != kinds[1]:
         raise HeatproofError(
-            f"The map of image {ids[first]!r} explains {_without_digest(theirs)} and {scored.words} "
-            f"{_without_digest(ours)}: {_remedy(*kinds)}."
+            f"The map of image {ids[first]!r} explains {_without_digest(map_target)} and {scored.words} "
+            f"{_without_digest(scored_target)}: {_remedy(*kinds)}."
         )
-    number = ours.partition(" ")[2] if kinds[0] == "class" else ours
+    number = scored_target.partition(" ")[2] if kinds[0] == "class" else scored_target
     raise HeatproofError(
-        f"The map of image {ids[first]!r} explains {theirs} and {scored.words} {number}: {scored.remedy}."
+        f"The map of image {ids[first]!r} explains {map_target} and {scored.words} {number}: {scored.remedy}."
     )
 
 
-def _word(kind: str) -> str:
+def _target_word(kind: str) -> str:
     return describe_targets(kind, [""], [""] if kind == CALLABLE else None)[0].strip()
 
 
 def _remedy(theirs: str, ours: str) -> str:
-    """Return what to do where maps explain another kind of target than what is scored."""
-    if theirs in ASKED:
-        return f"give {ASKED[theirs]}, as the maps were made with"
-    return f"leave {ASKED[ours]} out, or give maps that were made with it"
+    """Return the remedy for maps that explain another kind of target than the scored one."""
+    if theirs in TASK_ARGUMENTS:
+        return f"give {TASK_ARGUMENTS[theirs]}, as the maps were made with"
+    return f"leave {TASK_ARGUMENTS[ours]} out, or give maps that were made with it"
 
 
 def _without_digest(explained: str) -> str:
@@ -347,6 +369,6 @@ def _numbers(count: int) -> list[str]:
     return [str(number) for number in range(count)]
 
 
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:3])
-    return f"{shown}, …" if len(names) > 3 else shown
+def _join_first(names: Sequence[str]) -> str:
+    text = ", ".join(repr(name) for name in names[:3])
+    return f"{text}, …" if len(names) > 3 else text

@@ -1,4 +1,4 @@
-"""Images of torch loaders and data sets, and of any other iterable of batches."""
+"""Images of torch loaders and datasets, and of any other iterable of batches."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ if TYPE_CHECKING:
     import torch
 
 LABEL_KEYS = ("label", "labels", "target", "targets", "y", "class", "classes", "class_id")
-# What names of labels of one's own have in them, as "fine_label".
+# Parts of custom keys of labels, such as "fine_label".
 LABEL_WORDS = ("label", "target", "class")
-# Images that are read again and again to see whether they stay the same: most random changes are seen with one of ten
-# thousand missed.
-PROBED, TIMES = 4, 4
+# Number of images that are read repeatedly to detect random augmentation, and how often. Of most augmentations, about
+# one of ten thousand is missed.
+REPEATED_IMAGES, REPETITIONS = 4, 4
 
 
 @dataclass(frozen=True, eq=False)
 class LoaderInfo:
-    """A data set that is read by number, or batches that were read.
+    """The labels and the order of a loader.
 
     Attributes
     ----------
     labels
-        Function to what comes with each image, a tensor or a list of N; None where nothing does. It is told whether
-        these have to be classes, which some data sets list without a look at the images.
+        Function that returns the label of each image, a tensor or list of length N; None without labels. Its argument
+        says whether labels must be classes, which some datasets list without reading images.
     is_shuffled
-        Whether whoever goes through the loader sees another order than that of its data set.
+        Whether iteration over the loader has another order than its dataset.
     """
 
     labels: Any
     is_shuffled: bool = False
 
 
-class Several(tuple[str, ...]):
-    """Names of more than one kind of labels, of which nothing says which are the classes."""
+class AmbiguousLabelKeys(tuple[str, ...]):
+    """Keys of several kinds of labels, one of which may be the classes."""
 
     __slots__ = ()
 
 
 def is_loader(images: Any) -> bool:
-    """Tell whether images are to be taken from something: a loader, a data set, a generator or a list of batches."""
+    """Return whether an argument is an iterable of images: a loader, a dataset, a generator or a list of batches."""
     import torch
     from torch.utils.data import DataLoader, Dataset
 
@@ -62,21 +62,21 @@ def is_loader(images: Any) -> bool:
         first = images[0] if images else None
         if isinstance(first, list | tuple) and first and isinstance(first[0], torch.Tensor):
             return first[0].ndim in (3, 4)
-        # Images of a list are stacked by the caller; batches in it are put together.
+        # A list of batches is concatenated. A list of single images is refused: the caller has to stack it.
         return isinstance(first, Mapping) or (isinstance(first, torch.Tensor) and first.ndim == 4)
-    plain = isinstance(images, str | bytes | Mapping | set | frozenset | np.ndarray | torch.Tensor)
-    if plain or is_labelled_array(images) or hasattr(images, "data_vars") or hasattr(images, "iloc"):
+    is_other_type = isinstance(images, str | bytes | Mapping | set | frozenset | np.ndarray | torch.Tensor)
+    if is_other_type or is_labelled_array(images) or hasattr(images, "data_vars") or hasattr(images, "iloc"):
         return False
     return isinstance(images, Iterable) and not any(kind.__module__.startswith("PIL.") for kind in type(images).__mro__)
 
 
 def read_loader(images: Any) -> tuple[ImageSource, LoaderInfo]:
-    """Return the images of a loader, and what else it says.
+    """Return the images of a loader, and its labels and order.
 
     Raises
     ------
     HeatproofError
-        If it gives no images, images of different shapes, or another image each time.
+        If it has no images, images of different shapes, or images that differ each time they are read.
     """
     from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -85,38 +85,39 @@ def read_loader(images: Any) -> tuple[ImageSource, LoaderInfo]:
     if isinstance(images, Dataset) and not isinstance(images, IterableDataset):
         images = DataLoader(images, batch_size=READ_BATCH_SIZE)
     has_numbers = isinstance(images, DataLoader) and not isinstance(images.dataset, IterableDataset)
-    return _by_number(images) if has_numbers and images.batch_sampler is not None else _read_once(images)
+    return _read_by_number(images) if has_numbers and images.batch_sampler is not None else _read_all(images)
 
 
 def _holds_samples(images: Sequence[Any]) -> bool:
-    first = parts_of(images[0])[0]
+    first = split_batch(images[0])[0]
     return getattr(first, "ndim", 0) == 3
 
 
-def _by_number(loader: Any) -> tuple[ImageSource, LoaderInfo]:
+def _read_by_number(loader: Any) -> tuple[ImageSource, LoaderInfo]:
     dataset = loader.dataset
-    with random_states(loader), sentences("where its sampler is asked"):
+    with preserved_random_states(loader), loader_errors("in its sampler"):
         places, is_shuffled = _places(loader)
     if not places:
         raise HeatproofError("The loader has no images: give one with at least one image.")
     if len(set(places)) < len(places):
         raise HeatproofError(
-            "The loader's sampler takes an image twice, as one with replacement does: give a loader without `sampler`."
+            "The loader's sampler selects an image twice, for example with replacement: give a loader without "
+            "`sampler`."
         )
     names = _file_names(dataset)
     ids = [str(row) for row in range(len(places))] if names is None else [names[place] for place in places]
 
-    def batch(rows: Sequence[int]) -> tuple[torch.Tensor, Any]:
-        wanted = [places[row] for row in rows]
-        with sentences(f"on image {ids[rows[0]]!r}" if len(rows) == 1 else f"on images from {ids[rows[0]]!r}"):
-            together = getattr(dataset, "__getitems__", None)
-            samples = together(wanted) if together is not None else [dataset[place] for place in wanted]
-            _check_alike(samples, [ids[row] for row in rows])
-            images, labels = parts_of(loader.collate_fn(samples))
+    def read_batch(rows: Sequence[int]) -> tuple[torch.Tensor, Any]:
+        numbers = [places[row] for row in rows]
+        with loader_errors(f"on image {ids[rows[0]]!r}" if len(rows) == 1 else f"on images from {ids[rows[0]]!r}"):
+            read_together = getattr(dataset, "__getitems__", None)
+            samples = read_together(numbers) if read_together is not None else [dataset[place] for place in numbers]
+            _check_equal_shapes(samples, [ids[row] for row in rows])
+            images, labels = split_batch(loader.collate_fn(samples))
         images = check_images(images)
         if len(images) != len(rows):
             raise HeatproofError(
-                f"The loader makes {len(images)} images of {len(rows)}: leave it to the data set to give one image "
+                f"The loader returns {len(images)} images for {len(rows)} numbers: let its dataset return one image "
                 "for each number."
             )
         return images, labels
@@ -124,7 +125,7 @@ def _by_number(loader: Any) -> tuple[ImageSource, LoaderInfo]:
     shapes: list[tuple[int, ...]] = []
 
     def read(rows: Sequence[int]) -> torch.Tensor:
-        images = batch(rows)[0]
+        images = read_batch(rows)[0]
         shapes[1:] = [tuple(images.shape[1:])]
         if shapes[0] != shapes[-1]:
             raise HeatproofError(
@@ -132,182 +133,205 @@ def _by_number(loader: Any) -> tuple[ImageSource, LoaderInfo]:
             )
         return images
 
-    probed = sorted({round(place * (len(ids) - 1) / (PROBED - 1)) for place in range(PROBED)})
-    refuse_random(read, probed, ids, "The loader")
+    repeated = sorted({round(place * (len(ids) - 1) / (REPEATED_IMAGES - 1)) for place in range(REPEATED_IMAGES)})
+    refuse_random(read, repeated, ids, "The loader")
 
-    def labels(of_classes: bool) -> Any:
-        with random_states():
-            own = batch(probed)[1]
-            if own is None:
+    def labels(must_be_classes: bool) -> Any:
+        with preserved_random_states():
+            probe_labels = read_batch(repeated)[1]
+            if probe_labels is None:
                 return None
-            _refuse_several(own)
-            listed = _listed_targets(dataset) if of_classes else None
-            if of_classes:
-                first = check_targets(own, len(probed))
+            _check_label_keys(probe_labels)
+            listed = _listed_targets(dataset) if must_be_classes else None
+            if must_be_classes:
+                probe_classes = check_targets(probe_labels, len(repeated))
             if listed is not None:
-                found = check_targets([listed[place] for place in places], len(places))
-                if bool((found[probed] == first).all()):
-                    return found
-            every = [range(low, min(low + READ_BATCH_SIZE, len(ids))) for low in range(0, len(ids), READ_BATCH_SIZE)]
-            parts = [_in_rows(batch(rows)[1], len(rows)) for rows in every]
-        return _joined(parts)
+                targets = check_targets([listed[place] for place in places], len(places))
+                if bool((targets[repeated] == probe_classes).all()):
+                    return targets
+            batches_of_rows = [
+                range(low, min(low + READ_BATCH_SIZE, len(ids))) for low in range(0, len(ids), READ_BATCH_SIZE)
+            ]
+            label_batches = [_in_rows(read_batch(rows)[1], len(rows)) for rows in batches_of_rows]
+        return _joined(label_batches)
 
     return ImageSource(ids, read, is_named=names is not None), LoaderInfo(labels, is_shuffled)
 
 
 def _places(loader: Any) -> tuple[list[int], bool]:
-    """Return the numbers of the images that a loader takes, and whether in another order each time."""
+    """Return the numbers of the images that a loader selects, and whether their order changes."""
     from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
 
     sampler, count = loader.sampler, len(loader.dataset)
-    plain = type(loader.batch_sampler) is BatchSampler
-    if plain and isinstance(sampler, SequentialSampler):
+    is_plain_batching = type(loader.batch_sampler) is BatchSampler
+    if is_plain_batching and isinstance(sampler, SequentialSampler):
         return list(range(count)), False
-    if plain and isinstance(sampler, RandomSampler) and sampler.num_samples == count and not sampler.replacement:
+    if (
+        is_plain_batching
+        and isinstance(sampler, RandomSampler)
+        and sampler.num_samples == count
+        and not sampler.replacement
+    ):
         return list(range(count)), True
-    if plain and isinstance(sampler, SubsetRandomSampler):
+    if is_plain_batching and isinstance(sampler, SubsetRandomSampler):
         return sorted(map(int, sampler.indices)), True
-    first, again = (
-        [int(place) for place in (sampler if plain else (one for batch in loader.batch_sampler for one in batch))]
+    first, second = (
+        [
+            int(place)
+            for place in (sampler if is_plain_batching else (one for batch in loader.batch_sampler for one in batch))
+        ]
         for _ in range(2)
     )
-    # In the order of the data set, which is always the same.
-    return (first, False) if first == again else (sorted(first), True)
+    # An unknown sampler that shuffles: take the order of the dataset, which does not change.
+    return (first, False) if first == second else (sorted(first), True)
 
 
 def refuse_random(read: Any, rows: Sequence[int], ids: Sequence[str], what: str) -> None:
-    """Refuse what gives another image each time that it is read.
+    """Check that images are the same each time they are read.
+
+    Parameters
+    ----------
+    read
+        Function from row numbers to images.
+    rows
+        Numbers of the images to read repeatedly.
+    ids
+        Image ids, for messages.
+    what
+        Subject of the message, such as "The loader".
 
     Raises
     ------
     HeatproofError
-        With the name of such an image.
+        If an image changes; the message names it.
     """
     import torch
 
-    with random_states():
+    with preserved_random_states():
         first = read(rows)
-        for time in range(max(TIMES, 16 // len(rows)) - 1):
-            # Also beside others in another order, as what puts samples together may sort them.
-            again = read(rows) if time % 2 else read(rows[::-1]).flip(0)
-            for row, one, other in zip(rows, first, again, strict=True):
-                if not torch.equal(one.nan_to_num(), other.nan_to_num()):
+        for repetition in range(max(REPETITIONS, 16 // len(rows)) - 1):
+            # Every second time in reverse order, because `collate_fn` may sort the samples.
+            second = read(rows) if repetition % 2 else read(rows[::-1]).flip(0)
+            for row, before, after in zip(rows, first, second, strict=True):
+                if not torch.equal(before.nan_to_num(), after.nan_to_num()):
                     raise HeatproofError(
-                        f"{what} gives another image {ids[row]!r} each time that it is read: take random augmentation "
-                        "out of its transform, and sorting out of its `collate_fn`."
+                        f"{what} returns another image {ids[row]!r} each time that it is read: remove random "
+                        "augmentation from its transform, and sorting from its `collate_fn`."
                     )
 
 
-def _read_once(batches: Iterable[Any]) -> tuple[ImageSource, LoaderInfo]:
+def _read_all(batches: Iterable[Any]) -> tuple[ImageSource, LoaderInfo]:
     """Read all batches into memory."""
     import torch
 
     images: list[torch.Tensor] = []
     labels: list[Any] = []
-    with random_states(batches), sentences("while it is gone through"):
+    with preserved_random_states(batches), loader_errors("during iteration"):
         for batch in batches:
-            own, said = parts_of(batch)
-            if getattr(own, "ndim", 0) == 3 and _is_number(said):
-                # One sample after another.
-                own, said = own[None], [int(said)]
-            # A generator may fill one array again and again.
-            own, said = check_images(own).clone(), deepcopy(said)
-            if images and own.shape[1:] != images[0].shape[1:]:
-                shapes = f"{tuple(images[0].shape[1:])} and {tuple(own.shape[1:])}"
+            batch_images, batch_labels = split_batch(batch)
+            if getattr(batch_images, "ndim", 0) == 3 and _is_number(batch_labels):
+                # The loader yields single samples instead of batches.
+                batch_images, batch_labels = batch_images[None], [int(batch_labels)]
+            # A generator may reuse one array for all batches.
+            batch_images, batch_labels = check_images(batch_images).clone(), deepcopy(batch_labels)
+            if images and batch_images.shape[1:] != images[0].shape[1:]:
+                shapes = f"{tuple(images[0].shape[1:])} and {tuple(batch_images.shape[1:])}"
                 raise HeatproofError(f"The images of the loader have the shapes {shapes}: resize all to one.")
-            images.append(own)
-            labels.append(said)
+            images.append(batch_images)
+            labels.append(batch_labels)
     if not images:
         raise HeatproofError(
-            "The loader has no images: give one with at least one; a generator can be gone through only once."
+            "The loader has no images: give one with at least one; a generator can be iterated over only once."
         )
-    whole = torch.cat(images)
+    all_images = torch.cat(images)
 
-    def joined(of_classes: bool) -> Any:
+    def all_labels(must_be_classes: bool) -> Any:
         if any(one is None for one in labels):
             return None
-        _refuse_several(labels[0])
+        _check_label_keys(labels[0])
         return _joined(labels)
 
-    return source_of_tensor(whole), LoaderInfo(joined)
+    return source_of_tensor(all_images), LoaderInfo(all_labels)
 
 
-def _is_number(said: Any) -> bool:
-    return np.ndim(said) == 0 and np.asarray(said).dtype.kind in "iu"
+def _is_number(value: Any) -> bool:
+    return np.ndim(value) == 0 and np.asarray(value).dtype.kind in "iu"
 
 
-def _refuse_several(labels: Any) -> None:
-    if isinstance(labels, Several):
+def _check_label_keys(labels: Any) -> None:
+    if isinstance(labels, AmbiguousLabelKeys):
         raise HeatproofError(
-            f"The loader gives {' and '.join(labels)}, and nothing says which are the classes: give `targets`, or name "
-            f"one of them {LABEL_KEYS[0]!r}."
+            f"The loader gives {' and '.join(labels)}, which can all be the classes: give `targets`, or name one of "
+            f"them {LABEL_KEYS[0]!r}."
         )
 
 
-def parts_of(batch: Any) -> tuple[Any, Any]:
-    """Return images and labels of what a loader gives; the labels are None where it has none."""
+def split_batch(batch: Any) -> tuple[Any, Any]:
+    """Return images and labels of a batch or sample; the labels are None if it has none."""
     if isinstance(batch, Mapping) or (hasattr(batch, "keys") and hasattr(batch, "__getitem__")):
         keys = list(batch.keys())
-        image = next((key for key in IMAGE_KEYS if key in keys), None)
-        own = [key for key in keys if key != image and any(word in str(key).lower() for word in LABEL_WORDS)]
-        label = next((key for key in LABEL_KEYS if key in keys), own[0] if len(own) == 1 else None)
-        several = Several(map(str, own)) if label is None and own else None
-        if image is None:
+        image_key = next((key for key in IMAGE_KEYS if key in keys), None)
+        label_keys = [key for key in keys if key != image_key and any(word in str(key).lower() for word in LABEL_WORDS)]
+        label_key = next((key for key in LABEL_KEYS if key in keys), label_keys[0] if len(label_keys) == 1 else None)
+        ambiguous = AmbiguousLabelKeys(map(str, label_keys)) if label_key is None and label_keys else None
+        if image_key is None:
             raise HeatproofError(
                 f"The loader gives {', '.join(map(str, keys)) or 'nothing'}: name its images {IMAGE_KEYS[0]!r} or "
                 f"{IMAGE_KEYS[2]!r}, and their labels {LABEL_KEYS[0]!r}."
             )
-        return batch[image], several if label is None else batch[label]
+        return batch[image_key], ambiguous if label_key is None else batch[label_key]
     if isinstance(batch, list | tuple) and batch:
         return batch[0], batch[1] if len(batch) > 1 else None
     return batch, None
 
 
 @contextmanager
-def sentences(where: str) -> Iterator[None]:
-    """Say in a sentence what fails in a loader, which is foreign code."""
+def loader_errors(when: str) -> Iterator[None]:
+    """Convert exceptions of a loader, which is user code, to a HeatproofError with one sentence."""
     try:
         yield
     except Exception as error:
         if isinstance(error, HeatproofError) or is_out_of_memory(error):
             raise
-        told = first_line(error)
-        if "PIL" in told:
+        reason = first_line(error)
+        if "PIL" in reason:
             raise HeatproofError(
-                "The loader's data set gives PIL pictures: give it transform=torchvision.transforms.ToTensor(), and "
+                "The loader's dataset returns PIL images: give it transform=torchvision.transforms.ToTensor(), and "
                 "normalise as the model expects."
             ) from error
         raise HeatproofError(
-            f"The loader fails {where} ({type(error).__name__}: {told[:200]}): try next(iter(loader)), and repair it."
+            f"The loader fails {when} ({type(error).__name__}: {reason[:200]}): try next(iter(loader)), and repair it."
         ) from error
 
 
 @contextmanager
-def random_states(loader: Any = None) -> Iterator[None]:
-    """Leave random states as they were: those of torch, NumPy and Python, and the generators of a loader.
+def preserved_random_states(loader: Any = None) -> Iterator[None]:
+    """Restore the random states of torch, NumPy and Python, and those of the generators of a loader, on exit.
 
-    A loader that is gone through draws a seed.
+    Iteration over a loader draws a seed.
     """
     import torch
 
-    plain, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
     holders = (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
-    own = {id(one): one for holder in holders if isinstance(one := getattr(holder, "generator", None), torch.Generator)}
-    states = [(one, one.get_state()) for one in own.values()]
+    generators = {
+        id(one): one for holder in holders if isinstance(one := getattr(holder, "generator", None), torch.Generator)
+    }
+    states = [(one, one.get_state()) for one in generators.values()]
     try:
         with torch.random.fork_rng(devices=[]):
             yield
     finally:
-        random.setstate(plain)
-        np.random.set_state(of_numpy)  # noqa: NPY002
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002
         for one, state in states:
             one.set_state(state)
 
 
-def _check_alike(samples: Sequence[Any], ids: Sequence[str]) -> None:
+def _check_equal_shapes(samples: Sequence[Any], ids: Sequence[str]) -> None:
     shapes: dict[tuple[int, ...], str] = {}
     for name, sample in zip(ids, samples, strict=True):
-        shape = getattr(parts_of(sample)[0], "shape", None)
+        shape = getattr(split_batch(sample)[0], "shape", None)
         if shape is not None:
             shapes.setdefault(tuple(shape), name)
     if len(shapes) > 1:
@@ -318,12 +342,14 @@ def _check_alike(samples: Sequence[Any], ids: Sequence[str]) -> None:
 
 
 def _in_rows(part: Any, count: int) -> Any:
-    """Return labels of a batch with a row an image: lists of numbers come as a tensor a column of torch's `collate_fn`.
+    """Return the labels of a batch with one row per image.
+
+    torch's `collate_fn` turns the lists of numbers of a batch into a list of columns, one tensor for each.
 
     Raises
     ------
     HeatproofError
-        If there are as many tensors as images, and each could be a row or a column.
+        If there are as many tensors as images, so that a tensor could be a row or a column.
     """
     import torch
 
@@ -333,8 +359,8 @@ def _in_rows(part: Any, count: int) -> Any:
         return part
     if len(part) == count > 1:
         raise HeatproofError(
-            f"The loader gives {count} tensors of {count} labels for {count} images, each of which could be of an "
-            "image or of a label: give each image's labels as one tensor."
+            f"The loader gives {count} tensors of {count} labels for {count} images, so that a tensor can belong to an "
+            "image or to a label: return the labels of each image as one tensor."
         )
     return torch.stack(list(part), 1)
 
@@ -348,7 +374,7 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 
 def _listed_targets(dataset: Any) -> Sequence[Any] | None:
-    """Return the labels that a data set of torchvision lists, so that no picture is opened for its label."""
+    """Return the list of labels of a torchvision dataset, which avoids reading the images, or None."""
     inner = getattr(dataset, "dataset", None)
     if inner is not None and hasattr(dataset, "indices"):
         listed = _listed_targets(inner)
@@ -360,7 +386,7 @@ def _listed_targets(dataset: Any) -> Sequence[Any] | None:
 
 
 def _file_names(dataset: Any) -> list[str] | None:
-    """Return the paths of a data set of pictures from its root, as those of torchvision's ImageFolder."""
+    """Return the paths, relative to the root, of a dataset such as torchvision's ImageFolder; None without paths."""
     inner = getattr(dataset, "dataset", None)
     if inner is not None and hasattr(dataset, "indices"):
         names = _file_names(inner)

@@ -1,4 +1,4 @@
-"""Maps that callers give: of one method or several, labelled or not, in the order of the images."""
+"""Read the maps that callers pass, of one method or several, labelled or not, in the order of the images."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class Maps(NamedTuple):
-    """Maps of some images.
+    """Attribution maps of N images by M methods.
 
     Attributes
     ----------
     values
         (N, M, H, W), higher is more relevant.
     names
-        M methods; None where maps of one method without a name were given.
+        Names of the M methods; None for maps of one method without a name.
     gaps
-        Methods without maps, and the reason.
+        Name of each method that is not applicable, and the reason.
     """
 
     values: np.ndarray
@@ -39,37 +39,39 @@ def read_maps(maps: Any, images: ImageSource, scored: Sequence[ScoredTargets] | 
     Parameters
     ----------
     maps
-        (N, H, W) of one method, a mapping from methods to such, an xarray.DataArray, or what `heatproof.explain`
-        returns.
+        Maps (N, H, W) of one method, a mapping from methods to such maps, an xarray.DataArray, or a result of
+        `heatproof.explain`.
     images
-        With the class of each.
+        The images with their targets.
     scored
-        The classes that are scored, which maps have to explain; by default the targets of the images.
+        The scored targets, which maps must explain; by default the targets of the images.
 
     Raises
     ------
     HeatproofError
-        If maps are not those of the images and targets, or are no numbers of their size.
+        If maps are of other images or targets, are not numeric, or have another size than the images.
     """
     if scored is None:
         scored = [] if images.targets is None else [ScoredTargets(images.explained)]
     methods, gaps = _methods(maps)
     if isinstance(methods, dict):
         if not methods:
-            why = next((f"no method applies, {name} because {reason}." for name, reason in gaps.items()), "give some.")
-            raise HeatproofError(f"There are no maps: {why}")
-        made = []
+            reason = next(
+                (f"no method applies, {name} because {reason}." for name, reason in gaps.items()), "give some."
+            )
+            raise HeatproofError(f"There are no maps: {reason}")
+        arrays = []
         for name, values in methods.items():
             try:
-                made.append(_values(values, images, scored))
+                arrays.append(_values(values, images, scored))
             except HeatproofError as error:
                 raise HeatproofError(str(error).replace("The maps ", f"The maps of {name!r} ", 1)) from None
-        return Maps(np.stack(made, axis=1), list(methods), gaps)
+        return Maps(np.stack(arrays, axis=1), list(methods), gaps)
     return Maps(_values(methods, images, scored)[:, None], None, gaps)
 
 
 def explained_classes(maps: Any, images: ImageSource) -> np.ndarray | None:
-    """Return the class (N,) that labelled maps say they explain for each image; None where they do not say it."""
+    """Return the explained class of each image (N,), from the labels of maps; None if they have no such label."""
     for values in methods_of_maps(maps):
         labels = labels_of(values)
         if labels is not None and labels.targets is not None:
@@ -85,7 +87,7 @@ def methods_of_maps(maps: Any) -> list[Any]:
 
 
 def _methods(maps: Any) -> tuple[Any, dict[str, str]]:
-    """Return maps of one method without a name, or a dict of those of several, and the methods that have none."""
+    """Return maps of one unnamed method, or a dict of method to maps; and the reasons of methods without maps."""
     gaps: dict[str, str] = {}
     if hasattr(maps, "data_vars"):
         if "attribution" not in maps:
@@ -96,8 +98,8 @@ def _methods(maps: Any) -> tuple[Any, dict[str, str]]:
         reasons = maps.get("reason")
         maps = _with_labels(maps)
         if reasons is not None and "method" in reasons.coords and reasons.dims in ((), ("method",)):
-            told = zip(np.atleast_1d(reasons["method"].values), np.atleast_1d(reasons.values), strict=True)
-            gaps = {str(name): str(reason) for name, reason in told if reason}
+            pairs = zip(np.atleast_1d(reasons["method"].values), np.atleast_1d(reasons.values), strict=True)
+            gaps = {str(name): str(reason) for name, reason in pairs if reason}
             if gaps and "method" not in maps.dims:
                 return {}, gaps
     if is_labelled_array(maps) and "method" in maps.dims and "method" not in maps.coords:
@@ -106,30 +108,33 @@ def _methods(maps: Any) -> tuple[Any, dict[str, str]]:
             f"each of the {maps.sizes['method']} methods."
         )
     if is_labelled_array(maps) and "map" in maps.dims and "method" not in maps.dims:
-        # Of a run: one explainer makes one map or several.
+        # Maps of a run: an explainer computes one map or several.
         maps = maps.squeeze("map", drop=True) if maps.sizes["map"] == 1 else maps.rename({"map": "method"})
     if is_labelled_array(maps) and "method" in maps.dims:
         names = maps["method"].values.tolist()
         return _named([(name, maps.isel(method=row, drop=True)) for row, name in enumerate(names)], gaps), gaps
     if isinstance(maps, Mapping):
-        inside = {name: _of_one(one) for name, one in maps.items()}
-        return _named(inside.items(), gaps), gaps
+        arrays = {name: _of_one(one) for name, one in maps.items()}
+        return _named(arrays.items(), gaps), gaps
     return maps, gaps
 
 
 def _with_labels(maps: Any) -> Any:
-    """Return the array of a data set of maps, labelled also by what became plain variables, as in a table of pandas."""
+    """Return the array of an xarray.Dataset of maps, with labels restored as coordinates.
+
+    A conversion, for example to pandas and back, turns coordinates into variables.
+    """
     array = maps["attribution"]
     for name in ("target", IMAGE_DIGEST, TARGET_DIGEST):
         if name in maps.data_vars and "image" in maps[name].dims:
             values = maps[name]
-            others = [one for one in values.dims if one not in ("image", "method")]
-            array = array.assign_coords({name: values.isel(dict.fromkeys(others, 0), drop=True)})
+            other_dims = [one for one in values.dims if one not in ("image", "method")]
+            array = array.assign_coords({name: values.isel(dict.fromkeys(other_dims, 0), drop=True)})
     return array
 
 
 def _of_one(maps: Any) -> Any:
-    """Return maps of one method without a dimension method."""
+    """Return the maps of one method, without the dimension ``method``."""
     found = _with_labels(maps) if hasattr(maps, "data_vars") and "attribution" in maps else maps
     is_one = is_labelled_array(found) and "method" in found.dims and found.sizes["method"] == 1
     return found.isel(method=0, drop=True) if is_one else found
@@ -151,8 +156,8 @@ def _values(maps: Any, images: ImageSource, scored: Sequence[ScoredTargets]) -> 
 
     labels, rows = labels_of(maps), match_rows(maps, images, "maps", scored[0].explained if scored else None)
     if labels is not None and (explained := labels.explained) is not None:
-        for one in scored:
-            check_explained(explained if rows is None else [explained[row] for row in rows], one, images.ids)
+        for scored_targets in scored:
+            check_explained(explained if rows is None else [explained[row] for row in rows], scored_targets, images.ids)
     maps = in_dimension_order(maps, MAP_DIMS, "maps")
     if hasattr(maps, "detach"):
         maps = maps.detach().to_dense().cpu() if maps.is_sparse else maps.detach().cpu()
@@ -162,9 +167,10 @@ def _values(maps: Any, images: ImageSource, scored: Sequence[ScoredTargets]) -> 
         values = np.asarray(maps)
     except (TypeError, ValueError):
         raise HeatproofError(
-            f"The maps are {type(maps).__name__} that makes no array: give numbers (images, height, width)."
+            f"The maps are {type(maps).__name__} that cannot be converted to an array: give numbers (images, height, "
+            "width)."
         ) from None
     values = values if rows is None else values[rows]
     check_maps(values, images.images, images.ids)
-    # Whole numbers have no thirds, and unsigned ones no negatives.
+    # Metrics divide and negate the values, which integers, above all unsigned ones, do not support.
     return values if np.issubdtype(values.dtype, np.floating) else values.astype(np.float64)

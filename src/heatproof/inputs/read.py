@@ -1,4 +1,4 @@
-"""What a caller gives as images, targets and ids, in any form, as one `ImageSource`."""
+"""Convert images, targets and ids that a caller passes in any form to an `ImageSource`."""
 
 from __future__ import annotations
 
@@ -40,54 +40,55 @@ def read_inputs(
     target_spec: TargetSpec | None = None,
     pairs: bool = True,
 ) -> ImageSource:
-    """Return the images of a caller with their names and targets.
+    """Return the images of a caller with their ids and targets.
 
     Parameters
     ----------
     model
-        One of timm says how pictures of a folder are read.
+        The model. One of timm has a transform for the image files of a folder.
     images
-        A float tensor or array (N, C, H, W), an xarray.DataArray, a torch DataLoader or data set, any other iterable of
-        batches, which is read once into memory, or a folder of pictures.
+        A float tensor or array (N, C, H, W), an xarray.DataArray, a torch DataLoader or dataset, any other iterable of
+        batches, which is read once into memory, or the path of a folder of image files.
     targets
-        As in `heatproof.explain`; None for what `maps` say they explain, else for the labels that come with the images,
-        else for what the network answers.
+        Targets as in `heatproof.explain`. None for the targets that `maps` explain, or else the labels that come with
+        the images, or else the predictions of the network.
     image_ids
-        N names; None for those that come with the images, else "0", "1", ….
+        N ids; None for the ids that come with the images, or else "0", "1", ….
     classes
-        Numbers of classes, or names of class folders: only images whose target is one of these are kept.
+        Class numbers, or names of class folders; images with other targets are left out.
     transform
-        Of a folder: a function from a PIL picture to a tensor (C, H, W).
+        For a folder, a function from a PIL image to a tensor (C, H, W).
     maps
-        That are scored on the images.
+        Maps that are scored on the images.
     network
-        Whose answer is explained where nothing says a target; None to leave such targets open.
-    question
-        The task, or the target function; by default classes. Its `reader` reads the network.
+        Network whose predictions are the targets if nothing else determines them; None to leave such targets open.
+    target_spec
+        The task or the target function; by default classes.
     pairs
-        Whether every pair of an image and a label that it has is a row.
+        Whether every pair of an image and one of its labels is a row.
 
     Returns
     -------
     ImageSource
-        Of images in memory all values are checked; others are checked when they are read.
+        The images. The values of images in memory are checked here, those of others when they are read.
 
     Raises
     ------
     HeatproofError
-        One sentence for the first thing that is wrong, with what to write in its place.
+        For the first invalid argument; the message is one sentence with the remedy.
     """
     source, loaded = _source(model, images, transform)
     if loaded is not None and loaded.is_shuffled and not (targets is None and image_ids is None):
         which = "image_ids" if targets is None else "targets"
         raise HeatproofError(
-            f"The loader shuffles its images, so that the order of the {which} is open: give one with shuffle=False."
+            f"The loader shuffles its images, so that the order of the {which} is undefined: give one with "
+            "shuffle=False."
         )
     if image_ids is not None:
         ids = check_ids(image_ids, len(source))
         if is_labelled_array(images) and source.is_named and ids != source.ids:
             raise HeatproofError(
-                "The names in image_ids are others than the coordinate image of the images: leave image_ids out, or "
+                "The ids in image_ids differ from the coordinate image of the images: leave image_ids out, or "
                 "give images.drop_vars('image')."
             )
         source = replace(source, ids=ids, is_named=True)
@@ -99,9 +100,9 @@ def read_inputs(
     elif targets is not None:
         targets = align_targets(targets, source, target_spec, network)
     if targets is None:
-        targets = _own_targets(source, model, loaded, target_spec)
+        targets = _targets_of_images(source, model, loaded, target_spec)
     source = assign_targets(source, targets, target_spec, network, pairs)
-    return source if classes is None else _of_classes(source, classes)
+    return source if classes is None else _select_classes(source, classes)
 
 
 def _source(model: Any, images: Any, transform: Transform | None) -> tuple[ImageSource, LoaderInfo | None]:
@@ -113,38 +114,38 @@ def _source(model: Any, images: Any, transform: Transform | None) -> tuple[Image
         )
     if is_loader(images):
         return read_loader(images)
-    known = labels_of(images)
+    labels = labels_of(images)
     checked = check_images(images)
-    names = None if known is None or known.ids is None else check_ids(known.ids, len(checked))
+    names = None if labels is None or labels.ids is None else check_ids(labels.ids, len(checked))
     return source_of_tensor(checked, names), None
 
 
-def _own_targets(source: ImageSource, model: Any, loaded: LoaderInfo | None, target_spec: TargetSpec) -> Any:
-    """Return the targets that come with images; None where none do."""
+def _targets_of_images(source: ImageSource, model: Any, loaded: LoaderInfo | None, target_spec: TargetSpec) -> Any:
+    """Return the targets that come with the images, or None."""
     if loaded is not None:
         return loaded.labels(not target_spec.kind)
     outputs = getattr(model, "num_classes", None)
-    own = source.class_names and not target_spec.kind
-    if own and isinstance(outputs, int) and outputs != len(source.class_names):
+    has_class_folders = source.class_names and not target_spec.kind
+    if has_class_folders and isinstance(outputs, int) and outputs != len(source.class_names):
         raise HeatproofError(
             f"The folder has {len(source.class_names)} class folders and the model {outputs} outputs, so that the "
-            "numbers of the folders are no classes of the model: give `targets`, one class number for each picture "
-            "in the order of their paths."
+            "numbers of the folders are not classes of the model: give `targets`, one class number for each picture in "
+            "the order of their paths."
         )
-    # The number of a folder is no number that a regression learns.
+    # Folder numbers are not the values of a regression.
     return None if target_spec.kind == "regression" else source.targets
 
 
-def _of_classes(source: ImageSource, classes: Any) -> ImageSource:
-    """Return the images whose target is one of some classes or labels."""
+def _select_classes(source: ImageSource, classes: Any) -> ImageSource:
+    """Return the images whose target is one of the listed classes or labels."""
     if source.kind in ("regression", CALLABLE):
-        raise HeatproofError("`classes` names classes or labels, and what is explained has none: leave it out.")
+        raise HeatproofError("`classes` selects classes or labels, and the explained targets have none: leave it out.")
     listed = classes.tolist() if hasattr(classes, "tolist") else classes
     if isinstance(listed, str | bytes | Mapping) or not isinstance(listed, Iterable):
         raise HeatproofError(
             f"classes is {short_repr(classes)}: give a list of class numbers, as classes=[{short_repr(listed)}]."
         )
-    wanted = {}
+    selected = {}
     for one in listed:
         number = one
         if isinstance(one, str):
@@ -158,13 +159,13 @@ def _of_classes(source: ImageSource, classes: Any) -> ImageSource:
             number = source.class_names.index(one)
         elif isinstance(one, bool | np.bool_) or not isinstance(one, int | np.integer):
             raise HeatproofError(f"classes has {short_repr(one)}: give class numbers, as classes=[0, 3].")
-        wanted[int(number)] = one
-    if not wanted:
+        selected[int(number)] = one
+    if not selected:
         raise HeatproofError("classes is empty: name at least one class, or leave it out for all images.")
     if source.targets is None:
         raise HeatproofError("The images have no targets to take classes from: give `targets`.")
     numbers = source.targets.tolist()
-    missing = next((name for number, name in wanted.items() if number not in set(numbers)), None)
+    missing = next((name for number, name in selected.items() if number not in set(numbers)), None)
     if missing is not None:
         raise HeatproofError(f"No image has the class {missing!r}, which `classes` names: leave it out.")
-    return source.take([row for row, number in enumerate(numbers) if number in wanted])
+    return source.take([row for row, number in enumerate(numbers) if number in selected])

@@ -1,4 +1,4 @@
-"""Images by number, wherever they come from, with the name and the class of each."""
+"""Images of any origin, read by row number, with the id and the target of each."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from heatproof.inputs.arrays import check_finite
 if TYPE_CHECKING:
     import torch
 
-# Images that are read at once where all are gone through.
+# Number of images per read when iterating over all images.
 READ_BATCH_SIZE = 64
 
 
 @dataclass(frozen=True, eq=False)
 class ImageSource:
-    """Images of a caller.
+    """Images of a caller, with ids and targets.
 
     Attributes
     ----------
     ids
-        N names.
-    rows
-        Function from row numbers to these images, (B, C, H, W); callers read by `read`.
+        N image ids.
+    load_rows
+        Function from row numbers to images (B, C, H, W), without a check; use `read`.
     targets
-        (N,) int64, the class of each; None where nothing says it.
+        (N,) int64, the class of each image, or the column of the network's output; None if unknown.
     is_named
-        Whether the names are the caller's own or those of files, and no numbers of ours.
+        Whether ids are those of the caller or of files; otherwise they are consecutive numbers.
     is_labelled
-        Whether targets were given or come with the images; otherwise they are what the network predicts.
+        Whether the caller passed targets, or they come with the images; otherwise the network predicted them.
     is_checked
-        Whether all values are known to be finite; otherwise this is seen when they are read.
+        Whether all values are known to be finite; otherwise `read` checks them.
     class_names
-        Of a folder of class folders, in the order of their numbers, or of the columns of a table of labels; else empty.
+        Names of class folders in the order of their numbers, or of the columns of a table of labels; else empty.
     kind
-        The task where targets are no classes that exclude each other, or ``callable``: a label, an output, or the
-        number of a distinct target of a function. Empty for classes.
+        ``multilabel``, ``regression`` or ``callable`` if targets are not classes but labels, outputs, or numbers of
+        unique targets of a target function; empty for classes.
     labels
-        What was given of each image in the place of a class: (N, K) int8 of several labels, 1 present, 0 absent and -1
-        unknown; or numbers of a regression, (N,) or (N, K) float64. Else None.
-    pictures
-        For each row the number of the image that was given, where rows are pairs of an image and a label; else None.
-    given
-        How many images were given.
-    distinct, target_digests
-        Distinct targets of a function, and for each image what tells its function and target from others.
+        Labels (N, K) int8 of ``multilabel``, 1 present, 0 absent and -1 unknown; or the values of a regression, (N,) or
+        (N, K) float64. Else None.
+    image_numbers
+        For rows that are pairs of an image and a label, the number of the image of each row; else None.
+    num_images
+        Number of images, for rows that are pairs of an image and a label.
+    unique_targets, target_digests
+        Unique targets of a target function, and for each image a digest of the function and its target.
     """
 
     ids: list[str]
-    rows: Callable[[Sequence[int]], torch.Tensor]
+    load_rows: Callable[[Sequence[int]], torch.Tensor]
     targets: torch.Tensor | None = None
     is_named: bool = False
     is_labelled: bool = False
@@ -60,8 +60,8 @@ class ImageSource:
     class_names: tuple[str, ...] = ()
     kind: str = ""
     labels: torch.Tensor | None = None
-    pictures: list[int] | None = None
-    given: int = 0
+    image_numbers: list[int] | None = None
+    num_images: int = 0
     unique_targets: Any = (None,)
     target_digests: list[str] | None = None
 
@@ -69,14 +69,14 @@ class ImageSource:
         return len(self.ids)
 
     def read(self, rows: Sequence[int]) -> torch.Tensor:
-        """Return some of the images, (B, C, H, W); those of a tensor share its memory.
+        """Return the images (B, C, H, W) of the given rows; images of a tensor share its memory.
 
         Raises
         ------
         HeatproofError
             If they cannot be read, or a value is not finite.
         """
-        images = self.rows(rows)
+        images = self.load_rows(rows)
         if not self.is_checked:
             check_finite(images, [self.ids[row] for row in rows])
         return images
@@ -95,47 +95,47 @@ class ImageSource:
 
     @property
     def explained(self) -> list[str]:
-        """What is explained of each image, in words that are those of maps of the same alone."""
+        """Description of the target of each image, which is equal for two maps only if they explain the same target."""
         assert self.targets is not None, "read_inputs found them"
         return describe_targets(self.kind, self.targets.tolist(), self.target_digests)
 
     @property
     def has_label_rows(self) -> bool:
-        """Whether rows of one picture with other targets are rows of its labels, and no copies."""
+        """Whether rows of one image with different targets are its labels, and not copies of the image."""
         return bool(self.kind)
 
     def batches(self, size: int = READ_BATCH_SIZE) -> Iterator[tuple[range, torch.Tensor]]:
-        """Yield row numbers and images of one batch after another."""
+        """Yield the row numbers and images of each batch."""
         for low in range(0, len(self), size):
             rows = range(low, min(low + size, len(self)))
             yield rows, self.read(rows)
 
     def take(self, rows: Sequence[int]) -> ImageSource:
-        """Return a part of the images, with the names that they had."""
+        """Return the source of the selected rows, which keep their ids."""
         chosen = list(rows)
 
         def read(inner: Sequence[int]) -> torch.Tensor:
-            return self.rows([chosen[row] for row in inner])
+            return self.load_rows([chosen[row] for row in inner])
 
         return replace(
             self,
             ids=[self.ids[row] for row in chosen],
-            rows=read,
+            load_rows=read,
             targets=None if self.targets is None else self.targets[chosen],
             labels=None if self.labels is None else self.labels[chosen],
-            pictures=None if self.pictures is None else [self.pictures[row] for row in chosen],
+            image_numbers=None if self.image_numbers is None else [self.image_numbers[row] for row in chosen],
             target_digests=None if self.target_digests is None else [self.target_digests[row] for row in chosen],
         )
 
 
 def source_of_tensor(images: torch.Tensor, names: list[str] | None = None) -> ImageSource:
-    """Return a source of images that are in memory and whose values are finite."""
+    """Return the source of a tensor of images whose values are known to be finite."""
 
-    def rows(wanted: Sequence[int]) -> torch.Tensor:
-        # A slice keeps the memory format, and copies nothing.
-        if isinstance(wanted, range) and wanted.step == 1:
-            return images[wanted.start : wanted.stop]
-        return images[list(wanted)]
+    def rows(numbers: Sequence[int]) -> torch.Tensor:
+        # A slice keeps the memory format and does not copy.
+        if isinstance(numbers, range) and numbers.step == 1:
+            return images[numbers.start : numbers.stop]
+        return images[list(numbers)]
 
     ids = [str(number) for number in range(len(images))] if names is None else names
     return ImageSource(ids, rows, is_named=names is not None, is_checked=True)

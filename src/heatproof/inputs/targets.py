@@ -1,7 +1,8 @@
-"""What is asked of a network in memory: the task that it is for, or a function of its output; and targets of images.
+"""Targets of images for a network in memory: classes, labels, outputs of a regression, or a target function.
 
-Whatever is asked, a target becomes the number of a column of what `heatproof.models.output_reader.OutputReader` reads:
-a class, a label, an output of a regression, or the number of a distinct target of a function.
+In every case, the target of an image becomes the number of a column that
+`heatproof.models.output_reader.OutputReader` returns: a class, a label, an output of a regression, or the number of a
+unique target of a target function.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ if TYPE_CHECKING:
     from heatproof.models.output_reader import OutputReader
 
 Target = Callable[[Any, Any], "torch.Tensor"]
-PICK = "target=lambda output, targets: output[:, 0]"
+OUTPUT_EXAMPLE = "target=lambda output, targets: output[:, 0]"
 
 
 @dataclass(frozen=True)
 class TargetSpec:
-    """What is asked of a network.
+    """Specification of the explained output: the task of the network, or a target function.
 
     Attributes
     ----------
     task
-        One of `heatproof.base.tasks.TASKS`; None for classes.
+        One of `heatproof.tasks.TASKS`; None for classes.
     target
-        A function from the network's output and the targets of a batch to one number for each image.
+        Function from the network's output and the targets of a batch to one number for each image; None without one.
     """
 
     task: str | None = None
@@ -53,35 +54,35 @@ class TargetSpec:
         check_task(self.task)
         if self.target is not None and not callable(self.target):
             raise HeatproofError(
-                f"The target is {short_repr(self.target)}: give a function of a network's output and the targets of its "
-                "images that returns one number for each image, and classes as `targets`."
+                f"The target is {short_repr(self.target)}: give a function of a network's output and the targets of "
+                "its images that returns one number for each image, and classes as `targets`."
             )
         if self.target is not None and self.task is not None:
             raise HeatproofError(
-                f"The target is a function, which says what is explained whatever the network is for: leave task="
+                f"A target function determines what is explained, whatever the task of the network: leave task="
                 f"{self.task!r} out."
             )
 
     @property
     def kind(self) -> str:
-        """The task where columns are no classes that exclude each other, or ``callable``; empty for classes."""
+        """``multilabel``, ``regression``, or ``callable`` for a target function; empty for classes."""
         if self.target is not None:
             return CALLABLE
         return "" if self.task in (None, *EXCLUSIVE) else str(self.task)
 
     def reader(self) -> OutputReader:
-        """Return what reads a network's output; `aim` gives it the targets of a function."""
+        """Return the reader of the network's output; `assign_targets` sets the targets of a target function in it."""
         from heatproof.models.output_reader import OutputReader
 
         return OutputReader(self.task, self.target)
 
     def identity(self, network: Any) -> list[str]:
-        """Return what tells this question from another one, in every process.
+        """Return strings that identify this target specification in every process.
 
         Raises
         ------
         HeatproofError
-            If the target function holds something that nothing tells.
+            If the state of the target function cannot be read.
         """
         if self.target is None:
             return [self.kind]
@@ -89,13 +90,13 @@ class TargetSpec:
             return [CALLABLE, identity_of(self.target, network)]
         except HeatproofError as error:
             raise HeatproofError(
-                f"Maps of the target function cannot be kept in a cache, because {error}: take that out of the "
-                "function, or leave `cache` out."
+                f"Maps of the target function cannot be cached, because {error}: remove that from the function, or "
+                "leave `cache` out."
             ) from None
 
 
-def _told(value: Any, network: Any = None) -> str:
-    """Return what tells something from another thing; an address where nothing else does."""
+def _identity_or_address(value: Any, network: Any = None) -> str:
+    """Return a digest of a value; its type and memory address if its state cannot be read."""
     try:
         return identity_of(value, network)
     except HeatproofError:
@@ -105,50 +106,50 @@ def _told(value: Any, network: Any = None) -> str:
 def assign_targets(
     source: ImageSource, targets: Any, target_spec: TargetSpec, network: AdaptedNetwork | None, pairs: bool = True
 ) -> ImageSource:
-    """Return images with the column that is explained of each.
+    """Return the images with the explained column of each.
 
     Parameters
     ----------
     source
         The images.
     targets
-        In the order of the images, as `heatproof.explain` takes them; None where nothing says them.
-    question
-        What is asked.
+        Targets in the order of the images, as `heatproof.explain` takes them, or None.
+    target_spec
+        The task or the target function.
     network
-        Whose answer is explained where nothing says a target, and which gets distinct targets of a function; None to
-        leave targets that nothing says open.
+        Network whose predictions are the targets if `targets` is None, and whose reader receives the unique targets of
+        a target function. None to leave such targets open.
     pairs
-        Whether every pair of an image and a label that it has is a row of its own.
+        Whether every pair of an image and one of its labels is a row.
 
     Raises
     ------
     HeatproofError
-        If the targets do not fit the question.
+        If the targets are invalid for the task or the target function.
     """
     source = replace(source, kind=target_spec.kind, targets=None, is_labelled=False)
     if target_spec.target is not None:
-        return _of_function(source, targets, target_spec.target, network)
+        return _with_function_targets(source, targets, target_spec.target, network)
     if target_spec.kind == "regression":
-        return _of_regression(source, targets, network)
+        return _with_regression_targets(source, targets, network)
     if targets is None:
-        return source if network is None else replace(source, targets=_predicted(source, network))
+        return source if network is None else replace(source, targets=_predicted_classes(source, network))
     if target_spec.kind == "multilabel":
-        plain = _plain(targets)
-        if getattr(plain, "ndim", 1) == 2:
+        array = _as_array(targets)
+        if getattr(array, "ndim", 1) == 2:
             if hasattr(targets, "columns") and not source.class_names:
                 source = replace(source, class_names=tuple(map(str, targets.columns)))
-            return _of_labels(source, multi_hot(plain, len(source)), pairs)
-        if isinstance(plain, list | tuple | dict) and not np.all([isinstance(one, int | np.integer) for one in plain]):
+            return _with_label_rows(source, multi_hot(array, len(source)), pairs)
+        if isinstance(array, list | tuple | dict) and not np.all([isinstance(one, int | np.integer) for one in array]):
             raise HeatproofError(
-                f"The targets are {type(targets).__name__} of {type(next(iter(plain), None)).__name__}: give one "
+                f"The targets are {type(targets).__name__} of {type(next(iter(array), None)).__name__}: give one "
                 "column for each label, 1 where an image has it, 0 where it has not and -1 where that is not known."
             )
-        targets = plain
+        targets = array
     return replace(source, targets=check_targets(targets, len(source)), is_labelled=True)
 
 
-def _predicted(source: ImageSource, network: AdaptedNetwork) -> torch.Tensor:
+def _predicted_classes(source: ImageSource, network: AdaptedNetwork) -> torch.Tensor:
     import torch
 
     from heatproof.models.adapter import predict_classes
@@ -156,11 +157,11 @@ def _predicted(source: ImageSource, network: AdaptedNetwork) -> torch.Tensor:
     return torch.cat([predict_classes(network, part).detach().cpu() for _, part in source.batches()]).long()
 
 
-def _plain(targets: Any) -> Any:
-    """Return targets as an array or a tensor where they are one or can be one; the dimension of images comes first."""
+def _as_array(targets: Any) -> Any:
+    """Return targets as an array or a tensor if possible, else unchanged; the dimension of images comes first."""
     if is_labelled_array(targets):
-        others = [one for one in targets.dims if one != "image"]
-        return (targets.transpose("image", *others) if "image" in targets.dims else targets).values
+        other_dims = [one for one in targets.dims if one != "image"]
+        return (targets.transpose("image", *other_dims) if "image" in targets.dims else targets).values
     if hasattr(targets, "iloc"):
         return targets.to_numpy()
     if not isinstance(targets, list | tuple) or not targets:
@@ -176,7 +177,7 @@ def _is_row(one: Any) -> bool:
 
 
 def _floats(array: np.ndarray) -> np.ndarray:
-    """Return numbers (…) as float64, also those of pandas that can be blank."""
+    """Return numbers of any shape as float64; missing values of pandas become NaN."""
     if array.dtype.kind == "O":
         import pandas as pd
 
@@ -185,12 +186,12 @@ def _floats(array: np.ndarray) -> np.ndarray:
 
 
 def multi_hot(values: Any, count: int) -> torch.Tensor:
-    """Return which labels images have, (N, K) int8: 1 present, 0 absent, -1 unknown.
+    """Return the labels of images, (N, K) int8: 1 present, 0 absent, -1 unknown.
 
     Raises
     ------
     HeatproofError
-        If a value is none of these, or there are not N rows.
+        If a value is none of these or NaN, or the number of rows is not N.
     """
     import torch
 
@@ -214,56 +215,56 @@ def multi_hot(values: Any, count: int) -> torch.Tensor:
     return found.to(torch.int8)
 
 
-def _of_labels(source: ImageSource, labels: torch.Tensor, pairs: bool) -> ImageSource:
-    """Return a row for every pair of an image and a label that it has."""
+def _with_label_rows(source: ImageSource, labels: torch.Tensor, pairs: bool) -> ImageSource:
+    """Return a source with a row for every pair of an image and one of its labels."""
     source = replace(source, labels=labels, is_labelled=True)
     if not pairs:
         return source
     rows, columns = (labels == 1).nonzero(as_tuple=True)
     left_out = len(source) - len(rows.unique())
     if not len(rows):
-        raise HeatproofError("No image has a label, and there is nothing to explain: give targets with some 1.")
+        raise HeatproofError("No image has a label, so there is nothing to explain: give targets with at least one 1.")
     if left_out:
         warnings.warn(
-            f"{left_out} of the {len(source)} images have no label, and are left out.", stacklevel=_OF_THE_CALLER
+            f"{left_out} of the {len(source)} images have no label, and are left out.", stacklevel=CALLER_STACKLEVEL
         )
-    return replace(source.take(rows.tolist()), targets=columns, pictures=rows.tolist(), given=len(source))
+    return replace(source.take(rows.tolist()), targets=columns, image_numbers=rows.tolist(), num_images=len(source))
 
 
-# From `_of_labels` through `assign_targets` and `read_inputs` to who calls a function of the API.
-_OF_THE_CALLER = 5
+# From `_of_labels` through `assign_targets` and `read_inputs` to the caller of a function of the API.
+CALLER_STACKLEVEL = 5
 
 
-def _of_regression(source: ImageSource, targets: Any, network: AdaptedNetwork | None) -> ImageSource:
-    """Return images with the output that is explained: the only one, or that of whole numbers."""
+def _with_regression_targets(source: ImageSource, targets: Any, network: AdaptedNetwork | None) -> ImageSource:
+    """Return the images with the explained output: the only one, or those that integer targets select."""
     import torch
 
-    given = None
+    values = None
     if targets is not None:
-        given = _numbers(_plain(targets), len(source))
-        source = replace(source, labels=given.double().cpu(), is_labelled=True)
+        values = _regression_values(_as_array(targets), len(source))
+        source = replace(source, labels=values.double().cpu(), is_labelled=True)
     if network is None:
         return source
-    outputs = _outputs(source, network)
-    if outputs == 1:
+    count = _count_outputs(source, network)
+    if count == 1:
         return replace(source, targets=torch.zeros(len(source), dtype=torch.int64))
-    if given is None or given.ndim != 1 or given.is_floating_point():
+    if values is None or values.ndim != 1 or values.is_floating_point():
         raise HeatproofError(
-            f"The model returns {outputs} numbers for each image: say which one is explained by whole numbers as "
-            f"targets, as torch.full(({len(source)},), 0), or by {PICK}."
+            f"The model returns {count} numbers for each image: select the explained one by integer targets, as "
+            f"torch.full(({len(source)},), 0), or by {OUTPUT_EXAMPLE}."
         )
-    return replace(source, targets=given.cpu().long())
+    return replace(source, targets=values.cpu().long())
 
 
-def _outputs(source: ImageSource, network: AdaptedNetwork) -> int:
-    """Return how many numbers a network returns for an image."""
+def _count_outputs(source: ImageSource, network: AdaptedNetwork) -> int:
+    """Return the number of outputs of a network for an image."""
     from heatproof.models.adapter import count_outputs
 
     return count_outputs(network, source.read([0]))
 
 
-def _numbers(values: Any, count: int) -> torch.Tensor:
-    """Return numbers (N,) or (N, K) of a regression."""
+def _regression_values(values: Any, count: int) -> torch.Tensor:
+    """Return the values (N,) or (N, K) of a regression as a tensor."""
     import torch
 
     try:
@@ -285,22 +286,24 @@ def _numbers(values: Any, count: int) -> torch.Tensor:
     return found
 
 
-def _of_function(source: ImageSource, targets: Any, function: Target, network: AdaptedNetwork | None) -> ImageSource:
-    """Return images with the number of the distinct target of each."""
+def _with_function_targets(
+    source: ImageSource, targets: Any, function: Target, network: AdaptedNetwork | None
+) -> ImageSource:
+    """Return the images with the number of the unique target of each."""
     import torch
 
-    plain = _plain(targets)
-    if isinstance(plain, np.ndarray) and plain.dtype.kind in "biuf":
-        # The function computes with tensors.
-        targets = torch.from_numpy(np.array(plain))
+    array = _as_array(targets)
+    if isinstance(array, np.ndarray) and array.dtype.kind in "biuf":
+        # The target function receives tensors.
+        targets = torch.from_numpy(np.array(array))
     elif not isinstance(targets, list | tuple):
-        targets = plain
+        targets = array
     unique_targets, numbers = distinct_targets(targets, len(source))
-    module = None
+    model = None
     if network is not None:
-        network.hooks.reader.targets, module = unique_targets, network.network
-    of_function = _told(function, module)
-    digests = [digest([of_function, _told(one)]) for one in _each(unique_targets)]
+        network.hooks.reader.targets, model = unique_targets, network.network
+    function_identity = _identity_or_address(function, model)
+    digests = [digest([function_identity, _identity_or_address(one)]) for one in _as_list(unique_targets)]
     return replace(
         source,
         targets=torch.from_numpy(numbers),
@@ -310,17 +313,17 @@ def _of_function(source: ImageSource, targets: Any, function: Target, network: A
     )
 
 
-def _each(unique_targets: Any) -> list[Any]:
+def _as_list(unique_targets: Any) -> list[Any]:
     return [unique_targets[number] for number in range(len(unique_targets))]
 
 
 def check_columns(network: AdaptedNetwork, source: ImageSource) -> None:
-    """Refuse targets of a checked network that it has no class, label or output for.
+    """Check that the network has a class, label or output for every target.
 
     Raises
     ------
     HeatproofError
-        With the image, or with the number of columns.
+        If it has not; the message has the image, or the number of columns.
     """
     assert source.targets is not None, "read_inputs found them"
     if source.kind == "multilabel" and source.labels is not None and source.labels.shape[1] != network.classes:
@@ -333,25 +336,26 @@ def check_columns(network: AdaptedNetwork, source: ImageSource) -> None:
 
 
 def reported_targets(source: ImageSource) -> np.ndarray:
-    """Return targets (N,) as results name them: columns, or of a function targets that are whole numbers or texts.
+    """Return the targets (N,) as they appear in results.
 
-    Other targets of a function are numbered in the order of their first image.
+    These are column numbers, or for a target function its targets if all are integers or all are strings. Other targets
+    of a target function are numbered in the order of their first image.
     """
     assert source.targets is not None, "read_inputs found them"
     columns = source.targets.cpu().numpy()
     if source.kind != CALLABLE:
         return columns
-    shown = [one.item() if getattr(one, "ndim", 1) == 0 else one for one in _each(source.unique_targets)]
+    targets = [one.item() if getattr(one, "ndim", 1) == 0 else one for one in _as_list(source.unique_targets)]
     for kinds in ((int,), (str,)):
-        if all(isinstance(one, kinds) and not isinstance(one, bool) for one in shown):
-            return np.array(shown)[columns]
+        if all(isinstance(one, kinds) and not isinstance(one, bool) for one in targets):
+            return np.array(targets)[columns]
     return columns
 
 
 def labels_of_maps(maps: Any, source: ImageSource, target_spec: TargetSpec, network: AdaptedNetwork | None) -> Any:
-    """Return the targets that labelled maps say they explain, as `assign_targets` takes them; None where they do not say it.
+    """Return the targets that labelled maps explain, as `assign_targets` takes them; None if maps have no targets.
 
-    Of several labels of an image, all that maps explain.
+    With several labels, these are all labels of an image that maps explain.
     """
     from heatproof.inputs.maps import explained_classes, methods_of_maps
 
@@ -361,22 +365,22 @@ def labels_of_maps(maps: Any, source: ImageSource, target_spec: TargetSpec, netw
     if target_spec.kind != "multilabel":
         return explained_classes(maps, source)
     for values in methods_of_maps(maps):
-        if (found := _pairs(values, source, network)) is not None:
+        if (found := _labels_from_pairs(values, source, network)) is not None:
             return found
     return explained_classes(maps, source)
 
 
 def align_targets(targets: Any, source: ImageSource, target_spec: TargetSpec, network: AdaptedNetwork | None) -> Any:
-    """Return labelled targets in the order of the images, and others as they are.
+    """Return labelled targets in the order of the images, and targets without labels unchanged.
 
     Raises
     ------
     HeatproofError
-        If they are labelled as those of other images.
+        If their labels are those of other images.
     """
-    # As the coordinate of maps, which has a row for each label of an image.
-    by_pair = target_spec.kind == "multilabel" and is_labelled_array(targets) and targets.ndim == 1
-    if by_pair and (found := _pairs(targets, source, network)) is not None:
+    # Such targets can be the coordinate of maps, which has a row for each label of an image.
+    can_be_pairs = target_spec.kind == "multilabel" and is_labelled_array(targets) and targets.ndim == 1
+    if can_be_pairs and (found := _labels_from_pairs(targets, source, network)) is not None:
         return found
     rows = match_rows(targets, source, "targets")
     if rows is None:
@@ -384,8 +388,8 @@ def align_targets(targets: Any, source: ImageSource, target_spec: TargetSpec, ne
     return targets.isel(image=rows) if is_labelled_array(targets) else targets.iloc[rows]
 
 
-def _pairs(values: Any, source: ImageSource, network: AdaptedNetwork | None) -> np.ndarray | None:
-    """Return which labels (N, K) labelled values say of each image, by its content; None where they say none."""
+def _labels_from_pairs(values: Any, source: ImageSource, network: AdaptedNetwork | None) -> np.ndarray | None:
+    """Return the labels (N, K) of each image from labelled values, matched by content; None if they have none."""
     labels = labels_of(values)
     if labels is None or labels.digests is None or labels.targets is None or network is None:
         return None
@@ -394,7 +398,7 @@ def _pairs(values: Any, source: ImageSource, network: AdaptedNetwork | None) -> 
     places: dict[str, list[int]] = {}
     for row, one in enumerate(source.digests):
         places.setdefault(one, []).append(row)
-    width = max(_outputs(source, network), int(labels.targets.max(initial=0)) + 1)
+    width = max(_count_outputs(source, network), int(labels.targets.max(initial=0)) + 1)
     found = np.zeros((len(source), width), dtype=np.int8)
     for one, label in zip(labels.digests, labels.targets.tolist(), strict=True):
         found[places.get(one, []), label] = 1

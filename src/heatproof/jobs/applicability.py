@@ -1,7 +1,8 @@
-"""Check on a few images whether an explainer applies to a network, before maps are made.
+"""Record the result of the applicability check of an explainer on a network.
 
-An explainer that fails here is a gap with its reason, whatever the shards: the images are drawn from the whole
-evaluation split, and the record beside the store is read by every job after the first.
+The check runs the explainer on a sample of images before any map is stored. The sample is drawn from the complete
+evaluation split and does not depend on shards; the first job writes the record next to the store, and all later jobs of
+that store read it. The table has a row with the reason for an explainer that is not applicable.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from heatproof.attribution.registry import ApplicabilityFigure
 from heatproof.files.publishing import public
 from heatproof.stores.manifest import read_checksummed, write_checksummed
 
-# The figure of `heatproof.attribution._plain`, of every image that is compared.
+# Name of the figure that `heatproof.attribution._plain` records.
 COMPARED = "difference_from_network"
 
 
 class FigureRecord(TypedDict):
-    """A figure of an explainer, and the limit that it must not exceed; None for none."""
+    """A figure of an explainer, and the limit that it must not exceed; None for no limit."""
 
     value: float
     limit: float | None
@@ -29,12 +30,18 @@ class ApplicabilityRecord(TypedDict):
 
     Attributes
     ----------
+    key
+        Key of the check: of the store, the sample of images and the training images that maps depend on.
     images
         Number of explained images.
+    figures
+        Figures that the explainer recorded, by name.
     gap
-        Reason why the explainer does not apply, or None.
+        Reason for which the explainer is not applicable, or None.
+    network_passes
+        Number of images that went through the network.
     check_passes
-        Images that went through the network to compare altered passes with its own.
+        Number of images that went through the network to compare altered passes with unaltered ones.
     """
 
     key: NotRequired[str]
@@ -46,45 +53,52 @@ class ApplicabilityRecord(TypedDict):
 
 
 def read_applicability(path: str, key: str) -> ApplicabilityRecord | None:
-    """Read the record that `write_applicability` wrote for the store with this key; None if there is none."""
+    """Return the record that `write_applicability` wrote with this key; None if there is none."""
     record = read_checksummed(path)
     return cast(ApplicabilityRecord, record) if record is not None and record.get("key") == key else None
 
 
 def write_applicability(
-    path: str, key: str, images: int, figures: Mapping[str, ApplicabilityFigure], gap: str | None, network_passes: int
+    path: str,
+    key: str,
+    images: int,
+    figures: Mapping[str, ApplicabilityFigure],
+    reason: str | None,
+    network_passes: int,
 ) -> ApplicabilityRecord:
-    """Write the result of the applicability check of an explainer on a network, and return it.
+    """Write the result of the applicability check of an explainer on a network, and return the record.
 
     Parameters
     ----------
     path
         Path of the record.
     key
-        Key of the store of the maps.
+        Key of the check.
     images
         Number of explained images.
     figures
-        Figures of the explainer: ``completeness_error`` (integrated gradients) is the mean of the images;
+        Figures of the explainer. ``completeness_error`` (integrated gradients) is the mean of the images;
         ``convergence_delta`` (DeepLift), ``conservation_error`` (LRP, BagNet, B-cos), ``difference_from_gradient``
-        (guided backprop, deconvolution) and ``difference_from_network`` (explainers that alter a pass) are the largest;
+        (guided backprop, deconvolution) and ``difference_from_network`` (explainers that alter a pass) are maxima;
         ``constant_maps`` is a share in [0, 1].
-    gap
-        Reason why the explainer does not apply, or None.
+    reason
+        Reason for which the explainer is not applicable, or None.
     network_passes
-        Images that went through the network.
+        Number of images that went through the network.
 
     Returns
     -------
     dict
-        All but `path`; a figure as its ``value`` and ``limit``, None for none.
+        The record; a figure has a ``value`` and a ``limit``, None for no limit.
     """
-    told: dict[str, FigureRecord] = {name: {"value": one.value, "limit": one.limit} for name, one in figures.items()}
+    recorded_figures: dict[str, FigureRecord] = {
+        name: {"value": figure.value, "limit": figure.limit} for name, figure in figures.items()
+    }
     record: ApplicabilityRecord = {
         "key": key,
         "images": images,
-        "figures": told,
-        "gap": public(gap),
+        "figures": recorded_figures,
+        "gap": public(reason),
         "network_passes": network_passes,
         "check_passes": figures[COMPARED].images if COMPARED in figures else 0,
     }
@@ -93,12 +107,12 @@ def write_applicability(
 
 
 def restore_applicability(path: str, key: str, manifest: str) -> None:
-    """Write the record again, as the manifest of a shard repeats it, where it is lost or damaged."""
-    repeated = (read_checksummed(manifest) or {}).get("gate")
-    if repeated and read_applicability(path, key) is None:
-        write_checksummed(path, {**repeated, "key": key})
+    """Restore a lost or damaged record from the manifest of a shard, which repeats it."""
+    record = (read_checksummed(manifest) or {}).get("gate")
+    if record and read_applicability(path, key) is None:
+        write_checksummed(path, {**record, "key": key})
 
 
 def manifest_fields(record: ApplicabilityRecord) -> dict[str, object]:
-    """Return the part of the record that manifests repeat."""
+    """Return the fields of a record that manifests repeat: all but the key."""
     return {name: record[name] for name in ("images", "figures", "gap", "network_passes", "check_passes")}

@@ -57,11 +57,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # A reference map sees the image as most networks do: centred, and scaled to about one.
-NEUTRAL = InputFacts()
+NEUTRAL_FACTS = InputFacts()
 
 
 class Probabilities(torch.nn.Module):
-    """A network followed by softmax, or sigmoids of its labels, for attribution of probabilities."""
+    """A network followed by softmax, or by sigmoids for a multi-label network, to explain probabilities."""
 
     def __init__(self, network: torch.nn.Module) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Probabilities(torch.nn.Module):
 
 
 class Background:
-    """Normalised training images for use as baselines, in an order drawn once from the seed."""
+    """Normalised training images as baselines, in an order that is drawn once from the seed."""
 
     def __init__(self, dataset: Dataset, facts: InputFacts, seed: int) -> None:
         self.dataset = dataset
@@ -83,12 +83,12 @@ class Background:
         self.images: torch.Tensor | None = None
 
     def __call__(self, count: int) -> torch.Tensor:
-        """Return the first `count` of them, (count, C, H, W); all, where it is a default and there are fewer.
+        """Return the first `count` images, (count, C, H, W); all images if a `DefaultCount` exceeds them.
 
         Raises
         ------
         HeatproofError
-            If the training split has fewer.
+            If the training split has fewer than `count`.
         """
         if isinstance(count, DefaultCount):
             count = min(count, len(self.order))
@@ -108,23 +108,23 @@ class Background:
 
 
 def background_of(dataset: Dataset, facts: InputFacts, seed: int) -> Background | None:
-    """Return the training images for use as baselines; None where a dataset has none."""
+    """Return the training images of a dataset as baselines; None if it has none."""
     return Background(dataset, facts, seed) if len(dataset.splits.get("train", ())) else None
 
 
 class NamedBaselines:
-    """Images of a baseline by name, with what the dataset decides of it, such as its mean colour, found once."""
+    """Images of baselines by name; options that depend on the dataset, such as its mean colour, are computed once."""
 
     def __init__(self, dataset: Dataset, facts: InputFacts, grid: Grid | None) -> None:
         self.dataset, self.facts, self.grid = dataset, facts, grid
         self.options: dict[str, dict[str, Any]] = {}
 
-    def __call__(self, explained: ExplainContext, name: str) -> torch.Tensor:
+    def __call__(self, context: ExplainContext, name: str) -> torch.Tensor:
         """Return the baseline images (N, C, H, W) of a batch."""
         if name not in self.options:
             self.options[name] = dataset_options(name, None, self.dataset, self.facts)
-        given = (explained.images, explained.image_ids, explained.seed)
-        return baseline_images(name, *given, self.options[name], self.grid)
+        options = self.options[name]
+        return baseline_images(name, context.images, context.image_ids, context.seed, options, self.grid)
 
 
 def context_factory(
@@ -137,7 +137,7 @@ def context_factory(
     grid: Grid | None,
     batch_size: int,
 ) -> Callable[..., ExplainContext]:
-    """Return a function that makes the input of an explainer from images, targets and ids.
+    """Return a function that creates an `ExplainContext` from images, targets and ids.
 
     Parameters
     ----------
@@ -146,13 +146,13 @@ def context_factory(
     facts
         Input format of the images.
     dataset
-        Its training images are baselines of some explainers.
+        Dataset whose training images are baselines of some explainers.
     output
-        ``logit`` or ``probability``: what is explained.
+        The output to explain, ``logit`` or ``probability``.
     seed
         The workflow's seed.
     grid
-        Grid of the patches that the explainer's baseline fills, if it has one.
+        Grid of the patches that the explainer's baseline fills; None if it has no named baseline.
     batch_size
         Largest number of images in one network pass.
     """
@@ -169,100 +169,103 @@ def context_factory(
 
 
 def attribute(job: MapsStage, runtime: Runtime) -> None:
-    """Compute one shard of the maps of the job's explainers; images already in the shard are kept.
+    """Compute one shard of the maps of a job's explainers.
 
-    An explainer that does not apply to the model is published as a gap with its reason.
+    Images that are in the shard already are not computed again. For an explainer that is not applicable to the model,
+    the shard is published without maps, with the reason.
 
     Raises
     ------
     HeatproofError
-        If a map has a value that is not finite, or an explainer does not return the maps that it announced.
+        If the machine fails, or an image cannot be read.
     """
     device = configure_torch(runtime)
     dataset = open_dataset(job.inputs.dataset)
     model, weights = job.inputs.model, job.inputs.weights
-    facts = model.facts if model else NEUTRAL
+    facts = model.facts if model else NEUTRAL_FACTS
     size = dataset.images("evaluation", 0, 1).shape[-2:]
     batch_size = batch_size_of(runtime.batch_size, device)
     network: torch.nn.Module | None = None
-    pieces: list[Shard] = []
-    few, checked = probe_rows_of_split(dataset), None
+    shards: list[Shard] = []
+    probe_rows, check_passes = probe_rows_of_split(dataset), None
     with BACKGROUND_WRITES:
         for entry in job.explainers:
-            piece = _open(job, entry, dataset, size, few)
-            pieces.append(piece)
-            start, stop = piece.missing()
-            if start >= stop and not piece.changed:
+            shard = _open_shard(job, entry, dataset, size, probe_rows)
+            shards.append(shard)
+            start, stop = shard.missing()
+            if start >= stop and not shard.changed:
                 log.info("%s: all %d images are in the store already", entry.name, stop - job.shard.images[0])
-                restore_applicability(f"{piece.base}.gate.json", _gate_key(piece), piece.manifest)
-                piece.publish(str(device))
+                restore_applicability(f"{shard.base}.gate.json", _applicability_key(shard), shard.manifest)
+                shard.publish(str(device))
                 continue
-            # Also where a job that was killed has left all batches in the journal: the manifest is to say what that job
-            # found of the explainer, which is read, or found again.
+            # This also runs if a killed job left all batches in the journal, because the manifest needs the record of
+            # the applicability check, which is read or computed again.
             if network is None and model and weights:
                 reader = reader_of_dataset(job.inputs.dataset, dataset, job.inputs.target)
-                assert reader.classes is not None, "a dataset says how many outputs there are"
+                assert reader.classes is not None, "a dataset declares its number of outputs"
                 network = load_network(model, reader.classes, weights, device, job.inputs.precision, reader)
-            context = _ExplainerRun(job.inputs, entry, dataset, network, facts, batch_size, device)
-            if network is not None and checked is None:
-                checked = check_loaded(network, context.read(few))
+            run = _ExplainerRun(job.inputs, entry, dataset, network, facts, batch_size, device)
+            if network is not None and check_passes is None:
+                check_passes = check_loaded(network, run.read(probe_rows))
             if network is not None:
-                piece.provenance["check_passes"] = checked
-            gap = None
+                shard.provenance["check_passes"] = check_passes
+            reason = None
             try:
-                record = _pass_gate(piece, context, few)
-                if checked is not None:
-                    low, high = piece.requested
-                    piece.provenance["check_passes"] = checked + comparison_passes(record, high - low)
-                _explain(piece, context)
-            except NotApplicable as reason:
-                gap = str(reason)
-                # With the traceback of one that fails.
-                log.info("%s does not apply: %s", entry.name, gap, exc_info=reason.__cause__)
-            piece.publish_behind(str(device), gap)
-    # Only now: until the job ends well, Snakemake may remove what it published.
-    for piece in pieces:
-        piece.forget_journal()
+                record = _require_applicable(shard, run, probe_rows)
+                if check_passes is not None:
+                    low, high = shard.requested
+                    shard.provenance["check_passes"] = check_passes + comparison_passes(record, high - low)
+                _compute_maps(shard, run)
+            except NotApplicable as error:
+                reason = str(error)
+                # Logs the traceback of an explainer that failed.
+                log.info("%s does not apply: %s", entry.name, reason, exc_info=error.__cause__)
+            shard.publish_behind(str(device), reason)
+    # Not earlier, because Snakemake may remove what a job published until the job has ended without an error.
+    for shard in shards:
+        shard.forget_journal()
 
 
-def _stored(inputs: MapInputs) -> dict[str, Any]:
+def _encoding(inputs: MapInputs) -> dict[str, Any]:
     return {"dtype": inputs.stored_as, "grid": inputs.patch_sums_grid}
 
 
-def _open(job: MapsStage, entry: StoredExplainer, dataset: Dataset, size: tuple[int, ...], few: list[int]) -> Shard:
+def _open_shard(
+    job: MapsStage, entry: StoredExplainer, dataset: Dataset, size: tuple[int, ...], probe_rows: list[int]
+) -> Shard:
     inputs = job.inputs
-    made_by: dict[str, Any] = {key: getattr(inputs, key) for key in ("weights", "output", "seed", "precision")}
-    made_by |= {"dataset": asdict(inputs.dataset), "model": asdict(inputs.model) if inputs.model else None}
-    made_by["explainer"] = {key: getattr(entry, key) for key in ("name", "kind", "options")}
+    settings: dict[str, Any] = {key: getattr(inputs, key) for key in ("weights", "output", "seed", "precision")}
+    settings |= {"dataset": asdict(inputs.dataset), "model": asdict(inputs.model) if inputs.model else None}
+    settings["explainer"] = {key: getattr(entry, key) for key in ("name", "kind", "options")}
     images = images_of(inputs.dataset.manifest)
     value_ranges = images.whole(mean_split(dataset)) if _reads_training_images(entry) else []
     split = dataset.splits[EVALUATION]
     origin = Origin(
         entry.key,
-        public(made_by),
+        public(settings),
         [inputs.weights] if inputs.weights else [],
         images=images,
         value_ranges=value_ranges,
-        # The check is of the same few images, whatever the shard.
-        manifest_ranges=[(EVALUATION, row, row + 1) for row in sorted(few)],
+        # The applicability check reads the same sample of images for every shard.
+        manifest_ranges=[(EVALUATION, row, row + 1) for row in sorted(probe_rows)],
     )
-    arrays = map_arrays(len(entry.maps), size, **_stored(inputs))
+    arrays = map_arrays(len(entry.maps), size, **_encoding(inputs))
     return open_shard(job.shard, entry.store, origin, split, arrays, {"map": list(entry.maps)})
 
 
 def _reads_training_images(entry: StoredExplainer) -> bool:
-    """Tell whether maps follow from training images; of an explainer of the user's own, that is not known."""
+    """Return whether maps depend on training images; for a user's explainer this is unknown, so True."""
     mean = needs_dataset(entry.options.get("baseline"), None)
     return mean or "baselines" in entry.options or not entry.module.startswith("heatproof.")
 
 
-def _gate_key(piece: Shard) -> str:
-    """Return what a record of the check is of: the store's key, the images that are checked, and what else decides."""
-    return digest([piece.key, piece.images.data(*piece.manifest_ranges, *piece.value_ranges)])
+def _applicability_key(shard: Shard) -> str:
+    """Return the key of the applicability check: of the store, the sample of images, and the training images."""
+    return digest([shard.key, shard.images.data(*shard.manifest_ranges, *shard.value_ranges)])
 
 
-def _require(entry: StoredExplainer, facts: InputFacts, network: torch.nn.Module | None) -> None:
-    # An explainer that names a layer of its own finds it itself.
+def _require_layer(entry: StoredExplainer, facts: InputFacts, network: torch.nn.Module | None) -> None:
+    # An explainer with an option `layer` finds this layer itself.
     needed = "cam_layer" in entry.needs and not entry.options.get("layer")
     if needed and facts.cam_layer is not None and network is not None:
         find_layer(network, facts.cam_layer, "model")
@@ -270,7 +273,7 @@ def _require(entry: StoredExplainer, facts: InputFacts, network: torch.nn.Module
 
 @dataclass
 class _ExplainerRun:
-    """One explainer on one network, applied to images of the evaluation split."""
+    """An explainer on a network, applied to images of the evaluation split."""
 
     inputs: MapInputs
     entry: StoredExplainer
@@ -283,27 +286,27 @@ class _ExplainerRun:
     def __post_init__(self) -> None:
         inputs, entry = self.inputs, self.entry
         self.maker = maker_of(entry)
-        self.within_memory = AdaptiveBatchSize(entry.name, batch_size_file(entry.store), self.device)
+        self.adaptive_size = AdaptiveBatchSize(entry.name, batch_size_file(entry.store), self.device)
         self.counter = CountPasses(self.network)
         self.target = check_target(inputs.target, self.dataset)
-        how: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "output": inputs.output,
             "seed": inputs.seed,
             "grid": entry.grid,
             "batch_size": self.batch_size,
         }
-        self.make_context = context_factory(self.network, self.facts, self.dataset, **how)
+        self.make_context = context_factory(self.network, self.facts, self.dataset, **settings)
 
     def read(self, rows: Sequence[int]) -> torch.Tensor:
-        """Return images of the evaluation split, normalised for the network, in main memory."""
+        """Return images of the evaluation split in main memory, normalised for the network."""
         if isinstance(rows, range):
             return normalise(self.dataset.images(EVALUATION, rows.start, rows.stop), self.facts)
         return normalise(read_rows(self.dataset, rows), self.facts)
 
-    def explained(
+    def context_of(
         self, rows: Sequence[int], images: torch.Tensor, figures: dict[str, ApplicabilityFigure] | None = None
     ) -> ExplainContext:
-        """Return the input of the explainer for images that were read from the evaluation split."""
+        """Return the input of the explainer for images that were read from these rows of the evaluation split."""
         split = self.dataset.splits[EVALUATION]
         return self.make_context(
             images=images.to(self.device),
@@ -313,7 +316,7 @@ class _ExplainerRun:
         )
 
     def targets(self, rows: Sequence[int], images: torch.Tensor) -> torch.Tensor:
-        """Return the class to explain (N,) of images that were read from the evaluation split."""
+        """Return the targets (N,) of images that were read from these rows of the evaluation split."""
         labels = torch.from_numpy(self.dataset.splits[EVALUATION].labels[list(rows)]).to(self.device)
         if self.target == "label" or self.network is None:
             return labels
@@ -324,45 +327,53 @@ class _ExplainerRun:
         return torch.full_like(labels, int(self.target))
 
 
-def _pass_gate(piece: Shard, context: _ExplainerRun, few: list[int]) -> ApplicabilityRecord:
-    """Check the explainer on a few images of the split, once for all shards, and return what was found of it."""
-    path = f"{piece.base}.gate.json"
-    record, cause = read_applicability(path, _gate_key(piece)), None
+def _require_applicable(shard: Shard, run: _ExplainerRun, probe_rows: list[int]) -> ApplicabilityRecord:
+    """Check the explainer on a sample of images, once for all shards, and return the record of the check.
+
+    Raises
+    ------
+    NotApplicable
+        If it is not applicable.
+    """
+    path = f"{shard.base}.gate.json"
+    record, cause = read_applicability(path, _applicability_key(shard)), None
     if record is None:
         figures: dict[str, ApplicabilityFigure] = {}
-        before, gap, count = context.counter.images, None, 0
+        passes_before, reason, count = run.counter.images, None, 0
         try:
-            _require(context.entry, context.facts, context.network)
-            explained = context.explained(few, context.read(few), figures)
-            count = len(check_applicability(context.maker, explained, context.within_memory))
-        except NotApplicable as reason:
-            gap = str(reason)
-            cause = reason.__cause__
-        record = write_applicability(path, _gate_key(piece), count, figures, gap, context.counter.images - before)
-    piece.provenance["gate"] = manifest_fields(record)
+            _require_layer(run.entry, run.facts, run.network)
+            context = run.context_of(probe_rows, run.read(probe_rows), figures)
+            count = len(check_applicability(run.maker, context, run.adaptive_size))
+        except NotApplicable as error:
+            reason = str(error)
+            cause = error.__cause__
+        record = write_applicability(
+            path, _applicability_key(shard), count, figures, reason, run.counter.images - passes_before
+        )
+    shard.provenance["gate"] = manifest_fields(record)
     if record["gap"]:
         raise NotApplicable(record["gap"]) from cause
     return record
 
 
-def _explain(piece: Shard, context: _ExplainerRun) -> None:
-    start, stop = piece.missing()
-    # Waiting for images is part of what maps cost.
-    size, began = context.batch_size, time.monotonic()
+def _compute_maps(shard: Shard, run: _ExplainerRun) -> None:
+    start, stop = shard.missing()
+    # The cost of maps includes the time to wait for images.
+    size, started = run.batch_size, time.monotonic()
     for low, images in prefetch(
-        lambda low: context.read(range(low, min(low + size, stop))),
-        track(range(start, stop, size), context.entry.name, unit="batch"),
-        context.device,
+        lambda low: run.read(range(low, min(low + size, stop))),
+        track(range(start, stop, size), run.entry.name, unit="batch"),
+        run.device,
     ):
-        passes = context.counter.images
-        explained = context.explained(range(low, low + len(images)), images)
-        values = encode_maps(explain_batch(context.maker, explained, context.within_memory), **_stored(context.inputs))
-        piece.add(low, values, time.monotonic() - began, context.counter.images - passes)
-        began = time.monotonic()
+        passes = run.counter.images
+        context = run.context_of(range(low, low + len(images)), images)
+        values = encode_maps(explain_batch(run.maker, context, run.adaptive_size), **_encoding(run.inputs))
+        shard.add(low, values, time.monotonic() - started, run.counter.images - passes)
+        started = time.monotonic()
 
 
 def maker_of(entry: ExplainerSpec) -> MapMaker:
-    """Return what makes an explainer's maps; imports only the module that registers it."""
+    """Return an explainer with its options; only the module that registers it is imported."""
     function = EXPLAINERS.load_callable(entry.kind, entry.module)
     called = as_explainer(function, entry.name) if positional_arguments_of(function) == PLAIN_ARGUMENTS else function
     return MapMaker(entry.name, called, entry.options, entry.maps)

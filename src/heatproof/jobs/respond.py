@@ -1,8 +1,8 @@
 """Stage `respond`: compute and cache the responses of networks to perturbed evaluation images.
 
-One job makes a shard of one response. A response along maps has a store for each explainer of the job, with its methods
-as a dimension, so that a method that is added later computes its own share and no more; images are read, and run
-intact, once for all of them.
+One job computes a shard of one response. A map response has a store for each explainer of the job, with the explainer's
+methods as a dimension, so that adding an explainer computes only its own store. The job reads the images, and runs the
+network on the intact images, once for all explainers.
 """
 
 from __future__ import annotations
@@ -41,39 +41,40 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Of a response that needs no maps.
+# The explainers of a response that needs no maps.
 NO_EXPLAINER: tuple[None, ...] = (None,)
 
 
 @dataclass
-class Work:
+class ShardWork:
     """A shard to compute: of a network response, or of a map response of one explainer."""
 
-    piece: Shard
+    shard: Shard
     unsupported_reason: str | None
     explainer: ResponseExplainer | None
 
     @property
-    def todo(self) -> bool:
-        """Whether the shard is to be written: images are missing, or a job that was killed left them in the journal.
+    def is_pending(self) -> bool:
+        """Whether to write the shard: images are missing, or are only in the journal of a job that was killed.
 
-        The manifest of those is to say what that job found of the network, which is found again.
+        Images of the journal alone are not enough to publish: the manifest also needs the checks of the network, which
+        the killed job made and this job repeats.
         """
-        start, stop = self.piece.missing()
-        return self.unsupported_reason is None and (start < stop or self.piece.changed)
+        start, stop = self.shard.missing()
+        return self.unsupported_reason is None and (start < stop or self.shard.changed)
 
     def method_maps(self, low: int, high: int) -> MethodMaps | None:
         """Return the maps of images [low, high) for a map response, else None."""
         if not self.explainer:
             return None
-        maps = stored_maps(self.explainer.maps_store + ".zarr", low, high, self.piece.layout.image_ids)
+        maps = stored_maps(self.explainer.maps_store + ".zarr", low, high, self.shard.layout.image_ids)
         return MethodMaps(maps.values, self.explainer.methods, self.explainer.name)
 
 
 def respond(job: ResponseStage, runtime: Runtime) -> None:
-    """Compute one shard of a response; images already in the shard are kept.
+    """Compute one shard of a response; images that are already in the shard are not computed again.
 
-    What does not apply, to the network or to the images, is published as a gap with its reason.
+    A response that does not apply to the network or to the images is published as not applicable, with the reason.
 
     Raises
     ------
@@ -83,9 +84,9 @@ def respond(job: ResponseStage, runtime: Runtime) -> None:
     network = job.network
     device, dataset, response = configure_torch(runtime), open_dataset(network.dataset), response_of(job.response)
     reader = reader_of_dataset(network.dataset, dataset, network.target)
-    how = replace(runtime, compile=runtime.compile and not response.uses_hooks)
+    network_runtime = replace(runtime, compile=runtime.compile and not response.uses_hooks)
     network_run = NetworkRun(
-        open_network=partial(open_network, network, reader, how, device),
+        open_network=partial(open_network, network, reader, network_runtime, device),
         device=device,
         batch_size=batch_size_of(runtime.batch_size, device),
         seed=network.seed,
@@ -94,28 +95,30 @@ def respond(job: ResponseStage, runtime: Runtime) -> None:
         dataset_name=network.dataset.name,
         explain=lambda method_maps, method, batch: explainer_of(job, network_run, method_maps.explainer, method, batch),
     )
-    every = [_open(job, explainer, response, network_run) for explainer in (job.explainers or NO_EXPLAINER)]
-    todo = [work for work in every if work.todo]
-    for work in every:
-        if not work.todo:
+    all_work = [_open(job, explainer, response, network_run) for explainer in (job.explainers or NO_EXPLAINER)]
+    pending = [work for work in all_work if work.is_pending]
+    for work in all_work:
+        if not work.is_pending:
             if work.unsupported_reason is None:
                 name = work.explainer.name if work.explainer else response.name
                 log.info("%s: all images are in the store already", name)
-            work.piece.publish(str(device), work.unsupported_reason)
+            work.shard.publish(str(device), work.unsupported_reason)
     with BACKGROUND_WRITES:
-        if todo:
-            _run(job, todo, response, network_run)
-        for work in todo:
-            work.piece.publish_behind(str(device), work.unsupported_reason)
-    # Only now: until the job ends well, Snakemake may remove what it published.
-    for work in every:
-        work.piece.forget_journal()
+        if pending:
+            _run(job, pending, response, network_run)
+        for work in pending:
+            work.shard.publish_behind(str(device), work.unsupported_reason)
+    # The journal is removed last, because Snakemake removes the published files if the job fails before this point.
+    for work in all_work:
+        work.shard.forget_journal()
 
 
-def _open(job: ResponseStage, explainer: ResponseExplainer | None, response: Response, network_run: NetworkRun) -> Work:
+def _open(
+    job: ResponseStage, explainer: ResponseExplainer | None, response: Response, network_run: NetworkRun
+) -> ShardWork:
     network = asdict(job.network)
     network.pop("upstream")
-    # Pages look for the settings, such as grid and baseline, beside the other facts.
+    # The report reads the settings, such as grid and baseline, from the top level of `made_by`.
     made_by = {**response.settings, **network, "response": asdict(job.response), **response.environment()}
     unsupported_reason, read_from = None, {}
     images, value_ranges, manifest_ranges = (
@@ -129,7 +132,7 @@ def _open(job: ResponseStage, explainer: ResponseExplainer | None, response: Res
     if explainer:
         maps = read_shard(explainer.maps_store, job.shard.number)
         unsupported_reason, read_from = maps["gap"], {f"{explainer.maps_store}.{job.shard.number}.json": maps["key"]}
-        # What maps follow from, responses along them do.
+        # A map response depends on all images on which the maps depend.
         value_ranges.update(one for one in ranges_of(maps) if one[0] != EVALUATION)
         manifest_ranges.update(one for one in ranges_of(maps) if one[0] == EVALUATION and one[1] != job.shard.images[0])
         made_by["explainer"] = {key: getattr(explainer, key) for key in ("name", "kind", "options")}
@@ -137,32 +140,32 @@ def _open(job: ResponseStage, explainer: ResponseExplainer | None, response: Res
     size = network_run.dataset.images("evaluation", 0, 1).shape[-2:]
     contents = response.contents(network_run, size, methods)
     classes, arrays = network_run.dataset.num_classes, {}
-    for array, array_specs in response.array_specs.items():
-        shape = tuple(contents.sizes[dim] for dim in array_specs.dims)
-        arrays[array] = ArraySpec(array_specs.dims, shape, array_specs.dtype_for(classes), array_specs.chunk_by_image)
+    for array, spec in response.array_specs.items():
+        shape = tuple(contents.sizes[dim] for dim in spec.dims)
+        arrays[array] = ArraySpec(spec.dims, shape, spec.dtype_for(classes), spec.chunk_by_image)
     upstream = list(response.environment().values())
-    of = (explainer or job).key, public(made_by), [job.network.weights], upstream, read_from
-    origin = Origin(*of, images, sorted(value_ranges), sorted(manifest_ranges))
+    arguments = (explainer or job).key, public(made_by), [job.network.weights], upstream, read_from
+    origin = Origin(*arguments, images, sorted(value_ranges), sorted(manifest_ranges))
     store = job.store.format(explainer=name)
-    piece = open_shard(job.shard, store, origin, network_run.dataset.splits["evaluation"], arrays, contents.coordinates)
-    return Work(piece, unsupported_reason or contents.unsupported_reason, explainer)
+    shard = open_shard(job.shard, store, origin, network_run.dataset.splits["evaluation"], arrays, contents.coordinates)
+    return ShardWork(shard, unsupported_reason or contents.unsupported_reason, explainer)
 
 
-def _run(job: ResponseStage, todo: Sequence[Work], response: Response, network_run: NetworkRun) -> None:
+def _run(job: ResponseStage, pending: Sequence[ShardWork], response: Response, network_run: NetworkRun) -> None:
     dataset, size, network = network_run.dataset, network_run.batch_size, network_run.network
     split = dataset.splits["evaluation"]
     if "baseline" in (settings := response.settings):
-        given = (settings["baseline"], settings.get("baseline_options"), dataset, job.network.model.facts)
-        response = replace(response, settings={**settings, "baseline_options": dataset_options(*given)})
+        baseline_arguments = (settings["baseline"], settings.get("baseline_options"), dataset, job.network.model.facts)
+        response = replace(response, settings={**settings, "baseline_options": dataset_options(*baseline_arguments)})
     target = check_target(job.network.target, dataset)
-    start, stop = min(work.piece.missing()[0] for work in todo), job.shard.images[1]
-    few = network_run.normalised(read_rows(dataset, probe_rows_of_split(dataset)))
-    passes = check_loaded(network.network, few.to(network_run.device))
+    start, stop = min(work.shard.missing()[0] for work in pending), job.shard.images[1]
+    probe_images = network_run.normalised(read_rows(dataset, probe_rows_of_split(dataset)))
+    passes = check_loaded(network.network, probe_images.to(network_run.device))
     reader = reader_of(network.network)
-    for work in todo:
-        work.piece.provenance["check_passes"] = passes
-        work.piece.lacks_probability = reader is not None and not task_provides(reader.task, "probability")
-    # Reading and the intact images are paid by the first explainer of a batch.
+    for work in pending:
+        work.shard.provenance["check_passes"] = passes
+        work.shard.lacks_probability = reader is not None and not task_provides(reader.task, "probability")
+    # The seconds of reading and of the intact images count for the first explainer of a batch.
     began = time.monotonic()
     for low, images in prefetch(
         lambda low: network_run.normalised(dataset.images("evaluation", low, min(low + size, stop))),
@@ -170,25 +173,26 @@ def _run(job: ResponseStage, todo: Sequence[Work], response: Response, network_r
         network_run.device,
     ):
         high = low + len(images)
-        whole = Batch(images, torch.from_numpy(split.labels[low:high]), list(split.ids[low:high]), low)
+        full_batch = Batch(images, torch.from_numpy(split.labels[low:high]), list(split.ids[low:high]), low)
         if response.needs_intact or target == "predicted":
-            whole = replace(whole, intact=intact_responses(network_run.query(whole)))
-        whole = whole.with_target(target)
-        for work in todo:
-            # As a rule with the first image of the batch; where images were added, within it or after it.
-            begin = max(work.piece.missing()[0], low)
+            full_batch = replace(full_batch, intact=intact_responses(network_run.query(full_batch)))
+        full_batch = full_batch.with_target(target)
+        for work in pending:
+            # The first missing image is usually the first one of the batch; after images were added, it can be a later
+            # one, or lie behind the batch.
+            begin = max(work.shard.missing()[0], low)
             if begin >= high or work.unsupported_reason:
                 continue
             before = network.images
             try:
-                arrays = response.run(network_run, whole.from_row(begin - low), work.method_maps(begin, high))
+                arrays = response.run(network_run, full_batch.from_row(begin - low), work.method_maps(begin, high))
             except NotApplicable as reason:
-                # It applied to the images, and does not to what they are changed to.
+                # The response applies to the images, but not to the changed images.
                 name = work.explainer.name if work.explainer else response.name
                 log.info("%s does not apply: %s", name, reason, exc_info=reason.__cause__)
                 work.unsupported_reason = str(reason)
             else:
-                work.piece.add(begin, arrays, time.monotonic() - began, network.images - before)
+                work.shard.add(begin, arrays, time.monotonic() - began, network.images - before)
                 began = time.monotonic()
 
 
@@ -198,21 +202,21 @@ def explainer_of(job: ResponseStage, network_run: NetworkRun, name: str, method:
     Parameters
     ----------
     job
-        Of a response along maps: has the explainers, the model's input format, and the output that is explained.
-    session
+        Job of a map response, with the explainers, the model's input format, and the output that is explained.
+    network_run
         Network, device, batch size and dataset, whose training images are baselines of some explainers.
     name, method
-        Name of the explainer, and which of its maps.
+        Name of the explainer, and the method that selects one of its maps.
     batch
-        The N images that are changed: images (k N, C, H, W) are k copies of each, one after another, and share its
-        draws.
+        The N original images. The function receives images (k N, C, H, W), k changed copies of each one after another,
+        which share the random draws of the original.
 
     Returns
     -------
     callable
         Images (k N, C, H, W) and targets (k N,) to maps (k N, H, W) float32 on the CPU.
     """
-    # Here, because responses that explain nothing need not load it.
+    # Imported here, because responses that recompute no maps do not need the explainers.
     from heatproof.attribution.explaining import explain_batch
     from heatproof.jobs.attribute import context_factory, maker_of
 

@@ -1,4 +1,4 @@
-"""Training on several devices of one machine, one process per device, by Lightning Fabric."""
+"""Training on several devices of one machine, with one process per device, by Lightning Fabric."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from heatproof.base.randomness import derive_seed
 from heatproof.base.specs import Runtime
 from heatproof.errors import RESUME_HINT, HeatproofError, machine_fault
 from heatproof.models.network import configure_torch
-from heatproof.training.devices import DeviceGroup, Part, T
+from heatproof.training.devices import BatchPart, DeviceGroup, T
 
 if TYPE_CHECKING:
     from heatproof.stages.weights import Training
@@ -38,13 +38,21 @@ log = logging.getLogger(__name__)
 J = TypeVar("J", bound="Training")
 Train = Callable[[J, DeviceGroup], None]
 
-# The others wait while one validates and writes; a process that is gone ends them by other means.
+# Other processes wait while one validates and writes; if a process ends, the others are ended by other means.
 PATIENCE = timedelta(days=1)
-# By these an outer launcher tells a process its place; here nobody but Fabric may.
-PLACES = ("LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "STANDALONE_PORT")
+# Environment variables by which an outer launcher assigns ranks; only Fabric may set them here.
+RANK_VARIABLES = (
+    "LOCAL_RANK",
+    "GROUP_RANK",
+    "NODE_RANK",
+    "WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "STANDALONE_PORT",
+)
 
-QUIET = "TORCH_CPP_LOG_LEVEL"
-# PyTorch kills what does not end within 30 s of the first failure; who was killed earlier was killed by others.
+LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
+# PyTorch kills processes that do not end within 30 s of the first failure; an earlier kill has another cause.
 KILLS_AFTER = 25.0
 
 
@@ -54,11 +62,11 @@ def train_on_devices(train: Train[J], job: J, runtime: Runtime, devices: int) ->
     Parameters
     ----------
     train
-        A function of a module, called in each process with the job and its team.
+        Function of a module, which each process calls with the job and its device group.
     job
-        What the job is told.
+        Spec of the job.
     runtime
-        Settings of the machine; the threads are divided over the processes, at least one each.
+        Settings of the machine; the threads are divided among the processes, with at least one each.
     devices
         Number of GPUs of this machine, or of processes on its CPU.
 
@@ -78,26 +86,28 @@ def train_on_devices(train: Train[J], job: J, runtime: Runtime, devices: int) ->
             "A training on several devices needs lightning-fabric, which is not installed: pip install "
             '"heatproof[multi-gpu]", or set devices to 1.'
         ) from None
-    kind = _kind(runtime, devices)
+    accelerator = _accelerator(runtime, devices)
     shared = replace(runtime, threads=max(1, runtime.threads // devices))
     level = logging.getLogger("heatproof").getEffectiveLevel()
-    others = set(children())
+    other_children = set(children())
     with tempfile.TemporaryDirectory(prefix="heatproof-training-") as reports, _no_outer_launcher():
-        # Buckets of gradients stay as they are where unused parameters are looked for: with three devices or more, the
-        # sums of a training that goes on after a kill would be made in another order otherwise.
+        # Looking for unused parameters keeps gradient buckets unchanged. Otherwise, with three devices or more, a
+        # training that resumes after a kill would sum gradients in another order.
         strategy = DDPStrategy(start_method="spawn", find_unused_parameters=True, timeout=PATIENCE)
-        # Not SLURM's own environment, which Fabric would find in a job and which wants one task for each device.
-        fabric: Any = Fabric(accelerator=kind, devices=devices, strategy=strategy, plugins=[LightningEnvironment()])
+        # Not SLURM's environment, which Fabric would detect in a job, and which requires one task per device.
+        fabric: Any = Fabric(
+            accelerator=accelerator, devices=devices, strategy=strategy, plugins=[LightningEnvironment()]
+        )
         try:
-            # Fabric looks for networks in arguments, and refuses frozen dataclasses there.
+            # `partial`, because Fabric searches arguments for networks, and refuses frozen dataclasses.
             fabric.launch(partial(_member, train=train, job=job, runtime=shared, level=level, reports=reports))
         except (ProcessExitedException, ProcessRaisedException) as error:
             raise _cause(error, Path(reports)) from None
         finally:
-            end_processes(lambda: set(children()) - others)
+            end_processes(lambda: set(children()) - other_children)
 
 
-def _kind(runtime: Runtime, devices: int) -> str:
+def _accelerator(runtime: Runtime, devices: int) -> str:
     kind = configure_torch(runtime).type
     if kind == "mps":
         raise HeatproofError(
@@ -113,21 +123,21 @@ def _kind(runtime: Runtime, devices: int) -> str:
 
 @contextmanager
 def _no_outer_launcher() -> Iterator[None]:
-    before = {name: os.environ.pop(name) for name in (*PLACES, QUIET, CONTROLLER) if name in os.environ}
-    # PyTorch warns in every process that all parameters were used, which they may be.
-    os.environ[QUIET] = before.get(QUIET, "ERROR")
-    # By this a process of a training knows whose it is, before Fabric calls it.
+    before = {name: os.environ.pop(name) for name in (*RANK_VARIABLES, LOG_LEVEL, CONTROLLER) if name in os.environ}
+    # Otherwise PyTorch warns in every process that all parameters were used, which is fine.
+    os.environ[LOG_LEVEL] = before.get(LOG_LEVEL, "ERROR")
+    # Tells a process to which training it belongs, before Fabric calls it.
     os.environ[CONTROLLER] = str(os.getpid())
     try:
         yield
     finally:
-        for name in (*PLACES, QUIET, CONTROLLER):
+        for name in (*RANK_VARIABLES, LOG_LEVEL, CONTROLLER):
             os.environ.pop(name, None)
         os.environ.update(before)
 
 
 def _cause(error: ProcessExitedException | ProcessRaisedException, reports: Path) -> Exception:
-    # The others fail as well, because they miss the first.
+    # The first report has the cause, because the other processes then fail as well.
     first = next(iter(sorted(reports.iterdir())), None)
     early = first is None or time.time() - first.stat().st_mtime < KILLS_AFTER
     killed = next((rank for rank, code in _exit_codes(error) if code == -signal.SIGKILL), None) if early else None
@@ -140,16 +150,16 @@ def _cause(error: ProcessExitedException | ProcessRaisedException, reports: Path
             f"{RESUME_HINT}."
         )
     if isinstance(error, ProcessExitedException):
-        how = error.signal_name or f"exit code {error.exit_code}"
+        ending = error.signal_name or f"exit code {error.exit_code}"
         return HeatproofError(
-            f"The process that trains on device {error.error_index} was ended by {how}: look for its cause in this "
+            f"The process that trains on device {error.error_index} was ended by {ending}: look for its cause in this "
             f"job's log, and run the same command again; {RESUME_HINT}."
         )
     if first is None:
         if "EADDRINUSE" in str(error):
             return HeatproofError(
-                "The port on which the processes of this training were to meet was taken by another program in the "
-                f"meantime: run the same command again; {RESUME_HINT}."
+                "Another program took the port that the processes of this training communicate on: run the same "
+                f"command again; {RESUME_HINT}."
             )
         return RuntimeError(str(error))
     report = json.loads(first.read_text(encoding="utf-8"))
@@ -157,7 +167,7 @@ def _cause(error: ProcessExitedException | ProcessRaisedException, reports: Path
 
 
 def _exit_codes(error: BaseException) -> Iterator[tuple[int, int | None]]:
-    """Yield rank and exit code of each process, which Fabric does not pass on from PyTorch's context."""
+    """Yield rank and exit code of each process from PyTorch's context, because Fabric does not pass them on."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         context = frame.f_locals.get("self")
         if isinstance(context, ProcessContext):
@@ -182,7 +192,7 @@ def _member(fabric: Any, train: Train[J], job: J, runtime: Runtime, level: int, 
         raise
 
 
-# When a process reads what it is to do: before the processes meet, for which they would wait a day.
+# At import, before the processes connect, because a process would wait a day for a missing one.
 if multiprocessing.parent_process() is not None:
     end_with_parent()
 
@@ -197,49 +207,49 @@ class FabricDeviceGroup(DeviceGroup):
         self.is_main = fabric.global_rank == 0
 
     def join(self, model: nn.Module) -> nn.Module:
-        """Return the model, with batch norm over the batch as a whole where there is such: on GPUs."""
+        """Return the model; on GPUs, its batch norm layers use the statistics of the complete batch."""
         if self.device.type == "cuda":
             synchronise_batch_norm(model)
-        every = [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
-        apart = sum(not isinstance(layer, nn.SyncBatchNorm) for layer in every)
-        if apart:
-            log.info("%d batch norm layers compute their statistics on each device separately", apart)
+        norms = [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+        separate = sum(not isinstance(layer, nn.SyncBatchNorm) for layer in norms)
+        if separate:
+            log.info("%d batch norm layers compute their statistics on each device separately", separate)
         return self.fabric.setup_module(model)
 
     def begin(self, seed: int, epoch: int) -> None:
-        """Seed what a network draws by itself, as dropout does: apart on each device, the same after a kill."""
+        """Seed the draws of the network itself, such as dropout: differently on each device, the same after a kill."""
         torch.manual_seed(derive_seed(seed, f"training epoch {epoch} on device {self.fabric.global_rank}"))
 
-    def part(self, images: int) -> Part:
-        """Return about as many rows as the others get.
+    def part(self, images: int) -> BatchPart:
+        """Return a nearly equal share of the rows.
 
-        A batch with fewer than two images for each device is taken whole by all: batch norm cannot be trained on one,
-        and networks need not be able to take none.
+        If a batch has fewer than two images per device, every device takes all of it, because batch norm cannot be
+        trained on one image, and networks may not accept an empty batch.
         """
         if images < 2 * self.devices:
-            return Part(slice(0, images), 1.0)
-        rank, (few, more) = self.fabric.global_rank, divmod(images, self.devices)
-        start = rank * few + min(rank, more)
-        rows = few + (rank < more)
-        return Part(slice(start, start + rows), rows * self.devices / images)
+            return BatchPart(slice(0, images), 1.0)
+        rank, (fewest, remainder) = self.fabric.global_rank, divmod(images, self.devices)
+        start = rank * fewest + min(rank, remainder)
+        rows = fewest + (rank < remainder)
+        return BatchPart(slice(start, start + rows), rows * self.devices / images)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add the mean over the devices to the gradients."""
         self.fabric.backward(loss)
 
     def total(self, value: float) -> float:
-        """Return the sum over the devices."""
+        """Return the sum of a value over the devices."""
         return float(self.fabric.all_reduce(torch.tensor(value, dtype=torch.float64), reduce_op="sum"))
 
     def broadcast(self, value: T | None) -> T:
-        """Return the value of the device that leads, on all devices; the others give None and wait for it."""
+        """Return the value of the main device on all devices; the others pass None and wait for it."""
         return self.fabric.broadcast(value)
 
 
 def synchronise_batch_norm(model: nn.Module) -> None:
     """Replace batch norm layers of PyTorch and timm by synchronised ones.
 
-    Subclasses of other libraries, as B-cos networks have them, compute something else and stay as they are.
+    Subclasses in other libraries, like those of B-cos networks, compute something else and are not replaced.
     """
     from timm.layers import BatchNormAct2d, convert_sync_batchnorm
 

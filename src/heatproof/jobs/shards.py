@@ -1,8 +1,9 @@
 """Shards: the part of a store that one job computes, resumes and publishes.
 
-A piece is a shard of every array of one store, with a manifest beside it. Finished batches are kept in a journal until
-the piece is published, so that a job that dies goes on where it was; a piece that was published for fewer images is
-added to. Both count only under the same key, of spec, code and input bytes, and for the same bytes of their images.
+A shard holds a range of images of every array of one store, and has a manifest. Finished batches are saved in a journal
+until the shard is published, so that a job that was killed continues where it stopped. Images are appended to a shard
+that was published with fewer images. Batches and published shards are reused only if the key (of spec, code and input
+files) and the contents of their images are the same.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from heatproof.stores.store import ArraySpec, Layout, ensure_metadata, read, rem
 
 log = logging.getLogger(__name__)
 
-# One of a process, whose shards are computed one after another. A job that publishes behind ends in this context.
+# One per process, because a process computes its shards one after another. A job that calls `publish_behind` runs in
+# this context.
 BACKGROUND_WRITES = BackgroundWriter()
 
 ImageRange = tuple[str, int, int]
@@ -44,15 +46,35 @@ EVALUATION = "evaluation"
 
 @dataclass
 class Shard:
-    """A shard of a store in the making. Get one from `open_shard`.
+    """A shard of a store while it is computed; `open_shard` returns one.
 
     Attributes
     ----------
-    images, also, beside
+    base
+        Path of the store without its ending.
+    shard
+        Number of the shard in the store.
+    requested
+        First image and the one after the last, of those that the job was asked to compute.
+    layout
+        Image ids, arrays and attributes of the store.
+    spec_key, key
+        Key of the spec, and key of the store, which includes the contents of the input files.
+    provenance
+        Further fields of the manifest.
+    images, value_ranges, manifest_ranges
         See `Origin`.
+    done
+        The image after the last one whose values are computed.
+    values
+        Arrays of the computed batches, in order.
+    seconds, passes
+        Duration of the computation, and number of network passes.
+    changed
+        Whether there is something to write.
     lacks_probability
-        Whether the task has no probabilities, whose logarithm is minus infinity in stores: nothing that is computed
-        is NaN there.
+        Whether the task has no probabilities. The store then has minus infinity as their logarithm, because NaN in a
+        store means that nothing was computed.
     """
 
     base: str
@@ -93,30 +115,39 @@ class Shard:
     def _data(self, start: int, stop: int) -> dict[str, list[list[Any]]]:
         return self.images.data((EVALUATION, start, stop), *self.value_ranges)
 
-    def _seal(self, start: int, arrays: Mapping[str, np.ndarray], seconds: float, passes: int) -> str:
-        """Return a digest of a batch: its place, key and images, and all that it holds."""
+    def _checksum(self, start: int, arrays: Mapping[str, np.ndarray], seconds: float, passes: int) -> str:
+        """Return the checksum of a batch, of its position, key, images and arrays."""
         stop = start + len(next(iter(arrays.values())))
         shapes = {name: [str(values.dtype), values.shape] for name, values in arrays.items()}
         ids = self.layout.image_ids[start:stop]
-        said = [self.key, self.shard, start, list(ids), self._data(start, stop), float(seconds), int(passes), shapes]
-        sealed = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
+        content = [self.key, self.shard, start, list(ids), self._data(start, stop), float(seconds), int(passes), shapes]
+        checksum = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
         for name in sorted(arrays):
-            sealed.update(np.ascontiguousarray(arrays[name]).data)
-        return sealed.hexdigest()
+            checksum.update(np.ascontiguousarray(arrays[name]).data)
+        return checksum.hexdigest()
 
     def missing(self) -> tuple[int, int]:
-        """Return the range of images that are still to be computed; empty where start equals stop."""
+        """Return the range of images that remain to be computed, as (start, stop); empty if start equals stop."""
         return min(self.done, self.requested[1]), self.requested[1]
 
     def add(self, start: int, arrays: Mapping[str, np.ndarray], seconds: float, passes: int) -> None:
-        """Take one batch of results, in order, and keep it safe while the next one is computed.
+        """Add the results of the next batch, and write them to the journal in the background.
+
+        Parameters
+        ----------
+        start
+            Index of the first image of the batch.
+        arrays
+            Array name to values (N, …).
+        seconds, passes
+            Duration of the batch, and its number of network passes.
 
         Raises
         ------
         HeatproofError
-            If a value is not finite, with the image's id; or if a whole number is beyond the type of its array.
+            If a value is not finite (the message has the image's id), or an integer exceeds the dtype of its array.
         OSError
-            If the batch before could not be written.
+            If the previous batch could not be written.
         """
         converted = {
             name: as_dtype(arrays[name], spec.dtype, f"{name} of {self.base}")
@@ -134,39 +165,39 @@ class Shard:
                         f"{Path(self.base).name} gave a value that is not finite in {name} of image {image!r} "
                         f"({self.base}): find out why, or leave this out of the config. Finished images are kept."
                     )
-        BACKGROUND_WRITES.submit(partial(self._keep, start, converted, seconds, passes))
-        self._take(converted, seconds, passes)
+        BACKGROUND_WRITES.submit(partial(self._write_batch, start, converted, seconds, passes))
+        self._append(converted, seconds, passes)
 
-    def _keep(self, start: int, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
-        seal = self._seal(start, arrays, seconds, passes)
+    def _write_batch(self, start: int, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
+        seal = self._checksum(start, arrays, seconds, passes)
         with atomic_write(self._batch(start)) as aside, open(aside, "wb") as file:
             np.savez(file, seconds=seconds, passes=passes, seal=seal, **arrays)  # type: ignore[arg-type]
 
-    def _kept(self, start: int) -> tuple[dict[str, np.ndarray], float, int]:
-        """Return the batch of the journal that begins with an image.
+    def _read_batch(self, start: int) -> tuple[dict[str, np.ndarray], float, int]:
+        """Return arrays, seconds and passes of the batch in the journal that begins with an image.
 
         Raises
         ------
         ValueError
-            If it is not the one that was kept there.
+            If its checksum differs.
         """
         with open_regular(refuse_links(self._batch(start))) as file:
             with zipfile.ZipFile(file) as members:
-                # Nothing that unpacks to more than it takes on the disk.
+                # A compressed member could unpack to more bytes than it has on disk.
                 if any(member.compress_type != zipfile.ZIP_STORED for member in members.infolist()):
                     raise ValueError("it is compressed")
             file.seek(0)
-            with np.load(file, allow_pickle=False) as kept:
-                arrays = {name: kept[name] for name in self.layout.arrays}
-                seconds, passes, seal = float(kept["seconds"]), int(kept["passes"]), str(kept["seal"])
-        most = (self.shard + 1) * self.layout.shard_size - start
+            with np.load(file, allow_pickle=False) as saved:
+                arrays = {name: saved[name] for name in self.layout.arrays}
+                seconds, passes, seal = float(saved["seconds"]), int(saved["passes"]), str(saved["seal"])
+        max_images = (self.shard + 1) * self.layout.shard_size - start
         counts = {values.shape[:1] for values in arrays.values()}
-        fits = len(counts) == 1 and counts <= {(count,) for count in range(1, most + 1)}
-        if not fits or seal != self._seal(start, arrays, seconds, passes):
-            raise ValueError("it is not what was kept here")
+        fits = len(counts) == 1 and counts <= {(count,) for count in range(1, max_images + 1)}
+        if not fits or seal != self._checksum(start, arrays, seconds, passes):
+            raise ValueError("its checksum differs")
         return arrays, seconds, passes
 
-    def _take(self, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
+    def _append(self, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
         self.values.append(arrays)
         self.done += len(next(iter(arrays.values())))
         self.seconds += seconds
@@ -174,7 +205,7 @@ class Shard:
         self.changed = True
 
     def resume(self) -> None:
-        """Take what an earlier job left: the published piece, then the journal after it."""
+        """Load the results of an earlier job: the published shard, then the batches in the journal after it."""
         start, size = self.shard * self.layout.shard_size, self.layout.shard_size
         self.done = start
         remove_leftovers(self.store, self.shard)
@@ -182,50 +213,53 @@ class Shard:
         if manifest_facts and not manifest_facts["gap"] and self._is_of_these_images(manifest_facts):
             self.seconds, self.passes = manifest_facts["seconds"], manifest_facts["network_passes"]
             self.done = manifest_facts["images"][1]
-            # Metadata that were damaged since are written again, and nothing is computed again for it.
+            # Metadata that were damaged since then are rewritten, without another computation.
             ensure_metadata(self.store, self.layout)
             self.values.append({name: read(self.store, name, start, self.done) for name in self.layout.arrays})
             self.changed = not records_same_data(manifest_facts, self.images.data(*self.manifest_ranges))
         while self.done < start + size and (batch := self._batch(self.done)).is_file():
             try:
-                arrays, seconds, passes = self._kept(self.done)
+                arrays, seconds, passes = self._read_batch(self.done)
             except Exception as error:  # damaged bytes make zipfile and NumPy fail in many ways
                 if machine_fault(error):
                     raise
                 log.info("%s is damaged and will be recomputed (%s)", batch, error)
                 break
-            self._take(arrays, seconds, passes)
+            self._append(arrays, seconds, passes)
 
     def _is_of_these_images(self, recorded: Mapping[str, Any]) -> bool:
-        """Tell whether the images of a published piece are the same still, of which more may have come since."""
+        """Return whether the images of a published shard are unchanged; further images may have been added since."""
         return records_same_data(recorded, self._data(self.shard * self.layout.shard_size, recorded["images"][1]))
 
-    def publish(self, device: str, gap: str | None = None) -> None:
-        """Write the shard and its manifest, each moved into place; the journal is kept until `forget_journal`.
+    def publish(self, device: str, unsupported_reason: str | None = None) -> None:
+        """Write the shard and its manifest atomically; the journal remains until `forget_journal` is called.
 
         Parameters
         ----------
         device
-            Where it was computed.
-        gap
-            Why there is nothing to publish: the shard is of NaN then, and the manifest has the reason.
+            The device that computed the values.
+        unsupported_reason
+            The reason why there are no values: all values of the shard are NaN, and the manifest has the reason.
         """
         BACKGROUND_WRITES.wait()
-        self._publish(device, gap)
+        self._publish(device, unsupported_reason)
 
-    def publish_behind(self, device: str, gap: str | None = None) -> None:
-        """Publish while the next shard of the job is computed; written at the end of the context `BACKGROUND_WRITES`."""
-        BACKGROUND_WRITES.submit(partial(self._publish, device, gap))
+    def publish_behind(self, device: str, unsupported_reason: str | None = None) -> None:
+        """Publish in the background; all is written when the context `BACKGROUND_WRITES` ends."""
+        BACKGROUND_WRITES.submit(partial(self._publish, device, unsupported_reason))
 
-    def _publish(self, device: str, gap: str | None) -> None:
+    def _publish(self, device: str, unsupported_reason: str | None) -> None:
         ensure_metadata(self.store, self.layout)
-        # A job makes many pieces, and needs the arrays of none that is on the disk.
+        # A job computes many shards; this frees the memory of the arrays that are now on disk.
         values, self.values = self.values, []
-        if gap is None and not self.changed:
+        if unsupported_reason is None and not self.changed:
             manifest.touch(self.manifest)
             return
-        start, stop = self.shard * self.layout.shard_size, self.done if gap is None else self.requested[1]
-        if gap is not None:
+        start, stop = (
+            self.shard * self.layout.shard_size,
+            self.done if unsupported_reason is None else self.requested[1],
+        )
+        if unsupported_reason is not None:
             arrays = self.layout.arrays.items()
             values = [{name: np.full((stop - start, *one.shape), np.nan, one.dtype) for name, one in arrays}]
         files = [
@@ -239,7 +273,7 @@ class Shard:
             key=self.key,
             shard=self.shard,
             images=[start, stop],
-            gap=gap,
+            gap=unsupported_reason,
             network_passes=self.passes,
             seconds=round(self.seconds, 3),
             device=device,
@@ -248,38 +282,47 @@ class Shard:
         )
 
     def forget_journal(self) -> None:
-        """Remove the journal, once all is written and nothing can undo what was published."""
+        """Remove the journal; call it when everything is written and the job cannot fail any more."""
         shutil.rmtree(self._journal, ignore_errors=True)
 
 
 @dataclass
 class ComparedShard(Shard):
-    """A shard that is there and whole: what is computed now is held against it, and nothing of it is changed.
+    """A published shard that newly computed values are compared with; its values do not change.
 
-    Where all values are the same, its manifest and its store get the key of today's code.
+    If all values are equal, its manifest and its store get the key of the current code.
+
+    Attributes
+    ----------
+    verdicts
+        Manifest path and difference in words (None if equal) of every shard that was compared.
+    stored
+        The manifest of the published shard.
     """
 
     verdicts: list[tuple[str, str | None]] = field(default_factory=list)
     stored: dict[str, Any] = field(default_factory=dict)
 
     def resume(self) -> None:
-        """Begin with the first image that was asked for; one whose manifest is of today's code has nothing to do."""
+        """Start at the first requested image; nothing is left to do if the manifest has the key of the current code."""
         self.stored = manifest.require_manifest(self.manifest)
         self.done = self.requested[1] if Key.of(self.stored) == self.spec_key else self.requested[0]
 
-    def _keep(self, start: int, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
+    def _write_batch(self, start: int, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
         pass
 
-    def _publish(self, device: str, gap: str | None) -> None:
-        """Hold the computed images, or the reason why there are none, against the stored ones."""
-        then = self.stored["gap"]
-        if gap is not None:
-            same = then == gap
-            difference = None if same else f"it is left out now because {gap}, and was {then or 'made'} before"
-        elif then and self.changed:
-            difference = f"it was left out because {then}, and is made now"
+    def _publish(self, device: str, unsupported_reason: str | None) -> None:
+        """Compare the computed values, or the reason why there are none, with the stored ones."""
+        stored_reason = self.stored["gap"]
+        difference: str | None = None
+        if unsupported_reason is not None:
+            if stored_reason != unsupported_reason:
+                before = f"not applicable because {stored_reason}" if stored_reason else "computed"
+                difference = f"it is not applicable now because {unsupported_reason}, and was {before} before"
+        elif stored_reason and self.changed:
+            difference = f"it was not applicable because {stored_reason}, and is computed now"
         else:
-            difference = self._differing()
+            difference = self._difference()
         self.verdicts.append((self.manifest, difference))
         if difference is None:
             ensure_metadata(self.store, self.layout)
@@ -287,17 +330,17 @@ class ComparedShard(Shard):
             manifest.write_checksummed(self.manifest, {**facts, **self.spec_key._asdict(), "key": self.key})
 
     def forget_journal(self) -> None:
-        """Leave the journal of an interrupted job alone."""
+        """Keep the journal of an interrupted job."""
 
-    def _differing(self) -> str | None:
+    def _difference(self) -> str | None:
         start = self.requested[0]
         for name in self.layout.arrays if self.changed else ():
-            now = np.concatenate([part[name] for part in self.values])
-            then = read(self.store, name, start, start + len(now))
-            other = (now != then).reshape(len(now), -1).any(1)
-            if other.any():
-                first = self.layout.image_ids[start + int(np.flatnonzero(other)[0])]
-                return f"{name} of {int(other.sum())} of {len(now)} images differs, {first!r} the first of them"
+            computed = np.concatenate([part[name] for part in self.values])
+            stored = read(self.store, name, start, start + len(computed))
+            differs = (computed != stored).reshape(len(computed), -1).any(1)
+            if differs.any():
+                first = self.layout.image_ids[start + int(np.flatnonzero(differs)[0])]
+                return f"{name} of {int(differs.sum())} of {len(computed)} images differs, {first!r} the first of them"
         return None
 
 
@@ -306,12 +349,12 @@ _comparing: ContextVar[list[tuple[str, str | None]] | None] = ContextVar("compar
 
 @contextmanager
 def compare_with_stored() -> Iterator[list[tuple[str, str | None]]]:
-    """Let `open_piece` compare with what is stored instead of adding to it.
+    """Make `open_shard` return shards that are compared with the stored ones and not changed.
 
     Yields
     ------
     list
-        Filled with each manifest and what differs, in words; None where nothing does.
+        Gets a pair for each compared shard: the path of its manifest, and the difference in words, None if equal.
     """
     verdicts: list[tuple[str, str | None]] = []
     token = _comparing.set(verdicts)
@@ -323,26 +366,29 @@ def compare_with_stored() -> Iterator[list[tuple[str, str | None]]]:
 
 @dataclass(frozen=True)
 class Origin:
-    """What decides the values of a shard.
+    """The inputs on which the values of a shard depend.
 
     Attributes
     ----------
     key
         Key of the spec.
     made_by
-        The config slice, for the provenance.
+        The settings that the manifest records as provenance.
     inputs
-        Files that were read; their bytes are part of the key.
+        Files that were read; their contents are part of the key.
     upstream
-        What else decides the values, such as the version of an encoder: a part of the key too.
+        Further dependencies, such as the version of an encoder; part of the key.
     read_from
-        Path to key of the manifests of shards that were read: a part of the key, and kept in the manifest.
+        Path of a manifest to its key, for the shards that were read; part of the key and recorded in the manifest.
     images
-        What is known of the images of the dataset. Those of a shard are no part of the key, which is that of the whole
-        store, and are kept in its manifest.
-    also, beside
-        Ranges of images that decide the values too, and of which the manifest says more than values, such as those of
-        the applicability check: where they change, it is written again.
+        The recorded digests of the dataset's images. Those of a shard are recorded in its manifest and are not part of
+        the key, because all shards of a store have one key.
+    value_ranges
+        Ranges of images, besides the shard's, on which the values depend. If one of these images changes, the shard is
+        computed again.
+    manifest_ranges
+        Ranges of images on which only other fields of the manifest depend, such as the result of the applicability
+        check. If one of these images changes, the manifest is written again.
     """
 
     key: Key
@@ -363,27 +409,27 @@ def open_shard(
     arrays: Mapping[str, ArraySpec],
     coordinates: Mapping[str, Sequence[str]] | None = None,
 ) -> Shard:
-    """Open a shard and take what an earlier job left of it.
+    """Open a shard and load the results that an earlier job left.
 
     Parameters
     ----------
     shard
-        Which shard, and of which images.
+        Number and size of the shard, and the requested range of images.
     base
-        Path without ending: ``.zarr`` and ``.<shard>.json`` are added.
+        Path of the store without its ending; ``.zarr`` and ``.<shard>.json`` are added.
     origin
-        What decides the values.
+        The inputs on which the values depend.
     split
         The evaluation split.
     arrays
-        What the store holds.
+        Name, dimensions, shape and dtype of each array of the store.
     coordinates
-        Names along other dimensions.
+        Labels of dimensions other than the image.
 
     Raises
     ------
     HeatproofError
-        If the split has fewer images than were asked for.
+        If the split has fewer images than requested.
     """
     _, high = shard.images
     if high > len(split):
@@ -392,16 +438,16 @@ def open_shard(
             "lower evaluation.images in the config."
         )
     size = shard.size
-    more = (size, list(split.ids), *origin.read_from.values(), *origin.upstream)
-    whole, digests = manifest.key_with_inputs(origin.key, origin.inputs, *more)
+    key_parts = (size, list(split.ids), *origin.read_from.values(), *origin.upstream)
+    key, digests = manifest.key_with_inputs(origin.key, origin.inputs, *key_parts)
     provenance = {"made_by": dict(origin.made_by), "input_sha256": digests, "versions": library_versions()}
-    attributes = {"key": whole, **provenance}
+    attributes = {"key": key, **provenance}
     layout = Layout(split.ids, split.labels, size, arrays, attributes, coordinates or {})
-    # Of this shard alone, and so not among the attributes of the store.
+    # Each shard reads other manifests, so these are not attributes of the store.
     facts = {**provenance, "read": dict(origin.read_from)} if origin.read_from else provenance
     verdicts = _comparing.get()
-    read = (origin.images, tuple(origin.value_ranges), tuple(origin.manifest_ranges))
-    opened = (base, shard.number, shard.images, layout, origin.key, whole, facts, *read)
-    piece = Shard(*opened) if verdicts is None else ComparedShard(*opened, verdicts=verdicts)
-    piece.resume()
-    return piece
+    dependencies = (origin.images, tuple(origin.value_ranges), tuple(origin.manifest_ranges))
+    arguments = (base, shard.number, shard.images, layout, origin.key, key, facts, *dependencies)
+    result = Shard(*arguments) if verdicts is None else ComparedShard(*arguments, verdicts=verdicts)
+    result.resume()
+    return result

@@ -39,7 +39,7 @@ from heatproof.stores.manifest import key_with_inputs, publish_tables, touch, ve
 from heatproof.stores.sources import images_of, records_same_data
 from heatproof.training.checkpoint import EpochRow, FirstEpochEnded, FirstEpochJournal, Journal
 from heatproof.training.devices import DeviceGroup
-from heatproof.training.in_domain import SCALED, finetune_in_domain
+from heatproof.training.in_domain import SCALE_IMAGES, finetune_in_domain
 from heatproof.training.loop import (
     Examples,
     Trained,
@@ -47,7 +47,7 @@ from heatproof.training.loop import (
     fit,
     untrained_result,
 )
-from heatproof.training.losses import WholeOutput, scale_of
+from heatproof.training.losses import CompleteOutputReader, scale_of
 from heatproof.training.reading import read_examples
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 
 
 def _training(fit_network: Callable[[J, torch.device, TrainingRun], Trained]) -> Train[J]:
-    """Return the whole of a training: with its journal, a remedy where memory runs out, and its files in the end."""
+    """Wrap a training function: add its journal, a remedy if memory runs out, and writing the files."""
 
     @wraps(fit_network)
     def train(job: J, device_group: DeviceGroup, kind: type[Journal] = Journal) -> None:
@@ -71,7 +71,7 @@ def _training(fit_network: Callable[[J, torch.device, TrainingRun], Trained]) ->
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            # A smaller batch would be another training, whose finished epochs would not count.
+            # Halving the batch size would start another training, and lose completed epochs.
             raise HeatproofError(
                 f"Memory ran out in the training of {job.files['weights']}: run fewer jobs at once or use a device "
                 f"with more memory, and run the same command again; {RESUME_HINT}. A smaller batch_size of the "
@@ -82,7 +82,7 @@ def _training(fit_network: Callable[[J, torch.device, TrainingRun], Trained]) ->
 
 
 def pretrain(job: Pretrain, runtime: Runtime) -> None:
-    """Train a network from random weights, or from published ones with a new head.
+    """Train a network from random weights, or from published weights with a new head.
 
     The checkpoint is the epoch with the lowest validation loss.
     """
@@ -98,20 +98,20 @@ def _pretrain(job: Pretrain, device: torch.device, training_run: TrainingRun) ->
     if job.start:
         load_weights(network, job.start, skip=find_head(job.model))
     if job.ignores_labels:
-        # What it answers need not be what labels say, and nothing is learnt of them.
+        # Outputs need not relate to labels, so there is nothing to learn.
         return untrained_result(network)
     train, validation = _examples(dataset, job)
     return fit(network.to(device), train, validation, job.training, seed, training_run=training_run)
 
 
 def finetune(job: Finetune, runtime: Runtime) -> None:
-    """Finetune on images of which a share lost one random patch (Hesse et al. 2024, section 3).
+    """Finetune on images, a share of which lose one random patch (Hesse et al. 2024, section 3).
 
-    With ``labels: own`` no label is read: the answer is learnt that the network gave to the intact image before.
+    With ``labels: own``, no label is read: the network learns its own earlier outputs for intact images.
 
-    The checkpoint is the epoch with the lowest loss on validation images, each once intact and once with a patch
-    deleted, because the finetuned network must be good at both. Epochs that are kept are left in one file beside it,
-    whatever their loss.
+    The checkpoint is the epoch with the lowest loss on the validation images, each once intact and once with a deleted
+    patch, because the finetuned network must be good on both. Saved epochs are written to one file next to it, whatever
+    their loss.
     """
     _run(_finetune, job, runtime)
 
@@ -124,24 +124,24 @@ def _finetune(job: Finetune, device: torch.device, training_run: TrainingRun) ->
     network = build_with_weights(job.model, reader.classes, job.start, reader)
     train, validation = _examples(dataset, job)
     if job.ignores_labels:
-        train, validation = use_whole_output(network.to(device).eval(), [train, validation], job.training.batch_size)
+        train, validation = use_complete_output(network.to(device).eval(), [train, validation], job.training.batch_size)
     options = dataset_options(job.training.baseline, None, dataset, job.model.facts)
     return finetune_in_domain(network.to(device), train, validation, job.training, options, training_run)
 
 
 def _publish(job: Training, trained: Trained) -> None:
-    """Write weights, history, and the epochs that are kept where the job has a file for them."""
+    """Write weights, history, and saved epochs if the job has a file for them."""
     save_weights(trained.best, job.files["weights"])
     write_text(job.files["history"], _history(trained.history))
-    more: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
     if "kept" in job.files:
-        save_kept(trained.kept, job.files["kept"])
-        more = {"kept": sorted(trained.kept)}
-    publish_tables(job, job.files.values(), _start(job), data=_data(job), **more)
+        save_epochs(trained.saved_epochs, job.files["kept"])
+        extra = {"kept": sorted(trained.saved_epochs)}
+    publish_tables(job, job.files.values(), _initial_weights(job), data=_data(job), **extra)
 
 
 def history_of_first_epoch(job: Training, runtime: Runtime) -> str:
-    """Return the history of the first epoch, by running it on one device."""
+    """Run the first epoch on one device, and return its history."""
     train: Callable[..., None] = _pretrain if job.name == "pretrain" else _finetune
     try:
         train(job, DeviceGroup(configure_torch(runtime)), FirstEpochJournal)
@@ -150,8 +150,8 @@ def history_of_first_epoch(job: Training, runtime: Runtime) -> str:
     raise AssertionError("a training has at least one epoch")
 
 
-def _start(job: Training) -> list[str]:
-    """Return the file of weights with which a training begins, if any."""
+def _initial_weights(job: Training) -> list[str]:
+    """Return the file of weights with which a training starts, if any."""
     return [job.start] if job.start else []
 
 
@@ -166,8 +166,8 @@ def _run(train: Train[J], job: J, runtime: Runtime) -> None:
 
 
 def is_current(job: Training) -> bool:
-    """Return whether the weights and all kept epochs are current: same settings, code and input bytes."""
-    key, _ = key_with_inputs(job.key, _start(job))
+    """Return whether the weights and all saved epochs are current: same settings, code and input bytes."""
+    key, _ = key_with_inputs(job.key, _initial_weights(job))
     recorded = whole(job.manifest, key)
     if (
         recorded is None
@@ -182,20 +182,20 @@ def is_current(job: Training) -> bool:
 
 
 def _journal_key(job: Training) -> str:
-    # An epoch that was not kept before the kill cannot be kept after it; another library need not go on as this one.
-    return key_with_inputs(job.key, _start(job), job.keep, library_versions(), _data(job))[0]
+    # Epochs that were not saved before a kill cannot be saved after it, and another library version may differ.
+    return key_with_inputs(job.key, _initial_weights(job), job.keep, library_versions(), _data(job))[0]
 
 
 def _data(job: Training) -> dict[str, list[list[Any]]]:
-    """Return what is known of the images that are trained on."""
+    """Return the record of the training and validation images."""
     images = images_of(job.dataset.manifest)
     return images.data(*images.whole("train", "validation"))
 
 
 def _examples(dataset: Dataset, job: Training) -> list[Examples]:
-    """Return the training and the validation images, normalised, with the labels that are learnt."""
+    """Return the training and validation images, normalised, with the labels to learn."""
     dataset = unwrap_rows(dataset)
-    found, settings, scale = [], job.training, None
+    examples, settings, scale = [], job.training, None
     for split in ("train", "validation"):
         if not len(dataset.splits[split]):
             raise HeatproofError(
@@ -204,29 +204,29 @@ def _examples(dataset: Dataset, job: Training) -> list[Examples]:
             )
         labels = torch.from_numpy(dataset.splits[split].labels)
         if settings.labels == "shuffled":
-            # By the dataset's seed: pretraining and finetuning learn the same wrong labels.
+            # Seeded by the dataset, so that pretraining and finetuning learn the same wrong labels.
             order = torch_generator(job.dataset.seed, f"shuffled labels of {split}")
             labels = labels[torch.randperm(len(labels), generator=order)]
         if job.dataset.task == "regression" and settings.labels != "own":
             labels = labels.float()
-            # Of the training images, for the validation images too.
+            # The scale of the training images is used for the validation images as well.
             scale = scale_of(labels) if scale is None else scale
         smallest = settings.random_resized_crop if split == "train" else 0.0
         read = read_examples(dataset, split, labels, job.model.facts, smallest, settings.seed)
-        found.append(replace(read, scale=scale))
-    return found
+        examples.append(replace(read, scale=scale))
+    return examples
 
 
-def use_whole_output(network: torch.nn.Module, examples: list[Examples], batch_size: int) -> list[Examples]:
-    """Let a network be read as a whole, and return images with the scale on which its answers differ."""
+def use_complete_output(network: torch.nn.Module, examples: list[Examples], batch_size: int) -> list[Examples]:
+    """Make a network return its complete output, and return the images with the scale of its outputs."""
     if hooks := hooks_of(network):
         hooks.remove()
-    attach(network, reader=cast("OutputReader", whole := WholeOutput()))
+    attach(network, reader=cast("OutputReader", reader := CompleteOutputReader()))
     images, device = examples[0].images, next(network.parameters()).device
-    first = min(SCALED, len(examples[0].labels))
+    first = min(SCALE_IMAGES, len(examples[0].labels))
     with torch.no_grad():
-        told = [network(images[at : min(at + batch_size, first)].to(device)) for at in range(0, first, batch_size)]
-    scale = whole.scale_of(torch.cat(told)).cpu()
+        outputs = [network(images[at : min(at + batch_size, first)].to(device)) for at in range(0, first, batch_size)]
+    scale = reader.scale_of(torch.cat(outputs)).cpu()
     return [replace(one, scale=scale) for one in examples]
 
 
@@ -238,33 +238,33 @@ def _history(history: list[EpochRow]) -> str:
     return text.getvalue()
 
 
-def save_kept(states: Mapping[int, Mapping[str, torch.Tensor]], path: str | Path) -> None:
-    """Write the weights of some epochs into one safetensors file, each tensor named ``epoch/name``."""
+def save_epochs(states: Mapping[int, Mapping[str, torch.Tensor]], path: str | Path) -> None:
+    """Write the weights of several epochs into one safetensors file, in which tensors are named ``epoch/name``."""
     save_weights({f"{epoch}/{name}": value for epoch, state in states.items() for name, value in state.items()}, path)
 
 
 def keep_epoch(job: KeepEpoch) -> None:
-    """Write one kept epoch as weights of their own, with the history up to it.
+    """Write one saved epoch as separate weights, with the history up to it.
 
     Raises
     ------
     HeatproofError
-        If the training did not keep that epoch, or its file is damaged.
+        If the training did not save that epoch, or its file is damaged.
     """
     prefix = f"{job.epoch}/"
-    # The training's manifest lists them; they lie in a folder of their own, away from the weights' names.
-    verified_path(job.kept, job.trained.removesuffix(".history.csv") + ".json")
+    # The manifest of the training lists this file, which is in a separate folder, so that weights names cannot collide.
+    verified_path(job.saved_epochs, job.history.removesuffix(".history.csv") + ".json")
     try:
-        state = read_safetensors(job.kept, job.kept, prefix)
+        state = read_safetensors(job.saved_epochs, job.saved_epochs, prefix)
     except (OSError, SafetensorError) as error:
-        raise HeatproofError(f"{job.kept} cannot be read ({error}): {_remedy(job)}") from None
+        raise HeatproofError(f"{job.saved_epochs} cannot be read ({error}): {_remedy(job)}") from None
     if not state:
-        raise HeatproofError(f"{job.kept} has no weights of epoch {job.epoch}: {_remedy(job)}")
+        raise HeatproofError(f"{job.saved_epochs} has no weights of epoch {job.epoch}: {_remedy(job)}")
     save_weights(state, job.files["weights"])
-    history = verified_bytes(job.trained, listed=False).decode("utf-8").splitlines(keepends=True)
+    history = verified_bytes(job.history, listed=False).decode("utf-8").splitlines(keepends=True)
     write_text(job.files["history"], "".join(history[: 1 + job.epoch]))
-    publish_tables(job, job.files.values(), [job.kept, job.trained])
+    publish_tables(job, job.files.values(), [job.saved_epochs, job.history])
 
 
 def _remedy(job: KeepEpoch) -> str:
-    return f"remove it with `rm {job.kept}`, and run your snakemake command with this path as its target."
+    return f"remove it with `rm {job.saved_epochs}`, and run your snakemake command with this path as its target."

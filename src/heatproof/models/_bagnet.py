@@ -7,9 +7,10 @@ from torch import nn
 
 
 class CroppedBlock(nn.Module):
-    """1×1, k×k and 1×1 convolutions, without padding; the shortcut loses the border that the k×k one cannot reach.
+    """Residual block of 1×1, k×k and 1×1 convolutions without padding.
 
-    The first two have `inner` channels, or as many as the last.
+    The shortcut is cropped to the pixels that the k×k convolution reaches. The first two convolutions have `inner`
+    channels, by default as many as the last.
     """
 
     def __init__(self, channels_in: int, channels_out: int, kernel: int, stride: int, inner: int | None = None) -> None:
@@ -40,14 +41,14 @@ class CroppedBlock(nn.Module):
 
 
 class BagNet33(nn.Module):
-    """ResNet-50's bottlenecks with a 3×3 convolution in the first block of each stage only, without padding.
+    """ResNet-50's bottlenecks without padding; only the first block of each stage has a 3×3 convolution.
 
     Attributes
     ----------
     patches
-        The module that puts out the patches' logits.
+        Module that returns the logits of the patches.
     patch_size, patch_stride
-        As those of `CifarBagNet`: patches of 33 pixels every 8; the stages' strides are 2, 2, 2, 1.
+        As in `CifarBagNet`: patches of 33 pixels every 8 pixels; the strides of the stages are 2, 2, 2, 1.
     """
 
     patch_size = 33
@@ -70,7 +71,7 @@ class BagNet33(nn.Module):
         self.patches = nn.Sequential(*layers, nn.Conv2d(channels, num_classes, 1))
 
     def patch_logits(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the logits (N, K, h, w) of the patches, whose mean is the network's."""
+        """Return the logits (N, K, h, w) of the patches; their mean is the output of the network."""
         return self.patches(images)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -78,16 +79,18 @@ class BagNet33(nn.Module):
 
 
 class CifarBagNet(nn.Module):
-    """Stem, five residual blocks of which three look beyond one pixel, one linear layer a patch, and the mean.
+    """Stem, five residual blocks, one linear layer per patch, and the mean over patches.
+
+    Three of the blocks have kernels larger than one pixel.
 
     Attributes
     ----------
     patches
-        The module that puts out the patches' logits.
+        Module that returns the logits of the patches.
     patch_size, patch_stride
-        Pixels along one side that a patch logit sees, and pixels from one patch to the next. Nothing is padded: the
-        logit at (i, j) sees the pixels from (i, j) × `patch_stride` on. The patches of an image with an even number
-        of pixels along its sides cover all of it.
+        Side in pixels of the patch that one logit depends on, and distance in pixels between patches. Nothing is
+        padded: the logit at (i, j) depends on the pixels from (i, j) × `patch_stride` on. If the sides of an image are
+        even, its patches cover it completely.
     """
 
     patch_size = 10
@@ -108,7 +111,7 @@ class CifarBagNet(nn.Module):
         )
 
     def patch_logits(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the logits (N, K, h, w) of the patches, whose mean is the network's."""
+        """Return the logits (N, K, h, w) of the patches; their mean is the output of the network."""
         return self.patches(images)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

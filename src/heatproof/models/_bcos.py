@@ -1,4 +1,4 @@
-"""B-cos modules, whose network is an input-dependent linear map W(x)x."""
+"""B-cos modules; a network of them is an input-dependent linear map W(x)x."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from heatproof.models._resnet import three_stages
 
 
 class BcosConv2d(nn.Conv2d):
-    """|cos(x, w)| · ŵᵀx with weights ŵ of norm one: the B-cos transform with B = 2, without a bias.
+    """B-cos transform with B = 2 and no bias: |cos(x, w)| · ŵᵀx with weights ŵ of norm one.
 
-    Böhle et al., "B-cos networks", 2022, section 3.1. With `dynamic` off, the factor |cos| counts as a constant in
-    gradients, which then are the weights W(x) of section 3.2.
+    Böhle et al., "B-cos networks", 2022, section 3.1. If `dynamic` is false, gradients treat the factor |cos| as a
+    constant, and are then the weights W(x) of section 3.2.
     """
 
     def __init__(self, channels_in: int, channels_out: int, kernel: int, stride: int = 1, padding: int = 0) -> None:
@@ -31,16 +31,16 @@ class BcosConv2d(nn.Conv2d):
         squares = functional.avg_pool2d(
             x.square().sum(1, keepdim=True), self.kernel_size, self.stride, self.around, divisor_override=1
         )
-        # The smallest number inside, because the root has no finite gradient at zero.
+        # The constant is inside the root, because the gradient of the root is infinite at zero.
         factor = out.abs() / (squares + 1e-6).sqrt()
         return out * (factor if self.dynamic else factor.detach())
 
 
 class ScaleNorm2d(nn.Module):
-    """Batch norm without a mean and without a bias: every channel over its standard deviation, times a weight.
+    """Batch norm without mean and bias: each channel is divided by its standard deviation and multiplied by a weight.
 
-    Böhle et al., "B-cos alignment", 2024, section 3.2. In training the deviation is the batch's, in evaluation a
-    running one, so that the module is then linear.
+    Böhle et al., "B-cos alignment", 2024, section 3.2. Training uses the deviation of the batch, evaluation a running
+    one, which makes the module linear.
     """
 
     running_var: torch.Tensor
@@ -57,14 +57,14 @@ class ScaleNorm2d(nn.Module):
         if self.training:
             variance = x.var((0, 2, 3), unbiased=False)
             with torch.no_grad():
-                # The first batch is taken as it is, so that short trainings do not lag behind their weights.
+                # The first batch replaces the initial ones, so that the deviation of a short training is up to date.
                 self.running_var.lerp_(variance, 0.1 if self.batches else 1.0)
                 self.batches += 1
         return x * (self.weight / (variance + 1e-5).sqrt())[:, None, None]
 
 
 class BcosBlock(nn.Module):
-    """Two 3×3 B-cos convolutions and a shortcut. B-cos is nonlinear itself: no ReLU."""
+    """Two 3×3 B-cos convolutions and a shortcut, without ReLU, because B-cos itself is nonlinear."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class BcosBlock(nn.Module):
 
 
 class Encoding(nn.Module):
-    """Wrapper of networks of the package bcos that encodes RGB images first."""
+    """Mixin for networks of the package bcos that encodes RGB images before the forward pass."""
 
     def encode(self, images: torch.Tensor) -> torch.Tensor:
         """Return (N, 6, H, W): the colours and their inverses."""
@@ -91,7 +91,7 @@ class Encoding(nn.Module):
 
     @contextmanager
     def linear(self) -> Iterator[None]:
-        """Inside, the gradient of a logit with respect to the encoded images is the row of W(x) that makes it."""
+        """Make the gradient of a logit with respect to the encoded images the row of W(x) for that logit."""
         switched: list[Any] = [module for module in self.modules() if hasattr(module, "set_explanation_mode")]
         try:
             for module in switched:
@@ -106,10 +106,10 @@ class Encoding(nn.Module):
 
 
 def build_packaged(name: str, num_classes: int) -> nn.Module:
-    """Build the network of the package bcos of this name as its weights were trained, with random weights.
+    """Build a network of the package bcos with random weights, in the form in which its weights were trained.
 
-    The names of its weights stay, so that published ones fit. The constant that the package adds to every logit is
-    left out, which changes no difference of logits and no softmax; with it, W(x)x would not be the whole logit.
+    Weights keep their names, so that published weights fit. The constant that the package adds to every logit is
+    left out; this changes neither differences of logits nor the softmax, and W(x)x is then the complete logit.
     """
     from bcos.models import pretrained
     from bcos.modules import LogitLayer
@@ -123,7 +123,7 @@ def build_packaged(name: str, num_classes: int) -> nn.Module:
 
 
 class BcosResNet(nn.Module):
-    """The CIFAR ResNet of B-cos modules; it takes images (N, 3, H, W) in [0, 1], or what `encode` makes of them."""
+    """CIFAR ResNet of B-cos modules for images (N, 3, H, W) in [0, 1], or for the output of `encode`."""
 
     def __init__(self, num_classes: int, blocks_per_stage: int, width: int) -> None:
         super().__init__()
@@ -133,12 +133,12 @@ class BcosResNet(nn.Module):
         self.pool = nn.AdaptiveAvgPool2d(1)
 
     def encode(self, images: torch.Tensor) -> torch.Tensor:
-        """Return (N, 6, H, W): the colours and their inverses, so that black pixels carry weight as well."""
+        """Return (N, 6, H, W): the colours and their inverses, so that black pixels have an effect as well."""
         return torch.cat([images, 1 - images], 1)
 
     @contextmanager
     def linear(self) -> Iterator[None]:
-        """Inside, the gradient of a logit with respect to the encoded images is the row of W(x) that makes it."""
+        """Make the gradient of a logit with respect to the encoded images the row of W(x) for that logit."""
         layers = [module for module in self.modules() if isinstance(module, BcosConv2d)]
         try:
             for layer in layers:

@@ -25,7 +25,7 @@ def build_torchvision(name: str, num_classes: int, size: int | None) -> nn.Modul
     options = {"image_size": size} if size else {}
     network = torchvision.models.get_model(name, weights=None, num_classes=num_classes, **options)
     if isinstance(network, torchvision.models.DenseNet):
-        # Its forward ends in a ReLU that is no module and works in place: said once more here, it can be hooked.
+        # DenseNet's forward ends in a functional ReLU, which works in place; a second one as a module can be hooked.
         network.features.add_module("relu5", nn.ReLU())
         network.features.add_module("copy", Copy())
         network.register_load_state_dict_pre_hook(_rename_dense_layers)
@@ -62,7 +62,7 @@ def _tap(
     old, new = f"{layer}.{norm}.", f"{layer}.{norm}.0."
 
     def rename(module: nn.Module, state: MutableMapping[str, Any], *_: object) -> None:
-        """Rename the norm in published weights to its name beside the tap."""
+        """Rename the norm in published weights, because next to the tap it has another name."""
         for name in [name for name in state if name.startswith(old) and not name.startswith(new)]:
             state[new + name.removeprefix(old)] = state.pop(name)
 
@@ -70,7 +70,7 @@ def _tap(
 
 
 def _rename_dense_layers(module: nn.Module, state: MutableMapping[str, Any], *_: object) -> None:
-    """Rename torchvision's DenseNet weights, which use the names of an older torchvision."""
+    """Rename torchvision's DenseNet weights, which have the names of an older torchvision."""
     for name in list(state):
         match = re.fullmatch(r"(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\..*)", name)
         if match:
@@ -78,7 +78,7 @@ def _rename_dense_layers(module: nn.Module, state: MutableMapping[str, Any], *_:
 
 
 def _out_of_place(network: nn.Module) -> nn.Module:
-    """Make ReLUs out-of-place, so that hooks see a layer's own output."""
+    """Make ReLUs out-of-place, so that hooks get the output of the layer itself."""
     for module in network.modules():
         if getattr(module, "inplace", False):
             module.inplace = False  # type: ignore[assignment]
@@ -86,9 +86,9 @@ def _out_of_place(network: nn.Module) -> nn.Module:
 
 
 class GridTap(nn.Module):
-    """Pass tokens (N, T, C) through `grid` as feature maps (N, C, h, w), so that CAM hooks see a spatial layer.
+    """Pass tokens (N, T, C) through `grid` as feature maps (N, C, h, w), so that CAM hooks get a spatial layer.
 
-    Prefix tokens (class, register) go around the grid; the values of all tokens are left as they are.
+    Prefix tokens (class, register) bypass the grid; no token value changes.
     """
 
     def __init__(self, grid_size: tuple[int, int], num_prefix_tokens: int) -> None:
@@ -104,7 +104,7 @@ class GridTap(nn.Module):
 
 
 class TappedViT(VisionTransformer):
-    """timm's ViT with `last_tokens`, a tap on what its last block reads after normalisation."""
+    """timm's ViT with `last_tokens`, a tap on the normalised input of its last block."""
 
     def __init__(self, **options: object) -> None:
         super().__init__(**options)  # type: ignore[arg-type]
@@ -117,7 +117,7 @@ class TappedViT(VisionTransformer):
 def build_vit(
     num_classes: int, *, size: tuple[int, int], patch: int, dim: int, depth: int, heads: int, channels: int = 3
 ) -> nn.Module:
-    """Build the ViT; the multilayer perceptron is twice as wide as the tokens."""
+    """Build the ViT; its multilayer perceptrons are twice as wide as its tokens."""
     return TappedViT(
         img_size=size,
         patch_size=patch,

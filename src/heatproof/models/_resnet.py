@@ -11,10 +11,10 @@ from torch.nn import functional
 
 
 class PaddedShortcut(nn.Module):
-    """Shortcut A of He et al. 2016, section 3.3: every other pixel, and zeros for the channels that are new.
+    """Shortcut A of He et al. 2016, section 3.3: every second pixel, and zeros for additional channels.
 
-    They stand on both sides of the others, as in akamaster's published networks, or `behind` them, as in Fixup's code:
-    its weights fit either, and give other logits.
+    The zeros are placed on both sides of the channels, as in akamaster's published networks, or with `behind` after
+    them, as in Fixup's code. Published weights load either way, but give other logits with the wrong placement.
     """
 
     def __init__(self, channels_in: int, channels_out: int, stride: int, *, behind: bool = False) -> None:
@@ -28,7 +28,7 @@ class PaddedShortcut(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3×3 convolutions and an identity shortcut; every ReLU is a module of its own, for hooks."""
+    """Two 3×3 convolutions and an identity shortcut; every ReLU is a separate module, for hooks."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int, *, padded: bool = False) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class BasicBlock(nn.Module):
 def three_stages(
     block: Callable[[int, int, int], nn.Module], blocks_per_stage: int, width: int
 ) -> tuple[nn.Sequential, int]:
-    """Return three stages at strides 1, 2, 2 with `width` channels, doubled twice, and the channels at their end."""
+    """Return three stages with strides 1, 2, 2 and `width` channels, doubled twice, and the final channels."""
     blocks: list[nn.Module] = []
     channels = width
     for stage in range(3):
@@ -68,7 +68,7 @@ def three_stages(
 
 
 class CifarResNet(nn.Module):
-    """Stem, three stages at strides 1, 2, 2, global average pooling, one linear layer."""
+    """Stem, three stages with strides 1, 2, 2, global average pooling, one linear layer."""
 
     def __init__(
         self, num_classes: int, blocks_per_stage: int, width: int, padded: bool = False, channels: int = 3
@@ -87,19 +87,19 @@ class CifarResNet(nn.Module):
 
 
 class FixupBlock(nn.Module):
-    """A residual branch without batch norm (Zhang et al. 2019, section 3), with the published code's names of layers.
+    """Residual branch without batch norm (Zhang et al. 2019, section 3), with the layer names of the published code.
 
-    A learned number is added before each convolution and each activation, and one is multiplied at the end. Without
+    A learned number is added before each convolution and each activation, and one multiplies the output. Without
     `bias` there are no such numbers, and the block is positively homogeneous.
 
     Parameters
     ----------
     channels_in, channels_out, stride
-        Of the block; the first 3×3 convolution has the stride.
+        Channels and stride of the block; the first 3×3 convolution has the stride.
     kernels
         Sides of the convolutions' kernels: (3, 3), or (1, 3, 1), whose first two have a quarter of the channels.
     bias
-        Whether numbers are added and multiplied.
+        Whether the branch has the learned numbers.
     padded
         Whether a shortcut that changes the shape is A of He et al. 2016 (zeros) instead of B (a projection).
     """
@@ -146,23 +146,24 @@ class FixupBlock(nn.Module):
 
 
 class FixupResNet(nn.Module):
-    """A residual network without batch norm, trainable by its initial weights (Zhang et al. 2019, section 3).
+    """Residual network without batch norm, trainable thanks to its initial weights (Zhang et al. 2019, section 3).
 
-    The classifier and the last convolution of each branch start at zero, the other convolutions as He et al. 2015
-    say, those inside branches of m layers times L^(−1/(2m − 2)), L the number of branches. Its parameters have the
-    names of the published code, so that its checkpoints can be loaded. Without `bias` nothing is added, as in the
+    The classifier and the last convolution of each branch start at zero, the other convolutions as in He et al. 2015.
+    In branches of m layers, they are multiplied by L^(−1/(2m − 2)), where L is the number of branches. Parameters have
+    the names of the published code, so that its checkpoints can be loaded. Without `bias` nothing is added, as in the
     networks of Hesse et al. 2021.
 
     Parameters
     ----------
     num_classes, width, channels
-        Outputs, channels behind the first convolution, and channels of the images.
+        Outputs, channels after the first convolution, and channels of the images.
     blocks
         Blocks of each stage; every stage but the first halves the sides and doubles the channels.
     large
-        ResNet-50's bottlenecks and first layers, for images of ImageNet's size; else those of the CIFAR ResNets.
+        Whether to use ResNet-50's bottlenecks and first layers, for images of ImageNet's size, instead of those of the
+        CIFAR ResNets.
     bias, padded
-        As `FixupBlock` takes them.
+        As in `FixupBlock`.
     """
 
     def __init__(
@@ -185,13 +186,13 @@ class FixupResNet(nn.Module):
         channels_in = width
         self.stages = len(blocks)
         for stage, count in enumerate(blocks):
-            made = []
+            stage_blocks = []
             for index in range(count):
                 channels_out = width * 2**stage * (4 if large else 1)
                 stride = 2 if stage and not index else 1
-                made.append(FixupBlock(channels_in, channels_out, stride, kernels, bias=bias, padded=padded))
+                stage_blocks.append(FixupBlock(channels_in, channels_out, stride, kernels, bias=bias, padded=padded))
                 channels_in = channels_out
-            self.add_module(f"layer{stage + 1}", nn.Sequential(*made))
+            self.add_module(f"layer{stage + 1}", nn.Sequential(*stage_blocks))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.bias2 = _shift(bias)
         self.fc = nn.Linear(channels_in, num_classes, bias=bias)
@@ -210,7 +211,7 @@ class FixupResNet(nn.Module):
             nn.init.zeros_(parameter)
 
     def lr_multiple(self, name: str) -> float:
-        """Return the multiple of the learning rate of a parameter: a tenth for biases and multipliers.
+        """Return the multiple of the learning rate for a parameter: a tenth for biases and multipliers.
 
         As in the authors' code, github.com/hongyi-zhang/Fixup.
         """

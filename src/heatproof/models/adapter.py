@@ -1,8 +1,8 @@
-"""The adapter between a network and everything that explains or scores it.
+"""Adapter between a network and the code that explains or scores it.
 
-All functions of the API and all stages meet a network through this module, so that they cannot read one network in two
-ways. It works by hooks on the network itself: layers keep their names, objects of other libraries that hold the network
-see the same logits, and the traceback of an error in the network does not pass through here.
+All functions of the API and all stages access a network through this module, so that they cannot read the same network
+in two ways. The adapter consists of hooks on the network itself: layers keep their names, objects of other libraries
+that hold the network get the same logits, and the traceback of an error in the network does not include this module.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from heatproof.errors import HeatproofError, first_line, machine_fault
 from heatproof.models.output_reader import OutputReader
 from heatproof.models.reachable import check_eval_mode, reachable_modules
-from heatproof.models.rounding import largest_difference, rounding
+from heatproof.models.rounding import largest_difference, rounding_tolerance
 from heatproof.models.state import enable_gradients, exclusive_use, preserve_network, preserve_random_states
 
-# Of the images that are passed in company; the first and the last of them alone as well.
-FEW = 3
-# By how much less the logits of one image may differ in two passes of the same size.
-SAME = 1e-2
+# Images that a check passes together; it passes the first and the last of them alone as well.
+CHECKED_IMAGES = 3
+# Factor of the tolerance for two passes of the same batch size.
+SAME_SIZE_SHARE = 1e-2
 HALF = (torch.float16, torch.bfloat16)
 
-# Of a target, of several, and what to do about one that there is not, by task.
-NAMES = {
+# Singular, plural, and the remedy for a target that does not exist, by task.
+TARGET_NAMES = {
     "multiclass": ("class", "classes", "check the labels, and the model's number of classes"),
     "multilabel": ("label", "labels", "give targets (images, labels) of 1 and 0, or numbers of labels"),
     "regression": ("output", "outputs", "give targets that say which output is explained, and no labels"),
@@ -42,7 +42,7 @@ _checking: ContextVar[bool] = ContextVar("checking", default=False)
 
 @contextmanager
 def counted_as_check() -> Iterator[None]:
-    """Count passes meanwhile as those of a check."""
+    """Count the passes inside this context as passes of a check."""
     token = _checking.set(True)
     try:
         yield
@@ -51,7 +51,7 @@ def counted_as_check() -> Iterator[None]:
 
 
 def is_counted_as_check() -> bool:
-    """Tell whether passes are those of a check now."""
+    """Return whether passes are currently counted as passes of a check."""
     return _checking.get()
 
 
@@ -64,7 +64,7 @@ class CountPasses:
         self._handle = None if network is None else network.register_forward_pre_hook(self._count, with_kwargs=True)
 
     def close(self) -> None:
-        """Leave the network as it was."""
+        """Remove the hook from the network."""
         if self._handle is not None:
             self._handle.remove()
 
@@ -78,24 +78,24 @@ class CountPasses:
 
 @dataclass
 class AdaptedNetwork:
-    """A network that returns logits (B, K) for images (B, C, H, W), and what is known of it.
+    """A network that returns logits (B, K) for images (B, C, H, W), and facts about it.
 
     Attributes
     ----------
     network
-        The caller's own module with hooks, or a module that calls the caller's function.
+        The caller's module with hooks, or a module that calls the caller's function.
     device
-        Device of its parameters; that of the images where it has none.
+        Device of its parameters; if it has none, device of the images.
     weights
-        Precision of its first floating-point parameter; None where it has none.
+        Precision of its first floating-point parameter; None if it has none.
     hooks
-        What copies its inputs and reads its outputs.
+        Hooks that copy its inputs and read its outputs.
     check_passes
-        Images that went through the network in `check`.
+        Number of images that checks passed through the network.
     classes, logits
-        Number of classes, and logits (B, K) of the few images that `check` passed; None before.
+        Number of classes, and logits (B, K) of the images that `check` passed; None before `check`.
     gradients
-        (B, C, H, W) of a sum of these logits where `check` was asked for them.
+        (B, C, H, W), gradients of a sum of these logits, if `check` computed them.
     """
 
     network: nn.Module
@@ -109,12 +109,12 @@ class AdaptedNetwork:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of images and gradients: float64 for a network of float64, else float32."""
+        """Dtype of images and gradients: float64 if the network is float64, else float32."""
         return torch.float64 if self.weights == torch.float64 else torch.float32
 
     @property
     def has_one_logit(self) -> bool:
-        """Whether the network returns one logit for each image, which is read as two classes; known after `check`."""
+        """Whether the network returns one logit per image, which is read as two classes; known after `check`."""
         return self.hooks.has_one_logit
 
     @property
@@ -123,17 +123,17 @@ class AdaptedNetwork:
         return self.hooks.reader.task
 
     def copy_to_device(self, images: torch.Tensor) -> torch.Tensor:
-        """Return a copy of images (B, C, H, W) on the network's device, in float32 where they are of half precision."""
-        # An image made in inference mode can take no gradient, and a copy made outside of it can.
+        """Return a copy of images (B, C, H, W) on the network's device, in float32 if they have half precision."""
+        # A tensor made in inference mode cannot require gradients, but a copy made outside of it can.
         return images.detach().to(self.device, torch.float32 if images.dtype in HALF else None, copy=True)
 
     def check_precision(self, images: torch.Tensor) -> None:
-        """Refuse images of another precision than the weights; half precision takes float32 as well.
+        """Refuse images of another precision than the weights; half precision accepts float32 as well.
 
         Raises
         ------
         HeatproofError
-            With what to write.
+            If the precisions differ; the message has the conversion to write.
         """
         fits = self.weights in (None, images.dtype) or (self.weights in HALF and images.dtype == torch.float32)
         if not fits and self.hooks.autocast is None:
@@ -142,99 +142,94 @@ class AdaptedNetwork:
             )
 
     def check(self, images: torch.Tensor, with_gradients: bool = False) -> torch.Tensor:
-        """Pass a few images in company and alone, and return their logits (B, K).
+        """Pass a few images together and alone, and return their logits (B, K).
 
         Parameters
         ----------
         images
-            (B, C, H, W), at most `FEW` of them are passed.
+            (B, C, H, W); at most `CHECKED_IMAGES` of them are passed.
         with_gradients
-            Whether to find the gradients too.
+            Whether to compute gradients as well.
 
         Raises
         ------
         HeatproofError
-            If the network fails on the images, returns no logits, or returns others for an image alone than in the
-            company of others, by more than rounding (`TOLERANCE` of the logits' spread).
+            If the network fails on the images, returns no logits, or returns logits for an image alone that differ from
+            those in a batch by more than rounding (`TOLERANCE` of the logits' spread).
         """
-        few = self.copy_to_device(images[:FEW])
-        count = len(few)
+        sample = self.copy_to_device(images[:CHECKED_IMAGES])
+        count = len(sample)
         if count == 1:
-            # It is accompanied by two that are made of it, in its range and that of its darker shades.
-            low, high = few.amin().clamp(max=0), few.amax().clamp(min=0)
-            few = torch.cat([few, low + high - few, few.flip(-1) / 2])
+            # Two variants of the image complete the batch: its inverse within its range, and a darker mirror image.
+            low, high = sample.amin().clamp(max=0), sample.amax().clamp(min=0)
+            sample = torch.cat([sample, low + high - sample, sample.flip(-1) / 2])
         with counted_as_check(), torch.no_grad():
-            with _Precisions() as met:
-                together, gradients = (
-                    self.outputs_and_gradients(few.flip(0)) if with_gradients else (self._pass(few.flip(0)), None)
-                )
-                together, gradients = together.flip(0), None if gradients is None else gradients.flip(0)[:count]
-            first, last, again = (self._pass(part) for part in (few[:1], few[-1:], few[:1]))
-        if first.shape[1] != together.shape[1] or first.shape != last.shape:
+            with _Precisions() as precisions_met:
+                batch = sample.flip(0)
+                in_batch, gradients = self.outputs_and_gradients(batch) if with_gradients else (self._pass(batch), None)
+                in_batch, gradients = in_batch.flip(0), None if gradients is None else gradients.flip(0)[:count]
+            first, last, again = (self._pass(part) for part in (sample[:1], sample[-1:], sample[:1]))
+        if first.shape[1] != in_batch.shape[1] or first.shape != last.shape:
             raise HeatproofError(
-                f"The model returns {together.shape[1]} logits for each image of a batch, and {first.shape[1]} for one "
+                f"The model returns {in_batch.shape[1]} logits for each image of a batch, and {first.shape[1]} for one "
                 "alone: wrap it so that it returns one tensor of logits (images, classes)."
             )
-        by_chance = largest_difference(again, first)
-        if by_chance > self.rounding(together, met.dtypes, SAME):
-            raise HeatproofError(_dependence(by_chance, True))
-        difference = largest_difference(torch.cat([first, last]), together[[0, -1]])
-        if difference > self.rounding(together, met.dtypes):
+        chance_difference = largest_difference(again, first)
+        if chance_difference > self.rounding_tolerance(in_batch, precisions_met.dtypes, SAME_SIZE_SHARE):
+            raise HeatproofError(_dependence(chance_difference, True))
+        difference = largest_difference(torch.cat([first, last]), in_batch[[0, -1]])
+        if difference > self.rounding_tolerance(in_batch, precisions_met.dtypes):
             raise HeatproofError(_dependence(difference, False))
         if (hooks := hooks_of(self.network)) is not None:
-            hooks.precisions = frozenset({*met.dtypes, self.weights or self.dtype})
-        self.classes, self.logits, self.gradients = together.shape[1], together[:count], gradients
+            hooks.precisions = frozenset({*precisions_met.dtypes, self.weights or self.dtype})
+        self.classes, self.logits, self.gradients = in_batch.shape[1], in_batch[:count], gradients
         return self.logits
 
-    def rounding(self, logits: torch.Tensor, met: Iterable[torch.dtype] = (), share: float = 1.0) -> float:
-        """Return by how much an image's logits, of (B, K), may differ between two passes.
+    def rounding_tolerance(
+        self, logits: torch.Tensor, precisions: Iterable[torch.dtype] = (), share: float = 1.0
+    ) -> float:
+        """Return by how much logits (B, K) may differ between two passes, as `heatproof.models.rounding` does.
 
-        Parameters
-        ----------
-        logits
-            Of a few images.
-        met
-            Precisions that a pass computes in, beside that of the weights.
-        share
-            Of the tolerance.
+        A pass computes in `precisions`, in addition to the precision of the weights; `share` multiplies the tolerance.
         """
-        return rounding(logits, {*met, self.weights or self.dtype}, self.device, share)
+        return rounding_tolerance(logits, {*precisions, self.weights or self.dtype}, self.device, share)
 
     def outputs_agree(self, now: torch.Tensor, then: torch.Tensor) -> bool:
-        """Tell whether two tensors of logits (B, K) differ by rounding at most."""
+        """Return whether two tensors of logits (B, K) differ by rounding at most."""
         now, then = now.detach().cpu().double(), then.detach().cpu().double()
-        return now.shape == then.shape and largest_difference(now, then) <= self.rounding(then)
+        return now.shape == then.shape and largest_difference(now, then) <= self.rounding_tolerance(then)
 
     def outputs_and_gradients(
         self, images: torch.Tensor, targets: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the logits (B, K) of images, and the gradient of a sum of them; zeros where there is none.
+        """Return the logits (B, K) of images and the gradient of a sum of them, zeros if there is no gradient.
 
-        An attribute, a hook or a backward of one's own can leave logits and change gradients.
+        A custom attribute, hook or backward pass can change gradients without changing logits.
 
         Parameters
         ----------
         images
             (B, C, H, W).
         targets
-            (B,) of a target function, whose number for each image is then all that is returned of it, (B, 1).
+            (B,) numbers of targets of a target function; only the value of each image at its target is then returned,
+            (B, 1).
         """
-        given = images.detach().clone().requires_grad_()
+        inputs = images.detach().clone().requires_grad_()
         gradients = None
         only_targets = nullcontext() if targets is None else self.hooks.reader.only_targets(targets.tolist())
         with torch.enable_grad(), only_targets:
-            # Layers that write to their input cannot write to a leaf.
-            logits = self._pass(given.clone())
+            # Layers that work in place cannot write to a leaf tensor.
+            logits = self._pass(inputs.clone())
             logits = logits if targets is None else logits.gather(1, targets[:, None])
             try:
-                # Not of the plain sum, which is the same for all images where probabilities are returned.
+                # A plain sum is constant if the network returns probabilities, so the weights differ.
                 weights = torch.arange(1, logits.shape[1] + 1, device=logits.device, dtype=logits.dtype).cos()
-                (gradients,) = torch.autograd.grad((logits * weights).sum(), given, allow_unused=True)
+                (gradients,) = torch.autograd.grad((logits * weights).sum(), inputs, allow_unused=True)
             except Exception as error:
-                # A network can cut them off, or fail in a backward of its own.
+                # A network can detach gradients, or fail in a custom backward pass.
                 if machine_fault(error):
                     raise
-        return logits.detach(), torch.zeros_like(given).detach() if gradients is None else gradients.detach()
+        return logits.detach(), torch.zeros_like(inputs).detach() if gradients is None else gradients.detach()
 
     def _pass(self, images: torch.Tensor) -> torch.Tensor:
         self.check_passes += len(images)
@@ -247,34 +242,34 @@ class AdaptedNetwork:
         Raises
         ------
         HeatproofError
-            With the image, and the classes that there are.
+            If there is one; the message names the image and the valid classes.
         """
         assert self.classes is not None, "the network is checked first"
         outside = ((targets < 0) | (targets >= self.classes)).nonzero().flatten().tolist()
         if outside:
-            one = ", as one output is read as those of two classes" if self.has_one_logit else ""
-            called, many, remedy = NAMES.get(self.task, NAMES["multiclass"])
+            note = ", as one output is read as those of two classes" if self.has_one_logit else ""
+            singular, plural, remedy = TARGET_NAMES.get(self.task, TARGET_NAMES["multiclass"])
             raise HeatproofError(
-                f"The target of image {ids[outside[0]]!r} is {called} {int(targets[outside[0]])}, but the model has "
-                f"{many} 0 to {self.classes - 1}{one}: {remedy}."
+                f"The target of image {ids[outside[0]]!r} is {singular} {int(targets[outside[0]])}, but the model has "
+                f"{plural} 0 to {self.classes - 1}{note}: {remedy}."
             )
 
 
 def check_network(network: AdaptedNetwork, images: torch.Tensor, with_gradients: bool = False) -> None:
-    """Pass a few images (B, C, H, W), as `AdaptedNetwork.check` does, for a caller who has no log with a traceback.
+    """Check a network as `AdaptedNetwork.check` does, for callers that have no log with tracebacks.
 
     Raises
     ------
     HeatproofError
-        As there, and whatever the network fails with in a sentence.
+        As in `AdaptedNetwork.check`; any other exception of the network becomes one as well.
     """
     with _failures(images):
         network.check(images, with_gradients)
 
 
-def _remedy(said: str) -> str:
-    """Return what to do about what a network fails with."""
-    if "size()[0]" in said:
+def _remedy(description: str) -> str:
+    """Return the remedy for an exception of a network."""
+    if "size()[0]" in description:
         return (
             "it was exported for one size of batch, so give the network itself, or export it with "
             "dynamic_shapes=({0: torch.export.Dim('batch')},)"
@@ -284,53 +279,48 @@ def _remedy(said: str) -> str:
 
 @contextmanager
 def _failures(images: torch.Tensor) -> Iterator[None]:
-    """Say in a sentence what a network fails with on images."""
+    """Turn an exception of the network into a HeatproofError of one sentence."""
     try:
         yield
     except HeatproofError:
         raise
     except Exception as error:
-        # A network of the caller's own can fail in any way.
+        # The caller's network can raise any exception.
         if machine_fault(error):
             raise
-        said = f"{type(error).__name__}: {first_line(error)[:200]}"
+        description = f"{type(error).__name__}: {first_line(error)[:200]}"
         raise HeatproofError(
-            f"The model fails on images of {tuple(images.shape[1:])} ({said}): {_remedy(said)}."
+            f"The model fails on images of {tuple(images.shape[1:])} ({description}): {_remedy(description)}."
         ) from error
 
 
 def check_loaded(network: nn.Module, images: torch.Tensor) -> int:
-    """Check a network of a job, as `AdaptedNetwork.check` does, and return how many images it passed.
+    """Check the network of a job on a few images (B, C, H, W), and return the number of images passed.
 
-    Parameters
-    ----------
-    network
-        In eval mode, with hooks of `attach`.
-    images
-        (B, C, H, W), a few.
+    The network is in eval mode and has the hooks of `attach`. The check is that of `AdaptedNetwork.check`.
     """
     return check_attached(network, images).check_passes
 
 
 def check_attached(network: nn.Module, images: torch.Tensor) -> AdaptedNetwork:
-    """Check a network with hooks of `attach`, as `AdaptedNetwork.check` does, and return what is known of it."""
+    """Check a network that has the hooks of `attach`, as `AdaptedNetwork.check` does, and return the result."""
     parameters = list(network.parameters())
     device = parameters[0].device if parameters else images.device
     hooks = hooks_of(network)
     assert hooks is not None, "`build_network` attached them"
-    found = AdaptedNetwork(network, device, parameters[0].dtype if parameters else None, hooks)
+    adapted = AdaptedNetwork(network, device, parameters[0].dtype if parameters else None, hooks)
     with compilation_disabled(network.modules()):
-        found.check(images)
-    return found
+        adapted.check(images)
+    return adapted
 
 
 def predict_classes(network: AdaptedNetwork, images: torch.Tensor, batch_size: int = 64) -> torch.Tensor:
-    """Return the class (N,) int64 that a network predicts for each image, on the CPU; no passes of results.
+    """Return the predicted class (N,) int64 of each image, on the CPU; the passes count as passes of a check.
 
     Raises
     ------
     HeatproofError
-        If images are of another precision than the weights, or the network fails on them.
+        If images have another precision than the weights, or the network fails on them.
     """
     network.check_precision(images)
     with _failures(images), counted_as_check(), torch.no_grad():
@@ -340,19 +330,19 @@ def predict_classes(network: AdaptedNetwork, images: torch.Tensor, batch_size: i
 
 
 def logits_at(network: AdaptedNetwork, images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return the logits (N,) at the targets (N,) of one batch, on the CPU; no passes of results."""
+    """Return the logits (N,) of one batch at the targets (N,), on the CPU; the passes count as passes of a check."""
     with _failures(images), counted_as_check(), torch.no_grad():
         network.check_passes += len(images)
         return network.network(network.copy_to_device(images)).cpu().gather(1, targets.cpu()[:, None])[:, 0]
 
 
 def count_outputs(network: AdaptedNetwork, image: torch.Tensor) -> int:
-    """Return how many numbers a network returns for an image (1, C, H, W); the pass is one of a check.
+    """Return how many numbers a network returns for an image (1, C, H, W); the pass counts as a pass of a check.
 
     Raises
     ------
     HeatproofError
-        As `predict_classes` does.
+        As in `predict_classes`.
     """
     network.check_precision(image)
     with _failures(image), counted_as_check(), torch.no_grad():
@@ -362,32 +352,32 @@ def count_outputs(network: AdaptedNetwork, image: torch.Tensor) -> int:
 
 
 class _Precisions(TorchDispatchMode):
-    """Finds the precisions in which a pass computes, whatever its weights and outputs are of."""
+    """Record the precisions in which a pass computes, whatever the dtypes of weights and outputs are."""
 
     def __init__(self) -> None:
         super().__init__()
         self.dtypes: set[torch.dtype] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
+        outputs = func(*args, **(kwargs or {}))
         if func.namespace == "quantized":
-            # Eight bits, of a range that is that of the batch.
+            # Quantised layers compute with eight bits, scaled to the range of the batch.
             self.dtypes.add(torch.bfloat16)
-        for one in made if isinstance(made, tuple | list) else (made,):
-            if isinstance(one, torch.Tensor) and one.dtype in HALF:
-                self.dtypes.add(one.dtype)
-        return made
+        for output in outputs if isinstance(outputs, tuple | list) else (outputs,):
+            if isinstance(output, torch.Tensor) and output.dtype in HALF:
+                self.dtypes.add(output.dtype)
+        return outputs
 
 
 def _dependence(difference: float, by_chance: bool) -> str:
     if by_chance:
         return (
-            f"The model answers the same image in two ways, by up to {difference:.2g}: leave out what draws random "
-            "numbers or keeps a state in eval mode."
+            f"The model returns different outputs for the same image, by up to {difference:.2g}: remove parts that "
+            "draw random numbers or store state in eval mode."
         )
     return (
-        f"The model answers an image otherwise alone than in a batch with others, by up to {difference:.2g}: leave out "
-        "what depends on the batch, such as a batch norm without running statistics."
+        f"The model returns other outputs for an image alone than in a batch, by up to {difference:.2g}: remove parts "
+        "that depend on the batch, such as a batch norm without running statistics."
     )
 
 
@@ -395,25 +385,25 @@ def _dependence(difference: float, by_chance: bool) -> str:
 def adapt_network(
     model: Any, images: Any, seed: int | None = None, reader: OutputReader | None = None
 ) -> Iterator[AdaptedNetwork]:
-    """Adapt a caller's network for a call, and leave it, random states and the grad mode as they were.
+    """Adapt a caller's network for the duration of a call; restore it, random states and the grad mode afterwards.
 
-    Other threads wait where they would explain or score the same network.
+    Other threads wait if they would explain or score the same network.
 
     Parameters
     ----------
     model
-        A module, or a function of images, in eval mode in all parts that can be found.
+        A module, or a function of images; all its modules that can be found must be in eval mode.
     images
-        Images that it is given; the device of a tensor is that of a network without parameters.
+        Input images; if the network has no parameters, the device of this tensor is used.
     seed
-        What foreign code draws from meanwhile; None leaves it to the global random states.
+        Seed of the global random states inside the context; None leaves them unchanged.
     reader
-        What is read of its output; by default logits of classes.
+        Reader of the network's output; None reads logits of classes.
 
     Raises
     ------
     HeatproofError
-        If a part is in training mode or is not initialised.
+        If a module is in training mode or is not initialised.
     """
     model = uncompiled(model)
     modules = list(dict.fromkeys(module for _, module in reachable_modules(model)))
@@ -426,15 +416,15 @@ def adapt_network(
         for one in (model, *([reader.function] if reader is not None and reader.function is not None else [])):
             stack.enter_context(preserve_network(one))
         stack.enter_context(compilation_disabled(modules))
-        network = model if _takes_hooks(model) else _Called(model)
-        placed = images.device if isinstance(images, torch.Tensor) else None
-        found = attach(network, modules, placed, reader=reader, thread=threading.get_ident())
-        stack.callback(found.hooks.remove)
-        if (kind := found.device.type) and torch.is_autocast_enabled(kind):
-            # Of the caller: it is for the network, and not for sums of its outputs.
-            found.hooks.autocast = torch.get_autocast_dtype(kind)
-            stack.enter_context(torch.autocast(kind, enabled=False))
-        yield found
+        network = model if _supports_hooks(model) else _CallableModule(model)
+        device = images.device if isinstance(images, torch.Tensor) else None
+        adapted = attach(network, modules, device, reader=reader, thread=threading.get_ident())
+        stack.callback(adapted.hooks.remove)
+        if (device_type := adapted.device.type) and torch.is_autocast_enabled(device_type):
+            # The caller's autocast applies to the network, not to sums of its outputs.
+            adapted.hooks.autocast = torch.get_autocast_dtype(device_type)
+            stack.enter_context(torch.autocast(device_type, enabled=False))
+        yield adapted
 
 
 def attach(
@@ -445,49 +435,49 @@ def attach(
     reader: OutputReader | None = None,
     thread: int | None = None,
 ) -> AdaptedNetwork:
-    """Let a network take copies of its inputs, and return numbers (B, K) whatever its output is.
+    """Attach hooks to a network, so that it gets copies of its inputs and returns numbers (B, K) for any output.
 
     Parameters
     ----------
     network
-        It gets the hooks.
+        Network that gets the hooks.
     modules
-        All that it runs, where it does not hold these.
+        All modules that it runs, if they are not its submodules.
     device
-        Taken where it has no parameters.
+        Device to use if the network has no parameters.
     reader
-        What is read of its output; by default logits of classes.
+        Reader of the network's output; None reads logits of classes.
     thread
-        The only thread whose passes are changed; None for all.
+        The only thread whose passes are changed; None for all threads.
     """
-    every = modules if modules is not None else list(network.modules())
-    parameters = [one for module in every for one in module.parameters(recurse=False)]
+    all_modules = modules if modules is not None else list(network.modules())
+    parameters = [one for module in all_modules for one in module.parameters(recurse=False)]
     weights = next((one.dtype for one in parameters if one.is_floating_point()), None)
     hooks = Hooks(reader or OutputReader(), thread, weights if weights in HALF else None)
     hooks.handles = [
-        network.register_forward_pre_hook(hooks.copy, with_kwargs=True, prepend=True),
-        network.register_forward_hook(hooks.read, with_kwargs=True),
-        network.register_forward_hook(hooks.leave, always_call=True),
+        network.register_forward_pre_hook(hooks.copy_inputs, with_kwargs=True, prepend=True),
+        network.register_forward_hook(hooks.read_output, with_kwargs=True),
+        network.register_forward_hook(hooks.end_autocast, always_call=True),
     ]
-    found = parameters[0].device if parameters else device or torch.device("cpu")
-    return AdaptedNetwork(network, found, weights, hooks)
+    network_device = parameters[0].device if parameters else device or torch.device("cpu")
+    return AdaptedNetwork(network, network_device, weights, hooks)
 
 
 def uncompiled(model: Any) -> Any:
-    """Return the network that `torch.compile` was given, whose layers can be read; anything else as it is."""
+    """Return the network that was passed to `torch.compile`, whose layers can be read; other objects unchanged."""
     parts = getattr(model, "_modules", None)
-    # A scripted module has another kind of dict.
+    # `_modules` of a scripted module is not a dict.
     return parts.get("_orig_mod", model) if isinstance(parts, dict) else model
 
 
 def compilation_disabled(modules: Iterable[nn.Module]) -> AbstractContextManager[Any]:
-    """Run modules as they are written, also those that are compiled: hooks would compile them anew."""
+    """Run compiled modules uncompiled inside this context, because hooks would compile them again."""
     compiled = any(module._compiled_call_impl or "_orig_mod" in module._modules for module in modules)
     return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
 
 def hooks_of(network: nn.Module) -> Hooks | None:
-    """Return the hooks that read a network's output for the call, or the job, that is under way; None for none."""
+    """Return the hooks that read the output of a network during the current call or job, or None."""
     for hook in network._forward_pre_hooks.values():
         if isinstance(owner := getattr(hook, "__self__", None), Hooks):
             return owner
@@ -495,7 +485,7 @@ def hooks_of(network: nn.Module) -> Hooks | None:
 
 
 def reader_of(network: Any) -> OutputReader | None:
-    """Return what reads a network's output, also of one that others wrap; None where it has no hooks of `attach`."""
+    """Return the reader of a network's output, also if other objects wrap the network; None without hooks."""
     while network is not None:
         if isinstance(network, nn.Module) and (hooks := hooks_of(network)) is not None:
             return hooks.reader
@@ -504,67 +494,67 @@ def reader_of(network: Any) -> OutputReader | None:
 
 
 class Hooks:
-    """Hooks of a network that copy what goes in, and read what comes out.
+    """Hooks that copy the inputs of a network and read its output.
 
     Attributes
     ----------
     reader, thread
         See `attach`.
     half
-        Precision of the weights where it is half: images of float32 are cast.
+        Precision of the weights if it is half; float32 images are then cast to it.
     autocast
         Precision of the caller's autocast, in which passes run; None for none.
-    found
-        What was found of the network since they were attached, which is when the call began, or when a job built it:
-        of an object that the caller can change, nothing is remembered for longer.
+    cache
+        Facts about the network that were found since the hooks were attached. They are not stored for longer than one
+        call or job, because the caller can change the network between calls.
     precisions
-        In which the last check computed; empty before.
+        Precisions in which the last check computed; empty before the first.
     """
 
     def __init__(self, reader: OutputReader, thread: int | None, half: torch.dtype | None) -> None:
         self.reader, self.thread, self.half = reader, thread, half
         self.autocast: torch.dtype | None = None
         self.handles: list[Any] = []
-        self.found: dict[Any, Any] = {}
+        self.cache: dict[Any, Any] = {}
         self.precisions: frozenset[torch.dtype] = frozenset()
         self._running: list[torch.autocast] = []
 
     def remove(self) -> None:
-        """Leave the network without these hooks."""
+        """Remove the hooks from the network."""
         for handle in self.handles:
             handle.remove()
 
-    def copy(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Give the network copies, because it may write to its input, as a ReLU in place does."""
+    def copy_inputs(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Return copies of the inputs, because a network may write to them, as an in-place ReLU does."""
         if self._is_another_thread():
             return None
         if self.autocast is not None:
             first = next(one for one in (*inputs, *named.values()) if isinstance(one, torch.Tensor))
             self._running.append(torch.autocast(first.device.type, self.autocast))
             self._running[-1].__enter__()
-        return tuple(map(self._own, inputs)), {name: self._own(value) for name, value in named.items()}
+        return tuple(map(self._copy, inputs)), {name: self._copy(value) for name, value in named.items()}
 
-    def read(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
+    def read_output(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
         """Return the numbers of an output."""
         if self._is_another_thread():
             return None
-        first = _first(inputs, named)
+        first = _first_tensor(inputs, named)
         return self.reader.read(output, *((None, None) if first is None else (len(first), first.device)))
 
     @property
     def has_one_logit(self) -> bool:
-        """Whether the last output was one logit for each image."""
+        """Whether the last output was one logit per image."""
         return self.reader.has_one_logit
 
-    def leave(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        """End the autocast of a pass, also of one that fails."""
+    def end_autocast(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        """End the autocast of a pass, even if the pass failed."""
         if self._running and not self._is_another_thread():
             self._running.pop().__exit__(None, None, None)
 
     def _is_another_thread(self) -> bool:
         return self.thread is not None and threading.get_ident() != self.thread
 
-    def _own(self, value: Any) -> Any:
+    def _copy(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         cast = self.half is not None and value.dtype == torch.float32
@@ -572,21 +562,21 @@ class Hooks:
 
 
 def _count(inputs: Sequence[Any], named: dict[str, Any]) -> int | None:
-    """Return the number of images that a pass was given; None where no tensor was."""
-    first = _first(inputs, named)
+    """Return the number of images in the inputs of a pass; None if they contain no tensor."""
+    first = _first_tensor(inputs, named)
     return None if first is None else len(first)
 
 
-def _first(inputs: Sequence[Any], named: dict[str, Any]) -> torch.Tensor | None:
+def _first_tensor(inputs: Sequence[Any], named: dict[str, Any]) -> torch.Tensor | None:
     return next((one for one in (*inputs, *named.values()) if isinstance(one, torch.Tensor) and one.ndim), None)
 
 
-def _takes_hooks(model: Any) -> bool:
+def _supports_hooks(model: Any) -> bool:
     return isinstance(model, nn.Module) and not isinstance(model, torch.jit.ScriptModule)
 
 
-class _Called(nn.Module):
-    """A module that calls a function of images, or a scripted module, which takes no hooks."""
+class _CallableModule(nn.Module):
+    """Module that calls a function of images, or a scripted module, which cannot have hooks."""
 
     def __init__(self, function: Any) -> None:
         super().__init__()
@@ -594,7 +584,7 @@ class _Called(nn.Module):
         self.eval()
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """Return what the function returns."""
+        """Return the output of the function."""
         return self.function(*inputs, **named)
 
 

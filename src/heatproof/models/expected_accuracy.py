@@ -1,4 +1,4 @@
-"""Accuracy of weights that others trained, and which mistake explains it where it is too low."""
+"""Accuracy of weights that others trained, and the likely mistake if it is too low."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from heatproof.errors import HeatproofError
 from heatproof.models.network import normalise
 from heatproof.models.registry import IMAGENET, InputFacts
 
-# How far below what is expected is too low: an accuracy over this many images has this much noise.
-IMAGES, SHORT = 256, 0.05
-# Chance that a network at chance is right so often.
-RARE = 0.01
+# Images on which accuracy is measured, and the tolerance below the expected accuracy, which covers sampling noise.
+ACCURACY_IMAGES, SHORTFALL = 256, 0.05
+# Probability with which a network at chance has such an accuracy.
+CHANCE_PROBABILITY = 0.01
 NORMALISATIONS = {
     "mean and std of ImageNet": IMAGENET,
     "mean and std of 0.5": ((0.5,) * 3, (0.5,) * 3),
@@ -30,23 +30,23 @@ NORMALISATIONS = {
 }
 
 CHANNELS, ORDER = "channels in the order blue, green, red", "another order of classes"
-# Classes of which a sentence names the output.
-CLASSES = 20
+# Number of classes whose outputs a message lists.
+LISTED_CLASSES = 20
 
 
 class Accuracy(NamedTuple):
-    """Share of images that a network classifies correctly, and how many there were.
+    """Share of images that a network classifies correctly.
 
     Attributes
     ----------
     value
         In [0, 1].
     images
-        The first of the validation split, or of the evaluation split where that has none.
+        Number of images: the first of the validation split, or of the evaluation split if that is empty.
     split
-        Which of them.
+        Name of the split.
     at_chance
-        Whether a network that guesses would be right as often more than once in a hundred times.
+        Whether a network that guesses would reach this accuracy with a probability above 0.01.
     """
 
     value: float
@@ -60,83 +60,97 @@ def require_accuracy(
     dataset: Dataset,
     facts: InputFacts,
     expected: float | None,
-    called: str,
-    most: int = IMAGES,
+    label: str,
+    most: int = ACCURACY_IMAGES,
 ) -> Accuracy:
-    """Measure the accuracy of a network, and find what is wrong where it is lower than expected.
+    """Measure the accuracy of a network, and find the mistake if it is lower than expected.
 
     Parameters
     ----------
     network
-        With its weights; it is put into eval mode.
+        Network with its weights; it is put into eval mode.
     dataset, facts
-        The images, and how the config says that they are to be normalised.
+        Dataset, and the normalisation of its images in the config.
     expected
-        In [0, 1]; None for no expectation.
-    called
-        What a sentence calls the weights.
+        Expected accuracy in [0, 1]; None for no expectation.
+    label
+        Name of the weights in messages.
     most
-        On how many images at most.
+        Largest number of images.
+
+    Returns
+    -------
+    Accuracy
+        The measured accuracy.
 
     Raises
     ------
     HeatproofError
-        If the accuracy is more than 0.05 below `expected`: the sentence has the accuracy under each cause that was
-        tried, and names the one that mends it.
+        If the accuracy is more than 0.05 below `expected`. The message has the accuracy without each possible mistake,
+        and names the mistake that explains the difference.
     """
-    looked = _look(network, dataset, facts, most)
-    accuracy, found = looked.found.value, looked.found
-    if expected is None or accuracy >= expected - SHORT:
-        return found
-    order = best_order(looked.predicted, looked.labels, dataset.num_classes)
-    tried = _tried(looked) | {ORDER: float((order[looked.labels] == looked.predicted).mean())}
-    best = max(tried, key=lambda what: tried[what])
-    told = ", ".join(f"{what} {value:.0%}" for what, value in tried.items())
-    mends = tried[best] >= expected - SHORT and tried[best] > accuracy + SHORT
+    measurement = _measure(network, dataset, facts, most)
+    value, accuracy = measurement.accuracy.value, measurement.accuracy
+    if expected is None or value >= expected - SHORTFALL:
+        return accuracy
+    order = best_order(measurement.predicted, measurement.labels, dataset.num_classes)
+    tried = _accuracy_without_mistakes(measurement) | {
+        ORDER: float((order[measurement.labels] == measurement.predicted).mean())
+    }
+    best = max(tried, key=lambda change: tried[change])
+    attempts = ", ".join(f"{change} {share:.0%}" for change, share in tried.items())
+    is_explained = tried[best] >= expected - SHORTFALL and tried[best] > value + SHORTFALL
     remedy = (
-        f"with {best} it is {tried[best]:.0%}, so set that in {_where(best, looked)}"
-        if mends
-        else "none of them mends it: check the checkpoint, the architecture's options, and the labels"
+        f"with {best} it is {tried[best]:.0%}, so set that in {_setting_of(best, measurement)}"
+        if is_explained
+        else "none of them explains it: check the checkpoint, the architecture's options, and the labels"
     )
     raise HeatproofError(
-        f"The weights {called} classify {accuracy:.0%} of {found.images} {found.split} images correctly, and "
-        f"{expected:.0%} were expected; tried: {told}; {remedy}."
+        f"The weights {label} classify {value:.0%} of {accuracy.images} {accuracy.split} images correctly, and "
+        f"{expected:.0%} were expected; tried: {attempts}; {remedy}."
     )
 
 
 def describe_accuracy(
-    network: torch.nn.Module, dataset: Dataset, facts: InputFacts, called: str, most: int = IMAGES
+    network: torch.nn.Module, dataset: Dataset, facts: InputFacts, label: str, most: int = ACCURACY_IMAGES
 ) -> str:
-    """Return a sentence on weights of which nothing is expected, and that are seldom right; empty for others.
+    """Return a sentence about weights without an expected accuracy that are seldom right, or an empty string.
 
-    A mistake is named where without it they are right on a quarter of the images more.
+    The sentence names a mistake if the accuracy without it is at least 0.25 higher.
 
     Parameters
     ----------
-    network, dataset, facts, called, most
+    network, dataset, facts, label, most
         As in `require_accuracy`.
+
+    Returns
+    -------
+    str
+        A clause without a full stop, or an empty string.
     """
-    looked = _look(network, dataset, facts, most)
-    found = looked.found
-    if found.value >= MOSTLY_RIGHT:
+    measurement = _measure(network, dataset, facts, most)
+    accuracy = measurement.accuracy
+    if accuracy.value >= MOSTLY_RIGHT:
         return ""
-    # Found on one half of the images, counted on the other.
-    exchanged = correct_after_exchange(looked.predicted, looked.labels, dataset.num_classes) / found.images
-    tried = _tried(looked) | {ORDER: exchanged}
-    best = max(tried, key=lambda what: tried[what])
-    told = f"the checkpoint {called} classifies {found.value:.0%} of {found.images} {found.split} images correctly"
-    if tried[best] >= found.value + LEAST_GAIN:
-        return f"{told}, and {tried[best]:.0%} with {best}: set that in {_where(best, looked)}"
-    if found.at_chance:
+    # The order is found on one half of the images and tested on the other.
+    exchanged = correct_after_exchange(measurement.predicted, measurement.labels, dataset.num_classes) / accuracy.images
+    tried = _accuracy_without_mistakes(measurement) | {ORDER: exchanged}
+    best = max(tried, key=lambda change: tried[change])
+    sentence = (
+        f"the checkpoint {label} classifies {accuracy.value:.0%} of {accuracy.images} {accuracy.split} images correctly"
+    )
+    if tried[best] >= accuracy.value + LEAST_GAIN:
+        return f"{sentence}, and {tried[best]:.0%} with {best}: set that in {_setting_of(best, measurement)}"
+    if accuracy.at_chance:
         return (
-            f"{told}, no more than guessing would: compare mean, std, resize and the order of classes with those that "
-            "it was trained with"
+            f"{sentence}, no more than guessing would: compare mean, std, resize and the order of classes with those "
+            "that it was trained with"
         )
     return ""
 
 
-class _Looked(NamedTuple):
-    """Images with labels and how they are normalised, and what a network answers."""
+class _Measurement(NamedTuple):
+    """Images with labels, their normalisation, and the predictions of a network."""
 
     network: torch.nn.Module
     dataset: Dataset
@@ -144,47 +158,52 @@ class _Looked(NamedTuple):
     images: np.ndarray
     labels: np.ndarray
     predicted: np.ndarray
-    found: Accuracy
+    accuracy: Accuracy
 
 
-def _look(network: torch.nn.Module, dataset: Dataset, facts: InputFacts, most: int) -> _Looked:
-    # A data set of which all is for evaluation has a validation split without images.
+def _measure(network: torch.nn.Module, dataset: Dataset, facts: InputFacts, most: int) -> _Measurement:
+    # If all images are for evaluation, the validation split is empty.
     split = "validation" if len(dataset.splits.get("validation", ())) else "evaluation"
     count = min(most, len(dataset.splits[split]))
     images, labels = dataset.images(split, 0, count), dataset.splits[split].labels[:count]
-    predicted = _answers(network, images, facts)
-    accuracy = float((predicted == labels).mean())
-    guessing = binom.ppf(1 - RARE, count, 1 / dataset.num_classes) / count
-    found = Accuracy(accuracy, count, split, accuracy <= guessing)
-    return _Looked(network, dataset, facts, images, labels, predicted, found)
+    predicted = _predictions(network, images, facts)
+    share = float((predicted == labels).mean())
+    guessing = binom.ppf(1 - CHANCE_PROBABILITY, count, 1 / dataset.num_classes) / count
+    accuracy = Accuracy(share, count, split, share <= guessing)
+    return _Measurement(network, dataset, facts, images, labels, predicted, accuracy)
 
 
-def _tried(looked: _Looked) -> dict[str, float]:
-    """Return the accuracy without each mistake, by what is changed."""
-    changes = _changes(looked.images, looked.facts)
-    return {what: float((_answers(looked.network, *change) == looked.labels).mean()) for what, change in changes}
+def _accuracy_without_mistakes(measurement: _Measurement) -> dict[str, float]:
+    """Return the accuracy without each possible mistake, by what would be changed."""
+    changes = _changes(measurement.images, measurement.facts)
+    return {
+        change: float((_predictions(measurement.network, *changed_input) == measurement.labels).mean())
+        for change, changed_input in changes
+    }
 
 
-def _where(what: str, looked: _Looked) -> str:
-    """Return where a change is set, as the end of a sentence."""
-    if what in NORMALISATIONS:
-        mean, std = ([round(value, 5) for value in values] for values in NORMALISATIONS[what])
+def _setting_of(change: str, measurement: _Measurement) -> str:
+    """Return where to set a change, as the end of a sentence."""
+    if change in NORMALISATIONS:
+        mean, std = ([round(value, 5) for value in values] for values in NORMALISATIONS[change])
         return f"the config: mean: {mean} and std: {std} in the model's settings"
-    if what == CHANNELS:
+    if change == CHANNELS:
         return (
-            "an architecture of your own, `package.module:function`, whose network turns the channels round, as "
-            "images.flip(1), for which no key is"
+            "a custom architecture, `package.module:function`, whose network reverses the channels, as images.flip(1), "
+            "because no key does"
         )
-    if what == ORDER:
-        order = best_order(looked.predicted, looked.labels, looked.dataset.num_classes).tolist()
-        names = list(map(str, getattr(looked.dataset, "class_names", range(len(order)))))
-        shown = ", ".join(f"{name}: {number}" for name, number in list(zip(names, order, strict=True))[:CLASSES])
-        rest = ", …" if len(order) > CLASSES else ""
-        return f"the config: outputs: {{{shown}{rest}}} and num_outputs: {len(order)} in the dataset's settings"
-    return f"the config: resize: {round(looked.images.shape[-1] * 256 / 224)} in the dataset's settings"
+    if change == ORDER:
+        order = best_order(measurement.predicted, measurement.labels, measurement.dataset.num_classes).tolist()
+        names = list(map(str, getattr(measurement.dataset, "class_names", range(len(order)))))
+        outputs = ", ".join(
+            f"{name}: {number}" for name, number in list(zip(names, order, strict=True))[:LISTED_CLASSES]
+        )
+        rest = ", …" if len(order) > LISTED_CLASSES else ""
+        return f"the config: outputs: {{{outputs}{rest}}} and num_outputs: {len(order)} in the dataset's settings"
+    return f"the config: resize: {round(measurement.images.shape[-1] * 256 / 224)} in the dataset's settings"
 
 
-def _answers(network: torch.nn.Module, images: np.ndarray, facts: InputFacts) -> np.ndarray:
+def _predictions(network: torch.nn.Module, images: np.ndarray, facts: InputFacts) -> np.ndarray:
     network.eval()
     device = next(network.parameters()).device
     with torch.no_grad():
@@ -196,17 +215,17 @@ Input = tuple[np.ndarray, InputFacts]
 
 
 def _changes(images: np.ndarray, facts: InputFacts) -> Iterator[tuple[str, Input]]:
-    """Yield images and facts as they would be without one mistake, by what is changed."""
+    """Yield images and facts without each possible mistake, by what is changed."""
     if images.shape[1] == 3:
-        for what, (mean, std) in NORMALISATIONS.items():
+        for change, (mean, std) in NORMALISATIONS.items():
             if (facts.mean, facts.std) != (mean, std):
-                yield what, (images, replace(facts, mean=mean, std=std))
+                yield change, (images, replace(facts, mean=mean, std=std))
         yield CHANNELS, (np.ascontiguousarray(images[:, ::-1]), facts)
     yield "a tenth cut off on each side (resize: size × 256 / 224)", (_zoomed(images, 224 / 256), facts)
 
 
 def _zoomed(images: np.ndarray, share: float) -> np.ndarray:
-    """Return the square in the middle of images (N, C, H, W), enlarged to their size."""
+    """Return the central square of images (N, C, H, W), enlarged to their size."""
     height, width = images.shape[2:]
     top, left = (round(side * (1 - share) / 2) for side in (height, width))
     part = torch.from_numpy(images[:, :, top : height - top, left : width - left])

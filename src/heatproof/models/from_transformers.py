@@ -13,25 +13,30 @@ from heatproof.files.reading import open_regular, parse_json
 from heatproof.models.registry import Design, InputFacts, architecture
 
 CONFIG, PROCESSOR, INDEX = "config.json", "preprocessor_config.json", ".index.json"
-# Those with the names of 21,841 classes have 2 MB, and an index of a thousand files as much.
+# A config with the names of 21,841 classes has 2 MB, and so has an index of a thousand files.
 MOST_BYTES = 2**26
 LARGEST_SIDE, MOST_CHANNELS = 2**16, 2**10
 
 
 def transformers_facts(*, name: str, stated: Collection[str] = ()) -> InputFacts:
-    """Return what a network expects of its input, as the folder's image processor says.
+    """Return the input format of a network, read from the image processor in its folder.
 
     Parameters
     ----------
     name
         Path of the folder.
     stated
-        Facts that the config names; with mean and std among them the folder needs no image processor.
+        Names of facts that the config sets; with mean and std among them, the folder needs no image processor.
+
+    Returns
+    -------
+    InputFacts
+        Normalisation and size; no layer for CAMs.
 
     Raises
     ------
     HeatproofError
-        If the folder has no config, or no image processor that says how images are normalised.
+        If the folder has no config, or no image processor with the normalisation of images.
     """
     config, known = read_json_file(name, CONFIG), InputFacts()
     mean, std = (known.mean, known.std) if {"mean", "std"} <= set(stated) else _normalisation(name)
@@ -45,7 +50,7 @@ def transformers_facts(*, name: str, stated: Collection[str] = ()) -> InputFacts
 
 
 def _normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation of the folder's image processor."""
+    """Return mean and standard deviation from the image processor in a folder."""
     if not has_file(name, PROCESSOR):
         raise HeatproofError(
             f"The model transformers:{name} has no {PROCESSOR}: save the model's image processor in the folder, or "
@@ -54,7 +59,7 @@ def _normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     processor = read_json_file(name, PROCESSOR)
     if "image_mean" not in processor or "image_std" not in processor:
         raise HeatproofError(
-            f"The {PROCESSOR} in {name} says no image_mean and image_std: save the model's image processor there, or "
+            f"The {PROCESSOR} in {name} has no image_mean and image_std: save the model's image processor there, or "
             "give mean and std in the model's settings."
         )
     mean, std = (_numbers(name, processor, key) for key in ("image_mean", "image_std"))
@@ -64,26 +69,26 @@ def _normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def has_file(name: str, file: str) -> bool:
-    """Tell whether the folder of a model has a file of a name."""
+    """Return whether the folder of a model contains a file."""
     return os.path.lexists(Path(name).expanduser() / file)
 
 
 def is_valid_side(value: Any) -> bool:
-    """Tell whether a value is a number of pixels along a side."""
+    """Return whether a value is a valid number of pixels along a side."""
     return type(value) is int and 0 < value <= LARGEST_SIDE
 
 
 def _numbers(name: str, processor: Mapping[str, Any], key: str) -> tuple[float, ...]:
-    given = processor[key]
-    fits = isinstance(given, list) and 0 < len(given) <= MOST_CHANNELS
-    if not fits or not all(type(one) in (int, float) and math.isfinite(one) and abs(one) < 1e6 for one in given):
+    values = processor[key]
+    fits = isinstance(values, list) and 0 < len(values) <= MOST_CHANNELS
+    if not fits or not all(type(one) in (int, float) and math.isfinite(one) and abs(one) < 1e6 for one in values):
         raise _unusable(name, PROCESSOR, key)
-    return tuple(given)
+    return tuple(values)
 
 
 def _unusable(name: str, file: str, key: str) -> HeatproofError:
     return HeatproofError(
-        f"The {file} in {name} says an {key} that no images have: save the model and its image processor there again."
+        f"The {file} in {name} has an invalid {key}: save the model and its image processor there again."
     )
 
 
@@ -92,22 +97,22 @@ def _design(*, name: str) -> Design:
 
 
 def read_json_file(name: str, file: str) -> dict[str, Any]:
-    """Return what a JSON file in the folder of a model says.
+    """Return the content of a JSON file in the folder of a model.
 
     Raises
     ------
     HeatproofError
-        If it is no regular file, longer than any such file, or no JSON of a mapping.
+        If it is not a regular file, is too long, or is not a JSON object.
     """
     try:
         with open_regular(Path(name).expanduser() / file) as opened:
-            content = opened.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
+            data = opened.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
             raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
-        told = parse_json(content)
-        if not isinstance(told, dict):
-            raise ValueError("it is no mapping")
-        return told
+        content = parse_json(data)
+        if not isinstance(content, dict):
+            raise ValueError("it is not a mapping")
+        return content
     except (OSError, ValueError, HeatproofError) as error:
         raise HeatproofError(
             f"The model transformers:{name} has no {file} that can be read ({first_line(error)}): give a folder that "
@@ -124,27 +129,27 @@ def transformers_model(num_classes: int, *, name: str) -> Any:
         raise HeatproofError(
             "The architecture transformers_model needs transformers: pip install 'heatproof[transformers]'."
         ) from None
-    # Before transformers opens it.
+    # Checks the file before transformers opens it.
     read_json_file(name, CONFIG)
     try:
-        # Code in the folder is not run.
+        # trust_remote_code=False: code in the folder is not run.
         config = AutoConfig.from_pretrained(Path(name).expanduser(), local_files_only=True, trust_remote_code=False)
         config.num_labels = num_classes
         return AutoModelForImageClassification.from_config(config)
-    except Exception as error:  # of values that fit no network it raises anything
+    except Exception as error:  # values that fit no network can raise any exception
         if is_out_of_memory(error):
             raise
         reason = " ".join(str(error).split())[:200]
-        raise HeatproofError(f"The model transformers:{name} is no image classifier ({reason}).") from None
+        raise HeatproofError(f"The model transformers:{name} is not an image classifier ({reason}).") from None
 
 
 def read_weights(path: Path, name: str, most: int | None = None) -> dict[str, Any]:
-    """Return the weights of a folder under the names of this version of transformers, which differ from those in files.
+    """Return the weights of a folder with the names of this version of transformers, which differ from those in files.
 
     Raises
     ------
     HeatproofError
-        If the file is not in the folder of the model, is damaged, or transformers does not know its names.
+        If the file is not in the folder of the model, is damaged, or has names that transformers does not know.
     """
     from transformers import AutoConfig, AutoModelForImageClassification
 
@@ -153,13 +158,13 @@ def read_weights(path: Path, name: str, most: int | None = None) -> dict[str, An
             f"The checkpoint {path} is not in the folder of the model transformers:{name}: name the weights in it, "
             f"such as {name}/model.safetensors, and with several files their model.safetensors{INDEX}."
         )
-    # transformers would unpickle what is not safetensors.
+    # transformers would unpickle files that are not safetensors.
     state = _read_parts(path, most)
     try:
         config = AutoConfig.from_pretrained(path.parent, local_files_only=True, trust_remote_code=False)
         kind = AutoModelForImageClassification._model_mapping[type(config)]
         inner = kind.from_pretrained(None, config=config, state_dict=state)
-    except Exception as error:  # the library and those under it fail in any way
+    except Exception as error:  # transformers and its dependencies can raise any exception
         if is_out_of_memory(error):
             raise
         reason = " ".join(str(error).split())[:200]
@@ -168,13 +173,13 @@ def read_weights(path: Path, name: str, most: int | None = None) -> dict[str, An
 
 
 def _read_parts(path: Path, most: int | None) -> dict[str, Any]:
-    """Return the tensors of a file, or of the files beside an index that it names."""
+    """Return the tensors of a file, or of all files that an index in the same folder lists."""
     from heatproof.models.weights_file import read_state
 
     if not path.name.endswith(INDEX):
         return read_state(path, str(path), most)
-    told = read_json_file(str(path.parent), path.name).get("weight_map")
-    files = set(map(str, told.values())) if isinstance(told, dict) else set()
+    weight_map = read_json_file(str(path.parent), path.name).get("weight_map")
+    files = set(map(str, weight_map.values())) if isinstance(weight_map, dict) else set()
     if not files or any(Path(file).name != file for file in files):
         raise HeatproofError(f"The index {path} does not name files beside it: save the model there again.")
     state: dict[str, Any] = {}

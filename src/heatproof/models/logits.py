@@ -1,4 +1,4 @@
-"""Read logits (B, K) from whatever a network returns; no other module looks into an output."""
+"""Read logits (B, K) from any output of a network; no other module inspects outputs."""
 
 from __future__ import annotations
 
@@ -9,45 +9,45 @@ import torch
 
 from heatproof.errors import HeatproofError
 
-# Tasks of which one output is no logit of one class against another.
-AS_THEY_ARE = ("multilabel", "regression")
+# Tasks for which a single output is not read as a logit of two classes.
+SINGLE_OUTPUT_TASKS = ("multilabel", "regression")
 
 
 def read_logits(output: Any, count: int | None, classes: int | None = None, task: str | None = None) -> torch.Tensor:
-    """Return the logits, or the values of a regression, of a network's output for a batch.
+    """Return the logits, or the values of a regression, from the output of a network for a batch.
 
-    One logit z of a classifier is that of class 1 of two: its logits are [-z/2, z/2], whose softmax is the sigmoid of
-    z.
+    A single logit z of a classifier is that of class 1 of two classes: the logits are [-z/2, z/2], whose softmax is the
+    sigmoid of z.
 
     Parameters
     ----------
     output
-        A tensor (B, K), (B,) or (B, K, 1, 1); an object with ``.logits``; or a tuple, list or dict of which one part
-        alone can be logits.
+        A tensor (B, K), (B,) or (B, K, 1, 1); an object with ``.logits``; or a tuple, list or dict in which exactly one
+        part can be logits.
     count
-        B, the number of images in the batch; None where it is not known.
+        B, the number of images in the batch; None if unknown.
     classes
-        K where it is known, which tells apart parts that could all be logits.
+        K, if known; it selects among several parts that could be logits.
     task
         ``binary``, ``multiclass``, ``multilabel`` or ``regression``; None for one of the first two.
 
     Returns
     -------
     torch.Tensor
-        (B, K), float32, or float64 as the output; K at least 2, or 1 for ``multilabel`` and ``regression``.
+        (B, K), float32, or float64 if the output is; K is at least 2, or 1 for ``multilabel`` and ``regression``.
 
     Raises
     ------
     HeatproofError
-        If nothing, or more than one part, can be logits of these images, or their number is not that of the task.
+        If no part, or more than one, can be logits of these images, or their number does not fit the task.
     """
-    found = [logits for part in _parts(output) if (logits := _as_matrix(part, count)) is not None]
-    if classes is not None and len(found) > 1:
-        found = [one for one in found if one.shape[1] == classes] or found
-    if len(found) != 1:
-        raise HeatproofError(_refusal(output, count, found))
-    logits = found[0] if found[0].dtype == torch.float64 else found[0].float()
-    if task in AS_THEY_ARE:
+    candidates = [logits for part in _parts(output) if (logits := _as_matrix(part, count)) is not None]
+    if classes is not None and len(candidates) > 1:
+        candidates = [one for one in candidates if one.shape[1] == classes] or candidates
+    if len(candidates) != 1:
+        raise HeatproofError(_refusal(output, count, candidates))
+    logits = candidates[0] if candidates[0].dtype == torch.float64 else candidates[0].float()
+    if task in SINGLE_OUTPUT_TASKS:
         return logits
     width = logits.shape[1]
     if (task == "binary" and width > 2) or (task == "multiclass" and width == 1):
@@ -59,18 +59,18 @@ def read_logits(output: Any, count: int | None, classes: int | None = None, task
 
 
 def as_two_logits(one: torch.Tensor, dim: int = 1) -> torch.Tensor:
-    """Return two logits for one along a dimension of size 1, or the weights of two for those of one."""
+    """Return two logits for one along a dimension of size 1, or the weights of two logits for those of one."""
     return torch.cat([-one, one], dim=dim) / 2
 
 
 def is_one_logit(output: Any, count: int | None) -> bool:
-    """Tell whether an output is one logit for each image, which `read_logits` reads as two classes."""
-    found = [logits for part in _parts(output) if (logits := _as_matrix(part, count)) is not None]
-    return len(found) == 1 and found[0].shape[1] == 1
+    """Return whether an output is one logit per image, which `read_logits` reads as two classes."""
+    candidates = [logits for part in _parts(output) if (logits := _as_matrix(part, count)) is not None]
+    return len(candidates) == 1 and candidates[0].shape[1] == 1
 
 
 def logits_attribute(output: Any, kind: type = torch.Tensor) -> Any:
-    """Return the ``.logits`` of an output, as a model of transformers has; None where it has none of this kind."""
+    """Return ``output.logits``, which models of transformers have; None if it does not exist or has another type."""
     logits = getattr(output, "logits", None)
     return logits if isinstance(logits, kind) else None
 
@@ -90,7 +90,7 @@ def _as_matrix(part: Any, count: int | None) -> torch.Tensor | None:
     if not isinstance(part, torch.Tensor) or not part.is_floating_point():
         return None
     part = part if part.layout == torch.strided else part.to_dense()
-    # A network that squeezes its output leaves no columns for one class, and no rows for one image.
+    # A network that squeezes its output returns (B,) for one class, and (K,) for one image.
     if part.ndim < 2:
         if count == 1 and part.numel() > 1:
             return part[None]
@@ -100,12 +100,12 @@ def _as_matrix(part: Any, count: int | None) -> torch.Tensor | None:
     return part.flatten(1) if part[0].numel() == part.shape[1] else None
 
 
-def _refusal(output: Any, count: int | None, found: list[torch.Tensor]) -> str:
+def _refusal(output: Any, count: int | None, candidates: list[torch.Tensor]) -> str:
     batch = "" if count is None else f" for a batch of {count}"
     wrap = "wrap it so that it returns one tensor of logits (images, classes)"
     function = "say what is explained as target=lambda output, targets: …, one number for each image"
-    if found:
-        shapes = " and ".join(str(tuple(one.shape)) for one in found)
+    if candidates:
+        shapes = " and ".join(str(tuple(one.shape)) for one in candidates)
         return (
             f"The model returned a {type(output).__name__}{batch} with parts {shapes} that could all be logits: "
             f"{wrap}, or {function}."

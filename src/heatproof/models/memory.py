@@ -1,4 +1,4 @@
-"""Halve batches when memory runs out; results stay the same (on a GPU up to rounding)."""
+"""Halve the batch size when memory runs out; results stay the same (on a GPU up to rounding)."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from heatproof.files.writing import write_json
 
 log = logging.getLogger(__name__)
 
-# Where `auto` starts; what does not fit is halved, and on a GPU remembered.
+# First batch size for `auto`; if it does not fit, it is halved, and on a GPU remembered.
 AUTO = {"cuda": 512, "mps": 128, "cpu": 64}
 
 
 def batch_size_of(wanted: int | str, device: torch.device | str) -> int:
-    """Return the number of images in one network pass; ``"auto"`` is that of the device."""
+    """Return the number of images in one network pass; ``"auto"`` depends on the device."""
     return AUTO.get(torch.device(device).type, AUTO["cpu"]) if wanted == "auto" else int(wanted)
 
 
 class Attempt:
     """One attempt with a batch size: a context manager that suppresses out-of-memory errors.
 
-    As a context it is no frame of a call, so that the traceback of any other error does not pass through this module.
+    A context manager adds no frame to the traceback of other errors.
 
     Attributes
     ----------
     size
-        Images in a batch, which the context returns.
+        Number of images in a batch, which the context returns.
     ran_out
-        Whether there was too little memory.
+        Whether memory ran out.
     """
 
     def __init__(self, name: str, size: int) -> None:
@@ -58,25 +58,25 @@ class Attempt:
 
 
 class AdaptiveBatchSize:
-    """Run a function in batches and halve the batch size when memory runs out; the size is remembered.
+    """Batch size that is halved whenever memory runs out, and remembered.
 
     Parameters
     ----------
     name
-        Name of the function, for messages.
-    kept
-        File that stores the batch size that fits each GPU model, for later jobs; by default only this process remembers
-        it. Not used on a CPU, whose memory is shared with other programs.
+        Name of the function that runs in batches, for messages.
+    file
+        File that stores the batch size that fits each GPU model, for later jobs; None remembers it in this process
+        only. It is not used on a CPU, whose memory is shared with other programs.
     device
         Device on which the function runs.
     """
 
-    def __init__(self, name: str, kept: str | Path | None = None, device: torch.device | str = "cpu") -> None:
+    def __init__(self, name: str, file: str | Path | None = None, device: torch.device | str = "cpu") -> None:
         self.name = name
-        own = torch.device(device).type == "cuda"
-        self.kept = Path(kept) if kept is not None and own else None
+        is_gpu = torch.device(device).type == "cuda"
+        self.file = Path(file) if file is not None and is_gpu else None
         self.device = describe_device(device)
-        known = read_json(self.kept) if self.kept is not None else None
+        known = read_json(self.file) if self.file is not None else None
         size = (known or {}).get(self.device)
         self.batch_size: int | None = size if isinstance(size, int) and size > 0 else None
 
@@ -85,7 +85,7 @@ class AdaptiveBatchSize:
 
         ::
 
-            for attempt in within_memory.attempts(64):
+            for attempt in adaptive_size.attempts(64):
                 with attempt as size:
                     result = run(size)
 
@@ -97,7 +97,7 @@ class AdaptiveBatchSize:
         Raises
         ------
         HeatproofError
-            In the context, if memory runs out with one image in a batch.
+            In the context, if memory runs out with a batch size of 1.
         """
         size = min(wanted, self.batch_size or wanted)
         while True:
@@ -105,25 +105,25 @@ class AdaptiveBatchSize:
             yield attempt
             if not attempt.ran_out:
                 return
-            # Only now: the context of the error held on to the tensors of the failed pass.
+            # Only now, because the context of the error kept the tensors of the failed pass alive.
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             log.info("%s: out of memory with a batch size of %d, continuing with %d", self.name, size, size // 2)
             size //= 2
-            self._keep(size)
+            self._remember(size)
 
-    def _keep(self, size: int) -> None:
+    def _remember(self, size: int) -> None:
         self.batch_size = size
-        if self.kept is None:
+        if self.file is None:
             return
         try:
-            write_json(self.kept, {**(read_json(self.kept) or {}), self.device: size})
+            write_json(self.file, {**(read_json(self.file) or {}), self.device: size})
         except OSError:
-            log.info("%s: %s cannot be written, so the next job starts with the full batch size", self.name, self.kept)
+            log.info("%s: %s cannot be written, so the next job starts with the full batch size", self.name, self.file)
 
 
 def describe_device(device: torch.device | str) -> str:
-    """Return the device's model and memory; devices with equal names fit the same batch sizes."""
+    """Return the model and memory of a device; the same batch sizes fit devices with the same description."""
     device = torch.device(device)
     if device.type == "cuda" and torch.cuda.is_available():
         facts = torch.cuda.get_device_properties(device)
@@ -132,6 +132,6 @@ def describe_device(device: torch.device | str) -> str:
 
 
 def batch_size_file(base: str | Path) -> Path:
-    """Return the path of the file that remembers the batch size, beside a store or weights."""
+    """Return the path of the file that stores the batch size, in the folder of a store or of weights."""
     base = Path(base)
     return base.with_name(f".{base.name}.batch.json")

@@ -23,7 +23,7 @@ from heatproof.models.adapter import attach
 from heatproof.models.names import describe_misfits
 from heatproof.models.output_reader import OutputReader
 from heatproof.models.registry import ARCHITECTURES, InputFacts, ModelSpec, normalisation_of
-from heatproof.models.weights_file import most_bytes, read_safetensors, require_finite
+from heatproof.models.weights_file import max_file_size, read_safetensors, require_finite
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
@@ -34,11 +34,11 @@ def configure_torch(runtime: Runtime) -> torch.device:
     torch.set_num_threads(runtime.threads)
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
-    # TF32 has 10 bits of mantissa, too few for drops that are differences of logits.
+    # TF32 has 10 bits of mantissa, too few for logit drops, which are differences.
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
     if runtime.deterministic:
-        # cuBLAS asks for it before its first product.
+        # cuBLAS requires this variable before its first product.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
     requested = runtime.device
@@ -52,38 +52,48 @@ def configure_torch(runtime: Runtime) -> torch.device:
 
 
 def reader_of_dataset(spec: DatasetSpec, dataset: Dataset, target: str | int = "label") -> OutputReader:
-    """Return what reads the outputs of a network on a dataset; its `classes` are how many outputs a network gets.
+    """Return the reader of a network's outputs on a dataset; its `classes` is the number of outputs to build.
 
     Parameters
     ----------
     spec, dataset
-        What opens the dataset, and the dataset that it opened.
+        Spec of the dataset, and the opened dataset.
     target
-        What a run explains; a callable target is read in the place of classes.
+        The target of a run; a callable target is read in place of classes.
+
+    Returns
+    -------
+    OutputReader
+        A reader for the task of the dataset, or for the callable target.
     """
     outputs = 1 if spec.task == "binary" else unwrap_rows(dataset).num_classes
     if isinstance(dataset, Rows) and dataset.targets is not None and is_reference(str(target)):
         function = import_callable(str(target), "target")
         return OutputReader(function=function, targets=torch.from_numpy(dataset.targets), classes=outputs)
-    # One output of a network of classes is that of two, whatever a config calls them.
+    # Without a task, a network with one output is binary and is read as two classes, whatever the config names it.
     return OutputReader(None if spec.task == "multiclass" else spec.task, classes=outputs)
 
 
 def build_network(
     spec: ModelSpec, num_classes: int, seed: int = 0, reader: OutputReader | None = None
 ) -> torch.nn.Module:
-    """Build the network of a model spec, with weights drawn from the seed, channels last.
+    """Build the network of a model spec in channels_last layout, with weights drawn from the seed.
 
     Parameters
     ----------
     spec
-        What builds it.
+        Spec of the model.
     num_classes
-        Number of its outputs.
+        Number of outputs.
     seed
-        Of the weights.
+        Seed of the weights.
     reader
-        What reads its outputs; None for logits of classes.
+        Reader of the outputs; None reads logits of classes.
+
+    Returns
+    -------
+    torch.nn.Module
+        The network, with the hooks of `heatproof.models.adapter.attach`.
 
     Raises
     ------
@@ -104,11 +114,11 @@ def build_network(
 
 
 def build_without_weights(spec: ModelSpec, num_classes: int) -> torch.nn.Module:
-    """Build a network without drawing its weights, which takes seconds; whole where its builder computes with them."""
+    """Build a network without drawing its weights, which takes seconds, unless its builder computes with them."""
     try:
         with warnings.catch_warnings(action="ignore"), torch.device("meta"):
             return build_network(spec, num_classes)
-    except Exception:  # a builder can compute with its weights in any way
+    except Exception:  # a builder that computes with its weights can fail in any way
         return build_network(spec, num_classes)
 
 
@@ -120,7 +130,7 @@ def load_network(
     precision: str = "float32",
     reader: OutputReader | None = None,
 ) -> torch.nn.Module:
-    """Build a network with weights of a file, in eval mode, with gradients of parameters off; see `build_with_weights`."""
+    """Build a network with weights from a file, in eval mode, without gradients of parameters."""
     network = build_with_weights(spec, num_classes, weights, reader)
     return set_precision(network.to(device).eval().requires_grad_(False), precision, device)
 
@@ -128,15 +138,15 @@ def load_network(
 def build_with_weights(
     spec: ModelSpec, num_classes: int, weights: str | Path, reader: OutputReader | None = None
 ) -> torch.nn.Module:
-    """Build a network with weights of a file.
+    """Build a network with weights from a file.
 
-    A binary classifier has one output, or two where its weights have two, which need no other setting.
+    A binary classifier has one output, or two if its weights have two, without any other setting.
     """
     network = build_network(spec, num_classes, reader=reader)
     try:
         load_weights(network, weights)
     except HeatproofError as error:
-        if reader is None or reader.given != "binary":
+        if reader is None or reader.configured_task != "binary":
             raise
         network = build_network(spec, 2, reader=reader)
         try:
@@ -154,8 +164,12 @@ def find_head(spec: ModelSpec) -> set[str]:
     HeatproofError
         If there are none.
     """
-    few, more = (build_network(spec, classes).state_dict() for classes in (2, 3))
-    head = {name for name, value in few.items() if name not in more or more[name].shape != value.shape}
+    two_classes, three_classes = (build_network(spec, classes).state_dict() for classes in (2, 3))
+    head = {
+        name
+        for name, value in two_classes.items()
+        if name not in three_classes or three_classes[name].shape != value.shape
+    }
     if not head:
         raise HeatproofError(
             f"The architecture {spec.architecture!r} builds the same network for any number of classes: it has no "
@@ -168,81 +182,85 @@ def load_weights(
     network: torch.nn.Module,
     path: str | Path,
     skip: Collection[str] = (),
-    called: str | None = None,
-    advise: Callable[[], str] | None = None,
+    label: str | None = None,
+    suggest_remedy: Callable[[], str] | None = None,
 ) -> None:
     """Load a safetensors file into a network.
 
     Parameters
     ----------
     network
-        It gets the weights.
+        Network that gets the weights.
     path
-        The file.
-    but
-        Names of weights that the network keeps, whatever the file has for them.
-    called
-        What a sentence calls the weights; None for the path.
-    advise
-        Returns what to do about weights that do not fit; None for advice that holds of any network.
+        Path of the file.
+    skip
+        Names of weights that are not loaded; the network keeps its own.
+    label
+        Name of the weights in messages; None for the path.
+    suggest_remedy
+        Function that returns the remedy for weights that do not fit; None for a general remedy.
 
     Raises
     ------
     HeatproofError
         If the file is missing, damaged, or does not fit, or a weight is NaN or infinite.
     """
-    called = called or str(path)
+    label = label or str(path)
     try:
-        state = read_safetensors(refuse_links(path), called, most=most_bytes(network))
+        state = read_safetensors(refuse_links(path), label, most=max_file_size(network))
     except (OSError, SafetensorError) as error:
         raise HeatproofError(
             machine_fault(error)
             or f"The weights {path} cannot be read ({error}): remove them with `rm {path}` if they are there, and run "
             "your snakemake command with this path as its target."
         ) from None
-    own = network.state_dict()
-    state |= {name: own[name] for name in skip}
-    require_finite(state, own, called)
+    network_state = network.state_dict()
+    state |= {name: network_state[name] for name in skip}
+    require_finite(state, network_state, label)
     try:
         network.load_state_dict(state)
     except RuntimeError as error:
-        found = describe_misfits(state, own) or " ".join(str(error).split())[:300]
-        remedy = advise() if advise else "check the model's architecture and options, and the number of classes"
-        raise HeatproofError(f"The weights {called} do not fit the network ({found}): {remedy}.") from None
+        problem = describe_misfits(state, network_state) or " ".join(str(error).split())[:300]
+        remedy = (
+            suggest_remedy()
+            if suggest_remedy
+            else "check the model's architecture and options, and the number of classes"
+        )
+        raise HeatproofError(f"The weights {label} do not fit the network ({problem}): {remedy}.") from None
 
 
 def save_weights(state: Mapping[str, torch.Tensor], path: str | Path) -> None:
     """Write weights as safetensors, atomically."""
-    # Copies, because safetensors refuses tensors that share memory, as tied weights do.
+    # Clones, because safetensors refuses tensors that share memory, as tied weights do.
     plain = torch.contiguous_format
     copies = {name: value.detach().cpu().clone(memory_format=plain) for name, value in state.items()}
     with atomic_write(path) as aside:
-        # Not save_file, whose errors do not tell a full disk from others.
+        # Not save_file, whose errors do not distinguish a full disk from other causes.
         aside.write_bytes(save(copies))
 
 
-def find_layer(network: torch.nn.Module, name: str, what: str) -> torch.nn.Module:
+def find_layer(network: torch.nn.Module, name: str, owner: str) -> torch.nn.Module:
     """Return a submodule by name.
 
     Raises
     ------
     HeatproofError
-        If there is none of that name; the message has the nearest one.
+        If there is none of that name; the message suggests the closest one.
     """
     try:
         return network.get_submodule(name)
     except AttributeError:
         known = [known for known, _ in network.named_modules(remove_duplicate=False) if known]
-        raise HeatproofError(f"The {what} has no layer {name!r} for CAMs: {suggest_name(name, known)}") from None
+        raise HeatproofError(f"The {owner} has no layer {name!r} for CAMs: {suggest_name(name, known)}") from None
 
 
 def normalise(images: np.ndarray, facts: InputFacts) -> torch.Tensor:
-    """Return (N, C, H, W) images in [0, 1] as the network expects them: minus mean, over standard deviation.
+    """Return images (N, C, H, W) in [0, 1] as input of the network: minus mean, divided by standard deviation.
 
     Raises
     ------
     HeatproofError
-        If the images do not have the size or the number of channels that the network takes.
+        If the images do not have the size or the number of channels of the network's input.
     """
     if facts.size and tuple(images.shape[-2:]) != facts.size:
         raise HeatproofError(
@@ -264,9 +282,9 @@ def set_precision(network: torch.nn.Module, precision: str, device: torch.device
     Parameters
     ----------
     network
-        Images (B, C, H, W) to logits.
+        Network from images (B, C, H, W) to logits.
     precision
-        ``float32``; ``tf32``, products of NVIDIA's tensor cores with 10 bits of mantissa, which changes nothing on
+        ``float32``; ``tf32``, products of NVIDIA's tensor cores with 10 bits of mantissa, which has no effect on
         other devices; or ``bfloat16``, PyTorch's autocast with 7 bits of mantissa.
     device
         Device of the network.
@@ -274,19 +292,19 @@ def set_precision(network: torch.nn.Module, precision: str, device: torch.device
     Returns
     -------
     torch.nn.Module
-        The network.
+        The same network.
     """
     if precision == "tf32":
         torch.backends.cudnn.allow_tf32 = True
         torch.backends.cuda.matmul.allow_tf32 = True
     elif precision == "bfloat16":
         kind = type(network)
-        # A class, and not a function in the instance, which a copy of the network would share with it.
-        network.__class__ = type(kind.__name__, (_Lower, kind), {"__module__": kind.__module__})
+        # A class instead of an instance attribute, because copies of the network would share a bound method.
+        network.__class__ = type(kind.__name__, (_Autocast, kind), {"__module__": kind.__module__})
     return network
 
 
-class _Lower(torch.nn.Module):
+class _Autocast(torch.nn.Module):
     """Mixin that runs the forward pass of the next class under autocast."""
 
     def forward(self, *inputs: Any, **named: Any) -> Any:

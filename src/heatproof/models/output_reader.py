@@ -1,4 +1,4 @@
-"""What is read of a network's output: numbers (B, K), a column for each class, label or target of its task."""
+"""Read the output of a network as numbers (B, K): one column for each class, label or target of the task."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ from heatproof.base.tasks import CALLABLE, EXCLUSIVE, check_task, repeat_target,
 from heatproof.errors import HeatproofError, NotApplicable, first_line, machine_fault
 from heatproof.models.logits import is_one_logit, read_logits
 
-# Targets whose numbers are computed where nobody says which ones are read.
-FEW = 3
+# Number of targets that are computed outside of `only_targets`.
+DEFAULT_TARGETS = 3
 
 
 class OutputReader:
-    """Reads the numbers (B, K) of a network's output.
+    """Reader of a network's output, which returns numbers (B, K).
 
     Parameters
     ----------
     task
-        One of `heatproof.base.tasks.TASKS`; None for ``binary`` where the network has one output, else ``multiclass``.
+        One of `heatproof.base.tasks.TASKS`; None for ``binary`` if the network has one output, else
+        ``multiclass``.
     function
-        A callable target: ``function(output, targets)`` returns one number for each image (B,), of the network's whole
-        output and the targets of the batch. It is then read in place of classes.
+        Callable target, which is read in place of classes: ``function(output, targets)`` returns one number for each
+        image (B,) from the complete output of the network and the targets of the batch.
     targets
-        T distinct targets of the images (`heatproof.base.tasks.distinct_targets`): column t of what is read has the
-        number of target t, and target t of an image is whole number t.
+        T distinct targets of the images (`heatproof.base.tasks.distinct_targets`). Column t of the numbers belongs to
+        target t, and an image refers to its target by t.
     classes
-        K where it is known, which tells apart parts of an output that could all be logits.
+        K, if known; it selects among several parts of an output that could be logits.
 
     Attributes
     ----------
-    one_logit
-        Whether the last output was one logit for each image, which is read as two classes.
+    has_one_logit
+        Whether the last output was one logit per image, which is read as two classes.
     """
 
     def __init__(
@@ -49,10 +50,10 @@ class OutputReader:
         classes: int | None = None,
     ) -> None:
         check_task(task)
-        self.given, self.function, self.targets, self.classes = task, function, targets, classes
+        self.configured_task, self.function, self.targets, self.classes = task, function, targets, classes
         self.has_one_logit = False
-        self._asked: list[int] | None = None
-        # Whether the function writes to what it is given; None before the first batch.
+        self._requested: list[int] | None = None
+        # Whether the function writes to its arguments; None before the first batch.
         self._writes: bool | None = None
 
     @property
@@ -60,24 +61,24 @@ class OutputReader:
         """One of `heatproof.base.tasks.TASKS`, or ``callable``; known after the first output."""
         if self.function is not None:
             return CALLABLE
-        return self.given or ("binary" if self.has_one_logit else "multiclass")
+        return self.configured_task or ("binary" if self.has_one_logit else "multiclass")
 
     @property
-    def called(self) -> str:
-        """The callable target at the beginning of a sentence."""
+    def label(self) -> str:
+        """Name of the callable target as the subject of a sentence."""
         return f"The target function {getattr(self.function, '__name__', type(self.function).__name__)!r}"
 
     @contextmanager
     def only_targets(self, targets: Iterable[int]) -> Iterator[None]:
-        """Compute the numbers of these targets alone meanwhile; the columns of others are zero.
+        """Compute only the numbers of these targets inside this context; the columns of others are zero.
 
-        Only a callable target is computed for each of its targets.
+        This affects callable targets only, because all other numbers come from one pass.
         """
-        before, self._asked = self._asked, sorted(set(targets))
+        before, self._requested = self._requested, sorted(set(targets))
         try:
             yield
         finally:
-            self._asked = before
+            self._requested = before
 
     def read(self, output: Any, count: int | None, device: torch.device | None = None) -> torch.Tensor:
         """Return the numbers of an output for a batch.
@@ -85,156 +86,159 @@ class OutputReader:
         Parameters
         ----------
         output
-            As `heatproof.models.logits.read_logits` takes it; anything for a callable target.
+            As in `heatproof.models.logits.read_logits`; any object for a callable target.
         count
-            B, the number of images in the batch; None where it is not known.
+            B, the number of images in the batch; None if unknown.
         device
-            Of the images, where a callable target gets its targets.
+            Device of the images, on which a callable target gets its targets.
 
         Returns
         -------
         torch.Tensor
-            (B, K) float32, or float64 as the output: logits of K classes or labels, K values of a regression, or the
-            numbers of T targets.
+            (B, K) float32, or float64 if the output is: logits of K classes or labels, K values of a regression, or
+            the numbers of T targets.
 
         Raises
         ------
         HeatproofError
-            If the output has not the numbers that the task needs.
+            If the output does not have the numbers that the task needs.
         """
         if self.function is not None:
             return self._numbers(output, count, device)
-        self.has_one_logit = self.given in (None, "binary") and is_one_logit(output, count)
-        return read_logits(output, count, self.classes, self.given)
+        self.has_one_logit = self.configured_task in (None, "binary") and is_one_logit(output, count)
+        return read_logits(output, count, self.classes, self.configured_task)
 
     def _numbers(self, output: Any, count: int | None, device: torch.device | None) -> torch.Tensor:
-        every = len(self.targets)
-        asked = list(range(min(every, FEW))) if self._asked is None else self._asked
-        columns = [self._number(output, number, count, device) for number in asked]
-        found = torch.stack(columns, 1)
-        if asked == list(range(every)):
-            return found
-        empty = found.new_zeros(len(found), every)
-        return empty.index_copy(1, torch.tensor(asked, device=found.device), found)
+        count_targets = len(self.targets)
+        requested = list(range(min(count_targets, DEFAULT_TARGETS))) if self._requested is None else self._requested
+        columns = [self._number(output, number, count, device) for number in requested]
+        numbers = torch.stack(columns, 1)
+        if requested == list(range(count_targets)):
+            return numbers
+        empty = numbers.new_zeros(len(numbers), count_targets)
+        return empty.index_copy(1, torch.tensor(requested, device=numbers.device), numbers)
 
     def _number(self, output: Any, number: int, count: int | None, device: torch.device | None) -> torch.Tensor:
         assert self.function is not None, "there is a callable target"
-        called = self.called
+        label = self.label
         targets = repeat_target(self.targets, number, 1 if count is None else count)
         targets = targets.to(device) if isinstance(targets, torch.Tensor) and device is not None else targets
-        # A function that writes once is taken to write again, and has copies before it is known.
-        given = _Given(self._writes is not False)
+        # Copies until it is known that the function does not write; after one write, copies always.
+        arguments = _Arguments(self._writes is not False)
         try:
-            found = self.function(given.own(output, count), given.own(targets))
+            numbers = self.function(arguments.copy_of(output, count), arguments.copy_of(targets))
         except Exception as error:
-            # A function of the caller's own can fail in any way.
+            # The caller's function can raise any exception.
             if machine_fault(error) or isinstance(error, HeatproofError):
                 raise
             raise HeatproofError(
-                f"{called} fails on the model's output ({type(error).__name__}: {first_line(error)[:200]}): it is "
-                "given the whole output of a batch and the targets of its images, and returns one number for each."
+                f"{label} fails on the model's output ({type(error).__name__}: {first_line(error)[:200]}): it gets the "
+                "complete output of a batch and the targets of its images, and returns one number for each image."
             ) from error
-        if given.wrote() and not given.copies:
+        if arguments.wrote() and not arguments.copies:
             raise HeatproofError(
-                f"{called} writes to what it is given in some batches alone: let it write to a copy, as output.clone()."
+                f"{label} writes to its arguments, but not in all batches: let it write to a copy, such as "
+                "output.clone()."
             )
-        self._writes = self._writes or given.wrote()
-        rows = len(found) if isinstance(found, torch.Tensor) and found.ndim and count is None else count
-        if not isinstance(found, torch.Tensor) or not found.is_floating_point() or found.numel() != rows:
-            is_tensor = isinstance(found, torch.Tensor)
-            shape = f"{found.dtype} {tuple(found.shape)}" if is_tensor else f"a {type(found).__name__}"
+        self._writes = self._writes or arguments.wrote()
+        rows = len(numbers) if isinstance(numbers, torch.Tensor) and numbers.ndim and count is None else count
+        if not isinstance(numbers, torch.Tensor) or not numbers.is_floating_point() or numbers.numel() != rows:
+            is_tensor = isinstance(numbers, torch.Tensor)
+            shape = f"{numbers.dtype} {tuple(numbers.shape)}" if is_tensor else f"a {type(numbers).__name__}"
             raise HeatproofError(
-                f"{called} returned {shape} for a batch of {rows}: return a floating-point tensor ({rows},), one "
+                f"{label} returned {shape} for a batch of {rows}: return a floating-point tensor ({rows},), one "
                 "number for each image."
             )
-        found = found.reshape(-1)
-        given.read(found)
-        return found if found.dtype == torch.float64 else found.float()
+        numbers = numbers.reshape(-1)
+        arguments.read(numbers)
+        return numbers if numbers.dtype == torch.float64 else numbers.float()
 
 
-class _Given:
-    """What a target function is given for one target: the same values as those of the function for other targets.
+class _Arguments:
+    """Arguments of a target function for one target, which have the same values in the calls for all targets.
 
     Parameters
     ----------
     copies
-        Whether tensors are copies, because the function writes to them, or share their memory, which is large of masks.
+        Whether tensors are copies, because the function writes to them, or share memory with the output, which saves
+        memory for large outputs such as masks.
     """
 
     def __init__(self, copies: bool) -> None:
         self.copies = copies
         self._versions: list[tuple[torch.Tensor, int]] = []
         self._unread: list[torch.Tensor] = []
-        self._known: dict[int, Any] = {}
+        self._copies_by_id: dict[int, Any] = {}
 
     def wrote(self) -> bool:
-        """Tell whether the function wrote to a tensor that it was given."""
+        """Return whether the function wrote to one of its tensors."""
         return any(one._version != before for one, before in self._versions)
 
     def read(self, numbers: torch.Tensor) -> None:
-        """Note which of the numbers (B,) of the function are read, when gradients of them are taken."""
-        # Hooks on tensors hold this, which is not to hold the tensors.
+        """Record which of the function's numbers (B,) are read when their gradients are taken."""
+        # Hooks on tensors keep this object alive, and it must not keep the tensors alive.
         self._versions.clear()
-        self._known.clear()
+        self._copies_by_id.clear()
         if numbers.requires_grad:
             numbers.register_hook(lambda gradient: self._unread.append(gradient == 0))
 
-    def own(self, value: Any, count: int | None = None) -> Any:
-        """Return whatever holds tensors, arrays and other values, with tensors and containers of its own.
+    def copy_of(self, value: Any, count: int | None = None) -> Any:
+        """Return a copy of a value in which tensors and containers are separate objects.
 
         Parameters
         ----------
         value
-            An output of a network, or targets.
+            Output of a network, or targets.
         count
-            B, of an output: the number of images in the batch. In a backward pass images whose numbers are not read
-            have a gradient of zero, also where the function's is not defined, as that of another image's target can be.
+            B, the number of images in the batch, for an output. In a backward pass, images whose numbers are not read
+            get a gradient of zero, even if the function's gradient is undefined for them, for example at the target of
+            another image.
         """
         if isinstance(value, torch.Tensor):
             return self._tensor(value, count)
         if isinstance(value, np.ndarray):
             return value.copy()
         if isinstance(value, tuple):
-            made = [self.own(one, count) for one in value]
-            return type(value)._make(made) if hasattr(value, "_make") else tuple(made)
-        if id(value) not in self._known:
-            self._known[id(value)] = value
+            items = [self.copy_of(one, count) for one in value]
+            return type(value)._make(items) if hasattr(value, "_make") else tuple(items)
+        if id(value) not in self._copies_by_id:
+            self._copies_by_id[id(value)] = value
             self._fill(value, count)
-        return self._known[id(value)]
+        return self._copies_by_id[id(value)]
 
     def _tensor(self, value: torch.Tensor, count: int | None) -> torch.Tensor:
         is_strided = value.layout == torch.strided
         shares = is_strided and not self.copies and not value.is_inference()
-        made = value.view_as(value) if shares else value.clone()
-        if not made.is_inference():
-            self._versions.append((made, made._version))
-        if made.requires_grad and is_strided and made.ndim and len(made) == count:
+        copied = value.view_as(value) if shares else value.clone()
+        if not copied.is_inference():
+            self._versions.append((copied, copied._version))
+        if copied.requires_grad and is_strided and copied.ndim and len(copied) == count:
 
             def of_read(gradient: torch.Tensor) -> torch.Tensor:
                 return gradient.masked_fill(self._unread[-1].reshape(-1, *[1] * (gradient.ndim - 1)), 0)
 
-            made.register_hook(of_read)
-        return made
+            copied.register_hook(of_read)
+        return copied
 
     def _fill(self, value: Any, count: int | None) -> None:
-        """Put a copy of what holds others by key, by place or by attribute in its place; other things stay."""
+        """Replace a mapping, list or object with attributes by a copy, item by item; other values stay."""
         is_mapping, inside = isinstance(value, MutableMapping), getattr(value, "__dict__", {})
         if not is_mapping and not isinstance(value, list):
             holds = any(isinstance(one, torch.Tensor | MutableMapping | list | tuple) for one in inside.values())
             if not holds or callable(value) or isinstance(value, type | nn.Module):
                 return
-        self._known[id(value)] = copied = copy.copy(value)
+        self._copies_by_id[id(value)] = copied = copy.copy(value)
         if is_mapping:
             for key, one in value.items():
-                copied[key] = self.own(one, count)
+                copied[key] = self.copy_of(one, count)
         elif isinstance(value, list):
-            copied[:] = [self.own(one, count) for one in value]
+            copied[:] = [self.copy_of(one, count) for one in value]
         else:
-            vars(copied).update({name: self.own(one, count) for name, one in inside.items()})
+            vars(copied).update({name: self.copy_of(one, count) for name, one in inside.items()})
 
 
 def log_probabilities(numbers: torch.Tensor, task: str, dim: int = 1) -> torch.Tensor:
-    """Return the logarithm of each class's or label's probability, of numbers with a dimension of classes.
+    """Return the logarithm of the probability of each class or label.
 
     Parameters
     ----------
@@ -244,7 +248,12 @@ def log_probabilities(numbers: torch.Tensor, task: str, dim: int = 1) -> torch.T
         Classes of ``binary`` and ``multiclass`` exclude each other (softmax), labels of ``multilabel`` do not (sigmoid
         of each).
     dim
-        The dimension of classes.
+        Dimension of the classes.
+
+    Returns
+    -------
+    torch.Tensor
+        Logarithms of probabilities, at most 0, with the shape of `numbers`.
 
     Raises
     ------

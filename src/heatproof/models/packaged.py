@@ -1,6 +1,6 @@
-"""Pretrained weights that are part of installed Python packages.
+"""Pretrained weights in installed Python packages.
 
-Importable without torch, as the plan reads the table.
+This module does not import torch, because the plan reads its table.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Packaged:
     Attributes
     ----------
     module, file
-        The module to import, and the file's path from its folder.
+        Name of the package, and path of the file relative to its folder.
     sha256
         SHA-256 of the file.
     extra
-        heatproof's optional extra that installs the package.
+        Optional extra of heatproof that installs the package.
     architecture, network
-        The architecture, and its option `name`; the weights may bear names of their own.
+        The architecture, and its option `name`; the weights may have other names than those of the network.
     """
 
     module: str
@@ -59,22 +59,22 @@ def is_packaged(checkpoint: str) -> bool:
 
 
 def is_file(checkpoint: str) -> bool:
-    """Return whether a checkpoint is a local file: neither a URL nor in a package."""
+    """Return whether a checkpoint is a local file, that is neither a URL nor in a package."""
     return "://" not in checkpoint and not is_packaged(checkpoint)
 
 
 def key_of(checkpoint: str) -> str:
-    """Return the name in the table."""
+    """Return the key of a checkpoint in the table."""
     return checkpoint.removeprefix(PREFIX)
 
 
 def look_up_packaged(checkpoint: str, model: str, architecture: str, options: Mapping[str, Any]) -> Packaged:
-    """Return the entry of the table.
+    """Return the entry of a checkpoint in the table.
 
     Raises
     ------
     HeatproofError
-        If there is none of that name, or the model is another network.
+        If there is no such checkpoint, or it is for another network.
     """
     entry = look_up(PACKAGED, key_of(checkpoint), "checkpoint in a package")
     if (architecture, options.get("name")) != (entry.architecture, entry.network):
@@ -86,12 +86,12 @@ def look_up_packaged(checkpoint: str, model: str, architecture: str, options: Ma
 
 
 def find_packaged(checkpoint: str) -> Path:
-    """Return the path of the file, without importing the package.
+    """Return the path of a packaged file without importing the package.
 
     Raises
     ------
     HeatproofError
-        If the package is not installed, or has no such file.
+        If the package is not installed, or does not contain the file.
     """
     entry = PACKAGED[key_of(checkpoint)]
     module_spec = importlib.util.find_spec(entry.module)

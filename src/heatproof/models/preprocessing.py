@@ -1,4 +1,4 @@
-"""How published networks read pictures, as timm, torchvision and the folders of transformers say of their weights."""
+"""Preprocessing of published networks, as declared by timm, torchvision and model folders of transformers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from heatproof.base.options import as_size_option
 from heatproof.models.from_transformers import PROCESSOR, has_file, is_valid_side, read_json_file
 
-# What `PIL.Image.Resampling` calls the interpolations that pictures can be resized with.
+# Names of the interpolations that datasets support, by value of `PIL.Image.Resampling`.
 RESAMPLING = {2: "bilinear", 3: "bicubic"}
 
 
 def preprocessing(architecture: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how an architecture's published weights read pictures; no weights are loaded.
+    """Return the preprocessing of an architecture's published weights, without loading weights.
 
     Parameters
     ----------
@@ -26,22 +26,26 @@ def preprocessing(architecture: str, options: Mapping[str, Any]) -> dict[str, An
     -------
     dict
         ``size`` (side of a square, or height and width), ``resize`` (shorter side, or height and width that are
-        covered) and ``interpolation``, options of the dataset `image_folder`;
-        empty where nothing is known.
+        covered) and ``interpolation``, options of the dataset `image_folder`; empty if nothing is known.
     """
     known = KINDS.get(architecture)
     return known(options["name"]) if known else {}
 
 
 def preprocessing_differences(architecture: str, options: Mapping[str, Any], dataset: Mapping[str, Any]) -> list[str]:
-    """Return the options of a dataset, ``name: value``, that would have pictures read as by the published weights.
+    """Return the options of a dataset, ``name: value``, that would match the preprocessing of the published weights.
 
     Parameters
     ----------
     architecture, options
-        As for `preprocessing`.
+        As in `preprocessing`.
     dataset
-        Options of the dataset as it is read now, with what it does where one is left out.
+        Current options of the dataset, including defaults.
+
+    Returns
+    -------
+    list of str
+        One entry ``name: value`` for each option with another value; empty if nothing differs.
     """
     published = preprocessing(architecture, options)
     return [f"{key}: {value}" for key, value in published.items() if dataset.get(key, value) != value]
@@ -70,18 +74,18 @@ def _torchvision(name: str) -> dict[str, Any]:
 
 
 def _transformers(name: str) -> dict[str, Any]:
-    # Where the config states mean and std, there may be none.
-    told = read_json_file(name, PROCESSOR) if has_file(name, PROCESSOR) else {}
-    edge = _sides(told.get("size"))
-    cut = _sides(told.get("crop_size")) if told.get("do_center_crop") else None
+    # If the config sets mean and std, the folder may have no image processor.
+    processor = read_json_file(name, PROCESSOR) if has_file(name, PROCESSOR) else {}
+    edge = _sides(processor.get("size"))
+    cut = _sides(processor.get("crop_size")) if processor.get("do_center_crop") else None
     size = cut or edge
     if size is None or edge is None:
         return {}
-    share: Any = told.get("crop_pct")
+    share: Any = processor.get("crop_pct")
     if cut or type(share) not in (int, float) or not 0.01 <= share <= 1:
         share = 1
     resize = [max(round(one / share), least) for one, least in zip(edge, size, strict=True)]
-    filter_ = told.get("resample")
+    filter_ = processor.get("resample")
     return {
         "size": as_size_option(size),
         "resize": as_size_option(resize),
@@ -89,12 +93,12 @@ def _transformers(name: str) -> dict[str, Any]:
     }
 
 
-def _sides(told: Any) -> tuple[int, int] | None:
-    """Return height and width; a shortest edge, or a number alone, is that of a square."""
-    if isinstance(told, Mapping):
-        height = told.get("shortest_edge", told.get("height"))
-        told = (height, height if "shortest_edge" in told else told.get("width", height))
-    height, width = told if isinstance(told, tuple) else (told, told)
+def _sides(processor: Any) -> tuple[int, int] | None:
+    """Return height and width; a shortest edge or a single number is the side of a square."""
+    if isinstance(processor, Mapping):
+        height = processor.get("shortest_edge", processor.get("height"))
+        processor = (height, height if "shortest_edge" in processor else processor.get("width", height))
+    height, width = processor if isinstance(processor, tuple) else (processor, processor)
     return (height, width) if is_valid_side(height) and is_valid_side(width) else None
 
 

@@ -1,4 +1,4 @@
-"""Outputs that are probabilities already, where logits are read: refused where that is certain, else a warning."""
+"""Detect outputs that are probabilities although logits are expected: an error if certain, otherwise a warning."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from heatproof.errors import HeatproofError
 if TYPE_CHECKING:
     from heatproof.models.adapter import AdaptedNetwork
 
-# Sums of probabilities in half precision come no nearer to 1.
+# Sums of probabilities in half precision deviate from 1 by as much.
 NEAR_ONE = 2e-3
-PROBABILITIES = (
+PROBABILITIES_MESSAGE = (
     "The model returns probabilities, which sum to 1 for every image, where logits are read: leave its softmax out, or "
     "give the logarithm, as in lambda images: model(images).log()."
 )
 
 
-def warn_of_probabilities(adapted: AdaptedNetwork, stacklevel: int = 3) -> None:
-    """Warn the caller of the function that calls this one where the logits that `check` met are probabilities."""
-    assert adapted.logits is not None, "the network is checked first"
-    if said := describe_probabilities(adapted.logits, adapted.has_one_logit, adapted.task):
-        warnings.warn(said, stacklevel=stacklevel)
+def warn_of_probabilities(network: AdaptedNetwork, stacklevel: int = 3) -> None:
+    """Warn the caller of the calling function if the logits from `check` look like probabilities."""
+    assert network.logits is not None, "the network is checked first"
+    if warning := describe_probabilities(network.logits, network.has_one_logit, network.task):
+        warnings.warn(warning, stacklevel=stacklevel)
 
 
-def check_no_probabilities(adapted: AdaptedNetwork) -> None:
-    """Refuse a network whose outputs sum to 1, before anything is made that cannot be scored.
+def check_no_probabilities(network: AdaptedNetwork) -> None:
+    """Refuse a network whose outputs sum to 1, before maps are computed that cannot be scored.
 
     Raises
     ------
     HeatproofError
-        As `heatproof.perturbation.batching.run_batched` would later.
+        As in `heatproof.perturbation.batching.run_batched`.
     """
-    assert adapted.logits is not None, "the network is checked first"
-    if not adapted.has_one_logit and adapted.task in EXCLUSIVE and _sum_to_one(adapted.logits):
-        raise HeatproofError(PROBABILITIES)
+    assert network.logits is not None, "the network is checked first"
+    if not network.has_one_logit and network.task in EXCLUSIVE and _sum_to_one(network.logits):
+        raise HeatproofError(PROBABILITIES_MESSAGE)
 
 
 def describe_probabilities(logits: torch.Tensor, has_one_logit: bool = False, task: str = "multiclass") -> str | None:
-    """Return a sentence on logits (B, K) that are probabilities; None where they are none."""
+    """Return a sentence about logits (B, K) that look like probabilities, or None."""
     if has_one_logit:
-        # Half of the one logit stands in the second column.
+        # The second column is half of the single logit.
         if bool(((logits[:, 1] >= 0) & (logits[:, 1] <= 0.5)).all()):
             return (
                 "The model's one output lies within 0 and 1 for every image and is read as a logit: leave its sigmoid "
@@ -53,7 +53,7 @@ def describe_probabilities(logits: torch.Tensor, has_one_logit: bool = False, ta
         return None
     if task not in WITH_PROBABILITY or not (logits >= 0).all():
         return None
-    # Logits of 0 and 1 are no probabilities, of which some are undecided.
+    # Outputs that are only 0 and 1 are not treated as probabilities, some of which would lie between.
     within = logits.amax() <= 1 and bool(((logits > 0) & (logits < 1)).any())
     if task == "multilabel":
         if within:
@@ -77,6 +77,6 @@ def describe_probabilities(logits: torch.Tensor, has_one_logit: bool = False, ta
 
 
 def _sum_to_one(logits: torch.Tensor) -> bool:
-    # Logits of 0 and 1 are no probabilities yet, of which some image's are undecided.
+    # Outputs that are only 0 and 1 are not treated as probabilities, some of which would be below 1 for each class.
     of_one = (logits >= 0).all() and ((logits.sum(1) - 1).abs() < NEAR_ONE).all()
     return bool(of_one and logits.amax(1).min() < 1)

@@ -1,7 +1,7 @@
 """Registered architectures for the networks of torchvision and timm.
 
-What the common ones expect stands here, so that a plan is made without importing either library. Any other name of
-theirs is asked of the library.
+The input format of common networks is listed here, so that planning imports neither library. For other networks, the
+library is imported.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ TOKENS = "last_tokens.grid"
 
 _RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet50_2", "resnext50_32x4d")
 _DENSENETS = ("densenet121", "densenet161", "densenet169", "densenet201")
-# The last ReLU, before the last pooling: 13 convolutions of VGG-16, each with its ReLU, and four poolings before it.
+# The last ReLU before the last pooling: VGG-16 has 13 convolutions, each with its ReLU, and four poolings before it.
 _VGGS = {
     f"vgg{depth}{suffix}": f"features.{(depth - 3) * layers + 3}"
     for depth in (11, 13, 16, 19)
     for suffix, layers in (("", 2), ("_bn", 3))
 }
-# Name to the layer that class activation maps read: feature maps after the last activation.
+# Layer that class activation maps read, by name of the network: feature maps after the last activation.
 TORCHVISION_LAYERS = {
     **dict.fromkeys(_RESNETS, "layer4"),
     **_VGGS,
@@ -52,7 +52,7 @@ _TIMM_HALF = {
 }
 TIMM_LAYERS = {**_TIMM_IMAGENET, **_TIMM_HALF}
 _VITS = [name for name, layer in {**TORCHVISION_LAYERS, **TIMM_LAYERS}.items() if layer == TOKENS]
-# Alike in both libraries; any other network is a family of its own.
+# Both libraries have these designs; any other network is its own family.
 DESIGNS = {
     **{f"resnet{depth}": Design("resnet", depth) for depth in (18, 34, 50, 101, 152)},
     "wide_resnet50_2": Design("resnet", 50, width=2),
@@ -63,17 +63,17 @@ DESIGNS = {
     **dict.fromkeys(_VITS, Design("vit", batch_norm=False)),
 }
 NO_LAYER = "no layer for class activation maps is known of this network: name one in the model's cam_layer"
-# In training they return the logits of side branches as well.
+# In training mode, these return the logits of auxiliary branches as well.
 _SEVERAL_OUTPUTS = ("googlenet", "inception_v3")
 
 
 def torchvision_facts(*, name: str, size: int | Sequence[int] | None = None) -> InputFacts:
-    """Return what torchvision's network of this name expects of its input, with torchvision's weights.
+    """Return the input format of a torchvision network with torchvision's weights.
 
     Raises
     ------
     HeatproofError
-        If there is no such classifier, or it takes any size and is given one.
+        If there is no such classifier, or a size is given although it accepts any size.
     """
     layer = TORCHVISION_LAYERS.get(name)
     if layer is None:
@@ -92,14 +92,14 @@ def torchvision_facts(*, name: str, size: int | Sequence[int] | None = None) -> 
 
 
 def timm_facts(*, name: str, size: int | Sequence[int] | None = None, channels: int = 3) -> InputFacts:
-    """Return what timm's network of this name expects of its input, with the weights that timm has for it.
+    """Return the input format of a timm network with timm's weights.
 
-    With another number of channels than theirs, the weights do not fit, and their mean and deviation neither.
+    With another number of channels, the weights do not fit, and neither do their mean and standard deviation.
 
     Raises
     ------
     HeatproofError
-        If there is no such network, or it takes any size and is given one.
+        If there is no such network, or a size is given although it accepts any size.
     """
     if name in TIMM_LAYERS:
         fixed = (224, 224) if TIMM_LAYERS[name] == TOKENS else None
@@ -117,8 +117,8 @@ def timm_facts(*, name: str, size: int | Sequence[int] | None = None, channels: 
         known = timm.list_pretrained(f"{base}.*")
         raise HeatproofError(f"timm has no weights {name!r} that specify the input format: {suggest_name(name, known)}")
     fixed = expected.input_size[1:] if expected.fixed_input_size else None
-    own: Normalisation = (expected.mean, expected.std) if len(expected.mean) == channels else HALF
-    return _facts(name, own, TIMM_LAYERS.get(base), fixed, size)
+    normalisation: Normalisation = (expected.mean, expected.std) if len(expected.mean) == channels else HALF
+    return _facts(name, normalisation, TIMM_LAYERS.get(base), fixed, size)
 
 
 def _facts(
@@ -180,12 +180,12 @@ def small_vit(
 
 
 def look_up_architecture(name: str) -> Architecture:
-    """Return an architecture by its name.
+    """Return an architecture by name.
 
     Raises
     ------
     HeatproofError
-        If there is none; where a library has a network of that very name, the message says how to write it.
+        If there is none; if torchvision or timm has a network of that name, the message says how to write it.
     """
     try:
         return look_up(ARCHITECTURES, name, "architecture")

@@ -1,4 +1,4 @@
-"""Modules that a callable reaches: a network can be hidden in a function, a method or a partial application."""
+"""Find the modules that a callable can reach: a function, method or partial application can contain a network."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from torch import nn
 
 from heatproof.errors import HeatproofError
 
-# Far more than stands between a function and its network; a search must end in any object.
-MOST = 10_000
-CALLED = (nn.Module, FunctionType, MethodType, functools.partial)
-_OWN_OF_MODULES = frozenset(vars(nn.Module()))
+# Limit of visited objects, so that a search ends. Far fewer objects separate a function from its network.
+MAX_OBJECTS = 10_000
+CALLABLE_TYPES = (nn.Module, FunctionType, MethodType, functools.partial)
+MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 
 
 def check_eval_mode(function: object, what: str = "model") -> None:
-    """Check that nothing that a call runs is in training mode, which would also change running statistics.
+    """Check that no module that a call runs is in training mode, which would change running statistics as well.
 
     Raises
     ------
     HeatproofError
-        One sentence that names the part.
+        If a module is in training mode; the message names it.
     """
     without_mode: set[nn.Module] = set()
     for name, module in reachable_modules(function):
         if _has_no_mode(module):
             without_mode.update(module.modules())
-        # A frozen module has no mode at all.
+        # Frozen modules have no `training` attribute.
         if getattr(module, "training", False) and module not in without_mode:
             part = f"part {name!r} of the {what} ({type(module).__name__})" if name else what
             if not name and module is not function:
@@ -44,16 +44,16 @@ def check_eval_mode(function: object, what: str = "model") -> None:
 
 
 def _has_no_mode(module: nn.Module) -> bool:
-    """Tell whether nothing that a module does depends on its mode, whatever it says: quantised and exported ones."""
-    # torch.export puts a method in place of `eval`, which only raises, and leaves its parts in the mode that they had.
+    """Return whether the output of a module cannot depend on its mode, as for quantised and exported modules."""
+    # torch.export replaces `eval` by a method that only raises, and leaves submodules in their previous mode.
     return type(module).__module__.startswith(("torch.ao.", "torch.export.")) or "eval" in vars(module)
 
 
 def reachable_modules(network: object) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules that a call can run, with their names: submodules, and what attributes and closures hold."""
+    """Yield names and modules that a call can run: submodules, and modules in attributes and closures."""
     seen: set[int] = set()
     waiting = [network]
-    while waiting and len(seen) < MOST:
+    while waiting and len(seen) < MAX_OBJECTS:
         one = waiting.pop()
         if id(one) in seen:
             continue
@@ -62,27 +62,27 @@ def reachable_modules(network: object) -> Iterator[tuple[str, nn.Module]]:
             for name, module in one.named_modules():
                 seen.add(id(module))
                 yield name, module
-                waiting += [value for key, value in vars(module).items() if key not in _OWN_OF_MODULES]
+                waiting += [value for key, value in vars(module).items() if key not in MODULE_ATTRIBUTES]
         else:
             waiting += referenced_objects(one)
 
 
 def referenced_objects(one: Any) -> list[Any]:
-    """Return what an object that is no module holds, as far as it can be or hold a network."""
+    """Return the objects that an object other than a module refers to, if they can be or contain a network."""
     if isinstance(one, functools.partial):
         return [one.func, *one.args, *one.keywords.values()]
     if isinstance(one, MethodType):
         return [one.__self__, one.__func__]
     if isinstance(one, FunctionType):
-        held = [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
+        references = [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
         for cell in one.__closure__ or ():
-            with suppress(ValueError):  # of a name that has no value yet
-                held.append(cell.cell_contents)
+            with suppress(ValueError):  # the variable has no value yet
+                references.append(cell.cell_contents)
         if is_library_module(one.__module__):
-            return held
-        # Of globals only what can be or hold a network: a script's data and modules hold too much.
+            return references
+        # Only globals that can be or contain a network, because data and modules of a script refer to too much.
         named = (one.__globals__.get(name) for name in _global_names(one.__code__))
-        return held + [value for value in named if isinstance(value, CALLED)]
+        return references + [value for value in named if isinstance(value, CALLABLE_TYPES)]
     if isinstance(one, list | tuple | set):
         return list(one)
     if isinstance(one, dict):
@@ -91,12 +91,12 @@ def referenced_objects(one: Any) -> list[Any]:
 
 
 def is_plain_object(one: Any) -> bool:
-    """Tell whether an object is neither a class, nor a Python module, nor of torch or NumPy."""
+    """Return whether an object is neither a class, nor a Python module, nor of torch or NumPy."""
     return not (isinstance(one, type) or inspect.ismodule(one) or is_library_module(type(one).__module__))
 
 
 def is_library_module(module: str | None) -> bool:
-    """Tell whether a Python module is of torch or NumPy."""
+    """Return whether a Python module belongs to torch or NumPy."""
     return (module or "").partition(".")[0] in ("torch", "numpy")
 
 
@@ -108,12 +108,12 @@ def _global_names(code: CodeType) -> Iterator[str]:
 
 
 def require_module(model: Any) -> None:
-    """Refuse what is no module, and what `torch.export` returns, which cannot be called.
+    """Refuse objects that are not modules, and results of `torch.export`, which cannot be called.
 
     Raises
     ------
     HeatproofError
-        With what to give instead.
+        With the remedy.
     """
     if isinstance(model, torch.export.ExportedProgram):
         raise HeatproofError(

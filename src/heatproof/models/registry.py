@@ -1,6 +1,6 @@
 """Registry of architectures, and the input format of networks.
 
-Importable without torch, as the workflow reads the table while it builds its plan.
+This module does not import torch, because the workflow reads the table while it builds its plan.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from heatproof.base.registry import Registry, RegistryEntry, options_of
 from heatproof.base.specs import DatasetSpec
 from heatproof.errors import HeatproofError
 
-# Mean and standard deviation of its colours, with which most networks for its images are trained.
+# Mean and standard deviation of ImageNet's colours, with which most networks for ImageNet are trained.
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
@@ -27,14 +27,14 @@ class InputFacts:
     Attributes
     ----------
     mean, std
-        Per channel, on images in [0, 1]; a deleted patch is zero after this normalisation.
+        Normalisation of each channel for images in [0, 1]; a deleted patch is zero after this normalisation.
     size
-        Height and width in pixels that the network takes; None takes any.
+        Height and width of the input in pixels; None for any size.
     cam_layer
-        Name of the submodule whose output (N, channels, height, width) class activation maps read; None says that
-        the network has none, and `cam_reason` why.
+        Name of the submodule whose output (N, channels, height, width) class activation maps read; None if the network
+        has none, and `cam_reason` says why.
     cam_reason
-        The reason shown for the gap when `cam_layer` is None.
+        Why class activation maps are not applicable if `cam_layer` is None.
     """
 
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
@@ -44,26 +44,26 @@ class InputFacts:
     cam_reason: str = "the model names no layer with a spatial grid for class activation maps"
 
 
-# Of a network whose images need no normalisation, or were normalised by the caller.
+# For networks whose images need no normalisation, or that the caller has normalised.
 UNSCALED = InputFacts(mean=(0.0,), std=(1.0,))
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What builds a network.
+    """Spec of a model.
 
     Attributes
     ----------
     architecture
-        Name in the table of architectures, or ``package.module:function``.
+        Name in the registry of architectures, or ``package.module:function``.
     module
-        Module that enters it there.
+        Module that registers it.
     options
         Options of the builder.
     facts
         Input format of the network.
     name
-        Name that the config gives it.
+        Name of the model in the config.
     """
 
     architecture: str
@@ -75,18 +75,18 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """What any pass of a network over the images of a dataset depends on.
+    """Spec of everything that a pass of a network over images of a dataset depends on.
 
     Attributes
     ----------
     dataset, model
-        The images, and what builds the network.
+        Specs of the dataset and the model.
     weights, upstream
         Path of the weights, and their key.
     seed
-        The workflow's seed.
+        Seed of the workflow.
     target
-        The class whose output is read: ``label``, ``predicted`` or a number.
+        Class whose output is read: ``label``, ``predicted`` or a number.
     precision
         ``float32``, ``tf32`` or ``bfloat16``.
     """
@@ -102,12 +102,12 @@ class NetworkSpec:
 
 @dataclass(frozen=True)
 class Design:
-    """Design of a network, as claims compare it.
+    """Design of a network, which claims compare.
 
     Attributes
     ----------
     family
-        The kind of network, for example ``resnet``.
+        Kind of network, for example ``resnet``.
     depth
         Number of layers in the network's name; None if the name has none.
     width
@@ -130,15 +130,15 @@ class Architecture(RegistryEntry):
     Attributes
     ----------
     name
-        The key in the config.
+        Key in the config.
     build
         The builder.
     facts
-        Input facts of the networks.
+        Input format of the networks.
     options
-        Every option with its default; one without a default has ``...``.
+        Every option with its default; an option without a default has ``...``.
     facts_of
-        ``facts_of(**options)`` returns facts that depend on the options, and overrides `facts`.
+        ``facts_of(**options)`` returns an input format that depends on the options, and replaces `facts`.
     design
         Design of the networks, or a function of the options that returns it.
     """
@@ -153,27 +153,32 @@ class Architecture(RegistryEntry):
     code: ClassVar[str] = "build"
 
     def facts_for(self, options: Mapping[str, Any], stated: Collection[str] = ()) -> InputFacts:
-        """Return the input facts of a network built with these options; all required options must be given.
+        """Return the input format of a network built with these options; all required options must be present.
 
         Parameters
         ----------
         options
-            Of the network.
+            Options of the network.
         stated
-            Facts that the config names itself; nothing is read for these.
+            Names of facts that the config sets; these are not looked up.
+
+        Returns
+        -------
+        InputFacts
+            The input format.
 
         Raises
         ------
         HeatproofError
-            If the options name a network that is not there.
+            If the options name a network that does not exist.
         """
         if self.facts_of is None:
             return self.facts
-        also = {"stated": stated} if "stated" in inspect.signature(self.facts_of).parameters else {}
-        return self.facts_of(**options, **also)
+        extra = {"stated": stated} if "stated" in inspect.signature(self.facts_of).parameters else {}
+        return self.facts_of(**options, **extra)
 
     def design_for(self, options: Mapping[str, Any]) -> Design:
-        """Return the design of a network built with these options; without one, the network is its own family."""
+        """Return the design of a network built with these options; without a design, it is its own family."""
         if not isinstance(self.design, Design):
             return Design(self.name) if self.design is None else self.design(**options)
         return replace(self.design, width=float({**self.options, **options}.get("width", self.design.width)))
@@ -192,12 +197,23 @@ def architecture(
     Parameters
     ----------
     name
-        The key in the config.
+        Key in the config.
     facts
-        Input facts of the networks, or a function of the builder's options that returns them.
+        Input format of the networks, or a function of the builder's options that returns it.
     design
         Design of the networks (family, depth, batch norm, bias), or a function of the options that returns it. An
         option `width` sets the width.
+
+    Returns
+    -------
+    callable
+        Decorator that registers the builder and returns it unchanged.
+
+    Examples
+    --------
+    >>> @architecture("tiny", InputFacts(cam_layer="features"), Design("tiny", batch_norm=False))
+    ... def tiny(num_classes, *, width=16):
+    ...     return build_tiny(num_classes, width)
     """
 
     def enter(build: Callable[..., Any]) -> Callable[..., Any]:
@@ -211,7 +227,7 @@ def architecture(
 
 
 def normalisation_of(facts: InputFacts, channels: int) -> tuple[list[float], list[float]]:
-    """Return mean and standard deviation of each channel; equal ones, as a network without its own has, fit any number.
+    """Return mean and standard deviation of each channel; if all values are equal, they fit any number of channels.
 
     Parameters
     ----------
@@ -220,10 +236,15 @@ def normalisation_of(facts: InputFacts, channels: int) -> tuple[list[float], lis
     channels
         Number of channels of the images.
 
+    Returns
+    -------
+    tuple of list of float
+        Mean and standard deviation, `channels` numbers each.
+
     Raises
     ------
     HeatproofError
-        If the network has another number of them.
+        If the network has another number of channels.
     """
     mean, std = (_of_channels(values, key, channels) for key, values in (("mean", facts.mean), ("std", facts.std)))
     return mean, std

@@ -8,9 +8,9 @@ from heatproof.base.options import Width
 from heatproof.models.registry import IMAGENET, Design, InputFacts, architecture
 
 FACTS = InputFacts(cam_layer="stages")
-# Where channels are added: zeros, or a projection (He et al. 2016, section 3.3).
+# Shortcut of blocks that add channels: zeros (A) or a projection (B) (He et al. 2016, section 3.3).
 Shortcut = Literal["A", "B"]
-# The networks without batch norm have the published code's names of layers.
+# Networks without batch norm have the layer names of the published code.
 FIXUP = InputFacts(cam_layer="layer3")
 LARGE = InputFacts(*IMAGENET, cam_layer="layer4")
 

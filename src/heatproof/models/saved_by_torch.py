@@ -1,7 +1,7 @@
-"""Read what ``torch.save`` wrote with ``torch.load(weights_only=True)``, within bounds of memory and time.
+"""Read files of ``torch.save`` with ``torch.load(weights_only=True)``, within limits of memory and time.
 
-PyTorch calls nothing but what weights need, and believes the sizes that a file says: a few bytes can ask for gigabytes,
-or for hours. So a process of its own, of which the system limits memory and time, looks at the shapes first.
+PyTorch calls only what weights need, but trusts the sizes that a file declares, so that a few bytes can request
+gigabytes or hours. Therefore, a child process with limited memory and time inspects the shapes first.
 """
 
 from __future__ import annotations
@@ -17,83 +17,90 @@ import psutil
 import torch
 
 # More than any network has.
-MOST_TENSORS = 100_000
-# A look at shapes takes some MiB and a second for the largest networks.
-LEAST_MEMORY, TIMES, SECONDS = 2**30, 2, 8
-MOST_TOLD = 200
+MAX_TENSORS = 100_000
+# Inspecting the shapes of the largest networks takes some MiB and a second.
+MIN_MEMORY, MEMORY_FACTOR, SECONDS = 2**30, 2, 8
+MAX_MESSAGE = 200
 
 
-class Damaged(ValueError):
-    """A file contradicts itself, or asks for more than its bytes can need; the text says how."""
+class DamagedFile(ValueError):
+    """A file contradicts itself, or needs more than its bytes can justify; the message says how."""
 
 
 def read(file: BinaryIO, size: int) -> Any:
-    """Return the value that was saved, with tensors on the CPU.
+    """Return the saved value, with tensors on the CPU.
 
     Parameters
     ----------
     file
-        Open for reading.
+        File that is open for reading.
     size
-        Its number of bytes.
+        Number of bytes of the file.
+
+    Returns
+    -------
+    object
+        The saved value.
 
     Raises
     ------
     UnpicklingError
-        If it holds more than weights.
-    Damaged
-        If it holds tensors for which it has no bytes, or asks for more memory or time than its bytes can need. Damage
-        can raise other exceptions too.
+        If the file contains more than weights.
+    DamagedFile
+        If the file declares tensors that are larger than itself, or needs more memory or time than its bytes can
+        justify. Damaged files can raise other exceptions too.
     """
-    _in_bounds(lambda: _look(file, size), max(LEAST_MEMORY, TIMES * size))
+    _in_bounds(lambda: _inspect(file, size), max(MIN_MEMORY, MEMORY_FACTOR * size))
     file.seek(0)
     return torch.load(file, map_location="cpu", weights_only=True)
 
 
-def _in_bounds(look: Callable[[], None], memory: int) -> None:
-    """Do something in a process of its own, with so many bytes of memory, and raise what it raised."""
+def _in_bounds(function: Callable[[], None], memory: int) -> None:
+    """Call a function in a child process with a limit of memory in bytes and of time, and raise what it raised."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
         os.close(reading)
-        said = b"damaged it cannot be read"
+        outcome = b"damaged it cannot be read"
         try:
             used, (_, most) = psutil.Process().memory_info().vms, resource.getrlimit(resource.RLIMIT_AS)
             resource.setrlimit(resource.RLIMIT_AS, (used + memory, most))
             resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-            look()
-            said = b"whole"
+            function()
+            outcome = b"whole"
         except MemoryError:
-            said = b""
+            outcome = b""
         except UnpicklingError as error:
-            said = f"pickle {str(error)[:MOST_TOLD]}".encode(errors="replace")
+            outcome = f"pickle {str(error)[:MAX_MESSAGE]}".encode(errors="replace")
         except Exception as error:  # a damaged file fails in any way
-            said = f"damaged {str(error)[:MOST_TOLD] if isinstance(error, Damaged) else ''}".encode(errors="replace")
+            outcome = f"damaged {str(error)[:MAX_MESSAGE] if isinstance(error, DamagedFile) else ''}".encode(
+                errors="replace"
+            )
         finally:
-            # Nothing that this process would do at its end is for the copy to do.
-            os.write(writing, said)
+            # Skip exit handlers, which belong to the parent process.
+            os.write(writing, outcome)
             os._exit(0)
     os.close(writing)
-    with os.fdopen(reading, "rb") as answer:
-        kind, _, told = answer.read(8 * MOST_TOLD).decode(errors="replace").partition(" ")
+    with os.fdopen(reading, "rb") as pipe:
+        kind, _, message = pipe.read(8 * MAX_MESSAGE).decode(errors="replace").partition(" ")
     os.waitpid(child, 0)
     if kind == "whole":
         return
     if kind == "pickle":
-        raise UnpicklingError(told)
-    raise Damaged(told if kind == "damaged" else "it asks for more memory or time than its bytes can need")
+        raise UnpicklingError(message)
+    raise DamagedFile(message if kind == "damaged" else "it asks for more memory or time than its bytes can need")
 
 
-def _look(file: BinaryIO, size: int) -> None:
-    """Refuse a file whose tensors are larger than it is, by a look at their shapes."""
+def _inspect(file: BinaryIO, size: int) -> None:
+    """Refuse a file whose tensors are larger than the file, after inspecting their shapes."""
     file.seek(0)
     if zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as parts:
             unpacked = sum(part.file_size for part in parts.infolist())
         if unpacked > size:
-            raise Damaged(f"its parts are compressed and unpack to {unpacked:,} bytes")
+            raise DamagedFile(f"its parts are compressed and unpack to {unpacked:,} bytes")
     file.seek(0)
-    # On this device tensors have shapes and storages have sizes, and neither has memory.
+    # On the meta device, tensors have shapes and storages have sizes, but neither uses memory.
     _require_bytes(list(_tensors(torch.load(file, map_location="meta", weights_only=True))), size)
 
 
@@ -102,26 +109,26 @@ def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
         yield name, value
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _tensors(item, f"{name}.{key}"[-MOST_TOLD:] if name else str(key)[:MOST_TOLD])
+            yield from _tensors(item, f"{name}.{key}"[-MAX_MESSAGE:] if name else str(key)[:MAX_MESSAGE])
     elif isinstance(value, list | tuple | set):
         for place, item in enumerate(value):
-            yield from _tensors(item, f"{name}.{place}"[-MOST_TOLD:] if name else str(place))
+            yield from _tensors(item, f"{name}.{place}"[-MAX_MESSAGE:] if name else str(place))
 
 
-def _require_bytes(outline: Collection[tuple[str, torch.Tensor]], size: int) -> None:
-    """Refuse tensors that the bytes of a file cannot fill; views of one storage may share it."""
-    if len(outline) > MOST_TENSORS:
-        raise Damaged(f"it has {len(outline):,} tensors, which no network has")
+def _require_bytes(tensors: Collection[tuple[str, torch.Tensor]], size: int) -> None:
+    """Refuse tensors that are larger than the file; views of one storage may share its bytes."""
+    if len(tensors) > MAX_TENSORS:
+        raise DamagedFile(f"it has {len(tensors):,} tensors, which no network has")
     storages: dict[int, int] = {}
-    for name, value in outline:
+    for name, value in tensors:
         if value.layout != torch.strided or value.is_quantized:
-            raise Damaged(f"the tensor {name!r} is sparse or quantized")
+            raise DamagedFile(f"the tensor {name!r} is sparse or quantized")
         storages[value.untyped_storage()._cdata] = value.untyped_storage().nbytes()
-        asked = value.numel() * value.element_size()
-        # A stride of zero repeats one number as often as the shape says.
-        if asked > max(size, value.untyped_storage().nbytes()):
-            raise Damaged(
-                f"the tensor {name!r} of shape {tuple(value.shape)} needs {asked:,} bytes, and the file has {size:,}"
+        needed = value.numel() * value.element_size()
+        # A stride of zero repeats one number, so that the shape can be larger than the storage.
+        if needed > max(size, value.untyped_storage().nbytes()):
+            raise DamagedFile(
+                f"the tensor {name!r} of shape {tuple(value.shape)} needs {needed:,} bytes, and the file has {size:,}"
             )
     if sum(storages.values()) > size:
-        raise Damaged(f"its tensors need {sum(storages.values()):,} bytes, and the file has {size:,}")
+        raise DamagedFile(f"its tensors need {sum(storages.values()):,} bytes, and the file has {size:,}")

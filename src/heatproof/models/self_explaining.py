@@ -10,7 +10,7 @@ from heatproof.base.registry import look_up
 from heatproof.errors import HeatproofError
 from heatproof.models.registry import IMAGENET, Design, InputFacts, architecture
 
-# B-cos takes colours in [0, 1] beside their inverses: a deleted patch is black.
+# B-cos networks take colours in [0, 1] and their inverses, so that a deleted patch is black.
 BCOS = Design("bcos", batch_norm=False, bias=False)
 FACTS = InputFacts(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), cam_layer="stages")
 
@@ -23,7 +23,7 @@ def cifar_bcos_resnet20(num_classes: int, *, width: Width = 16) -> Any:
     return BcosResNet(num_classes, blocks_per_stage=3, width=width)
 
 
-# Name in the package to the layer that class activation maps read.
+# Layer that class activation maps read, by name of the network in the package.
 PACKAGE = {
     **dict.fromkeys(("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnext50_32x4d"), "layer4"),
     **dict.fromkeys(("densenet121", "densenet161", "densenet169", "densenet201"), "features"),
@@ -31,7 +31,7 @@ PACKAGE = {
 
 
 def bcos_facts(*, name: str) -> InputFacts:
-    """Return what the package's network of this name expects of its input.
+    """Return the input format of a network of the package bcos.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Leave a caller's network, random states and grad mode as they were, whatever runs in between."""
+"""Context managers that restore a caller's network, random states and grad mode."""
 
 from __future__ import annotations
 
@@ -20,46 +20,52 @@ import torch
 from torch import nn
 
 from heatproof.errors import HeatproofError, first_line, machine_fault
-from heatproof.models.reachable import MOST, is_library_module, is_plain_object, reachable_modules, referenced_objects
+from heatproof.models.reachable import (
+    MAX_OBJECTS,
+    is_library_module,
+    is_plain_object,
+    reachable_modules,
+    referenced_objects,
+)
 
-# What a network may keep tensors of a pass in. Deeper than this nobody nests them.
+# Containers in which a network may store tensors of a pass, and the depth to which they are searched.
 CONTAINERS = (dict, list, set, deque, OrderedDict, defaultdict)
 DEPTH = 4
-# Numbers in a tensor of which a copy is kept.
-LARGEST = 1 << 24
-# Modules that a call is using, to its thread, so that two calls never hook one network at once.
+# Largest number of elements of a tensor that is copied.
+MAX_COPIED = 1 << 24
+# Thread that currently uses each module, so that two calls never hook the same network at once.
 _in_use: dict[nn.Module, int] = {}
-# Threads that wait, to the modules that they wait for.
+# Modules that each waiting thread waits for.
 _waiting: dict[int, list[nn.Module]] = {}
 _released = threading.Condition()
 
 
 @contextmanager
 def exclusive_use(modules: list[nn.Module]) -> Iterator[None]:
-    """Wait until no other thread's call uses any of the modules, and hold them meanwhile.
+    """Wait until no other thread uses any of the modules, and reserve them inside this context.
 
-    Hooks and in-place flags change every pass through a network, also those of other threads.
+    Hooks and in-place flags change every pass through a network, including those of other threads.
 
     Raises
     ------
     HeatproofError
-        If a thread that holds one of them waits for this one, so that none could go on.
+        If a thread that uses one of them waits for this thread, which would be a deadlock.
     """
-    own = threading.get_ident()
+    thread = threading.get_ident()
     with _released:
         try:
-            _waiting[own] = modules
-            while holders := _holders_for(own):
-                if own in _reached_from(holders):
+            _waiting[thread] = modules
+            while holders := _holders_for(thread):
+                if thread in _waited_for_by(holders):
                     raise HeatproofError(
                         "The model is in use in another thread, which waits for a model that this thread uses: call "
                         "one after the other."
                     )
                 _released.wait()
         finally:
-            _waiting.pop(own, None)
+            _waiting.pop(thread, None)
         taken = [module for module in modules if module not in _in_use]
-        _in_use.update(dict.fromkeys(taken, own))
+        _in_use.update(dict.fromkeys(taken, thread))
     try:
         yield
     finally:
@@ -70,24 +76,24 @@ def exclusive_use(modules: list[nn.Module]) -> Iterator[None]:
 
 
 def _holders_for(thread: int) -> set[int]:
-    """Return the other threads that use what a thread waits for."""
+    """Return the other threads that use a module for which a thread waits."""
     return {_in_use[module] for module in _waiting.get(thread, ()) if _in_use.get(module, thread) != thread}
 
 
-def _reached_from(threads: set[int]) -> set[int]:
-    """Return threads, those that they wait for, and so on."""
-    found: set[int] = set()
-    while new := threads - found:
-        found |= new
+def _waited_for_by(threads: set[int]) -> set[int]:
+    """Return the given threads and, transitively, those that they wait for."""
+    reached: set[int] = set()
+    while new := threads - reached:
+        reached |= new
         threads = {other for one in new for other in _holders_for(one)}
-    return found
+    return reached
 
 
 @contextmanager
 def preserve_random_states(seed: int | None = None) -> Iterator[None]:
-    """Restore the global random states of torch, NumPy and Python at the end; with a seed, draw from it meanwhile."""
+    """Restore the global random states of torch, NumPy and Python afterwards; a seed sets them inside the context."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    # Foreign code draws from NumPy's global state.
+    # A caller's code may draw from NumPy's global state.
     numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
     with torch.random.fork_rng(devices=devices):
         try:
@@ -103,20 +109,20 @@ def preserve_random_states(seed: int | None = None) -> Iterator[None]:
 
 @contextmanager
 def enable_gradients() -> Iterator[None]:
-    """Compute as outside of the caller's `no_grad` and `inference_mode`, where no gradient can be taken."""
+    """Enable gradients inside this context, even within the caller's `no_grad` and `inference_mode`."""
     with torch.inference_mode(False), torch.enable_grad():
         yield
 
 
 @contextmanager
 def preserve_network(model: Any) -> Iterator[None]:
-    """Switch off gradients of a network's parameters, and leave all of its modules as they were.
+    """Disable gradients of a network's parameters inside this context, and restore all of its modules afterwards.
 
-    Restored are modes, parameters, buffers and their values, gradients, hooks, and whatever a pass can keep a tensor or
-    a module in: attributes of modules and of other objects, containers, closures, and caches of functions. A table that
-    the first pass keeps would be without gradients, or hold the memory of a pass. Plain numbers, such as a counter of
-    calls, and what is appended to a list stay as the network left them. Tensors of inference mode, which no gradient
-    passes, are copies meanwhile.
+    This restores modes, parameters, buffers and their values, gradients, hooks, and everything in which a pass can
+    store a tensor or a module: attributes of modules and other objects, containers, closures, and function caches. A
+    table that the first pass stores would lack gradients, or keep the memory of a pass alive. Plain numbers, such as a
+    counter of calls, and items appended to a list stay as the network left them. Tensors made in inference mode, which
+    do not support gradients, are replaced by copies inside the context.
 
     Parameters
     ----------
@@ -148,27 +154,29 @@ def preserve_network(model: Any) -> Iterator[None]:
 
 
 def copy_network(network: nn.Module) -> nn.Module:
-    """Return a deep copy of a network, also of one that keeps tensors of a pass with their graph.
+    """Return a deep copy of a network, even if it holds tensors of a pass with their graph.
 
     Raises
     ------
     HeatproofError
-        If it holds something that has no copy.
+        If it holds an object that cannot be copied.
     """
     modules = list(dict.fromkeys(module for _, module in reachable_modules(network)))
     memo: dict[int, Any] = {}
-    # A copy of a scripted module would have a graph.
+    # Otherwise a copy of a scripted module would have a graph.
     with torch.inference_mode(False), torch.no_grad():
-        hooks = [each for one in modules for name in _OWN if "hooks" in name for each in vars(one)[name].values()]
+        hooks = [
+            each for one in modules for name in _MODULE_DICTS if "hooks" in name for each in vars(one)[name].values()
+        ]
         for holder in chain(_holders(modules, network), *(_holders([], hook) for hook in hooks)):
             for one in filter(_is_tensor, holder.values):
-                # Only leaves of a graph have copies, and no gradient passes a tensor of inference mode.
+                # deepcopy supports only leaf tensors, and tensors made in inference mode do not support gradients.
                 if one.is_inference() or one.grad_fn is not None:
                     memo[id(one)] = _plain_copy(one)
         try:
             return copy.deepcopy(network, memo)
         except Exception as error:
-            # A network of the caller's own can hold anything.
+            # The caller's network can hold any object.
             if machine_fault(error):
                 raise
             raise HeatproofError(
@@ -178,56 +186,56 @@ def copy_network(network: nn.Module) -> nn.Module:
 
 
 def _plain_copy(tensor: torch.Tensor) -> torch.Tensor:
-    made = tensor.detach().clone()
-    return nn.Parameter(made, requires_grad=False) if isinstance(tensor, nn.Parameter) else made
+    copied = tensor.detach().clone()
+    return nn.Parameter(copied, requires_grad=False) if isinstance(tensor, nn.Parameter) else copied
 
 
 class _Holder:
-    """Something that can hold tensors, and what it held before a call.
+    """A container that can hold tensors, and its content before a call.
 
     Attributes
     ----------
-    held
-        A dict, list, set or cell of a closure.
-    whatever
-        Whether all of it is restored, and not only what is or was a tensor or holds one.
-    named
-        Whether each of its items is restored by itself, as attributes are.
+    container
+        A dict, list, set or closure cell.
+    complete
+        Whether to restore the complete content, instead of only content with tensors.
+    by_item
+        Whether to restore each item separately, as for attributes.
     """
 
-    def __init__(self, held: Any, whatever: bool = False, named: bool = False) -> None:
-        self.held, self.whatever, self.named = held, whatever, named
-        self.before = _contents(held)
+    def __init__(self, container: Any, complete: bool = False, by_item: bool = False) -> None:
+        self.container, self.complete, self.by_item = container, complete, by_item
+        self.before = _contents(container)
         with torch.no_grad():
             tensors = [one for one in self.values if _is_tensor(one) and not isinstance(one, nn.Parameter)]
-            self.copies = [(one, one.clone()) for one in tensors if one.numel() <= LARGEST]
+            self.copies = [(one, one.clone()) for one in tensors if one.numel() <= MAX_COPIED]
 
     @property
     def values(self) -> list[Any]:
-        """What it held."""
+        """Values before the call."""
         return list(self.before.values()) if isinstance(self.before, dict) else self.before
 
     def replace_inference_tensors(self) -> None:
-        """Put copies in place of tensors of inference mode."""
-        now = _contents(self.held)
+        """Replace tensors made in inference mode by copies."""
+        now = _contents(self.container)
         for key, one in list(now.items() if isinstance(now, dict) else enumerate(now)):
             if _is_tensor(one) and one.is_inference():
                 now[key] = _plain_copy(one)
         self._set(now)
 
     def restore(self) -> None:
-        """Put everything back."""
+        """Restore the content from before the call."""
         for one, value in self.copies:
             if not _same(one, value):
                 with torch.inference_mode(one.is_inference()), torch.no_grad():
                     one.copy_(value)
-        now = _contents(self.held)
-        if isinstance(self.held, list | deque) and len(now) > len(self.before):
-            # What a pass appends is a record that the caller wants, and no table that the next pass reads.
+        now = _contents(self.container)
+        if isinstance(self.container, list | deque) and len(now) > len(self.before):
+            # Appended items are a record for the caller, not a table that the next pass reads.
             now = [*self.before, *now[len(self.before) :]]
-        elif self.named:
-            # A mode of its own is a plain value as well.
-            kept = {
+        elif self.by_item:
+            # Booleans are restored, because a custom mode flag is a plain value as well.
+            retained = {
                 name: value
                 for name, value in now.items()
                 if (name not in self.before and not _holds_tensors(value))
@@ -236,44 +244,44 @@ class _Holder:
                     and not any(isinstance(one, bool) or _holds_tensors(one) for one in (value, self.before[name]))
                 )
             }
-            now = {**self.before, **kept}
-        elif self.whatever or _holds_tensors(now):
+            now = {**self.before, **retained}
+        elif self.complete or _holds_tensors(now):
             now = self.before
         self._set(now)
 
-    def _set(self, wanted: Any) -> None:
-        now = _contents(self.held)
-        if len(now) == len(wanted) and all(map(operator.is_, _flat(now), _flat(wanted))):
+    def _set(self, content: Any) -> None:
+        now = _contents(self.container)
+        if len(now) == len(content) and all(map(operator.is_, _flat(now), _flat(content))):
             return
-        if isinstance(self.held, CellType):
-            if wanted:
-                self.held.cell_contents = wanted[0]
+        if isinstance(self.container, CellType):
+            if content:
+                self.container.cell_contents = content[0]
             else:
-                del self.held.cell_contents
+                del self.container.cell_contents
             return
-        self.held.clear()
-        self.held.update(wanted) if isinstance(self.held, dict | set) else self.held.extend(wanted)
+        self.container.clear()
+        self.container.update(content) if isinstance(self.container, dict | set) else self.container.extend(content)
 
 
 def _holders(modules: Sequence[nn.Module], model: Any) -> Iterator[_Holder]:
-    """Yield what modules, and a function that calls them, can keep something in."""
-    # A scripted module keeps all of its own in C++, and cannot be changed from here.
+    """Yield the containers in which modules, and a function that calls them, can store objects."""
+    # A scripted module keeps its attributes in C++, where they cannot be restored.
     plain = [module for module in modules if not isinstance(module, torch.jit.ScriptModule)]
-    # Lists of other objects that nobody else holds are held here, so that no two have one id.
+    # This dict holds temporary objects as well, so that ids are not reused.
     seen: dict[int, Any] = {id(module): module for module in modules}
     waiting: list[tuple[Any, int]] = [] if isinstance(model, nn.Module) else [(model, 0)]
     for module in plain:
-        own = vars(module)
-        yield _Holder(own, named=True)
-        seen[id(own)] = own
-        for name, value in own.items():
-            if name in _OWN:
+        attributes_of_module = vars(module)
+        yield _Holder(attributes_of_module, by_item=True)
+        seen[id(attributes_of_module)] = attributes_of_module
+        for name, value in attributes_of_module.items():
+            if name in _MODULE_DICTS:
                 seen[id(value)] = value
-                yield _Holder(value, whatever=True)
+                yield _Holder(value, complete=True)
             else:
                 waiting.append((value, 0))
     waiting += [(one, 0) for one in _shared(plain)]
-    while waiting and len(seen) < MOST:
+    while waiting and len(seen) < MAX_OBJECTS:
         one, depth = waiting.pop()
         if id(one) in seen or depth > DEPTH:
             continue
@@ -289,7 +297,7 @@ def _holders(modules: Sequence[nn.Module], model: Any) -> Iterator[_Holder]:
         elif isinstance(one, MethodType | functools.partial):
             waiting += [(value, depth + 1) for value in referenced_objects(one)]
         elif is_plain_object(one) and isinstance(attributes := getattr(one, "__dict__", None), dict):
-            yield _Holder(attributes, named=True)
+            yield _Holder(attributes, by_item=True)
             waiting += [(value, depth + 1) for value in attributes.values()]
 
 
@@ -300,14 +308,14 @@ def _methods(modules: Sequence[nn.Module]) -> Iterator[Any]:
 
 
 def _caches(modules: Sequence[nn.Module]) -> Iterator[Any]:
-    """Yield the methods of modules, and the functions that these call, that keep their answers."""
+    """Yield cached functions among the methods of modules and the functions that these call."""
     for one in [*_methods(modules), *_named_in_methods(modules)]:
         if isinstance(one, functools._lru_cache_wrapper):
             yield one
 
 
 def _shared(modules: Sequence[nn.Module]) -> Iterator[Any]:
-    """Yield containers that all modules of a class, or of a file, can keep something in."""
+    """Yield containers that all modules of a class or of a file share."""
     for one in [*_methods(modules), *_named_in_methods(modules)]:
         if isinstance(one, CONTAINERS):
             yield one
@@ -322,8 +330,8 @@ def _named_in_methods(modules: Sequence[nn.Module]) -> Iterator[Any]:
             )
 
 
-# Dicts of every module: what a call adds to them is taken away, whatever it is.
-_OWN = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))
+# Dicts that every module has; additions of a call to them are always removed.
+_MODULE_DICTS = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))
 
 
 def _is_tensor(value: Any) -> bool:
@@ -334,14 +342,14 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(((one == other) | ((one != one) & (other != other))).all())
 
 
-def _contents(held: Any) -> Any:
+def _contents(container: Any) -> Any:
     """Return a shallow copy of a container, as a dict or a list."""
-    if isinstance(held, CellType):
+    if isinstance(container, CellType):
         try:
-            return [held.cell_contents]
-        except ValueError:  # of a name that has no value yet
+            return [container.cell_contents]
+        except ValueError:  # the variable has no value yet
             return []
-    return dict(held) if isinstance(held, dict) else list(held)
+    return dict(container) if isinstance(container, dict) else list(container)
 
 
 def _flat(contents: Any) -> list[Any]:

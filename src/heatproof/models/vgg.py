@@ -8,8 +8,8 @@ from heatproof.base.options import Width
 from heatproof.models.registry import IMAGENET, Design, InputFacts, architecture
 
 FACTS = InputFacts(cam_layer="features")
-# One on the mean of the features; or three with dropout on their maximum, and biases in the convolutions, as
-# github.com/chenyaofo/pytorch-cifar-models has them.
+# With 1, one layer follows the mean of the features. With 3, dropout and three layers follow their maximum, and the
+# convolutions have biases, as in github.com/chenyaofo/pytorch-cifar-models.
 LinearLayers = Literal[1, 3]
 
 
@@ -67,7 +67,7 @@ def cifar_vgg11_nobias(num_classes: int, *, width: Width = 64, channels: Width =
     return _vgg(num_classes, 11, width, channels, batch_norm=False, bias=False)
 
 
-# 13 convolutions, each with its ReLU, and four poolings before the last: as of torchvision's.
+# 13 convolutions, each followed by a ReLU, and four poolings come before the last ReLU, as in torchvision.
 @architecture(
     "vgg16_nobias", InputFacts(*IMAGENET, cam_layer="features.29"), Design("vgg", 16, batch_norm=False, bias=False)
 )
@@ -78,7 +78,7 @@ def vgg16_nobias(num_classes: int, *, width: Width = 64, channels: Width = 3) ->
     return VGG(num_classes, 16, width, channels)
 
 
-def _vgg(num_classes: int, depth: int, width: int, channels: int, **other: Any) -> Any:
+def _vgg(num_classes: int, depth: int, width: int, channels: int, **options: Any) -> Any:
     from heatproof.models._vgg import CifarVGG
 
-    return CifarVGG(num_classes, depth, width, channels, **other)
+    return CifarVGG(num_classes, depth, width, channels, **options)

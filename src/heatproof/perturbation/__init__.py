@@ -1,1 +1,1 @@
-"""Perturbations of images, and the network's outputs for them."""
+"""Perturbations of images, and the outputs of networks for perturbed images."""

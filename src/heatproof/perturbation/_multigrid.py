@@ -1,14 +1,15 @@
 """Batched solver of ROAD's linear systems: conjugate gradients with a multigrid preconditioner.
 
-Twelve times the equations are those of a graph Laplacian in which side neighbours weigh 2 and diagonal ones 1, with
-the kept pixels as fixed values; border rows, whose weights are divided by a smaller sum, are then symmetric as well.
-Inside, the stencil is (1, 2, 1) ⊗ (1, 2, 1) minus its centre, so a plain Jacobi sweep shrinks every oscillating error
-to a third (eigenvalues from 2/3 to 4/3) and no other smoother is worth its time. Coarse grids take every second pixel.
-Interpolation is bilinear, zero at kept pixels and damped beside them, and coarse equations are the Galerkin products,
-so that all grids feel any set of kept pixels, down to a single one.
+Multiplied by twelve, the equations are those of a graph Laplacian. Neighbours that share a side have weight 2, diagonal
+ones weight 1, and known pixels are fixed values. Rows at the border, whose weights are divided by a smaller sum, are
+then symmetric as well. In the interior, the stencil is (1, 2, 1) ⊗ (1, 2, 1) minus its centre. A plain Jacobi sweep
+therefore reduces every oscillating error to a third (eigenvalues from 2/3 to 4/3), and no other smoother is worth its
+time. Coarse grids take every second pixel. Interpolation is bilinear, zero at known pixels and damped next to them.
+The coarse equations are the Galerkin products, so that all grids take account of any set of known pixels, down to a
+single one.
 
-Arrays of a grid carry a frame of zeros, one pixel wide, in place of special cases at the border. All work space is kept
-between calls: on a CPU, fresh memory costs more time than the arithmetic done in it.
+Arrays of a grid have a frame of zeros, one pixel wide, which avoids special cases at the border. All workspace is
+reused between calls, because on a CPU allocating memory costs more time than the arithmetic in it.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ NEGLIGIBLE = 1e-4
 RIDGE = 1e-5
 ROUNDS = 6
 CYCLES = 40
-# Over blobs, scattered pixels, stripes, mazes and single kept pixels the error was at most 2.7 times a cycle's output.
+# Over blobs, scattered pixels, stripes, mazes and single known pixels, the error was at most 2.7 times the output of a
+# cycle.
 SAFETY = 4.0
-# A round carries the residual along instead of computing it; in float32 that strays by some 4e-6 of where it began.
+# A round updates the residual instead of recomputing it; in float32, it drifts by about 4e-6 of its initial value.
 REDUCTION = 1e-4
 OFFSETS = tuple((down, right) for down in (-1, 0, 1) for right in (-1, 0, 1))
 CENTRE = OFFSETS.index((0, 0))
@@ -42,14 +44,14 @@ def framed_zeros(like: Tensor, *shape: int) -> Tensor:
 
 
 class Grid:
-    """One grid of the multigrid hierarchy: N systems with C right-hand sides each, and its work space.
+    """One grid of the multigrid hierarchy: N systems with C right-hand sides each, and its workspace.
 
     Attributes
     ----------
     right, solution
-        (N, C, h + 2, w + 2), framed: what a cycle reads and writes.
+        (N, C, h + 2, w + 2), framed: input and output of a cycle.
     diagonal
-        (N or 1, 1, h, w): what the smoother divides by.
+        (N or 1, 1, h, w): divisor of the smoother.
     inverse
         (N, 1, h + 2, w + 2), framed: one over the diagonal; zero where nothing is unknown.
     spread
@@ -77,7 +79,7 @@ class Grid:
         raise NotImplementedError
 
     def set_smoother(self, diagonal: Tensor, inverse: Tensor, row_sums: Tensor) -> None:
-        """Take over what the smoother divides by, and derive the interpolation from the matrix's row sums."""
+        """Store the divisor of the smoother, and derive the interpolation from the row sums of the matrix."""
         self.diagonal = diagonal
         inner(self.inverse).copy_(inverse)
         spread = (row_sums * inverse).clamp_(0, 1).mul_(-0.5).add_(1)
@@ -85,10 +87,10 @@ class Grid:
         inner(self.spread).copy_(spread.mul_(inverse > 0))
 
     def galerkin(self, columns: Tensor, out: Tensor) -> None:
-        """Write minus the coarse equations into `out` (N, 9, h', w'), read off nine combs of unit vectors.
+        """Write minus the coarse equations into `out` (N, 9, h', w'), computed from nine combs of unit vectors.
 
-        Points of one comb are three apart, so that their columns of the coarse matrix do not overlap. `columns` is work
-        space of the same shape.
+        Points of one comb are three apart, so that their columns of the coarse matrix do not overlap. `columns` is
+        workspace of the same shape.
         """
         channels = self.right.shape[1]
         for low in range(0, 9, channels):
@@ -102,7 +104,7 @@ class Grid:
         torch.gather(columns, 1, self.comb_of.expand_as(columns), out=out)
 
     def restrict(self, fine: Tensor, out: Tensor) -> None:
-        """Collect framed values, already times `spread`, on the coarse grid: the transposed interpolation."""
+        """Sum framed values, already multiplied by `spread`, on the coarse grid: the transposed interpolation."""
         (height, width), (rows, columns) = self.size, self.coarse_size
         half = self.half[:, : fine.shape[1]]
         torch.add(fine[..., 1 : 2 * rows : 2, :], fine[..., 0 : 2 * rows - 1 : 2, :], alpha=0.5, out=half)
@@ -115,7 +117,7 @@ class Grid:
             out[..., -1].add_(half[..., width], alpha=0.5)
 
     def interpolate(self, coarse: Tensor, out: Tensor) -> None:
-        """Write framed coarse values, interpolated, into the inner part of `out`, without the factor `spread`."""
+        """Write interpolated coarse values into the inner part of `out`, without the factor `spread`; both framed."""
         (height, width), (rows, columns) = self.size, self.coarse_size
         half = self.half[: len(coarse), :, :, 1 : width + 1]
         coarse, fine = inner(coarse), inner(out)
@@ -130,7 +132,7 @@ class Grid:
 
 
 class PixelGrid(Grid):
-    """Finest grid: all systems share the stencil and differ in the unknown pixels."""
+    """Finest grid; all systems have the same stencil and differ in the unknown pixels."""
 
     def __init__(self, like: Tensor, systems: int, channels: int, height: int, width: int) -> None:
         super().__init__(like, systems, channels, height, width)
@@ -161,16 +163,17 @@ class PixelGrid(Grid):
         inner(out).addcmul_(inner(values), self.weights_and_centre, value=-1)
 
     def set_unknown(self, unknown: Tensor) -> None:
-        """Build the equations for the unknown pixels (N, 1, h, w), one where unknown and zero elsewhere."""
+        """Build the equations for the unknown pixels (N, 1, h, w): one where unknown, zero elsewhere."""
         inner(self.mask).copy_(unknown)
         sums = self.first[:, :1]
         self.laplacian(self.mask, sums)
         self.set_smoother(self.weights, unknown / self.weights, inner(sums).neg_())
 
     def set_residual(self, values: Tensor) -> None:
-        """Write into `right` the weighted sum of each unknown pixel's differences to its neighbours, of (N, C, h, w).
+        """Write into `right` the weighted sum of the differences between each unknown pixel and its neighbours.
 
-        Differences keep in float32 what sums would lose where the values are smooth, and there the inverse is large.
+        The values are (N, C, h, w). Where they are smooth, the inverse is large, and in float32 differences keep what
+        sums would lose.
         """
         out, down, across, steps = (inner(work) for work in (self.right, self.first, self.second, self.scratch))
         second_difference(values, -2, steps, down)
@@ -191,12 +194,12 @@ class CoarseGrid(Grid):
         self.off, self.work = (like.new_zeros(systems, 9, height, width) for _ in range(2))
 
     def set_equations(self, finer: Grid) -> None:
-        """Take over the equations of the next finer grid."""
+        """Compute the equations from those of the next finer grid."""
         off, centre = self.off, slice(CENTRE, CENTRE + 1)
         finer.galerkin(self.work, off)
         diagonal, row_sums = off[:, centre].neg(), off.sum(1, keepdim=True).neg_()
-        # Coarse points that hang on the same few unknown pixels have positive couplings, which make a Jacobi sweep
-        # overshoot; added to what it divides by, they keep its eigenvalues below 2 and the cycle positive definite.
+        # Coarse points that depend on the same few unknown pixels have positive couplings, which make a Jacobi sweep
+        # overshoot. Added to its divisor, they keep the eigenvalues below 2 and the cycle positive definite.
         divisor = torch.clamp(off, max=0, out=self.work).sum(1, keepdim=True).neg_()
         off[:, centre] = divisor - diagonal
         self.set_smoother(divisor, torch.where(diagonal > NEGLIGIBLE, 1 / divisor, 0), row_sums)
@@ -213,7 +216,7 @@ class CoarseGrid(Grid):
                 target.addcmul_(shifted, weights)
 
     def dense_inverse(self) -> Tensor:
-        """Return the inverse matrices (N, h w, h w), zero at points without unknowns; for the smallest grid."""
+        """Return the inverse matrices (N, h w, h w) of the smallest grid, zero at points without unknowns."""
         points = self.size[0] * self.size[1]
         unit = framed_zeros(self.spread, 1, points, *self.size)
         eye = torch.eye(points, dtype=unit.dtype, device=unit.device)
@@ -223,16 +226,16 @@ class CoarseGrid(Grid):
         matrix = (inner(unit) * self.diagonal - inner(product)).flatten(2)
         alive = (inner(self.inverse) > 0).flatten(1).to(unit)
         both = alive[:, :, None] * alive[:, None, :]
-        # The ridge: points that hang on the same unknowns make the matrix singular; interpolation hides the direction.
+        # Points that depend on the same unknowns make the matrix singular; interpolation removes that direction.
         ridge = torch.where(alive > 0, RIDGE * matrix.diagonal(dim1=1, dim2=2), 1)
         inverse = torch.linalg.inv_ex(matrix * both + torch.diag_embed(ridge))[0] * both
         return (inverse + inverse.mT) / 2
 
 
 def _combs(like: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Return nine framed combs (1, 9, h + 2, w + 2), and in which of them each neighbour lies, (9, h, w).
+    """Return nine framed combs (1, 9, h + 2, w + 2), and the number of the comb of each neighbour (9, h, w).
 
-    Comb 3 a + b has ones at rows a and columns b modulo 3.
+    Comb 3 a + b has ones at the rows that are a modulo 3 and the columns that are b modulo 3.
     """
     combs = framed_zeros(like, 1, 9, height, width)
     for comb in range(9):
@@ -242,12 +245,12 @@ def _combs(like: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
 
 
 class Multigrid:
-    """Solver for N systems of C right-hand sides on H × W pixels; its work space is reused between calls.
+    """Solver for N systems of C right-hand sides on H × W pixels; its workspace is reused between calls.
 
     Parameters
     ----------
     like
-        A tensor of the type and device to work in.
+        Tensor that has the dtype and the device of the computation.
     systems, channels, height, width
         N, C, H, W.
     """
@@ -273,26 +276,26 @@ class Multigrid:
         self.coarsest_inverse = self.coarse[-1].dense_inverse()
 
     def solve(self, values: Tensor, unknown: Tensor, limits: Tensor) -> int:
-        """Solve for the unknown pixels, in place.
+        """Solve for the unknown pixels in place.
 
         Parameters
         ----------
         values
-            (N, C, H, W): the kept pixels, and a first guess at the unknown ones.
+            (N, C, H, W): the known pixels, and initial guesses of the unknown ones.
         unknown
-            (N, H, W) bool; a system with unknowns has a kept pixel as well.
+            (N, H, W) bool; each system with unknown pixels must have a known pixel as well.
         limits
-            (N,): largest error allowed in each system.
+            (N,): largest error of each system.
 
         Returns
         -------
         int
-            Cycles made.
+            Number of cycles.
 
         Raises
         ------
         HeatproofError
-            If the bound on the error does not fall to the limits.
+            If the bound on the error does not fall below the limits.
         """
         self.set_unknown(unknown)
         limits = limits.view(-1, 1, 1, 1)
@@ -313,9 +316,9 @@ class Multigrid:
         )
 
     def _round(self, limits: Tensor, running: Tensor) -> tuple[int, Tensor]:
-        """Write into `change` what the residual in `pixels.right` asks for; return cycles and (N, 1, 1, 1) bounds.
+        """Write the correction for the residual in `pixels.right` into `change`; return cycles and (N, 1, 1, 1) bounds.
 
-        Solved systems stop where they are, so that none depends on those that are solved beside it.
+        Solved systems are no longer changed, so that no system depends on the others.
         """
         grid, direction, change = self.pixels, self.direction, self.change
         direction.zero_()
@@ -340,7 +343,7 @@ class Multigrid:
         return cycle + 1, bounds
 
     def cycle(self, grid: Grid, *coarser: Grid) -> Tensor:
-        """Return `grid.solution`, about the inverse matrix times `grid.right`: one symmetric V-cycle."""
+        """Return `grid.solution`: approximately the inverse matrix times `grid.right`, by one symmetric V-cycle."""
         solution, work = grid.solution, grid.first
         if not coarser:
             right = inner(grid.right).flatten(2)
@@ -357,17 +360,17 @@ class Multigrid:
 
 
 def dots(first: Tensor, second: Tensor, work: Tensor) -> Tensor:
-    """Return (N, C, 1, 1) inner products of (N, C, h, w)."""
+    """Return the inner products (N, C, 1, 1) of two tensors (N, C, h, w)."""
     return torch.mul(first, second, out=work).sum((2, 3), keepdim=True)
 
 
 def ratio(above: Tensor, below: Tensor) -> Tensor:
-    """Return the quotient, zero where the divisor is."""
+    """Return the quotient, or zero where the divisor is zero."""
     return torch.where(below == 0, 0, above / below)
 
 
 def second_difference(values: Tensor, axis: int, steps: Tensor, out: Tensor) -> None:
-    """Write the sum of both neighbours' differences along an axis, beyond the border none; `steps` is work space."""
+    """Write the sum of the differences to both neighbours along an axis, none beyond the border; `steps` is scratch."""
     last = values.shape[axis] - 1
     steps = torch.sub(values.narrow(axis, 1, last), values.narrow(axis, 0, last), out=steps.narrow(axis, 0, last))
     out.narrow(axis, 0, last).copy_(steps)

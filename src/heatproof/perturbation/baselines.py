@@ -1,7 +1,7 @@
-"""Registry of baselines, the images that replace deleted pixels.
+"""Registry of baselines: images that replace deleted pixels.
 
-A baseline image has the size of its image and depends on that image, its id and the seed alone, never on the batch.
-Importable without torch, as the workflow reads the table while it builds its plan.
+A baseline image has the size of its image and depends only on the image, its id and the seed, never on the batch.
+This module does not import torch, because the workflow reads the table while it builds its plan.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Baseline(RegistryEntry):
     Attributes
     ----------
     name
-        The key in the config.
+        Key in the config.
     function
-        ``function(images, image_ids, seed, **options)``: images (N, C, H, W), normalised, to baseline images of the
-        same shape, type and device.
+        ``function(images, image_ids, seed, **options)`` returns baseline images of the shape, dtype and device of
+        `images` (N, C, H, W), which are normalised.
     options
         Every option with its default.
     """
@@ -51,7 +51,24 @@ BASELINES: dict[str, Baseline] = {}
 
 
 def baseline(name: str) -> Callable[[BaselineFunction], BaselineFunction]:
-    """Register a function as a baseline; its keyword-only arguments are the options."""
+    """Register a function as a baseline; its keyword-only arguments are the options.
+
+    Parameters
+    ----------
+    name
+        Key in the config.
+
+    Returns
+    -------
+    callable
+        Decorator that registers the function and returns it unchanged.
+
+    Examples
+    --------
+    >>> @baseline("grey")
+    ... def grey(images, image_ids, seed, *, level=0.5):
+    ...     return torch.full_like(images, level)
+    """
 
     def enter(function: BaselineFunction) -> BaselineFunction:
         BASELINES[name] = Baseline(name, function, MappingProxyType(options_of(function)))
@@ -61,23 +78,23 @@ def baseline(name: str) -> Callable[[BaselineFunction], BaselineFunction]:
 
 
 def register_baselines(references: Iterable[str]) -> None:
-    """Register callables of the user's own, as ``package.module:callable``, under the name of the callable.
+    """Register a user's callables, ``package.module:callable``, each under the name of the callable.
 
     Raises
     ------
     HeatproofError
-        If one cannot be imported, or has the name of another baseline.
+        If a callable cannot be imported, or has the name of another baseline.
     """
     for reference in references:
         function, name = import_callable(reference, "baseline"), reference.rpartition(":")[2]
-        other = colliding_name(name, BASELINES)
-        if other and (other != name or BASELINES[name].function is not function):
+        existing = colliding_name(name, BASELINES)
+        if existing and (existing != name or BASELINES[name].function is not function):
             raise HeatproofError(f"The baseline {reference!r} has the name of another one: rename the function.")
         baseline(name)(function)
 
 
 def baseline_modules(name: str | None) -> list[str]:
-    """Return the module of a baseline that is not heatproof's own, whose code counts as that of a stage does."""
+    """Return the module of a baseline from outside heatproof, whose code is part of the digest of a stage."""
     function = BASELINES[name].function if name in BASELINES else zeros
     return [] if function.__module__ == __name__ else [function.__module__]
 
@@ -99,35 +116,37 @@ def baseline_images(
     images
         (N, C, H, W), normalised.
     image_ids
-        N strings; they seed what is drawn.
+        N strings, which seed random baselines.
     seed
-        The workflow's seed.
+        Seed of the workflow.
     options
-        Options of that baseline.
+        Options of the baseline.
     grid
-        Grid, where patches are deleted: that of a baseline which fills them from their border.
+        Grid of the deleted patches, for baselines that fill patches from their border.
 
     Returns
     -------
     torch.Tensor
-        (N, C, H, W), of the images' type and device.
+        (N, C, H, W), with the dtype and device of the images.
 
     Raises
     ------
     HeatproofError
-        If there is no such baseline or option, or the baseline cannot work with an option's value.
+        If there is no such baseline or option, or the value of an option is invalid.
     """
     import torch
 
     entry = look_up(BASELINES, name, "baseline")
     for option in options or {}:
         look_up(entry.options, option, f"option of the baseline {name!r}")
-    own = {"grid": grid} if grid is not None and "grid" in entry.options else {}
-    filled = entry.function(images, image_ids, seed, **(own | dict(options or {})))
+    grid_option = {"grid": grid} if grid is not None and "grid" in entry.options else {}
+    filled = entry.function(images, image_ids, seed, **(grid_option | dict(options or {})))
     if not isinstance(filled, torch.Tensor) or filled.shape != images.shape:
-        made = f"a tensor of shape {tuple(filled.shape)}" if isinstance(filled, torch.Tensor) else repr(type(filled))
+        returned = (
+            f"a tensor of shape {tuple(filled.shape)}" if isinstance(filled, torch.Tensor) else repr(type(filled))
+        )
         raise HeatproofError(
-            f"The baseline {name!r} returned {made} for images of shape {tuple(images.shape)}: it must return one "
+            f"The baseline {name!r} returned {returned} for images of shape {tuple(images.shape)}: it must return one "
             "image for each, of the same shape."
         )
     return filled
@@ -162,16 +181,21 @@ def black(
     Parameters
     ----------
     images, image_ids, seed
-        As in `Baseline`; nothing is drawn.
+        As in `Baseline`; nothing is random.
     mean, std
-        Those with which the images were normalised, a number for each channel, or one for all. The workflow's stages
-        fill in the model's (`heatproof.perturbation.dataset_mean.dataset_options`). Images in memory do not show how
+        Normalisation of the images: one number for each channel, or one for all. The workflow's stages set them to
+        those of the model (`heatproof.perturbation.dataset_mean.dataset_options`). Images in memory do not show how
         they were normalised.
+
+    Returns
+    -------
+    torch.Tensor
+        (N, C, H, W), the normalised colour black.
 
     Raises
     ------
     HeatproofError
-        If one of the two is left out, is no list of finite numbers, or has not one number for each channel; or a
+        If one of them is missing, is not a list of finite numbers, or does not have one number for each channel; or a
         deviation is not above 0.
     """
     if mean is None or std is None:
@@ -179,38 +203,40 @@ def black(
             "The black baseline does not know how the images were normalised: give baseline_options={'mean': [...], "
             "'std': [...]}, one number for each channel; 0 and 1 where they are in [0, 1]."
         )
-    given = {}
+    checked_values = {}
     for option, values in (("mean", mean), ("std", std)):
         checked = _numbers(f"The {option} of the black baseline", values)
-        # Equal ones, as a network without its own has, fit any number of channels.
-        given[option] = checked[:1] * images.shape[1] if len(set(checked)) == 1 else checked
-        _check_channels(f"The {option} of the black baseline", given[option], images)
-    if min(given["std"]) <= 0:
+        # Equal values, as of a network without a normalisation, fit any number of channels.
+        checked_values[option] = checked[:1] * images.shape[1] if len(set(checked)) == 1 else checked
+        _check_channels(f"The {option} of the black baseline", checked_values[option], images)
+    if min(checked_values["std"]) <= 0:
         raise HeatproofError(f"The std of the black baseline is {list(std)}: give numbers above 0.")
-    return _one_colour([(0.0 - mean) / std for mean, std in zip(given["mean"], given["std"], strict=True)], images)
+    return _one_colour(
+        [(0.0 - mean) / std for mean, std in zip(checked_values["mean"], checked_values["std"], strict=True)], images
+    )
 
 
-def _numbers(what: str, values: Any) -> list[float]:
-    """Return a list of finite numbers, or say of what is none."""
-    # Response curves tell sets of options apart by how they are printed, and tensors print a few digits only.
+def _numbers(label: str, values: Any) -> list[float]:
+    """Return a list of finite numbers, or raise an error that names the value."""
+    # Response curves compare options by their printed form, and tensors print only a few digits.
     if not isinstance(values, list | tuple):
-        raise HeatproofError(f"{what} is a {type(values).__name__}: give a list of numbers, as tolist() makes it.")
+        raise HeatproofError(f"{label} is a {type(values).__name__}: give a list of numbers, as tolist() makes it.")
     for number in values:
         if not isinstance(number, numbers.Real) or isinstance(number, bool) or not math.isfinite(number):
-            raise HeatproofError(f"{what} contains {number!r}: give finite numbers.")
+            raise HeatproofError(f"{label} contains {number!r}: give finite numbers.")
     return [float(number) for number in values]
 
 
-def _check_channels(what: str, values: Sequence[float], images: torch.Tensor) -> None:
+def _check_channels(label: str, values: Sequence[float], images: torch.Tensor) -> None:
     if len(values) != images.shape[1]:
         raise HeatproofError(
-            f"{what} has length {len(values)}: give one number for each channel of the images, {images.shape[1]} in "
+            f"{label} has length {len(values)}: give one number for each channel of the images, {images.shape[1]} in "
             "all."
         )
 
 
 def _one_colour(colour: Sequence[float], images: torch.Tensor) -> torch.Tensor:
-    """Return images of one colour, a number for each channel."""
+    """Return images of one colour, which has one number for each channel."""
     import torch
 
     return torch.zeros_like(images) + torch.tensor(colour, dtype=torch.float64).to(images)[:, None, None]
@@ -225,15 +251,20 @@ def mean(
     Parameters
     ----------
     images, image_ids, seed
-        As in `Baseline`; nothing is drawn.
+        As in `Baseline`; nothing is random.
     value
         C numbers, one for each channel, in the units of the network's input, that is after normalisation. The
-        workflow's stages fill it in (`heatproof.perturbation.dataset_mean.dataset_options`).
+        workflow's stages compute it (`heatproof.perturbation.dataset_mean.dataset_options`).
+
+    Returns
+    -------
+    torch.Tensor
+        (N, C, H, W), one colour for all images.
 
     Raises
     ------
     HeatproofError
-        If `value` is left out, is no list of finite numbers, or has not one number for each channel.
+        If `value` is missing, is not a list of finite numbers, or does not have one number for each channel.
     """
     if value is None:
         raise HeatproofError(
@@ -247,9 +278,9 @@ def mean(
 
 @baseline("background")
 def background(images: torch.Tensor, image_ids: Sequence[str], seed: int) -> torch.Tensor:
-    """Constant image with the median colour of the image's own border, the outermost pixels on all four sides.
+    """Constant image with the median colour of the image's border, the outermost pixels on all four sides.
 
-    That of an object before an even ground, such as a digit on black, is the colour of the ground.
+    For an object on a uniform background, such as a digit on black, this is the colour of the background.
     """
     import torch
 
@@ -262,23 +293,28 @@ def background(images: torch.Tensor, image_ids: Sequence[str], seed: int) -> tor
 def neighbours(
     images: torch.Tensor, image_ids: Sequence[str], seed: int, *, grid: PatchGrid | None = None
 ) -> torch.Tensor:
-    """In-painting of each patch of a grid from the pixels around it, as if that patch alone were missing.
+    """In-painting of each patch of a grid from the pixels around it, as if only that patch were missing.
 
     A pixel is the mean of the nearest pixels outside its patch to the left, to the right, above and below, weighted by
-    the inverse of their distance; beyond the border of the image there is none. The filling is continuous with what
-    surrounds the patch, and tells nothing of what was inside.
+    the inverse of their distance; pixels beyond the border of the image do not count. The filling is continuous with
+    the surroundings of the patch, and contains no information about its content.
 
     Parameters
     ----------
     images, image_ids, seed
-        As in `Baseline`; nothing is drawn.
+        As in `Baseline`; nothing is random.
     grid
-        Patches along one side, at least 2, or rows and columns; where patches are deleted, that of their grid.
+        Patches along one side, at least 2, or rows and columns; if patches are deleted, it is their grid.
+
+    Returns
+    -------
+    torch.Tensor
+        (N, C, H, W), with every patch of the grid filled.
 
     Raises
     ------
     HeatproofError
-        If `grid` is left out or below 2: a patch needs a border inside the image.
+        If `grid` is missing or below 2, because a patch needs a border inside the image.
     """
     import torch
 
@@ -294,7 +330,7 @@ def neighbours(
     for top, bottom, left, right in patch_boxes(grid, height, width):
         rows = torch.arange(top, bottom, device=images.device)[:, None]
         columns = torch.arange(left, right, device=images.device)[None, :]
-        # From every side that lies in the image: the distance to the nearest pixel outside, and its values.
+        # For each side inside the image: the distance to the nearest pixel outside the patch, and its values.
         sides = []
         if top:
             sides.append((rows - top + 1, images[:, :, top - 1 : top, left:right]))
@@ -327,20 +363,25 @@ def blur(
     Parameters
     ----------
     images, image_ids, seed
-        As in `Baseline`; nothing is drawn.
+        As in `Baseline`; nothing is random.
     sigma
-        Standard deviation in pixels. The paper says 41; the code published with it writes the exponent without the
-        factor ½, which is a Gaussian of 41·√2 = 57.98 pixels: give that to reproduce its numbers.
+        Standard deviation in pixels. The paper says 41, but its published code omits the factor ½ in the exponent,
+        which is a Gaussian of 41·√2 = 57.98 pixels; use this value to reproduce its numbers.
     size
-        Side of the square kernel, odd; larger than the image is allowed.
+        Side of the square kernel in pixels, odd; it may be larger than the image.
     padding
-        What lies beyond the border: ``zeros`` (after normalisation), as in the published code, so that the blur
-        fades to the zero baseline at the border; ``edge`` repeats the border's pixels and keeps the brightness.
-        Reflection is not offered: it cannot reach further than the image is wide, and 25 pixels is most of a small
-        image.
+        Values beyond the border: ``zeros`` (after normalisation), as in the published code, so that the blur
+        fades to the zero baseline at the border; ``edge`` repeats the border's pixels and preserves brightness.
+        Reflection is not available, because it cannot reach further than the width of the image, and 25 pixels is most
+        of a small image.
     kernel
-        ``truncated`` cuts the Gaussian off and scales it to sum 1; ``reflected`` folds what lies beyond the kernel
-        back into it, which is flatter: RISE's published kernel, with sigma 5 and size 11.
+        ``truncated`` cuts the Gaussian off and scales it to sum 1; ``reflected`` adds the part beyond the kernel
+        back by reflection, which is flatter: RISE's published kernel, with sigma 5 and size 11.
+
+    Returns
+    -------
+    torch.Tensor
+        (N, C, H, W), the blurred images.
 
     Raises
     ------
@@ -356,7 +397,7 @@ def blur(
         )
     if kernel not in ("truncated", "reflected"):
         raise HeatproofError(f"The blur baseline has no kernel {kernel!r}: take 'truncated' or 'reflected'.")
-    # In float64, the rounding of a matrix product that is cut differently for other batches vanishes in the result.
+    # In float64, rounding of a matrix product that depends on the batch size vanishes in the result.
     matrices = (_blur_matrix(length, sigma, size, padding, kernel) for length in images.shape[-2:])
     down, across = (torch.from_numpy(matrix).to(images.device) for matrix in matrices)
     return (down @ images.double() @ across.T).to(images)

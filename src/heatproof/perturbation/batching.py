@@ -17,11 +17,11 @@ from heatproof.models.adapter import reader_of
 from heatproof.models.memory import AdaptiveBatchSize, batch_size_file, batch_size_of
 from heatproof.models.network import load_network
 from heatproof.models.output_reader import OutputReader, log_probabilities
-from heatproof.models.probabilities import NEAR_ONE, PROBABILITIES
+from heatproof.models.probabilities import NEAR_ONE, PROBABILITIES_MESSAGE
 from heatproof.models.registry import NetworkSpec
 
-# Predicted class and rank of a target where the task has no classes: no class, and among no first ones. In stores -1 is
-# what nobody computed.
+# Predicted class and rank of a target if the task has no classes. The rank is not among the first ones, and -1 means
+# "not computed" in stores.
 NO_CLASS, NO_RANK = -2, 2**15 - 1
 
 Network = Callable[[torch.Tensor], torch.Tensor]
@@ -41,45 +41,45 @@ def run_batched(
     Parameters
     ----------
     network
-        Images (B, C, H, W) to logits (B, K), in eval mode. One logit z is that of two classes: [-z/2, z/2]. With the
-        hooks of `heatproof.models.adapter.attach`, what its reader reads.
+        Network in eval mode that returns logits (B, K) for images (B, C, H, W). A single logit z stands for the logits
+        [-z/2, z/2] of two classes. With the hooks of `heatproof.models.adapter.attach`, the network returns what its
+        reader reads.
     batches
-        Pairs of perturbed images (B, C, H, W) and the rows (B,) int64 of `targets` and `image_ids` that they stem
-        from; each pair makes one network pass.
+        Pairs of perturbed images (B, C, H, W) and the rows (B,) int64 of `targets` and `image_ids` to which they
+        belong; each pair is one network pass.
     targets
-        (N,) int64, on the device of the batches: the class whose output is read; or (N, T), several of them.
+        (N,) int64, on the device of the batches: the class whose output is read; or (N, T) for several classes.
     image_ids
         N strings, for messages.
     largest
-        Give ``largest_logit`` and ``largest_log_probability`` as well: those of the predicted class.
+        Whether to return ``largest_logit`` and ``largest_log_probability``, those of the predicted class, as well.
 
     Returns
     -------
     dict
-        Arrays (M,), one value per perturbed image in the order of the batches: ``logit``, of the target, and
-        ``log_probability``, log-softmax at the target, at most 0, both float32, or float64 as the network's;
+        Arrays (M,) with one value per perturbed image in the order of the batches: ``logit`` of the target, and
+        ``log_probability``, log-softmax at the target, at most 0, both float32, or float64 if the network's output is;
         ``predicted`` int64, the class with the largest logit; ``target_rank``, the number of classes with a strictly
-        larger logit than the target's, so that top-5 correct is ``target_rank < 5``: int16, or int32 for more than
-        32,768 classes. All but ``predicted``
-        are (M, T) where there are T targets. Labels of ``multilabel`` have probabilities of their own (sigmoid); of a
-        task that gives a number alone, ``log_probability`` is NaN, ``predicted`` -2 and ``target_rank`` the largest
-        int16.
+        larger logit than the target's, so that a target is among the top 5 if ``target_rank < 5``: int16, or int32 for
+        more than 32,768 classes. For T targets, all but ``predicted`` are (M, T). For ``multilabel``, each label has
+        its own probability (sigmoid). For tasks without classes, ``log_probability`` is NaN, ``predicted`` -2 and
+        ``target_rank`` the largest int16.
 
     Raises
     ------
     HeatproofError
-        If the network or a part of it is in training mode, returns anything but a tensor (B, K), has no class for a
-        target, or returns probabilities or a logit that is not finite.
+        If a module of the network is in training mode, its output is not a tensor (B, K), it has no class for a
+        target, or it returns probabilities or a logit that is not finite.
     """
     parts: list[dict[str, torch.Tensor]] = []
-    known = reader_of(network)
-    reader = known or OutputReader()
+    attached_reader = reader_of(network)
+    reader = attached_reader or OutputReader()
     on_host = targets.cpu() if reader.function else None
     with torch.no_grad():
         for images, rows in batches:
             with reader.only_targets([] if on_host is None else on_host[rows.cpu()].flatten().tolist()):
                 output = network(images)
-            logits = reader.read(output, len(images)) if known is None else output
+            logits = reader.read(output, len(images)) if attached_reader is None else output
             task = reader.task
             if not parts:
                 _check_targets(targets, logits.shape[1], image_ids)
@@ -93,7 +93,7 @@ def run_batched(
                 "log_probability": log_probability.gather(1, target).reshape(shape),
                 "predicted": logits.argmax(1) if has_classes else torch.full_like(rows, NO_CLASS),
                 "target_rank": _ranks(logits, at_target, rank_type, has_classes).reshape(shape),
-                # A function's numbers for other targets are none of this image's.
+                # A target function's numbers for targets of other images may be undefined.
                 "finite": (logits if reader.function is None else at_target).isfinite().all(1),
                 "distribution": (logits >= 0).all(1)
                 & ((logits.sum(1) - 1).abs() < NEAR_ONE)
@@ -107,19 +107,19 @@ def run_batched(
             parts.append(part)
         if not parts:
             return {}
-        # One transfer at the end: asking every batch for its values would stall an accelerator.
+        # One transfer at the end, because a transfer in every batch would stall an accelerator.
         read = {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}
     finite, rows_read = read.pop("finite"), read.pop("rows")
-    # Logits of 0 and 1 are no probabilities yet, of which some image's are undecided.
+    # Outputs that are only 0 and 1 are not treated as probabilities, some of which would be below 1 for each class.
     undecided = read.pop("undecided").any()
     if read.pop("distribution").all() and undecided:
-        raise HeatproofError(PROBABILITIES)
+        raise HeatproofError(PROBABILITIES_MESSAGE)
     if not finite.all():
         image_id = image_ids[rows_read[np.flatnonzero(~finite)[0]]]
         if reader.function is not None:
             raise HeatproofError(
-                f"{reader.called} returned a number that is not finite for image {image_id!r} or for a perturbed one: "
-                "return one for every output, as by a clamp of what it divides by."
+                f"{reader.label} returned a number that is not finite for image {image_id!r} or for a perturbed one: "
+                "return a finite number for every output, for example by clamping a divisor."
             )
         raise HeatproofError(
             f"The model returned a logit that is not finite for image {image_id!r}: check the weights, and the "
@@ -137,24 +137,24 @@ def _ranks(logits: torch.Tensor, at_target: torch.Tensor, kind: torch.dtype, has
 
 @dataclass
 class Query:
-    """A network, a batch of images with targets, and settings of the passes.
+    """A network, images with targets, and settings of the passes.
 
     Attributes
     ----------
     network
         As in `run_batched`.
     images
-        (N, C, H, W), normalised; a channels_last layout is kept.
+        (N, C, H, W), normalised; perturbed images have the same memory layout.
     targets
         (N,) int64, usually the labels; or (N, T), several classes whose outputs are read.
     image_ids
         N strings, which seed random numbers and appear in messages.
     seed
-        The workflow's seed.
+        Seed of the workflow.
     batch_size
         The largest number of images in one network pass.
     device
-        Device of the network; default: that of the images.
+        Device of the network; None for the device of the images.
     """
 
     network: Network
@@ -170,9 +170,9 @@ class Query:
         self.targets = self.targets.to(self.device)
 
     def chunks(self) -> Iterator[tuple[slice, torch.Tensor, Sequence[str]]]:
-        """Yield rows, images and ids of each batch, on the network's device.
+        """Yield rows, images and ids of consecutive chunks of `batch_size` images, on the network's device.
 
-        All variants of so many images fill whole batches, and what fills a perturbed image is made once for each.
+        All variants of the images of a chunk fill complete batches, and baselines are computed once per chunk.
         """
         for start in range(0, len(self.images), self.batch_size):
             rows = slice(start, min(start + self.batch_size, len(self.images)))
@@ -183,7 +183,7 @@ class Query:
         return perturbed.contiguous(memory_format=layout_of(self.images))
 
     def read(self, batches: Iterable[PerturbedBatch]) -> dict[str, np.ndarray]:
-        """Run the network on perturbed images; arrays as in `run_batched`, and none where there are no batches."""
+        """Run the network on perturbed images; arrays as in `run_batched`, or none if there are no batches."""
         return run_batched(self.network, batches, self.targets, self.image_ids)
 
     def run(self, batches: Iterable[PerturbedBatch], variants: int) -> dict[str, np.ndarray]:
@@ -198,17 +198,17 @@ def intact_responses(query: Query) -> dict[str, np.ndarray]:
     Returns
     -------
     dict
-        As `run_batched`, with T = 2 targets: the label, and the class that is predicted for the image.
+        As in `run_batched`, with T = 2 targets: the label, and the predicted class of the image.
     """
     batches = (
         (query.match_layout(chunk), torch.arange(rows.start, rows.stop, device=query.device))
         for rows, chunk, _ in query.chunks()
     )
     read = run_batched(query.network, batches, query.targets, query.image_ids, largest=True)
-    both = {name: np.stack([read[name], read["largest_" + name]], axis=1) for name in ("logit", "log_probability")}
-    of_first = read["predicted"] == NO_CLASS
-    rank = np.stack([read["target_rank"], np.where(of_first, read["target_rank"], 0)], axis=1)
-    return {**both, "predicted": read["predicted"], "target_rank": rank}
+    responses = {name: np.stack([read[name], read["largest_" + name]], axis=1) for name in ("logit", "log_probability")}
+    without_classes = read["predicted"] == NO_CLASS
+    rank = np.stack([read["target_rank"], np.where(without_classes, read["target_rank"], 0)], axis=1)
+    return {**responses, "predicted": read["predicted"], "target_rank": rank}
 
 
 class PaddedBatches(torch.nn.Module):
@@ -221,11 +221,11 @@ class PaddedBatches(torch.nn.Module):
     Parameters
     ----------
     network
-        Images (B, C, H, W) to logits (B, K), in eval mode.
+        Network in eval mode, from images (B, C, H, W) to logits (B, K).
     size
-        Images in a batch; a larger one goes through as it is.
-    within
-        Object that remembers the batch size that fits; by default only this network does.
+        Images in a batch; larger batches pass unchanged.
+    adaptive_size
+        Object that remembers the batch size that fits; None for a new one for this network only.
     """
 
     def __init__(self, network: torch.nn.Module, size: int, adaptive_size: AdaptiveBatchSize | None = None) -> None:
@@ -252,18 +252,23 @@ class PaddedBatches(torch.nn.Module):
 
 
 def open_network(spec: NetworkSpec, reader: OutputReader, runtime: Runtime, device: torch.device) -> PaddedBatches:
-    """Load the network of a job that needs outputs only, no gradients or hooks.
+    """Load the network of a job that needs only outputs, neither gradients nor hooks.
 
     Parameters
     ----------
     spec
-        The network.
+        Spec of the network.
     reader
-        What reads its outputs, as `heatproof.models.network.reader_of_dataset` returns it.
+        Reader of its outputs, as `heatproof.models.network.reader_of_dataset` returns it.
     runtime
-        ``batch_size``, a number or ``auto``, and ``compile`` for torch.compile.
+        Settings: ``batch_size``, a number or ``auto``, and ``compile`` for torch.compile.
     device
         Device of the network.
+
+    Returns
+    -------
+    PaddedBatches
+        The network in eval mode, which runs in batches of one size.
     """
     assert reader.classes is not None, "a dataset says how many outputs there are"
     network = load_network(spec.model, reader.classes, spec.weights, device, spec.precision, reader)
@@ -274,14 +279,14 @@ def open_network(spec: NetworkSpec, reader: OutputReader, runtime: Runtime, devi
 
 
 def layout_of(images: torch.Tensor) -> torch.memory_format:
-    """Return channels_last if the images have this layout."""
+    """Return channels_last if the images have this layout, else the contiguous format."""
     if images.is_contiguous() or not images.is_contiguous(memory_format=torch.channels_last):
         return torch.contiguous_format
     return torch.channels_last
 
 
 def _check_targets(targets: torch.Tensor, classes: int, image_ids: Sequence[str]) -> None:
-    """Check that the network has a class for each target; on a GPU an invalid one aborts the process."""
+    """Check that the network has a class for each target; on a GPU, an invalid one would abort the process."""
     wrong = (targets < 0) | (targets >= classes)
     outside = wrong.reshape(len(targets), -1).any(1).nonzero().flatten().tolist()
     if outside:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def channel_responses(query: Query, layers: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the ``activation`` (N, channels) of images, layer after layer; see `channels_of_layers`."""
+    """Return the ``activation`` (N, channels) of images for all layers in turn; see `channels_of_layers`."""
     network: Any = query.network
-    found = channels_of_layers(network, query.images, layers, query.batch_size, device=query.device)
-    return {"activation": np.concatenate(list(found.values()), axis=1)}
+    activations = channels_of_layers(network, query.images, layers, query.batch_size, device=query.device)
+    return {"activation": np.concatenate(list(activations.values()), axis=1)}
 
 
 def channel_activations(
@@ -34,13 +34,13 @@ def channel_activations(
 ) -> np.ndarray:
     """Return the maximal activation of each channel of a layer over positions, for each image.
 
-    The images with the largest values of a channel show what it has learned; a network that is finetuned and keeps its
-    features keeps them (Hesse et al. 2024, section 4.1, network similarity, and appendix A).
+    The images with the largest values of a channel show what it has learned. If finetuning preserves the features of a
+    network, it preserves these images (Hesse et al. 2024, section 4.1, network similarity, and appendix A).
 
     Parameters
     ----------
     network
-        Images (B, C, H, W) to logits, in eval mode.
+        Network in eval mode, from images (B, C, H, W) to logits.
     images
         (N, C, H, W), normalised.
     layer
@@ -48,7 +48,7 @@ def channel_activations(
     batch_size
         The largest number of images in one network pass.
     device
-        Device of the network; default: that of the images.
+        Device of the network; None for the device of the images.
 
     Returns
     -------
@@ -61,15 +61,21 @@ def channel_activations(
         If there is no such layer.
     NotApplicable
         If its output has no grid, or a pass calls it several times.
+
+    Examples
+    --------
+    >>> network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.LazyLinear(4)).eval()
+    >>> channel_activations(network, torch.rand(5, 3, 8, 8), "0").shape
+    (5, 8)
     """
     find_layer(network, layer, "model")
-    found = channels_of_layers(network, images, [layer], batch_size, device=device)
-    if not found:
+    activations = channels_of_layers(network, images, [layer], batch_size, device=device)
+    if not activations:
         raise NotApplicable(
             f"the layer {layer!r} gives no (batch, channels, height, width) once in a pass, so its channels cannot be "
             "followed"
         )
-    return found[layer]
+    return activations[layer]
 
 
 def channels_of_layers(
@@ -80,86 +86,91 @@ def channels_of_layers(
     *,
     device: torch.device | str | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return the activations of `channel_activations` for several layers, from one pass an image.
+    """Return the activations of `channel_activations` for several layers, from one pass per image.
 
-    Layers that the network does not have, those whose output has no grid, and those that a pass calls several times,
-    such as one ReLU for all of a block, are left out.
+    Layers are omitted if the network does not have them, if their output has no grid, or if a pass calls them several
+    times, like one ReLU that a whole block shares.
 
     Parameters
     ----------
     network, images, batch_size, device
-        As of `channel_activations`.
+        As in `channel_activations`.
     layers
         Names of submodules.
 
     Returns
     -------
     dict
-        Layer to (N, channels) float32, in the order given.
+        Arrays (N, channels) float32 by layer, in the order of `layers`.
     """
     modules = dict(network.named_modules(remove_duplicate=False))
-    seen: dict[str, list[torch.Tensor]] = {layer: [] for layer in layers if layer in modules}
+    maxima: dict[str, list[torch.Tensor]] = {layer: [] for layer in layers if layer in modules}
     calls: dict[str, int] = {}
-    several: set[str] = set()
+    repeated: set[str] = set()
 
-    def keep(layer: str, _module: torch.nn.Module, _inputs: object, output: torch.Tensor) -> None:
+    def record(layer: str, _module: torch.nn.Module, _inputs: object, output: torch.Tensor) -> None:
         calls[layer] = calls.get(layer, 0) + 1
         if calls[layer] > 1:
-            several.add(layer)
+            repeated.add(layer)
         elif isinstance(output, torch.Tensor) and output.ndim == 4:
-            # At once: what follows may write into the same memory, as a ReLU in place does.
-            seen[layer].append(output.amax((2, 3)))
+            # Reduced in the hook, because later layers may overwrite the output, as an in-place ReLU does.
+            maxima[layer].append(output.amax((2, 3)))
 
-    # Where memory runs out, one call of the outer network is several passes.
+    # If memory runs out, one call of the wrapper makes several passes of the inner network.
     inner = network.network if isinstance(network, PaddedBatches) else network
     handles = [inner.register_forward_pre_hook(lambda *_: calls.clear())]
-    handles += [modules[layer].register_forward_hook(partial(keep, layer)) for layer in seen]
+    handles += [modules[layer].register_forward_hook(partial(record, layer)) for layer in maxima]
     parts: dict[str, list[np.ndarray]] = {}
     try:
         with torch.no_grad():
             for start in range(0, len(images), batch_size):
-                for values in seen.values():
+                for values in maxima.values():
                     values.clear()
                 batch = images[start : start + batch_size]
                 network(batch.to(device if device is not None else batch.device))
-                # More than one where memory ran out, and more rows than images where the batch was filled up.
-                for layer, values in seen.items():
+                # There are several tensors if memory ran out, and more rows than images if the batch was padded.
+                for layer, values in maxima.items():
                     if values:
                         parts.setdefault(layer, []).append(torch.cat(values)[: len(batch)].float().cpu().numpy())
     finally:
         for handle in handles:
             handle.remove()
-    return {layer: np.concatenate(parts[layer]) for layer in seen if layer in parts and layer not in several}
+    return {layer: np.concatenate(parts[layer]) for layer in maxima if layer in parts and layer not in repeated}
 
 
 def channel_counts(network: torch.nn.Module, images: torch.Tensor, layers: Sequence[str]) -> dict[str, int]:
-    """Return the number of channels on a grid of the layers that a network has, 0 for none and for several calls.
+    """Return the number of channels of each layer that has a grid, and 0 for other layers and those called repeatedly.
 
-    Layers of a network that fails on the images are left out.
+    If the network fails on the images, only the layers before the failure are included.
 
     Parameters
     ----------
     network
-        Images to logits; on PyTorch's device meta nothing is computed.
+        Network from images to logits; on PyTorch's meta device, nothing is computed.
     images
         (B, C, H, W), on the network's device.
     layers
         Names of submodules.
+
+    Returns
+    -------
+    dict
+        Number of channels, by name of the layer.
     """
     modules = dict(network.named_modules(remove_duplicate=False))
     counts = {layer: 0 for layer in layers if layer in modules}
     called: set[str] = set()
 
-    def keep(layer: str, _module: torch.nn.Module, _inputs: object, output: torch.Tensor) -> None:
+    def record(layer: str, _module: torch.nn.Module, _inputs: object, output: torch.Tensor) -> None:
         once = layer not in called
         called.add(layer)
         counts[layer] = output.shape[1] if once and isinstance(output, torch.Tensor) and output.ndim == 4 else 0
 
-    handles = [modules[layer].register_forward_hook(partial(keep, layer)) for layer in counts]
+    handles = [modules[layer].register_forward_hook(partial(record, layer)) for layer in counts]
     try:
         with torch.no_grad():
             network(images)
-    except Exception:  # it can fail in any way, which the job that runs it says
+    except Exception:  # the network can fail in any way; the job that runs it reports the error
         return {layer: count for layer, count in counts.items() if count}
     finally:
         for handle in handles:

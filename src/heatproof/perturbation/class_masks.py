@@ -1,4 +1,4 @@
-"""Masks that hide the centre of an image, with or without leaking the class (Li et al. 2024, section 3)."""
+"""Masks that hide the centre of an image, and may leak the class (Li et al. 2024, section 3)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ def class_masks(labels: np.ndarray, size: int, *, share: float = 0.7, block: int
     """Return the pixels to remove: a central disc and, with ``block``, a square whose position encodes the class.
 
     Li et al. 2024 (soundness and completeness), section 3.1, figure 1, and appendix C, figure 10. Both kinds of mask
-    remove the same number of pixels, and the square is near a corner, where the object is not: a network that is
-    retrained on such images can read the class off the mask.
+    remove the same number of pixels, and the square is near a corner, away from the object. A network that is
+    retrained on such images can therefore read the class from the mask.
 
     Parameters
     ----------
     labels
         (N,) integers below 12, the number of positions: three squares in each corner.
     size
-        Height and width of the images.
+        Height and width of the images in pixels.
     share
         Share of removed pixels, disc and square together.
     block
@@ -33,7 +33,12 @@ def class_masks(labels: np.ndarray, size: int, *, share: float = 0.7, block: int
     Raises
     ------
     HeatproofError
-        If a label has no place, or the square does not fit or is larger than what is to be removed.
+        If a label has no position, or the square does not fit or has more pixels than are removed.
+
+    Examples
+    --------
+    >>> class_masks(np.array([0, 5]), 32, block=4).mean(axis=(1, 2)).round(2).tolist()
+    [0.7, 0.7]
     """
     corners = [
         (row, column, *corner)
@@ -55,7 +60,7 @@ def class_masks(labels: np.ndarray, size: int, *, share: float = 0.7, block: int
             top = size - (row + 1) * block if below else row * block
             left = size - (column + 1) * block if right else column * block
             mask[top : top + block, left : left + block] = True
-        # Pixels of the disc that the square has taken are made up for by the next ones.
+        # The disc has as many more pixels as the square removes from it.
         nearest = np.argsort(np.where(mask.ravel(), np.inf, away), kind="stable")
         mask.ravel()[nearest[: removed - int(mask.sum())]] = True
     return masks

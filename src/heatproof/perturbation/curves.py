@@ -1,4 +1,4 @@
-"""Images along perturbation sequences, and response curves of what a network says of them."""
+"""Images along perturbation sequences, and response curves of a network along them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from heatproof.perturbation.road import impute_sequence
 Arrays = Mapping[str, np.ndarray]
 Outputs = dict[str, np.ndarray]
 Explain = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-# Batches for the network, and what arranges its outputs by point.
-Made = tuple[Iterator[PerturbedBatch], Callable[[Arrays], Outputs]]
+# Batches for the network, and a function that arranges its outputs by point of the sequence.
+Passes = tuple[Iterator[PerturbedBatch], Callable[[Arrays], Outputs]]
 RESPONSES = ("logit", "log_probability", "predicted", "target_rank")
 
 
@@ -31,7 +31,8 @@ def curve_variants(
 ) -> tuple[Iterator[PerturbedBatch], Callable[[Arrays], Outputs]]:
     """Make the images along a perturbation sequence.
 
-    RISE's two curves of 32 steps take 32 passes an image each, and the intact image, which can be handed in, one more.
+    RISE's two curves of 32 steps take 32 passes per image each, and one more for the intact image unless `intact` is
+    given.
 
     Parameters
     ----------
@@ -42,19 +43,19 @@ def curve_variants(
     perturbation
         The sequence, without `update`.
     intact
-        Responses to the intact images from `intact_responses`; left out, these images are among those that are made.
+        Responses to the intact images from `intact_responses`; None includes these images in the batches.
     ranking
-        (N, H × W), or (N, patches): pixels or patches, most relevant first, instead of the maps' own order.
+        (N, H × W), or (N, patches): pixels or patches, most relevant first, instead of the order of the maps.
 
     Returns
     -------
     batches
-        For `Query.read`.
+        Batches for `Query.read`.
     arranged
-        What it reads to a dict: the arrays of `run_batched`, (N, S, T) and for ``predicted`` (N, S); ``changed`` (N, S)
-        int64, pixels that have changed; ``magnitude`` and ``positive`` (N, S) float64, the sums over them of the map's
-        absolute values, and of its positive ones, and ``total_magnitude`` and ``total_positive`` (N,) over the whole
-        map.
+        Function from the result of `Query.read` to a dict: the arrays of `run_batched`, (N, S, T), and (N, S) for
+        ``predicted``; ``changed`` (N, S) int64, the number of changed pixels; ``magnitude`` and ``positive`` (N, S)
+        float64, the sums of the map's absolute values, and of its positive values, over changed pixels; and
+        ``total_magnitude`` and ``total_positive`` (N,), these sums over all pixels.
 
     Raises
     ------
@@ -65,20 +66,20 @@ def curve_variants(
     first = first_changed(perturbation, maps, query.image_ids, query.seed, ranking)
     make = _imputed if perturbation.imputation == "road" else _filled
     batches, by_point = make(query, intact, first, perturbation)
-    return batches, lambda read: by_point(read) | _of_maps(maps, first, perturbation)
+    return batches, lambda read: by_point(read) | _sums_of_maps(maps, first, perturbation)
 
 
 def updated_curves(
     query: Query, maps: np.ndarray, perturbation: Perturbation, explain: Explain, ranking: np.ndarray | None = None
 ) -> Outputs:
-    """Run a network along a sequence with `update`, in which maps are recomputed before each step.
+    """Run a network along a sequence with `update`, for which maps are recomputed before each step.
 
     Parameters
     ----------
     query, maps, perturbation, ranking
         As in `curve_variants`.
     explain
-        Images (B, C, H, W) and targets (B,), the first of T, to maps (B, H, W).
+        Function from images (B, C, H, W) and the first of their T targets (B,) to maps (B, H, W).
 
     Returns
     -------
@@ -88,11 +89,11 @@ def updated_curves(
     Raises
     ------
     HeatproofError
-        If a map has the wrong size or a value that is not finite, or as `run_batched`.
+        If a map has the wrong size or a value that is not finite, or as in `run_batched`.
     """
     maps = _checked(query, maps, perturbation, ranking)
     read, first = _updated(query, maps, perturbation, explain, ranking)
-    return read | _of_maps(maps, first, perturbation)
+    return read | _sums_of_maps(maps, first, perturbation)
 
 
 def _checked(query: Query, maps: np.ndarray, perturbation: Perturbation, ranking: np.ndarray | None) -> np.ndarray:
@@ -102,13 +103,13 @@ def _checked(query: Query, maps: np.ndarray, perturbation: Perturbation, ranking
     return np.abs(maps) if perturbation.magnitude else maps
 
 
-def _of_maps(maps: np.ndarray, first: np.ndarray, perturbation: Perturbation) -> Outputs:
-    """Return how much of each map has changed at each point."""
-    points, found = perturbation.points(*maps.shape[1:]), {}
+def _sums_of_maps(maps: np.ndarray, first: np.ndarray, perturbation: Perturbation) -> Outputs:
+    """Return the number of changed pixels and the sums of each map over them, at each point of the sequence."""
+    points, sums = perturbation.points(*maps.shape[1:]), {}
     for key, values in (("magnitude", np.abs(maps)), ("positive", np.maximum(maps, 0))):
-        found[key] = changed_sums(first, values, points)
-        found["total_" + key] = values.sum(axis=(1, 2), dtype=np.float64)
-    return {**found, "changed": changed_sums(first, np.ones(maps.shape), points).astype(np.int64)}
+        sums[key] = changed_sums(first, values, points)
+        sums["total_" + key] = values.sum(axis=(1, 2), dtype=np.float64)
+    return {**sums, "changed": changed_sums(first, np.ones(maps.shape), points).astype(np.int64)}
 
 
 def check_maps(maps: np.ndarray, images: torch.Tensor, image_ids: Sequence[str]) -> None:
@@ -117,7 +118,7 @@ def check_maps(maps: np.ndarray, images: torch.Tensor, image_ids: Sequence[str])
     Raises
     ------
     HeatproofError
-        One sentence with the image's id.
+        If they do not; the message has the id of the image.
     """
     expected = (len(images), *images.shape[-2:])
     if maps.shape != expected:
@@ -135,22 +136,22 @@ def check_maps(maps: np.ndarray, images: torch.Tensor, image_ids: Sequence[str])
         )
 
 
-def _filled(query: Query, intact: Arrays | None, first: np.ndarray, perturbation: Perturbation) -> Made:
-    """Make a sequence with a baseline, in batches over images and points; the intact and the empty image stand once."""
+def _filled(query: Query, intact: Arrays | None, first: np.ndarray, perturbation: Perturbation) -> Passes:
+    """Make a sequence with a baseline, in batches over images and points; the intact and the empty image occur once."""
     height, width = query.images.shape[-2:]
     points = perturbation.points(height, width)
-    whole = perturbation.units(height, width)
-    # Of a sequence by values it is known of the first point alone how many pixels have changed.
+    n_units = perturbation.units(height, width)
+    # For sequences by value, the number of changed pixels is known at the first point only.
     by_value = perturbation.thresholds is not None
     counts = [0, *[None] * (points - 1)] if by_value else perturbation.counts(height, width).tolist()
-    # A pixel has changed where its first point is at most this: none at all, all, or those up to the point.
+    # A pixel has changed if its first point is at most this level: no pixel, all, or those up to the point.
     nothing, everything = -1, points
     of_point = [
-        nothing if count == 0 else everything if count == whole else point for point, count in enumerate(counts)
+        nothing if count == 0 else everything if count == n_units else point for point, count in enumerate(counts)
     ]
     deletes = perturbation.mode == "deletion"
-    given = None if intact is None else nothing if deletes else everything
-    levels = [level for level in dict.fromkeys(of_point) if level != given]
+    known_level = None if intact is None else nothing if deletes else everything
+    levels = [level for level in dict.fromkeys(of_point) if level != known_level]
     up_to = torch.tensor(levels, dtype=torch.int32, device=query.device).reshape(-1, 1, 1, 1)
 
     def batches() -> Iterator[PerturbedBatch]:
@@ -169,19 +170,19 @@ def _filled(query: Query, intact: Arrays | None, first: np.ndarray, perturbation
         parts: list[Arrays] = [shaped] if levels else []
         if intact is not None:
             parts.append({key: intact[key][:, None] for key in RESPONSES})
-        indices = {level: index for index, level in enumerate([*levels, given])}
+        indices = {level: index for index, level in enumerate([*levels, known_level])}
         places = [indices[level] for level in of_point]
         return {key: np.concatenate([part[key] for part in parts], axis=1)[:, places] for key in RESPONSES}
 
     return batches(), by_point
 
 
-def _imputed(query: Query, intact: Arrays | None, first: np.ndarray, perturbation: Perturbation) -> Made:
-    """Make a sequence with ROAD's imputation, which is solved for a batch of images point by point."""
+def _imputed(query: Query, intact: Arrays | None, first: np.ndarray, perturbation: Perturbation) -> Passes:
+    """Make a sequence with ROAD's imputation, which solves for a batch of images point by point."""
     points = perturbation.points(*query.images.shape[-2:])
     skip = int(intact is not None and not (first == 0).any())
 
-    def pieces() -> Iterator[PerturbedBatch]:
+    def imputed_images() -> Iterator[PerturbedBatch]:
         for rows, chunk, ids in query.chunks():
             removed = torch.from_numpy(first[rows]).to(query.device)
             sequence = impute_sequence(chunk, removed, points, noise=perturbation.noise, seed=query.seed, image_ids=ids)
@@ -192,12 +193,12 @@ def _imputed(query: Query, intact: Arrays | None, first: np.ndarray, perturbatio
     order: list[int] = []
 
     def batches() -> Iterator[PerturbedBatch]:
-        for batch, rows in _rebatched(pieces(), query.batch_size):
+        for batch, rows in _rebatched(imputed_images(), query.batch_size):
             order.extend(rows.tolist())
             yield query.match_layout(batch), rows
 
     def by_point(read: Arrays) -> Outputs:
-        # Chunk by chunk and point by point, as they were yielded: a stable sort by image brings points into order.
+        # Outputs are ordered by chunk and point; a stable sort by image puts the points of each image in order.
         by_image = np.argsort(order, kind="stable")
         shape = (len(query.images), points - skip)
         shaped = {key: values[by_image].reshape(*shape, *values.shape[1:]) for key, values in read.items()}
@@ -208,11 +209,11 @@ def _imputed(query: Query, intact: Arrays | None, first: np.ndarray, perturbatio
     return batches(), by_point
 
 
-def _rebatched(pieces: Iterator[PerturbedBatch], size: int) -> Iterator[PerturbedBatch]:
-    """Regroup chunks into batches of one size; the last may be smaller."""
+def _rebatched(batches: Iterator[PerturbedBatch], size: int) -> Iterator[PerturbedBatch]:
+    """Regroup batches into batches of one size; the last may be smaller."""
     rest: list[PerturbedBatch] = []
-    for piece in pieces:
-        images, rows = (torch.cat(parts) for parts in zip(*rest, piece, strict=True))
+    for batch in batches:
+        images, rows = (torch.cat(parts) for parts in zip(*rest, batch, strict=True))
         while len(rows) >= size:
             yield images[:size], rows[:size]
             images, rows = images[size:], rows[size:]

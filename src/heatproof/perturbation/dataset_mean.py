@@ -1,6 +1,6 @@
-"""What baselines need to know of a dataset and a network: the mean colour of the training images, and black.
+"""Options of baselines that depend on a dataset or a network: the mean colour of the training images, and black.
 
-The mean colour is that of what is scored where there are no training images.
+If there are no training images, the mean colour is that of the evaluation images.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ CHUNK = 64
 
 
 def needs_dataset(baseline: str | None, options: Mapping[str, Any] | None) -> bool:
-    """Tell whether `dataset_options` reads training images."""
+    """Return whether `dataset_options` reads training images."""
     return baseline == "mean" and (options or {}).get("value") is None
 
 
 def mean_split(dataset: Dataset) -> str:
-    """Return the split whose mean colour is taken: ``train``, or ``evaluation`` where all images are for evaluation."""
+    """Return the split of the mean colour: ``train``, or ``evaluation`` if all images are for evaluation."""
     return "train" if len(dataset.splits.get("train", ())) else "evaluation"
 
 
@@ -39,30 +39,30 @@ def dataset_options(
 ) -> dict[str, Any]:
     """Complete the options of a baseline with values that depend on the dataset or the network.
 
-    ``black`` gets the network's normalisation, where its `mean` and `std` are not given. Images are read for the
-    ``mean`` baseline alone, those of `mean_split`, and only where its `value` is not given.
+    ``black`` gets the network's normalisation for a missing `mean` or `std`. Images, those of `mean_split`, are read
+    only for the ``mean`` baseline, and only if its `value` is missing.
 
     Parameters
     ----------
     baseline
         Key in `heatproof.perturbation.baselines.BASELINES`.
     options
-        Options that are given; None for none.
+        Options from the user; None for none.
     dataset
         An open dataset.
     facts
-        Input format of the model, of which ``mean`` and ``std`` are read.
+        Input format of the model, whose ``mean`` and ``std`` are read.
 
     Returns
     -------
     dict
-        For `heatproof.perturbation.baselines.baseline_images`, plain values.
+        Options for `heatproof.perturbation.baselines.baseline_images`, as plain values.
     """
     filled = dict(options or {})
     if needs_dataset(baseline, filled):
         filled["value"] = mean_colour(dataset, facts)
     if baseline == "black":
-        # Options that the user left out are there as None.
+        # Options that the user omitted are present as None.
         known = {key: value for key, value in filled.items() if value is not None}
         filled = {"mean": list(facts.mean), "std": list(facts.std), **known}
     return filled
@@ -71,13 +71,13 @@ def dataset_options(
 def mean_colour(dataset: Dataset, facts: InputFacts) -> list[float]:
     """Return the mean colour of the images of `mean_split`, normalised for a network.
 
-    It does not depend on how many images are read at a time: every image is summed by itself in float64, and the sums
-    are added without rounding.
+    The result does not depend on how many images are read at a time: every image is summed separately in float64, and
+    the sums are added without rounding.
 
     Parameters
     ----------
     dataset
-        An open dataset; the images of the split are all read once.
+        An open dataset; all images of the split are read once.
     facts
         Input format of the model: ``mean`` and ``std``, one number for each channel.
 
@@ -91,7 +91,7 @@ def mean_colour(dataset: Dataset, facts: InputFacts) -> list[float]:
     sums, pixels = [], 1
     for low in track(range(0, count, CHUNK), f"mean of the {images}", unit="batch"):
         for image in dataset.images(split, low, min(low + CHUNK, count)):
-            # A sum follows the layout in memory, so the layout is made the same for all.
+            # The order of a float sum follows the memory layout, which is therefore the same for all images.
             flat = np.ascontiguousarray(image).reshape(len(image), -1)
             sums.append(flat.sum(axis=1, dtype=np.float64))
             pixels = flat.shape[1]

@@ -1,4 +1,4 @@
-"""Features of several layers for images that are intact and with one patch deleted."""
+"""Features of several layers for intact images and images with one deleted patch."""
 
 from __future__ import annotations
 
@@ -19,33 +19,35 @@ from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.batching import PaddedBatches, PerturbedBatch, Query, run_batched
 
 PENULTIMATE = "penultimate"
-# With the penultimate one.
+# Including the penultimate layer.
 MOST_LAYERS = 8
-# By exact class: a block of a library can be a subclass of one of them.
+# Compared by exact class, because a block of a library can be a subclass of one of them.
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 def feature_layers(network: nn.Module, image: torch.Tensor) -> dict[str, nn.Module]:
     """Find the layers of a network whose features are compared, from early to late.
 
-    The network is divided into its blocks: containers (`torch.nn.Sequential` and the like) into what they hold, and
-    modules outside of containers that are the only one of their class beside each other, as the encoder of a
-    transformer, into their children. Of the blocks, those with a kernel (a weight of two or more axes) that run once
-    and return positions, (B, C, H, W) or (B, tokens, C), are kept in the order in which they end: stages of a DenseNet,
-    blocks of a ResNet or a transformer, convolutions of a VGG. Seven of them at even steps are taken, the first and the
-    last included. ``penultimate`` is the input of the layer with a kernel that begins last: of the classifier.
+    The network is divided into blocks. Containers (`torch.nn.Sequential` and the like) are divided into their items,
+    and modules outside of containers that are the only one of their class among their siblings, like the encoder of a
+    transformer, into their children. Candidates are the blocks that have a kernel (a weight with two or more axes), run
+    once and return positions, (B, C, H, W) or (B, tokens, C), in the order in which they end: stages of a DenseNet,
+    blocks of a ResNet or a transformer, convolutions of a VGG. Seven of them at equal steps are selected, including the
+    first and the last. ``penultimate`` is the input of the layer with a kernel that starts last, which is the
+    classifier.
 
     Parameters
     ----------
     network
-        Images (B, C, H, W) to logits, in eval mode.
+        Network in eval mode, from images (B, C, H, W) to logits.
     image
-        (1, C, H, W), on the network's device; it is run once.
+        (1, C, H, W), on the network's device; it passes through the network once.
 
     Returns
     -------
     dict
-        Name of each block to the module whose output is read; last ``penultimate``, whose module's input is read.
+        Module whose output is read, by name of the block; the last item is ``penultimate`` and the module whose input
+        is read.
 
     Raises
     ------
@@ -71,9 +73,9 @@ def feature_layers(network: nn.Module, image: torch.Tensor) -> dict[str, nn.Modu
         raise NotApplicable("no layer with a kernel runs in the network, so its features cannot be followed")
     names = {block: name for name, block in _blocks(network)}
     once = [block for block, has_positions in ended.items() if block in names and has_positions == [True]]
-    found = [block for block in once if _has_kernel(block) and heads[-1] not in block.modules()]
-    steps = np.linspace(0, len(found) - 1, min(len(found), MOST_LAYERS - 1)).round().astype(int)
-    return {**{names[found[step]]: found[step] for step in steps}, PENULTIMATE: heads[-1]}
+    candidates = [block for block in once if _has_kernel(block) and heads[-1] not in block.modules()]
+    steps = np.linspace(0, len(candidates) - 1, min(len(candidates), MOST_LAYERS - 1)).round().astype(int)
+    return {**{names[candidates[step]]: candidates[step] for step in steps}, PENULTIMATE: heads[-1]}
 
 
 def _has_kernel(module: nn.Module, recurse: bool = True) -> bool:
@@ -81,7 +83,7 @@ def _has_kernel(module: nn.Module, recurse: bool = True) -> bool:
 
 
 def _blocks(module: nn.Module, prefix: str = "", inside: bool = False) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the blocks of a module by name; `inside` tells that it is held by a container, or is one."""
+    """Yield the blocks of a module by name; `inside` says whether the module is a container."""
     kinds = Counter(type(child) for child in module.children())
     for name, child in module.named_children():
         container = type(child) in CONTAINERS
@@ -93,12 +95,17 @@ def _blocks(module: nn.Module, prefix: str = "", inside: bool = False) -> Iterat
 
 
 def pooled(features: torch.Tensor) -> torch.Tensor:
-    """Return the mean over positions, (B, C).
+    """Return the mean of features over positions, (B, C).
 
     Parameters
     ----------
     features
-        (B, C), (B, tokens, C), or (B, C, H, W); or (B, H, W, C), taken for that where H is W and not C.
+        (B, C), (B, tokens, C), or (B, C, H, W); or (B, H, W, C), which is assumed if H equals W but not C.
+
+    Returns
+    -------
+    torch.Tensor
+        (B, C).
     """
     if features.ndim < 3:
         return features
@@ -110,10 +117,10 @@ def pooled(features: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def _tapped(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, list[torch.Tensor]]]:
-    """Give a list a layer, to which each pass adds features (B, C) for as long as the context lasts."""
+    """Yield a list for each layer, to which each pass inside this context appends features (B, C)."""
     seen: dict[str, list[torch.Tensor]] = {name: [] for name in layers}
 
-    # At once: what follows may write into the same memory, as a ReLU in place does.
+    # Reduced in the hook, because later layers may overwrite the output, as an in-place ReLU does.
     def read_output(name: str, _module: nn.Module, _inputs: object, output: torch.Tensor) -> None:
         seen[name].append(pooled(output).float())
 
@@ -130,7 +137,7 @@ def _tapped(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, list[torch.Te
 
 
 def feature_widths(network: nn.Module, image: torch.Tensor) -> dict[str, int]:
-    """Return how many features each of the layers of `feature_layers` has; arguments and errors as there."""
+    """Return the number of features of each layer of `feature_layers`, which has the same arguments and errors."""
     with _tapped(feature_layers(network, image)) as seen, torch.no_grad():
         network(image)
     return {name: rows[-1].shape[1] for name, rows in seen.items()}
@@ -139,9 +146,9 @@ def feature_widths(network: nn.Module, image: torch.Tensor) -> dict[str, int]:
 def feature_responses(
     query: Query, grid: AnyGrid, baseline: str, *, baseline_options: Mapping[str, Any] | None = None
 ) -> dict[str, np.ndarray]:
-    """Run a network on each image, intact and with one patch deleted, and keep features of several layers.
+    """Run a network on each image, intact and with one deleted patch, and return features of several layers.
 
-    Which patch is deleted is drawn for each image by the seed and its id.
+    The deleted patch of an image is drawn from the seed and the image's id.
 
     Parameters
     ----------
@@ -153,25 +160,25 @@ def feature_responses(
     Returns
     -------
     dict
-        ``features`` (N, 2, layers, F) float32: of the intact image and of the other, the layers of `feature_layers`,
-        means over positions, with zeros up to the width F of the widest layer; ``confidence`` (N, 2): softmax
-        probability of the predicted class; ``predicted`` (N, 2).
+        ``features`` (N, 2, layers, F) float32, of the intact and of the perturbed image: means over positions of the
+        layers of `feature_layers`, padded with zeros to the width F of the widest layer; ``confidence`` (N, 2),
+        softmax probability of the predicted class; ``predicted`` (N, 2).
 
     Raises
     ------
     HeatproofError
-        As `heatproof.perturbation.patches.patch_variants`.
+        As in `heatproof.perturbation.patches.patch_variants`.
     NotApplicable
-        As `feature_layers`.
+        As in `feature_layers`.
     """
     network = query.network
     module: Any = network.network if isinstance(network, PaddedBatches) else network
     size = network.size if isinstance(network, PaddedBatches) else 0
     layers = feature_layers(module, query.images[:1].to(query.device))
-    kept: dict[str, list[torch.Tensor]] = {name: [] for name in layers}
+    collected: dict[str, list[torch.Tensor]] = {name: [] for name in layers}
 
-    class Following:
-        """The network, whose features are kept, and whose outputs are read as they were."""
+    class Recorder:
+        """Wrapper that collects features of each pass and returns the outputs of the network unchanged."""
 
         network: Any = module
 
@@ -179,10 +186,10 @@ def feature_responses(
             for rows in seen.values():
                 rows.clear()
             logits = network(images)
-            ran = max(len(images), size)
+            n_run = max(len(images), size)
             for name, rows in seen.items():
-                # First rows of a pass that did not fit into memory, if one did not; last the copies that filled it.
-                kept[name].append(torch.cat(rows)[-ran:][: len(images)].cpu())
+                # Rows of a pass that ran out of memory come first, and copies that padded the batch last.
+                collected[name].append(torch.cat(rows)[-n_run:][: len(images)].cpu())
             return logits
 
     height, width = query.images.shape[-2:]
@@ -192,15 +199,15 @@ def feature_responses(
         for rows, chunk, ids in query.chunks():
             drawn = [int(numpy_generator(query.seed, "in-domain patch", one).integers(len(masks))) for one in ids]
             filled = baseline_images(baseline, chunk, ids, query.seed, baseline_options, grid)
-            both = torch.stack([chunk, torch.where(masks[drawn], filled, chunk)], dim=1).flatten(0, 1)
-            for part in torch.arange(len(both), device=query.device).split(query.batch_size):
-                yield query.match_layout(both[part]), part // 2 + rows.start
+            pairs = torch.stack([chunk, torch.where(masks[drawn], filled, chunk)], dim=1).flatten(0, 1)
+            for part in torch.arange(len(pairs), device=query.device).split(query.batch_size):
+                yield query.match_layout(pairs[part]), part // 2 + rows.start
 
     with _tapped(layers) as seen:
-        read = run_batched(Following(), batches(), query.targets, query.image_ids, largest=True)
-    every = [torch.cat(parts).numpy() for parts in kept.values()]
-    widest = max(values.shape[1] for values in every)
-    features = np.stack([np.pad(values, ((0, 0), (0, widest - values.shape[1]))) for values in every], axis=1)
+        read = run_batched(Recorder(), batches(), query.targets, query.image_ids, largest=True)
+    layer_features = [torch.cat(parts).numpy() for parts in collected.values()]
+    widest = max(values.shape[1] for values in layer_features)
+    features = np.stack([np.pad(values, ((0, 0), (0, widest - values.shape[1]))) for values in layer_features], axis=1)
     return {
         "features": features.reshape(-1, 2, *features.shape[1:]),
         "confidence": np.exp(read["largest_log_probability"]).reshape(-1, 2),

@@ -23,14 +23,14 @@ def patch_variants(
 ) -> tuple[Iterator[PerturbedBatch], int]:
     """Make each image, intact and with each patch deleted (Hesse et al. 2024, section 3).
 
-    Exactly N × (P + 1) images go through the network, P = rows × columns, `batch_size` at a time.
+    Exactly N × (P + 1) images, P = rows × columns, pass through the network, `batch_size` at a time.
 
     Parameters
     ----------
     query
         The network and N images.
     grid
-        A whole number, for as many rows as columns of patches, or (rows, columns).
+        An integer, the number of rows and of columns of patches, or (rows, columns).
     baseline
         Key in `BASELINES`.
     baseline_options
@@ -41,8 +41,8 @@ def patch_variants(
     Returns
     -------
     batches, variants
-        For `Query.run`, whose arrays are then (N, P + 1): index 0 is the intact image, then the patches row by row.
-        The logit drop of patch p is ``logit[:, 0] - logit[:, p]``.
+        Arguments of `Query.run`, whose arrays are then (N, P + 1): index 0 is the intact image, followed by the patches
+        row by row. The logit drop of patch p is ``logit[:, 0] - logit[:, p]``.
 
     Raises
     ------
@@ -66,8 +66,8 @@ def patch_variants(
 def part_variants(query: Query, removed: torch.Tensor) -> tuple[Iterator[PerturbedBatch], int]:
     """Make each image, intact and without each of its parts.
 
-    The single-deletion protocol of FunnyBirds (Hesse et al. 2023) reads these responses; no map plays a part in them.
-    Exactly N × (K + 1) images go through the network, `batch_size` at a time.
+    The single-deletion protocol of FunnyBirds (Hesse et al. 2023) reads these responses, which involve no map.
+    Exactly N × (K + 1) images pass through the network, `batch_size` at a time.
 
     Parameters
     ----------
@@ -79,8 +79,8 @@ def part_variants(query: Query, removed: torch.Tensor) -> tuple[Iterator[Perturb
     Returns
     -------
     batches, variants
-        For `Query.run`, whose arrays are then (N, K + 1): index 0 is the intact image, then the parts. The logit drop
-        of part k is ``logit[:, 0] - logit[:, 1 + k]``.
+        Arguments of `Query.run`, whose arrays are then (N, K + 1): index 0 is the intact image, followed by the parts.
+        The logit drop of part k is ``logit[:, 0] - logit[:, 1 + k]``.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def part_variants(query: Query, removed: torch.Tensor) -> tuple[Iterator[Perturb
     variants = removed.shape[1] + 1
 
     def batches() -> Iterator[PerturbedBatch]:
-        # As many images as a batch has: all of their variants fill whole batches, and no more of them is in memory.
+        # All variants of `batch_size` images fill complete batches, and no other variants are in memory.
         for start in range(0, len(images), batch_size):
             stop = start + batch_size
             chunk = torch.cat([images[start:stop].unsqueeze(1), removed[start:stop].to(images)], dim=1).flatten(0, 1)

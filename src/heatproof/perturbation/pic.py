@@ -1,4 +1,4 @@
-"""Pictures for performance information curves, the network's outputs for them, and their entropies."""
+"""Images for performance information curves, the outputs of a network for them, and their entropies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from heatproof.perturbation.batching import PerturbedBatch, Query
 
 THRESHOLDS = (0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.13, 0.21, 0.34, 0.5, 0.75)
 MASKS = ("rank", "quantile")
-# Far above what normalising in float32 rounds, far below a grey level.
+# Far above the rounding of a normalisation in float32, far below a grey level.
 NEAR_LEVEL = 1e-3
 OUTSIDE = 0.05
 
@@ -30,26 +30,26 @@ Variant = tuple[np.ndarray, int]
 
 
 def random_mask(height: int, width: int, seed: int, pixels: int = 10) -> np.ndarray:
-    """Draw the pixels that every picture keeps, the same for all images.
+    """Draw the pixels that are known in every image, the same for all images.
 
     Parameters
     ----------
     height, width
-        Size of the images.
+        Size of the images in pixels.
     seed
-        The workflow's seed.
+        Seed of the workflow.
     pixels
-        How many, all different.
+        Number of pixels, which are all different.
 
     Returns
     -------
     numpy.ndarray
-        (H, W) bool. The four corners, which are always kept, are not drawn: `interpolate` adds them.
+        (H, W) bool. The four corners, which are always known, are not drawn; `interpolate` adds them.
 
     Raises
     ------
     HeatproofError
-        If there are fewer pixels than that.
+        If the images have fewer pixels.
     """
     if not 0 <= pixels <= height * width:
         raise HeatproofError(f"{pixels} random pixels are more than an image of {height}×{width} has: keep fewer.")
@@ -65,7 +65,7 @@ def counts_above_quantile(pixels: int, thresholds: Sequence[float] = THRESHOLDS)
     Parameters
     ----------
     pixels
-        Pixels of the map.
+        Number of pixels of the map.
     thresholds
         K values in (0, 1].
 
@@ -82,19 +82,19 @@ def counts_above_quantile(pixels: int, thresholds: Sequence[float] = THRESHOLDS)
     values = [float(t) for t in thresholds]
     if not values or values != sorted(set(values)) or not 0 < values[0] <= values[-1] <= 1:
         raise HeatproofError(f"Thresholds must be increasing, above 0 and at most 1, not {values}.")
-    # The expression of numpy.quantile, so that rounding falls to the same side.
+    # The same expression as in numpy.quantile, so that rounding has the same direction.
     return np.array([pixels - ceil((pixels - 1) * (1 - t)) for t in values], dtype=np.int64)
 
 
 def rank_masks(ranking: np.ndarray, height: int, width: int, thresholds: Sequence[float] = THRESHOLDS) -> np.ndarray:
-    """Keep the first pixels of a ranking, as many as the quantile rule keeps of a map without ties.
+    """Select the first pixels of a ranking, as many as the quantile rule selects for a map without ties.
 
     Parameters
     ----------
     ranking
         (H × W,) int64, most salient first.
     height, width
-        Size of the image.
+        Size of the image in pixels.
     thresholds
         K shares, as in `counts_above_quantile`.
 
@@ -109,7 +109,7 @@ def rank_masks(ranking: np.ndarray, height: int, width: int, thresholds: Sequenc
 
 
 def quantile_masks(one_map: np.ndarray, thresholds: Sequence[float] = THRESHOLDS) -> np.ndarray:
-    """Keep the pixels at or above a quantile of the map (the published rule, which keeps all ties).
+    """Select the pixels at or above a quantile of the map (the published rule, which includes all ties).
 
     Parameters
     ----------
@@ -121,77 +121,77 @@ def quantile_masks(one_map: np.ndarray, thresholds: Sequence[float] = THRESHOLDS
     Returns
     -------
     numpy.ndarray
-        (K, H, W) bool. On a constant map everything is kept at every threshold.
+        (K, H, W) bool. For a constant map, every threshold selects all pixels.
     """
     counts_above_quantile(one_map.size, thresholds)
     return np.stack([one_map >= np.quantile(one_map, 1 - t) for t in thresholds])
 
 
-def interpolate(picture: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Interpolate linearly between kept pixels, on their Delaunay triangulation.
+def interpolate(image: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Interpolate linearly between known pixels, on their Delaunay triangulation.
 
-    The same values as ``scipy.interpolate.griddata(..., method="linear")`` on each channel, from one triangulation.
+    The result equals ``scipy.interpolate.griddata(..., method="linear")`` on each channel, but needs one triangulation.
 
     Parameters
     ----------
-    picture
+    image
         (H, W, C) float32.
-    kept
-        (H, W) bool; the four corners are kept in any case.
+    known
+        (H, W) bool, known pixels; the four corners are always known.
 
     Returns
     -------
     numpy.ndarray
-        (H, W, C) float32. A pixel in no triangle gets the channel's mean.
+        (H, W, C) float32. A pixel outside of all triangles gets the channel's mean.
     """
-    kept = kept.copy()
-    kept[np.ix_([0, -1], [0, -1])] = True
-    filled = picture.copy()
-    missing = ~kept
+    known = known.copy()
+    known[np.ix_([0, -1], [0, -1])] = True
+    filled = image.copy()
+    missing = ~known
     if not missing.any():
         return filled
-    # Row by row: the triangulation of a grid is not unique, and which one comes out depends on the points' order.
-    triangles = Delaunay(np.argwhere(kept).astype(np.float64))
-    values = LinearNDInterpolator(triangles, picture[kept])(np.argwhere(missing).astype(np.float64))
-    filled[missing] = np.where(np.isnan(values), picture.mean(axis=(0, 1)), values)
+    # In row order, because the triangulation of a grid is not unique, and depends on the order of the points.
+    triangles = Delaunay(np.argwhere(known).astype(np.float64))
+    values = LinearNDInterpolator(triangles, image[known])(np.argwhere(missing).astype(np.float64))
+    filled[missing] = np.where(np.isnan(values), image.mean(axis=(0, 1)), values)
     return filled
 
 
 def entropy_unsupported_reason(channels: int) -> str | None:
-    """Return why pictures of so many channels have no entropy; None where they have."""
-    said = f"A picture has {channels} channels: SIC and AIC need one or three, as WebP does."
-    return None if channels in (1, 3) else said
+    """Return why images with this number of channels have no entropy; None if they have one."""
+    reason = f"A picture has {channels} channels: SIC and AIC need one or three, as WebP does."
+    return None if channels in (1, 3) else reason
 
 
-def entropy(picture: np.ndarray) -> int:
-    """Return the size in bytes of a picture as lossless WebP, the entropy estimate of Kapishnikov et al.
+def entropy(image: np.ndarray) -> int:
+    """Return the size in bytes of an image as lossless WebP, the entropy estimate of Kapishnikov et al.
 
     Parameters
     ----------
-    picture
+    image
         (H, W, C) in [0, 1], one or three channels; grey levels are rounded down, as published.
 
     Returns
     -------
     int
-        Bytes. They depend on the version of libwebp: see `encoder`.
+        Size in bytes, which depends on the version of libwebp; see `encoder`.
 
     Raises
     ------
     HeatproofError
-        If there are neither one nor three channels, or Pillow has no WebP.
+        If the number of channels is neither one nor three, or Pillow lacks WebP.
     """
-    if said := entropy_unsupported_reason(picture.shape[-1]):
-        raise HeatproofError(said)
+    if reason := entropy_unsupported_reason(image.shape[-1]):
+        raise HeatproofError(reason)
     encoder()
-    levels = (picture * np.float32(255)).astype(np.uint8)
-    file, image = BytesIO(), Image.fromarray(levels[..., 0] if levels.shape[-1] == 1 else levels)
-    image.save(file, format="webp", lossless=True, quality=100)
+    levels = (image * np.float32(255)).astype(np.uint8)
+    file, encoded = BytesIO(), Image.fromarray(levels[..., 0] if levels.shape[-1] == 1 else levels)
+    encoded.save(file, format="webp", lossless=True, quality=100)
     return file.tell()
 
 
 def encoder() -> str:
-    """Return name and version of the encoder that entropies depend on.
+    """Return name and version of the encoder on which entropies depend.
 
     Raises
     ------
@@ -209,8 +209,8 @@ def denormalise(
 ) -> np.ndarray:
     """Undo the normalisation of images.
 
-    Values next to a grey level of 8 bits are set to it: entropies round down, and a level that normalisation has moved
-    by one part in ten million would otherwise be the level below.
+    Values next to a grey level of 8 bits are set to it. Entropies round down, and a level that normalisation has
+    lowered by one part in ten million would otherwise become the level below.
 
     Parameters
     ----------
@@ -219,7 +219,7 @@ def denormalise(
     image_ids
         N strings, for messages.
     mean, std
-        C values each: those that the images were normalised with.
+        C values each, with which the images were normalised.
 
     Returns
     -------
@@ -229,25 +229,25 @@ def denormalise(
     Raises
     ------
     HeatproofError
-        If mean and std do not fit: a wrong number of them, or a picture far outside [0, 1].
+        If mean and std do not fit: their number is wrong, or an image is far outside [0, 1].
     """
     channels = images.shape[1]
     if len(mean) != channels or len(std) != channels:
         raise HeatproofError(
-            f"Images of {channels} channels were normalised with {channels} values of mean and of std."
+            f"Images of {channels} channels need {channels} values of mean and of std: give those of the normalisation."
         )
-    back = images.detach().cpu().float().permute(0, 2, 3, 1).numpy() * np.asarray(std, dtype=np.float32)
-    back += np.asarray(mean, dtype=np.float32)
-    wrong = ~((back >= -OUTSIDE) & (back <= 1 + OUTSIDE)).all(axis=(1, 2, 3))
+    restored = images.detach().cpu().float().permute(0, 2, 3, 1).numpy() * np.asarray(std, dtype=np.float32)
+    restored += np.asarray(mean, dtype=np.float32)
+    wrong = ~((restored >= -OUTSIDE) & (restored <= 1 + OUTSIDE)).all(axis=(1, 2, 3))
     if wrong.any():
         at = np.flatnonzero(wrong)[0]
         raise HeatproofError(
-            f"Image {image_ids[at]!r} times std plus mean runs from {back[at].min():.2f} to {back[at].max():.2f}, far "
-            "outside 0 to 1: give the mean and std that the images were normalised with."
+            f"Image {image_ids[at]!r} times std plus mean runs from {restored[at].min():.2f} to "
+            f"{restored[at].max():.2f}, far outside 0 to 1: give the mean and std that the images were normalised with."
         )
-    back = np.clip(back, 0, 1)
-    level = np.rint(back * np.float32(255))
-    return np.where(np.abs(back * np.float32(255) - level) < NEAR_LEVEL, level / np.float32(255), back)
+    restored = np.clip(restored, 0, 1)
+    level = np.rint(restored * np.float32(255))
+    return np.where(np.abs(restored * np.float32(255) - level) < NEAR_LEVEL, level / np.float32(255), restored)
 
 
 def pic_variants(
@@ -261,34 +261,36 @@ def pic_variants(
     random_mask: np.ndarray | None = None,
     masks: str = "rank",
 ) -> tuple[Iterator[PerturbedBatch], int, list[int]]:
-    """Make pictures that keep only the most salient pixels (Kapishnikov et al. 2019, section 4).
+    """Make images in which only the most salient pixels are known (Kapishnikov et al. 2019, section 4).
 
-    Both curves, SIC and AIC, come from what a network says of them: exactly N × (K + 2) images go through the network,
-    and as many are encoded. Pictures are made in as many threads as PyTorch has; the numbers do not depend on how many.
+    Both curves, SIC and AIC, come from a network's outputs for these images: exactly N × (K + 2) images pass through
+    the network, and as many are encoded. They are made in as many threads as PyTorch has; the numbers do not depend on
+    the number of threads.
 
     Parameters
     ----------
     query
-        The network and N images, of one or three channels; their ids order equal values.
+        The network and N images, of one or three channels; their ids order equal values of a map.
     maps
         (N, H, W), higher is more salient; the published metric is meant for maps of absolute values.
     mean, std
-        C values each: those that the images were normalised with.
+        C values each, with which the images were normalised.
     thresholds
-        K shares of the pixels that are known, increasing.
+        K shares of known pixels, increasing.
     ranking
-        (N, H × W) int64: pixels, most salient first, instead of the maps' own order.
+        (N, H × W) int64: pixels, most salient first, instead of the order of the maps.
     random_mask
-        (H, W) bool, known in every picture; left out, ten random pixels.
+        (H, W) bool, pixels that are known in every image; None for ten random pixels.
     masks
-        ``rank`` keeps exactly the wanted number of pixels, ``quantile`` all that tie with the last, as published.
+        ``rank`` selects exactly the required number of pixels, ``quantile`` all that tie with the last, as published.
 
     Returns
     -------
     batches, variants
-        For `Query.run`, whose arrays are then over the V = K + 2 variants: fully blurred, thresholds, original.
+        Arguments of `Query.run`, whose arrays are then over the V = K + 2 variants: completely blurred, thresholds,
+        original.
     entropies
-        Filled as the batches are made: the size of each picture in bytes, V for each of the N images.
+        List that is filled while the batches are made: the size of each variant in bytes, V for each of the N images.
 
     Raises
     ------
@@ -308,13 +310,13 @@ def pic_variants(
     def batches() -> Iterator[PerturbedBatch]:
         stream = _variants(rendered, known)
         while batch := list(islice(stream, query.batch_size)):
-            stacked = torch.from_numpy(np.stack([picture for picture, _ in batch])).permute(0, 3, 1, 2).to(device)
+            stacked = torch.from_numpy(np.stack([image for image, _ in batch])).permute(0, 3, 1, 2).to(device)
             variant = torch.arange(len(sizes), len(sizes) + len(batch), device=device)
             sizes.extend(size for _, size in batch)
             row = variant // variants
             scale = [torch.as_tensor(v, dtype=torch.float32, device=device).reshape(-1, 1, 1) for v in (mean, std)]
             perturbed = ((stacked - scale[0]) / scale[1]).to(images.dtype)
-            # The original goes in as it is, not as what the way to the picture and back has made of it.
+            # The original passes unchanged, without the rounding of denormalising and normalising.
             intact = variant % variants == variants - 1
             perturbed[intact] = images[row[intact].to(images.device)].to(device)
             yield query.match_layout(perturbed), row
@@ -331,7 +333,7 @@ def _checked_masks(
     always: np.ndarray | None,
     masks: str,
 ) -> Iterator[np.ndarray]:
-    """Yield, per image, the masks (K + 1, H, W) of kept pixels: the random ones alone, then by threshold."""
+    """Yield, per image, the masks (K + 1, H, W) of known pixels: the random ones only, then one per threshold."""
     count, height, width = maps.shape
     if masks not in MASKS:
         raise HeatproofError(f"masks is {masks!r}: take one of {', '.join(MASKS)}.")
@@ -350,28 +352,28 @@ def _checked_masks(
     always = always.astype(bool)
     counts_above_quantile(height * width, thresholds)
 
-    def kept(at: int) -> np.ndarray:
+    def selected(at: int) -> np.ndarray:
         if masks == "quantile":
             return quantile_masks(maps[at], thresholds)
-        own = slice(at, at + 1)
-        order = pixel_ranking(maps[own], image_ids[own], seed) if ranking is None else ranking[own]
+        row = slice(at, at + 1)
+        order = pixel_ranking(maps[row], image_ids[row], seed) if ranking is None else ranking[row]
         return rank_masks(order[0], height, width, thresholds)
 
-    return (np.concatenate([always[None], kept(at) | always]) for at in range(count))
+    return (np.concatenate([always[None], selected(at) | always]) for at in range(count))
 
 
 def _variants(rendered: np.ndarray, known: Iterable[np.ndarray]) -> Iterator[Variant]:
-    """Yield each picture with its entropy, image by image, in the order of variants."""
+    """Yield each interpolated image with its entropy, image by image, in the order of variants."""
 
-    def variant(picture: np.ndarray, kept: np.ndarray | None) -> Variant:
-        filled = picture if kept is None else interpolate(picture, kept)
+    def variant(image: np.ndarray, mask: np.ndarray | None) -> Variant:
+        filled = image if mask is None else interpolate(image, mask)
         return filled, entropy(filled)
 
     ready: deque[list[Future[Variant]]] = deque()
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        for picture, kept in zip(rendered, known, strict=True):
-            ready.append([pool.submit(variant, picture, one) for one in (*kept, None)])
-            # One image ahead: the threads have work during network passes, and memory does not grow with N.
+        for image, masks in zip(rendered, known, strict=True):
+            ready.append([pool.submit(variant, image, one) for one in (*masks, None)])
+            # One image ahead, so that the threads work during network passes, and memory does not grow with N.
             if len(ready) > 1:
                 yield from (future.result() for future in ready.popleft())
         while ready:

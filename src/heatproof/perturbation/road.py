@@ -1,10 +1,10 @@
 """ROAD's noisy linear imputation: removed pixels become weighted means of their neighbours.
 
 Rong, Leemann, Borisov, Kasneci, Kasneci (2022), "A Consistent and Efficient Evaluation Strategy for Attribution
-Methods", ICML, section 4.2. Each removed pixel is the mean of its eight neighbours, of which the four that share a side
-weigh 1/6 and the four diagonal ones 1/12; at the border the weights of the neighbours that exist are divided by their
-sum. Removed neighbours are unknown as well: one linear system per mask, the same for all channels, and here solved for
-many masks at once.
+Methods", ICML, section 4.2. Each removed pixel is the mean of its eight neighbours: the four that share a side have
+weight 1/6, the four diagonal ones 1/12; at the border, the weights of the existing neighbours are divided by their
+sum. Removed neighbours are unknown as well, which gives one linear system per mask, the same for all channels. Here,
+the systems of many masks are solved at once.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from heatproof.perturbation._multigrid import Multigrid
 TOLERANCE = 2e-6
 SMALLEST_TOLERANCE = 5e-7
 NOISE = 0.01
-# Values solved at once: on a CPU, by each thread, what its caches hold with the work space; elsewhere what fills the
-# device.
+# Values that are solved at once: on a CPU, as many per thread as fit in its caches with the workspace; on other
+# devices, as many as keep the device busy.
 VALUES_ON_CPU = 1_000_000
 VALUES_ELSEWHERE = 16_000_000
-# Operations on fewer values are so short that threads would mostly wait for the interpreter's lock.
-VALUES_SIDE_BY_SIDE = 400_000
+# With fewer values, operations are so short that threads would mostly wait for the interpreter's lock.
+VALUES_IN_THREADS = 400_000
 
 
 def impute(images: Tensor, removed: Tensor, *, tolerance: float = TOLERANCE) -> Tensor:
@@ -36,24 +36,31 @@ def impute(images: Tensor, removed: Tensor, *, tolerance: float = TOLERANCE) -> 
     Parameters
     ----------
     images
-        (N, C, H, W), in any unit; kept pixels are returned as they are.
+        (N, C, H, W), in any unit; known pixels are returned unchanged.
     removed
-        (N, H, W) bool, true where a pixel is to be imputed, in all channels.
+        (N, H, W) bool, true where a pixel is imputed, in all channels.
     tolerance
-        Largest error, as a fraction of the image's largest absolute value: a bound made of the residual and checked for
-        every image, at least 5e-7. The error itself is a tenth of it as a rule.
+        Largest error, as a fraction of the image's largest absolute value, at least 5e-7. A bound that is computed from
+        the residual of every image ensures it; the actual error is usually a tenth of it.
 
     Returns
     -------
     Tensor
-        (N, C, H, W), of the type of `images`. An image without any kept pixel, for which the system has no single
+        (N, C, H, W), with the dtype of `images`. An image without any known pixel, for which the system has no unique
         solution, is filled with its own mean per channel.
 
     Raises
     ------
     HeatproofError
-        The shapes disagree, the images hold a value that is not finite, `tolerance` is too small, or a system is not
-        solved to it.
+        If the shapes do not match, the images contain a value that is not finite, `tolerance` is too small, or a system
+        is not solved to the tolerance.
+
+    Examples
+    --------
+    >>> removed = torch.zeros(1, 8, 8, dtype=torch.bool)
+    >>> removed[:, 2:4, 2:4] = True
+    >>> impute(torch.ones(1, 3, 8, 8), removed).shape
+    torch.Size([1, 3, 8, 8])
     """
     images, removed = images.detach(), removed.to(images.device)
     solver = _Solver(images, removed, tolerance)
@@ -80,18 +87,19 @@ def impute_sequence(
     first_removed
         (N, H, W) integers: a pixel is removed at step s if its value is at most s.
     steps
-        How many steps, counted from 0.
+        Number of steps, which are counted from 0.
     noise
         Standard deviation of the Gaussian noise added to removed pixels, in the units of the images.
     seed, image_ids
         Seed the noise, which is drawn once for each image and is the same at every step.
     tolerance
-        As in `impute`. The search starts from an earlier step, so results may differ from those of `impute` by as much.
+        As in `impute`. The solver starts from an earlier step, so that results may differ from those of `impute` by the
+        tolerance.
 
     Yields
     ------
     Tensor
-        (N, C, H, W), steps 0 .. `steps` - 1 in order; a new tensor each.
+        (N, C, H, W), steps 0 .. `steps` - 1 in order; each is a new tensor.
 
     Raises
     ------
@@ -100,8 +108,9 @@ def impute_sequence(
 
     Notes
     -----
-    On a CPU no bit of an image's result depends on the images beside it, on their order or on the number of threads;
-    some steps are held ready, up to 4 MB an image or one step. Between two steps PyTorch has the threads it had before.
+    On a CPU, no bit of the result of an image depends on other images, on their order or on the number of threads.
+    Some steps are computed ahead, up to 4 MB per image or one step. Between steps, PyTorch's number of threads is
+    unchanged.
     """
     images, first_removed = images.detach(), first_removed.to(images.device)
     solver = _Solver(images, first_removed, tolerance)
@@ -110,23 +119,23 @@ def impute_sequence(
         shape, device, dtype = images.shape[1:], images.device, images.dtype
         added = noise * counter_normal(seed, "ROAD noise", image_ids, shape, device=device, dtype=dtype)
     filled = solver.images
-    for low in range(0, steps, solver.together):
-        step = torch.arange(low, min(low + solver.together, steps), device=images.device)
+    for low in range(0, steps, solver.steps_per_call):
+        step = torch.arange(low, min(low + solver.steps_per_call, steps), device=images.device)
         removed = first_removed.unsqueeze(1) <= step[:, None, None]
         solved = solver.fill(filled, removed)
         for values, holes in zip(solved.unbind(1), removed.unsqueeze(2).unbind(1), strict=True):
             yield torch.where(holes, values.to(images.dtype) + added, images)
-        # A copy, and no name left for what it was taken from: the next steps need as much memory again.
+        # A copy, and no reference to the source, because the next steps need as much memory again.
         filled = solved[:, -1].clone()
         del solved, values
 
 
 class _Solver:
-    """Impute images in chunks that suit the device; the work space is reused between calls.
+    """Impute images in slices that suit the device; the workspace is reused between calls.
 
-    On a CPU a piece holds steps of one image and is solved by one thread, and how many steps it holds follows from the
-    image's size: no bit of a result depends on the images beside it or on the number of threads. Elsewhere a piece
-    holds many images.
+    On a CPU, a slice contains steps of one image and is solved by one thread, and its number of steps follows from the
+    size of the image. Therefore, no bit of a result depends on other images or on the number of threads. On other
+    devices, a slice contains many images.
     """
 
     def __init__(self, images: Tensor, pixels: Tensor, tolerance: float) -> None:
@@ -145,13 +154,13 @@ class _Solver:
             raise HeatproofError("An image has a value that is not finite: fix the data before imputing.")
         self.limits = largest * tolerance
         self.on_cpu = images.device.type == "cpu"
-        self.piece = max(1, (VALUES_ON_CPU if self.on_cpu else VALUES_ELSEWHERE) // images.shape[1:].numel())
+        self.slice_size = max(1, (VALUES_ON_CPU if self.on_cpu else VALUES_ELSEWHERE) // images.shape[1:].numel())
         self.workspaces: dict[tuple[int, int], Multigrid] = {}
 
     @property
-    def together(self) -> int:
-        """Number of steps that one call of `fill` should take."""
-        return self.piece if self.on_cpu else max(1, self.piece // max(1, len(self.images)))
+    def steps_per_call(self) -> int:
+        """Number of steps that one call of `fill` should solve."""
+        return self.slice_size if self.on_cpu else max(1, self.slice_size // max(1, len(self.images)))
 
     @torch.no_grad()
     def fill(self, guesses: Tensor, removed: Tensor) -> Tensor:
@@ -160,7 +169,7 @@ class _Solver:
         Parameters
         ----------
         guesses
-            (N, C, H, W) float32: the kept pixels, and a first guess at the removed ones.
+            (N, C, H, W) float32: the known pixels, and initial guesses of the removed ones.
         removed
             (N, k, H, W) bool.
 
@@ -173,31 +182,31 @@ class _Solver:
         filled = guesses.unsqueeze(1).repeat(1, steps, 1, 1, 1)
         systems, unknown = filled.flatten(0, 1), removed.flatten(0, 1)
         owners = torch.arange(count, device=filled.device).repeat_interleave(steps)
-        size = min(self.piece, steps) if self.on_cpu else self.piece
-        pieces = [slice(low, low + size) for low in range(0, len(systems), size)]
-        parallel = self.on_cpu and size * systems[:1].numel() >= VALUES_SIDE_BY_SIDE
-        workers = min(torch.get_num_threads() if parallel else 1, len(pieces))
+        size = min(self.slice_size, steps) if self.on_cpu else self.slice_size
+        slices = [slice(low, low + size) for low in range(0, len(systems), size)]
+        parallel = self.on_cpu and size * systems[:1].numel() >= VALUES_IN_THREADS
+        workers = min(torch.get_num_threads() if parallel else 1, len(slices))
 
         def work(worker: int) -> None:
-            # A thread has an inference mode of its own; tensors made in one can be changed in one only.
+            # Inference mode is per thread, and a tensor made in it can be changed only in it.
             with torch.inference_mode():
-                for piece in pieces[worker::workers]:
-                    self._solve(worker, systems[piece], unknown[piece], owners[piece])
+                for part in slices[worker::workers]:
+                    self._solve(worker, systems[part], unknown[part], owners[part])
 
         if not self.on_cpu:
             list(map(work, range(workers)))
         elif workers:
-            _side_by_side(work, workers)
+            _run_in_threads(work, workers)
         return filled
 
     def _solve(self, worker: int, values: Tensor, unknown: Tensor, owners: Tensor) -> None:
-        whole = unknown.flatten(1).all(1)
-        if whole.any():
-            values[whole] = self.images[owners[whole]].mean((2, 3), keepdim=True)
-            unknown = unknown & ~whole[:, None, None]
+        all_unknown = unknown.flatten(1).all(1)
+        if all_unknown.any():
+            values[all_unknown] = self.images[owners[all_unknown]].mean((2, 3), keepdim=True)
+            unknown = unknown & ~all_unknown[:, None, None]
         padded = values
         if 1 in values.shape[2:]:
-            # A row or column alone is doubled, which leaves the equations as they are: the sweeps need two dimensions.
+            # A single row or column is doubled, which preserves the equations: the sweeps need two dimensions.
             times = [1 + (length == 1) for length in values.shape[2:]]
             padded, unknown = values.repeat(1, 1, *times), unknown.repeat(1, *times)
         key = worker, len(values)
@@ -208,16 +217,16 @@ class _Solver:
             values.copy_(padded[..., : values.shape[2], : values.shape[3]])
 
 
-def _side_by_side(work: Callable[[int], None], workers: int) -> None:
+def _run_in_threads(work: Callable[[int], None], workers: int) -> None:
     """Run `work` for workers 0, 1, ... in parallel threads, each with one PyTorch thread.
 
-    Whole pieces side by side, rather than each small operation cut up for all threads, which have to wait for one
-    another at its end. A lone worker has a thread too, and with it the state that every other one starts from.
+    Slices are solved in parallel, instead of dividing each small operation over all threads, which would wait for one
+    another at its end. A single worker runs in a thread as well, so that all workers start from the same state.
     """
     threads = torch.get_num_threads()
     try:
         with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             list(pool.map(work, range(workers)))
     finally:
-        # The count is partly global.
+        # The number of threads is partly global.
         torch.set_num_threads(threads)

@@ -27,37 +27,37 @@ def max_sensitivity(
     batch_size: int = 64,
     intact: torch.Tensor | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Largest relative change of a map under small random changes of its image (captum `sensitivity_max`).
+    """Return the largest relative change of a map under small random changes of its image (captum `sensitivity_max`).
 
     max over samples of ‖Φ(x + δ) − Φ(x)‖ ÷ ‖Φ(x)‖, with every value of δ drawn uniformly from [-radius, radius). Yeh et
     al., "On the (in)fidelity and sensitivity of explanations", 2019 (SENS_MAX), which captum divides by the norm of the
-    map, so that maps of any unit can be compared. The draws depend on the seed and the image's id alone, and the target
-    stays that of the intact image. More samples can only raise the score: compare scores of equal `samples`.
+    map, so that maps of any unit can be compared. The draws depend only on the seed and the image's id, and the target
+    stays that of the intact image. More samples can only raise the score: compare scores with equal `samples`.
 
     Parameters
     ----------
     explain
-        Images (M, C, H, W) and targets (M,) to maps (M, H, W), free to take gradients. It is called with all N images
-        in order, each k times in a row, M = N × k: an explainer that draws by image id finds the ids as
-        ``numpy.repeat(image_ids, M // N)``, and then draws the same for an image and its changed copies.
+        Function from images (M, C, H, W) and targets (M,) to maps (M, H, W), which may compute gradients. It is called
+        with all N images in order, each k times in a row, M = N × k: an explainer that draws by image id gets the ids
+        as ``numpy.repeat(image_ids, M // N)``, and then draws the same for an image and its changed copies.
     images
         (N, C, H, W), normalised.
     targets
-        (N,) int64, the class that is explained.
+        (N,) int64, the explained class.
     image_ids
         N strings, which seed the changes.
     seed
-        The workflow's seed.
+        Seed of the workflow.
     radius
-        In units of the normalised image, at least 0.
+        Largest change, in units of the normalised image, at least 0.
     samples
-        Changed copies of each image, each to be explained.
+        Number of changed copies of each image, all of which are explained.
     norm
         Order of the norm of a map as a vector of its pixels, at least 1; 2 is captum's default, Frobenius.
     batch_size
-        The largest number of images that `explain` is given at once; N where that is more.
+        The largest number of images in a call of `explain`; N if that is more.
     intact
-        (N, H, W), the maps of the images as they are, where they are made already; left out, `explain` makes them.
+        (N, H, W), the maps of the unchanged images; None computes them with `explain`.
 
     Returns
     -------
@@ -69,7 +69,14 @@ def max_sensitivity(
     Raises
     ------
     HeatproofError
-        If a map has a value that is not finite or not the expected shape, or an option is out of its range.
+        If a map has a value that is not finite or the wrong shape, or an option is out of its range.
+
+    Examples
+    --------
+    >>> images, targets = torch.rand(2, 3, 8, 8), torch.tensor([0, 1])
+    >>> score, valid = max_sensitivity(lambda x, targets: x.mean(1), images, targets, ["a", "b"], seed=0)
+    >>> score.shape, valid.tolist()
+    ((2,), [True, True])
     """
     if radius < 0 or samples < 1 or norm < 1:
         raise HeatproofError(
@@ -82,7 +89,7 @@ def max_sensitivity(
     shape, drawn = images.shape[1:], 0
 
     def perturb(repeated: torch.Tensor) -> torch.Tensor:
-        # From where the last call ended, as it is captum that decides how the samples are cut.
+        # Continues where the last call ended, because captum decides how the samples are divided into calls.
         nonlocal drawn
         each, start = len(repeated) // count, drawn * shape.numel()
         drawn += each
@@ -92,17 +99,17 @@ def max_sensitivity(
         return repeated + ((uniform.flatten(0, 1) * 2 - 1) * radius).to(repeated)
 
     def maps_of(changed: torch.Tensor) -> torch.Tensor:
-        # captum leaves the targets of a single image as they are, so they are repeated here.
+        # captum leaves the targets of a single image unchanged, so they are repeated here.
         repeated = targets.repeat_interleave(len(changed) // count)
-        # captum turns gradients off, which explainers of one's own may rely on.
+        # captum disables gradients, which users' explainers may need.
         with torch.enable_grad():
             return _checked(explain(changed, repeated), changed, image_ids)
 
     maps = maps_of(images) if intact is None else _checked(intact, images, image_ids)
 
-    def explanation(given: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
-        # captum asks for the intact images in a tuple; their maps are there already.
-        return (maps if isinstance(given, tuple) else maps_of(given),)
+    def explanation(argument: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
+        # captum requests the intact images in a tuple; their maps are already available.
+        return (maps if isinstance(argument, tuple) else maps_of(argument),)
 
     score = sensitivity_max(
         explanation,

@@ -25,28 +25,28 @@ def subset_variants(
 ) -> tuple[Iterator[PerturbedBatch], int]:
     """Make each image, intact and without each of its subsets of pixels.
 
-    Sensitivity-n (Ancona et al. 2018) and infidelity by removal (Yeh et al. 2019) read these responses; no map plays a
-    part in them. Exactly N × (V + 1) images go through the network, `batch_size` at a time.
+    Sensitivity-n (Ancona et al. 2018) and infidelity by removal (Yeh et al. 2019) read these responses, which involve
+    no map. Exactly N × (V + 1) images pass through the network, `batch_size` at a time.
 
     Parameters
     ----------
     query
         The network and N images.
     masks
-        N arrays (V, H, W) bool, true where the image is replaced by its baseline, in all channels. A sequence that
-        draws them when asked, as that of `heatproof.base.subsets.subset_masks`, is asked once for each image.
+        N arrays (V, H, W) bool, true where the image is replaced by its baseline, in all channels. A lazy sequence,
+        like that of `heatproof.base.subsets.subset_masks`, is indexed once for each image.
     baseline
         Key in `heatproof.perturbation.baselines.BASELINES`.
     baseline_options
         Options of the baseline.
     grid
-        Grid of the patches, where the masks are patches.
+        Grid of the patches if the masks are patches.
 
     Returns
     -------
     batches, variants
-        For `Query.run`, whose arrays are then (N, V + 1), or (N, V + 1, T) where there are T targets: index 0 is the
-        intact image, then the subsets. The logit drop of subset v is ``logit[:, 0] - logit[:, 1 + v]``.
+        Arguments of `Query.run`, whose arrays are then (N, V + 1), or (N, V + 1, T) for T targets: index 0 is the
+        intact image, followed by the subsets. The logit drop of subset v is ``logit[:, 0] - logit[:, 1 + v]``.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def subset_variants(
             baselines = baseline_images(baseline, chunk, ids, query.seed, baseline_options, grid)
             for part in torch.arange(len(chunk) * variants).split(query.batch_size):
                 row, variant = part // variants, part % variants
-                # Rows rise within a batch and from one to the next, so the masks of one image at a time are enough.
+                # Rows increase within and across batches, so the masks of one image at a time are enough.
                 mask = torch.cat([with_intact(start + one)[variant[row == one]] for one in row.unique().tolist()])
                 row = row.to(query.device)
                 yield query.match_layout(torch.where(mask, baselines[row], chunk[row])), row + start

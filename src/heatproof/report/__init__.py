@@ -1,1 +1,1 @@
-"""Tables, figures and pages, made from tables only."""
+"""Result tables, figures and HTML pages. They read stored results and run no network."""

@@ -1,4 +1,4 @@
-"""Tables of scores as other tables, figures and pages read them, numbers as they are told, and what a job leaves."""
+"""Reading of score tables, writing of the results of report jobs, and formatting of numbers."""
 
 from __future__ import annotations
 
@@ -29,23 +29,27 @@ if TYPE_CHECKING:
 
 NETWORK = ["dataset", "model", "weights"]
 CASE = [*NETWORK, "metric"]
-
-
-Place = tuple[str, str, str, str]
+# Dataset, model, weights and metric of a test case.
+CaseKey = tuple[str, str, str, str]
 
 
 def read_table(path: str | Path, *, listed: bool = False) -> pd.DataFrame:
-    """Read a table: names as text whatever they look like, numbers as numbers, ``gap`` "" where there is none.
+    """Read a table with names as text, even if they look like numbers, and numbers as numbers.
 
     Parameters
     ----------
     path, listed
-        As for `read_text`.
+        As in `read_text`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The table. ``gap`` is "" for rows that are applicable, also where the file has no such column.
 
     Raises
     ------
     HeatproofError
-        As `read_text` does.
+        As in `read_text`.
     """
     table = read_text(path, listed=listed)
     for column in table.columns.difference([*CASE, "method"]):
@@ -56,39 +60,48 @@ def read_table(path: str | Path, *, listed: bool = False) -> pd.DataFrame:
     return table if has_gaps else table.assign(gap="")
 
 
-def read_scores(pattern: str, cases: Iterable[Place]) -> tuple[list[str], pd.DataFrame]:
-    """Return the file of each test case, and the scores of all of them, one a picture (`one_score_per_image`).
+def read_scores(pattern: str, cases: Iterable[CaseKey]) -> tuple[list[str], pd.DataFrame]:
+    """Read the scores of test cases, one for each image (`one_score_per_image`).
 
     Parameters
     ----------
     pattern
-        Of paths.
+        Pattern of the paths of files of scores.
     cases
-        Dataset, model, weights and metric of each.
+        Dataset, model, weights and metric of each test case.
+
+    Returns
+    -------
+    files : list of str
+        The file of each test case.
+    scores : pandas.DataFrame
+        The rows of all files.
     """
     files = [pattern.format(**dict(zip(CASE, case, strict=True))) for case in cases]
     return files, pd.concat([one_score_per_image(read_parquet(path)) for path in files], ignore_index=True)
 
 
 def above_reference(table: pd.DataFrame, references: Collection[str], directions: Mapping[str, bool]) -> pd.Series:
-    """Return each score's distance from the best reference method's score of the same test case.
+    """Return the distance of each score from the best score of a reference method in the same test case.
 
-    Zabicka, Cieslik and Burgess 2025, section 2.1: what does not outperform a map that knows no model explains none.
+    A map that does not outperform a map that does not use the model explains nothing of the model (Zabicka, Cieslik and
+    Burgess 2025, section 2.1).
 
     Parameters
     ----------
     table
         dataset, model, weights, metric, method, score (NaN where undefined).
     references
-        Names of the methods that know no model.
+        Names of the methods that do not use the model.
     directions
-        Metric to whether higher is better.
+        Whether higher is better, by metric.
 
     Returns
     -------
     pandas.Series
-        In units of the score, on the index of `table`; positive is better than all references, whichever direction the
-        metric has. The best reference has 0, the others no more. NaN where there is no score, or none of a reference.
+        Distances in units of the score, with the index of `table`. Positive is better than all references, whatever the
+        direction of the metric. The best reference has 0 and the other references have at most 0. NaN where the method
+        or all references have no score.
     """
     signs = table["metric"].map({metric: 1.0 if higher else -1.0 for metric, higher in directions.items()})
     directed = table["score"].astype(float) * signs
@@ -98,77 +111,77 @@ def above_reference(table: pd.DataFrame, references: Collection[str], directions
 
 
 def publish(
-    told: Stage,
-    made: Mapping[str, pd.DataFrame | Figure | str | None],
+    spec: Stage,
+    contents: Mapping[str, pd.DataFrame | Figure | str | None],
     inputs: Iterable[str | Path],
     shows: Iterable[tuple[DatasetSpec, int]] = (),
 ) -> None:
-    """Write what a job made, and its manifest.
+    """Write the results of a job, and its manifest.
 
     Parameters
     ----------
-    told
-        What the job is told, for its key and its manifest.
-    made
-        Path to a table, a figure or a page; None for a file that is written already.
+    spec
+        The spec of the job, with its key and the path of its manifest.
+    contents
+        The table, the figure or the text of the page for each path; None for a file that has already been written.
     inputs
-        Files that earlier stages left.
+        Files of earlier stages that the job read.
     shows
-        Datasets of which the first so many evaluation images are shown.
+        Datasets with the number of their first evaluation images that the results show.
 
     Raises
     ------
     HeatproofError
         If an input is missing or damaged.
     """
-    for path, content in made.items():
+    for path, content in contents.items():
         if isinstance(content, pd.DataFrame):
             write_table(content, path)
         elif isinstance(content, str):
             write_text(path, content)
         elif content is not None:
             save(content, path)
-    shown = [{"data": images_of(one.manifest).data(("evaluation", 0, count))} for one, count in shows]
+    displayed = [{"data": images_of(one.manifest).data(("evaluation", 0, count))} for one, count in shows]
     inputs = list(inputs)
-    # A shard that is made again for other images or weights is another input; its manifest's bytes tell of times too.
+    # Shards are recorded by their keys, because the bytes of their manifests also contain times.
     shards = {Path(path).as_posix(): read_checksummed(path) or {} for path in inputs if Path(path).suffix == ".json"}
     shards = {path: one for path, one in shards.items() if "shard" in one}
     read = {path: one["key"] for path, one in shards.items()}
     facts = {"read": read} if read else {}
-    publish_tables(told, made, inputs, data=joined_data([*shards.values(), *shown]), **facts)
+    publish_tables(spec, contents, inputs, data=joined_data([*shards.values(), *displayed]), **facts)
 
 
 def save(figure: Figure, path: str | Path) -> None:
-    """Write a figure aside and move it into place; neither a date nor a random id goes into it."""
-    from heatproof.report.figures.drawing import look
+    """Write a figure atomically, without a date or a random id, so that equal figures have equal bytes."""
+    from heatproof.report.figures.drawing import drawing_style
 
     path = Path(path)
     about = {"Date": None, "Title": "Scores of attribution methods"} if path.suffix == ".svg" else {"Software": None}
-    with look(), atomic_write(path) as aside:
+    with drawing_style(), atomic_write(path) as aside:
         figure.savefig(aside, format=path.suffix[1:], dpi=150, metadata=about)
 
 
 def render(name: str, *, script: str | None = None, **values: Any) -> str:
-    """Fill a template of the folder ``templates``: a page of one file, no network, light and dark, every value escaped.
+    """Render a template of the folder ``templates`` as a page of one file, with every value escaped.
 
-    Its content security policy lets nothing be loaded, and no script run but the one that is named here, which it
-    knows by its SHA-256. Unlike a nonce that is the same for the same page, as its bytes have to be, a digest is of no
-    use to somebody who knows it.
+    The content security policy of the page lets nothing be loaded, and no script run but `script`, which it identifies
+    by its SHA-256. A nonce would have to be constant, because the same page must have the same bytes, and whoever knows
+    a nonce can use it for another script; a digest cannot be misused so.
 
     Parameters
     ----------
     name
-        Of the file; it extends ``frame.html``.
+        Name of the template, which extends ``frame.html``.
     script
-        File of the same folder with the page's own script. No value is filled into it.
+        Name of the file with the page's script, in the same folder. No values are inserted into it.
     values
-        What the template names; ``title`` among them.
+        The variables of the template, including ``title``.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     folder = Path(__file__).parent / "templates"
-    own = (folder / script).read_text(encoding="utf-8") if script else ""
-    sha256 = base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()
+    script_text = (folder / script).read_text(encoding="utf-8") if script else ""
+    sha256 = base64.b64encode(hashlib.sha256(script_text.encode()).digest()).decode()
     environment = Environment(
         loader=FileSystemLoader(folder),
         autoescape=True,
@@ -176,41 +189,41 @@ def render(name: str, *, script: str | None = None, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(name).render(script=own, sha256=sha256, **values)
+    return environment.get_template(name).render(script=script_text, sha256=sha256, **values)
 
 
-def draw_figure(told: FigureOf) -> None:
-    """Draw a registered figure as SVG and PNG; the same table gives the same bytes."""
-    import_module(told.module)
-    draw = FIGURES[told.figure].draw
+def draw_figure(spec: FigureOf) -> None:
+    """Draw a registered figure as SVG and PNG. The same table leads to the same bytes."""
+    import_module(spec.module)
+    draw = FIGURES[spec.figure].draw
     wanted = [name for name, one in inspect.signature(draw).parameters.items() if one.kind is one.KEYWORD_ONLY]
-    beside = {name: read_table(read.table) for name, read in told.beside.items()}
-    given = {"references": told.references, "level": told.level, "plain": told.plain, **beside}
-    drawn = draw(read_table(told.read.table), **{name: given.get(name) for name in wanted})
-    publish(told, dict.fromkeys(told.files.values(), drawn), [one.table for one in (told.read, *told.beside.values())])
+    further = {name: read_table(read.table) for name, read in spec.further.items()}
+    settings = {"references": spec.references, "level": spec.level, "plain": spec.plain, **further}
+    drawn = draw(read_table(spec.read.table), **{name: settings.get(name) for name in wanted})
+    publish(spec, dict.fromkeys(spec.files.values(), drawn), [one.table for one in (spec.read, *spec.further.values())])
 
 
-# ---- numbers as they are read: rounded, with a true minus ------------------------------------------------------------
+# ---- formatted numbers: rounded, with a true minus sign --------------------------------------------------------------
 
 
 def rounded(value: float, places: int) -> str:
-    """Write a finite number with so many places; what rounds to zero has no sign."""
-    # The sum turns −0 into 0.
+    """Format a finite number with a number of decimal places; a number that rounds to zero has no sign."""
+    # Adding 0 turns −0 into 0.
     return formatted(round(value, places) + 0.0, f".{places}f")
 
 
 def formatted(value: float, form: str) -> str:
-    """Write a number in a format of Python's."""
+    """Format a number by a format specification of Python, with a true minus sign."""
     return format(value, form).replace("-", "−")
 
 
-def score_told(value: float) -> str:
-    """Write the score of an image or a method; NaN is one that is undefined."""
+def format_score(value: float) -> str:
+    """Format the score of an image or a method; NaN becomes "undefined"."""
     return "undefined" if math.isnan(value) else rounded(value, 2)
 
 
-def told(value: str, places: int = 3) -> str:
-    """Write a number for reading: rounded, with a true minus; what is no number stays as it is."""
+def format_number(value: str, places: int = 3) -> str:
+    """Format the text of a number: rounded, with a true minus sign. Other text is returned unchanged."""
     try:
         number = float(value)
     except ValueError:
@@ -218,16 +231,16 @@ def told(value: str, places: int = 3) -> str:
     return "" if math.isnan(number) else rounded(number, places)
 
 
-def digits_told(value: str) -> str:
-    """Write a number of any size with three digits."""
+def format_digits(value: str) -> str:
+    """Format the text of a number of any size with three significant digits."""
     return formatted(float(value), ".3g") if value else ""
 
 
-def share_told(value: str) -> str:
-    """Write a share in [0, 1] as a percentage."""
+def format_share(value: str) -> str:
+    """Format the text of a share in [0, 1] as a percentage."""
     return f"{float(value):.1%}" if value else ""
 
 
-def interval_told(low: str, high: str) -> str:
-    """Write an interval; nothing where there is none."""
-    return f"{told(low, 2)} to {told(high, 2)}" if low else ""
+def format_interval(low: str, high: str) -> str:
+    """Format an interval; "" where there is none."""
+    return f"{format_number(low, 2)} to {format_number(high, 2)}" if low else ""

@@ -1,4 +1,4 @@
-"""What a map store says of itself: its maps, what made them, which images it has."""
+"""Facts that a store records about itself: its maps, the settings that made them, and the images with values."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StoreInfo:
-    """One store on disk.
+    """The facts that a store on disk records about itself.
 
     Attributes
     ----------
     path
-        Of the ``.zarr`` group.
+        Path of the ``.zarr`` group.
     made_by
-        The config slice that made it.
+        The part of the config that made the store.
     image_ids
-        Of the whole evaluation split.
+        Ids of all images of the evaluation split.
     maps
-        Names of its attribution maps; empty for a store of something else, for example of patch drops.
+        Names of the attribution maps; empty for other stores, for example of patch drops.
     shape
-        Of one image's values in the store's largest array: (height, width) for maps.
+        Shape of the values of one image in the largest array: (height, width) for maps.
     computed
-        Ranges [start, stop) of images with values, one a shard that is there.
+        Ranges [start, stop) of images with values, one for each shard on disk.
     gap
-        Why there are no maps; None where there are.
+        The reason why the explainer is not applicable; None if it is.
     """
 
     path: Path
@@ -52,45 +52,45 @@ class StoreInfo:
 
     @property
     def images(self) -> int:
-        """Number of images with values."""
+        """The number of images with values."""
         return sum(stop - start for start, stop in self.computed)
 
     @property
     def size(self) -> int:
-        """Bytes on disk."""
+        """The size on disk in bytes."""
         folders = os.fwalk(self.path) if os.path.isdir(self.path) else ()
         return sum(
             os.stat(name, dir_fd=at, follow_symlinks=False).st_size for _, _, names, at in folders for name in names
         )
 
     def has(self, image: int) -> bool:
-        """Tell whether an image has values."""
+        """Return whether an image has values."""
         return any(start <= image < stop for start, stop in self.computed)
 
     @property
     def weights(self) -> str | None:
-        """Name of the weights; None for maps that know no model."""
+        """The name of the weights; None for reference maps."""
         return Path(self.made_by["weights"]).stem if self.made_by.get("weights") else None
 
     @property
     def model(self) -> str | None:
-        """Name of the model; None for maps that know none."""
+        """The name of the model; None for reference maps."""
         return self.made_by["model"]["name"] if self.made_by.get("model") else None
 
 
 def read_store_info(path: str | Path) -> StoreInfo:
-    """Read what a store says of itself.
+    """Read the facts that a store records about itself.
 
     Raises
     ------
     HeatproofError
-        If it is no store of heatproof, or a damaged one.
+        If the path is not a store of heatproof, or the store is damaged.
     """
     path = Path(path)
     found = describe_store(path)
     arrays = {name: tuple(map(int, array["shape"])) for name, array in found["arrays"].items()}
     made_by = found["attributes"].get("made_by")
-    if not _says_what_made_it(made_by):
+    if not _is_valid_made_by(made_by):
         raise HeatproofError(f"{path} does not say what made it, so it is not a store of heatproof.")
     if made_by.get("grid") is not None:
         made_by = {**made_by, "grid": as_grid(made_by["grid"])}
@@ -106,8 +106,8 @@ def read_store_info(path: str | Path) -> StoreInfo:
         image_ids=found["image_ids"],
         maps=tuple(found["coordinates"]["map"]) if "attribution" in arrays else (),
         shape=arrays["attribution"][2:] if "attribution" in arrays else largest,
-        computed=tuple(sorted(tuple(made["images"]) for made in manifests if not made.get("gap"))),
-        gap=next((made["gap"] for made in manifests if made.get("gap")), None),
+        computed=tuple(sorted(tuple(manifest["images"]) for manifest in manifests if not manifest.get("gap"))),
+        gap=next((manifest["gap"] for manifest in manifests if manifest.get("gap")), None),
     )
 
 
@@ -130,19 +130,19 @@ class _Model:
     name: str
 
 
-# What is shown of what made a store, which can come from anywhere.
+# Expected types of the facts in ``made_by``. They are checked because a store can come from anywhere.
 _PARTS = {"dataset": _Dataset, "explainer": _Explainer, "model": _Model}
 _VALUES = {"weights": str, "baseline": str}
 
 
-def _says_what_made_it(made_by: Any) -> bool:
-    """Tell whether what made a store is said with the types that readers take it for."""
+def _is_valid_made_by(made_by: Any) -> bool:
+    """Return whether ``made_by`` is a mapping whose values have the types that readers expect."""
     if not isinstance(made_by, dict):
         return False
-    said = {name: value for name, value in made_by.items() if value is not None}
-    parts = all(has_fields(kind, said[name]) for name, kind in _PARTS.items() if name in said)
-    values = all(type(said[name]) is kind for name, kind in _VALUES.items() if name in said)
-    return parts and values and ("grid" not in said or _is_grid(said["grid"]))
+    recorded = {name: value for name, value in made_by.items() if value is not None}
+    parts = all(has_fields(kind, recorded[name]) for name, kind in _PARTS.items() if name in recorded)
+    values = all(type(recorded[name]) is kind for name, kind in _VALUES.items() if name in recorded)
+    return parts and values and ("grid" not in recorded or _is_grid(recorded["grid"]))
 
 
 def _is_grid(value: Any) -> bool:
@@ -153,21 +153,21 @@ def _is_grid(value: Any) -> bool:
 
 
 def dataset_of_store(stored: StoreInfo, config: str | Path | None = None) -> DatasetSpec:
-    """Return what opens the dataset that a store was made from.
+    """Return the spec of the dataset that a store was made from.
 
     Parameters
     ----------
     stored
-        Its dataset is taken at its word where heatproof has one of that name.
+        The facts of the store. Without a config, its dataset must be a registered dataset of heatproof.
     config
-        A config that names the dataset; a store may come from anywhere, and names no code that is run.
+        Path of a config that names the dataset. A store may come from anywhere, so that code that it names is not run.
 
     Raises
     ------
     HeatproofError
-        If the dataset is code of somebody's own and no config names it.
+        If the dataset is custom code and no config names it.
     """
-    # A listing of stores, which can be many, imports no plan.
+    # Imported here, because the listing of stores must not import the plan.
     from heatproof.base.registry import look_up
     from heatproof.base.specs import DatasetSpec
     from heatproof.config.files import read_config
@@ -175,39 +175,41 @@ def dataset_of_store(stored: StoreInfo, config: str | Path | None = None) -> Dat
     from heatproof.data.registry import DATASETS
     from heatproof.plan.resolve import read_dataset
 
-    said = stored.made_by.get("dataset")
-    if said is None:
+    recorded = stored.made_by.get("dataset")
+    if recorded is None:
         raise HeatproofError(f"{stored.path} does not say what dataset it was made from: make it again with a run.")
-    rows = _rows_of(said)
+    rows = _rows_of(recorded)
     if config is None:
-        if said["kind"] not in DATASETS:
+        if recorded["kind"] not in DATASETS:
             raise HeatproofError(
-                f"{stored.path} was made from the dataset {said['kind']!r}, which is code outside heatproof: name your "
-                "config with --config, because a store does not decide what code is run."
+                f"{stored.path} was made from the dataset {recorded['kind']!r}, which is code outside heatproof: name "
+                "your config with --config, because a store does not decide what code is run."
             )
-        if any(isinstance(value, str) and value.startswith(ELSEWHERE) for value in said["options"].values()):
+        if any(isinstance(value, str) and value.startswith(ELSEWHERE) for value in recorded["options"].values()):
             raise HeatproofError(
-                f"{stored.path} does not say where the files of the dataset {said['name']!r} are, because a store may "
-                "be published: name your config with --config."
+                f"{stored.path} does not say where the files of the dataset {recorded['name']!r} are, because a store "
+                "may be published: name your config with --config."
             )
-        # Its options are as little trusted as those of a config.
-        entry = read_dataset(said["name"], {**said["options"], "dataset": said["kind"]})
+        # The options of a store are validated like those of a config.
+        entry = read_dataset(recorded["name"], {**recorded["options"], "dataset": recorded["kind"]})
         return DatasetSpec(
-            entry["kind"], entry["module"], entry["options"], said["seed"], said["name"], **_rows_of(said)
+            entry["kind"], entry["module"], entry["options"], recorded["seed"], recorded["name"], **_rows_of(recorded)
         )
-    given = normalise(read_config(config))
-    entry = read_dataset(said["name"], dict(look_up(given["datasets"], said["name"], f"dataset in {config}")))
-    return DatasetSpec(entry["kind"], entry["module"], entry["options"], given["seed"], said["name"], **rows)
+    settings = normalise(read_config(config))
+    entry = read_dataset(
+        recorded["name"], dict(look_up(settings["datasets"], recorded["name"], f"dataset in {config}"))
+    )
+    return DatasetSpec(entry["kind"], entry["module"], entry["options"], settings["seed"], recorded["name"], **rows)
 
 
-def _rows_of(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a row of a store's images is, with its task; of one that says neither, a picture with its class."""
+def _rows_of(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the task of a store's dataset and the meaning of its rows, as far as the store records them."""
     known = {"task": TASKS, "rows": ("label", "picture", "distinct")}
-    return {key: said[key] for key, words in known.items() if said.get(key) in words}
+    return {key: recorded[key] for key, words in known.items() if recorded.get(key) in words}
 
 
 def stores_below(folder: str | Path) -> Iterator[Path]:
-    """Yield the ``.zarr`` stores in a folder and below it, or the folder itself if it is one, sorted by path."""
+    """Yield the ``.zarr`` stores in a folder and its subfolders, or the folder itself if it is one, sorted by path."""
     folder = resolve_user_folder(folder)
     if folder.suffix == ".zarr":
         if folder.is_dir():
@@ -215,6 +217,6 @@ def stores_below(folder: str | Path) -> Iterator[Path]:
         return
     for here, names, _ in os.walk(folder):
         found = [name for name in names if name.endswith(".zarr") and not name.startswith(".")]
-        # What is inside a store, or hidden, is no folder to look into.
+        # Stores and hidden folders are not searched for further stores.
         names[:] = sorted(name for name in names if not name.endswith(".zarr") and not name.startswith("."))
         yield from (Path(here) / name for name in sorted(found))

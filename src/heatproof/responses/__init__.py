@@ -1,1 +1,1 @@
-"""Responses: outputs of networks for perturbed images, and the stage that caches them."""
+"""Responses: outputs of networks for perturbed images, which are cached and shared by metrics."""

@@ -1,4 +1,4 @@
-"""What a network says of every label of the intact images, which says how good it is on networks of several labels."""
+"""Outputs for every label of the intact images, which give the accuracy of networks with several labels."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from heatproof.responses.base import Arrays, Batch, Contents, MethodMaps, Networ
 class LabelOutputs(NetworkResponse):
     """Logits and probabilities of all labels for each intact image.
 
-    Patch drops hold the labels that are explained, which are present: how often a network says so of absent ones needs
-    these.
+    Patch drops have outputs for the explained labels only, which are present. False positives need the outputs for
+    absent labels as well.
     """
 
     kind = "answers"
 
     @property
     def variants(self) -> int:
-        """The intact image alone."""
+        """Number of variants: the intact image only."""
         return 1
 
     def contents(self, network_run: NetworkRun, size: tuple[int, int], names: Sequence[str]) -> Contents:
-        """Return the labels, which stand in the place of variants."""
+        """Return the labels as the dimension ``variant``."""
         names = list(network_run.dataset.class_names)
         return Contents({"variant": len(names)}, {"variant": names})
 

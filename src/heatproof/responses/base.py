@@ -1,9 +1,9 @@
 """Base classes of responses: outputs of a network for perturbed images, cached and shared by metrics.
 
-A kind of response is a class that declares all of it: its settings, the arrays of its store, how the network is run on
-a batch of images, and what metrics get of the result. The same declaration serves the workflow and
-`heatproof.evaluate`. The workflow reads this module and those of the kinds while it builds its plan, so they import
-torch, and the code that runs networks, only within the functions that run.
+The class of a kind of response declares its settings, the arrays of its store, how the network is run on a batch of
+images, and which inputs metrics get from the result. The workflow and `heatproof.evaluate` use the same classes. The
+workflow imports this module and those of the kinds when it builds its plan, so they import torch, and the code that
+runs networks, only inside `run` and similar methods.
 """
 
 from __future__ import annotations
@@ -36,17 +36,23 @@ Explain = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 Options = Mapping[str, Any]
 
 KINDS: dict[str, type[Response]] = {}
-"""Every kind of response, entered where its class is defined."""
+"""Name to class of every kind of response; a class is registered when it is defined."""
 
 
 @dataclass(frozen=True)
 class Array:
-    """One array of a store: its dimensions after ``image``, its dtype, and whether each image is a chunk.
+    """Specification of one array of a store.
 
     Attributes
     ----------
-    of_classes
-        Whether its values are numbers of classes, of which there can be more than the dtype holds: it is wider then.
+    dims
+        Dimensions after ``image``.
+    dtype
+        The dtype of the values.
+    chunk_by_image
+        Whether each image is a chunk of its own.
+    is_class_number
+        Whether the values are class numbers. The dtype is widened if the number of classes requires it.
     """
 
     dims: tuple[str, ...]
@@ -55,13 +61,13 @@ class Array:
     is_class_number: bool = False
 
     def dtype_for(self, classes: int) -> str:
-        """Return the dtype of its values where there are so many classes."""
+        """Return the dtype of the values for a number of classes."""
         return widen_dtype(self.dtype, classes - 1) if self.is_class_number else self.dtype
 
 
 @dataclass(frozen=True)
 class Contents:
-    """Dimensions of a store, coordinates of some of them, and the reason if the response does not apply."""
+    """Sizes of the dimensions of a store, labels of some of them, and the reason if the response does not apply."""
 
     sizes: Mapping[str, int]
     coordinates: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -83,7 +89,7 @@ class Batch:
     first
         Index of the first image in the evaluation split.
     intact
-        Outputs for the intact images, for responses with `needs_intact`.
+        Outputs for the intact images, which responses with `needs_intact` require.
     """
 
     images: torch.Tensor
@@ -93,12 +99,18 @@ class Batch:
     intact: Arrays | None = None
 
     def from_row(self, row: int) -> Batch:
-        """Return the images from a row on."""
+        """Return the batch of the images from a row to the end."""
         intact = self.intact and {name: values[row:] for name, values in self.intact.items()}
         return Batch(self.images[row:], self.labels[row:], self.ids[row:], self.first + row, intact)
 
     def with_target(self, target: str | int) -> Batch:
-        """Return the batch with the class that a run explains and scores in the place of the labels."""
+        """Return the batch whose labels are replaced by the class that a run explains and scores.
+
+        Parameters
+        ----------
+        target
+            ``label``, ``predicted``, or a class number.
+        """
         import torch
 
         if target == "label":
@@ -109,7 +121,7 @@ class Batch:
 
     @cached_property
     def targets(self) -> torch.Tensor:
-        """The label, and the class predicted for the intact image, or the label where there are none: (N, 2) int64."""
+        """The label and the class predicted for the intact image, (N, 2) int64; without classes, the label twice."""
         import torch
 
         assert self.intact is not None, "a response that reads the predicted class must set `needs_intact`"
@@ -119,7 +131,17 @@ class Batch:
 
 @dataclass(frozen=True)
 class MethodMaps:
-    """Input of a map response: maps (N, maps, H, W) of one explainer, its methods and its name."""
+    """Maps of one explainer for a batch: the input of a map response.
+
+    Attributes
+    ----------
+    maps
+        (N, maps, H, W).
+    methods
+        The methods, such as a map and its absolute values, that are derived from the maps.
+    explainer
+        Name of the explainer.
+    """
 
     maps: np.ndarray
     methods: Sequence[Method]
@@ -128,12 +150,12 @@ class MethodMaps:
 
 @dataclass(frozen=True)
 class NetworkRun:
-    """A network and the settings of its passes.
+    """A network, and the settings with which it is run.
 
     Attributes
     ----------
     open_network
-        Function that returns the network, images (B, C, H, W) to logits (B, K); called on first use.
+        Function that returns the network, a function of images (B, C, H, W) to logits (B, K); called on first use.
     device
         Device of the network.
     batch_size
@@ -145,9 +167,9 @@ class NetworkRun:
     dataset, dataset_name
         Dataset of the images and its name; None for `heatproof.evaluate`.
     explain
-        Returns the function that recomputes maps of a method for the images of a batch; None if unavailable.
+        Function that returns a function, which recomputes the maps of a method for a batch; None if unavailable.
     caller_inputs
-        Inputs that only callers of `heatproof.evaluate` give, by option name.
+        Inputs of `heatproof.evaluate` that the workflow does not have, by option name.
     """
 
     open_network: Callable[[], Any]
@@ -166,10 +188,10 @@ class NetworkRun:
         return self.open_network()
 
     def normalised(self, images: np.ndarray) -> torch.Tensor:
-        """Return images (N, C, H, W) in [0, 1] as the network expects them."""
+        """Return images (N, C, H, W) in [0, 1], normalised as the network expects."""
         from heatproof.models.network import normalise
 
-        assert self.facts is not None, "only the workflow has images that are not normalised"
+        assert self.facts is not None, "without the input format of the model, images must be normalised already"
         return normalise(images, self.facts)
 
     def query(self, batch: Batch, targets: torch.Tensor | None = None) -> Query:
@@ -182,7 +204,7 @@ class NetworkRun:
 
 @dataclass(frozen=True)
 class ScoredImages:
-    """Images that a metric scores: ids, labels (N,), height and width in pixels, the seed, and the network's task."""
+    """The images that a metric scores: ids, labels (N,), height and width in pixels, seed, and the network's task."""
 
     ids: Sequence[str]
     labels: np.ndarray
@@ -193,18 +215,18 @@ class ScoredImages:
 
 @dataclass(frozen=True)
 class MetricInput:
-    """Reading of a response by a metric: argument, points and output.
+    """An input of a metric: a response, and the part of it that the metric reads.
 
     Attributes
     ----------
     argument
-        Argument of the metric's function that takes the response.
+        Argument of the metric's function that receives the response.
     response
         The response.
     points
-        Indices of the points that are read; None for all.
+        Indices of the points that the metric reads; None for all.
     output
-        Output of the network that is read, unless the metric's function chooses it.
+        Output of the network that the metric reads, ``logit`` or ``probability``, unless its function selects it.
     """
 
     argument: str
@@ -213,12 +235,12 @@ class MetricInput:
     output: str = "logit"
 
     def inputs(self, arrays: Arrays, images: ScoredImages, index: int = 0) -> dict[str, Any]:
-        """Return the inputs of the metric's function, by argument.
+        """Return the arguments of the metric's function, by name.
 
         Parameters
         ----------
         arrays
-            Arrays that the response lists as `needed_arrays`, for N images.
+            The arrays that `Response.needed_arrays` lists, for N images.
         images
             The N images.
         index
@@ -229,33 +251,33 @@ class MetricInput:
 
 @dataclass(frozen=True, eq=False)
 class Response(ABC):
-    """A response that is computed once and shared. Subclasses with a `kind` are registered in `KINDS`.
+    """A response that is computed once and shared by metrics. Subclasses with a `kind` are registered in `KINDS`.
 
     Attributes
     ----------
     settings
-        Settings that define the response, as plain values; the baseline is in ``baseline`` and ``baseline_options``, a
-        grid of patches in ``grid``.
+        The settings that define the response, as JSON-compatible values. A baseline is in ``baseline`` and
+        ``baseline_options``, a grid of patches in ``grid``.
     kind
         Name of the kind in specs and manifests.
     rule
-        Rule of the workflow that computes the response.
-    along_maps
-        Whether the response depends on the maps of an explainer, or on the network only.
-    holds
-        Arrays of the store.
+        Name of the workflow rule that computes the response.
+    needs_maps
+        Whether the response depends on the maps of an explainer; otherwise it depends only on the network.
+    array_specs
+        Name to specification of each array of the store.
     needs_intact
-        Whether the network is first run on the intact images.
-    explains
+        Whether the network must first be run on the intact images.
+    recomputes_maps
         Whether maps are recomputed on changed images.
     orders_pixels
-        Whether pixels go in the order of a map, for which a ranking can be given.
-    in_memory
-        Options of `heatproof.evaluate` only; the workflow takes them from the model and the dataset.
+        Whether pixels change in the order of a map, which a caller can replace by a ranking.
+    evaluate_only_options
+        Options that only `heatproof.evaluate` has; the workflow takes their values from the model and the dataset.
     argument
-        Default argument of a metric's function that takes the response.
+        Default argument of a metric's function that receives the response.
     options
-        Function whose keyword-only arguments are the options of metrics that read the response; None if each metric
+        Function whose keyword-only arguments are the options of the metrics that read the response; None if each metric
         defines its own. It is never called. ``output`` selects the output that is read, and is not a setting.
     """
 
@@ -294,12 +316,12 @@ class Response(ABC):
 
     @cached_property
     def name(self) -> str:
-        """Name in paths, derived from the settings."""
+        """Name in paths, which is unique for the settings."""
         return "_".join(self.name_parts) + "-" + digest([self.kind, dict(self.settings)])[:8]
 
     @property
     def name_parts(self) -> list[str]:
-        """Readable prefix of the name."""
+        """Readable parts of the name, which a digest of the settings follows."""
         return [self.kind]
 
     @property
@@ -315,40 +337,42 @@ class Response(ABC):
 
         Parameters
         ----------
-        asks
-            The metric's ``sequences``, or else the class's `options`.
+        options_function
+            The ``sequences`` of the metric, or otherwise the `options` of the class.
         options
             All options of the metric.
         sizes
-            Height and width of the images, if known.
+            Heights and widths of the images, if known.
 
         Raises
         ------
         HeatproofError
-            If the options do not fit.
+            If the options are invalid for the sizes.
         """
         cls.check(options)
-        own = select_options(options_function, options)
+        own_options = select_options(options_function, options)
         return {
-            cls.argument: cls({k: plain(v) for k, v in own.items() if k not in (*cls.evaluate_only_options, "output")})
+            cls.argument: cls(
+                {k: plain(v) for k, v in own_options.items() if k not in (*cls.evaluate_only_options, "output")}
+            )
         }
 
     @classmethod  # noqa: B027
     def check(cls, options: Options) -> None:
-        """Check combinations of options that annotations cannot express."""
+        """Check constraints on several options, which annotations cannot express."""
 
     @classmethod
     def complete(cls, options: Options, reference: tuple[Grid, str] = (4, "zeros")) -> dict[str, Any]:
-        """Complete the options with the grid and baseline of the finetuning, `reference`."""
+        """Return the options, completed with `reference`, the grid and baseline of the finetuning."""
         return dict(options)
 
     def environment(self) -> dict[str, str]:
-        """Return further dependencies of the response, such as the version of an encoder."""
+        """Return further dependencies of the response, such as the version of an encoder, by name."""
         return {}
 
     @abstractmethod
     def contents(self, network_run: NetworkRun, size: tuple[int, int], names: Sequence[str]) -> Contents:
-        """Return the dimensions of the store for images of this size and methods of these names."""
+        """Return the dimensions of the store for images of a size (height, width) and the named methods."""
 
     @abstractmethod
     def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
@@ -356,17 +380,17 @@ class Response(ABC):
 
         Parameters
         ----------
-        session
-            The network and the settings of its passes.
+        network_run
+            The network, and the settings with which it is run.
         batch
             The images.
-        along
-            Maps of the images for a response that needs them, else None.
+        method_maps
+            Maps of the images if the response needs them, else None.
 
         Returns
         -------
         mapping
-            Name to array (N, …). Arrays of other names than those in `array_specs` are not stored.
+            Name to array (N, …). Arrays that are not in `array_specs` are not stored.
 
         Raises
         ------
@@ -380,25 +404,27 @@ class Response(ABC):
         Raises
         ------
         HeatproofError
-            If a whole number is beyond that of its array.
+            If an integer exceeds the dtype of its array.
         """
-        made = {name: np.asarray(values) for name, values in arrays.items()}
-        for name in made.keys() & self.array_specs.keys():
-            classes = 1 + int(made[name].max(initial=0)) if self.array_specs[name].is_class_number else 1
-            made[name] = as_dtype(made[name], self.array_specs[name].dtype_for(classes), f"The array {name!r}")
-        return made
+        converted = {name: np.asarray(values) for name, values in arrays.items()}
+        for name in converted.keys() & self.array_specs.keys():
+            classes = 1 + int(converted[name].max(initial=0)) if self.array_specs[name].is_class_number else 1
+            converted[name] = as_dtype(
+                converted[name], self.array_specs[name].dtype_for(classes), f"The array {name!r}"
+            )
+        return converted
 
     def points_of(self, other: Response) -> list[int] | None:
-        """Return the indices of another response's points in this one; None if this one lacks some."""
+        """Return the indices of another response's points among the points of this one; None if some are missing."""
         return None
 
     @property
     def fineness(self) -> int:
-        """Number of shares along a sequence, 0 for none; the finest response that serves another is used."""
+        """Number of fractions of a sequence, or 0; among the responses that can be shared, the finest is used."""
         return len(self.settings.get("fractions") or ())
 
     def needed_arrays(self, output: str) -> Sequence[str]:
-        """Return the names of the arrays that a metric over an output reads."""
+        """Return the names of the arrays that a metric of an output (``logit`` or ``probability``) reads."""
         return list(self.array_specs)
 
     def images_at_once(self, shard_size: int) -> int | None:
@@ -406,25 +432,25 @@ class Response(ABC):
         return shard_size
 
     def inputs(self, metric_input: MetricInput, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
-        """Return the inputs of a metric's function; see `MetricInput.inputs`. By default the arrays."""
+        """Return the arguments of a metric's function; see `MetricInput.inputs`. The default is the arrays."""
         return {metric_input.argument: arrays}
 
     def synthetic_arrays(self, size: tuple[int, int]) -> Arrays | None:
-        """Return synthetic arrays for two images, on which the options of a metric are checked; None for none."""
+        """Return synthetic arrays for two images, with which the options of a metric are checked, or None."""
         return None
 
     def missing_inputs(self, network_run: NetworkRun) -> str | None:
-        """Return, in words, which inputs of `heatproof.evaluate` are missing; None if none are."""
+        """Return a description of the missing inputs of `heatproof.evaluate`; None if no input is missing."""
         return None
 
     @property
     def spec(self) -> ResponseSpec:
-        """What describes the response to a job."""
+        """The spec of the response, from which `response_of` builds it in a job."""
         return ResponseSpec(self.kind, type(self).__module__, dict(self.settings))
 
 
 class NetworkResponse(Response):
-    """Response that needs no maps: as a rule logits and probabilities of variants of each image."""
+    """Response that needs no maps; most kinds have logits and probabilities for variants of each image."""
 
     rule = "subsets"
     needs_maps = False
@@ -436,8 +462,8 @@ class NetworkResponse(Response):
         """Number of variants of an image, including the intact one."""
         raise NotImplementedError
 
-    def beside(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
-        """Return the inputs of a metric's function besides the drops."""
+    def extra_inputs(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
+        """Return further arguments of a metric's function, besides the drops."""
         return {}
 
     def contents(self, network_run: NetworkRun, size: tuple[int, int], names: Sequence[str]) -> Contents:
@@ -445,11 +471,11 @@ class NetworkResponse(Response):
         return Contents({"variant": self.variants})
 
     def inputs(self, metric_input: MetricInput, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
-        """Return the drops (N, variants - 1), and the inputs of `beside`."""
-        return {metric_input.argument: drops_of(arrays, metric_input.output), **self.beside(arrays, images)}
+        """Return the drops (N, variants - 1), and the arguments of `extra_inputs`."""
+        return {metric_input.argument: drops_of(arrays, metric_input.output), **self.extra_inputs(arrays, images)}
 
     def needed_arrays(self, output: str) -> Sequence[str]:
-        """Return the name of the array of the output."""
+        """Return the name of the array of the output, in a list."""
         return [output_array(output)]
 
 
@@ -459,7 +485,7 @@ class MapResponse(Response):
     Attributes
     ----------
     quantities
-        What is known at every point.
+        Names of the quantities at every point.
     """
 
     rule = "curves"
@@ -473,7 +499,7 @@ class MapResponse(Response):
 
     @abstractmethod
     def as_argument(self, quantities: Arrays, images: ScoredImages) -> Any:
-        """Return the input of a metric's function from quantities (N, points)."""
+        """Return the argument of a metric's function from the quantities (N, points)."""
 
     def contents(self, network_run: NetworkRun, size: tuple[int, int], names: Sequence[str]) -> Contents:
         """Return the dimensions of the store."""
@@ -483,11 +509,12 @@ class MapResponse(Response):
     def maps_by_method(
         self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None
     ) -> Iterator[tuple[np.ndarray, Explain | None]]:
-        """Yield the maps (N, H, W) of each method, and what recomputes them if the response `recomputes_maps`, else None.
+        """Yield the maps (N, H, W) of each method, and the function that recomputes them or None.
 
-        A `run` loops over the methods itself, so that an error in the network is traced through few modules.
+        The loop over methods is in `run` of each kind, so that the traceback of an error in the network crosses few
+        modules.
         """
-        assert method_maps is not None, "a response along maps needs the maps"
+        assert method_maps is not None, "a map response needs maps"
         for method in method_maps.methods:
             explain = (
                 network_run.explain(method_maps, method, batch)
@@ -496,13 +523,13 @@ class MapResponse(Response):
             )
             yield method.of(method_maps.maps), explain
 
-    def stack_methods(self, every: Sequence[Arrays]) -> Arrays:
+    def stack_methods(self, by_method: Sequence[Arrays]) -> Arrays:
         """Return the array of the store from the quantities of each method.
 
-        A quantity is (N, points), or has one value for all points of an image, (N, 1), or one for all images.
+        A quantity has the shape (N, points), (N, 1) for one value per image, or () for one value for all images.
         """
-        arrays = [np.stack(np.broadcast_arrays(*(one[name] for name in self.quantities)), axis=1) for one in every]
-        return {"response": np.stack(arrays, axis=1)}
+        arrays = [np.broadcast_arrays(*(values[name] for name in self.quantities)) for values in by_method]
+        return {"response": np.stack([np.stack(values, axis=1) for values in arrays], axis=1)}
 
     def images_at_once(self, shard_size: int) -> int | None:
         """Return None, because some scores depend on all images."""
@@ -512,23 +539,23 @@ class MapResponse(Response):
         """Return the argument of one method."""
         chosen = slice(None) if metric_input.points is None else metric_input.points
         values = arrays["response"]
-        of = {name: values[:, index, number][:, chosen] for number, name in enumerate(self.quantities)}
-        return {metric_input.argument: self.as_argument(of, images)}
+        by_quantity = {name: values[:, index, number][:, chosen] for number, name in enumerate(self.quantities)}
+        return {metric_input.argument: self.as_argument(by_quantity, images)}
 
 
 def response_of(spec: ResponseSpec) -> Response:
-    """Return the response that `Response.spec` describes; imports only the module of its kind."""
+    """Return the response of a spec, `Response.spec`; only the module of its kind is imported."""
     import_module(spec.module)
     return KINDS[spec.kind](spec.settings)
 
 
 def shared_responses(responses: Iterable[Response]) -> dict[Response, tuple[Response, list[int] | None]]:
-    """Choose the response that serves each response: itself, or the finest one that contains its points.
+    """Choose the response to compute for each response: itself, or the finest one that contains its points.
 
     Returns
     -------
     dict
-        Response to the one that serves it and the points to read; None for all of them.
+        Response to a pair: the response to compute, and the indices of the points to read from it, None for all.
     """
     unique = list(dict.fromkeys(responses))
     chosen: dict[Response, tuple[Response, list[int] | None]] = {}
@@ -539,7 +566,7 @@ def shared_responses(responses: Iterable[Response]) -> dict[Response, tuple[Resp
 
 
 def output_array(output: str) -> str:
-    """Return the name of the array from which an output of the network is read.
+    """Return the name of the array that has an output of the network.
 
     Raises
     ------
@@ -554,7 +581,7 @@ def output_array(output: str) -> str:
 def drops_of(arrays: Arrays, output: str) -> np.ndarray:
     """Return the drop of each variant from the intact image, (N, V - 1) float64."""
     if "drops" in arrays:
-        # The caller gave them.
+        # A caller of `heatproof.evaluate` passed the drops.
         return arrays["drops"]
     values = arrays[output_array(output)].astype(np.float64)
     values = values if output == "logit" else np.exp(values)

@@ -16,9 +16,9 @@ from heatproof.responses.base import Arrays, Batch, MapResponse, MethodMaps, Net
 
 OUTPUTS = ("logit", "probability", "accuracy")
 TARGETS = ("label", "predicted")
-# Of the map at each point, and of the whole map, the same at every point.
-AT_POINTS, OF_WHOLE_MAP = ("changed", "magnitude", "positive"), ("total_magnitude", "total_positive")
-# `intact` is the class predicted for the image as it is: the same at every point, and nothing once compressed.
+# Quantities of the map at each point, and of the complete map, which are equal at every point.
+POINT_QUANTITIES, MAP_QUANTITIES = ("changed", "magnitude", "positive"), ("total_magnitude", "total_positive")
+# `intact` is the class predicted for the intact image. It is equal at every point, so that it compresses well.
 OUTPUT_QUANTITIES = (
     "logit_label",
     "logit_predicted",
@@ -36,16 +36,16 @@ class ResponseCurve:
     Attributes
     ----------
     arrays
-        ``logit``, ``log_probability`` (N, S, 2): of the label, and of the class predicted for the intact image;
-        ``predicted`` (N, S): the class predicted at each point; ``changed`` (N, S): pixels that have changed;
-        ``magnitude``, ``positive`` (N, S): sums over them of the map's absolute values, and of its positive ones;
-        ``total_magnitude``, ``total_positive`` (N,): over the whole map.
+        ``logit``, ``log_probability`` (N, S, 2): outputs for the label, and for the class predicted for the intact
+        image; ``predicted`` (N, S): the class predicted at each point; ``changed`` (N, S): the number of changed
+        pixels; ``magnitude``, ``positive`` (N, S): sums over the changed pixels of the map's absolute values, and of
+        its positive values; ``total_magnitude``, ``total_positive`` (N,): the same sums over the complete map.
     classes
         (N, 2): the label, and the class predicted for the intact image.
     pixels
-        Pixels of an image.
+        Number of pixels of an image.
     task
-        Of the network: what a decision is follows from it, see `decisions`.
+        Task of the network, which defines a decision; see `decisions`.
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -54,7 +54,14 @@ class ResponseCurve:
     task: str = "multiclass"
 
     def read(self, output: str, target: str) -> np.ndarray:
-        """Return the responses (N, S) float64: a logit, a probability in [0, 1], or 1 where the target is decided for.
+        """Return the outputs for one target at each point, (N, S) float64.
+
+        Parameters
+        ----------
+        output
+            ``logit``; ``probability``, in [0, 1]; or ``accuracy``, 1 where the network decides for the target, else 0.
+        target
+            ``label``, or ``predicted`` for the class predicted for the intact image.
 
         Raises
         ------
@@ -64,23 +71,23 @@ class ResponseCurve:
         for name, value, allowed in (("output", output, OUTPUTS), ("target", target, TARGETS)):
             if value not in allowed:
                 raise HeatproofError(f"{name} is {value!r}: take one of {', '.join(allowed)}.")
-        which = TARGETS.index(target)
+        index = TARGETS.index(target)
         if output == "accuracy":
-            return decisions(self.arrays, self.classes, self.task)[:, :, which].astype(np.float64)
-        values = self.arrays["logit" if output == "logit" else "log_probability"][:, :, which].astype(np.float64)
+            return decisions(self.arrays, self.classes, self.task)[:, :, index].astype(np.float64)
+        values = self.arrays["logit" if output == "logit" else "log_probability"][:, :, index].astype(np.float64)
         return values if output == "logit" else np.exp(values)
 
     @property
     def fractions(self) -> np.ndarray:
-        """Share of the pixels that has changed: (N, S) float64."""
+        """Fraction of the pixels that has changed at each point, (N, S) float64."""
         return self.arrays["changed"] / self.pixels
 
 
 def decisions(arrays: Mapping[str, np.ndarray], classes: np.ndarray, task: str) -> np.ndarray:
     """Return where a network decides for each target: (N, S, 2) bool.
 
-    Classes exclude each other, so that the predicted one is the decision. Of several labels each is decided for itself:
-    it is there where its logit is above 0, whatever the logits of the others.
+    With classes that exclude each other, the network decides for the predicted class. With several labels, it decides
+    for each label separately, for those with a logit above 0.
 
     Parameters
     ----------
@@ -101,17 +108,17 @@ class TwoTargets(MapResponse):
     orders_pixels = True
 
     def outputs(self, batch: Batch, arrays: Arrays) -> dict[str, np.ndarray]:
-        """Return the outputs of both targets as separate arrays, and the intact prediction."""
+        """Return the outputs for both targets as separate arrays, and the class predicted for the intact image."""
         assert batch.intact is not None
-        apart = {
+        by_target = {
             f"{output}_{target}": arrays[output][:, :, index]
             for output in ("logit", "log_probability")
             for index, target in enumerate(TARGETS)
         }
-        return {**apart, "predicted": arrays["predicted"], "intact": batch.intact["predicted"][:, None]}
+        return {**by_target, "predicted": arrays["predicted"], "intact": batch.intact["predicted"][:, None]}
 
     def for_both_targets(self, quantities: Arrays, images: ScoredImages) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Return arrays (N, S, 2) of both targets, and their classes (N, 2)."""
+        """Return the outputs (N, S, 2) for both targets, and their classes (N, 2)."""
         arrays = {
             output: np.stack([quantities[f"{output}_label"], quantities[f"{output}_predicted"]], axis=2)
             for output in ("logit", "log_probability")
@@ -119,10 +126,12 @@ class TwoTargets(MapResponse):
         arrays["predicted"] = quantities["predicted"].astype(np.int64)
         return arrays, np.stack([images.labels, quantities["intact"][:, 0].astype(np.int64)], axis=1)
 
-    def synthetic_store(self, logits: np.ndarray, others: Mapping[str, Any]) -> Arrays:
-        """Return logits (points,) of both targets and other quantities in the store's layout, for two images."""
+    def synthetic_store(self, logits: np.ndarray, other_quantities: Mapping[str, Any]) -> Arrays:
+        """Return the store's array for two images, from logits (points,) for both targets and other quantities."""
         outputs = {"logit": logits, "log_probability": logits - 2}
-        values = {f"{output}_{target}": outputs[output] for output in outputs for target in TARGETS} | dict(others)
+        values = {f"{output}_{target}": outputs[output] for output in outputs for target in TARGETS} | dict(
+            other_quantities
+        )
         one = np.stack([np.broadcast_to(values.get(name, 0.0), logits.shape) for name in self.quantities])
         return {"response": np.stack([one, one])[:, None].astype(np.float64)}
 
@@ -131,16 +140,16 @@ class Curves(TwoTargets):
     """Responses along one perturbation sequence; the settings describe the sequence."""
 
     kind = "curves"
-    quantities = (*OUTPUT_QUANTITIES, *AT_POINTS, *OF_WHOLE_MAP, "pixels")
+    quantities = (*OUTPUT_QUANTITIES, *POINT_QUANTITIES, *MAP_QUANTITIES, "pixels")
 
     @property
     def name_parts(self) -> list[str]:
-        """Mode, order and fill of the sequence."""
+        """Mode, order and imputation of the sequence."""
         settings = self.settings
         order = "value" if "thresholds" in settings else settings["order"]
-        fill = "road" if settings["imputation"] == "road" else settings["baseline"]
-        more = [word for key, word in (("magnitude", "magnitude"), ("update", "updated")) if settings.get(key)]
-        return [settings["mode"], order, fill, *more]
+        imputation = "road" if settings["imputation"] == "road" else settings["baseline"]
+        extras = [word for key, word in (("magnitude", "magnitude"), ("update", "updated")) if settings.get(key)]
+        return [settings["mode"], order, imputation, *extras]
 
     @property
     def recomputes_maps(self) -> bool:  # type: ignore[override]
@@ -164,15 +173,15 @@ class Curves(TwoTargets):
         return {argument: cls(sequence.to_settings()) for argument, sequence in sequences.items()}
 
     def points(self, size: tuple[int, int]) -> int:
-        """Return the points of the sequence."""
+        """Return the number of points of the sequence."""
         return self.sequence.points(*size)
 
     def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
-        """Run the network along the sequence: outputs at each point, and the changed share of the map."""
+        """Run the network along the sequence, and return its outputs and the sums of the map at each point."""
         from heatproof.perturbation.curves import curve_variants, updated_curves
 
         query, pixels = network_run.query(batch, batch.targets), np.array(batch.images[0, 0].numel())
-        ranking, every = network_run.caller_inputs.get("ranking"), []
+        ranking, results = network_run.caller_inputs.get("ranking"), []
         for maps, explain in self.maps_by_method(network_run, batch, method_maps):
             if self.recomputes_maps and explain is None:
                 raise HeatproofError("A sequence with update=True needs `explain`, a function that recomputes the map.")
@@ -181,34 +190,44 @@ class Curves(TwoTargets):
                 arrays = arranged(query.read(batches))
             else:
                 arrays = updated_curves(query, maps, self.sequence, explain, ranking)
-            of_maps = {key: arrays[key] for key in AT_POINTS} | {key: arrays[key][:, None] for key in OF_WHOLE_MAP}
-            every.append({**self.outputs(batch, arrays), **of_maps, "pixels": pixels})
-        return self.stack_methods(every)
+            at_points = {key: arrays[key] for key in POINT_QUANTITIES}
+            of_maps = {key: arrays[key][:, None] for key in MAP_QUANTITIES}
+            results.append({**self.outputs(batch, arrays), **at_points, **of_maps, "pixels": pixels})
+        return self.stack_methods(results)
 
     def as_argument(self, quantities: Arrays, images: ScoredImages) -> ResponseCurve:
         """Return the response curve."""
         arrays, classes = self.for_both_targets(quantities, images)
-        arrays |= {name: quantities[name] for name in AT_POINTS}
-        arrays |= {name: quantities[name][:, 0] for name in OF_WHOLE_MAP}
+        arrays |= {name: quantities[name] for name in POINT_QUANTITIES}
+        arrays |= {name: quantities[name][:, 0] for name in MAP_QUANTITIES}
         arrays["changed"] = arrays["changed"].astype(np.int64)
         return ResponseCurve(arrays, classes, int(quantities["pixels"][0, 0]), images.task)
 
     def points_of(self, other: Response) -> list[int] | None:
-        """Return the indices of another curve's fractions; None for updated maps with other points."""
+        """Return the indices of another curve's fractions, or None.
+
+        Curves with recomputed maps are never shared, because their maps depend on the points.
+        """
         requested, known = other.settings.get("fractions"), self.settings.get("fractions")
         if requested is None or known is None or other.settings["update"] or len(known) <= len(requested):
             return None
-        rest, others = ({k: v for k, v in one.settings.items() if k != "fractions"} for one in (self, other))
-        return [known.index(share) for share in requested] if rest == others and set(requested) <= set(known) else None
+        settings, other_settings = (
+            {k: v for k, v in one.settings.items() if k != "fractions"} for one in (self, other)
+        )
+        return (
+            [known.index(fraction) for fraction in requested]
+            if settings == other_settings and set(requested) <= set(known)
+            else None
+        )
 
     def synthetic_arrays(self, size: tuple[int, int]) -> Arrays:
-        """Return a straight line between the outputs of the image and of its baseline."""
+        """Return a straight line between the outputs for the image and for its baseline."""
         sequence, pixels = self.sequence, size[0] * size[1]
         if sequence.thresholds is None:
             changed = sequence.counts(*size) * pixels / sequence.units(*size)
         else:
             changed = np.linspace(0, pixels, sequence.points(*size))
-        shares = changed / pixels
-        ends = 1 - shares if sequence.mode == "deletion" else shares
-        of_maps = {"changed": changed, "magnitude": shares, "positive": shares, "pixels": float(pixels)}
-        return self.synthetic_store(ends, of_maps | dict.fromkeys(OF_WHOLE_MAP, 1.0))
+        fractions = changed / pixels
+        outputs = 1 - fractions if sequence.mode == "deletion" else fractions
+        map_quantities = {"changed": changed, "magnitude": fractions, "positive": fractions, "pixels": float(pixels)}
+        return self.synthetic_store(outputs, map_quantities | dict.fromkeys(MAP_QUANTITIES, 1.0))

@@ -1,4 +1,4 @@
-"""Maps that are made again of changed images: the response of max-sensitivity."""
+"""Changes of maps under random changes of the images: the response of max-sensitivity."""
 
 from __future__ import annotations
 
@@ -33,25 +33,26 @@ class MapChanges(MapResponse):
         return 1
 
     def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
-        """Explain the changed images, and return the relative changes of the maps."""
+        """Explain the changed images, and return the largest relative change of each map."""
         import torch
 
         from heatproof.perturbation.sensitivity import max_sensitivity
 
-        given, every = (batch.images, batch.labels, batch.ids, network_run.seed), []
+        arguments, results = (batch.images, batch.labels, batch.ids, network_run.seed), []
         settings: dict[str, Any] = {**self.settings, "batch_size": network_run.batch_size}
         for maps, explain in self.maps_by_method(network_run, batch, method_maps):
-            assert explain is not None, "`missing_inputs` is asked first"
-            changes, _ = max_sensitivity(explain, *given, **settings, intact=torch.from_numpy(maps))
-            # A map of zeros has no relative change. A store has no NaN where something was computed, but -1.
-            every.append({"change": np.where(np.isfinite(changes), changes, -1.0)[:, None]})
-        return self.stack_methods(every)
+            assert explain is not None, "`missing_inputs` is checked before"
+            changes, _ = max_sensitivity(explain, *arguments, **settings, intact=torch.from_numpy(maps))
+            # A map of zeros has no relative change. The store has -1 for it, because NaN means that nothing was
+            # computed.
+            results.append({"change": np.where(np.isfinite(changes), changes, -1.0)[:, None]})
+        return self.stack_methods(results)
 
     def as_argument(self, quantities: Arrays, images: ScoredImages) -> np.ndarray:
-        """Return the changes (N,), NaN where there is none."""
+        """Return the changes (N,), NaN for maps of zeros."""
         change = quantities["change"][:, 0]
         return np.where(change < 0, np.nan, change)
 
     def missing_inputs(self, network_run: NetworkRun) -> str | None:
-        """Return that the argument `explain` is missing, if it is."""
+        """Return the description of the argument `explain` if it is missing, else None."""
         return "`explain`, which makes maps of changed images" if network_run.explain is None else None

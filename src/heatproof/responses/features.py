@@ -1,4 +1,4 @@
-"""Features of a network for images that are intact and with one patch deleted, and how sure it is of its answer."""
+"""Features and confidence of a network for images that are intact or have one patch deleted."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ VERSIONS = ("intact", "deleted")
 
 
 class Features(NetworkResponse):
-    """Mean features of several layers, confidence and predicted class, for both versions of an image."""
+    """Mean features of several layers, confidence and predicted class for both versions of an image."""
 
     kind = "features"
     rule = "features"
     array_specs: ClassVar[Mapping[str, Array]] = {
         "features": Array(("version", "layer", "feature")),
         "confidence": Array(("version",)),
-        # A gap is NaN, which no integer is.
+        # A float, because a store without values has NaN.
         "predicted": Array(("version",)),
     }
-    # Hooks read the layers.
+    # Hooks read the outputs of the layers.
     uses_hooks = True
 
     @cached_property
     def name(self) -> str:
-        """The name in paths, as of the patch drops."""
+        """Name in paths, with the grid and baseline of the patch drops."""
         return f"g{grid_name(self.settings['grid'])}_{self.settings['baseline']}"
 
     def contents(self, network_run: NetworkRun, size: tuple[int, int], names: Sequence[str]) -> Contents:
-        """Return the dimensions of the store, from the first image; a gap where no layer can be followed."""
+        """Return the dimensions of the store, from the first image; not applicable if hooks can read no layer."""
         from heatproof.perturbation.features import feature_widths
 
         image = network_run.normalised(network_run.dataset.images("evaluation", 0, 1)).to(network_run.device)

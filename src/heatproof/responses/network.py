@@ -1,4 +1,4 @@
-"""Responses that need no map: outputs for images without random subsets of pixels, and activations of channels."""
+"""Responses that need no maps: outputs for images without random subsets of pixels, and activations of channels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from heatproof.responses.base import (
     ScoredImages,
 )
 
-# Drawing the subsets of an image takes longer than scoring a map on them, and a few images' fit into memory.
+# Drawing the subsets of an image takes longer than scoring a map with them, so the masks of these images are drawn once
+# and stay in memory for all maps.
 IMAGES_AT_ONCE = 8
 
 
@@ -41,7 +42,7 @@ class Removals(NetworkResponse):
 
     @abstractmethod
     def removals(self, network_run: NetworkRun, batch: Batch) -> Options:
-        """Return the arguments of `heatproof.perturbation.subsets.subset_variants` besides the query."""
+        """Return the arguments of `heatproof.perturbation.subsets.subset_variants` other than the query."""
 
     def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
         """Run the network on each image, intact and without each set of pixels."""
@@ -63,68 +64,68 @@ class Subsets(Removals):
         subset_masks(["image"], 32, 32, options["sizes"], options["samples"], 0)
 
     def masks(self, ids: Sequence[str], size: tuple[int, int], seed: int) -> SubsetMasks:
-        """Return the lazily drawn subsets for images of this height and width."""
+        """Return the subsets for images of a size (height, width), which are drawn on access."""
         return subset_masks(ids, *size, self.settings["sizes"], self.settings["samples"], seed)
 
     @property
     def variants(self) -> int:
-        """The subsets and the intact image."""
+        """Number of variants: the subsets and the intact image."""
         return len(self.settings["sizes"]) * self.settings["samples"] + 1
 
     def removals(self, network_run: NetworkRun, batch: Batch) -> Options:
-        """Return the subsets, and the baseline that replaces them."""
+        """Return the subsets, and the baseline that replaces their pixels."""
         height, width = batch.images.shape[-2:]
         masks = self.masks(batch.ids, (height, width), network_run.seed)
         return {"masks": masks, **{key: self.settings[key] for key in ("baseline", "baseline_options")}}
 
     def images_at_once(self, shard_size: int) -> int | None:
-        """Return a small number, because masks of each image are drawn once for all methods and need memory."""
+        """Return a small number, because the masks of these images are in memory at the same time."""
         return IMAGES_AT_ONCE
 
-    def beside(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
-        """Return the masks, drawn again."""
+    def extra_inputs(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
+        """Return the masks, which are drawn again."""
         return {"masks": list(self.masks(images.ids, images.size, images.seed))}
 
 
 class Channels(NetworkResponse):
-    """Maximal activation of each channel over the positions of an image, in the CAM layer or in `layers` by name."""
+    """Maximum activation of each channel over the positions of an image, in the CAM layer or in the named `layers`."""
 
     kind = "channels"
     rule = "channels"
     array_specs: ClassVar[Mapping[str, Array]] = {"activation": Array(("channel",))}
-    # A hook reads the layer.
+    # A hook reads the output of the layer.
     uses_hooks = True
 
     def contents(self, network_run: NetworkRun, size: tuple[int, int], names: Sequence[str]) -> Contents:
-        """Return the dimensions of the store, from the first image; a gap if no layer has channels on a grid."""
+        """Return the dimensions of the store, from the first image; not applicable without a layer of channels."""
         from heatproof.models.network import find_layer
         from heatproof.perturbation.channels import channels_of_layers
 
-        named, cam = self.settings.get("layers"), _facts(network_run).cam_layer
-        if not named and not cam:
+        layers, cam = self.settings.get("layers"), _facts(network_run).cam_layer
+        if not layers and not cam:
             return Contents({"channel": 1}, unsupported_reason=_facts(network_run).cam_reason)
-        if not named:
+        if not layers:
             find_layer(network_run.network, f"network.{cam}", "model")
         image = network_run.normalised(network_run.dataset.images("evaluation", 0, 1))
-        read = (network_run.batch_size, network_run.device)
-        found = channels_of_layers(network_run.network, image, self._layers(network_run), read[0], device=read[1])
+        layer_names, batch_size = self._layers(network_run), network_run.batch_size
+        found = channels_of_layers(network_run.network, image, layer_names, batch_size, device=network_run.device)
         if not found:
-            none = (
-                f"none of the layers that similarity.channels names ({', '.join(named or ())}) has channels on a grid, "
-                "once in a pass"
+            no_named_layer = (
+                f"none of the layers that similarity.channels names ({', '.join(layers or ())}) has channels on a "
+                "grid, once in a pass"
             )
-            lacks = f"the layer 'network.{cam}' gives no (batch, channels, height, width) once in a pass"
-            lacks += ", so its channels cannot be followed"
-            return Contents({"channel": 1}, unsupported_reason=none if named else lacks)
-        every = [
+            no_channels = f"the layer 'network.{cam}' gives no (batch, channels, height, width) once in a pass"
+            no_channels += ", so its channels cannot be followed"
+            return Contents({"channel": 1}, unsupported_reason=no_named_layer if layers else no_channels)
+        channel_names = [
             f"{layer.removeprefix('network.')}:{channel}"
             for layer, values in found.items()
             for channel in range(values.shape[1])
         ]
-        return Contents({"channel": len(every)}, {"channel": every} if named else {})
+        return Contents({"channel": len(channel_names)}, {"channel": channel_names} if layers else {})
 
     def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
-        """Run the network on each image, and keep the activations of the layers."""
+        """Run the network on each image, and return the activations of the layers."""
         from heatproof.perturbation.channels import channel_responses
 
         return channel_responses(network_run.query(batch), self._layers(network_run))
@@ -134,5 +135,7 @@ class Channels(NetworkResponse):
 
 
 def _facts(network_run: NetworkRun) -> InputFacts:
-    assert network_run.facts is not None, "only the workflow, which knows the model, makes this response"
+    assert network_run.facts is not None, (
+        "this response needs the input format of the model, which only the workflow has"
+    )
     return network_run.facts

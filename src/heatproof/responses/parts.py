@@ -1,7 +1,7 @@
 """Part responses: outputs of a network for each image, intact and without each part of its object.
 
-What the network loses without a part is the part's true importance for it, as long as such images lie in the data's
-domain. The masks are stored beside it, because a metric opens no dataset.
+The drop of the output without a part is the part's true importance for the network, if such images are in the domain of
+the data. The store also has the masks of the parts, because metrics do not open datasets.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ def part_options(
 ) -> None:
     """Options of part responses: masks and images without parts, for `heatproof.evaluate`, and the output.
 
-    In the workflow, masks and images without a part come from the dataset.
+    The workflow takes masks and images without a part from the dataset.
     """
 
 
 class Parts(NetworkResponse):
     """Responses to images without each of their parts.
 
-    The store has ``logit`` and ``log_probability`` (image, variant), variant 0 the intact image and then the parts;
-    ``importance`` (image, part), the logit drop; and ``mask`` (image, part, y, x), the number of the piece of the part
-    that is visible, which is 1 for parts of one piece, and else 0.
+    The store has ``logit`` and ``log_probability`` (image, variant), where variant 0 is the intact image and variant
+    k + 1 is the image without part k; ``importance`` (image, part), the logit drop; and ``mask`` (image, part, y, x),
+    the number of the visible component of the part, from 1 on, and 0 elsewhere. A part such as the eyes has two
+    components.
     """
 
     kind = "parts"
@@ -63,7 +64,7 @@ class Parts(NetworkResponse):
         Raises
         ------
         HeatproofError
-            If the dataset has no parts, or gives masks and images of them that do not belong to its images.
+            If the dataset has no parts, or its masks and images without a part do not have the shape of its images.
         """
         dataset, name = network_run.dataset, network_run.dataset_name
         if not isinstance(dataset, HasParts):
@@ -86,14 +87,14 @@ class Parts(NetworkResponse):
         return Contents(sizes, {"part": parts, "variant": ["intact", *parts]})
 
     def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
-        """Return the responses, the importance of each part, and the masks; or drops given by the caller."""
+        """Return the outputs, the importance of each part, and the masks; or the drops that a caller passed."""
         import torch
 
         from heatproof.base.batches import READ_LOCK
         from heatproof.perturbation.patches import part_variants
 
         if network_run.dataset is None:
-            masks, removed = _pieces(network_run.caller_inputs["masks"]), network_run.caller_inputs["removed"]
+            masks, removed = _as_masks(network_run.caller_inputs["masks"]), network_run.caller_inputs["removed"]
             if removed is None:
                 return {"mask": masks, "drops": _array(network_run.caller_inputs["drops"])}
             removed = torch.as_tensor(removed)
@@ -105,20 +106,20 @@ class Parts(NetworkResponse):
         query = network_run.query(batch)
         outputs = query.run(*part_variants(query, removed))
         importance = outputs["logit"][:, :1] - outputs["logit"][:, 1:]
-        return {**outputs, "importance": importance, "mask": _pieces(masks)}
+        return {**outputs, "importance": importance, "mask": _as_masks(masks)}
 
     def needed_arrays(self, output: str) -> Sequence[str]:
-        """Return the names of the output's array and of the masks."""
+        """Return the names of the arrays of the output and of the masks."""
         return [*super().needed_arrays(output), "mask"]
 
-    def beside(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
+    def extra_inputs(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
         """Return the masks (N, K, H, W), bool or int8."""
         return {"masks": arrays["mask"]}
 
     def missing_inputs(self, network_run: NetworkRun) -> str | None:
-        """Return which of masks and images without parts (or drops) are missing."""
-        given = network_run.caller_inputs
-        if given["masks"] is not None and (given["drops"] is None) != (given["removed"] is None):
+        """Return the description of the masks, and of the images without parts or drops, if some are missing."""
+        inputs = network_run.caller_inputs
+        if inputs["masks"] is not None and (inputs["drops"] is None) != (inputs["removed"] is None):
             return None
         return (
             "`masks` (images, parts, height, width), and either `removed`, the images without each part (images, "
@@ -126,12 +127,12 @@ class Parts(NetworkResponse):
         )
 
 
-def _pieces(masks: Any) -> np.ndarray:
-    """Return masks as numbers of pieces where they are int8, and else as bool: they can be of 0 and 255, or shares."""
+def _as_masks(masks: Any) -> np.ndarray:
+    """Return int8 masks, which have component numbers, unchanged, and all others, such as 0 and 255, as bool."""
     found = _array(masks)
     return found if found.dtype == np.int8 else found.astype(bool)
 
 
 def _array(values: Any) -> np.ndarray:
-    """Return a tensor, wherever it is, or anything else as an array."""
+    """Return a tensor of any device, or another array-like, as a NumPy array."""
     return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)

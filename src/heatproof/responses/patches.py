@@ -46,12 +46,12 @@ class Patches(NetworkResponse):
 
     @cached_property
     def name(self) -> str:
-        """The name in paths."""
+        """Name in paths: the grid and the baseline."""
         return f"g{grid_name(self.settings['grid'])}_{self.settings['baseline']}"
 
     @classmethod
     def complete(cls, options: Mapping[str, Any], reference: tuple[Grid, str] = (4, "zeros")) -> dict[str, Any]:
-        """Fill in the grid and the baseline of the finetuning."""
+        """Return the options; grid and baseline default to those of the finetuning."""
         named = {"grid": options["grid"] or reference[0], "baseline": options["baseline"] or reference[1]}
         return {**options, **named}
 
@@ -66,7 +66,7 @@ class Patches(NetworkResponse):
 
     @property
     def variants(self) -> int:
-        """The patches and the intact image."""
+        """Number of variants: the patches and the intact image."""
         return patch_count(self.settings["grid"]) + 1
 
     def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
@@ -76,6 +76,6 @@ class Patches(NetworkResponse):
         query = network_run.query(batch)
         return query.run(*patch_variants(query, **self.settings))
 
-    def beside(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
+    def extra_inputs(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
         """Return the grid."""
         return {"grid": self.settings["grid"]}

@@ -1,4 +1,4 @@
-"""Response of SIC and AIC: outputs for pictures that keep only the most salient pixels."""
+"""Response of SIC and AIC: outputs for blurred images in which only the most salient pixels are sharp."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from heatproof.models.registry import UNSCALED, normalisation_of
 from heatproof.responses.base import Arrays, Batch, Contents, MethodMaps, NetworkRun, Options, ScoredImages
 from heatproof.responses.curves import OUTPUT_QUANTITIES, TwoTargets, decisions
 
-# Of images that are no more than in [0, 1], whatever their channels.
-# The thresholds of the published code, which are those of `heatproof.perturbation.pic`.
-PUBLISHED = 13
+# Number of thresholds in the published code, which `heatproof.perturbation.pic` has.
+PUBLISHED_THRESHOLDS = 13
 
 
 def picture_options(
@@ -31,7 +30,7 @@ def picture_options(
 
 
 class InformationCurves(TwoTargets):
-    """Outputs and entropies of pictures with increasing information."""
+    """Outputs for images with increasing information, and the entropies of these images."""
 
     kind = "pictures"
     argument = "pictures"
@@ -41,25 +40,27 @@ class InformationCurves(TwoTargets):
 
     @classmethod
     def check(cls, options: Options) -> None:
-        """Check that thresholds increase."""
-        shares = options["thresholds"]
-        if shares is not None and not (
-            len(shares) and all(0 < share <= 1 for share in shares) and list(shares) == sorted(set(shares))
+        """Check that the thresholds increase."""
+        thresholds = options["thresholds"]
+        if thresholds is not None and not (
+            len(thresholds)
+            and all(0 < threshold <= 1 for threshold in thresholds)
+            and list(thresholds) == sorted(set(thresholds))
         ):
-            raise HeatproofError(f"thresholds has to be increasing, above 0 and at most 1: {list(shares)} is not.")
+            raise HeatproofError(f"thresholds has to be increasing, above 0 and at most 1: {list(thresholds)} is not.")
 
     def environment(self) -> dict[str, str]:
-        """Return the encoder, because entropies are file sizes that depend on it."""
+        """Return the version of the encoder, because an entropy is the size of an encoded file."""
         from heatproof.perturbation.pic import encoder
 
         return {"encoder": encoder()}
 
     def points(self, size: tuple[int, int]) -> int:
-        """Return the number of pictures: fully blurred, the thresholds, the original."""
-        return len(self.settings["thresholds"] or range(PUBLISHED)) + 2
+        """Return the number of images: the fully blurred one, one per threshold, and the original."""
+        return len(self.settings["thresholds"] or range(PUBLISHED_THRESHOLDS)) + 2
 
     def contents(self, network_run: NetworkRun, size: tuple[int, int], names: Sequence[str]) -> Contents:
-        """Return the dimensions of the store; a gap where pictures have no entropy."""
+        """Return the dimensions of the store; not applicable to images that cannot be encoded."""
         from heatproof.perturbation.pic import entropy_unsupported_reason
 
         channels = network_run.dataset.images("evaluation", 0, 1).shape[1]
@@ -68,28 +69,28 @@ class InformationCurves(TwoTargets):
         )
 
     def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
-        """Run the network on the pictures: outputs, and entropies in bytes."""
+        """Run the network on the images, and return its outputs and the entropies in bytes."""
         from heatproof.perturbation.pic import pic_variants
 
         mean, std = normalisation_of(network_run.facts or UNSCALED, batch.images.shape[1])
-        given: dict[str, Any] = {"mean": mean, "std": std}
-        given |= {
+        arguments: dict[str, Any] = {"mean": mean, "std": std}
+        arguments |= {
             key: value for key, value in {**self.settings, **network_run.caller_inputs}.items() if value is not None
         }
-        query, every = network_run.query(batch, batch.targets), []
+        query, results = network_run.query(batch, batch.targets), []
         for maps, _ in self.maps_by_method(network_run, batch, method_maps):
-            batches, variants, entropies = pic_variants(query, maps, **given)
-            read = query.run(batches, variants)
-            every.append({**self.outputs(batch, read), "entropy": np.array(entropies).reshape(-1, variants)})
-        return self.stack_methods(every)
+            batches, variants, entropies = pic_variants(query, maps, **arguments)
+            outputs = query.run(batches, variants)
+            results.append({**self.outputs(batch, outputs), "entropy": np.array(entropies).reshape(-1, variants)})
+        return self.stack_methods(results)
 
     def as_argument(self, quantities: Arrays, images: ScoredImages) -> dict[str, np.ndarray]:
-        """Return arrays by name, the ``classes`` (N, 2) that they are of, and where these are ``decisions`` for."""
+        """Return arrays by name, with the ``classes`` (N, 2) of both targets, and where they are ``decided`` for."""
         arrays, classes = self.for_both_targets(quantities, images)
-        entropy, of_targets = quantities["entropy"].astype(np.int64), decisions(arrays, classes, images.task)
-        return {**arrays, "entropy": entropy, "classes": classes, "decided": of_targets}
+        entropy, decided = quantities["entropy"].astype(np.int64), decisions(arrays, classes, images.task)
+        return {**arrays, "entropy": entropy, "classes": classes, "decided": decided}
 
     def synthetic_arrays(self, size: tuple[int, int]) -> Arrays:
-        """Return responses that rise with the entropy."""
+        """Return outputs that rise with the entropy."""
         rising = np.linspace(0, 1, self.points(size))
         return self.synthetic_store(rising, {"entropy": (100 + 100 * rising).astype(np.int64)})

@@ -1,1 +1,1 @@
-"""Stages of the workflow: what a job is told, what it leaves, and what runs. Importable without pandas and torch."""
+"""Stages of the workflow: the specs, the outputs and the work of jobs. Can be imported without pandas and torch."""

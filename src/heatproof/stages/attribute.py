@@ -1,4 +1,4 @@
-"""Attribution maps: a shard of the maps of explainers on a network, or of explainers that know no model."""
+"""The jobs that compute attribution maps of a network, and reference maps, which do not use a model."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from heatproof.plan.paths import Network, map_files
 from heatproof.plan.stage import JobGraph, Product, Wildcards, stage
 from heatproof.stages.shards import (
     ShardStage,
-    each,
+    explainer_wildcards,
     inputs_of,
     names_in_paths,
     network_of,
-    networks,
-    product_of,
+    network_wildcards,
+    shard_product,
     shard_range,
-    shards,
-    whose,
+    shard_wildcards,
+    wildcard_product,
 )
 
 if TYPE_CHECKING:
@@ -34,18 +34,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MapInputs:
-    """What all maps of a network depend on, or of a dataset if explainers know no model.
+    """The settings on which all maps of a network depend, or all reference maps of a dataset.
 
     Attributes
     ----------
     dataset, seed
-        The images, and the workflow's seed.
+        The dataset, and the seed of the workflow.
     stored_as, sums_of
-        The dtype of maps in their store, and the grid of ``patch_sums``, 0 for others.
+        The dtype of maps in their store, and the grid of ``patch_sums``, 0 for other dtypes.
     model, weights, upstream
-        The network, the path of its weights, and their key; None for explainers that know no model.
+        The network, the path of its weights, and their key; None for reference maps.
     target, precision, output
-        The class that is explained, the precision of the passes, and what is explained: ``logit`` or ``probability``.
+        The class that is explained, the precision of the passes, and the output that is explained: ``logit`` or
+        ``probability``.
     """
 
     dataset: DatasetSpec
@@ -62,12 +63,12 @@ class MapInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class MapsStage(ShardStage):
-    """A shard of maps.
+    """The spec of a job that computes a shard of maps.
 
     Attributes
     ----------
     of
-        What all of the maps depend on.
+        The settings on which all of the maps depend.
     explainers
         Explainers with their stores.
     """
@@ -78,25 +79,25 @@ class MapsStage(ShardStage):
     explainers: list[StoredExplainer]
 
     def products(self) -> list[Product]:
-        """Return a shard of the store of each explainer."""
+        """Return one shard of the store of each explainer."""
         number = self.shard.number
-        return [product_of(self.shard, one.key, map_files(one.store, number)) for one in self.explainers]
+        return [shard_product(self.shard, one.key, map_files(one.store, number)) for one in self.explainers]
 
     def sampled(self, images: tuple[int, int], manifests: Collection[str]) -> Self:
-        """Return the job of some images, and of the explainers whose manifests are named."""
+        """Return the spec restricted to a range of images and to the explainers whose manifests are named."""
         number = self.shard.number
         explainers = [one for one in self.explainers if map_files(one.store, number)[0] in manifests]
         return replace(self, explainers=explainers, shard=replace(self.shard, images=images))
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what computes the maps."""
+        """Return the function that computes the maps."""
         from heatproof.jobs.attribute import attribute
 
         return partial(attribute, self, runtime)
 
     @classmethod
-    def on(cls, graph: JobGraph, network: Network, where: Wildcards) -> Self:
-        """Return what the job of a shard is told of a network, or of none."""
+    def for_network(cls, graph: JobGraph, network: Network, where: Wildcards) -> Self:
+        """Return the spec of the job of a shard for a network, or for the reference maps of a dataset."""
         plan = graph.plan
         chosen = [where["explainer"]] if "explainer" in where else cls.names(plan)
         return cls(
@@ -117,7 +118,7 @@ class MapsStage(ShardStage):
 
     @classmethod
     def stores(cls, plan: Plan) -> Iterable[list[str]]:
-        """Return a shard of the store of every explainer, or of one if jobs are apart."""
+        """Return the files of a shard for the store of every explainer, or of one explainer if it has its own job."""
         names = names_in_paths(plan, cls.names(plan))
         return [map_files(cls.store(plan).replace("{explainer}", name), "{shard}") for name in names]
 
@@ -129,13 +130,13 @@ class MapsStage(ShardStage):
 
 @stage("attribute")
 class Attribute(MapsStage):
-    """A shard of the maps of explainers on a network, of all explainers together or of one (config)."""
+    """The spec of a job that computes a shard of maps on a network, by all explainers or by one (config)."""
 
     message = "attribution maps"
 
     @classmethod
     def names(cls, plan: Plan) -> list[str]:
-        """Return the explainers that look at the model."""
+        """Return the explainers that use the model."""
         return plan.model_explainers
 
     @classmethod
@@ -145,25 +146,27 @@ class Attribute(MapsStage):
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return every network with every shard, and with every explainer if jobs are apart."""
-        return each(networks(plan), shards(plan, plan.images), whose(plan, cls.names(plan)))
+        """Return the wildcards of every network and shard, and of every explainer if each has its own job."""
+        return wildcard_product(
+            network_wildcards(plan), shard_wildcards(plan, plan.images), explainer_wildcards(plan, cls.names(plan))
+        )
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job of a shard is told, and the files that it waits for."""
+        """Return the spec of the job of a shard, and the files that it waits for."""
         network = Network(where["dataset"], where["model"], where["weights"])
-        return cls.on(graph, network, where), inputs_of(graph, network_of(graph, network, "maps"), where)
+        return cls.for_network(graph, network, where), inputs_of(graph, network_of(graph, network, "maps"), where)
 
 
 @stage("attribute_reference")
 class AttributeReference(MapsStage):
-    """A shard of the maps of explainers that know no model; one store for all networks of a dataset."""
+    """The spec of a job that computes a shard of reference maps, which all networks of a dataset share."""
 
     message = "maps that know no model"
 
     @classmethod
     def names(cls, plan: Plan) -> list[str]:
-        """Return the explainers that know no model."""
+        """Return the explainers that do not use a model."""
         return plan.reference_explainers
 
     @classmethod
@@ -173,15 +176,17 @@ class AttributeReference(MapsStage):
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return every dataset with every shard, and with every explainer if jobs are apart."""
+        """Return the wildcards of every dataset and shard, and of every explainer if each has its own job."""
         datasets = [{"dataset": name} for name in plan.datasets]
-        return each(datasets, shards(plan, plan.images), whose(plan, cls.names(plan)))
+        return wildcard_product(
+            datasets, shard_wildcards(plan, plan.images), explainer_wildcards(plan, cls.names(plan))
+        )
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job of a shard is told, and the files that it waits for."""
-        told = cls.on(graph, Network(where["dataset"], NO_MODEL, NO_MODEL), where)
-        return told, [told.inputs.dataset.manifest]
+        """Return the spec of the job of a shard, and the files that it waits for."""
+        spec = cls.for_network(graph, Network(where["dataset"], NO_MODEL, NO_MODEL), where)
+        return spec, [spec.inputs.dataset.manifest]
 
 
 def _maps_of(graph: JobGraph, network: Network) -> MapInputs:
@@ -204,7 +209,7 @@ def _maps_of(graph: JobGraph, network: Network) -> MapInputs:
 
 
 def maps_of(graph: JobGraph, network: Network, explainer: str) -> StoredExplainer:
-    """Return an explainer with its store and key for a network; of one that knows no model, those of the dataset."""
+    """Return an explainer with its store and key for a network; reference maps have one store for all networks."""
     knows = graph.plan.explainers[explainer].uses_model
     return graph.compute_once(_stored, network if knows else Network(network.dataset, NO_MODEL, NO_MODEL), explainer)
 
@@ -212,16 +217,16 @@ def maps_of(graph: JobGraph, network: Network, explainer: str) -> StoredExplaine
 def _stored(graph: JobGraph, network: Network, name: str) -> StoredExplainer:
     plan, (dataset, model, weights) = graph.plan, network
     inputs, entry, known = graph.compute_once(_maps_of, network), plan.explainers[name], model != NO_MODEL
-    own = [plan.models[model].module, *plan.target_modules] if known else []
-    modules = [*MapsStage.code, *own, entry.module]
+    network_modules = [plan.models[model].module, *plan.target_modules] if known else []
+    modules = [*MapsStage.code, *network_modules, entry.module]
     drops = (plan.finetuning(model, weights) if known else None) or plan.config["finetuning"]
     options = plan.explainer_options(name, drops["baseline"])
     filled = options.get("baseline")
-    told = StoredExplainer(
+    stored = StoredExplainer(
         name=name,
         kind=entry.kind,
         module=entry.module,
-        # As JSON brings them to a job.
+        # In the form in which a job reads them from JSON.
         options=as_json(options),
         maps=dict(entry.maps),
         grid=drops["grid"] if filled else None,
@@ -232,7 +237,13 @@ def _stored(graph: JobGraph, network: Network, name: str) -> StoredExplainer:
     if filled:
         modules += baseline_modules(filled)
     if known and "cam_layer" not in entry.needs:
-        # Which layer CAMs read changes no other maps.
+        # The layer that CAMs read does not affect other maps.
         inputs = replace(inputs, model=plan.trained_spec(model))
-    settings = {"kind": told.kind, "module": told.module, "options": told.options, "maps": told.maps, "grid": told.grid}
-    return replace(told, key=key_of([inputs, settings], modules))
+    settings = {
+        "kind": stored.kind,
+        "module": stored.module,
+        "options": stored.options,
+        "maps": stored.maps,
+        "grid": stored.grid,
+    }
+    return replace(stored, key=key_of([inputs, settings], modules))

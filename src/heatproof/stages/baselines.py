@@ -1,4 +1,4 @@
-"""Scores in the domain of several baselines, and which conclusions hold under each."""
+"""The job that compares baselines: in-domain scores, and which conclusions hold under each baseline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heatproof.attribution.registry import EXPLAINERS
 from heatproof.base.provenance import Key
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan.stage import JobGraph, Report, Wildcards, named_tables, report_outputs, stage
-from heatproof.stages.methods import keys_of, planned_methods
+from heatproof.stages.methods import joined_key, planned_methods
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
@@ -33,7 +33,7 @@ class BaselineCase:
 
 @dataclass(frozen=True)
 class BaselineMethod:
-    """A method as conclusions on baselines tell it; ``family`` is "" for one of the user's own."""
+    """The facts of a method that conclusions on baselines use; ``family`` is "" for a custom method."""
 
     method: str
     transform: str
@@ -43,7 +43,7 @@ class BaselineMethod:
 
 @cache
 def baseline_cases(plan: Plan) -> list[Case]:
-    """Return one in-domain test case a network and baseline, where there are several baselines."""
+    """Return one in-domain test case for each network and baseline; none if there are fewer than two baselines."""
     cases = [case for case in plan.test_cases() if base_name(case.metric) == "idsds" and case.grid == plan.reference[0]]
     cases = [case for case in cases if case.network.weights not in plan.saved_epochs]
     first = {(case.network[:2], case.baseline): case for case in reversed(cases) if case.output == cases[0].output}
@@ -53,7 +53,7 @@ def baseline_cases(plan: Plan) -> list[Case]:
 
 @stage("baselines")
 class Baselines(Report):
-    """The tables that compare baselines.
+    """The spec of the job that compares baselines.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Baselines(Report):
     methods
         All methods.
     upstream
-        One key for the scores.
+        One key for all scores.
     """
 
     message = "comparison of baselines"
@@ -92,12 +92,12 @@ class Baselines(Report):
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return the one job, where there are several baselines."""
+        """Return one job, if there are several baselines."""
         return [{}] if baseline_cases(plan) else []
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job is told, and the files that it waits for."""
+        """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
         cases = baseline_cases(plan)
         files = plan.score_files(cases)
@@ -105,14 +105,14 @@ class Baselines(Report):
         for row in planned_methods(plan):
             known = EXPLAINERS.get(plan.explainers[row.explainer].kind)
             methods.append(BaselineMethod(row.method, row.transform, row.reference, known.family if known else ""))
-        each = [
+        scored_cases = [
             BaselineCase(*case.network, case.metric, case.baseline or "", file)
             for case, file in zip(cases, files, strict=True)
         ]
-        return cls(cases=each, methods=methods, upstream=keys_of(graph, cases)), files
+        return cls(cases=scored_cases, methods=methods, upstream=joined_key(graph, cases)), files
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what writes the tables."""
+        """Return the function that writes the tables."""
         from heatproof.report.tables.baselines import compare_baselines
 
         return partial(compare_baselines, self)

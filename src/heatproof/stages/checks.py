@@ -1,4 +1,4 @@
-"""Protocol checks: under which conventions the order of methods flips."""
+"""The job of the protocol checks: under which conventions the order of methods flips."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from heatproof.base.methods import ABS_SUFFIX
 from heatproof.plan.comparisons import Compared, all_comparisons, compared_cases, factors
 from heatproof.plan.stage import JobGraph, Output, named_tables, plain_outputs, report_outputs, stage
-from heatproof.stages.methods import Scored, all_metrics, scored, templates
+from heatproof.stages.methods import ScoresStage, all_metrics, scores_fields, templates_digest
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 @stage("checks")
-class Checks(Scored):
-    """The protocol checks.
+class Checks(ScoresStage):
+    """The spec of the job of the protocol checks.
 
     Attributes
     ----------
     comparisons
-        What is compared.
+        The factors with the levels that are compared.
     images
-        Metric to the number of images that it is scored on.
+        Number of images on which each metric is scored.
     least_coverage
         Share of the images on which a method has to be defined.
     transforms
-        Method to the name of the same map without a sign.
+        Name of the method with the absolute values of each signed method's map.
     templates
         Digest of the templates of pages.
     """
@@ -65,37 +65,37 @@ class Checks(Scored):
 
     @classmethod
     def planned_outputs(cls, plan: Plan) -> Mapping[str, Output]:
-        """Return its outputs, with a chart of each factor as PNG and SVG."""
+        """Return the outputs, including a chart of each factor as PNG and SVG."""
         charts = [f"{factor}.{ending}" for factor in factors(plan) for ending in ("png", "svg")]
         return {**cls.outputs, **plain_outputs(**{chart: f"checks/{chart}" for chart in charts})}
 
     @classmethod
     def is_requested(cls, plan: Plan) -> bool:
-        """Tell whether the rule `all` asks for it: where all metrics are shown."""
+        """Return whether the rule `all` requests it: if all metrics are shown."""
         return all_metrics(plan)
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job is told, and the files that it waits for."""
+        """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
         cases = compared_cases(plan)
-        told = cls(
+        spec = cls(
             comparisons=all_comparisons(plan),
             images={case.metric: plan.images_of(case.metric) for case in cases},
             least_coverage=plan.config["scores"]["least_coverage"],
-            # Raw to absolute: the same name for a map without a sign.
+            # A method without absolute counterpart, such as one of a non-negative map, is its own counterpart.
             transforms={
                 method: f"{method}{ABS_SUFFIX}" if f"{method}{ABS_SUFFIX}" in plan.methods else method
                 for method, entry in plan.methods.items()
                 if entry.methods[method][1] == "raw"
             },
-            templates=templates(),
-            **scored(graph, cases),
+            templates=templates_digest(),
+            **scores_fields(graph, cases),
         )
-        return told, plan.score_files(cases)
+        return spec, plan.score_files(cases)
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what writes the tables, the charts and their page."""
+        """Return the function that writes the tables, the charts and their page."""
         from heatproof.report.tables.protocol import checks
 
         return partial(checks, self)

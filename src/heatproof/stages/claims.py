@@ -1,4 +1,4 @@
-"""Published claims, judged on published numbers and on the scores of the run."""
+"""The job that judges published claims on published numbers and on the scores of the run."""
 
 from __future__ import annotations
 
@@ -11,19 +11,27 @@ from heatproof.base.grids import Grid
 from heatproof.base.provenance import ROOT, Key
 from heatproof.files.reading import file_digest
 from heatproof.plan.stage import JobGraph, Report, named_tables, report_outputs, stage
-from heatproof.stages.methods import MethodOrigin, Place, all_metrics, keys_of, magnitudes, method_origins, places_of
+from heatproof.stages.methods import (
+    CaseKey,
+    MethodOrigin,
+    all_metrics,
+    case_keys,
+    joined_key,
+    magnitudes,
+    method_origins,
+)
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
     from heatproof.plan.plan import Plan
 
-# Source data of claims: not code, so that a job's digest of code does not know them.
+# Source data of claims. They are not code, so that they are not part of a job's digest of code.
 PUBLISHED = ROOT / "claims" / "published"
 
 
 @dataclass(frozen=True)
 class MetricFacts:
-    """A metric as claims look for it."""
+    """The facts of a metric by which claims find their test cases."""
 
     kind: str
     options: dict[str, Any]
@@ -36,7 +44,7 @@ class MetricFacts:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """The design of a model, and the kind whose seeds of training alone differ."""
+    """The design of a model, and its kind. Models of one kind differ only in the seed of training."""
 
     family: str
     depth: int | None
@@ -48,24 +56,24 @@ class ModelFacts:
 
 @stage("claims")
 class Claims(Report):
-    """The card of claims.
+    """The spec of the job that judges claims.
 
     Attributes
     ----------
     cases
         Test cases that are scored.
     metrics, methods, models
-        What claims know of each.
+        The facts of each metric, method and model by which claims find their test cases.
     pixels
-        Dataset to model to the shorter side of its images; None where it is not known.
+        Shorter side of the images, by dataset and model; None where it is unknown.
     explains
-        What the maps are of: ``logit`` or ``probability``.
-    kept_epochs
-        Weights of a kept epoch to the training that they are of.
+        The output that the maps explain: ``logit`` or ``probability``.
+    saved_epochs
+        The training of each weights that are a saved epoch.
     accuracy
-        The table of accuracies.
+        Path of the table of accuracies.
     published
-        Digests of published numbers, which the code brings.
+        Digests of the published numbers, which are part of the package.
     upstream
         Keys of the scores and of the tables.
     """
@@ -88,17 +96,17 @@ class Claims(Report):
         these are your models and images, and the papers had theirs.
         """,
         claims="claims.csv",
-        # Orders of methods beside published ones, made of the same evidence.
+        # The orders of methods are compared with published ones in the same job, because both use the same evidence.
         published="published.csv",
         published_methods="published_methods.csv",
     )
     tables = named_tables(**{name: name for name in outputs})
 
-    cases: list[Place]
+    cases: list[CaseKey]
     metrics: dict[str, MetricFacts]
     pixels: dict[str, dict[str, int | None]]
     explains: str
-    kept_epochs: dict[str, str]
+    saved_epochs: dict[str, str]
     methods: list[MethodOrigin]
     models: dict[str, ModelFacts]
     accuracy: str
@@ -107,16 +115,16 @@ class Claims(Report):
 
     @classmethod
     def is_requested(cls, plan: Plan) -> bool:
-        """Tell whether the rule `all` asks for it: where all metrics are shown."""
+        """Return whether the rule `all` requests it: if all metrics are shown."""
         return all_metrics(plan)
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job is told, and the files that it waits for."""
+        """Return the spec of the job, and the files that it waits for."""
         plan, tables, of_magnitudes = graph.plan, graph.spec("tables"), magnitudes(graph.plan)
         cases = plan.all_cases()
         spec = cls(
-            cases=places_of(cases),
+            cases=case_keys(cases),
             metrics={
                 name: MetricFacts(
                     kind=score.kind,
@@ -135,17 +143,17 @@ class Claims(Report):
                 for dataset in plan.datasets
             },
             explains=plan.config["attribution"]["output"],
-            kept_epochs={name: entry for name, (entry, _) in plan.saved_epochs.items()},
+            saved_epochs={name: entry for name, (entry, _) in plan.saved_epochs.items()},
             methods=method_origins(plan),
             models={name: ModelFacts(**asdict(model.design), kind=model.kind) for name, model in plan.models.items()},
             accuracy=tables.files["accuracy"],
             published={path.name: file_digest(path) for path in sorted(PUBLISHED.glob("*.csv"))},
-            upstream=[keys_of(graph, cases), tables.key],
+            upstream=[joined_key(graph, cases), tables.key],
         )
         return spec, [*plan.score_files(cases), spec.accuracy, tables.manifest]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what writes the verdict on each claim, and the orders of methods beside published ones."""
+        """Return the function that writes the verdicts on claims, and the orders of methods with published ones."""
         from heatproof.report.tables.claims import claims
 
         return partial(claims, self)

@@ -1,4 +1,4 @@
-"""What the maps of each method cost, beside what they score."""
+"""The job that tabulates the cost of each method with its score."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.base.provenance import Key
 from heatproof.plan.stage import JobGraph, Report, named_tables, report_outputs, stage
-from heatproof.stages.methods import MethodOrigin, keys_of, method_origins
+from heatproof.stages.methods import MethodOrigin, joined_key, method_origins
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 @stage("costs")
 class Costs(Report):
-    """The table of costs.
+    """The spec of the job that tabulates costs.
 
     Attributes
     ----------
     scores
-        Files of scores.
+        Files of scores, whose manifests have the measured costs.
     table
-        That of the scores.
+        Path of idsds_table.csv.
     methods
-        With the maps that they are.
+        All methods, with the maps that they use.
     upstream
         One key for all scores.
     """
@@ -51,14 +51,14 @@ class Costs(Report):
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job is told, and the files that it waits for."""
+        """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
         files, table = plan.score_files(), graph.spec("tables").files["idsds_table"]
-        keys = keys_of(graph, plan.test_cases())
+        keys = joined_key(graph, plan.test_cases())
         return cls(scores=files, table=table, methods=method_origins(plan), upstream=keys), [table, *files]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what writes the table."""
+        """Return the function that writes the table."""
         from heatproof.report.tables.costs import costs
 
         return partial(costs, self)

@@ -1,4 +1,4 @@
-"""Whether deleted patches are in domain."""
+"""The job that tests whether deleted patches are in domain."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class StoredFeatures:
 
 @stage("in_domain")
 class InDomain(Report):
-    """The table that tells whether deleted patches are in domain.
+    """The spec of the job that tests whether deleted patches are in domain.
 
     Attributes
     ----------
     scored
         Stores of features.
     images
-        How many images they have.
+        Number of images in each store.
     data
-        The files that are read.
+        The files that the job reads.
     upstream
-        One key for the stores.
+        One key for all stores.
     """
 
     message = "whether deleted patches are in domain"
@@ -77,25 +77,25 @@ class InDomain(Report):
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job is told, and the files that it waits for."""
+        """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
         scored, inputs, upstream = [], [], []
         for network in plan.networks():
             metrics = plan.metrics_of(network.weights, network.model)
             tuned = [drops[:2] for metric, drops in metrics.items() if base_name(metric) == "idsds"]
             for grid, baseline in plan.combinations_on(network.weights, network.model):
-                asked = Features({"grid": grid, "baseline": baseline})
-                store = plan.store_of(network, asked)
+                response = Features({"grid": grid, "baseline": baseline})
+                store = plan.store_of(network, response)
                 scored.append(StoredFeatures(*network, grid, baseline, (grid, baseline) in tuned, store))
-                upstream.append(response_key(graph, network, asked))
+                upstream.append(response_key(graph, network, response))
                 shards = plan.shards(plan.drop_images)
                 inputs += [file for shard in shards for file in response_files(Features, store, shard)]
-        # Manifests tell when and how fast a shard was made: the table is of what was made.
+        # Without manifests, which also record times: the table depends only on the data.
         data = [file for file in inputs if not file.endswith(".json")]
         return cls(scored=scored, images=plan.drop_images, data=data, upstream=Key.joined(upstream)), inputs
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what writes the table."""
+        """Return the function that writes the table."""
         from heatproof.report.tables.in_domain import in_domain
 
         return partial(in_domain, self)

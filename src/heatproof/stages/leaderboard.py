@@ -1,4 +1,4 @@
-"""Meta-Rank of the metrics and methods that a config names."""
+"""The job that ranks the metrics and methods that the config names in its leaderboard."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from heatproof.plan.stage import JobGraph, Wildcards, named_tables, report_outputs, stage
-from heatproof.stages.methods import Ranked, Scored, ranked, scored
+from heatproof.stages.methods import RankingFields, ScoresStage, ranking_fields, scores_fields
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 @stage("leaderboard")
-class Leaderboard(Scored, Ranked):
-    """The leaderboard.
+class Leaderboard(ScoresStage, RankingFields):
+    """The spec of the job that writes the leaderboard.
 
     Attributes
     ----------
     metrics, methods
-        Those that count; empty for all.
+        Metrics and methods that are ranked; empty for all.
     independent
-        What counts once: a network, or each test case.
+        The unit that counts once: a network, or each test case.
     """
 
     message = "leaderboard of the metrics and methods that the config names"
@@ -49,24 +49,24 @@ class Leaderboard(Scored, Ranked):
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return the one job, where the config asks for it."""
+        """Return one job, if the config has a leaderboard."""
         return [{}] if plan.config["leaderboard"]["metrics"] else []
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job is told, and the files that it waits for."""
+        """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
-        asked = plan.config["leaderboard"]
-        cases = [case for case in plan.all_cases() if case.metric in asked["metrics"]]
-        told = cls(
-            **asked,
-            **scored(graph, cases),
-            **ranked(plan),
+        settings = plan.config["leaderboard"]
+        cases = [case for case in plan.all_cases() if case.metric in settings["metrics"]]
+        spec = cls(
+            **settings,
+            **scores_fields(graph, cases),
+            **ranking_fields(plan),
         )
-        return told, plan.score_files(cases)
+        return spec, plan.score_files(cases)
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what writes the table."""
+        """Return the function that writes the table."""
         from heatproof.report.tables.leaderboard import leaderboard
 
         return partial(leaderboard, self)

@@ -1,4 +1,4 @@
-"""Methods and scores of a plan, as stages after the scores are told of them."""
+"""Specs of methods and scores that several stages after the scores share."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
 
 # Dataset, model, weights and metric.
-Place = tuple[str, str, str, str]
+CaseKey = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
 class PlannedMethod:
-    """A method as pages show it.
+    """A method of the plan.
 
     Attributes
     ----------
     method, transform
-        Its name, and what is done to its map: ``raw`` or ``abs``.
+        Its name, and the transform of its map: ``raw`` or ``abs``.
     explainer, index, place
-        Its explainer, the place of its map in the explainer's store, and its own among the explainer's methods.
+        Its explainer, the index of its map in the explainer's store, and its index among the explainer's methods.
     reference
-        Whether it knows no model.
+        Whether it does not use the model.
     """
 
     method: str
@@ -46,16 +46,17 @@ class PlannedMethod:
 
 @dataclass(frozen=True)
 class MethodOrigin:
-    """A method with the map that it is by the name of heatproof's explainer, where it is one of its own.
+    """A method with the registered explainer and the map that it comes from.
 
     Attributes
     ----------
     name, transform
-        Its name, and what is done to its map: ``raw`` or ``abs``.
+        Its name, and the transform of its map: ``raw`` or ``abs``.
     explainer, kind, map
-        Its explainer, that explainer's name in the table of explainers, and the name of the map there.
+        The name of its explainer in the config, the name of that explainer in the registry, and the name of the map in
+        the registry (in the config for a custom explainer).
     uses_model
-        Whether it knows the model.
+        Whether it uses the model.
     """
 
     name: str
@@ -67,34 +68,34 @@ class MethodOrigin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scored(Report):
-    """What a stage is told that reads scores of images.
+class ScoresStage(Report):
+    """The part of a spec that stages share that read scores of images.
 
     Attributes
     ----------
     cases
         The test cases.
     directions
-        Metric to whether higher is better.
+        Whether higher is better, by metric.
     upstream
-        One key for the scores.
+        One key for all scores.
     """
 
-    cases: list[Place]
+    cases: list[CaseKey]
     directions: dict[str, bool]
     upstream: Key
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranked:
-    """What decides which scores are ranked.
+class RankingFields:
+    """The part of a spec that decides which scores are ranked.
 
     Attributes
     ----------
     kinds
-        Metric to its kind.
+        The name of each metric in the registry.
     model_kinds
-        Model to its kind, where models of one kind differ in the seed of training alone; else empty.
+        The kind of each model, if models of one kind differ only in the seed of training; else empty.
     least_coverage
         Share of the images on which a method has to be defined.
     """
@@ -104,27 +105,27 @@ class Ranked:
     least_coverage: float
 
 
-def scored(graph: JobGraph, cases: list[Case]) -> dict[str, Any]:
-    """Return the fields of `Scored`."""
-    directions, upstream = directions_of(graph, cases), keys_of(graph, cases)
-    return {"cases": places_of(cases), "directions": directions, "upstream": upstream}
+def scores_fields(graph: JobGraph, cases: list[Case]) -> dict[str, Any]:
+    """Return the fields of `ScoresStage`."""
+    directions, upstream = directions_of(graph, cases), joined_key(graph, cases)
+    return {"cases": case_keys(cases), "directions": directions, "upstream": upstream}
 
 
-def ranked(plan: Plan) -> dict[str, Any]:
-    """Return the fields of `Ranked`."""
+def ranking_fields(plan: Plan) -> dict[str, Any]:
+    """Return the fields of `RankingFields`."""
     kinds = {name: entry.metric.name for name, entry in plan.metrics.items()}
     models = plan.kinds if plan.config["training_seeds"] > 1 else {}
     return {"kinds": kinds, "model_kinds": models, "least_coverage": plan.config["scores"]["least_coverage"]}
 
 
 @cache
-def templates() -> str:
-    """Return a digest of the templates of pages, to which no import leads."""
+def templates_digest() -> str:
+    """Return a digest of the templates of pages, which a digest of code does not include."""
     return digest({path.name: file_digest(path) for path in sorted((ROOT / "report" / "templates").iterdir())})
 
 
 def planned_methods(plan: Plan) -> list[PlannedMethod]:
-    """Return every method, explainer by explainer."""
+    """Return all methods of a plan, grouped by explainer."""
     return [
         PlannedMethod(one.name, entry.name, one.index, place, one.transform, not entry.uses_model)
         for entry in plan.explainers.values()
@@ -133,19 +134,19 @@ def planned_methods(plan: Plan) -> list[PlannedMethod]:
 
 
 def method_origins(plan: Plan) -> list[MethodOrigin]:
-    """Return every method, explainer by explainer."""
+    """Return all methods of a plan with their origins, grouped by explainer."""
     methods = []
-    for shown in planned_methods(plan):
-        entry = plan.explainers[shown.explainer]
-        known, own = EXPLAINERS.get(entry.kind), list(entry.maps)
-        name = (list(known.maps) if known else own)[shown.index]
-        about = (shown.method, shown.explainer, entry.kind, name, shown.transform)
-        methods.append(MethodOrigin(*about, not shown.reference))
+    for method in planned_methods(plan):
+        entry = plan.explainers[method.explainer]
+        known, map_names = EXPLAINERS.get(entry.kind), list(entry.maps)
+        name = (list(known.maps) if known else map_names)[method.index]
+        facts = (method.method, method.explainer, entry.kind, name, method.transform)
+        methods.append(MethodOrigin(*facts, not method.reference))
     return methods
 
 
 def magnitudes(plan: Plan) -> MagnitudeMetrics:
-    """Return which metrics read magnitudes, and which methods are one to them."""
+    """Return the metrics that read magnitudes, and the pairs of methods that are equivalent for them."""
     rows = {(one.explainer, one.index, one.transform): one.method for one in planned_methods(plan)}
     absolute = {one.method: rows.get((one.explainer, one.index, "abs"), "") for one in planned_methods(plan)}
     metrics = [name for name, entry in plan.metrics.items() if entry.metric.reads_magnitudes(entry.options)]
@@ -153,37 +154,37 @@ def magnitudes(plan: Plan) -> MagnitudeMetrics:
 
 
 def scores_each_image(plan: Plan, metric: str) -> bool:
-    """Tell whether a metric has a score of its own for each image, as those of patch drops have."""
+    """Return whether a metric has a score for each image, as the metrics of patch drops have."""
     return metric not in plan.metrics or plan.metrics[metric].metric.scores_each_image
 
 
-def keys_of(graph: JobGraph, cases: Iterable[Case]) -> Key:
-    """Return one key for some test cases' scores."""
+def joined_key(graph: JobGraph, cases: Iterable[Case]) -> Key:
+    """Return one key for the scores of test cases."""
     return Key.joined(graph.spec("score", **case.where).key for case in cases)
 
 
 def directions_of(graph: JobGraph, cases: Iterable[Case]) -> dict[str, bool]:
-    """Return of some test cases' metrics whether higher is better."""
+    """Return whether higher is better for the metrics of test cases."""
     return {case.metric: graph.spec("score", **case.where).higher_is_better for case in cases}
 
 
-def places_of(cases: Iterable[Case]) -> list[Place]:
-    """Return test cases network by network."""
+def case_keys(cases: Iterable[Case]) -> list[CaseKey]:
+    """Return test cases as tuples, grouped by network."""
     return sorted(((*case.network, case.metric) for case in cases), key=lambda place: place[:3])
 
 
 def all_metrics(plan: Plan) -> bool:
-    """Tell whether the page shows every metric of the config, and the response curves behind them."""
+    """Return whether the page shows all metrics of the config and their response curves."""
     return bool(plan.config["report"]["all_metrics"] and plan.metrics)
 
 
 def images_with_maps(plan: Plan) -> int:
-    """Return how many images are shown with their maps; 0 for none."""
+    """Return the number of images that are shown with their maps."""
     return min(plan.config["report"]["images"], plan.images)
 
 
 def map_files(plan: Plan, networks: Iterable[Network], images: int, explainers: Iterable[str]) -> list[str]:
-    """Return the shards of maps of some networks; those that know no model belong to all of a dataset."""
+    """Return the files of the maps of networks; reference maps are shared by the networks of a dataset."""
     bases = dict.fromkeys(plan.maps_of(*network, name) for network in networks for name in explainers)
     return [file for base in bases for shard in plan.shards(images) for file in paths.map_files(base, shard)]
 

@@ -1,4 +1,4 @@
-"""The curves behind the scores: a figure a network, a panel a metric, a line a method."""
+"""The jobs that draw the curves behind the scores, one figure for each network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from heatproof.base.provenance import Key
 from heatproof.plan.stage import JobGraph, Report, Wildcards, report_outputs, stage
 from heatproof.responses.curves import Curves
 from heatproof.responses.pictures import InformationCurves
-from heatproof.stages.methods import keys_of
+from heatproof.stages.methods import joined_key
 from heatproof.stages.score import Score, inputs_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def cases_with_curves(plan: Plan) -> dict[Network, list[Case]]:
-    """Return the test cases of each network whose metrics read curves, in the order of the config."""
+    """Return for each network the test cases whose metrics read curves, in the order of the config."""
     found: dict[Network, list[Case]] = {}
     for case in plan.all_cases():
         entry = plan.entry(case.network.model, case.network.weights, case.metric)
@@ -33,16 +33,16 @@ def cases_with_curves(plan: Plan) -> dict[Network, list[Case]]:
 
 @stage("metric_curves")
 class MetricCurves(Report):
-    """The curves of all methods on one network.
+    """The spec of a job that draws the curves of all methods on one network.
 
     Attributes
     ----------
     network
         Dataset, model and weights, for the title.
     scores
-        What the jobs were told that scored the metrics with curves.
+        The specs of the jobs that scored the metrics with curves.
     upstream
-        One key for the scores.
+        One key for all scores.
     """
 
     message = "curves of metrics"
@@ -66,34 +66,34 @@ class MetricCurves(Report):
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return the networks on which a metric has curves."""
+        """Return the wildcards of the networks on which a metric has curves."""
         return [network._asdict() for network in cases_with_curves(plan)]
 
     @classmethod
     def is_requested(cls, plan: Plan) -> bool:
-        """Tell whether the rule `all` asks for it: no, because all responses along maps are read again."""
+        """Return whether the rule `all` requests it: no, because the job reads all responses along maps again."""
         return False
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job is told, and the files that it waits for."""
+        """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
         cases = next(cases for one, cases in cases_with_curves(plan).items() if one._asdict() == where)
         spec = cls(
             network=list(cases[0].network),
             scores=[graph.spec("score", **case.where) for case in cases],
-            upstream=keys_of(graph, cases),
+            upstream=joined_key(graph, cases),
         )
         files = [file for case in cases for file in inputs_of(plan, case)]
         return spec, list(dict.fromkeys([*plan.score_files(cases), *files]))
 
     @property
     def modules(self) -> list[str]:
-        """Modules whose code the job can run: those of the metrics too."""
+        """The modules whose code the job can run, including those of the metrics."""
         return [*super().modules, *dict.fromkeys(one.module for one in self.scores)]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what writes the figure and the table."""
+        """Return the function that writes the figure and the table."""
         from heatproof.report.figures.metric_curves import metric_curves
 
         return partial(metric_curves, self)

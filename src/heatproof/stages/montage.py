@@ -1,4 +1,4 @@
-"""Montages: the first images under every method of one network, each map with its score."""
+"""The job that draws montages: the maps of the first images by every method of a network, each with its score."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from heatproof.plan.comparisons import plain_cases
 from heatproof.plan.stage import JobGraph, Output, Report, Wildcards, stage
 from heatproof.plan.stage import report_outputs as in_report
 from heatproof.stages.methods import (
-    Place,
+    CaseKey,
     PlannedMethod,
     all_metrics,
     images_with_maps,
-    keys_of,
+    joined_key,
     map_files,
     planned_methods,
 )
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
 
 IMAGES = 4
-SHOWN = (
+REPORT_ENTRY = (
     "Maps",
     "maps of every method, best first",
     """
@@ -39,20 +39,20 @@ SHOWN = (
 
 @stage("montage")
 class Montage(Report):
-    """The montages of maps, one a network.
+    """The spec of the job that draws montages of maps, one for each network.
 
     Attributes
     ----------
     images
-        How many images are shown.
+        Number of images in a montage.
     datasets
-        Those that the images are of.
+        The datasets of the images.
     cases
-        Test cases whose scores stand under the maps.
+        Test cases whose scores are drawn below the maps.
     methods
         All methods.
     upstream
-        One key for the scores.
+        One key for all scores.
     """
 
     message = "montages of maps"
@@ -61,43 +61,43 @@ class Montage(Report):
 
     images: int
     datasets: dict[str, DatasetSpec]
-    cases: list[Place]
+    cases: list[CaseKey]
     methods: list[PlannedMethod]
     upstream: Key
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return the one job, where images are shown."""
+        """Return one job, if the config shows images."""
         return [{}] if images_with_maps(plan) else []
 
     @classmethod
     def planned_outputs(cls, plan: Plan) -> Mapping[str, Output]:
-        """Return a picture a dataset and model."""
+        """Return one figure for each dataset and model."""
         pairs = ["/".join(pair) for pair in plan.pairs()]
-        return in_report(*SHOWN, **{pair: f"figures/montage/{pair}.png" for pair in pairs})
+        return in_report(*REPORT_ENTRY, **{pair: f"figures/montage/{pair}.png" for pair in pairs})
 
     @classmethod
     def is_requested(cls, plan: Plan) -> bool:
-        """Tell whether the rule `all` asks for it: where all metrics are shown."""
+        """Return whether the rule `all` requests it: if all metrics are shown."""
         return all_metrics(plan)
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job is told, and the files that it waits for."""
+        """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
         cases = plain_cases(plan)
-        told = cls(
+        spec = cls(
             images=min(images_with_maps(plan), IMAGES),
             datasets={dataset: plan.dataset_spec(dataset) for dataset in plan.datasets},
             cases=[(*case.network, case.metric) for case in cases],
             methods=planned_methods(plan),
-            upstream=keys_of(graph, cases),
+            upstream=joined_key(graph, cases),
         )
-        maps = map_files(plan, [case.network for case in cases], told.images, plan.explainers)
-        return told, [*maps, *plan.score_files(cases)]
+        maps = map_files(plan, [case.network for case in cases], spec.images, plan.explainers)
+        return spec, [*maps, *plan.score_files(cases)]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what writes the pictures."""
+        """Return the function that draws the montages."""
         from heatproof.report.figures.montage import montage
 
         return partial(montage, self)

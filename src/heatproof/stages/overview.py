@@ -1,4 +1,4 @@
-"""All metrics in one picture."""
+"""The job that draws all metrics in one figure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @stage("overview")
 class Overview(Report):
-    """The pictures of all metrics.
+    """The spec of the job that draws all metrics in one figure.
 
     Attributes
     ----------
     scores
-        The table of all metrics.
+        Path of the table of all metrics.
     kinds
-        Kind to metric, of soundness and completeness; empty where either is not scored.
+        Names in the config of the metrics soundness and completeness; empty if one of them is not scored.
     upstream
         Key of the table.
     """
@@ -54,21 +54,21 @@ class Overview(Report):
 
     @classmethod
     def is_requested(cls, plan: Plan) -> bool:
-        """Tell whether the rule `all` asks for it: where all metrics are shown."""
+        """Return whether the rule `all` requests it: if all metrics are shown."""
         return all_metrics(plan)
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job is told, and the files that it waits for."""
-        # The first of a kind, where one is scored with several options.
+        """Return the spec of the job, and the files that it waits for."""
+        # The first metric in the config, if one is scored with several options.
         kinds = {entry.metric.name: name for name, entry in reversed(graph.plan.metrics.items())}
         dual: dict[str, str] = {kind: kinds[kind] for kind in ("soundness", "completeness") if kind in kinds}
-        made = graph.spec("all_scores")
-        spec = cls(scores=made.files["scores"], kinds=dual if len(dual) == 2 else {}, upstream=made.key)
-        return spec, [spec.scores, made.manifest]
+        table_spec = graph.spec("all_scores")
+        spec = cls(scores=table_spec.files["scores"], kinds=dual if len(dual) == 2 else {}, upstream=table_spec.key)
+        return spec, [spec.scores, table_spec.manifest]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what writes tables, figures and captions."""
+        """Return the function that writes tables, figures and captions."""
         from heatproof.report.figures.overview import overview
 
         return partial(overview, self)

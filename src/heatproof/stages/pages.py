@@ -1,4 +1,4 @@
-"""Figures of tables, the index page, and the page of maps."""
+"""The jobs that draw the figures of tables, and the job that writes the index page and the page of maps."""
 
 from __future__ import annotations
 
@@ -27,40 +27,40 @@ from heatproof.stages.methods import (
     map_files,
     planned_methods,
     scores_each_image,
-    templates,
+    templates_digest,
 )
 
 if TYPE_CHECKING:
     from heatproof.plan.paths import Case, Network
     from heatproof.plan.plan import Plan
 
-# Scores under one map: the in-domain ones where there are any.
-SCORES_SHOWN = 2
+# Largest number of scores below a map.
+MOST_SCORES_PER_MAP = 2
 
 
 def tables_of(plan: Plan) -> dict[str, tuple[str, str]]:
-    """Return the tables that figures and the page read: name to the stage, and to the name of its output.
+    """Return the tables that figures and the page read: the stage and the output of each table, by name.
 
-    The claims are among them where all metrics are, because most of them need more than patch drops, and so is the
-    ranking of all test cases.
+    Claims and the ranking of all test cases are included only if all metrics are, because most claims need more than
+    patch drops.
     """
-    asked = {
+    requested = {
         name: kind
         for name, kind in STAGES.items()
         if kind.tables and kind.is_requested(plan) and [*kind.all_wildcards(plan)]
     }
-    return {table: (name, output) for name, kind in asked.items() for table, output in kind.tables.items()}
+    return {table: (name, output) for name, kind in requested.items() for table, output in kind.tables.items()}
 
 
 def figures_of(plan: Plan) -> list[str]:
-    """Return the figures whose tables there are."""
+    """Return the names of the figures whose tables are all part of the run."""
     there = tables_of(plan).keys()
-    return [name for name, entry in sorted(FIGURES.items()) if {entry.reads, *entry.beside} <= there]
+    return [name for name, entry in sorted(FIGURES.items()) if {entry.reads, *entry.also_reads} <= there]
 
 
 @dataclass(frozen=True)
 class ReadTable:
-    """A table that a figure reads, and its key."""
+    """A table that a figure reads, with its key."""
 
     table: str
     upstream: Key
@@ -68,18 +68,18 @@ class ReadTable:
 
 @stage("figure")
 class Figure(Report):
-    """A figure of one table.
+    """The spec of a job that draws a figure of one table.
 
     Attributes
     ----------
     figure, module
-        Its name, and the module that draws it.
+        The name of the figure, and the module that draws it.
     plain
         Grid and baseline of the finetuning, in words.
     read
         The table.
-    beside
-        Other tables that it reads, by name.
+    further
+        Further tables that the figure reads, by name.
     """
 
     message = "figure"
@@ -110,36 +110,38 @@ class Figure(Report):
     module: str
     plain: str
     read: ReadTable
-    beside: dict[str, ReadTable] = field(default_factory=dict)
+    further: dict[str, ReadTable] = field(default_factory=dict)
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return every figure whose tables there are."""
+        """Return the wildcards of the figures whose tables are all part of the run."""
         return [{"figure": name} for name in figures_of(plan)]
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job is told, and the files that it waits for."""
+        """Return the spec of the job, and the files that it waits for."""
         figure, tables = where["figure"], tables_of(graph.plan)
         entry = FIGURES[figure]
-        made = {name: (graph.spec(tables[name][0]), tables[name][1]) for name in (entry.reads, *entry.beside)}
-        read = {name: ReadTable(of.files[output], of.key) for name, (of, output) in made.items()}
+        upstream_specs = {
+            name: (graph.spec(tables[name][0]), tables[name][1]) for name in (entry.reads, *entry.also_reads)
+        }
+        read = {name: ReadTable(of.files[output], of.key) for name, (of, output) in upstream_specs.items()}
         spec = cls(
             figure=figure,
             module=entry.draw.__module__,
             plain="grid {grid}, {baseline}".format_map(graph.plan.config["finetuning"]),
             read=read[entry.reads],
-            beside={name: read[name] for name in entry.beside},
+            further={name: read[name] for name in entry.also_reads},
         )
-        return spec, [file for name, (of, _) in made.items() for file in (read[name].table, of.manifest)]
+        return spec, [file for name, (of, _) in upstream_specs.items() for file in (read[name].table, of.manifest)]
 
     @property
     def modules(self) -> list[str]:
-        """Modules whose code the job can run: that of the figure too."""
+        """The modules whose code the job can run, including that of the figure."""
         return [*super().modules, self.module]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what draws the figure."""
+        """Return the function that draws the figure."""
         from heatproof.report.results import draw_figure
 
         return partial(draw_figure, self)
@@ -160,23 +162,23 @@ class PageNetwork:
     Attributes
     ----------
     where
-        Dataset, model and weights by these names.
+        ``dataset``, ``model`` and ``weights``.
     grids
-        Grid and baseline of all its patch drops.
-    shown, drops
-        Metrics whose scores stand under a map, and grid, baseline and output of the first of them.
-    scored
-        All of its metrics.
-    sorts
-        Those by whose score on an image its maps can be sorted: metrics that have one.
+        Grid and baseline of each of its patch drops.
+    displayed_metrics, drops
+        Metrics whose scores are below a map, and grid, baseline and output of the first of them.
+    scored_metrics
+        All metrics by which the network is scored.
+    sort_metrics
+        Metrics with a score for each image, by which the maps of an image can be sorted.
     """
 
     where: dict[str, str]
     grids: list[tuple[Grid, str]]
-    shown: list[str]
+    displayed_metrics: list[str]
     drops: tuple[Grid, str, str]
-    scored: list[str]
-    sorts: list[str] = field(default_factory=list)
+    scored_metrics: list[str]
+    sort_metrics: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,7 @@ class PageDataset:
 
 @dataclass(frozen=True)
 class PageCurve:
-    """A response whose curves are on the page, with the metrics that read it, and the datasets on which one does."""
+    """A response whose curves are on the page, with the metrics that read it and the datasets on which they do."""
 
     name: str
     datasets: list[str]
@@ -210,26 +212,26 @@ class PageFigure:
 
 @stage("report_page")
 class ReportPage(Report):
-    """The index page, and the page of maps where images are shown.
+    """The spec of the job that writes the index page, and the page of maps if the config shows images.
 
     Attributes
     ----------
-    tables_shown
-        Tables by the names that figures know them by.
+    page_tables
+        The tables on the page, by the names that figures use for them.
     all_metrics
         Whether all metrics are shown.
     directions
-        Metric to whether higher is better.
-    evaluated
+        Whether higher is better, by metric.
+    scored_images
         Number of images of the metrics of patch drops.
     images, shards, drop_shards
-        How many images are shown, and of how many shards stores of maps and of patch drops are.
+        Number of images that are shown, and numbers of shards of the stores of maps and of patch drops.
     datasets, methods, curves, figures
-        What is shown.
+        The datasets, methods, response curves and figures on the page.
     upstream
         One key for tables and scores.
     independent
-        What counts once in the leaderboard; "" where there is none.
+        The unit that counts once in the leaderboard; "" if there is no leaderboard.
     links
         Files that the page links to, by ``STAGE.OUTPUT``.
     templates
@@ -265,10 +267,10 @@ class ReportPage(Report):
         gallery="figures/maps.html",
     )
 
-    tables_shown: dict[str, PageTable]
+    page_tables: dict[str, PageTable]
     all_metrics: bool
     directions: dict[str, bool]
-    evaluated: int
+    scored_images: int
     images: int
     shards: int
     drop_shards: int
@@ -283,28 +285,28 @@ class ReportPage(Report):
 
     @classmethod
     def planned_outputs(cls, plan: Plan) -> Mapping[str, Output]:
-        """Return the index page, and the page of maps where images are shown."""
+        """Return the index page, and the page of maps if the config shows images."""
         return {**cls.outputs, **(cls.gallery if images_with_maps(plan) else {})}
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job is told, and the files that it waits for."""
+        """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
         cases = plan.all_cases() if all_metrics(plan) else plan.test_cases()
-        # Measured seconds differ from run to run, and a page is to be the same again.
+        # Without tables of measured seconds, which differ from run to run, so that the page has the same bytes again.
         tables = {
-            name: (graph.spec(made), output)
-            for name, (made, output) in tables_of(plan).items()
+            name: (graph.spec(stage_name), output)
+            for name, (stage_name, output) in tables_of(plan).items()
             if name not in ("costs", "published", "published_methods")
         }
         keys = [of.key for of, _ in tables.values()] + [graph.spec("score", **case.where).key for case in cases]
         figures = {name: graph.spec("figure", figure=name) for name in figures_of(plan) if FIGURES[name].page}
         spec = cls(
-            tables_shown={name: PageTable(of.files[out], of.manifest) for name, (of, out) in tables.items()},
+            page_tables={name: PageTable(of.files[out], of.manifest) for name, (of, out) in tables.items()},
             all_metrics=all_metrics(plan),
             directions=directions_of(graph, cases),
-            # Metrics of other responses say in their tables how many they are over.
-            evaluated=plan.images_of_kinds["drops"],
+            # For metrics of other responses, the tables have the number of images.
+            scored_images=plan.images_of_kinds["drops"],
             images=images_with_maps(plan),
             shards=len(plan.shards(plan.images)),
             drop_shards=len(plan.shards(plan.drop_images)),
@@ -320,22 +322,22 @@ class ReportPage(Report):
             upstream=Key.joined(keys),
             figures=[PageFigure(name, of.files["svg"], FIGURES[name].caption) for name, of in figures.items()],
             links=_links(plan),
-            templates=templates(),
-            independent=asked["independent"] if (asked := plan.config["leaderboard"])["metrics"] else "",
+            templates=templates_digest(),
+            independent=leaderboard["independent"] if (leaderboard := plan.config["leaderboard"])["metrics"] else "",
         )
         inputs = [file for of in figures.values() for file in of.files.values()]
-        inputs += [file for one in spec.tables_shown.values() for file in (one.path, one.manifest)]
+        inputs += [file for one in spec.page_tables.values() for file in (one.path, one.manifest)]
         return spec, [*inputs, *dataset_files(plan), *_read_of_networks(plan, spec), *_scores(plan, cases)]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what writes the pages."""
+        """Return the function that writes the pages."""
         from heatproof.report.page.page import report_page
 
         return partial(report_page, self)
 
 
 def _links(plan: Plan) -> dict[str, str]:
-    """Return the files that the page links to, which stages leave beside it."""
+    """Return the files of other stages that the page links to."""
     named = {"checks": ["page"], "overview": ["places_png"], "reliability": ["consistency_png"]}
     named |= {"similarity": ["figure"]}
     found = {f"{name}.{out}": STAGES[name].outputs[out].path for name, outputs in named.items() for out in outputs}
@@ -344,21 +346,22 @@ def _links(plan: Plan) -> dict[str, str]:
 
 
 def _network(plan: Plan, network: Network, cases: list[Case]) -> PageNetwork:
-    metrics, own = plan.metrics_of(network.weights, network.model), [one for one in cases if one.network == network]
+    metrics = plan.metrics_of(network.weights, network.model)
+    cases_of_network = [one for one in cases if one.network == network]
     first = [metric for metric in metrics if base_name(metric) == "idsds"] or list(metrics)
     return PageNetwork(
         where=network._asdict(),
         grids=plan.combinations_on(network.weights, network.model),
-        shown=first[:SCORES_SHOWN],
-        # Of the scores that are shown.
+        displayed_metrics=first[:MOST_SCORES_PER_MAP],
+        # The drops of the metric whose score is shown first.
         drops=metrics[first[0]],
-        scored=[case.metric for case in own],
-        sorts=[case.metric for case in own if scores_each_image(plan, case.metric)],
+        scored_metrics=[case.metric for case in cases_of_network],
+        sort_metrics=[case.metric for case in cases_of_network if scores_each_image(plan, case.metric)],
     )
 
 
 def _curves(plan: Plan) -> list[PageCurve]:
-    """Return the response curves that are shown, with what reads them. Pictures and explanations are no curves."""
+    """Return the response curves on the page, with the metrics that read them. Other responses are not curves."""
     read = [
         (plan.shared_responses[one][0].name, metric)
         for metric, of in plan.metrics.items()
@@ -379,7 +382,7 @@ def _curves(plan: Plan) -> list[PageCurve]:
 
 
 def _read_of_networks(plan: Plan, spec: ReportPage) -> list[str]:
-    """Return the files of all networks that the pages read: manifests of weights, drops, maps and curves."""
+    """Return the files of all networks that the pages read: manifests of weights, and drops, maps and curves."""
     networks, images, inputs = list(plan.networks()), max(spec.images, 1), []
     for network in networks:
         inputs.append(plan.results.weights_manifest.format(**network._asdict()))
@@ -396,6 +399,6 @@ def _read_of_networks(plan: Plan, spec: ReportPage) -> list[str]:
 
 
 def _scores(plan: Plan, cases: list[Case]) -> list[str]:
-    """Return scores with their manifests."""
+    """Return the files of scores and their manifests."""
     kinds = (plan.results.scores, plan.results.scores_manifest)
     return [pattern.format(**case.where) for case in cases for pattern in kinds]

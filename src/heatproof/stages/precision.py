@@ -1,4 +1,4 @@
-"""What a lower precision does to scores, on a sample of the run's own images: of each network, and of all."""
+"""The jobs that compare scores in a lower precision with those in float32, on a sample of the run's images."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
     from heatproof.plan.plan import Plan
 
-# What makes the scores of a sample, upstream first. Datasets and weights are those of the run.
+# The stages that compute the scores of a sample, upstream first. Datasets and weights are those of the run.
 SAMPLED = ("attribute_reference", "attribute", "drops", "subsets", "parts", "curves", "score")
 
 
 @dataclass(frozen=True)
 class SampledJob:
-    """A job of a sample: what runs, and what it is told."""
+    """A job of a sample: the class of its stage, and its spec as plain values."""
 
     run: str
     spec: dict[str, Any]
@@ -29,7 +29,7 @@ class SampledJob:
 
 @dataclass(frozen=True)
 class SampledScores:
-    """The scores of a metric in both precisions, and whether higher is better."""
+    """Files of the scores of a metric in both precisions, and whether higher is better."""
 
     metric: str
     exact: str
@@ -38,18 +38,18 @@ class SampledScores:
 
 
 def _sample(plan: Plan, precision: str | None, root: str) -> Plan:
-    """Return the plan of a few images in a folder of its own, in float32 or in the precisions of the config."""
-    few = min(plan.config["precision_guard"]["images"], plan.images)
-    given = plan.config["evaluation"]
+    """Return a plan of a few images with its own results folder, in float32 or in the precisions of the config."""
+    count = min(plan.config["precision_guard"]["images"], plan.images)
+    evaluation = plan.config["evaluation"]
     config = {
         **plan.config,
         "precision": precision or plan.config["precision"],
         "precision_guard": {"images": 0},
-        "evaluation": {**given, "images": few, "accuracy_images": 0, "only_correct": False, "balanced": False},
-        "shard_size": few,
+        "evaluation": {**evaluation, "images": count, "accuracy_images": 0, "only_correct": False, "balanced": False},
+        "shard_size": count,
         "metrics": {
-            name: {key: value for key, value in given.items() if key != "images"}
-            for name, given in plan.config["metrics"].items()
+            name: {key: value for key, value in evaluation.items() if key != "images"}
+            for name, evaluation in plan.config["metrics"].items()
         },
     }
     return replace(plan, config=config, results=Folder(root, shared=plan.results.root))
@@ -57,26 +57,26 @@ def _sample(plan: Plan, precision: str | None, root: str) -> Plan:
 
 @stage("guard")
 class Guard(Stage):
-    """A lower precision beside float32 on one network.
+    """The spec of a job that compares a lower precision with float32 on one network.
 
     Attributes
     ----------
     refuse
         Whether a swapped pair of methods ends the run.
     weights
-        Those of the network.
+        Path of the weights of the network.
     folder
-        Where the sample is made; removed in the end.
+        Results folder of the sample, which the job removes at its end.
     exact, lower
-        The jobs in each precision.
+        The jobs in float32, and in the precisions of the config.
     images
-        How many images the sample has.
+        Number of images of the sample.
     scores
-        What is compared.
+        Scores that are compared.
     about
         The network and the precision, in words.
     upstream
-        One key for what the jobs leave.
+        One key for the results of all jobs of the sample.
     """
 
     message = "scores in lower precision beside those in float32"
@@ -97,22 +97,22 @@ class Guard(Stage):
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return the networks, where a precision is lower and the config does not do without the guard."""
+        """Return the wildcards of all networks, if a precision is lower and the config does not disable the guard."""
         return [network._asdict() for network in plan.networks()] if plan.has_precision_guard else []
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job is told, and the files that it waits for."""
+        """Return the spec of the job, and the files that it waits for."""
         plan, network = graph.plan, tuple(where.values())
-        # Beside what jobs are told: removed when a run begins and when it ends, whatever became of the job.
+        # A run removes this folder when it begins and when it ends, so that a failed job leaves nothing.
         folder = plan.results.file("/".join((".jobs", "guard", *network)))
         exact, lower = (
             graph.of(_sample(plan, precision, f"{folder}/{name}"))
             for name, precision in (("exact", "float32"), ("lower", None))
         )
-        # A metric that does not apply has no scores that could be compared.
-        known = [case for case in exact.plan.all_cases() if case.network == network]
-        cases = [case for case in known if not exact.plan.unsupported_reason(where["dataset"], case.metric)]
+        # A metric that is not applicable has no scores to compare.
+        cases_of_network = [case for case in exact.plan.all_cases() if case.network == network]
+        cases = [case for case in cases_of_network if not exact.plan.unsupported_reason(where["dataset"], case.metric)]
 
         jobs = [of.jobs_leading_to(of.plan.score_files(cases), of.jobs_on(SAMPLED, where)) for of in (exact, lower)]
         scores = [
@@ -124,8 +124,9 @@ class Guard(Stage):
             )
             for case in cases
         ]
-        weights, given = plan.results.weights.format(**where), plan.config["precision"]
-        said = given if isinstance(given, str) else ", ".join(f"{name}: {one}" for name, one in given.items())
+        weights, precision = plan.results.weights.format(**where), plan.config["precision"]
+        if not isinstance(precision, str):
+            precision = ", ".join(f"{stage}: {one}" for stage, one in precision.items())
         spec = cls(
             refuse=plan.config["precision_guard"]["refuse"],
             weights=weights,
@@ -134,18 +135,18 @@ class Guard(Stage):
             lower=[SampledJob(job.run, job.spec_json) for job in jobs[1]],
             images=exact.plan.images,
             scores=scores,
-            about="On {model} {weights} ({dataset}), precision ".format_map(where) + said,
+            about="On {model} {weights} ({dataset}), precision ".format_map(where) + precision,
             upstream=Key.joined(product.key for job in (*jobs[0], *jobs[1]) for product in job.products),
         )
         return spec, [plan.results.dataset.format(**where), weights]
 
     @property
     def identity(self) -> Any:
-        """All but the jobs, for which their keys stand."""
+        """The spec without the jobs, which are represented by their keys."""
         return replace(self, exact=[], lower=[])
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what compares the precisions."""
+        """Return the function that compares the precisions."""
         from heatproof.jobs.guard import guard
 
         return partial(guard, self, runtime)
@@ -153,7 +154,7 @@ class Guard(Stage):
 
 @dataclass(frozen=True)
 class GuardedNetwork:
-    """The table of a network."""
+    """A network with the path of its table."""
 
     table: str
     dataset: str
@@ -163,14 +164,14 @@ class GuardedNetwork:
 
 @stage("precision")
 class Precision(Stage):
-    """The table of what a lower precision does to the scores of all networks.
+    """The spec of the job that joins the comparisons of precisions of all networks.
 
     Attributes
     ----------
     networks
-        The tables of each.
+        Networks with their tables.
     upstream
-        Their keys.
+        Keys of these tables.
     """
 
     message = "table of scores in lower precision"
@@ -193,23 +194,23 @@ class Precision(Stage):
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return the one job, where there are guards."""
+        """Return one job, if precisions are compared."""
         return [{}] if plan.has_precision_guard else []
 
     @classmethod
     def is_requested(cls, plan: Plan) -> bool:
-        """Tell whether the rule `all` asks for it: always."""
+        """Return whether the rule `all` requests it: always."""
         return True
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job is told, and the files that it waits for."""
+        """Return the spec of the job, and the files that it waits for."""
         guards = [(graph.spec("guard", **network), network) for network in Guard.all_wildcards(graph.plan)]
         networks = [GuardedNetwork(spec.files["table"], **network) for spec, network in guards]
         return cls(networks=networks, upstream=[spec.key for spec, _ in guards]), [one.table for one in networks]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what writes the table."""
+        """Return the function that writes the table."""
         from heatproof.jobs.guard import all_guards
 
         return partial(all_guards, self)

@@ -1,4 +1,4 @@
-"""A dataset: what is in it, and how it is split."""
+"""The jobs that record the content and the splits of datasets."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @stage("prepare")
 class Prepare(Stage):
-    """The manifest of a dataset, with the ids and labels of every split.
+    """The spec of a job that writes the manifest of a dataset, with the ids and labels of every split.
 
     Attributes
     ----------
     dataset
-        What opens it.
+        The dataset.
     """
 
     message = "data"
@@ -31,17 +31,17 @@ class Prepare(Stage):
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return all datasets."""
+        """Return the wildcards of all datasets."""
         return [{"dataset": name} for name in plan.datasets]
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job of a dataset is told."""
+        """Return the spec of the job of a dataset. It waits for no files."""
         spec = graph.plan.dataset_spec(where["dataset"])
         return cls(dataset=spec, key=spec.key), []
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what opens the dataset, and writes the manifest."""
+        """Return the function that opens the dataset and writes its manifest."""
         from heatproof.jobs.prepare import prepare
 
         return partial(prepare, self.dataset, self.manifest)

@@ -1,4 +1,4 @@
-"""How far the ranking of methods can be believed."""
+"""The job that measures the reliability of the ranking of methods."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from heatproof.base.provenance import digest
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan.stage import JobGraph, named_tables, report_outputs, stage
 from heatproof.ranking.magnitudes import MagnitudeMetrics
-from heatproof.stages.methods import Ranked, Scored, all_metrics, magnitudes, ranked, scored
+from heatproof.stages.methods import RankingFields, ScoresStage, all_metrics, magnitudes, ranking_fields, scores_fields
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
     from heatproof.plan.plan import Plan
 
-# Orders of methods and how far they hold, and what else speaks for them.
+# Outputs with the orders of methods and their stability, and outputs with further evidence for them.
 ORDERS = ("ranking", "consistency", "consistency_groups", "stability_methods", "stability_cases", "families")
 EVIDENCE = ("reliability", "icr", "significance", "truth", "properties", "variance")
 
 
 @stage("reliability")
-class Reliability(Scored, Ranked):
-    """The tables of how reliable the ranking is.
+class Reliability(ScoresStage, RankingFields):
+    """The spec of the job that measures the reliability of the ranking.
 
     Attributes
     ----------
     tested
-        Metrics of which every two methods are tested against each other.
+        Metrics for which every two methods are tested against each other.
     truths
         Metrics whose ranking of methods is the true one.
     magnitudes
-        Which metrics read the magnitudes of maps, and which methods are one to them.
+        The metrics that read magnitudes of maps, and the methods that are equivalent for them.
     baselines_of
-        Metric to a name that it shares with those that differ from it in the baseline alone.
+        A name for each metric that it shares with the metrics that differ from it only in the baseline.
     """
 
     message = "consistency, stability, reliability and significance of the ranking"
@@ -77,18 +77,18 @@ class Reliability(Scored, Ranked):
 
     @classmethod
     def is_requested(cls, plan: Plan) -> bool:
-        """Tell whether the rule `all` asks for it: where all metrics are shown."""
+        """Return whether the rule `all` requests it: if all metrics are shown."""
         return all_metrics(plan)
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job is told, and the files that it waits for."""
+        """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
         cases = plan.all_cases()
         tested = sorted({case.metric for case in plan.test_cases()})
-        told = cls(
+        spec = cls(
             tested=[name for name in tested if base_name(name) == "idsds"] or tested,
-            # Their ranking of methods is the true one, where the dataset's parts can be removed.
+            # Part deletion is known to rank methods truly where the parts of the images can be removed.
             truths=[name for name, entry in plan.metrics.items() if entry.metric.name == "part_deletion"],
             magnitudes=magnitudes(plan),
             baselines_of={
@@ -97,13 +97,13 @@ class Reliability(Scored, Ranked):
                 )
                 for name, entry in plan.metrics.items()
             },
-            **scored(graph, cases),
-            **ranked(plan),
+            **scores_fields(graph, cases),
+            **ranking_fields(plan),
         )
-        return told, plan.score_files(cases)
+        return spec, plan.score_files(cases)
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what writes the tables and figures."""
+        """Return the function that writes the tables and figures."""
         from heatproof.report.tables.reliability import reliability
 
         return partial(reliability, self)

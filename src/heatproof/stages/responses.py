@@ -1,4 +1,4 @@
-"""Responses of networks: a shard of what a network says of perturbed images, along maps or without any."""
+"""The jobs that compute responses: the outputs of a network for perturbed images, with or without attribution maps."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from heatproof.responses.patches import Patches
 from heatproof.stages.attribute import maps_of
 from heatproof.stages.shards import (
     ShardStage,
-    each,
+    explainer_wildcards,
     inputs_of,
     names_in_paths,
     network_key,
     network_of,
-    networks,
-    product_of,
+    network_wildcards,
+    shard_product,
     shard_range,
-    shards,
-    whose,
+    shard_wildcards,
+    wildcard_product,
 )
 
 if TYPE_CHECKING:
@@ -41,18 +41,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ResponseExplainer(ExplainerSpec):
-    """An explainer along whose maps a response is made.
+    """An explainer whose maps rank the pixels that a response perturbs.
 
     Attributes
     ----------
     maps_store
-        Path of the store of the maps, without its ending.
+        Path of the store of its maps, without the ending.
     uses_model
-        Whether the explainer knows the model.
+        Whether the explainer uses the model.
     methods
-        Its methods.
+        The methods of the explainer.
     key
-        Key of the response along its maps.
+        Key of the response along the ranking of its maps.
     """
 
     maps_store: str
@@ -63,23 +63,24 @@ class ResponseExplainer(ExplainerSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class ResponseStage(ShardStage):
-    """A shard of a response of a network.
+    """The spec of a job that computes a shard of a response of a network.
 
     Attributes
     ----------
     network
-        The network and its images.
+        The network and its dataset.
     response
         The response.
     store
-        Path of its store, without its ending; with ``{explainer}`` in the place of the name of each of several.
+        Path of its store, without the ending. It contains ``{explainer}`` if each explainer has a store.
     explainers, output, facts
-        Of a response along maps alone: explainers, what they explain, and the input format with the layer for CAMs.
+        Used only by a response along maps: explainers, the output that they explain, and the input format with the
+        layer for CAMs.
     """
 
     code = ("heatproof.jobs.respond",)
     kind: ClassVar[type[Response]]
-    """The response, or the base of those of the stage, which hold the same arrays."""
+    """The class of the response, or the base class of all responses of the stage, which have the same arrays."""
 
     network: NetworkSpec
     response: ResponseSpec
@@ -90,67 +91,67 @@ class ResponseStage(ShardStage):
 
     @classmethod
     def stores(cls, plan: Plan) -> Iterable[list[str]]:
-        """Return a shard of the store."""
+        """Return the files of a shard of the store."""
         return [response_files(cls.kind, plan.results.store(cls.name), "{shard}")]
 
     def products(self) -> list[Product]:
-        """Return a shard of the store, or of that of each explainer."""
+        """Return one shard of the store, or of the store of each explainer."""
         kind, number = response_of(self.response), self.shard.number
         stores = [(one.key, self.store.format(explainer=one.name)) for one in self.explainers]
         return [
-            product_of(self.shard, key, response_files(kind, store, number))
+            shard_product(self.shard, key, response_files(kind, store, number))
             for key, store in stores or [(self.key, self.store)]
         ]
 
     def sampled(self, images: tuple[int, int], manifests: Collection[str]) -> Self:
-        """Return the job of some images, and of the explainers whose manifests are named."""
-        made = zip(self.explainers, self.products(), strict=False)
-        explainers = [one for one, product in made if product.manifest in manifests]
+        """Return the spec restricted to a range of images and to the explainers whose manifests are named."""
+        products = zip(self.explainers, self.products(), strict=False)
+        explainers = [one for one, product in products if product.manifest in manifests]
         return replace(self, explainers=explainers, shard=replace(self.shard, images=images))
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what runs the network."""
+        """Return the function that computes the response."""
         from heatproof.jobs.respond import respond
 
         return partial(respond, self, runtime)
 
     @classmethod
-    def of_network(cls, graph: JobGraph, response: Response, where: Wildcards) -> tuple[Self, list[str]]:
-        """Return what the job of a shard is told of a response that needs no map, and the files that it waits for."""
+    def for_network(cls, graph: JobGraph, response: Response, where: Wildcards) -> tuple[Self, list[str]]:
+        """Return the spec of the job of a shard of a response without maps, and the files that it waits for."""
         plan, network = graph.plan, Network(where["dataset"], where["model"], where["weights"])
-        spec, key = graph.compute_once(_asked, network, response)
-        told = cls(
-            network=spec,
+        network_spec, key = graph.compute_once(_network_and_key, network, response)
+        spec = cls(
+            network=network_spec,
             response=response.spec,
             store=plan.store_of(network, response),
             key=key,
             shard=shard_range(plan, where["shard"], plan.response_images(response)),
         )
-        return told, inputs_of(graph, spec, where)
+        return spec, inputs_of(graph, network_spec, where)
 
 
 def response_key(graph: JobGraph, network: Network, response: Response) -> Key:
-    """Return the key of a response that needs no map."""
-    return graph.compute_once(_asked, network, response)[1]
+    """Return the key of a response without maps."""
+    return graph.compute_once(_network_and_key, network, response)[1]
 
 
-def _asked(graph: JobGraph, network: Network, response: Response) -> tuple[NetworkSpec, Key]:
-    """Return the network of a response that needs no map, and the key of the response."""
-    spec = network_of(graph, network, response.rule)
+def _network_and_key(graph: JobGraph, network: Network, response: Response) -> tuple[NetworkSpec, Key]:
+    """Return the network of a response without maps, and the key of the response."""
+    network_spec = network_of(graph, network, response.rule)
     if response.uses_hooks:
-        # Only what looks into the network depends on the layer that CAMs read.
-        spec = replace(spec, model=graph.plan.model_spec(network.model))
-    return spec, key_of([spec, response.spec], _modules(graph.plan, network, response))
+        # Only responses that read a layer of the network depend on the layer that CAMs read.
+        network_spec = replace(network_spec, model=graph.plan.model_spec(network.model))
+    return network_spec, key_of([network_spec, response.spec], _modules(graph.plan, network, response))
 
 
 def _modules(plan: Plan, network: Network, response: Response) -> list[str]:
     filled = baseline_modules(response.settings.get("baseline"))
-    own = [plan.models[network.model].module, *plan.target_modules, type(response).__module__]
-    return [*ResponseStage.code, *own, *filled]
+    modules = [plan.models[network.model].module, *plan.target_modules, type(response).__module__]
+    return [*ResponseStage.code, *modules, *filled]
 
 
 def response_explainer(graph: JobGraph, network: Network, response: Response, explainer: str) -> ResponseExplainer:
-    """Return an explainer with the key of a response along its maps on a network."""
+    """Return an explainer with the key of a response of a network along the explainer's maps."""
     return graph.compute_once(_explained, network, response, explainer)
 
 
@@ -174,32 +175,32 @@ def _explained(graph: JobGraph, network: Network, response: Response, name: str)
 
 
 class _OnGrids(ResponseStage):
-    """A shard of a response on every grid and baseline of the patch drops."""
+    """The spec of a job that computes a shard of a response on a grid and baseline of the patch drops."""
 
     @classmethod
     def stores(cls, plan: Plan) -> Iterable[list[str]]:
-        """Return a shard of the store."""
+        """Return the files of a shard of the store."""
         return [response_files(cls.kind, plan.results.on_grids(cls.name), "{shard}")]
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return every network with every grid and baseline of its patch drops, and every shard."""
+        """Return the wildcards of every network, every grid and baseline of its patch drops, and every shard."""
         pairs = [
             {**network._asdict(), "grid": grid, "baseline": baseline}
             for network in plan.networks()
             for grid, baseline in plan.combinations_on(network.weights, network.model)
         ]
-        return each(pairs, shards(plan, plan.drop_images))
+        return wildcard_product(pairs, shard_wildcards(plan, plan.drop_images))
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job of a shard is told, and the files that it waits for."""
-        return cls.of_network(graph, cls.kind({"grid": where["grid"], "baseline": where["baseline"]}), where)
+        """Return the spec of the job of a shard, and the files that it waits for."""
+        return cls.for_network(graph, cls.kind({"grid": where["grid"], "baseline": where["baseline"]}), where)
 
 
 @stage("drops")
 class Drops(_OnGrids):
-    """A shard of patch drops."""
+    """The spec of a job that computes a shard of patch drops."""
 
     message = "patch drops"
     kind = Patches
@@ -207,7 +208,7 @@ class Drops(_OnGrids):
 
 @stage("features")
 class Features(_OnGrids):
-    """A shard of features of images that are intact and with a deleted patch."""
+    """The spec of a job that computes a shard of features of intact images and of images with a deleted patch."""
 
     message = "features of intact images and of images without a patch"
     kind = FeaturesResponse
@@ -215,15 +216,19 @@ class Features(_OnGrids):
 
 @stage("subsets")
 class Subsets(ResponseStage):
-    """A shard of responses to random subsets."""
+    """The spec of a job that computes a shard of responses without maps, such as those to random subsets."""
 
     message = "responses that need no map"
     kind = NetworkResponse
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return every network with every response that is read on its dataset, and its shards."""
-        return _read_on(plan, each(networks(plan), _shards_of(plan, plan.model_responses)), plan.model_responses)
+        """Return the wildcards of every network, every response that is read on its dataset, and its shards."""
+        return _readable_on(
+            plan,
+            wildcard_product(network_wildcards(plan), _response_shards(plan, plan.model_responses)),
+            plan.model_responses,
+        )
 
     @classmethod
     def wildcard_constraints(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
@@ -232,65 +237,69 @@ class Subsets(ResponseStage):
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job of a shard is told, and the files that it waits for."""
-        return cls.of_network(graph, graph.plan.model_responses[where["response"]], where)
+        """Return the spec of the job of a shard, and the files that it waits for."""
+        return cls.for_network(graph, graph.plan.model_responses[where["response"]], where)
 
 
 @stage("parts")
 class Parts(ResponseStage):
-    """A shard of responses to images without a part."""
+    """The spec of a job that computes a shard of responses to images without a part."""
 
     message = "responses without each part"
     kind = PartsResponse
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return every network with every shard, if a metric reads parts."""
+        """Return the wildcards of every network and shard, if a metric reads parts."""
         parts = cls.kind()
         images = plan.response_images(parts) if plan.part_metrics else 0
-        all_wildcards = each(networks(plan), shards(plan, images))
+        all_wildcards = wildcard_product(network_wildcards(plan), shard_wildcards(plan, images))
         return [where for where in all_wildcards if plan.reads_response(where["dataset"], parts)]
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job of a shard is told, and the files that it waits for."""
-        return cls.of_network(graph, cls.kind(), where)
+        """Return the spec of the job of a shard, and the files that it waits for."""
+        return cls.for_network(graph, cls.kind(), where)
 
 
 @stage("channels")
 class Channels(ResponseStage):
-    """A shard of the activations of channels."""
+    """The spec of a job that computes a shard of the activations of channels."""
 
     message = "most exciting images of each channel"
     kind = ChannelsResponse
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return every network with every shard of the images on which networks are compared."""
-        return each(networks(plan), shards(plan, plan.similarity_images))
+        """Return the wildcards of every network and every shard of the images on which networks are compared."""
+        return wildcard_product(network_wildcards(plan), shard_wildcards(plan, plan.similarity_images))
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job of a shard is told, and the files that it waits for."""
-        return cls.of_network(graph, graph.plan.channels, where)
+        """Return the spec of the job of a shard, and the files that it waits for."""
+        return cls.for_network(graph, graph.plan.channels, where)
 
 
 @stage("curves")
 class Curves(ResponseStage):
-    """A shard of a response along the maps of explainers, of all explainers together or of one (config)."""
+    """The spec of a job that computes a shard of a response along maps, of all explainers or of one (config)."""
 
     message = "response curves"
     kind = MapResponse
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return every network with every response and its shards, and with every explainer if jobs are apart."""
-        all_wildcards = each(networks(plan), _shards_of(plan, plan.method_responses), whose(plan, plan.explainers))
-        return _read_on(plan, all_wildcards, plan.method_responses)
+        """Return the wildcards of every network, response and shard, and of every explainer if each has its own job."""
+        all_wildcards = wildcard_product(
+            network_wildcards(plan),
+            _response_shards(plan, plan.method_responses),
+            explainer_wildcards(plan, plan.explainers),
+        )
+        return _readable_on(plan, all_wildcards, plan.method_responses)
 
     @classmethod
     def stores(cls, plan: Plan) -> Iterable[list[str]]:
-        """Return a shard of the store of every explainer, or of one if jobs are apart."""
+        """Return the files of a shard for the store of every explainer, or of one explainer if it has its own job."""
         names, store = names_in_paths(plan, plan.explainers), plan.results.store(cls.name)
         return [response_files(cls.kind, store.replace("{explainer}", name), "{shard}") for name in names]
 
@@ -301,11 +310,11 @@ class Curves(ResponseStage):
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job of a shard is told, and the files that it waits for."""
+        """Return the spec of the job of a shard, and the files that it waits for."""
         plan, network = graph.plan, Network(where["dataset"], where["model"], where["weights"])
         chosen = [where["explainer"]] if "explainer" in where else list(plan.explainers)
         response = plan.method_responses[where["response"]]
-        told = cls(
+        spec = cls(
             network=network_of(graph, network, response.rule),
             response=response.spec,
             store=plan.store_of(network, response, "{explainer}"),
@@ -314,17 +323,17 @@ class Curves(ResponseStage):
             facts=plan.models[network.model].facts,
             shard=shard_range(plan, where["shard"], plan.response_images(response)),
         )
-        maps = [map_file(one.maps_store, where["shard"]) for one in told.explainers]
-        return told, [*inputs_of(graph, told.network, where), *maps]
+        maps = [map_file(one.maps_store, where["shard"]) for one in spec.explainers]
+        return spec, [*inputs_of(graph, spec.network, where), *maps]
 
 
-def _read_on(plan: Plan, all_wildcards: Iterable[Wildcards], responses: Mapping[str, Response]) -> list[Wildcards]:
-    """Return the wildcards of responses that a metric reads which applies on the dataset."""
+def _readable_on(plan: Plan, all_wildcards: Iterable[Wildcards], responses: Mapping[str, Response]) -> list[Wildcards]:
+    """Return those wildcards whose response is read by a metric that is applicable on the dataset."""
     return [where for where in all_wildcards if plan.reads_response(where["dataset"], responses[where["response"]])]
 
 
-def _shards_of(plan: Plan, responses: Mapping[str, Response]) -> list[Wildcards]:
-    """Return the wildcards of responses and their shards, of which each has as many as its images need."""
+def _response_shards(plan: Plan, responses: Mapping[str, Response]) -> list[Wildcards]:
+    """Return the wildcards of responses and their shards, whose number depends on the images of the response."""
     return [
         {"response": name, "shard": shard}
         for name, response in responses.items()

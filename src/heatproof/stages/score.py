@@ -1,4 +1,4 @@
-"""Scores of all methods under one metric on one network."""
+"""The jobs that score all methods by one metric on one network."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class ReadResponse:
     response
         The response.
     name, store
-        Its name in paths, and the path of its store, with ``{explainer}`` where there are several.
+        Its name in paths, and the path of its store, which contains ``{explainer}`` if each explainer has a store.
     points
-        Indices of the points that are read; None for all.
+        Indices of the points that the metric reads; None for all.
     output
-        Which output of the network is read.
+        The output of the network that the metric reads.
     """
 
     response: ResponseSpec
@@ -49,11 +49,11 @@ class ScoredMethod:
     Attributes
     ----------
     method, transform
-        Its name, and what is done to its map: ``raw`` or ``abs``.
+        Its name, and the transform of its map: ``raw`` or ``abs``.
     index
-        The place of its map in the explainer's store.
+        The index of its map in the explainer's store.
     explainer, maps
-        Its explainer, whose methods stand in the order of the explainer's stores, and the store of the maps.
+        Its explainer, and the store of the explainer's maps. The methods of an explainer have the order of its store.
     """
 
     method: str
@@ -65,31 +65,31 @@ class ScoredMethod:
 
 @stage("score")
 class Score(Stage):
-    """All methods under one metric on one network.
+    """The spec of a job that scores all methods by one metric on one network.
 
     Attributes
     ----------
     case
-        The network, and the name that the config gives the metric.
+        The network, and the name of the metric in the config.
     kind, module
-        The metric's name in the table of metrics, and the module that enters it there.
+        The name of the metric in the registry, and the module that registers it.
     options, higher_is_better
-        Of the metric.
+        The options and the direction of the metric.
     responses
-        Argument of the metric's function to what it takes; nothing where the metric does not apply to the dataset's
-        task, and all methods are gaps.
+        The response that each argument of the metric's function reads. Empty if the metric is not applicable to the
+        task of the dataset, and then no method has scores.
     methods
         All methods.
     images, only_correct, balanced
-        How many images are scored, and which.
+        Number of images that are scored, and how they are chosen.
     target
         The class whose output is read.
     classes, drops
-        The dataset's manifest, and the store of the patch drops with what the network says of the intact image.
+        The manifest of the dataset, and the store of patch drops that has the outputs for intact images.
     shard_size
-        How many images a shard has.
+        Number of images in a shard.
     upstream
-        One key for all that is read.
+        One key for all inputs.
     """
 
     message = "scores"
@@ -116,12 +116,12 @@ class Score(Stage):
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return all test cases."""
+        """Return the wildcards of all test cases."""
         return [case.where for case in plan.all_cases()]
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job of a test case is told, and the files that it waits for."""
+        """Return the spec of the job of a test case, and the files that it waits for."""
         plan, case = graph.plan, graph.plan.case(**where)
         network, entry = case.network, plan.entry(case.network.model, case.network.weights, case.metric)
         responses = {
@@ -132,18 +132,18 @@ class Score(Stage):
                 points,
                 entry.output,
             )
-            for argument, (response, points) in _served(plan, case).items()
+            for argument, (response, points) in _read_responses(plan, case).items()
         }
         methods = [
             ScoredMethod(one.name, one.index, one.transform, plan.maps_of(*network, name), name)
             for name, explainer in plan.explainers.items()
             for one in explainer.rows
         ]
-        told = cls(
+        spec = cls(
             case=case,
             kind=entry.metric.name,
             module=entry.module,
-            # As JSON brings them to a job.
+            # In the form in which a job reads them from JSON.
             options=as_json(entry.options),
             higher_is_better=entry.metric.is_higher_better(entry.options),
             responses=responses,
@@ -158,22 +158,22 @@ class Score(Stage):
             seed=plan.config["seed"],
             upstream=_upstream(graph, case),
         )
-        return told, inputs_of(plan, case)
+        return spec, inputs_of(plan, case)
 
     @property
     def modules(self) -> list[str]:
-        """Modules whose code the job can run: that of the metric too."""
+        """The modules whose code the job can run, including that of the metric."""
         return [*super().modules, self.module]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what writes the scores."""
+        """Return the function that writes the scores."""
         from heatproof.jobs.score import score
 
         return partial(score, self)
 
 
-def _served(plan: Plan, case: Case) -> dict[str, tuple[Response, list[int] | None]]:
-    """Return what is read of responses; nothing where the metric does not apply to the dataset's task."""
+def _read_responses(plan: Plan, case: Case) -> dict[str, tuple[Response, list[int] | None]]:
+    """Return the responses that a metric reads; {} if it is not applicable to the task of the dataset."""
     if plan.unsupported_reason(case.network.dataset, case.metric):
         return {}
     return plan.responses_read_by(plan.entry(case.network.model, case.network.weights, case.metric))
@@ -185,13 +185,13 @@ def _reads_maps(plan: Plan, case: Case) -> bool:
 
 
 def _upstream(graph: JobGraph, case: Case) -> Key:
-    """Return one key for all that is behind the scores of a test case."""
+    """Return one key for all inputs of the scores of a test case."""
     plan, network = graph.plan, case.network
     keys = [response_key(graph, network, plan.intact_drops(network))]
     if _reads_maps(plan, case):
         explainers = [*plan.model_explainers, *plan.reference_explainers]
         keys += [maps_of(graph, network, name).key for name in explainers]
-    for response, _ in _served(plan, case).values():
+    for response, _ in _read_responses(plan, case).values():
         if response.needs_maps:
             keys += [response_explainer(graph, network, response, name).key for name in plan.explainers]
         else:
@@ -200,7 +200,7 @@ def _upstream(graph: JobGraph, case: Case) -> Key:
 
 
 def inputs_of(plan: Plan, case: Case) -> list[str]:
-    """Return the shards that the scores of a test case are of."""
+    """Return the files of the shards that the scores of a test case are computed from."""
     network, reads_maps = case.network, _reads_maps(plan, case)
     files, intact = [], plan.intact_drops(network)
     for shard in plan.shards(plan.images_of(case.metric)):
@@ -208,6 +208,6 @@ def inputs_of(plan: Plan, case: Case) -> list[str]:
         for explainer in plan.explainers:
             if reads_maps:
                 files.append(map_file(plan.maps_of(*network, explainer), shard))
-            for response, _ in _served(plan, case).values():
+            for response, _ in _read_responses(plan, case).values():
                 files += response_files(response, plan.store_of(network, response, explainer), shard)
     return list(dict.fromkeys(files))

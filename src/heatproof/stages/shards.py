@@ -1,4 +1,4 @@
-"""What stages have in common whose jobs run a network on a shard of the images, and leave shards of stores."""
+"""The base of stages whose jobs run a network on a shard of the images and write shards of stores."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardStage(Stage):
-    """What a job is told that makes a shard.
+    """The spec of a job that writes a shard.
 
     Attributes
     ----------
     shard
-        Which one.
+        The shard and its range of images.
     """
 
     runs_network = True
@@ -34,64 +34,64 @@ class ShardStage(Stage):
 
     @classmethod
     def stores(cls, plan: Plan) -> Iterable[list[str]]:
-        """Return the files of a shard, store by store, with wildcards."""
+        """Return the files of a shard of each store, with wildcards."""
         raise NotImplementedError
 
     @classmethod
     def patterns(cls, plan: Plan) -> list[Output]:
-        """Return the outputs of the rule: a shard of each store, to which a job adds."""
+        """Return the outputs of the rule: a shard of each store, which a job extends."""
         files = [file for store in cls.stores(plan) for file in store]
         return [Output(constrained(file, cls.wildcard_constraints(plan)), is_updated=True) for file in files]
 
     def sampled(self, images: tuple[int, int], manifests: Collection[str]) -> Self:
-        """Return the job of some images of the shard, and of those stores alone whose manifests are named."""
+        """Return the spec restricted to a range of images and to the stores whose manifests are named."""
         raise NotImplementedError
 
     def complete(self, plan: Plan, **where: Any) -> Self:
-        """Return the job as it is told: it has the stores, their keys and all else from `make_spec`."""
+        """Return the spec with the results folder. `make_spec` has set its stores and their keys."""
         return replace(self, results=plan.results)
 
 
 def shard_range(plan: Plan, shard: int, images: int) -> ShardRange:
-    """Return a shard of a store of so many images."""
+    """Return a shard of a store with the given number of images."""
     size = plan.config["shard_size"]
     return ShardRange(shard, size, (shard * size, min((shard + 1) * size, images)))
 
 
-def product_of(shard: ShardRange, key: Key, files: Sequence[str]) -> Product:
-    """Return one shard of a store, of which the manifest comes first and then the arrays."""
+def shard_product(shard: ShardRange, key: Key, files: Sequence[str]) -> Product:
+    """Return one shard of a store as a product; `files` has its manifest first, then its arrays."""
     return Product(files[0], key, tuple(files), files[1], shard.images[1])
 
 
-def each(*levels: Iterable[Wildcards]) -> Iterator[Wildcards]:
-    """Yield the wildcards of every level with those of every other, the last fastest."""
+def wildcard_product(*levels: Iterable[Wildcards]) -> Iterator[Wildcards]:
+    """Yield the Cartesian product of lists of wildcards, with the last list varying fastest."""
     for named in product(*map(list, levels)):
         yield {name: value for wildcards in named for name, value in wildcards.items()}
 
 
-def networks(plan: Plan) -> list[Wildcards]:
+def network_wildcards(plan: Plan) -> list[Wildcards]:
     """Return the wildcards of all networks."""
     return [network._asdict() for network in plan.networks()]
 
 
-def shards(plan: Plan, images: int) -> list[Wildcards]:
-    """Return the wildcards of the shards of so many images."""
+def shard_wildcards(plan: Plan, images: int) -> list[Wildcards]:
+    """Return the wildcards of the shards of a number of images."""
     return [{"shard": shard} for shard in plan.shards(images)]
 
 
 def names_in_paths(plan: Plan, explainers: Iterable[str]) -> list[str]:
-    """Return the explainers whose stores one job makes, or their wildcard if jobs are apart."""
+    """Return the explainers whose stores one job writes, or their wildcard if each explainer has its own job."""
     return ["{explainer}"] if plan.config["attribution_jobs"] == "apart" else list(explainers)
 
 
-def whose(plan: Plan, explainers: Iterable[str]) -> list[Wildcards]:
-    """Return the wildcards of explainers for jobs that are apart, and one without a name for those of all together."""
+def explainer_wildcards(plan: Plan, explainers: Iterable[str]) -> list[Wildcards]:
+    """Return the wildcards of explainers if each has its own job; else empty wildcards for the job of all."""
     chosen: list[Wildcards] = [{"explainer": name} for name in explainers]
     return chosen if plan.config["attribution_jobs"] == "apart" or not chosen else [{}]
 
 
 def network_of(graph: JobGraph, network: Network, stage: str) -> NetworkSpec:
-    """Return what passes of a network depend on.
+    """Return the settings on which forward passes of a network depend.
 
     Parameters
     ----------
@@ -100,13 +100,13 @@ def network_of(graph: JobGraph, network: Network, stage: str) -> NetworkSpec:
     network
         Dataset, model and weights.
     stage
-        Has a precision: ``maps``, or the rule of a response.
+        The stage that decides the precision: ``maps``, or the rule of a response.
     """
     return graph.compute_once(_network_of, network, stage)
 
 
 def network_key(graph: JobGraph, network: Network, stage: str) -> Key:
-    """Return one key for what passes of a network depend on, which stands for it in the keys of many results."""
+    """Return one key for the settings of `network_of`. It represents them in the keys of results."""
     return graph.compute_once(_network_key, network, stage)
 
 
@@ -128,7 +128,7 @@ def _network_of(graph: JobGraph, network: Network, stage: str) -> NetworkSpec:
 
 
 def inputs_of(graph: JobGraph, network: NetworkSpec, where: Wildcards) -> list[str]:
-    """Return what a job that runs a network waits for: data and weights, and of a lower precision the guard as well."""
+    """Return the files that a job with a network waits for: data, weights, and in a lower precision the guard."""
     lower = graph.plan.has_precision_guard and network.precision != "float32"
     guards = [graph.plan.results.file(STAGES["guard"].manifest_path.format(**where))] if lower else []
     return [network.dataset.manifest, network.weights, *guards]

@@ -1,4 +1,4 @@
-"""Networks before and after finetuning, beside unrelated ones."""
+"""The job that compares networks before and after finetuning, and unrelated networks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ComparedNetworks:
-    """The networks of a dataset: model to weights."""
+    """The networks of a dataset: the names of the weights of each model."""
 
     dataset: DatasetSpec
     models: dict[str, list[str]]
@@ -40,16 +40,16 @@ class ComparedMaps:
 
 @stage("similarity")
 class Similarity(Report):
-    """Networks before and after finetuning.
+    """The spec of the job that compares networks before and after finetuning.
 
     Attributes
     ----------
     datasets, explainers
-        What is compared.
+        The networks and the maps that are compared.
     drops
-        ``dataset/model/weights`` to the store of patch drops that has what the network says of intact images.
+        The store of patch drops with the outputs for intact images, by ``dataset/model/weights``.
     images, shards
-        How many images are compared, and in how many shards they are.
+        Number of images that are compared, and number of their shards.
     channels
         Layers, and channels of layers, that the config names.
     upstream
@@ -83,15 +83,15 @@ class Similarity(Report):
 
     @classmethod
     def is_requested(cls, plan: Plan) -> bool:
-        """Tell whether the rule `all` asks for it: where all metrics are shown."""
+        """Return whether the rule `all` requests it: if all metrics are shown."""
         return all_metrics(plan)
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job is told, and the files that it waits for."""
+        """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
         networks, images = list(plan.networks()), plan.similarity_images
-        # The intact image is the first variant whatever the grid.
+        # The intact image is the first variant on every grid.
         drops = {"/".join(network): plan.store_of(network, plan.intact_drops(network)) for network in networks}
         inputs, upstream = dataset_files(plan), []
         for network in networks:
@@ -103,7 +103,7 @@ class Similarity(Report):
             for shard in plan.shards(images):
                 inputs += response_files(Patches, drops["/".join(network)], shard)
                 inputs += response_files(Channels, plan.store_of(network, plan.channels), shard)
-        told = cls(
+        spec = cls(
             datasets=[
                 ComparedNetworks(plan.dataset_spec(name), dict.fromkeys(plan.models_of(name), plan.weights))
                 for name in plan.datasets
@@ -115,10 +115,10 @@ class Similarity(Report):
             shards=len(plan.shards(images)),
             upstream=Key.joined(upstream),
         )
-        return told, inputs + map_files(plan, networks, images, plan.model_explainers)
+        return spec, inputs + map_files(plan, networks, images, plan.model_explainers)
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what writes the table and its figures."""
+        """Return the function that writes the table and its figures."""
         from heatproof.report.tables.similarity import similarity
 
         return partial(similarity, self)

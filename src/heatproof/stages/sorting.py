@@ -1,4 +1,4 @@
-"""Figures of one image's maps in the order of every metric's score."""
+"""The job that draws the maps of one image sorted by the score of each metric."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from heatproof.stages.methods import (
     PlannedMethod,
     directions_of,
     images_with_maps,
-    keys_of,
+    joined_key,
     magnitudes,
     map_files,
     planned_methods,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
     from heatproof.plan.plan import Plan
 
-SHOWN = (
+REPORT_ENTRY = (
     "Maps",
     "maps of one image in the order of each metric",
     """
@@ -40,7 +40,7 @@ SHOWN = (
 
 @dataclass(frozen=True)
 class SortedNetwork:
-    """A network, by dataset, model and weights, with its metrics in the order of the config."""
+    """A network (dataset, model and weights) with its metrics in the order of the config."""
 
     where: dict[str, str]
     metrics: list[str]
@@ -48,24 +48,24 @@ class SortedNetwork:
 
 @stage("sorting")
 class Sorting(Report):
-    """The figures of maps sorted by metrics, one a network.
+    """The spec of the job that draws maps sorted by metrics, one figure for each network.
 
     Attributes
     ----------
     images
-        Of how many images maps are there; the first that all metrics score is shown.
+        Number of images with maps. The figure shows the first one among those with scores by most metrics.
     datasets
-        Those that the images are of.
+        The datasets of the images.
     networks
-        What is drawn.
+        The networks that are drawn, with their metrics.
     methods
         All methods.
     directions
-        Metric to whether higher is better.
+        Whether higher is better, by metric.
     magnitudes
-        Which methods are one to which metrics.
+        The metrics that read magnitudes of maps, and the methods that are equivalent for them.
     upstream
-        One key for the scores.
+        One key for all scores.
     """
 
     message = "maps sorted by each metric"
@@ -82,25 +82,25 @@ class Sorting(Report):
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return the one job, where images are shown."""
+        """Return one job, if the config shows images."""
         return [{}] if images_with_maps(plan) else []
 
     @classmethod
     def planned_outputs(cls, plan: Plan) -> Mapping[str, Output]:
-        """Return a picture a dataset and model, of the first weights that are scored."""
+        """Return one figure for each dataset and model."""
         pairs = ["/".join(pair) for pair in plan.pairs()]
-        return in_report(*SHOWN, **{pair: f"figures/sorting/{pair}.png" for pair in pairs})
+        return in_report(*REPORT_ENTRY, **{pair: f"figures/sorting/{pair}.png" for pair in pairs})
 
     @classmethod
     def is_requested(cls, plan: Plan) -> bool:
-        """Tell whether the rule `all` asks for it: it takes a second a network, and is made where it is named."""
+        """Return whether the rule `all` requests it: no, because it takes a second for each network."""
         return False
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job is told, and the files that it waits for."""
+        """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
-        # On the weights that are scored with most metrics, the first of these.
+        # The weights with the most metrics, or the first of several.
         cases = [case for case in plan.all_cases() if scores_each_image(plan, case.metric)]
         by_pair: dict[tuple[str, str], dict[Any, list[str]]] = {}
         for case in cases:
@@ -109,20 +109,20 @@ class Sorting(Report):
         chosen = [max(of_pair.items(), key=lambda item: len(item[1])) for of_pair in by_pair.values()]
         drawn = {(network, metric) for network, metrics in chosen for metric in metrics}
         cases = [case for case in cases if (case.network, case.metric) in drawn]
-        told = cls(
+        spec = cls(
             images=images_with_maps(plan),
             datasets={dataset: plan.dataset_spec(dataset) for dataset in plan.datasets},
             networks=[SortedNetwork(network._asdict(), metrics) for network, metrics in chosen],
             methods=planned_methods(plan),
             directions=directions_of(graph, cases),
             magnitudes=magnitudes(plan),
-            upstream=keys_of(graph, cases),
+            upstream=joined_key(graph, cases),
         )
-        maps = map_files(plan, [network for network, _ in chosen], told.images, plan.explainers)
-        return told, [*maps, *plan.score_files(cases)]
+        maps = map_files(plan, [network for network, _ in chosen], spec.images, plan.explainers)
+        return spec, [*maps, *plan.score_files(cases)]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what writes the pictures."""
+        """Return the function that draws the figures."""
         from heatproof.report.figures.sorting import sorting
 
         return partial(sorting, self)

@@ -1,4 +1,4 @@
-"""The tables over patch drops, and the table of all metrics."""
+"""The jobs that write the tables on patch drops and the table of all metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ from heatproof.plan.selection import ANSWERS
 from heatproof.plan.stage import JobGraph, Report, named_tables, report_outputs, stage
 from heatproof.responses.base import NetworkResponse
 from heatproof.responses.patches import Patches
-from heatproof.stages.methods import Ranked, Scored, all_metrics, keys_of, planned_methods, ranked, scored
+from heatproof.stages.methods import (
+    RankingFields,
+    ScoresStage,
+    all_metrics,
+    joined_key,
+    planned_methods,
+    ranking_fields,
+    scores_fields,
+)
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
@@ -25,18 +33,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Drops:
-    """Patch drops of a network by their store, with the metric that reads them.
+    """The stored patch drops of a network, with the metric that reads them.
 
     Attributes
     ----------
     dataset, model, weights, grid, baseline, metric
-        Of what they are.
+        The network, the grid and baseline, and the metric.
     drops
-        The store.
+        The store of the patch drops.
     labels
-        The manifest of the dataset, which says what is known of its images; "" where the drops hold their classes.
+        The manifest of the dataset with the labels of its images; "" for classes, which the patch drops also have.
     answers
-        The store of what the network says of every label; "" where images have one class.
+        The store of the network's outputs for every label; "" where images have one class.
     """
 
     dataset: str
@@ -51,27 +59,27 @@ class Drops:
 
 
 @stage("tables")
-class Tables(Report, Ranked):
-    """The tables over patch drops.
+class Tables(Report, RankingFields):
+    """The spec of the job that writes the tables on patch drops.
 
     Attributes
     ----------
     scores
         Files of scores.
     upstream
-        Digest of their keys.
+        One key for all scores.
     drops
         Patch drops of all networks.
     ranked
-        Metrics that are test cases of their own.
+        Metrics that count in the ranking.
     explainer_of
-        Method to its explainer.
+        Explainer of each method.
     deletions
-        Metric to the grid, the baseline and the output of its patch drops.
+        Grid, baseline and output of the patch drops of each metric.
     ablating
         Methods that delete regions themselves.
     images
-        How many images have patch drops.
+        Number of images that have patch drops.
     target
         The class whose output is read.
     """
@@ -194,21 +202,21 @@ class Tables(Report, Ranked):
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job is told, and the files that it waits for."""
+        """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
         drops = [
-            Drops(*network, grid, baseline, metric, plan.results.drops.format(**where), *_known(plan, network))
+            Drops(*network, grid, baseline, metric, plan.results.drops.format(**where), *_label_sources(plan, network))
             for network in plan.networks()
             for metric, (grid, baseline, output) in plan.metrics_of(network.weights, network.model).items()
-            # Accuracy is the same whatever the drops are of.
+            # The accuracy does not depend on the output of the drops.
             if output == plan.config["drops"]["outputs"][0]
             for where in [{**network._asdict(), "grid": grid, "baseline": baseline}]
         ]
         spec = cls(
             scores=plan.score_files(),
-            upstream=keys_of(graph, plan.test_cases()),
+            upstream=joined_key(graph, plan.test_cases()),
             drops=drops,
-            # One network on one grid and baseline is one test case, not two.
+            # A network on one grid and baseline counts as one test case, whatever the outputs.
             ranked=sorted({item.metric for item in drops}),
             explainer_of={one.method: one.explainer for one in planned_methods(plan)},
             deletions={
@@ -223,7 +231,7 @@ class Tables(Report, Ranked):
             ],
             images=plan.drop_images,
             target=plan.config["target"],
-            **ranked(plan),
+            **ranking_fields(plan),
         )
         shards, arrays = plan.shards(plan.drop_images), ("target_rank", "predicted")
         ranks = [
@@ -235,27 +243,27 @@ class Tables(Report, Ranked):
             if item.answers
             for shard in shards
         ]
-        # What a lower precision did to scores stands beside them.
-        beside = [graph.spec("precision").files["table"]] if plan.has_precision_guard else []
-        return spec, [*spec.scores, *ranks, *dict.fromkeys(answers), *beside]
+        # The comparison of precisions is requested together with the tables.
+        precision_table = [graph.spec("precision").files["table"]] if plan.has_precision_guard else []
+        return spec, [*spec.scores, *ranks, *dict.fromkeys(answers), *precision_table]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what writes the tables."""
+        """Return the function that writes the tables."""
         from heatproof.report.tables.scores import tables
 
         return partial(tables, self)
 
 
-def _known(plan: Plan, network: Network) -> tuple[str, str]:
-    """Return where labels of images stand, and what a network says of all of them; "" for classes of images."""
+def _label_sources(plan: Plan, network: Network) -> tuple[str, str]:
+    """Return the manifest with the labels and the store of the outputs for all labels; "" for classes."""
     task = plan.task_of(network.dataset)
     labels = "" if task in EXCLUSIVE else plan.results.dataset.format(dataset=network.dataset)
     return labels, plan.store_of(network, ANSWERS) if plan.reads_response(network.dataset, ANSWERS) else ""
 
 
 @stage("all_scores")
-class AllScores(Scored, Ranked):
-    """The table of all metrics."""
+class AllScores(ScoresStage, RankingFields):
+    """The spec of the job that writes the table of all metrics."""
 
     message = "table of all metrics"
     code = ("heatproof.report.tables.scores",)
@@ -282,17 +290,17 @@ class AllScores(Scored, Ranked):
 
     @classmethod
     def is_requested(cls, plan: Plan) -> bool:
-        """Tell whether the rule `all` asks for it: where all metrics are shown."""
+        """Return whether the rule `all` requests it: if all metrics are shown."""
         return all_metrics(plan)
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job is told, and the files that it waits for."""
+        """Return the spec of the job, and the files that it waits for."""
         cases = graph.plan.all_cases()
-        return cls(**scored(graph, cases), **ranked(graph.plan)), graph.plan.score_files(cases)
+        return cls(**scores_fields(graph, cases), **ranking_fields(graph.plan)), graph.plan.score_files(cases)
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what writes the table."""
+        """Return the function that writes the table."""
         from heatproof.report.tables.scores import all_scores
 
         return partial(all_scores, self)

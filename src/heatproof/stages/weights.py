@@ -1,4 +1,4 @@
-"""Weights of networks: fetched, trained, finetuned, or those of an epoch that a training kept."""
+"""The jobs that provide the weights of networks: fetched, trained, finetuned, or of a saved epoch of a training."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
 
 WEIGHTS = "weights/{dataset}/{model}/{weights}"
-# States of the epochs that a training keeps; no entry of the config's `weights` can have this path.
-KEPT = "weights/{dataset}/{model}/kept/{weights}.safetensors"
+# Weights of the saved epochs of a training. No entry of `weights` in the config can have this path.
+SAVED_EPOCHS = "weights/{dataset}/{model}/kept/{weights}.safetensors"
 
 
-def _named(path: str) -> Mapping[str, Output]:
-    """Return the outputs of weights at a path without its ending."""
+def _weights_outputs(path: str) -> Mapping[str, Output]:
+    """Return the outputs of a job that writes weights, from their path without ending."""
     return plain_outputs(weights=f"{path}.safetensors", history=f"{path}.history.csv")
 
 
-def _growing(outputs: Mapping[str, Output]) -> dict[str, Output]:
-    # A training that is current keeps its files, and one that goes on after a kill has its journal beside them.
+def _updated_in_place(outputs: Mapping[str, Output]) -> dict[str, Output]:
+    # Snakemake must not remove the files of a training that is up to date, or that resumes from its journal.
     return {name: replace(output, is_updated=True) for name, output in outputs.items()}
 
 
-def _pretrained(path: str) -> str:
+def _at_pretrained(path: str) -> str:
     return path.replace("{weights}", PRETRAINED)
 
 
-def _pairs(plan: Plan, models: Iterable[str]) -> list[Wildcards]:
-    """Return the wildcards of some models, each on all of its datasets."""
+def _on_datasets(plan: Plan, models: Iterable[str]) -> list[Wildcards]:
+    """Return the wildcards of models, each on all of its datasets."""
     known = set(models)
     return [{"dataset": dataset, "model": name} for dataset, name in plan.pairs() if name in known]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointStage(Stage):
-    """Weights from a checkpoint.
+    """The spec of a job that fetches weights from a checkpoint.
 
     Attributes
     ----------
@@ -55,11 +55,11 @@ class CheckpointStage(Stage):
     model
         The network.
     checkpoint, sha256
-        Path or URL of the checkpoint, and the digest that the config gives for it.
+        Path or URL of the checkpoint, and its SHA-256 in the config.
     expected_accuracy
         The accuracy that the config expects, in [0, 1].
     unanswered
-        Whether the network need not answer what labels say, as with a callable target: no accuracy is measured.
+        Whether labels are not the ground truth for the output, as with a callable target. No accuracy is measured then.
     """
 
     code = ("heatproof.jobs.fetch",)
@@ -86,14 +86,14 @@ class CheckpointStage(Stage):
 
     @property
     def identity(self) -> Any:
-        """All but the place of a checkpoint whose SHA-256 is known, and what is expected of it."""
+        """The spec without the location of a checkpoint whose SHA-256 is known, and without the expected accuracy."""
         anywhere = bool(self.sha256) and not is_packaged(self.checkpoint)
         checkpoint = "" if anywhere else self.checkpoint
         return replace(self, checkpoint=checkpoint, expected_accuracy=None, ignores_labels=False)
 
     @property
     def modules(self) -> list[str]:
-        """Modules whose code makes the weights: that of the network too."""
+        """The modules whose code makes the weights, including that of the network."""
         return [*super().modules, self.model.module]
 
     @classmethod
@@ -102,7 +102,7 @@ class CheckpointStage(Stage):
         return plan.checkpoint_file(where["model"])
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what copies or downloads the checkpoint, and checks it."""
+        """Return the function that copies or downloads the checkpoint and checks it."""
         from heatproof.jobs.fetch import fetch
 
         return partial(fetch, self)
@@ -110,15 +110,15 @@ class CheckpointStage(Stage):
 
 @stage("fetch_start")
 class FetchStart(CheckpointStage):
-    """Published weights with which a training begins; the same for all datasets of a model."""
+    """The spec of a job that fetches the weights with which trainings of a model begin, on all datasets."""
 
     message = "weights to begin with"
     manifest_path = "checkpoints/{model}.json"
-    outputs = _named("checkpoints/{model}")
+    outputs = _weights_outputs("checkpoints/{model}")
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return the models that are trained from fetched weights."""
+        """Return the wildcards of the models that are trained from fetched weights."""
         return [{"model": name} for name in plan.transferred_models()]
 
     @classmethod
@@ -128,22 +128,22 @@ class FetchStart(CheckpointStage):
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job of a model is told."""
+        """Return the spec of the job of a model. It waits for no files."""
         return cls._of(graph.plan, where["model"]), []
 
 
 @stage("fetch")
 class Fetch(CheckpointStage):
-    """Published weights that are scored as they are."""
+    """The spec of a job that fetches weights that are used without training."""
 
     message = "published weights"
-    manifest_path = _pretrained(WEIGHTS) + ".json"
-    outputs = _named(_pretrained(WEIGHTS))
+    manifest_path = _at_pretrained(WEIGHTS) + ".json"
+    outputs = _weights_outputs(_at_pretrained(WEIGHTS))
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return the models with a checkpoint on their datasets."""
-        return _pairs(plan, plan.fetched_models())
+        """Return the wildcards of the models with a checkpoint, on their datasets."""
+        return _on_datasets(plan, plan.fetched_models())
 
     @classmethod
     def wildcard_constraints(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
@@ -152,29 +152,29 @@ class Fetch(CheckpointStage):
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job of a network is told, and the files that it waits for."""
+        """Return the spec of the job of a network, and the files that it waits for."""
         spec = cls._of(graph.plan, where["model"], where["dataset"])
         return spec, [spec.dataset.manifest if spec.dataset else ""]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training(Stage):
-    """A training.
+    """The spec of a training.
 
     Attributes
     ----------
     dataset, model
-        The images, and the network.
+        The dataset, and the network.
     start, upstream
         The weights with which it begins, and their key; None if it begins with random weights.
     keep
-        Epochs whose weights are kept. Not part of the key, because it changes neither the training nor what follows
-        from its weights.
+        Epochs whose weights are saved. They are not part of the key, because they affect neither the training nor its
+        final weights.
     training
         Settings of the training.
     whole_output
-        Whether the network need not answer what labels say, as with a callable target: it is read as a whole, and no
-        label is.
+        Whether labels are not the ground truth for the output, as with a callable target. No labels are read then, and
+        finetuning learns all outputs of the network.
     """
 
     dataset: DatasetSpec
@@ -187,35 +187,35 @@ class Training(Stage):
 
     @property
     def identity(self) -> Any:
-        """All but the epochs that are kept."""
+        """The spec without the epochs that are saved."""
         files = {name: path for name, path in self.files.items() if name != "kept"}
         return replace(self, keep=[], files=files)
 
     @property
     def modules(self) -> list[str]:
-        """Modules whose code makes the weights: that of the network too."""
+        """The modules whose code makes the weights, including that of the network."""
         return [*super().modules, self.model.module]
 
     def products(self) -> list[Product]:
-        """Return the weights with their history and kept epochs."""
+        """Return the weights with their history and saved epochs."""
         return [replace(one, saved_epochs=tuple(self.keep)) for one in super().products()]
 
 
 @stage("pretrain")
 class Pretrain(Training):
-    """A training from random weights, or from published ones with a new head."""
+    """The spec of a training from random weights, or from fetched weights with a new head."""
 
     message = "training"
     code = ("heatproof.jobs.train",)
     runs_network = True
-    manifest_path = _pretrained(WEIGHTS) + ".json"
-    outputs = _growing(_named(_pretrained(WEIGHTS)))
-    kept = _growing(plain_outputs(kept=_pretrained(KEPT)))
+    manifest_path = _at_pretrained(WEIGHTS) + ".json"
+    outputs = _updated_in_place(_weights_outputs(_at_pretrained(WEIGHTS)))
+    saved_epochs_outputs = _updated_in_place(plain_outputs(kept=_at_pretrained(SAVED_EPOCHS)))
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return the models that are trained here on their datasets."""
-        return _pairs(plan, plan.trained())
+        """Return the wildcards of the models that the workflow trains, on their datasets."""
+        return _on_datasets(plan, plan.trained())
 
     @classmethod
     def wildcard_constraints(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
@@ -224,29 +224,29 @@ class Pretrain(Training):
 
     @classmethod
     def planned_outputs(cls, plan: Plan) -> Mapping[str, Output]:
-        """Return weights and history, and the kept epochs if there are some."""
-        return {**cls.outputs, **(cls.kept if plan.keep(PRETRAINED) else {})}
+        """Return weights and history, and the saved epochs if there are any."""
+        return {**cls.outputs, **(cls.saved_epochs_outputs if plan.keep(PRETRAINED) else {})}
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job of a network is told, and the files that it waits for."""
+        """Return the spec of the job of a network, and the files that it waits for."""
         plan, model = graph.plan, where["model"]
         dataset, entry = plan.trained_on(where["dataset"]), plan.models[model]
-        begun = graph.spec("fetch_start", model=model) if entry.transfer else None
+        start = graph.spec("fetch_start", model=model) if entry.transfer else None
         spec = cls(
             dataset=dataset,
             model=plan.trained_spec(model),
-            start=begun.files["weights"] if begun else None,
-            upstream=begun.key if begun else None,
+            start=start.files["weights"] if start else None,
+            upstream=start.key if start else None,
             keep=plan.keep(PRETRAINED),
             training=TrainingSettings(**plan.training_settings(entry.pretraining, dataset.task)),
             ignores_labels=bool(plan.target_function) and not entry.pretraining["epochs"],
         )
-        # The manifest too: where no file can be older than it, it is what goes when the start is another.
-        return spec, [dataset.manifest, *([begun.files["weights"], begun.manifest] if begun else [])]
+        # The manifest is an input too. Where the times of files cannot be set back, it is removed if the start changes.
+        return spec, [dataset.manifest, *([start.files["weights"], start.manifest] if start else [])]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what trains the network."""
+        """Return the function that trains the network."""
         from heatproof.jobs.train import pretrain
 
         return partial(pretrain, self, runtime)
@@ -254,19 +254,19 @@ class Pretrain(Training):
 
 @stage("finetune")
 class Finetune(Training):
-    """A training in the domain of patch deletion.
+    """The spec of a finetuning on images with deleted patches.
 
     Attributes
     ----------
     training
-        Its settings.
+        Settings of the finetuning.
     """
 
     message = "finetuning"
     code = ("heatproof.jobs.train",)
     runs_network = True
     manifest_path = WEIGHTS + ".json"
-    outputs = _growing({**_named(WEIGHTS), **plain_outputs(kept=KEPT)})
+    outputs = _updated_in_place({**_weights_outputs(WEIGHTS), **plain_outputs(kept=SAVED_EPOCHS)})
 
     start: str
     upstream: Key
@@ -274,8 +274,8 @@ class Finetune(Training):
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return all models on their datasets, finetuned in every way of the config."""
-        return [{**pair, "weights": one} for pair in _pairs(plan, plan.models) for one in plan.finetuned()]
+        """Return the wildcards of all models on their datasets, with every finetuning of the config."""
+        return [{**pair, "weights": one} for pair in _on_datasets(plan, plan.models) for one in plan.finetuned()]
 
     @classmethod
     def wildcard_constraints(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
@@ -284,28 +284,28 @@ class Finetune(Training):
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job of a network is told, and the files that it waits for."""
+        """Return the spec of the job of a network, and the files that it waits for."""
         plan, network = graph.plan, Network(**where)
-        dataset, begun = plan.trained_on(network.dataset), weights_of(graph, network._replace(weights=PRETRAINED))
+        dataset, start = plan.trained_on(network.dataset), weights_of(graph, network._replace(weights=PRETRAINED))
         settings, training_task = plan.finetuning(network.model, network.weights) or {}, plan.training_task(*network)
         spec = cls(
             dataset=dataset,
             model=plan.trained_spec(network.model),
-            start=begun.files["weights"],
-            upstream=begun.key,
+            start=start.files["weights"],
+            upstream=start.key,
             keep=plan.keep(network.weights),
             training=FinetuningSettings(**plan.training_settings(settings, training_task)),
             ignores_labels=training_task == CALLABLE,
         )
-        return spec, [dataset.manifest, begun.files["weights"]]
+        return spec, [dataset.manifest, start.files["weights"]]
 
     @property
     def modules(self) -> list[str]:
-        """Modules whose code makes the weights: that of the network and of the baseline too."""
+        """The modules whose code makes the weights, including those of the network and of the baseline."""
         return [*super().modules, *baseline_modules(self.training.baseline)]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what finetunes the network."""
+        """Return the function that finetunes the network."""
         from heatproof.jobs.train import finetune
 
         return partial(finetune, self, runtime)
@@ -313,31 +313,31 @@ class Finetune(Training):
 
 @stage("keep_epoch")
 class KeepEpoch(Stage):
-    """The weights of one epoch of a training.
+    """The spec of a job that extracts the weights of one saved epoch of a training.
 
     Attributes
     ----------
     epoch
-        Which one, from 1.
-    kept, trained, upstream
-        The file of the kept epochs, the history of the training, and the key of both.
+        The number of the epoch, from 1.
+    saved_epochs, history, upstream
+        The file of the saved epochs, the history of the training, and the key of both.
     """
 
     message = "weights of one epoch"
     code = ("heatproof.jobs.train",)
     runs_network = True
     manifest_path = WEIGHTS + ".json"
-    outputs = _named(WEIGHTS)
+    outputs = _weights_outputs(WEIGHTS)
 
     epoch: int
-    kept: str
-    trained: str
+    saved_epochs: str
+    history: str
     upstream: Key
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return all models on their datasets with every kept epoch."""
-        return [{**pair, "weights": one} for pair in _pairs(plan, plan.models) for one in plan.saved_epochs]
+        """Return the wildcards of all models on their datasets, with every saved epoch."""
+        return [{**pair, "weights": one} for pair in _on_datasets(plan, plan.models) for one in plan.saved_epochs]
 
     @classmethod
     def wildcard_constraints(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
@@ -346,21 +346,21 @@ class KeepEpoch(Stage):
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what the job of an epoch is told, and the files that it waits for."""
+        """Return the spec of the job of an epoch, and the files that it waits for."""
         entry, epoch = graph.plan.saved_epochs[where["weights"]]
-        files = (whole := weights_of(graph, Network(**{**where, "weights": entry}))).files
-        spec = cls(epoch=epoch, kept=files["kept"], trained=files["history"], upstream=whole.key)
-        return spec, [spec.kept, spec.trained]
+        files = (training := weights_of(graph, Network(**{**where, "weights": entry}))).files
+        spec = cls(epoch=epoch, saved_epochs=files["kept"], history=files["history"], upstream=training.key)
+        return spec, [spec.saved_epochs, spec.history]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return what writes the weights and the history up to them."""
+        """Return the function that writes the weights and the history up to this epoch."""
         from heatproof.jobs.train import keep_epoch
 
         return partial(keep_epoch, self)
 
 
 def weights_of(graph: JobGraph, network: Network) -> Stage:
-    """Return what the job is told that makes the weights of a network."""
+    """Return the spec of the job that provides the weights of a network."""
     plan, where = graph.plan, network._asdict()
     if network.weights != PRETRAINED:
         return cast("Stage", graph.spec("keep_epoch" if network.weights in plan.saved_epochs else "finetune", **where))

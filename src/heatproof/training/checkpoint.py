@@ -1,4 +1,4 @@
-"""Journal of a training: its state after the last complete epoch, for resuming."""
+"""Journal of a training: its state after the last complete epoch, from which it can resume."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class Losses(TypedDict):
-    """What each row of a history has."""
+    """Columns of every row of a history."""
 
     epoch: int
     lr: float
@@ -34,8 +34,8 @@ class Losses(TypedDict):
 class EpochRow(Losses, total=False):
     """One row of a training's history; epochs count from 0.
 
-    It has ``validation_accuracy``, or where numbers are learnt ``validation_error``, the mean absolute error in their
-    own unit.
+    It has ``validation_accuracy``, or in a regression ``validation_error``, the mean absolute error in the unit of the
+    labels.
     """
 
     validation_accuracy: float
@@ -48,70 +48,70 @@ class Journal:
     Parameters
     ----------
     output
-        The weights in the making; the journal's folder is beside them and hidden, and no output of any rule, because
-        Snakemake removes the outputs of a job that was killed.
+        Path of the weights. The journal is in a hidden folder next to it, and is not an output of a rule, because
+        Snakemake removes the outputs of a killed job.
     key
-        Stands for all that the training depends on: a state is found under the same key alone.
+        Digest of everything that the training depends on; a state is found only under the same key.
     """
 
     def __init__(self, output: str | Path, key: str) -> None:
         output = Path(output)
         self.file = refuse_links(output.with_name(f".{output.stem}.journal") / f"{key}.pt")
-        # In the digest, so that the state of another training is never taken, whatever its file is called.
+        # Part of the digest, so that the state of another training is refused whatever its file name is.
         self.training = f"{output.name} {key}\n".encode()
 
     def save(self, state: dict[str, Any]) -> None:
-        """Write the state atomically, and behind it a digest of it and of what it belongs to."""
-        whole = io.BytesIO()
-        torch.save(state, whole)
+        """Write the state atomically, followed by a digest of the state and the identity of the training."""
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
         with atomic_write(self.file) as aside, open(aside, "wb") as file:
-            # Not by torch.save, whose errors do not tell a full disk from others.
-            file.write(whole.getbuffer())
-            file.write(self._digest(whole.getbuffer()))
+            # Not torch.save(file), whose errors do not distinguish a full disk from other causes.
+            file.write(buffer.getbuffer())
+            file.write(self._digest(buffer.getbuffer()))
 
     def load(self) -> dict[str, Any] | None:
-        """Return the state of an earlier job, on the CPU; None if there is none, or it is damaged or another's."""
+        """Return the state of an earlier job on the CPU; None if it is missing, damaged or from another training."""
         try:
             with open_regular(self.file) as file:
-                whole = memoryview(file.read())
-            state, told = whole[:-DIGEST_BYTES], whole[-DIGEST_BYTES:]
-            if self._digest(state) == told:
+                buffer = memoryview(file.read())
+            state, digest = buffer[:-DIGEST_BYTES], buffer[-DIGEST_BYTES:]
+            if self._digest(state) == digest:
                 return saved_by_torch.read(io.BytesIO(state), len(state))
         except FileNotFoundError:
             return None
-        except Exception as error:  # damage can end in any way
+        except Exception as error:  # a damaged file can raise any exception
             if is_out_of_memory(error):
                 raise
         log.warning("the journal %s is damaged: the training starts from the first epoch", self.file)
         return None
 
     def _digest(self, state: memoryview) -> bytes:
-        found = hashlib.sha256(self.training)
-        found.update(state)
-        return found.digest()
+        hasher = hashlib.sha256(self.training)
+        hasher.update(state)
+        return hasher.digest()
 
     def remove(self) -> None:
-        """Remove the journal, and those of other configs, once the weights are published."""
+        """Remove this journal and those of other configs, once the weights are published."""
         shutil.rmtree(self.file.parent, ignore_errors=True)
 
 
 def check_history(rows: Any) -> None:
-    """Refuse what is no history.
+    """Check that rows are a history.
 
     Raises
     ------
     TypeError
-        If it is none.
+        If they are not.
     """
     for row in rows:
-        judged = row.keys() & EpochRow.__optional_keys__
-        others = row.keys() - EpochRow.__optional_keys__ == EpochRow.__required_keys__
-        if len(judged) != 1 or not others or not all(isinstance(one, Real) for one in row.values()):
-            raise TypeError("no row of a history")
+        validation_keys = row.keys() & EpochRow.__optional_keys__
+        has_losses = row.keys() - EpochRow.__optional_keys__ == EpochRow.__required_keys__
+        if len(validation_keys) != 1 or not has_losses or not all(isinstance(one, Real) for one in row.values()):
+            raise TypeError("not a row of a history")
 
 
 class FirstEpochEnded(Exception):
-    """Raised to end a training after its first epoch; holds the rows of its history."""
+    """Ends a training after its first epoch; has the rows of its history."""
 
     def __init__(self, history: list[EpochRow]) -> None:
         super().__init__("the first epoch has ended")
@@ -126,10 +126,10 @@ class FirstEpochJournal(Journal):
 
         Raises
         ------
-        EpochEnded
+        FirstEpochEnded
             Always.
         """
         raise FirstEpochEnded(state["history"])
 
     def load(self) -> None:
-        """Begin with the first epoch."""
+        """Start with the first epoch."""

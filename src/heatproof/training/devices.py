@@ -13,32 +13,32 @@ from torch.utils.hooks import RemovableHandle
 T = TypeVar("T")
 
 
-class Part(NamedTuple):
-    """Rows of a batch that one device takes.
+class BatchPart(NamedTuple):
+    """Part of a batch for one device.
 
     Attributes
     ----------
     rows
-        Its images among those of the batch.
+        Images of the batch that the device takes.
     weight
-        By which its mean loss is multiplied, so that the mean over the devices is that over the batch.
+        Factor of its mean loss, so that the mean over the devices is the mean over the batch.
     """
 
     rows: slice
     weight: float
 
 
-# Channels below which oneDNN's backward pass of a 1×1 convolution with a stride writes beyond its memory.
+# Number of channels below which oneDNN's backward pass of a strided 1×1 convolution writes beyond its memory.
 ONEDNN_BLOCK = 16
 
 
 @contextmanager
 def sound_backward(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Let 1×1 convolutions with a stride get the pixels that they look at, and so have none.
+    """Replace strided 1×1 convolutions by unstrided ones on a subset of the pixels, inside this context.
 
-    On a CPU the weight gradients of those with fewer than 16 channels crash, or are wrong, where images lie channels
-    last (oneDNN issue 6035, found with torch 2.15 and AVX2). The projections of narrow ResNets are such. Values are the
-    same.
+    On a CPU, their weight gradients crash or are wrong if they have fewer than 16 channels and images have a
+    channels_last layout (oneDNN issue 6035, found with torch 2.15 and AVX2). The projections of narrow ResNets are
+    such convolutions. The outputs are the same.
     """
     with ExitStack() as stack:
         for layer in model.modules() if device.type == "cpu" else ():
@@ -50,17 +50,17 @@ def sound_backward(model: nn.Module, device: torch.device) -> Iterator[None]:
                 and layer.in_channels // layer.groups < ONEDNN_BLOCK
             ):
                 stack.callback(setattr, layer, "stride", layer.stride)
-                stack.enter_context(_looked_at(layer, *layer.stride))
+                stack.enter_context(_subsample_inputs(layer, *layer.stride))
                 layer.stride = (1, 1)
         yield
 
 
-def _looked_at(layer: nn.Conv2d, down: int, across: int) -> RemovableHandle:
+def _subsample_inputs(layer: nn.Conv2d, down: int, across: int) -> RemovableHandle:
     return layer.register_forward_pre_hook(lambda _, inputs: (inputs[0][..., ::down, ::across],))
 
 
 class DeviceGroup:
-    """A single device, which takes whole batches.
+    """A single device, which takes complete batches.
 
     Attributes
     ----------
@@ -79,24 +79,24 @@ class DeviceGroup:
         self.device = device
 
     def join(self, model: nn.Module) -> nn.Module:
-        """Return the model to train, whose gradients are averaged over the devices."""
+        """Return the model to train, with gradients that are averaged over the devices."""
         return model
 
     def begin(self, seed: int, epoch: int) -> None:
-        """Make ready for an epoch."""
+        """Prepare for an epoch."""
 
-    def part(self, images: int) -> Part:
-        """Return this device's part of a batch of `size` images."""
-        return Part(slice(0, images), 1.0)
+    def part(self, images: int) -> BatchPart:
+        """Return the part of a batch of this number of images for this device."""
+        return BatchPart(slice(0, images), 1.0)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add to the gradients."""
         loss.backward()
 
     def total(self, value: float) -> float:
-        """Return the sum over the devices."""
+        """Return the sum of a value over the devices."""
         return value
 
     def broadcast(self, value: T | None) -> T:
-        """Return the value of the device that leads, on all devices; the others give None and wait for it."""
+        """Return the value of the main device on all devices; the others pass None and wait for it."""
         return cast(T, value)

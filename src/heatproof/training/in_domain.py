@@ -1,10 +1,10 @@
-"""Finetune a network on images of which a share lost one patch, so that deleted patches are in domain."""
+"""In-domain finetuning: a share of the images lose one patch, so that images with deleted patches are in-domain."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -28,14 +28,8 @@ from heatproof.training.loop import (
 from heatproof.training.losses import SQUARED, outputs_as_labels, scale_of
 from heatproof.training.reading import ConcatenatedImages
 
-if TYPE_CHECKING:
-    pass
-
-
-# Images whose answers say how far answers spread.
-SCALED = 256
-
-
+# Number of images whose outputs determine the scale of outputs.
+SCALE_IMAGES = 256
 Baselines = Callable[[torch.Tensor, int, Iterable[int]], torch.Tensor]
 
 
@@ -47,39 +41,44 @@ def finetune_in_domain(
     options: Mapping[str, Any],
     training_run: TrainingRun,
 ) -> Trained:
-    """Train a network on images of which a share lost one random patch.
+    """Train a network on images, a share of which lose one random patch.
 
     Parameters
     ----------
     network
-        Trained in place.
+        Network, which is trained in place.
     train, validation
-        Normalised images and their labels, which `settings` can tell to leave unread.
+        Normalised images and their labels, which are not used if ``settings.labels`` is ``own``.
     settings
         Settings of the training and of the patches.
     options
-        Of the baseline.
-    session
+        Options of the baseline.
+    training_run
         As in `heatproof.training.loop.fit`.
+
+    Returns
+    -------
+    Trained
+        Best weights, history and saved epochs.
 
     Raises
     ------
     HeatproofError
-        If the loss becomes infinite or NaN, no weight moved, or no image lost a patch.
+        If the loss becomes infinite or NaN, no weight changed, or no image lost a patch.
     """
     seed, device = (
         settings.seed,
         training_run.device_group.device if training_run.device_group else next(network.parameters()).device,
     )
     if settings.labels == "own":
-        answer = _answers_of(network, settings.loss, device)
+        compute_labels = _labels_from_outputs(network, settings.loss, device)
         low = range(0, len(validation.labels), settings.batch_size)
-        told = [answer(validation.images[at : at + settings.batch_size]) for at in low]
-        train, validation = replace(train, answer=answer), replace(validation, labels=torch.cat(told))
+        labels = [compute_labels(validation.images[at : at + settings.batch_size]) for at in low]
+        train, validation = replace(train, compute_labels=compute_labels), replace(validation, labels=torch.cat(labels))
         if settings.loss == SQUARED and train.scale is None:
-            first, size = min(SCALED, len(train.labels)), settings.batch_size
-            told = [answer(train.images[at : min(at + size, first)]) for at in range(0, first, size)]
-            scale = scale_of(torch.cat(told))
+            first, size = min(SCALE_IMAGES, len(train.labels)), settings.batch_size
+            labels = [compute_labels(train.images[at : min(at + size, first)]) for at in range(0, first, size)]
+            scale = scale_of(torch.cat(labels))
             train, validation = replace(train, scale=scale), replace(validation, scale=scale)
 
     def delete(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -93,11 +92,11 @@ def finetune_in_domain(
         ids = [f"training {draw} {row}" for row in rows]
         return baseline_images(settings.baseline, images, ids, seed, options, settings.grid)
 
-    both = _with_deleted(validation, settings.grid, torch_generator(seed, "validation patches"), baselines)
-    trained = fit(network, train, both, settings, seed, delete, training_run=training_run)
-    # Of a training that goes on after a kill, nobody saw the first epochs.
-    whole = settings.epochs * sum(map(len, split_into_batches(torch.arange(len(train.labels)), settings.batch_size)))
-    if settings.share and training_run.patch_counts["images"] == whole and not training_run.patch_counts["deleted"]:
+    pairs = _with_deleted(validation, settings.grid, torch_generator(seed, "validation patches"), baselines)
+    trained = fit(network, train, pairs, settings, seed, delete, training_run=training_run)
+    # If a training resumed after a kill, the patches of its first epochs were not counted.
+    n_images = settings.epochs * sum(map(len, split_into_batches(torch.arange(len(train.labels)), settings.batch_size)))
+    if settings.share and training_run.patch_counts["images"] == n_images and not training_run.patch_counts["deleted"]:
         raise HeatproofError(
             f"No image lost a patch in {settings.epochs} epochs of the finetuning: raise share, now "
             f"{settings.share:g}, or epochs, or give more images."
@@ -106,7 +105,7 @@ def finetune_in_domain(
 
 
 def _with_deleted(validation: Examples, grid: AnyGrid, generator: torch.Generator, baselines: Baselines) -> Examples:
-    """Return the validation images each once intact and once with a patch deleted, the same in every epoch."""
+    """Return the validation images, each once intact and once with a deleted patch, the same in every epoch."""
     count = len(validation.labels)
     draw = int(torch.randint(2**31, (), generator=generator))
     patches = draw_patches(count, grid, 1.0, generator)
@@ -114,21 +113,23 @@ def _with_deleted(validation: Examples, grid: AnyGrid, generator: torch.Generato
     def change(images: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         return delete_patches(images, baselines(images, draw, rows.tolist()), grid, patches[rows])
 
-    both: Images = ConcatenatedImages(validation.images, count, change)
-    # What fits in memory once does so twice.
+    pairs: Images = ConcatenatedImages(validation.images, count, change)
+    # If the images fit in memory once, they fit twice.
     in_memory = isinstance(validation.images, torch.Tensor)
-    return Examples(both[:] if in_memory else both, torch.cat([validation.labels] * 2), scale=validation.scale)
+    return Examples(pairs[:] if in_memory else pairs, torch.cat([validation.labels] * 2), scale=validation.scale)
 
 
-def _answers_of(network: torch.nn.Module, loss: str, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return what a network says of images before it is trained further, as `heatproof.training.losses.outputs_as_labels`.
+def _labels_from_outputs(
+    network: torch.nn.Module, loss: str, device: torch.device
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a function from normalised images to the network's outputs before further training, as labels.
 
-    It is a function from normalised images to answers (N, K) on the CPU.
+    The labels (N, K) are on the CPU, as returned by `heatproof.training.losses.outputs_as_labels`.
     """
     before = copy_network(network).eval().requires_grad_(False)
 
     @torch.no_grad()
-    def answer(images: torch.Tensor) -> torch.Tensor:
+    def compute_labels(images: torch.Tensor) -> torch.Tensor:
         return outputs_as_labels(loss, before(images.to(device, memory_format=torch.channels_last)).float()).cpu()
 
-    return answer
+    return compute_labels

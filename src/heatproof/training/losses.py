@@ -1,7 +1,8 @@
-"""Losses of trainings: the one that fits a task, what is learnt of a network's own answers, and how often one is right.
+"""Losses of trainings: the loss of each task, labels from a network's own outputs, and counts of correct predictions.
 
-Labels are those of `heatproof.training.loop.Examples`: (N,) int64 classes; (N, K) whole numbers for labels, 1 present,
-0 absent and -1 unknown; (N,) or (N, K) numbers of a regression; or (N, K) answers of a network in the place of each.
+Labels are those of `heatproof.training.loop.Examples`: (N,) int64 classes; (N, K) integers for multilabel, 1 present,
+0 absent and -1 unknown; (N,) or (N, K) numbers of a regression; or (N, K) outputs of a network that replace any of
+these.
 """
 
 from __future__ import annotations
@@ -20,35 +21,40 @@ SQUARED = "squared_error"
 LOSSES = ("cross_entropy", "binary_cross_entropy", SQUARED)
 
 
-def loss_for_task(task: str | None, given: str = "cross_entropy") -> str:
-    """Return the name of the loss that fits a task.
+def loss_for_task(task: str | None, preferred: str = "cross_entropy") -> str:
+    """Return the name of the loss for a task.
 
     Parameters
     ----------
     task
         One of `heatproof.base.tasks.TASKS`, or ``callable``; None for classes.
-    given
-        The loss of a network of classes, which can be trained by either cross entropy.
+    preferred
+        Preferred loss, used if the task allows it: classes can be trained with either cross entropy.
+
+    Returns
+    -------
+    str
+        One of `LOSSES`.
     """
     if task != CALLABLE:
         check_task(task)
-    known = TASK_LOSSES[task or "multiclass"]
-    return given if given in known else known[0]
+    allowed = TASK_LOSSES[task or "multiclass"]
+    return preferred if preferred in allowed else allowed[0]
 
 
 def scale_of(numbers: torch.Tensor) -> torch.Tensor:
-    """Return by what differences from numbers (N,) or (N, K) are divided in a squared error: each column's deviation.
+    """Return the divisor of differences from numbers (N,) or (N, K) in a squared error: the deviation of each column.
 
     Returns
     -------
     torch.Tensor
-        (1,) or (K,), of the numbers' dtype; 1 where all numbers are one.
+        (1,) or (K,), with the dtype of the numbers; 1 where all numbers are equal.
     """
     columns = numbers.reshape(len(numbers), -1)
-    found = columns.std(0, correction=0)
-    # Of numbers that are one but for rounding, a deviation would make noise of the loss.
-    least = torch.finfo(found.dtype).eps * 16 * columns.abs().amax(0)
-    return torch.where(found > least, found, torch.ones_like(found))
+    deviations = columns.std(0, correction=0)
+    # If numbers are equal up to rounding, dividing by their deviation would turn the loss into noise.
+    least = torch.finfo(deviations.dtype).eps * 16 * columns.abs().amax(0)
+    return torch.where(deviations > least, deviations, torch.ones_like(deviations))
 
 
 def compute_loss(
@@ -65,23 +71,28 @@ def compute_loss(
     Parameters
     ----------
     name
-        ``cross_entropy``; ``binary_cross_entropy``, the mean over classes or over the labels that are known; or
+        ``cross_entropy``; ``binary_cross_entropy``, the mean over classes or over the known labels; or
         ``squared_error``.
     outputs
-        (N, K), as a network is read: logits, or numbers of a regression.
+        (N, K), numbers of a network's output: logits, or numbers of a regression.
     labels
-        What is learnt.
+        Labels to learn.
     smoothing
-        Of labels that are classes or labels.
+        Label smoothing of classes or labels.
     scale
-        (K,) or (1,): a squared error is one of differences divided by it, as `scale_of` finds it of what is learnt, so
-        that it has no unit. The mean, by which both sides would be shifted, cancels out.
+        (K,) or (1,), divisor of the differences in a squared error, as returned by `scale_of` for the labels, so that
+        the loss has no unit. Subtracting the mean from both sides would not change the differences.
     summed
-        The sum over images in the place of their mean.
+        Whether to return the sum over images instead of their mean.
+
+    Returns
+    -------
+    torch.Tensor
+        A scalar, at least 0.
     """
     count = len(outputs) if summed else 1
     if name == "cross_entropy":
-        # Summed at once, not a mean times a count: weights that are chosen by it stay as they were.
+        # A sum, not a mean times the count, so that weights that are selected by this loss do not change by rounding.
         reduction = "sum" if summed else "mean"
         return functional.cross_entropy(outputs, labels, label_smoothing=smoothing, reduction=reduction)
     if name == SQUARED:
@@ -102,57 +113,66 @@ def compute_loss(
         wanted = wanted * (1 - smoothing) + smoothing / width
         return functional.binary_cross_entropy_with_logits(outputs, wanted) * count
     known = wanted >= 0
-    # A label has two answers, where a class has as many as there are classes.
+    # Smoothing distributes over two outcomes for a label, but over all classes for a class.
     wanted = wanted.clamp(min=0) * (1 - smoothing) + smoothing / 2
     each = functional.binary_cross_entropy_with_logits(outputs, wanted, reduction="none")
-    # Each image counts the same, and one of which nothing is known not at all.
+    # Every image has the same weight, and images without known labels have none.
     of_images = (each * known).sum(1) / known.sum(1).clamp(min=1)
     return of_images.sum() / known.any(1).sum().clamp(min=1) * count
 
 
 def outputs_as_labels(name: str, outputs: torch.Tensor) -> torch.Tensor:
-    """Return what is learnt of a network's own outputs (N, K): their softmax, their sigmoids, or they themselves."""
+    """Return the labels that outputs (N, K) of a network give: their softmax, their sigmoids, or the outputs."""
     if name == SQUARED:
         return outputs
     return outputs.sigmoid() if name == "binary_cross_entropy" else outputs.softmax(1)
 
 
 def count_correct(name: str, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[float, int]:
-    """Return how many images a network is right on, and of how many that is known; both are 0 for numbers.
+    """Return how many images are predicted correctly, and for how many that is known; both are 0 in a regression.
 
     Parameters
     ----------
     name, outputs, labels
-        As in `compute_loss`. Of an image of several labels, the share of its known labels counts whose logit is above 0
-        where, and only where, the label is present.
+        As in `compute_loss`. For multilabel, an image counts with the share of its known labels whose logit is above 0
+        if and only if the label is present.
+
+    Returns
+    -------
+    correct : float
+        Number of images that are predicted correctly; fractions for multilabel.
+    known : int
+        Number of images with known labels.
     """
     if name == SQUARED:
         return 0.0, 0
     if labels.ndim == 2 and not labels.is_floating_point():
         known = labels >= 0
         right = (((outputs > 0) == (labels > 0)) & known).sum(1)
-        some = known.any(1)
-        return float((right[some] / known.sum(1)[some]).sum()), int(some.sum())
+        has_known = known.any(1)
+        return float((right[has_known] / known.sum(1)[has_known]).sum()), int(has_known.sum())
     wanted = labels.argmax(1) if labels.ndim == 2 else labels
     return float((outputs.argmax(1) == wanted).sum()), len(outputs)
 
 
 def sum_absolute_errors(outputs: torch.Tensor, labels: torch.Tensor) -> tuple[float, int]:
-    """Return the sum over images of the mean absolute error of numbers (N, K), and how many images there are."""
+    """Return the sum over images of the mean absolute error of numbers (N, K), and the number of images."""
     wanted = labels.reshape(len(labels), -1).to(outputs.dtype)
     return float((outputs - wanted).abs().mean(1).sum()), len(outputs)
 
 
-class WholeOutput:
-    """Reads a network's whole output as one row (N, D) an image: every floating-point tensor with a row an image.
+class CompleteOutputReader:
+    """Reader of a network's complete output as one row (N, D) per image.
 
-    What a network answers is learnt by it where nobody says which part of the answer is one of a task. It takes the
-    place of a `heatproof.models.output_reader.OutputReader` in `heatproof.models.adapter.attach`.
+    A row has the numbers of all floating-point tensors that have a row for each image.
+
+    A copy of the network learns this output if no part of it belongs to a known task. The class replaces a
+    `heatproof.models.output_reader.OutputReader` in `heatproof.models.adapter.attach`.
 
     Attributes
     ----------
     widths
-        How many numbers each tensor has for an image; known after the first output.
+        Numbers per image in each tensor; known after the first output.
     """
 
     task = CALLABLE
@@ -163,12 +183,12 @@ class WholeOutput:
         self.widths: tuple[int, ...] = ()
 
     def read(self, output: Any, count: int | None, device: torch.device | None = None) -> torch.Tensor:
-        """Return the numbers of an output for a batch of `count`.
+        """Return the numbers of an output for a batch of `count` images.
 
         Raises
         ------
         HeatproofError
-            If no tensor has a row for each image, as a detector's answer has none.
+            If no tensor has a row for each image, as in the output of a detector.
         """
         parts = [
             one.reshape(len(one), -1).float() for one in _tensors(output) if one.ndim and count in (None, len(one))
@@ -176,21 +196,20 @@ class WholeOutput:
         if not parts:
             raise HeatproofError(
                 f"The model returns a {type(output).__name__} without a floating-point tensor that has a row for each "
-                "image, as detectors do, so that there is nothing that its copy could learn to answer: score it as it "
-                "is (SDS), without finetuning."
+                "image, as detectors do, so that its copy has no output to learn: score it without finetuning (SDS)."
             )
         self.widths = tuple(part.shape[1] for part in parts)
         return torch.cat(parts, 1)
 
-    def scale_of(self, answers: torch.Tensor) -> torch.Tensor:
-        """Return by what differences from answers (N, D) are divided, (D,): the deviation of each tensor's numbers.
+    def scale_of(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Return the divisor of differences from outputs (N, D), (D,): the deviation of each tensor's numbers.
 
-        It is widened for large tensors, so that in the mean over all numbers every tensor counts the same.
+        It is larger for large tensors, so that every tensor has the same weight in the mean over all numbers.
         """
-        parts, every = answers.split(list(self.widths), 1), sum(self.widths)
+        parts, total = outputs.split(list(self.widths), 1), sum(self.widths)
         return torch.cat(
             [
-                scale_of(part.reshape(-1, 1)).expand(part.shape[1]) * (len(parts) * part.shape[1] / every) ** 0.5
+                scale_of(part.reshape(-1, 1)).expand(part.shape[1]) * (len(parts) * part.shape[1] / total) ** 0.5
                 for part in parts
             ]
         )
@@ -201,9 +220,9 @@ def _tensors(output: Any) -> list[torch.Tensor]:
     if isinstance(output, torch.Tensor):
         return [output] if output.is_floating_point() else []
     if isinstance(output, Mapping):
-        return [found for one in output.values() for found in _tensors(one)]
+        return [tensor for one in output.values() for tensor in _tensors(one)]
     if isinstance(output, Sequence) and not isinstance(output, str | bytes):
-        return [found for one in output for found in _tensors(one)]
+        return [tensor for one in output for tensor in _tensors(one)]
     if hasattr(output, "__dict__"):
-        return [found for one in vars(output).values() for found in _tensors(one)]
+        return [tensor for one in vars(output).values() for tensor in _tensors(one)]
     return []

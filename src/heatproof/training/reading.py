@@ -1,4 +1,4 @@
-"""Images of a split for training: in memory where they fit, and else read when a batch needs them."""
+"""Images of a split for training: in memory if they fit, otherwise read when a batch needs them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from heatproof.models.network import normalise
 from heatproof.models.registry import InputFacts
 from heatproof.training.loop import Examples, Images
 
-# Bytes of normalised images above which a split is read from where it lies, in every epoch.
+# Size in bytes of the normalised images of a split above which they are read again in every epoch.
 IN_MEMORY = 2**31
 
 
@@ -30,20 +30,25 @@ def read_examples(
     Parameters
     ----------
     dataset, split
-        Where they are.
+        Dataset, and name of the split.
     labels
-        (N,) int64, those that are learnt.
+        (N,) int64, the labels to learn.
     facts
-        The network's input format.
+        Input format of the network.
     smallest
-        Smallest share of a picture's area that a random crop has; 0 for the images as they are.
+        Smallest share of an image's area in a random crop; 0 for no crops.
     seed
-        Of the crops.
+        Seed of the crops.
+
+    Returns
+    -------
+    examples : Examples
+        Images, labels and random crops.
     """
     read = ImagesOnDemand(dataset, split, facts)
-    whole = read[:1].nbytes * len(labels) <= IN_MEMORY
-    # One call for all, as a dataset of the user's own may be slow to begin.
-    images: Images = normalise(dataset.images(split, 0, len(labels)), facts) if whole else read
+    fits_in_memory = read[:1].nbytes * len(labels) <= IN_MEMORY
+    # One call for all images, because a user's dataset may be slow to start.
+    images: Images = normalise(dataset.images(split, 0, len(labels)), facts) if fits_in_memory else read
 
     def crop(rows: torch.Tensor, epoch: int) -> torch.Tensor:
         drawn = counter_uniform(
@@ -57,12 +62,12 @@ def read_examples(
 
 
 class ImagesOnDemand:
-    """Normalised images of a split, read when they are asked for."""
+    """Normalised images of a split, which are read when indexed."""
 
     def __init__(self, dataset: Dataset, split: str, facts: InputFacts) -> None:
         self.dataset, self.split, self.facts = dataset, split, facts
         self.count = len(dataset.splits[split])
-        # A dataset of the user's own need not be read by two threads at once.
+        # A user's dataset may not support reads from two threads.
         self.readers = max(1, torch.get_num_threads()) if isinstance(dataset, LazyDataset) else 1
 
     def __getitem__(self, rows: Any) -> torch.Tensor:
@@ -71,7 +76,7 @@ class ImagesOnDemand:
         return self._gather(lambda place: self.dataset.images(self.split, chosen[place], chosen[place] + 1), chosen)
 
     def random_crop(self, rows: torch.Tensor, drawn: np.ndarray, smallest: float) -> torch.Tensor:
-        """Return random crops of the pictures themselves, by numbers (n, `CROP_DRAWS`) that were drawn."""
+        """Return random crops of the original images, with the drawn numbers (n, `CROP_DRAWS`)."""
         chosen, dataset = rows.tolist(), self.dataset
         assert isinstance(dataset, LazyDataset)
         return self._gather(
@@ -81,26 +86,26 @@ class ImagesOnDemand:
     def _gather(self, one: Callable[[int], np.ndarray], chosen: Sequence[int]) -> torch.Tensor:
         places = range(len(chosen))
         if self.readers == 1:
-            found = [one(place) for place in places]
+            images = [one(place) for place in places]
         else:
             with ThreadPoolExecutor(self.readers, thread_name_prefix="reader") as pool:
-                found = list(pool.map(one, places))
-        return normalise(np.concatenate(found), self.facts)
+                images = list(pool.map(one, places))
+        return normalise(np.concatenate(images), self.facts)
 
 
 def crop_images(images: torch.Tensor, drawn: np.ndarray, smallest: float) -> torch.Tensor:
-    """Return random crops of (N, C, H, W) at the same size, for datasets that have no pictures to crop."""
+    """Return random crops of (N, C, H, W) at the same size, for datasets that cannot crop their original images."""
     size = (images.shape[-2], images.shape[-1])
-    made = []
+    crops = []
     for image, draws in zip(images, drawn, strict=True):
         top, left, height, width = crop_box(*size, draws, smallest, size[1] / size[0])
         part = image[None, :, top : top + height, left : left + width]
-        made.append(functional.interpolate(part, size, mode="bilinear", antialias=True))
-    return torch.cat(made)
+        crops.append(functional.interpolate(part, size, mode="bilinear", antialias=True))
+    return torch.cat(crops)
 
 
 class ConcatenatedImages:
-    """The images of a split, and behind them the same images changed, which are made when they are asked for."""
+    """The images of a split, followed by the same images changed; both are read when indexed."""
 
     def __init__(
         self, images: Images, count: int, change: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

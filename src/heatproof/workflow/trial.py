@@ -145,7 +145,7 @@ def _read_otherwise(model: ModelChoice, name: str, dataset: Dataset) -> list[str
 
     reader = getattr(dataset, "reader", None)
     # Pictures that are no larger than the network's input are not zoomed, whatever the weights were trained with.
-    if not isinstance(reader, PictureReader) or (reader.by_default and reader.box == reader.size):
+    if not isinstance(reader, PictureReader) or (reader.is_default_box and reader.box == reader.size):
         return []
     sides = {"size": as_size_option(reader.size), "resize": as_size_option(reader.box)}
     read = {**sides, "interpolation": reader.interpolation}

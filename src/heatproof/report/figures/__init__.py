@@ -1,1 +1,1 @@
-"""Figures of one table each: a module here registers its own, and is found by itself."""
+"""Figures that are each drawn from one table. A module of this package registers its figures and is found by itself."""

@@ -1,4 +1,4 @@
-"""How all figures look, and how panels are laid out."""
+"""Style of all figures, and layout of their panels."""
 
 from __future__ import annotations
 
@@ -19,62 +19,67 @@ from matplotlib.lines import Line2D
 from heatproof.report.figures.pictures import COLOURS, colour_limit
 
 Panel = TypeVar("Panel")
-# A name with two dollar signs is no formula, and ids in an SVG are the same every time.
-LOOK: Any = {"text.parse_math": False, "svg.hashsalt": "heatproof"}
-# What the colours of maps mean, from blue to red.
-ENDS = ["against the target", "0", "for it"]
+# Names with two dollar signs are not formulas, and the ids in an SVG do not change from run to run.
+STYLE_SETTINGS: Any = {"text.parse_math": False, "svg.hashsalt": "heatproof"}
+# Labels of the colour bar of maps, from blue to red.
+COLOUR_BAR_LABELS = ["against the target", "0", "for it"]
 
 
 @contextmanager
-def look(style: Any = None) -> Iterator[None]:
-    """Draw and save with matplotlib's own settings, a style and ours.
+def drawing_style(style: Any = None) -> Iterator[None]:
+    """Draw and save with matplotlib's default settings, a style and the settings of heatproof.
 
-    A ``matplotlibrc`` of the working folder, which matplotlib reads by itself, could make figures look different, or
+    Without this, matplotlib reads a ``matplotlibrc`` in the working folder, which could change how figures look or
     start LaTeX.
     """
     with rc_context():
         rcdefaults()
-        rcParams.update({**(style or {}), **LOOK})
+        rcParams.update({**(style or {}), **STYLE_SETTINGS})
         yield
 
 
-# Decorators of what draws.
-plain, white = look(), look(sns.axes_style("white"))
+# Decorators of functions that draw.
+plain_style, white_style = drawing_style(), drawing_style(sns.axes_style("white"))
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure of this size in inches, whose layout makes room for what is written."""
+    """Return an empty figure of this size in inches, whose layout makes room for all text."""
     return Figure(figsize=(width, height), layout="constrained", facecolor="white")
 
 
 def palette(names: Iterable[Any], kind: str = "colorblind") -> dict[Any, Any]:
-    """Return a colour for each of some names, however often it is among them; `kind` is a palette of seaborn's."""
+    """Return a colour for each distinct name; `kind` is the name of a seaborn palette."""
     names = list(dict.fromkeys(names))
     return dict(zip(names, sns.color_palette(kind, len(names)), strict=True))
 
 
-def draw_legend(figure: Figure, handles: Mapping[str, Any], **look: Any) -> None:
-    """Draw the legend of all panels outside of them, by default above."""
-    look = {"loc": "outside upper center", "frameon": False, "fontsize": 8.5, **look}
-    figure.legend(list(handles.values()), list(handles), **look)
+def draw_legend(figure: Figure, handles: Mapping[str, Any], **style: Any) -> None:
+    """Draw one legend for all panels, outside of them and by default above."""
+    style = {"loc": "outside upper center", "frameon": False, "fontsize": 8.5, **style}
+    figure.legend(list(handles.values()), list(handles), **style)
 
 
-def broken(panels: Sequence[Panel], most: int) -> list[Sequence[Panel]]:
-    """Break a row of panels into rows of no more than so many."""
+def split_rows(panels: Sequence[Panel], most: int) -> list[Sequence[Panel]]:
+    """Split a row of panels into rows of at most `most` panels."""
     return [panels[start : start + most] for start in range(0, len(panels), most)]
 
 
-def lay_out(figure: Figure, rows: Sequence[Sequence[Panel]], **shared: Any) -> list[tuple[Axes, Panel]]:
-    """Return axes for each panel of some rows; what is left of a shorter row stays empty.
+def panel_axes(figure: Figure, rows: Sequence[Sequence[Panel]], **shared: Any) -> list[tuple[Axes, Panel]]:
+    """Add axes for rows of panels to a figure, and leave the rest of a shorter row empty.
 
     Parameters
     ----------
     figure
-        Gets the axes.
+        The figure that receives the axes.
     rows
-        What is to be drawn in each panel.
+        The content of each panel.
     shared
-        As `matplotlib.figure.Figure.subplots` takes it.
+        Keyword arguments of `matplotlib.figure.Figure.subplots`.
+
+    Returns
+    -------
+    list of tuple
+        The axes of each panel with its content.
     """
     grid = figure.subplots(len(rows), max(map(len, rows)), squeeze=False, **shared)
     for row, line in zip(rows, grid, strict=True):
@@ -91,13 +96,13 @@ def draw_points(
     Parameters
     ----------
     axes
-        Where.
+        The axes to draw on.
     heights
-        One for each row of `points`.
+        The y coordinate of each row of `points`.
     points
-        Three columns: value, low end and high end.
+        Three columns: the value, and the lower and upper end of its interval.
     colour, marker
-        As matplotlib takes them.
+        Arguments of matplotlib.
     """
     values, low, high = (points[column].to_numpy(dtype=float) for column in points.columns)
     axes.hlines(heights, low, high, color=colour, linewidth=1.3, alpha=0.75)
@@ -106,7 +111,7 @@ def draw_points(
 
 
 def prepare_rows(axes: Axes, names: Sequence[str], size: float = 8) -> None:
-    """Prepare axes for values around zero in named rows, the first on top: bands, a grid, and no frame."""
+    """Prepare axes for values around zero in named rows from top to bottom, with bands and a grid, without a frame."""
     for row in range(0, len(names), 2):
         axes.axhspan(row - 0.5, row + 0.5, color="0.5", alpha=0.06, linewidth=0)
     axes.axvline(0, color="0.3", linewidth=0.8)
@@ -119,35 +124,41 @@ def prepare_rows(axes: Axes, names: Sequence[str], size: float = 8) -> None:
 
 
 def draw_map(axes: Axes, values: np.ndarray, alpha: float = 1.0, **place: Any) -> float:
-    """Draw a map (H, W) in the colours of all maps, and return the value at which they are full.
+    """Draw an attribution map with the colour scale of all maps.
 
     Parameters
     ----------
     axes
-        Where.
+        The axes to draw on.
     values
         Relevance (H, W): positive speaks for the class and is red, negative against it and is blue, zero is near-white.
     alpha
-        From 0, nothing is seen, to 1, nothing below it is seen.
+        Opacity, from 0 (invisible) to 1 (opaque).
     place
-        Where in the axes, as `matplotlib.axes.Axes.imshow` takes it.
+        Position in the axes, as keyword arguments of `matplotlib.axes.Axes.imshow`.
+
+    Returns
+    -------
+    float
+        The absolute value that has the full colour; 0 for a map of zeros.
     """
     limit = colour_limit(values)
-    look: Any = {"cmap": COLOURS, "vmin": -(limit or 1), "vmax": limit or 1, "interpolation": "nearest"}
-    axes.imshow(values, alpha=alpha, **look, **place)
+    style: Any = {"cmap": COLOURS, "vmin": -(limit or 1), "vmax": limit or 1, "interpolation": "nearest"}
+    axes.imshow(values, alpha=alpha, **style, **place)
     return limit
 
 
 def draw_colour_bar(figure: Any, **place: Any) -> None:
-    """Draw the colours of all maps, and what their ends mean.
+    """Draw the colour bar of attribution maps, with the meaning of its ends.
 
     Parameters
     ----------
     figure
-        A figure, or a part of one.
+        A figure or a subfigure.
     place
-        As `matplotlib.figure.Figure.colorbar` takes it: ``cax``, or ``ax`` and where beside it.
+        Position, as keyword arguments of `matplotlib.figure.Figure.colorbar`: ``cax``, or ``ax`` with ``location`` and
+        the like.
     """
     bar = figure.colorbar(ScalarMappable(Normalize(-1, 1), COLOURS), **place)
-    bar.set_ticks([-1, 0, 1], labels=ENDS, size=6.5, color="0.25")
+    bar.set_ticks([-1, 0, 1], labels=COLOUR_BAR_LABELS, size=6.5, color="0.25")
     bar.outline.set(edgecolor="0.6", linewidth=0.6)

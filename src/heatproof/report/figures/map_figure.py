@@ -1,4 +1,4 @@
-"""`heatproof maps show`: an image beside its attribution maps."""
+"""The figure that `heatproof maps show` draws: an image and its attribution maps."""
 
 from __future__ import annotations
 
@@ -25,16 +25,24 @@ from heatproof.files.reading import resolve_user_folder
 from heatproof.files.writing import atomic_write
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.plan.folder import NO_MODEL
-from heatproof.report.figures.drawing import broken, draw_colour_bar, draw_map, lay_out, look, new_figure, plain
+from heatproof.report.figures.drawing import (
+    draw_colour_bar,
+    draw_map,
+    drawing_style,
+    new_figure,
+    panel_axes,
+    plain_style,
+    split_rows,
+)
 from heatproof.report.figures.pictures import COLOURS, PERCENTILE, channels_last, describe_channels, label_of
-from heatproof.report.results import formatted, rounded, score_told
+from heatproof.report.results import format_score, formatted, rounded
 from heatproof.report.stores import StoreInfo, dataset_of_store, read_store_info, stores_below
 from heatproof.stores.rows import rows_of_store
 from heatproof.stores.store import read
 from heatproof.stores.stored_maps import stored_maps
 
 DPI = 150
-# Inches; the frame is what stands above and below all panels.
+# Inches. The frame is the space above and below all panels.
 WIDTH, PANEL, GAP, FRAME, MARGIN = 5.5, 1.75, 0.22, 1.36, 0.3
 HEAD, NOTE = 0.36, 0.3
 SCALES = f"Each map has its own scale: colours are full at the {PERCENTILE:g}th percentile of its absolute values."
@@ -42,7 +50,7 @@ SCALES = f"Each map has its own scale: colours are full at the {PERCENTILE:g}th 
 
 @dataclass(frozen=True)
 class Panel:
-    """One method's map of the image, or the reason why there is none."""
+    """The map of the image by one method, or the reason why the method is not applicable."""
 
     method: str
     values: np.ndarray | None
@@ -50,21 +58,21 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Drops:
-    """What the output of the image loses without each patch.
+class PatchDrops:
+    """The drop of the output when each patch of the image is deleted.
 
     Attributes
     ----------
     grid, baseline
-        Of the patches.
+        The grid of the patches, and the baseline that replaces a deleted one.
     values
-        (grid × grid,).
+        (patches,), row by row: the output of the intact image less the output without the patch.
     logit
-        Of the intact image.
+        The output of the intact image.
     answer
-        What the network decides, in words; "" where numbers are explained.
+        The decision of the network, in words; "" for a regression.
     of
-        What is read: a logit, or the output that is explained.
+        The name of the output: ``logit``, or ``output`` for a regression.
     """
 
     grid: Grid
@@ -85,31 +93,32 @@ def show(
     drops: bool = False,
     config: str | Path | None = None,
 ) -> None:
-    """Draw an image beside its attribution maps.
+    """Draw an image and its attribution maps.
 
     Parameters
     ----------
     store
-        A ``.zarr`` map store, or the folder of a model's stores; with a folder, the reference maps of its dataset can
-        be named too.
+        Path of a ``.zarr`` map store, or of the folder with the stores of a model. With a folder, `methods` can also
+        name the reference maps of its dataset.
     image
         Number in the evaluation split, or image id.
     methods
-        Names of methods, ``<map>`` or ``<map>_abs``; None for all maps of the store as they are.
+        Names of methods, ``<map>`` or ``<map>_abs``. None draws all maps of the store without a transform.
     output
-        Path of the picture; its ending decides the format (png, svg, pdf).
+        Path of the figure. Its ending decides the format (png, svg, pdf).
     grid
-        Draw this grid of patches, a whole number or (rows, columns), with the sum of each patch.
+        Draw this grid of patches, an integer or (rows, columns), with the sum of each patch.
     drops
-        Draw the cached logit drops of the patches too, with `grid` or the only grid that there is, and the rank
+        Draw the cached logit drops of the patches too, on `grid` or on the only grid with cached drops, and the rank
         correlation of each map's patch sums with them.
     config
-        The config that names the dataset, where that is code of one's own: what a store says of itself is not run.
+        Path of the config that names the dataset, which is needed where the dataset is custom code: code that a store
+        names is not run.
 
     Raises
     ------
     HeatproofError
-        If the store, the image, a method or the drops are not there, or the grid does not divide the maps.
+        If the store, the image, a method or the drops do not exist, or the grid does not divide the maps.
     """
     grid = None if grid is None else as_grid(grid)
     store = resolve_user_folder(store)
@@ -126,19 +135,20 @@ def show(
     _save(_figure(pixels, panels, grid, dropped, heading), Path(output))
 
 
-# ---- what is shown ---------------------------------------------------------------------------------------------------
+# ---- content ---------------------------------------------------------------------------------------------------------
 
 
 def _open(store: Path) -> dict[str, StoreInfo]:
-    """Map name to its store, those of the named store or folder first, then the reference maps."""
-    own = [path for path in stores_below(store) if path == store or path.parent == store]
-    if not own:
+    """Return the store of each map by its name: first those of the store or folder, then the reference maps."""
+    store_paths = [path for path in stores_below(store) if path == store or path.parent == store]
+    if not store_paths:
         below = sorted({str(path.parent) for path in stores_below(store)})
         hint = suggest_name(str(store), below) if below else "`heatproof maps ls` lists those that there are."
         raise HeatproofError(f"There is no map store in {store}{' itself' if below else ''}: {hint}")
-    paths = own if store.suffix == ".zarr" else [*own, *stores_below(store.parents[1] / NO_MODEL / NO_MODEL)]
+    if store.suffix != ".zarr":
+        store_paths += stores_below(store.parents[1] / NO_MODEL / NO_MODEL)
     stores: dict[str, StoreInfo] = {}
-    for path in paths:
+    for path in store_paths:
         stored = read_store_info(path)
         for name in stored.maps:
             stores.setdefault(name, stored)
@@ -161,7 +171,7 @@ def _image_id(stored: StoreInfo, image: str) -> str:
 
 
 def _panel(stores: dict[str, StoreInfo], method: str, image_id: str) -> Panel:
-    # A map can be called like the absolute values of another one.
+    # A map can have the name that the absolute values of another map have as a method.
     known = {f"{name}{ABS_SUFFIX}": (name, "abs") for name in stores} | {name: (name, "raw") for name in stores}
     if method not in known:
         raise HeatproofError(f"There is no method named {method!r} here: {suggest_name(method, known)}")
@@ -169,13 +179,13 @@ def _panel(stores: dict[str, StoreInfo], method: str, image_id: str) -> Panel:
     stored = stores[name]
     if stored.gap:
         return Panel(method, None, stored.gap)
-    shown = Method(method, stored.maps.index(name), transform)
-    return Panel(method, shown.of(stored_maps(stored.path, *_place(stored, image_id)))[0])
+    chosen = Method(method, stored.maps.index(name), transform)
+    return Panel(method, chosen.of(stored_maps(stored.path, *_image_range(stored, image_id)))[0])
 
 
-def _place(stored: StoreInfo, image_id: str) -> tuple[int, int]:
+def _image_range(stored: StoreInfo, image_id: str) -> tuple[int, int]:
     if image_id not in stored.image_ids:
-        raise HeatproofError(f"{stored.path} knows no image {image_id!r}: it was made from another dataset.")
+        raise HeatproofError(f"{stored.path} has no image {image_id!r}: it was made from another dataset.")
     number = stored.image_ids.index(image_id)
     if not stored.has(number):
         raise HeatproofError(
@@ -186,7 +196,7 @@ def _place(stored: StoreInfo, image_id: str) -> tuple[int, int]:
 
 
 def _input(stored: StoreInfo, image_id: str, config: str | Path | None) -> tuple[np.ndarray, str]:
-    """Return the image (H, W, 3), and what its label is called and how the image is drawn."""
+    """Return the image (H, W, 3), and a text with the name of its label and how its channels are drawn."""
     dataset = open_dataset(dataset_of_store(stored, config))
     ids = dataset.splits["evaluation"].ids
     if image_id not in ids:
@@ -199,11 +209,11 @@ def _input(stored: StoreInfo, image_id: str, config: str | Path | None) -> tuple
     return np.clip(channels_last(image), 0, 1), label_of(dataset, number) + (f" · image {drawn}" if drawn else "")
 
 
-def _drops(stored: StoreInfo, store: Path, image_id: str, grid: Grid | None) -> Drops:
+def _drops(stored: StoreInfo, store: Path, image_id: str, grid: Grid | None) -> PatchDrops:
     if stored.model is None:
-        raise HeatproofError(f"The maps in {store} know no model, so there are no logit drops: name a model's folder.")
+        raise HeatproofError(f"The maps in {store} do not use a model and have no logit drops: name a model's folder.")
     folder = stored.path.parent
-    # results/maps/<dataset>/<model>/<weights> stands beside results/drops/<dataset>/<model>/<weights>.
+    # The maps are in results/maps/<dataset>/<model>/<weights>, the drops in results/drops/<dataset>/<model>/<weights>.
     root = folder.parents[3] / "drops" / folder.relative_to(folder.parents[2])
     found = [read_store_info(path) for path in stores_below(root)]
     grids = sorted({other.made_by["grid"] for other in found}, key=grid_sort_key)
@@ -216,9 +226,9 @@ def _drops(stored: StoreInfo, store: Path, image_id: str, grid: Grid | None) -> 
     if not chosen:
         remedy = "add it to drops.grids in the config."
         raise HeatproofError(f"There are no logit drops for grid {grid} in {root}, only for {listed}: {remedy}")
-    # Zeros are the default baseline; where there are several, the title says which one is shown.
+    # Zeros are the default baseline. The note below the panel names the baseline.
     drops = next((other for other in chosen if other.made_by["baseline"] == "zeros"), chosen[0])
-    place = _place(drops, image_id)
+    place = _image_range(drops, image_id)
     logit = read(drops.path, "logit", *place)[0].astype(np.float64)
     task = rows_of_store(str(drops.path), 0).task
     if task == "multilabel":
@@ -229,49 +239,49 @@ def _drops(stored: StoreInfo, store: Path, image_id: str, grid: Grid | None) -> 
         answer = ""
     of = "logit" if answer else "output"
     made_by = drops.made_by
-    return Drops(made_by["grid"], made_by["baseline"], logit[0] - logit[1:], float(logit[0]), answer, of)
+    return PatchDrops(made_by["grid"], made_by["baseline"], logit[0] - logit[1:], float(logit[0]), answer, of)
 
 
-# ---- how it is drawn -------------------------------------------------------------------------------------------------
+# ---- drawing ---------------------------------------------------------------------------------------------------------
 
 
-@plain
+@plain_style
 def _figure(
-    pixels: np.ndarray, panels: list[Panel], grid: Grid | None, drops: Drops | None, heading: tuple[str, str]
+    pixels: np.ndarray, panels: list[Panel], grid: Grid | None, drops: PatchDrops | None, heading: tuple[str, str]
 ) -> Figure:
-    # Numbers in patches need room, whatever the grid.
+    # The numbers in patches do not shrink with the patches.
     side = max(PANEL, 0.4 * max(grid_shape(grid))) if grid else PANEL
     note = NOTE + (0.11 if grid else 0) + (0.11 if drops else 0)
-    shown: list[Any] = ["input", *([drops] if drops else []), *panels]
-    columns = min(len(shown), max(3, math.ceil(math.sqrt(len(shown) * 1.5))))
-    rows = broken(shown, columns)
+    contents: list[Any] = ["input", *([drops] if drops else []), *panels]
+    columns = min(len(contents), max(3, math.ceil(math.sqrt(len(contents) * 1.5))))
+    rows = split_rows(contents, columns)
     height = FRAME + len(rows) * (side + HEAD + note)
     figure = new_figure(max(WIDTH, 2 * MARGIN + columns * (side + GAP)), height)
     figure.suptitle("\n".join(heading), x=0.02, ha="left", size=11, weight="bold")
     figure.supxlabel(SCALES, x=0.02, ha="left", size=6.5, color="0.35")
-    laid = lay_out(figure, rows)
+    laid = panel_axes(figure, rows)
     for axes, panel in laid:
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set(color="0.6", linewidth=0.6)
         if isinstance(panel, Panel):
-            title, said = panel.method, _draw_map(axes, panel, grid, drops, side)
-        elif isinstance(panel, Drops):
-            title, said = f"{panel.of} drop without patch", _draw_drops(axes, pixels, panel)
+            title, below = panel.method, _draw_map(axes, panel, grid, drops, side)
+        elif isinstance(panel, PatchDrops):
+            title, below = f"{panel.of} drop without patch", _draw_drops(axes, pixels, panel)
         else:
-            title, said = "input image", ""
+            title, below = "input image", ""
             axes.imshow(pixels, interpolation="nearest")
             _draw_grid(axes, pixels.shape[:2], grid or 1)
-        # Characters that fit beside each other at 8 points; names break behind an underscore.
+        # About 14 characters at 8 points fit into an inch. Names break behind an underscore.
         lines = textwrap.wrap(title.replace("_", "_ "), int(side * 14))
         axes.set_title("\n".join(lines).replace("_ ", "_"), size=8, pad=4, linespacing=1.0)
-        axes.set_xlabel(said, size=6.5, color="0.35", labelpad=3, linespacing=1.15)
+        axes.set_xlabel(below, size=6.5, color="0.35", labelpad=3, linespacing=1.15)
     place: dict[str, Any] = {"ax": [axes for axes, _ in laid], "location": "bottom", "anchor": (0, 0)}
     draw_colour_bar(figure, shrink=0.4, aspect=26, **place)
     return figure
 
 
-def _draw_map(axes: Axes, panel: Panel, grid: Grid | None, drops: Drops | None, side: float) -> str:
-    """Draw a map, or why there is none; return what stands below it."""
+def _draw_map(axes: Axes, panel: Panel, grid: Grid | None, drops: PatchDrops | None, side: float) -> str:
+    """Draw a map, or the reason why there is none; return the text below the panel."""
     if panel.values is None:
         axes.set_facecolor("0.94")
         axes.set_box_aspect(1)
@@ -286,25 +296,25 @@ def _draw_map(axes: Axes, panel: Panel, grid: Grid | None, drops: Drops | None, 
         notes.append("numbers are patch sums" + _draw_numbers(axes, sums, panel.values.shape, grid))
         if drops:
             correlation = spearman_rows(sums[None], drops.values[None])[0]
-            notes.append(f"rank correlation with drops {score_told(correlation)}")
+            notes.append(f"rank correlation with drops {format_score(correlation)}")
     return "\n".join(notes)
 
 
-def _draw_drops(axes: Axes, pixels: np.ndarray, drops: Drops) -> str:
-    """Draw drops over a grey image; return what stands below them."""
+def _draw_drops(axes: Axes, pixels: np.ndarray, drops: PatchDrops) -> str:
+    """Draw drops over the image in grey; return the text below the panel."""
     height, width = pixels.shape[:2]
     axes.imshow(0.55 + 0.45 * pixels.mean(-1), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     limit = float(np.abs(drops.values).max()) or 1.0
     tint, extent = drops.values.reshape(grid_shape(drops.grid)), (-0.5, width - 0.5, height - 0.5, -0.5)
     axes.imshow(tint, COLOURS, vmin=-limit, vmax=limit, alpha=0.55, extent=extent, interpolation="nearest")
     unit = _draw_numbers(axes, drops.values, (height, width), drops.grid)
-    told = f", numbers{unit}" if unit else ""
-    note = f"baseline {drops.baseline}{told}\n{drops.of} of the intact image {formatted(drops.logit, '.3g')}"
+    scaling = f", numbers{unit}" if unit else ""
+    note = f"baseline {drops.baseline}{scaling}\n{drops.of} of the intact image {formatted(drops.logit, '.3g')}"
     return f"{note}\n{drops.answer}".rstrip()
 
 
 def _draw_grid(axes: Axes, shape: tuple[int, ...], grid: Grid) -> None:
-    # Dark on light, so that the lines are seen on any image.
+    # A dark line with a light outline is visible on any image.
     light = [withStroke(linewidth=1.4, foreground="white", alpha=0.35), Normal()]
     for draw, length, count in zip((axes.axhline, axes.axvline), shape, grid_shape(grid), strict=True):
         for step in range(1, count):
@@ -315,7 +325,7 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def _draw_numbers(axes: Axes, values: np.ndarray, shape: tuple[int, ...], grid: Grid) -> str:
-    """Draw the grid and a number in each patch, all by one power of ten; return what to say of that power."""
+    """Draw the grid and a number in each patch, all divided by one power of ten; return that factor as text."""
     largest = float(np.abs(values).max())
     power = math.floor(math.log10(largest)) if largest else 0
     power = 0 if power in (0, 1) else power
@@ -331,7 +341,7 @@ def _draw_numbers(axes: Axes, values: np.ndarray, shape: tuple[int, ...], grid: 
 
 def _save(figure: Figure, output: Path) -> None:
     try:
-        with look(), atomic_write(output) as aside:
+        with drawing_style(), atomic_write(output) as aside:
             figure.savefig(aside, format=output.suffix[1:] or "png", dpi=DPI)
     except ValueError:
         known = ", ".join(sorted(figure.canvas.get_supported_filetypes()))

@@ -1,4 +1,4 @@
-"""Montages: the first images under every method of one network, each map with its score, as one picture."""
+"""Montages: one figure with the maps of the first images by every method of a network, each with its score."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from heatproof.data.checks import open_dataset
-from heatproof.report.figures.drawing import draw_colour_bar, draw_map, plain
+from heatproof.report.figures.drawing import draw_colour_bar, draw_map, plain_style
 from heatproof.report.figures.pictures import channels_last, describe_channels, image_scores, read_maps
-from heatproof.report.results import CASE, publish, save, score_told
+from heatproof.report.results import CASE, format_score, publish, save
 
 if TYPE_CHECKING:
     from heatproof.stages.montage import Montage
 
 # Inches.
 CELL, NAME, SCORE = 0.62, 0.06, 0.15
-# Above and below all maps: the title, and the colours with what they mean.
+# Space above and below all maps, for the title and the colour bar.
 TOP, BOTTOM = 0.35, 0.36
-# Of a letter of the title, and of a line of it.
+# Width of a letter of the title, and height of a line.
 LETTER, LINE = 0.078, 0.14
 MOST_ROWS = 12
 
 
-def montage(told: Montage) -> None:
+def montage(spec: Montage) -> None:
     """Write the montage of every network."""
     outputs, files = [], []
-    for case in told.cases:
+    for case in spec.cases:
         where = dict(zip(CASE, case, strict=True))
-        opened = open_dataset(told.datasets[where["dataset"]])
-        ids = opened.splits["evaluation"].ids[: told.images]
-        scores = image_scores(told.results, where, ids)
-        read = {one.method: read_maps(told.results, where, one, ids) for one in told.methods}
+        opened = open_dataset(spec.datasets[where["dataset"]])
+        ids = opened.splits["evaluation"].ids[: spec.images]
+        scores = image_scores(spec.results, where, ids)
+        read = {one.method: read_maps(spec.results, where, one, ids) for one in spec.methods}
         maps = {name: values for name, values in read.items() if not isinstance(values, str)}
-        # Best first; what is undefined everywhere comes last.
+        # Best first; methods that are undefined on all images come last.
         means = scores.groupby(level="method").mean().reindex([*maps]).sort_values(ascending=False, kind="stable")
         each = scores.unstack("image").reindex(index=means.index, columns=ids)
         title = "{dataset} · {model} ({weights}): {metric} of each map, and its mean over all images".format_map(where)
-        files.append(told.results.scores.format(**where))
-        outputs.append(told.files["{dataset}/{model}".format_map(where)])
-        save(draw_montage(opened.images("evaluation", 0, told.images), maps, means, each, title), outputs[-1])
-    publish(told, dict.fromkeys(outputs), files, [(one, told.images) for one in told.datasets.values()])
+        files.append(spec.results.scores.format(**where))
+        outputs.append(spec.files["{dataset}/{model}".format_map(where)])
+        save(draw_montage(opened.images("evaluation", 0, spec.images), maps, means, each, title), outputs[-1])
+    publish(spec, dict.fromkeys(outputs), files, [(one, spec.images) for one in spec.datasets.values()])
 
 
-@plain
+@plain_style
 def draw_montage(
     images: np.ndarray, maps: Mapping[str, np.ndarray], means: pd.Series, scores: pd.DataFrame, title: str
 ) -> Figure:
@@ -58,19 +58,19 @@ def draw_montage(
     images
         (N, C, H, W) in [0, 1].
     maps
-        Method to its maps (N, H, W).
+        Maps (N, H, W) of each method.
     means
-        Mean score of every method, drawn in this order; NaN is told as undefined.
+        Mean score of every method, in the order of the rows. NaN is written as "undefined".
     scores
         The score of each image, methods by images.
     title
-        Over all.
+        Title of the figure.
 
     Returns
     -------
     matplotlib.figure.Figure
-        A row a method and a column an image, in blocks side by side where there are many methods. Every map has its own
-        scale: full colour at the 99th percentile of its absolute values.
+        One row for each method and one column for each image, in several blocks where there are many methods. Every map
+        has its own scale: full colour at the 99th percentile of its absolute values.
     """
     blocks = max(1, -(-len(means) // MOST_ROWS))
     height = max(1, -(-len(means) // blocks))
@@ -101,11 +101,11 @@ def draw_montage(
             axes.imshow(np.clip(channels_last(image), 0, 1), interpolation="nearest")
     for place, method in enumerate(means.index):
         block, line = divmod(place, height)
-        label, *own = cells[line + 1, block]
-        label.text(0.97, 0.5, f"{method}\n{score_told(means[method])}", ha="right", va="center", size=7)
-        for axes, values, score in zip(own, maps[method], scores.loc[method], strict=True):
+        label, *map_axes = cells[line + 1, block]
+        label.text(0.97, 0.5, f"{method}\n{format_score(means[method])}", ha="right", va="center", size=7)
+        for axes, values, score in zip(map_axes, maps[method], scores.loc[method], strict=True):
             draw_map(axes, values)
-            axes.text(0.5, -0.04, score_told(score), transform=axes.transAxes, ha="center", va="top", size=6)
+            axes.text(0.5, -0.04, format_score(score), transform=axes.transAxes, ha="center", va="top", size=6)
     draw_colour_bar(
         figure,
         cax=figure.add_axes((0.5 - 0.9 / width, 0.24 / tall, 1.8 / width, 0.07 / tall)),

@@ -1,4 +1,4 @@
-"""All metrics in one picture, and soundness against completeness: from scores.csv alone."""
+"""Figures of scores.csv: the order of the methods under all metrics, and soundness over completeness."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from matplotlib.figure import Figure
 
 from heatproof.ranking.consistency import MINIMUM_METHODS
 from heatproof.ranking.verdict import disagreement
-from heatproof.report.figures.drawing import broken, lay_out, new_figure, plain
+from heatproof.report.figures.drawing import new_figure, panel_axes, plain_style, split_rows
 from heatproof.report.results import CASE, NETWORK, publish, read_table
 
 if TYPE_CHECKING:
     from heatproof.stages.overview import Overview
 
-RANKS = ["method", "metric", "place", "n_cases"]
-DUAL = [*NETWORK, "method", "soundness", "completeness"]
-CAPTIONS = ["figure", "shows", "conclusion"]
+PLACE_COLUMNS = ["method", "metric", "place", "n_cases"]
+DUAL_COLUMNS = [*NETWORK, "method", "soundness", "completeness"]
+CAPTION_COLUMNS = ["figure", "shows", "conclusion"]
 
 
-def overview(told: Overview) -> None:
-    """Write the tables and figures of `places_table` and `dual_table`, with what to conclude of each."""
-    scores = read_table(told.scores)
+def overview(spec: Overview) -> None:
+    """Write the tables of `places_table` and `dual_table`, their figures, and captions with conclusions."""
+    scores = read_table(spec.scores)
     scores["higher_is_better"] = scores["higher_is_better"] == "True"
-    places, dual = places_table(scores), dual_table(scores, told.kinds)
-    shows, conclusion = told_places(places)
+    places, dual = places_table(scores), dual_table(scores, spec.kinds)
+    shows, conclusion = describe_places(places)
     conclusion = " ".join(filter(None, [conclusion, disagreement(scores)]))
-    captions = [[told.files["places_png"], shows, conclusion], [told.files["dual_png"], *told_dual(dual)]]
-    made: dict[str, Any] = {
+    captions = [[spec.files["places_png"], shows, conclusion], [spec.files["dual_png"], *describe_dual(dual)]]
+    contents: dict[str, Any] = {
         "places": places,
         "dual": dual,
         "places_png": draw_places(places),
         "dual_png": draw_dual(dual),
-        "captions": pd.DataFrame(captions, columns=CAPTIONS),
+        "captions": pd.DataFrame(captions, columns=CAPTION_COLUMNS),
     }
-    publish(told, {told.files[name]: content for name, content in made.items()}, [told.scores])
+    publish(spec, {spec.files[name]: content for name, content in contents.items()}, [spec.scores])
 
 
 def places_table(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return where every method stands under every metric.
+    """Return the relative rank of every method under every metric.
 
     Parameters
     ----------
@@ -52,9 +52,9 @@ def places_table(scores: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        `RANKS`: ``place`` is the mean over ``n_cases`` networks of (rank - 1) / (methods - 1), 0 for the first and 1
-        for the last, lower is better; ties share their mean rank. Methods are sorted by their mean place over all
-        metrics, metrics by name; a network with one method alone is left out.
+        `PLACE_COLUMNS`. ``place`` is the mean over ``n_cases`` networks of (rank - 1) / (methods - 1), 0 for the first
+        and 1 for the last, lower is better; ties share their mean rank. Methods are sorted by their mean place over all
+        metrics, and metrics by name. Networks with a score of only one method are left out.
     """
     known = scores[scores["score"].notna()].copy()
     better = np.where(known["higher_is_better"].astype(bool), -1.0, 1.0)
@@ -62,34 +62,34 @@ def places_table(scores: pd.DataFrame) -> pd.DataFrame:
     known["place"] = (groups.rank(method="average") - 1) / (groups.transform("size") - 1).where(lambda n: n > 0)
     means = known.groupby(["method", "metric"])["place"].agg(place="mean", n_cases="count").dropna().reset_index()
     means["lead"] = means.groupby("method")["place"].transform("mean")
-    return means.sort_values(["lead", "method", "metric"], ignore_index=True)[RANKS]
+    return means.sort_values(["lead", "method", "metric"], ignore_index=True)[PLACE_COLUMNS]
 
 
 def dual_table(scores: pd.DataFrame, kinds: Mapping[str, str]) -> pd.DataFrame:
-    """Return soundness beside completeness of every method on every network that has both (Li et al. 2024, figure 9).
+    """Return soundness and completeness of every method on every network that has both (Li et al. 2024, figure 9).
 
     Parameters
     ----------
     scores
         The rows of scores.csv.
     kinds
-        ``soundness`` and ``completeness`` to the names that they have in the table; empty where one is not scored.
+        The names that ``soundness`` and ``completeness`` have in the table; empty where one of them is not scored.
 
     Returns
     -------
     pandas.DataFrame
-        `DUAL`, both as scored, higher is better.
+        `DUAL_COLUMNS`, both scores in their own units, higher is better.
     """
     if not kinds:
-        return pd.DataFrame(columns=DUAL)
+        return pd.DataFrame(columns=DUAL_COLUMNS)
     rows = scores[scores["metric"].isin(list(kinds.values())) & scores["score"].notna()]
     wide = rows.pivot_table(index=[*NETWORK, "method"], columns="metric", values="score", sort=False)
     wide = wide.reindex(columns=[kinds["soundness"], kinds["completeness"]]).dropna()
-    return wide.reset_index().set_axis(DUAL, axis=1)
+    return wide.reset_index().set_axis(DUAL_COLUMNS, axis=1)
 
 
-def told_places(places: pd.DataFrame) -> list[str]:
-    """Return what the picture of all metrics shows, and what to conclude."""
+def describe_places(places: pd.DataFrame) -> list[str]:
+    """Return a description and the conclusion of the figure of all metrics."""
     shows = (
         "Place of every method under every metric, mean over networks: 0 is first, 100 last. Rows are sorted by their "
         "mean, columns by how well they agree with it."
@@ -113,8 +113,8 @@ def told_places(places: pd.DataFrame) -> list[str]:
     return [shows, text]
 
 
-def told_dual(dual: pd.DataFrame) -> list[str]:
-    """Return what the picture of soundness and completeness shows, and what to conclude."""
+def describe_dual(dual: pd.DataFrame) -> list[str]:
+    """Return a description and the conclusion of the figure of soundness and completeness."""
     shows = "Soundness and completeness of every method, a panel a network; up and right is better."
     networks = [part for _, part in dual.groupby(NETWORK, sort=False)]
     rhos = [rho for part in networks if not np.isnan(rho := _spearman(part["soundness"], part["completeness"]))]
@@ -128,14 +128,9 @@ def told_dual(dual: pd.DataFrame) -> list[str]:
     return [shows, text]
 
 
-@plain
+@plain_style
 def draw_places(places: pd.DataFrame) -> Figure:
-    """Draw `places_table` as a heat map, methods by metrics.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
+    """Draw the table of `places_table` as a heat map, methods by metrics; a figure without axes if it is empty."""
     if places.empty:
         return Figure()
     wide = _wide(places)
@@ -154,23 +149,17 @@ def draw_places(places: pd.DataFrame) -> Figure:
     return figure
 
 
-@plain
+@plain_style
 def draw_dual(dual: pd.DataFrame) -> Figure:
-    """Draw `dual_table`, a panel a network.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Without axes where there is nothing.
-    """
+    """Draw the table of `dual_table`, one panel for each network; a figure without axes if it is empty."""
     groups = list(dual.groupby(NETWORK, sort=False))
     if not groups:
         return Figure()
-    rows = broken(groups, 3)
+    rows = split_rows(groups, 3)
     figure = new_figure(4.6 * len(rows[0]), 3.9 * len(rows))
-    for axes, ((dataset, model, weights), part) in lay_out(figure, rows):
+    for axes, ((dataset, model, weights), part) in panel_axes(figure, rows):
         axes.scatter(part["completeness"], part["soundness"], s=18, alpha=0.75)
-        # The corners of the cloud are what is read; a name at each point would hide them all.
+        # Only the extremes of the cloud are labelled, because a label at each point would hide all points.
         for row in _corners(part).to_dict("records"):
             place = (row["completeness"], row["soundness"])
             axes.annotate(row["method"], place, fontsize=7, xytext=(3, 4), textcoords="offset points")
@@ -182,7 +171,7 @@ def draw_dual(dual: pd.DataFrame) -> Figure:
 
 
 def _corners(part: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the methods that alone have the largest or smallest of one of the two."""
+    """Return the rows of the methods that are the only ones with the largest or smallest value of one score."""
     both = part["soundness"].round(6), part["completeness"].round(6)
     alone = [part[one.isin([one.max(), one.min()]) & ~one.duplicated(keep=False)] for one in both]
     return pd.concat(alone).drop_duplicates("method")
@@ -193,10 +182,10 @@ def _wide(places: pd.DataFrame) -> pd.DataFrame:
 
 
 def _agreement(wide: pd.DataFrame) -> pd.Series:
-    """Return Spearman's ρ of every metric with the mean of all others."""
-    return pd.Series({name: _spearman(own, wide.drop(columns=name).mean(axis=1)) for name, own in wide.items()})
+    """Return Spearman's ρ between the places under each metric and the mean places under all others."""
+    return pd.Series({name: _spearman(places, wide.drop(columns=name).mean(axis=1)) for name, places in wide.items()})
 
 
 def _spearman(one: pd.Series, other: pd.Series) -> float:
-    """Return ρ over the methods that have both; NaN with few of them or no difference."""
+    """Return Spearman's ρ over the methods that have both values; NaN if they are too few or all equal."""
     return pd.concat([one, other], axis=1).corr("spearman", min_periods=MINIMUM_METHODS).to_numpy()[0, 1]

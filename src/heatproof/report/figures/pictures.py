@@ -1,7 +1,7 @@
-"""Maps as pictures, with their scores: one scale and one colour map for all of them.
+"""Attribution maps and images as PNG files, and the scores of maps.
 
-Red speaks for the class, blue against it, and zero is always the same near-white. Colours are full at the 99th
-percentile of the absolute values of one map, so that a few outliers do not fade all else.
+All maps share one colour scale: red speaks for the class, blue against it, and zero is always the same near-white. A
+map reaches full colour at the 99th percentile of its absolute values, so that a few outliers do not fade the rest.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 COLOURS = "RdBu_r"
 PERCENTILE = 99.0
-# Pixels of the longest side: large enough to see, small enough that a page of hundreds of maps opens at once.
+# Pixels of the longest side of a map on a page. It limits the size of a page with hundreds of maps.
 SIDE = 96
 SCALE = "full colour at the 99th percentile of the absolute values of each map, zero is white"
 
 
 def colour_limit(values: np.ndarray) -> float:
-    """Return the absolute value at which colours are full: a percentile, or the maximum where that is zero."""
+    """Return the absolute value that has the full colour: a percentile, or the maximum where the percentile is zero."""
     sizes = np.abs(values)
     return float(np.percentile(sizes, PERCENTILE)) or float(sizes.max())
 
@@ -48,18 +48,18 @@ def map_png(values: np.ndarray, side: int) -> tuple[bytes, float]:
     values
         (H, W), any sign.
     side
-        Longest side in pixels; a larger map is averaged down to it, a smaller one is left as it is.
+        Longest side in pixels. A larger map is reduced to it by averaging, and a smaller one keeps its size.
 
     Returns
     -------
     png : bytes
-        The file.
+        The content of the file.
     limit : float
-        The value of full red; minus this is full blue.
+        The value of full red; its negative is full blue.
     """
     small = np.asarray(_fit(Image.fromarray(np.ascontiguousarray(values, dtype=np.float32)), side))
     limit = colour_limit(small)
-    # 127 is zero exactly, so that zero has one colour whatever the scale is.
+    # Index 127 is exactly zero, so that zero has the same colour at every scale.
     shades = np.clip(np.rint(small / (limit or 1.0) * 127), -127, 127) + 127
     picture = Image.fromarray(shades.astype(np.uint8), mode="P")
     picture.putpalette(_palette())
@@ -73,14 +73,14 @@ def image_png(image: np.ndarray, side: int) -> bytes:
 
 
 def channels_last(image: np.ndarray) -> np.ndarray:
-    """Return an image (C, H, W) as (H, W, 3): three channels are colours, and else their mean is repeated."""
+    """Return an image (C, H, W) as RGB (H, W, 3); unless it has three channels, their mean is drawn in grey."""
     if len(image) != 3:
         image = image.mean(axis=0, keepdims=True)
     return np.broadcast_to(np.moveaxis(image, 0, -1), (*image.shape[1:], 3))
 
 
 def describe_channels(channels: int) -> str:
-    """Return how images of so many channels are drawn; empty where that shows them as they are."""
+    """Describe how images with this number of channels are drawn; "" for grey and RGB images."""
     return "" if channels in (1, 3) else f"drawn as the mean of {channels} channels, in grey"
 
 
@@ -98,7 +98,7 @@ def _fit(picture: Image.Image, side: int) -> Image.Image:
 
 
 def colours() -> list[str]:
-    """Return nine colours of the scale, from against the class to for it, as hexadecimal text."""
+    """Return nine colours of the colour scale as hexadecimal text, from against the class to for it."""
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
@@ -119,22 +119,26 @@ def _png(picture: Image.Image) -> bytes:
 
 
 def maps_base(results: Folder, where: Mapping[str, str], method: PlannedMethod) -> str:
-    """Return the path of the store of a method's maps, without its ending; a reference's belong to the dataset."""
+    """Return the path of the store of a method's maps, without its ending.
+
+    Reference maps have one store for all networks of a dataset.
+    """
     pattern = results.reference_maps if method.reference else results.maps
     return pattern.format(**where, explainer=method.explainer)
 
 
 def image_scores(results: Folder, where: Mapping[str, str], ids: Sequence[str]) -> pd.Series:
-    """Return the scores of a test case (dataset, model, weights, metric), by method and image.
+    """Return the scores of a test case by method and image.
 
     Parameters
     ----------
     results
         The results folder.
     where
-        The test case.
+        The test case: dataset, model, weights and metric.
     ids
-        Of images that are shown: pictures, or rows of a picture and one of its labels, by which scores are then found.
+        Ids of the displayed rows of the evaluation split: of images, or of an image with one of its labels. The index
+        of the result has ids of the same kind.
     """
     columns = ["method", "image", "class", "score"]
     rows = read_parquet(results.scores.format(**where), columns=columns)
@@ -144,7 +148,7 @@ def image_scores(results: Folder, where: Mapping[str, str], ids: Sequence[str]) 
 
 
 def read_maps(results: Folder, where: Mapping[str, str], method: PlannedMethod, ids: Sequence[str]) -> np.ndarray | str:
-    """Return a method's maps of some images (N, H, W) under its transform, or the reason why there are none.
+    """Return a method's maps (N, H, W) of the first images, or the reason why the method is not applicable.
 
     Parameters
     ----------
@@ -153,9 +157,9 @@ def read_maps(results: Folder, where: Mapping[str, str], method: PlannedMethod, 
     where
         Dataset, model and weights.
     method
-        The method.
+        The method, whose transform is applied.
     ids
-        Of the first images of the evaluation split.
+        Ids of the first images of the evaluation split.
 
     Raises
     ------
@@ -169,16 +173,16 @@ def read_maps(results: Folder, where: Mapping[str, str], method: PlannedMethod, 
 
 
 def label_of(dataset: Dataset, number: int) -> str:
-    """Return what the label of an image of the evaluation split is called: a class, one of several labels, or a number.
+    """Return the text of the label of an image of the evaluation split: a class, one of several labels, or a number.
 
-    A number of a regression stands with its name, where it has several.
+    The number of a regression has its name in front where the regression has several numbers.
     """
     label = int(dataset.splits["evaluation"].labels[number])
     name = dataset.class_names[label]
-    given = getattr(dataset, "given", None)
-    if given is None:
+    values = getattr(dataset, "given", None)
+    if values is None:
         return name if name == str(label) else f"{label}, {name}"
-    if getattr(dataset, "targets", None) is None and given.ndim == 1 and given.dtype.kind == "f":
-        value = f"{given[number]:.4g}"
+    if getattr(dataset, "targets", None) is None and values.ndim == 1 and values.dtype.kind == "f":
+        value = f"{values[number]:.4g}"
         return value if len(dataset.class_names) == 1 else f"{name}: {value}"
     return name

@@ -1,4 +1,4 @@
-"""The figures: every method's score with its interval, one panel a model; and where the variance comes from."""
+"""The figures of IDSDS and SDS scores with intervals, and of the components of the variance of scores."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from heatproof.errors import HeatproofError
 from heatproof.metrics.single_deletion import base_name
 from heatproof.ranking.variance import COMPONENTS
 from heatproof.report.figures.drawing import (
-    broken,
     draw_legend,
     draw_points,
-    lay_out,
     new_figure,
     palette,
+    panel_axes,
     prepare_rows,
-    white,
+    split_rows,
+    white_style,
 )
 from heatproof.report.results import CASE
 
@@ -34,40 +34,42 @@ MARKERS: dict[str, dict[str, Any]] = {
     "idsds": {"marker": "o", "markersize": 4.4, "markeredgewidth": 1.1},
     "sds": {"marker": "D", "markersize": 3.6, "markeredgewidth": 1.1, "markerfacecolor": "white"},
 }
-# Of what is written beside the points.
-SMALL: dict[str, Any] = {"va": "center", "size": 5.5, "style": "italic", "color": "0.3"}
+# Style of the notes next to points.
+NOTE_STYLE: dict[str, Any] = {"va": "center", "size": 5.5, "style": "italic", "color": "0.3"}
 PANELS_IN_A_ROW = 4
 # Inches.
 ROW, PANEL_WIDTH = 0.2, 2.9
-# Characters in a line of a gap's reason.
-REASON = 50
+# Characters in a line of the reason why a method is not applicable.
+REASON_WIDTH = 50
 
 
-@white
+@white_style
 def draw(table: pd.DataFrame, references: Sequence[str] = (), level: float = 0.95, plain: str = "") -> Figure:
-    """Draw the single-deletion scores of a table.
+    """Draw the IDSDS and SDS scores of a table.
 
     Parameters
     ----------
     table
-        As `heatproof.report.results.read_table` returns it; rows of other metrics than IDSDS and SDS are left out.
+        The rows of idsds_table.csv, as `heatproof.report.results.read_table` returns them. Rows of other metrics than
+        IDSDS and SDS are ignored.
     references
-        Methods that know no model. They stand apart at the bottom, and the range of their intervals is the floor.
+        Methods that do not use the model. They are drawn below all others, and the range of their intervals is the
+        floor.
     level
-        Coverage of the intervals, for the axis.
+        Coverage of the intervals, for the label of the axis.
     plain
         Grid and baseline of the metrics without a suffix, for titles where there are others.
 
     Returns
     -------
     matplotlib.figure.Figure
-        One panel a model; a row of panels for each dataset, grid and baseline. Methods are in one order everywhere:
-        by score in the first in-domain test case, or in the first one where there is none.
+        One panel for each model, and a row of panels for each dataset, grid and baseline. Methods have the same order
+        in all panels: by score in the first in-domain test case, or in the first test case where none is in-domain.
 
     Raises
     ------
     HeatproofError
-        If the table has no such score.
+        If the table has no IDSDS or SDS score.
     """
     family = table["metric"].map(base_name)
     suffix = [metric.removeprefix(name) for metric, name in zip(table["metric"], family, strict=True)]
@@ -77,21 +79,21 @@ def draw(table: pd.DataFrame, references: Sequence[str] = (), level: float = 0.9
         raise HeatproofError("The scores table has no IDSDS or SDS score to draw: look into idsds_table.csv.")
     order = method_order(table, references)
     table = table.assign(row=table["method"].map(order.index))
-    # Weights that are in-domain somewhere come first, and get the strongest colour.
+    # Weights with an in-domain score come first and have the strongest colour.
     inside = set(table.loc[table["family"] == "idsds", "weights"])
     colours = palette(sorted(table["weights"], key=lambda name: name not in inside))
-    # A row of panels for each dataset and test condition, broken where there are many models.
+    # A row of panels for each dataset and test condition, split where there are many models.
     rows = []
     for _, condition in table.groupby(["dataset", "suffix"], sort=False):
-        rows += broken(list(condition.groupby("model", sort=False)), PANELS_IN_A_ROW)
+        rows += split_rows(list(condition.groupby("model", sort=False)), PANELS_IN_A_ROW)
     names = 0.075 * max(map(len, order)) + 0.5
-    # Several weights beside each other need more room than two.
+    # More than two weights in a row need more height.
     row = max(ROW, 0.05 * len(colours))
     width, height = names + PANEL_WIDTH * max(map(len, rows)), 1.35 + len(rows) * (row * len(order) + 0.6)
     figure = new_figure(max(width, 7.5), height)
     middle, last = (table["ci_low"].min() + table["ci_high"].max()) / 2, len(set(order) - set(references))
     handles: dict[str, Any] = {}
-    for axes, (_, part) in lay_out(figure, rows, sharex=True, sharey=True):
+    for axes, (_, part) in panel_axes(figure, rows, sharex=True, sharey=True):
         prepare_rows(axes, order)
         handles |= _draw_scores(axes, part, colours)
         _write_undefined(axes, part)
@@ -104,13 +106,13 @@ def draw(table: pd.DataFrame, references: Sequence[str] = (), level: float = 0.9
         axes.tick_params(axis="x", labelsize=8, labelbottom=True)
     figure.supxlabel(_axis_label(table, level), size=8.5)
     labels = [SERIES.format(weights, family) for weights in colours for family in FAMILIES.values()]
-    shown = {label: handles[label] for label in [*labels, FLOOR] if label in handles}
-    draw_legend(figure, shown, ncols=min(len(handles), 4))
+    entries = {label: handles[label] for label in [*labels, FLOOR] if label in handles}
+    draw_legend(figure, entries, ncols=min(len(handles), 4))
     return figure
 
 
 def method_order(table: pd.DataFrame, references: Sequence[str] = ()) -> list[str]:
-    """Return the methods, best first by the first in-domain test case; those without a score and references last."""
+    """Return the methods, best first in the first in-domain test case; those without a score and references last."""
     rows = table[(table[CASE] == _first_case(table)).all(axis=1)]
     scores = rows.set_index("method")["score"].reindex(table["method"].unique())
     best = scores.sort_values(ascending=False, kind="stable").index
@@ -122,11 +124,11 @@ def _first_case(table: pd.DataFrame) -> pd.Series:
     return (inside if len(inside) else table).iloc[0][CASE]
 
 
-def _panel_title(table: pd.DataFrame, shown: pd.Series, plain: str) -> str:
-    parts = [shown["dataset"]] if table["dataset"].nunique() > 1 else []
-    parts.append(shown["model"])
-    if shown["suffix"]:
-        grid, _, baseline = shown["suffix"].removeprefix("_g").partition("_")
+def _panel_title(table: pd.DataFrame, condition: pd.Series, plain: str) -> str:
+    parts = [condition["dataset"]] if table["dataset"].nunique() > 1 else []
+    parts.append(condition["model"])
+    if condition["suffix"]:
+        grid, _, baseline = condition["suffix"].removeprefix("_g").partition("_")
         parts.append(f"grid {grid}, {baseline}")
     elif plain and table["suffix"].nunique() > 1:
         parts.append(plain)
@@ -134,7 +136,7 @@ def _panel_title(table: pd.DataFrame, shown: pd.Series, plain: str) -> str:
 
 
 def _draw_scores(axes: Axes, part: pd.DataFrame, colours: Mapping[str, Any]) -> dict[str, Any]:
-    """Draw the scores of a panel over the range of the references, and return what stands in the legend."""
+    """Draw the scores of a panel over the range of the references, and return the entries of the legend."""
     handles: dict[str, Any] = {}
     floor = part[part["reference"]]
     if floor["score"].notna().any():
@@ -157,22 +159,24 @@ def _write_undefined(axes: Axes, part: pd.DataFrame) -> None:
         counts = [f"{count:.0f}" for count in dict.fromkeys(rows["n_undefined"])]
         if counts != ["0"]:
             place = (rows["ci_high"].fillna(rows["score"]).max(), row)
-            said = f"{' and '.join(counts)} undefined"
-            axes.annotate(said, place, xytext=(4, 0), textcoords="offset points", **SMALL)
+            note = f"{' and '.join(counts)} undefined"
+            axes.annotate(note, place, xytext=(4, 0), textcoords="offset points", **NOTE_STYLE)
 
 
 def _write_gaps(axes: Axes, part: pd.DataFrame, middle: float) -> None:
-    said = part["n_undefined"].map("undefined on all {:.0f} images".format)
-    part = part.assign(reason=said.mask(part["gap"] != "", "does not apply: " + part["gap"]))
-    # On the side where the row has no points of other weights.
+    undefined = part["n_undefined"].map("undefined on all {:.0f} images".format)
+    part = part.assign(reason=undefined.mask(part["gap"] != "", "does not apply: " + part["gap"]))
+    # The text is on the side where the row has no points of other weights.
     left = part.groupby("row")["score"].mean() > middle
     for row, rows in part[part["score"].isna()].groupby("row", sort=False):
         reasons = dict(zip(rows["weights"], rows["reason"], strict=True))
         everywhere = len(reasons) == part["weights"].nunique() and len(set(reasons.values())) == 1
-        told = list(reasons.values())[:1] if everywhere else [f"{name}: {why}" for name, why in reasons.items()]
-        text = textwrap.fill("; ".join(told), REASON, max_lines=2, placeholder=" …")
+        notes = list(reasons.values())[:1] if everywhere else [f"{name}: {why}" for name, why in reasons.items()]
+        text = textwrap.fill("; ".join(notes), REASON_WIDTH, max_lines=2, placeholder=" …")
         x, side = (0.015, "left") if left[row] else (0.985, "right")
-        axes.text(x, rows["row"].iloc[0], text, transform=axes.get_yaxis_transform(), ha=side, linespacing=1.0, **SMALL)
+        axes.text(
+            x, rows["row"].iloc[0], text, transform=axes.get_yaxis_transform(), ha=side, linespacing=1.0, **NOTE_STYLE
+        )
 
 
 def _axis_label(table: pd.DataFrame, level: float) -> str:
@@ -185,20 +189,20 @@ def _axis_label(table: pd.DataFrame, level: float) -> str:
     )
 
 
-@white
+@white_style
 def draw_variance(table: pd.DataFrame) -> Figure:
-    """Draw the shares of the variance components, a bar for each metric and weights.
+    """Draw the shares of the variance components, one bar for each metric and weights.
 
     Parameters
     ----------
     table
-        As `heatproof.ranking.variance.variance_table` returns it.
+        The table of `heatproof.ranking.variance.variance_table`.
 
     Returns
     -------
     matplotlib.figure.Figure
-        Bars of the mean share over methods, the metrics with most of the network's share first; a sentence where no
-        metric has known components.
+        Bars of the mean share over methods. The bars whose shares other than image and residual are largest come first.
+        If no metric has known components, the figure is a sentence.
     """
     known = table[table["share"].notna()]
     if known.empty:

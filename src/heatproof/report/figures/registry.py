@@ -1,6 +1,6 @@
-"""Registry of figures of result tables.
+"""The registry of figures that are drawn from result tables.
 
-Importable without matplotlib, as the workflow reads the table while it builds its plan.
+It can be imported without matplotlib, because the workflow reads the registry while it builds its plan.
 """
 
 from __future__ import annotations
@@ -20,52 +20,57 @@ Draw = Callable[..., "Figure"]
 
 @dataclass(frozen=True)
 class FigureEntry:
-    """A figure of one table.
+    """A figure that is drawn from one table.
 
     Attributes
     ----------
     name
-        Of its files under results/figures.
+        Name of the figure's files under results/figures.
     draw
-        ``draw(table, **settings)`` returns a matplotlib figure. Keyword-only arguments are given by name:
-        ``references`` (methods that know no model), ``level`` (coverage of intervals), ``plain`` (grid and baseline of
-        the finetuning).
+        ``draw(table, **settings)`` returns a matplotlib figure. It receives those of these settings that it declares as
+        keyword-only arguments: ``references`` (names of the methods that do not use the model), ``level`` (coverage of
+        the intervals) and ``plain`` (grid and baseline of the finetuning, in words).
     reads
-        The table, by its file's name without ending: ``idsds_table``, ``meta_rank``, ``accuracy``, ``applicability``,
-        ``in_domain``, ``costs``, ``baselines``, ``scores``, ``claims``, ``ranking``, ``leaderboard`` or
-        ``variance``.
+        The table, by the name of its file without the ending: ``idsds_table``, ``meta_rank``, ``accuracy``,
+        ``applicability``, ``in_domain``, ``costs``, ``baselines``, ``scores``, ``claims``, ``ranking``,
+        ``leaderboard`` or ``variance``.
     page
-        Whether it stands on the index page.
-    beside
-        Further tables, each given by its name as a keyword-only argument.
+        Whether the index page shows the figure.
+    also_reads
+        Names of further tables. `draw` receives each of them as a keyword-only argument of that name.
     """
 
     name: str
     draw: Draw
     reads: str
     page: bool = True
-    beside: tuple[str, ...] = ()
+    also_reads: tuple[str, ...] = ()
 
     @property
     def caption(self) -> str:
-        """First paragraph of the function's docstring."""
+        """The first paragraph of the docstring of `draw`."""
         return " ".join((inspect.getdoc(self.draw) or "").partition("\n\n")[0].split())
 
 
 FIGURES: Registry[FigureEntry] = Registry("heatproof.report.figures", "figure")
 
 
-def figure(name: str, *, reads: str, page: bool = True, beside: tuple[str, ...] = ()) -> Callable[[Draw], Draw]:
-    """Enter a function in the table of figures.
+def figure(name: str, *, reads: str, page: bool = True, also_reads: tuple[str, ...] = ()) -> Callable[[Draw], Draw]:
+    """Register a function that draws a figure.
 
     Parameters
     ----------
-    name, reads, page, beside
-        See `FigureEntry`.
+    name, reads, page, also_reads
+        The fields of `FigureEntry`.
+
+    Returns
+    -------
+    callable
+        A decorator that registers the function and returns it unchanged.
     """
 
     def enter(draw: Draw) -> Draw:
-        FIGURES[name] = FigureEntry(name, draw, reads, page, beside)
+        FIGURES[name] = FigureEntry(name, draw, reads, page, also_reads)
         return draw
 
     return enter

@@ -1,4 +1,4 @@
-"""Figures of the table of IDSDS, and of what the variance of scores comes from."""
+"""Figures of the IDSDS scores and of the components of the variance of scores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# The page draws the same intervals itself, to sort and filter.
+# The index page draws the same intervals in a table that can be sorted and filtered.
 @figure("idsds", reads="idsds_table", page=False)
 def idsds(table: pd.DataFrame, *, references: Sequence[str], level: float, plain: str) -> Figure:
     """IDSDS and SDS of every method on every network, with intervals."""

@@ -1,4 +1,4 @@
-"""One image's maps in the order of every metric's score, as figure 5 of Walker et al. (MAS) 2024."""
+"""The maps of one image, sorted by the score of each metric, as in figure 5 of Walker et al. (MAS) 2024."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from heatproof.data.checks import open_dataset
-from heatproof.report.figures.drawing import draw_colour_bar, draw_map, plain
+from heatproof.report.figures.drawing import draw_colour_bar, draw_map, plain_style
 from heatproof.report.figures.pictures import channels_last, image_scores, label_of, read_maps
-from heatproof.report.results import publish, save, score_told
+from heatproof.report.results import format_score, publish, save
 
 if TYPE_CHECKING:
     from heatproof.stages.sorting import Sorting
 
-# Inches: a map, what is written below it, between maps, names of metrics, and above and below all.
+# Inches: a map, the text below it, the gap between maps, a letter of a metric's name, and space above and below all.
 CELL, WRITTEN, GAP, NAME, TOP, BOTTOM = 0.8, 0.3, 0.06, 0.085, 0.75, 0.4
-# Letters of a method's name in a line below its map.
+# Letters of a method's name in a line.
 LETTERS = 17
 
 
-def sorting(told: Sorting) -> None:
+def sorting(spec: Sorting) -> None:
     """Write the figure of every network."""
     outputs, files = [], []
-    for one in told.networks:
+    for one in spec.networks:
         where = one.where
-        opened = open_dataset(told.datasets[where["dataset"]])
-        ids = opened.splits["evaluation"].ids[: told.images]
+        opened = open_dataset(spec.datasets[where["dataset"]])
+        ids = opened.splits["evaluation"].ids[: spec.images]
         found = {}
         for metric in one.metrics:
             place = {**where, "metric": metric}
-            files.append(told.results.scores.format(**place))
-            found[metric] = image_scores(told.results, place, ids)
-        number = best_known(found, ids)
-        read = {method.method: read_maps(told.results, where, method, ids) for method in told.methods}
-        own = {name: values[number] for name, values in read.items() if not isinstance(values, str)}
-        # A metric that does not apply reads no maps.
+            files.append(spec.results.scores.format(**place))
+            found[metric] = image_scores(spec.results, place, ids)
+        number = index_of_most_scored(found, ids)
+        read = {method.method: read_maps(spec.results, where, method, ids) for method in spec.methods}
+        image_maps = {name: values[number] for name, values in read.items() if not isinstance(values, str)}
+        # A metric that is not applicable reads no maps.
         applied = [metric for metric, of in found.items() if of.notna().any()]
-        drawn = told.magnitudes.counted_methods([*own], *applied)
-        maps = {name: own[name] for name in drawn}
+        drawn = spec.magnitudes.counted_methods([*image_maps], *applied)
+        maps = {name: image_maps[name] for name in drawn}
         scores = pd.DataFrame(
             {
                 metric: [of.get((name, ids[number]), np.nan) if len(of) else np.nan for name in drawn]
@@ -51,26 +51,26 @@ def sorting(told: Sorting) -> None:
             index=drawn,
         ).T
         title = "{dataset} · {model} ({weights})".format_map(where) + f": {ids[number]}, {label_of(opened, number)}"
-        outputs.append(told.files["{dataset}/{model}".format_map(where)])
+        outputs.append(spec.files["{dataset}/{model}".format_map(where)])
         image = opened.images("evaluation", number, number + 1)[0]
-        save(draw_sorting(image, maps, scores, told.directions, title), outputs[-1])
-    publish(told, dict.fromkeys(outputs), files, [(one, told.images) for one in told.datasets.values()])
+        save(draw_sorting(image, maps, scores, spec.directions, title), outputs[-1])
+    publish(spec, dict.fromkeys(outputs), files, [(one, spec.images) for one in spec.datasets.values()])
 
 
-def best_known(scores: Mapping[str, pd.Series], ids: Sequence[str]) -> int:
-    """Return the place of the first image that has a score of most metrics."""
+def index_of_most_scored(scores: Mapping[str, pd.Series], ids: Sequence[str]) -> int:
+    """Return the index of the first image among those with scores by the largest number of metrics."""
     known = [
         sum(bool(of[of.index.get_level_values("image") == one].notna().any()) for of in scores.values()) for one in ids
     ]
     return int(np.argmax(known))
 
 
-def in_order(scores: pd.Series, higher_is_better: bool) -> pd.Series:
-    """Return scores with the best first; equal ones stay in their order, and undefined ones come last."""
+def best_first(scores: pd.Series, higher_is_better: bool) -> pd.Series:
+    """Return scores with the best first; equal scores keep their order, and undefined ones come last."""
     return scores.sort_values(ascending=not higher_is_better, kind="stable", na_position="last")
 
 
-@plain
+@plain_style
 def draw_sorting(
     image: np.ndarray, maps: Mapping[str, np.ndarray], scores: pd.DataFrame, directions: Mapping[str, bool], title: str
 ) -> Figure:
@@ -81,19 +81,19 @@ def draw_sorting(
     image
         (C, H, W) in [0, 1].
     maps
-        Method to its map (H, W).
+        Map (H, W) of each method.
     scores
-        The score of this image, metrics by methods; NaN is undefined.
+        Scores of this image, metrics by methods; NaN where undefined.
     directions
-        Metric to whether higher is better.
+        Whether higher is better, by metric.
     title
-        Over all.
+        Title of the figure.
 
     Returns
     -------
     matplotlib.figure.Figure
-        A row a metric with the image before it, rank 1 on the left. A map has the same scale in every row: full colour
-        at the 99th percentile of its absolute values.
+        One row for each metric, with the image first and then the maps from rank 1 on. A map has the same scale in
+        every row: full colour at the 99th percentile of its absolute values.
     """
     height, width = image.shape[1:]
     tall = CELL * height / width
@@ -103,14 +103,14 @@ def draw_sorting(
     top = TOP + 0.15 * (len(lines) - 1)
     size = names + columns * (CELL + GAP) + 0.1, top + rows * (tall + WRITTEN) + BOTTOM
     figure = Figure(figsize=size, facecolor="white")
-    # Axes for each row: axes for every map would take a minute for thirty methods and twenty metrics.
+    # Each row has one axes, because axes for every map would take a minute for thirty methods and twenty metrics.
     across = 1 + GAP / CELL
     for place, (metric, row) in enumerate(scores.iterrows()):
         low = size[1] - top - (place + 1) * (tall + WRITTEN) + WRITTEN
         box = names / size[0], low / size[1], columns * (CELL + GAP) / size[0], tall / size[1]
         axes = figure.add_axes(box)
         axes.set_axis_off()
-        order = in_order(row, directions[str(metric)])
+        order = best_first(row, directions[str(metric)])
         axes.imshow(channels_last(np.clip(image, 0, 1)), extent=(0, 1, 1, 0), interpolation="nearest")
         for column, name in enumerate(order.index, start=1):
             draw_map(axes, maps[str(name)], extent=(column * across, column * across + 1, 1, 0))
@@ -118,7 +118,7 @@ def draw_sorting(
         better = "↑" if directions[str(metric)] else "↓"
         axes.text(-0.1, 0.5, f"{metric} {better}", ha="right", va="center", size=8)
         for column, (name, score) in enumerate(order.items(), start=1):
-            below = "\n".join([*_fitted(str(name)), score_told(score)])
+            below = "\n".join([*_fitted(str(name)), format_score(score)])
             axes.text(column * across + 0.5, 1.03, below, ha="center", va="top", size=4.6, linespacing=1.05)
             if place == 0:
                 axes.text(column * across + 0.5, -0.05, f"rank {column}", ha="center", va="bottom", size=6.5)
@@ -132,7 +132,7 @@ def draw_sorting(
 
 
 def _fitted(name: str) -> list[str]:
-    """Return a name in at most two lines, broken at an underscore where it can be."""
+    """Return a name in at most two lines, broken at an underscore if possible."""
     lines = textwrap.wrap(name.replace("_", "_ "), LETTERS)
     lines = [line.replace("_ ", "_") for line in lines]
     return lines if len(lines) <= 2 else [lines[0], lines[1][: LETTERS - 1] + "…"]

@@ -1,4 +1,4 @@
-"""Figures of the other tables of a run: baselines, what papers draw, and what is measured beside scores."""
+"""Figures of the other tables of a run: baselines, figures as in the papers, costs and in-domain tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def baselines(table: pd.DataFrame, *, references: Sequence[str], level: float) -
     return draw_baselines(table, references, level)
 
 
-@figure("score_over_accuracy", reads="idsds_table", beside=("accuracy",))
+@figure("score_over_accuracy", reads="idsds_table", also_reads=("accuracy",))
 def score_over_accuracy(table: pd.DataFrame, *, accuracy: pd.DataFrame, references: Sequence[str]) -> Figure:
     """Best IDSDS of each network over its top-1 accuracy, with the method that has it."""
     from heatproof.report.figures.networks import draw_over_accuracy
@@ -36,7 +36,7 @@ def protocols(table: pd.DataFrame, *, references: Sequence[str]) -> Figure:
     return draw_protocols(table, references)
 
 
-@figure("published", reads="published_methods", page=False, beside=("published",))
+@figure("published", reads="published_methods", page=False, also_reads=("published",))
 def published(table: pd.DataFrame, *, published: pd.DataFrame) -> Figure:
     """Rank of each method here over its mean rank on published networks: on the line, both are the same."""
     from heatproof.report.figures.networks import draw_published
@@ -44,7 +44,7 @@ def published(table: pd.DataFrame, *, published: pd.DataFrame) -> Figure:
     return draw_published(table, published)
 
 
-# Its seconds are measured, and the page is to have the same bytes again.
+# Measured seconds differ from run to run, and the bytes of the index page must not.
 @figure("costs", reads="costs", page=False)
 def costs(table: pd.DataFrame, *, level: float) -> Figure:
     """Score over cost: no cheaper method of the network scores higher than those on the line."""

@@ -1,1 +1,1 @@
-"""The page of the report."""
+"""The HTML pages of a run, and plain text for the terminal."""

@@ -1,8 +1,8 @@
-"""The pages: one file with all tables, maps, curves, claims and where each number is from; and all maps side by side.
+"""The HTML pages: an index with all tables, maps, curves, claims and the provenance of each number, and a page of maps.
 
-Both open from disk. The tables are DataTables, from the copy that the package itables brings; it is written into the
-page, so that nothing is fetched. The page's own script puts names on it as text, never as markup, and its content
-security policy lets no other script run.
+Both pages open from disk. Tables use DataTables, whose copy in the package itables is written into the page, so that
+nothing is fetched. The script of the page inserts names as text, never as markup, and the content security policy lets
+no other script run.
 """
 
 from __future__ import annotations
@@ -38,102 +38,102 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Path of a file to the address that a page has for it.
+# Maps the path of a file to its address on a page.
 Link = Callable[[str], str]
 
-# A larger table is linked to and not written into the page.
+# A larger table is linked instead of embedded.
 DOWNLOAD_BYTES = 2_000_000
 PAGE_BYTES = 20_000_000
-ENDS = ["score", "ci_low", "ci_high"]
-# What is counted where each label, or each number, of an image is a row of its own.
-ROWS = {"multilabel": "labels of images", "regression": "numbers of images"}
-# The verdict of claims that neither the run nor published numbers can test.
+SCORE_AND_INTERVAL = ["score", "ci_low", "ci_high"]
+# Name of the rows of the evaluation split by task, where each label or number of an image is a row.
+ROW_NAMES = {"multilabel": "labels of images", "regression": "numbers of images"}
+# The verdict of claims that cannot be tested.
 UNTESTED = "not testable here"
-# Reasons that name one thing of many, and the words under which they stand together.
-LACKS = {
+# Patterns of reasons that name a single method, network or metric, and the heading under which they are grouped.
+REASON_GROUPS = {
     r"the config has no(ne of)? ": "a method or a network is not in the config",
     r"no two networks differ|no \w+ stands beside": "no two kinds of network differ in one thing alone",
     r"(no \w+( with .*)? was scored|both kinds of metric|MAS and RISE)": "a metric is not scored on such weights",
 }
 
 
-def report_page(told: ReportPage) -> None:
+def report_page(spec: ReportPage) -> None:
     """Write the index page, and the page of maps where images are shown."""
-    tables = {name: read_text(facts.path) for name, facts in told.tables_shown.items()}
-    # Of the very test cases that the table of scores has.
+    tables = {name: read_text(facts.path) for name, facts in spec.page_tables.items()}
+    # The ranking of the test cases that the table of scores shows.
     ranked = tables.get("ranking", tables["meta_rank"])
     alone = tables["meta_rank"] if "ranking" in tables else None
-    link = partial(address, told.files["page"])
-    look: dict[str, Any] = {"scale": SCALE, "colours": colours(), "numbers": results}
+    link = partial(address, spec.files["page"])
+    shared: dict[str, Any] = {"scale": SCALE, "colours": colours(), "numbers": results}
     data = {
-        "scores-data": leaderboard(tables.get("scores", tables["idsds_table"]), told, link),
-        "provenance-data": provenance(told, link),
+        "scores-data": leaderboard(tables.get("scores", tables["idsds_table"]), spec, link),
+        "provenance-data": provenance(spec, link),
     }
-    made = {}
-    if told.images:
-        maps = [page_data.maps(entry, told) for entry in told.datasets]
+    pages = {}
+    if spec.images:
+        maps = [page_data.maps(entry, spec) for entry in spec.datasets]
         gallery: dict[str, Any] = {
             "title": "Attribution maps",
             "datasets": maps,
-            "methods": told.methods,
+            "methods": spec.methods,
             "side": SIDE,
         }
-        made[told.files["gallery"]] = render("gallery.html", **gallery, **look)
-        named = [{"method": method.method, "reference": method.reference} for method in told.methods]
-        data["maps-data"] = {"methods": named, "datasets": page_data.fitting(maps, len(named))}
-    # What no metric reads on any dataset of the run was not made.
-    if any(one.datasets for one in told.curves):
+        pages[spec.files["gallery"]] = render("gallery.html", **gallery, **shared)
+        named = [{"method": method.method, "reference": method.reference} for method in spec.methods]
+        data["maps-data"] = {"methods": named, "datasets": page_data.fit_to_page(maps, len(named))}
+    # Curves that no metric of the run reads are not computed.
+    if any(one.datasets for one in spec.curves):
         ranks = ranked.set_index("method")["rank"]
-        best = [name for name in ranks[ranks != ""].astype(float).sort_values().index if name not in told.references]
-        data["curves-data"] = {**page_data.curves(told), "best": best[:4], "references": told.references}
-    made[told.files["page"]] = render(
+        best = [name for name in ranks[ranks != ""].astype(float).sort_values().index if name not in spec.references]
+        data["curves-data"] = {**page_data.curves(spec), "best": best[:4], "references": spec.references}
+    pages[spec.files["page"]] = render(
         "index.html",
         title="Which attribution method can be trusted",
-        told=told,
-        rows=_rows_told(told),
+        spec=spec,
+        rows=_row_names(spec),
         tables={name: table.to_dict("records") for name, table in tables.items()},
         about_baselines=describe_conclusions(tables["baselines_conclusions"])
         if "baselines_conclusions" in tables
         else "",
         ranking=ranking(ranked, alone),
         leaderboard=ranking(tables["leaderboard"]) if "leaderboard" in tables else [],
-        about_metrics=against(tables["scores"], told) if "scores" in tables else "",
-        beside=side_by_side(tables["idsds_table"], told.references),
+        about_metrics=describe_disagreement(tables["scores"], spec) if "scores" in tables else "",
+        side_by_side=side_by_side(tables["idsds_table"], spec.references),
         figures=[
             {**vars(one), "uri": data_uri(verified_bytes(one.path, listed=False), "image/svg+xml")}
-            for one in told.figures
+            for one in spec.figures
         ],
-        claims=judged_claims(tables["claims"]) if "claims" in tables else {},
-        downloads=[_download(facts.path, link) for facts in told.tables_shown.values()],
+        claims=group_claims(tables["claims"]) if "claims" in tables else {},
+        downloads=[_download(facts.path, link) for facts in spec.page_tables.values()],
         link=link,
         named=NAMED,
         data=data,
         script="index_script.html",
-        **look,
+        **shared,
         **_library(),
     )
-    for path, page in made.items():
+    for path, page in pages.items():
         size = len(page.encode())
-        (log.warning if path == told.files["page"] and size > PAGE_BYTES else log.info)("%s: %d kB", path, size // 1000)
-    shows = [(entry.dataset, told.images) for entry in told.datasets]
-    publish(told, made, [facts.path for facts in told.tables_shown.values()], shows)
+        (log.warning if path == spec.files["page"] and size > PAGE_BYTES else log.info)("%s: %d kB", path, size // 1000)
+    shows = [(entry.dataset, spec.images) for entry in spec.datasets]
+    publish(spec, pages, [facts.path for facts in spec.page_tables.values()], shows)
 
 
-def _rows_told(told: ReportPage) -> str:
-    """Say what an image that is counted is: an image, or one of its labels or numbers."""
-    specs = [entry.dataset for entry in told.datasets]
-    words = dict.fromkeys(ROWS.get(spec.task, "images") if spec.rows == "label" else "images" for spec in specs)
+def _row_names(spec: ReportPage) -> str:
+    """Return the name of the rows that are counted as images: images, labels of images or numbers of images."""
+    specs = [entry.dataset for entry in spec.datasets]
+    words = dict.fromkeys(ROW_NAMES.get(spec.task, "images") if spec.rows == "label" else "images" for spec in specs)
     return " or ".join(words)
 
 
-def judged_claims(table: pd.DataFrame) -> dict[str, Any]:
-    """Return claims as the page shows them: those with a verdict, on the run first, and the others by reason.
+def group_claims(table: pd.DataFrame) -> dict[str, Any]:
+    """Group claims for the page: those with a verdict on the run, those with one on published numbers, and the others.
 
     Returns
     -------
     dict
-        ``judged``, rows with a verdict on the run or on published numbers; ``untested``, reason to rows; ``counts``,
-        how often each verdict is on the run, and ``published``, on published numbers.
+        ``judged``, the rows with a verdict on the run or on published numbers; ``untested``, the other rows by reason;
+        ``counts`` and ``published``, the number of claims by verdict on the run and on published numbers.
     """
     rows: list[dict[Any, Any]] = table.to_dict("records")
     here = [row for row in rows if row["verdict"] != UNTESTED]
@@ -142,7 +142,7 @@ def judged_claims(table: pd.DataFrame) -> dict[str, Any]:
     for row in rows:
         if row["verdict"] == UNTESTED == row["published_verdict"]:
             reason = row["reason"].removeprefix("because ")
-            group = next((words for pattern, words in LACKS.items() if re.match(pattern, reason)), reason)
+            group = next((words for pattern, words in REASON_GROUPS.items() if re.match(pattern, reason)), reason)
             untested.setdefault(group, []).append({**row, "lack": "" if group == reason else reason})
     return {
         "judged": here + published,
@@ -153,12 +153,12 @@ def judged_claims(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def address(page: str, path: str) -> str:
-    """Return the address of a file as seen from a page, by a relative path."""
+    """Return the address of a file relative to a page."""
     return quote(Path(os.path.relpath(path, Path(page).parent)).as_posix())
 
 
 def _library() -> dict[str, Any]:
-    """Return DataTables as the installed itables has it: script, style, and the version."""
+    """Return the script and style of DataTables from the installed itables, and the version of itables."""
     folder = files("itables") / "html"
     script = (folder / "dt_bundle.js").read_text(encoding="utf-8")
     style = (folder / "dt_bundle.css").read_text(encoding="utf-8").replace("</", "<\\/")
@@ -174,57 +174,62 @@ def _download(path: str, link: Link) -> dict[str, Any]:
 # ---- scores and ranking ----------------------------------------------------------------------------------------------
 
 
-def leaderboard(table: pd.DataFrame, told: ReportPage, link: Link) -> dict[str, Any]:
+def leaderboard(table: pd.DataFrame, spec: ReportPage, link: Link) -> dict[str, Any]:
     """Return the scores of all methods for the page's script.
 
     Parameters
     ----------
     table
-        Of idsds_table.csv or scores.csv, as text.
-    told
-        What the job is told.
+        The rows of idsds_table.csv or scores.csv, as text.
+    spec
+        The spec of the job.
     link
-        Path to the address that the page has for it.
+        Maps the path of a file to its address on the page.
 
     Returns
     -------
     dict
-        ``cases``: one mapping each, with the names, ``higher``, the ``range`` of the metric's intervals over the whole
-        table, with 0 in it, and ``href`` and ``key`` of the scores' manifest. ``rows``: case number, method, score,
-        low, high, distance from the best reference (positive is better), rank, images, undefined images, reason of a
-        gap. None where there is no number.
+        ``cases``: for each test case its names, ``higher``, the ``range`` of the metric's intervals over the whole
+        table, extended to 0, and ``href`` and ``key`` of the manifest of its scores. ``rows``: case number, method,
+        score, low, high, distance from the best reference (positive is better), rank, images, undefined images, and
+        the reason if the method is not applicable. Missing numbers are None.
     """
     counts = ["rank", "n_images", "n_undefined"]
-    known = table.assign(**table[[*ENDS, *counts]].apply(pd.to_numeric))
-    known["above"] = above_reference(known, told.references, told.directions)
-    ends = known.groupby("metric")[ENDS]
+    known = table.assign(**table[[*SCORE_AND_INTERVAL, *counts]].apply(pd.to_numeric))
+    known["above"] = above_reference(known, spec.references, spec.directions)
+    ends = known.groupby("metric")[SCORE_AND_INTERVAL]
     low, high = ends.min().min(axis=1).clip(upper=0).fillna(0), ends.max().max(axis=1).clip(lower=0).fillna(0)
-    # With the digits that sort and draw a number.
-    ranges = dict(zip(low.index, page_data.short(np.stack([low, high], axis=1), 6), strict=True))
+    # Six digits are enough to sort and draw numbers.
+    ranges = dict(zip(low.index, page_data.rounded_lists(np.stack([low, high], axis=1), 6), strict=True))
     cases = []
     for case in dict.fromkeys(zip(*(known[key] for key in CASE), strict=True)):
         names = dict(zip(CASE, case, strict=True))
-        manifest, metric = told.results.scores_manifest.format(**names), names["metric"]
-        of = {"higher": told.directions[metric], "range": ranges[metric]}
+        manifest, metric = spec.results.scores_manifest.format(**names), names["metric"]
+        of = {"higher": spec.directions[metric], "range": ranges[metric]}
         key = (read_checksummed(manifest) or {}).get("key") or ""
         cases.append({**names, **of, "href": link(manifest), "key": key})
     places = known.groupby(CASE, sort=False).ngroup()
-    values = page_data.short(known[[*ENDS, "above", *counts]].to_numpy(), 6)
+    values = page_data.rounded_lists(known[[*SCORE_AND_INTERVAL, "above", *counts]].to_numpy(), 6)
     gaps = known["gap"] if "gap" in known else [""] * len(known)
     facts = zip(places, known["method"], values, gaps, strict=True)
     return {"cases": cases, "rows": [[place, method, *row, gap] for place, method, row, gap in facts]}
 
 
-def against(table: pd.DataFrame, told: ReportPage) -> str:
-    """Return which metrics of scores.csv, as text, disagree about the order of the methods, and what to do."""
-    scores = table.assign(score=pd.to_numeric(table["score"]), higher_is_better=table["metric"].map(told.directions))
+def describe_disagreement(table: pd.DataFrame, spec: ReportPage) -> str:
+    """Describe which metrics of scores.csv disagree about the order of the methods, and what to do about it."""
+    scores = table.assign(score=pd.to_numeric(table["score"]), higher_is_better=table["metric"].map(spec.directions))
     return disagreement(scores)
 
 
 def ranking(table: pd.DataFrame, alone: pd.DataFrame | None = None) -> list[dict[Any, Any]]:
-    """Return the rows of the Meta-Rank with where each interval lies, as shares of the widest one's axis.
+    """Return the rows of a Meta-Rank table, with the positions of κ, its interval and 0 as shares of a common axis.
 
-    Where `alone`, the Meta-Rank of the patch drops alone, is given, its κ stands beside that of all metrics.
+    Parameters
+    ----------
+    table
+        The rows of a Meta-Rank table, as text.
+    alone
+        The Meta-Rank over the metrics of patch drops only. Its κ is added to each row as ``alone``.
     """
     if alone is not None:
         table = table.merge(alone[["method", "kappa"]].rename(columns={"kappa": "alone"}), on="method", how="left")
@@ -236,11 +241,15 @@ def ranking(table: pd.DataFrame, alone: pd.DataFrame | None = None) -> list[dict
 
 
 def side_by_side(table: pd.DataFrame, references: Collection[str]) -> dict[Any, dict[str, Any]]:
-    """Return dataset to its ``methods``, and ``cases``: (model, weights, metric) to method to the row of the table.
+    """Return the scores of each dataset as a table of methods by test cases.
 
-    A row also has how far its score is ``above`` the best reference.
+    Returns
+    -------
+    dict
+        Maps each dataset to its ``methods``, and to ``cases``: for each (model, weights, metric) the rows of the table
+        by method. A row also has ``above``, the distance of its score from the best reference.
     """
-    # Of the metrics of patch drops, higher is better.
+    # Higher is better for all metrics of patch drops.
     scores = table.assign(score=pd.to_numeric(table["score"]))
     above = above_reference(scores, references, dict.fromkeys(table["metric"], True))
     found = {}
@@ -251,63 +260,63 @@ def side_by_side(table: pd.DataFrame, references: Collection[str]) -> dict[Any, 
     return found
 
 
-# ---- where numbers come from -----------------------------------------------------------------------------------------
+# ---- provenance ------------------------------------------------------------------------------------------------------
 
 
-def manifests(told: ReportPage) -> Iterator[tuple[str, str, str, int]]:
-    """Yield the kind and name of what each manifest is of, its path, and the number of shards.
+def manifests(spec: ReportPage) -> Iterator[tuple[str, str, str, int]]:
+    """Yield the kind, the name and the path of each manifest, and the number of its shards.
 
-    From the tables back to the images. A store of several shards is yielded once, with the manifest of its first and
-    their number; others have 0 shards.
+    The order is from the tables back to the images. A store is yielded once, with its path without ending and the
+    number of its shards; other manifests have 0 shards.
     """
-    for facts in told.tables_shown.values():
+    for facts in spec.page_tables.values():
         yield "table", Path(facts.path).name, facts.manifest, 0
-    explainers = {method.explainer: method for method in told.methods}
-    for entry in told.datasets:
+    explainers = {method.explainer: method for method in spec.methods}
+    for entry in spec.datasets:
         name = entry.dataset.name
         for network in entry.networks:
             where = network.where
             of = " · ".join(map(str, where.values()))
-            for metric in network.scored:
-                scores = told.results.scores_manifest.format(**where, metric=metric)
+            for metric in network.scored_metrics:
+                scores = spec.results.scores_manifest.format(**where, metric=metric)
                 yield "scores", f"{of} · {metric}", scores, 0
             for explainer, method in explainers.items():
                 whose = name if method.reference else of
-                yield "maps", f"{whose} · {explainer}", maps_base(told.results, where, method), told.shards
-                for response in (one for one in told.curves if name in one.datasets):
-                    base = told.results.store("curves").format(**where, explainer=explainer, response=response.name)
+                yield "maps", f"{whose} · {explainer}", maps_base(spec.results, where, method), spec.shards
+                for response in (one for one in spec.curves if name in one.datasets):
+                    base = spec.results.store("curves").format(**where, explainer=explainer, response=response.name)
                     yield "curves", f"{of} · {explainer} · {response.name}", base, response.shards
             for grid, baseline in network.grids:
-                base = told.results.drops.format(**where, grid=grid, baseline=baseline)
-                yield "patch drops", f"{of} · grid {grid}, {baseline}", base, told.drop_shards
-            yield "weights", of, told.results.weights_manifest.format(**where), 0
+                base = spec.results.drops.format(**where, grid=grid, baseline=baseline)
+                yield "patch drops", f"{of} · grid {grid}, {baseline}", base, spec.drop_shards
+            yield "weights", of, spec.results.weights_manifest.format(**where), 0
         yield "dataset", name, entry.dataset.manifest, 0
 
 
-def provenance(told: ReportPage, link: Link) -> dict[str, Any]:
-    """Return what the manifests say.
+def provenance(spec: ReportPage, link: Link) -> dict[str, Any]:
+    """Return the facts of all manifests behind the page.
 
     Returns
     -------
     dict
-        ``rows``: what, of, href, path, key, digests of config and code, seed, images, device. ``versions``: each set of
-        library versions with how many manifests have it.
+        ``rows``: kind, name, href, path, key, digests of config and code, seed, images, device. ``versions``: each
+        distinct set of library versions with the number of manifests that have it.
     """
     rows: list[list[Any]] = []
     versions: Counter[str] = Counter()
-    # Maps that know no model are those of every network.
-    for what, of, path, shards in dict.fromkeys(manifests(told)):
+    # Reference maps are listed once, although they are shared by all networks of a dataset.
+    for what, of, path, shards in dict.fromkeys(manifests(spec)):
         if shards:
-            made, path = read_shard(path, 0), f"{path}.0.json"
+            manifest, path = read_shard(path, 0), f"{path}.0.json"
             of += f" (first of {shards} shards)" if shards > 1 else ""
         else:
-            made = require_manifest(path) if os.path.exists(path) else {}
-        made_by = made.get("made_by", {})
-        keys = [made.get("key") or "", *Key.of(made)]
-        images = made["images"][1] if "images" in made else None
-        seed, device = made_by.get("seed", told.seed), made.get("device") or ""
+            manifest = require_manifest(path) if os.path.exists(path) else {}
+        made_by = manifest.get("made_by", {})
+        keys = [manifest.get("key") or "", *Key.of(manifest)]
+        images = manifest["images"][1] if "images" in manifest else None
+        seed, device = made_by.get("seed", spec.seed), manifest.get("device") or ""
         rows.append([what, of, link(path), path, *keys, seed, images, device])
-        if "versions" in made:
-            versions[json.dumps(made["versions"], sort_keys=True)] += 1
-    distinct = [{"libraries": json.loads(said), "count": count} for said, count in versions.items()]
+        if "versions" in manifest:
+            versions[json.dumps(manifest["versions"], sort_keys=True)] += 1
+    distinct = [{"libraries": json.loads(libraries), "count": count} for libraries, count in versions.items()]
     return {"rows": rows, "versions": distinct}

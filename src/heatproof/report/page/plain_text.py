@@ -1,4 +1,4 @@
-"""Columns of text, and options as they are written in a config."""
+"""Plain text for the terminal: tables with aligned columns, and options as a config has them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def in_columns(rows: Rows, right: Collection[int] = ()) -> list[str]:
     Parameters
     ----------
     rows
-        Cells.
+        Rows of cells.
     right
-        Places of the columns that stand at the right.
+        Indices of the columns that are aligned to the right.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     forms = [f"{'>' if place in right else '<'}{width}" for place, width in enumerate(widths)]
@@ -26,12 +26,12 @@ def in_columns(rows: Rows, right: Collection[int] = ()) -> list[str]:
 
 
 def kind_with_options(kind: str, options: Mapping[str, Any]) -> str:
-    """Return the name of a kind, with its options behind it."""
+    """Return a name followed by its options in parentheses, if there are any."""
     return f"{kind} ({options_as_text(options)})" if options else kind
 
 
 def options_as_text(options: Mapping[str, Any]) -> str:
-    """Return options on one line; the default of a function's parameter that has none shows that it is needed."""
+    """Return options on one line; an option without a default is marked as needed."""
     return ", ".join(
         f"{key} (needed)" if value is inspect.Parameter.empty else f"{key}={_value(value)}"
         for key, value in options.items()
@@ -42,6 +42,6 @@ def _value(value: Any) -> str:
     if value is ...:
         return "(to be given)"
     if value is None or isinstance(value, bool):
-        # As it is written in YAML.
+        # YAML writes them so.
         return {None: "null", True: "true", False: "false"}[value]
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,1 +1,1 @@
-"""Tables of the report, with the figures drawn from them."""
+"""The result tables of a run, and the figures that one table alone needs."""

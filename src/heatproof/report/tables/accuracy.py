@@ -1,11 +1,12 @@
-"""How good networks are, by their task: accuracy, or error, beside what guessing reaches.
+"""The quality of networks by task: accuracy or error, and what guessing reaches.
 
-- **Classes**: top-k accuracy; guessing the most frequent class reaches its share.
-- **Several labels**: AUROC and average precision of each label, and their means, over the pictures that have a row, of
-  what is known of them; guessing reaches an AUROC of 0.5, and an average precision of the label's base rate. And the
-  share of present labels that the network finds (its logit is above 0), also with the worst patch deleted.
-- **Numbers**: mean absolute error and R² against predicting the mean of the labels, which reaches an R² of 0.
-- **A callable target**: nothing is known that it should be.
+- **Classes**: top-k accuracy. Guessing the most frequent class reaches the share of that class.
+- **Several labels**: AUROC and average precision of each label and their means, over the images that are scored, and
+  without the labels that are unknown. Guessing reaches an AUROC of 0.5 and an average precision equal to the base rate
+  of the label. Also the recall (the share of present labels whose logit is above 0), on intact images and with the
+  worst patch deleted.
+- **Numbers**: mean absolute error, and R², which is 0 for predicting the mean of the labels.
+- **A callable target**: there is no ground truth, so that no quality is measured.
 """
 
 from __future__ import annotations
@@ -27,50 +28,54 @@ if TYPE_CHECKING:
     from heatproof.stages.tables import Drops
 
 PERMUTATIONS = 1999
-# Of more images Student's t is near enough to Spearman's ρ.
-EXACT = 50
+# With more images, Student's t distribution approximates that of Spearman's ρ well enough.
+MOST_PERMUTED = 50
 
 
 def accuracy_table(drops: Sequence[Drops], images: int, target: str | int = "label") -> pd.DataFrame:
-    """Return how good each network is, on intact images and with the worst patch deleted (Hesse et al. 2024, table 3).
+    """Return the accuracy of networks, on intact images and with the worst patch deleted (Hesse et al. 2024, table 3).
 
-    An image counts as right with its worst patch deleted only if it is right whichever patch is deleted. Top-k is a
-    label among the k largest logits.
+    With the worst patch deleted, an image counts as right only if it is right whichever patch is deleted. An image is
+    right in the sense of top-k if its label is among the k largest logits.
 
     Parameters
     ----------
     drops
-        All cached patch drops.
+        Cached patch drops, one item for each network, grid and baseline.
     images
-        How many images have drops.
+        Number of images that have patch drops.
     target
-        The class whose rank is cached. That of the label is known for labels alone, and top-5 with it.
+        The class whose rank is cached. The rank of the label, and with it the top-5 accuracy, is known only where the
+        target is ``label``.
 
     Returns
     -------
     pandas.DataFrame
-        One row each, accuracies in [0, 1], higher is better. ``in_domain`` tells whether the weights were finetuned
-        with this grid and baseline; ``majority`` is the share of the most frequent class, which guessing reaches. Of
-        several labels one row for all, whose ``label`` is "", and one for each; ``p_chance`` is the p-value of the test
-        whether a network is better than guessing (`chance_of_labels`, `chance_of_numbers`).
+        One row for each item of `drops`, with accuracies in [0, 1], higher is better. ``in_domain`` says whether the
+        weights were finetuned with this grid and baseline; ``majority`` is the share of the most frequent class, which
+        guessing reaches. A network of several labels has one row over all labels, whose ``label`` is "", and one row
+        for each label. ``p_chance`` is the p-value of the test whether a network is better than guessing
+        (`chance_of_labels`, `chance_of_numbers`).
     """
     rows: list[dict[str, Any]] = []
     for item in drops:
-        known = scored_rows((read_checksummed(item.labels) if item.labels else None) or {}, target, images)
-        of: dict[str, Any] = {key: getattr(item, key) for key in ("dataset", "model", "weights", "grid", "baseline")}
-        of["grid"] = grid_table_value(item.grid)
-        of["in_domain"] = base_name(item.metric) == "idsds"
+        ground_truth = scored_rows((read_checksummed(item.labels) if item.labels else None) or {}, target, images)
+        network: dict[str, Any] = {
+            key: getattr(item, key) for key in ("dataset", "model", "weights", "grid", "baseline")
+        }
+        network["grid"] = grid_table_value(item.grid)
+        network["in_domain"] = base_name(item.metric) == "idsds"
         store = item.drops + ".zarr"
-        if known.has_classes:
-            found = [_of_classes(store, images, target)]
-        elif known.task == "multilabel":
-            found = _of_labels(known, store, item.answers, images)
-        elif known.task == "regression":
-            found = _of_numbers(known, read(store, "logit", 0, images).astype(np.float64), target)
+        if ground_truth.has_classes:
+            rows_of_network = [_of_classes(store, images, target)]
+        elif ground_truth.task == "multilabel":
+            rows_of_network = _of_labels(ground_truth, store, item.answers, images)
+        elif ground_truth.task == "regression":
+            rows_of_network = _of_numbers(ground_truth, read(store, "logit", 0, images).astype(np.float64), target)
         else:
-            found = [{"n_images": len(describe_store(store)["labels"][:images])}]
-        task = {} if known.has_classes else {"task": known.task}
-        rows += [{**of, **one, **task} for one in found]
+            rows_of_network = [{"n_images": len(describe_store(store)["labels"][:images])}]
+        task = {} if ground_truth.has_classes else {"task": ground_truth.task}
+        rows += [{**network, **row, **task} for row in rows_of_network]
     table = pd.DataFrame(rows)
     if "label" not in table:
         return table
@@ -99,43 +104,43 @@ def _of_labels(known: ScoredRows, store: str, answers: str, images: int) -> list
     logits = read(answers + ".zarr", "logit", 0, images).astype(np.float64)
     pictures = known.first_rows
     by_label = quality_of_labels(known.ground_truth[pictures], logits[pictures])
-    every: dict[str, Any] = {"label": "", **{str(name): by_label[name].mean() for name in by_label}}
-    every["p_chance"] = chance_of_labels(known.ground_truth[pictures], logits[pictures])
-    every["n_images"] = len(pictures)
+    overall: dict[str, Any] = {"label": "", **{str(name): by_label[name].mean() for name in by_label}}
+    overall["p_chance"] = chance_of_labels(known.ground_truth[pictures], logits[pictures])
+    overall["n_images"] = len(pictures)
     recall = {"recall_clean": found[:, 0], "recall_worst_patch": np.asarray(found.all(axis=1))}
-    every |= {name: float(right.mean()) for name, right in recall.items()}
-    rows = [every]
+    overall |= {name: float(right.mean()) for name, right in recall.items()}
+    rows = [overall]
     for number, row in enumerate(by_label.to_dict("records")):
-        own = targets == number
-        more = {name: float(right[own].mean()) if own.any() else np.nan for name, right in recall.items()}
-        rows.append({"label": known.names[number], **{str(key): value for key, value in row.items()}, **more})
+        of_label = targets == number
+        recalls = {name: float(right[of_label].mean()) if of_label.any() else np.nan for name, right in recall.items()}
+        rows.append({"label": known.names[number], **{str(key): value for key, value in row.items()}, **recalls})
     return rows
 
 
 def quality_of_labels(labels: np.ndarray, logits: np.ndarray) -> pd.DataFrame:
-    """Return how well logits tell pictures with a label from those without it.
+    """Return how well logits separate images with a label from images without it.
 
     Parameters
     ----------
     labels
-        (N, K), 1 present, 0 absent, -1 not known, which is left out.
+        (N, K), 1 present, 0 absent, -1 unknown. Unknown labels are left out.
     logits
         (N, K).
 
     Returns
     -------
     pandas.DataFrame
-        A row a label: ``auroc`` and ``average_precision``, NaN where no picture has the label or none is without it;
-        ``base_rate``, the share of the known pictures that have it; ``p_chance``, one-sided, of the test of Mann and
-        Whitney, whose statistic is the AUROC; ``n_images``, of how many pictures it is known.
+        One row for each label: ``auroc`` and ``average_precision``, NaN where all or none of the images have the label;
+        ``base_rate``, the share of the images with a known label that have it; ``p_chance``, the one-sided p-value of
+        the Mann–Whitney test, whose statistic is the AUROC; ``n_images``, the number of images whose label is known.
     """
     from scipy.stats import mannwhitneyu
     from sklearn.metrics import average_precision_score, roc_auc_score
 
     rows = []
-    for there, said in zip(labels.T, logits.T, strict=True):
-        known = there >= 0
-        present, scores = there[known] == 1, said[known]
+    for label, logit in zip(labels.T, logits.T, strict=True):
+        known = label >= 0
+        present, scores = label[known] == 1, logit[known]
         row = {"auroc": np.nan, "average_precision": np.nan, "base_rate": np.nan, "p_chance": np.nan}
         if present.any():
             row["base_rate"] = float(present.mean())
@@ -148,11 +153,11 @@ def quality_of_labels(labels: np.ndarray, logits: np.ndarray) -> pd.DataFrame:
 
 
 def chance_of_labels(labels: np.ndarray, logits: np.ndarray) -> float:
-    """Return how likely labels that have nothing to do with a network are told apart as well as it tells them.
+    """Return the p-value of the hypothesis that the labels are independent of a network's logits.
 
-    A permutation test: the labels of whole pictures are exchanged, so that those that come together stay together. The
-    statistic is the mean over labels of the difference of mean ranks of the pictures with the label and without it,
-    which is the mean AUROC where all labels are known.
+    A permutation test exchanges the label vectors of images, which keeps labels together that occur together. The
+    statistic is the difference between the mean rank of the images with a label and of those without it, averaged over
+    labels; it orders permutations as the mean AUROC does where all labels are known.
 
     Parameters
     ----------
@@ -167,90 +172,101 @@ def chance_of_labels(labels: np.ndarray, logits: np.ndarray) -> float:
     from scipy.stats import rankdata
 
     present, absent = (labels == 1).astype(np.float64), (labels == 0).astype(np.float64)
-    told = (present.sum(0) > 0) & (absent.sum(0) > 0)
-    if not told.any():
+    testable = (present.sum(0) > 0) & (absent.sum(0) > 0)
+    if not testable.any():
         return float("nan")
-    weights = present[:, told] / present[:, told].sum(0) - absent[:, told] / absent[:, told].sum(0)
-    ranks = rankdata(logits[:, told], axis=0)
+    weights = present[:, testable] / present[:, testable].sum(0) - absent[:, testable] / absent[:, testable].sum(0)
+    ranks = rankdata(logits[:, testable], axis=0)
     return _permuted(lambda order: float((ranks * weights[order]).sum()), len(labels))
 
 
-def _of_numbers(known: ScoredRows, said: np.ndarray, target: str | int) -> list[dict[str, Any]]:
-    """Return errors of numbers said (N, variants) of a regression, by the number that rows are about."""
-    labels, every = known.ground_truth.astype(np.float64), known.target_names(known.targets)
+def _of_numbers(known: ScoredRows, outputs: np.ndarray, target: str | int) -> list[dict[str, Any]]:
+    """Return the quality of the outputs (N, variants) of a regression, one row for each number that is predicted."""
+    labels, names = known.ground_truth.astype(np.float64), known.target_names(known.targets)
     if isinstance(target, int):
-        # One number is explained of all pictures.
-        labels, every = labels.reshape(len(labels), -1)[:, target], np.full(len(labels), "", dtype=object)
+        # All images are explained for the same number.
+        labels, names = labels.reshape(len(labels), -1)[:, target], np.full(len(labels), "", dtype=object)
     rows = []
-    for name in dict.fromkeys(every.tolist()):
-        own = every == name
-        rows.append({"label": name, **quality_of_numbers(labels[own], said[own])})
+    for name in dict.fromkeys(names.tolist()):
+        of_name = names == name
+        rows.append({"label": name, **quality_of_numbers(labels[of_name], outputs[of_name])})
     if len(rows) > 1:
         mean = {key: float(np.mean([row[key] for row in rows])) for key in ("r2", "spearman")}
-        # The network says something if it does of one number; as many are asked, each has its share of the error.
+        # The network is better than guessing if it is for one number; Bonferroni's correction is for their count.
         p = min(1.0, min(row["p_chance"] for row in rows) * len(rows))
         rows.insert(0, {"label": "", **mean, "p_chance": p, "n_images": len(set(known.image_ids))})
     return rows
 
 
-def quality_of_numbers(labels: np.ndarray, said: np.ndarray) -> dict[str, Any]:
-    """Return how near a network's numbers (N, variants), of which the first is of the intact image, are to labels (N,).
+def quality_of_numbers(labels: np.ndarray, outputs: np.ndarray) -> dict[str, Any]:
+    """Return how close the outputs of a network are to the labels of a regression.
+
+    Parameters
+    ----------
+    labels
+        (N,).
+    outputs
+        (N, variants), the outputs for each image: first intact, then with each patch deleted.
 
     Returns
     -------
     dict
-        ``mae_clean`` and ``mae_worst_patch``, the mean absolute error and that with the patch deleted that makes it
-        largest, lower is better; ``r2``, at most 1, 0 for the mean of the labels; ``spearman``, of numbers and labels;
-        ``p_chance`` as in `chance_of_numbers`; ``n_images``.
+        ``mae_clean`` and ``mae_worst_patch``, the mean absolute error on intact images and with the patch deleted that
+        makes it largest, lower is better; ``r2``, at most 1, and 0 for predicting the mean of the labels;
+        ``spearman``, the rank correlation of outputs and labels; ``p_chance`` as in `chance_of_numbers`;
+        ``n_images``.
     """
     from scipy.stats import spearmanr
     from sklearn.metrics import mean_absolute_error, r2_score
 
     varied = len(labels) > 1 and np.ptp(labels) > 0
     return {
-        "mae_clean": float(mean_absolute_error(labels, said[:, 0])),
-        "mae_worst_patch": float(np.abs(said[:, 1:] - labels[:, None]).max(axis=1).mean()),
-        "r2": float(r2_score(labels, said[:, 0])) if varied else np.nan,
-        "spearman": float(spearmanr(labels, said[:, 0]).statistic) if varied and np.ptp(said[:, 0]) > 0 else np.nan,
-        "p_chance": chance_of_numbers(labels, said[:, 0]),
+        "mae_clean": float(mean_absolute_error(labels, outputs[:, 0])),
+        "mae_worst_patch": float(np.abs(outputs[:, 1:] - labels[:, None]).max(axis=1).mean()),
+        "r2": float(r2_score(labels, outputs[:, 0])) if varied else np.nan,
+        "spearman": float(spearmanr(labels, outputs[:, 0]).statistic)
+        if varied and np.ptp(outputs[:, 0]) > 0
+        else np.nan,
+        "p_chance": chance_of_numbers(labels, outputs[:, 0]),
         "n_images": len(labels),
     }
 
 
-def chance_of_numbers(labels: np.ndarray, said: np.ndarray) -> float:
-    """Return how likely numbers that have nothing to do with the labels (N,) rise with them as much as these do.
+def chance_of_numbers(labels: np.ndarray, outputs: np.ndarray) -> float:
+    """Return the p-value of the hypothesis that the outputs (N,) of a regression do not rise with the labels (N,).
 
-    One-sided, of Spearman's ρ: a network whose numbers are in another unit has an R² below 0 and is not at chance for
-    that, because maps explain what moves its number; and errors need not be normal. Of few images by permutations.
+    The test is one-sided and uses Spearman's ρ. A network that predicts in another unit has an R² below 0 but is not
+    at chance, because maps explain what moves its output; and errors need not be normally distributed. With few images
+    the p-value comes from permutations.
 
     Returns
     -------
     float
-        NaN where all labels are the same; 1 where all numbers are, or there are too few for any answer.
+        NaN where all labels are equal, or there are fewer than two; 1 where all outputs are equal.
     """
     from scipy.stats import rankdata, spearmanr
 
     if len(labels) < 2 or np.ptp(labels) == 0:
         return float("nan")
-    if np.ptp(said) == 0:
+    if np.ptp(outputs) == 0:
         return 1.0
-    if len(labels) > EXACT:
-        return float(spearmanr(labels, said, alternative="greater").pvalue)
-    ranks, own = rankdata(said), rankdata(labels)
-    return _permuted(lambda order: float(ranks @ own[order]), len(labels))
+    if len(labels) > MOST_PERMUTED:
+        return float(spearmanr(labels, outputs, alternative="greater").pvalue)
+    ranks, label_ranks = rankdata(outputs), rankdata(labels)
+    return _permuted(lambda order: float(ranks @ label_ranks[order]), len(labels))
 
 
 def _permuted(statistic: Any, count: int) -> float:
-    """Return the share of permutations with as large a statistic as the order itself, which is one of them."""
+    """Return the share of permutations whose statistic is at least that of the given order, which counts as one."""
     generator = numpy_generator(0, "permutations of labels")
-    least = statistic(np.arange(count))
-    least -= 1e-9 * max(1.0, abs(least))
-    above = sum(statistic(generator.permutation(count)) >= least for _ in range(PERMUTATIONS))
-    return (1 + above) / (1 + PERMUTATIONS)
+    observed = statistic(np.arange(count))
+    observed -= 1e-9 * max(1.0, abs(observed))
+    at_least = sum(statistic(generator.permutation(count)) >= observed for _ in range(PERMUTATIONS))
+    return (1 + at_least) / (1 + PERMUTATIONS)
 
 
 def better_than_guessing(row: Mapping[str, Any]) -> str:
-    """Return in words how good the network of a row of several labels or numbers is, and what guessing reaches."""
+    """Describe the quality of a network of several labels or numbers, and what guessing reaches."""
     images = f"{int(row['n_images'])} images"
     if row["task"] == "multilabel":
         what = f"AUROC of {row['label']}" if row["label"] else "mean AUROC over its labels"

@@ -1,4 +1,4 @@
-"""Comparison of baselines: scores in the domain of each, agreement of the orders, and which conclusions hold."""
+"""Comparison of baselines: in-domain scores, agreement of the orders of methods, and which conclusions hold."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import bootstrap_means, percentile_interval, summarise
 from heatproof.ranking.per_image import one_score_per_image
 from heatproof.ranking.ranks import rank_methods
-from heatproof.report.figures.drawing import draw_legend, draw_points, lay_out, new_figure, palette, prepare_rows, white
+from heatproof.report.figures.drawing import (
+    draw_legend,
+    draw_points,
+    new_figure,
+    palette,
+    panel_axes,
+    prepare_rows,
+    white_style,
+)
 from heatproof.report.results import NETWORK, publish
 from heatproof.stores.tables import read_parquet
 
@@ -28,30 +36,31 @@ if TYPE_CHECKING:
 SCORES = [*NETWORK, "baseline", "metric", "method", "reference", "score", "ci_low", "ci_high", "n_images", "rank"]
 AGREEMENT = ["dataset", "model", "baseline", "other", "methods", "n_methods", "rho", "ci_low", "ci_high"]
 CONCLUSIONS = ["dataset", "model", "conclusion", "baseline", "difference", "ci_low", "ci_high", "verdict"]
-# Verdicts on a conclusion under one baseline, by where the interval of the difference lies.
+# Verdicts on a conclusion under one baseline. They depend on where the interval of the difference lies.
 HOLDS, REVERSED, OPEN = "holds", "reversed", "open"
 OPPOSITE = {HOLDS: REVERSED, REVERSED: HOLDS, OPEN: OPEN}
 RAW_ABOVE_ABSOLUTE = "raw maps score above their absolute values"
 ABOVE = "{} methods score above {} methods"
 REFERENCES_NEAR_ZERO = "reference maps score about zero"
-# A mean score within this of zero is about zero: half of what separates neighbouring ranks of 15 methods over [-1, 1].
+# Limit of a mean score that is "about zero": half the distance of neighbouring ranks of 15 methods over [-1, 1].
 NEAR_ZERO = 0.05
 
 
 @dataclass(frozen=True, eq=False)
-class Domains:
+class BaselineScores:
     """The in-domain scores of one network under several baselines, on the same images.
 
     Attributes
     ----------
     baselines
-        B names.
+        Names of the B baselines.
     methods
-        M rows: ``method``, ``family``, ``transform`` and ``reference``.
+        One row for each of the M methods, with ``method``, ``family``, ``transform`` and ``reference``.
     scores
-        (B, M, N); NaN where a score is undefined.
+        (B, M, N), NaN where a score is undefined.
     seed, repetitions, level
-        Of the bootstrap over images, which draws the same images for all baselines and methods.
+        Seed, number of resamples and coverage of the bootstrap over images, which draws the same images for all
+        baselines and methods.
     """
 
     baselines: Sequence[str]
@@ -63,7 +72,7 @@ class Domains:
 
     @cached_property
     def means(self) -> np.ndarray:
-        """Means over the images, and over those of each resample: (B, M, 1 + R)."""
+        """Mean scores (B, M, 1 + R): over all images, and over the images of each of R resamples."""
         flat = self.scores.reshape(-1, self.scores.shape[-1])
         defined = (~np.isnan(flat)).sum(axis=1)
         mean = np.divide(np.nansum(flat, axis=1), defined, out=np.full(len(flat), np.nan), where=defined > 0)
@@ -71,12 +80,12 @@ class Domains:
         return np.column_stack([mean, resampled]).reshape(*self.scores.shape[:2], -1)
 
     def bounds(self, name: str, values: np.ndarray) -> dict[str, float]:
-        """Return the value of all images under a name, and the interval of those of the resamples, of (1 + R,)."""
+        """Return the value over all images, under `name`, and its bootstrap interval, from values (1 + R,)."""
         low, high = percentile_interval(values[None, 1:], self.level)
         return {name: float(values[0]), "ci_low": float(low[0]), "ci_high": float(high[0])}
 
     def agreement(self) -> Iterator[dict[str, Any]]:
-        """Yield Spearman's ρ between the orders of methods under every two baselines, references in and out."""
+        """Yield Spearman's ρ between the orders of methods under every two baselines, with and without references."""
         ranked = ~np.isnan(self.means[:, :, 0]).any(axis=0)
         for name, chosen in (("all", ranked), ("without references", ranked & ~self.methods["reference"].to_numpy())):
             for one, other in combinations(range(len(self.baselines)), 2):
@@ -85,15 +94,15 @@ class Domains:
                 yield {**pair, "methods": name, "n_methods": int(chosen.sum()), **self.bounds("rho", rho)}
 
     def conclusions(self) -> Iterator[dict[str, Any]]:
-        """Yield what is concluded of the methods, and whether it holds under each baseline."""
+        """Yield each conclusion about the methods, and whether it holds under each baseline."""
         for conclusion, differences in self._differences():
             for baseline, values in zip(self.baselines, differences, strict=True):
-                told = self.bounds("difference", values)
-                verdict = HOLDS if told["ci_low"] > 0 else REVERSED if told["ci_high"] < 0 else OPEN
-                yield {"conclusion": conclusion, "baseline": baseline, **told, "verdict": verdict}
+                bounds = self.bounds("difference", values)
+                verdict = HOLDS if bounds["ci_low"] > 0 else REVERSED if bounds["ci_high"] < 0 else OPEN
+                yield {"conclusion": conclusion, "baseline": baseline, **bounds, "verdict": verdict}
 
     def _differences(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield each conclusion with a number (B, 1 + R) that is positive where it is right."""
+        """Yield each conclusion with a difference (B, 1 + R) that is positive where the conclusion holds."""
         rows = self.methods.reset_index(drop=True)
         place = {method: index for index, method in enumerate(rows["method"])}
         pairs = [(place[name], place[name + ABS_SUFFIX]) for name in place if name + ABS_SUFFIX in place]
@@ -112,11 +121,11 @@ class Domains:
             yield "the median method scores above all reference maps", np.nanmedian(self.means[:, others], 1) - best
 
 
-def compare_baselines(told: Baselines) -> None:
-    """Write results/baselines.csv, the two tables in results/baselines, and what they come to in words."""
-    methods = pd.DataFrame(told.methods)
+def compare_baselines(spec: Baselines) -> None:
+    """Write results/baselines.csv, the two tables in results/baselines, and a summary in words."""
+    methods = pd.DataFrame(spec.methods)
     scores, agreement, conclusions = [], [], []
-    for (dataset, model), cases in pd.DataFrame(told.cases).groupby(["dataset", "model"], sort=False):
+    for (dataset, model), cases in pd.DataFrame(spec.cases).groupby(["dataset", "model"], sort=False):
         tables = [
             one_score_per_image(read_parquet(path))
             .pivot(index="method", columns="image", values="score")
@@ -124,50 +133,50 @@ def compare_baselines(told: Baselines) -> None:
             for path in cases["scores"]
         ]
         values = np.stack([table.reindex(columns=tables[0].columns).to_numpy(dtype=np.float64) for table in tables])
-        domains = Domains(list(cases["baseline"]), methods, values, **told.resampling)
+        domains = BaselineScores(list(cases["baseline"]), methods, values, **spec.resampling)
         where = {"dataset": dataset, "model": model}
         agreement += [{**where, **row} for row in domains.agreement()]
         conclusions += [{**where, **row} for row in domains.conclusions()]
         for case, part in zip(cases.to_dict("records"), values, strict=True):
-            found = summarise(part, **told.resampling)
+            found = summarise(part, **spec.resampling)
             table = methods.join(pd.DataFrame(found)).rename(columns={"mean": "score"})
             about = {key: case[key] for key in (*NETWORK, "baseline", "metric")}
             table = table.assign(**about, rank=rank_methods(found["mean"], True))
             scores.append(table[SCORES].sort_values(["rank", "method"]))
-    drawn = as_drawn(pd.DataFrame(conclusions, columns=CONCLUSIONS))
-    made: dict[str, pd.DataFrame | str] = {
+    drawn = orient_conclusions(pd.DataFrame(conclusions, columns=CONCLUSIONS))
+    contents: dict[str, pd.DataFrame | str] = {
         "scores": pd.concat(scores, ignore_index=True).astype({"rank": "Int64"}),
         "agreement": pd.DataFrame(agreement, columns=AGREEMENT),
         "conclusions": drawn,
         "summary": describe_conclusions(drawn) + "\n",
     }
-    publish(told, {told.files[name]: table for name, table in made.items()}, [case.scores for case in told.cases])
+    publish(spec, {spec.files[name]: table for name, table in contents.items()}, [case.scores for case in spec.cases])
 
 
-def as_drawn(conclusions: pd.DataFrame) -> pd.DataFrame:
-    """Turn comparisons of two families round where the first baseline shows the reverse, in the mean over networks.
+def orient_conclusions(conclusions: pd.DataFrame) -> pd.DataFrame:
+    """Reverse each comparison of two families whose opposite holds under the first baseline, averaged over networks.
 
-    So a conclusion is one that somebody would draw who had that baseline alone.
+    Each conclusion is then the one that a user of the first baseline alone would draw.
     """
     first = conclusions[conclusions["baseline"] == conclusions["baseline"].iloc[0]]
     means = conclusions["conclusion"].map(first.groupby("conclusion")["difference"].mean())
     turned = conclusions["conclusion"].str.replace(ABOVE.format("(.+)", "(.+)"), ABOVE.format(r"\2", r"\1"), regex=True)
     rows = (turned != conclusions["conclusion"]) & (means < 0)
-    told = conclusions.copy()
-    told["conclusion"] = turned.where(rows, conclusions["conclusion"])
+    table = conclusions.copy()
+    table["conclusion"] = turned.where(rows, conclusions["conclusion"])
     for end, other in (("difference", "difference"), ("ci_low", "ci_high"), ("ci_high", "ci_low")):
-        told[end] = conclusions[end].mask(rows, -conclusions[other])
-    told["verdict"] = conclusions["verdict"].mask(rows, conclusions["verdict"].map(OPPOSITE))
-    return told
+        table[end] = conclusions[end].mask(rows, -conclusions[other])
+    table["verdict"] = conclusions["verdict"].mask(rows, conclusions["verdict"].map(OPPOSITE))
+    return table
 
 
 def describe_conclusions(conclusions: pd.DataFrame) -> str:
-    """Say which conclusions hold under all baselines, on all networks, and which depend on the baseline.
+    """Describe which conclusions hold under all baselines and on all networks, and which depend on the baseline.
 
     Parameters
     ----------
     conclusions
-        The table of conclusions.
+        The table of conclusions, results/baselines/conclusions.csv.
     """
     names = list(dict.fromkeys(conclusions["baseline"]))
     always, depends, rest = [], [], 0
@@ -187,16 +196,16 @@ def describe_conclusions(conclusions: pd.DataFrame) -> str:
     return " ".join(parts)
 
 
-@white
+@white_style
 def draw_baselines(table: pd.DataFrame, references: Sequence[str], level: float) -> Figure:
-    """Draw the scores of methods, a colour a baseline and a panel a network.
+    """Draw the scores of methods, with one colour for each baseline and one panel for each network.
 
     Parameters
     ----------
     table
         results/baselines.csv.
     references
-        Methods that know no model; they stand apart at the bottom.
+        Methods that do not use the model. They are drawn below all others.
     level
         Coverage of the intervals.
     """
@@ -207,7 +216,7 @@ def draw_baselines(table: pd.DataFrame, references: Sequence[str], level: float)
     panels = list(table.groupby(["dataset", "model"], sort=False))
     figure = new_figure(3.2 + 3.2 * len(panels), 1.4 + max(0.2, 0.07 * len(baselines)) * len(order))
     handles: dict[str, Any] = {}
-    for axes, ((dataset, model), part) in lay_out(figure, [panels], sharex=True, sharey=True):
+    for axes, ((dataset, model), part) in panel_axes(figure, [panels], sharex=True, sharey=True):
         prepare_rows(axes, order)
         for index, baseline in enumerate(baselines):
             rows = part[(part["baseline"] == baseline) & part["score"].notna()]

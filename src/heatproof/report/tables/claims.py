@@ -1,4 +1,4 @@
-"""Stage `claims`: judge every registered claim on published numbers and on the scores of a run."""
+"""Tables of the stage `claims`: verdicts on registered claims, and the orders of methods beside published ones."""
 
 from __future__ import annotations
 
@@ -16,35 +16,34 @@ from heatproof.stores.manifest import publish_tables, verified_bytes
 if TYPE_CHECKING:
     from heatproof.stages.claims import Claims
 
-
 log = logging.getLogger(__name__)
 
 
-def claims(told: Claims) -> None:
-    """Write the verdict on each claim for the scores of a run and for published numbers, and the orders of both."""
-    files, scores = read_scores(told.results.scores, told.cases)
-    facts, pixels = told.metrics, told.pixels
+def claims(spec: Claims) -> None:
+    """Write the verdict on each claim on the scores of a run and on published numbers, and the orders of both."""
+    files, scores = read_scores(spec.results.scores, spec.cases)
+    facts, pixels = spec.metrics, spec.pixels
     cases = [
         Case(
             *cell,
             **vars(facts[cell[3]]),
-            saved_epoch_of=told.kept_epochs.get(cell[2], ""),
-            explains=told.explains,
+            saved_epoch_of=spec.saved_epochs.get(cell[2], ""),
+            explains=spec.explains,
             pixels=pixels[cell[0]][cell[1]],
         )
-        for cell in told.cases
+        for cell in spec.cases
     ]
     evidence = Evidence(
         scores,
         cases,
-        [Method(one.name, one.kind, one.map, one.transform, one.uses_model) for one in told.methods],
-        {name: Model(name, **vars(model)) for name, model in told.models.items()},
-        parse_csv(verified_bytes(told.accuracy, listed=False), text=False),
-        draws=Resampling(told.seed, told.bootstrap),
+        [Method(one.name, one.kind, one.map, one.transform, one.uses_model) for one in spec.methods],
+        {name: Model(name, **vars(model)) for name, model in spec.models.items()},
+        parse_csv(verified_bytes(spec.accuracy, listed=False), text=False),
+        draws=Resampling(spec.seed, spec.bootstrap),
     )
-    table = claims_table(evidence, told.level)
+    table = claims_table(evidence, spec.level)
     log.info("%s", table["verdict"].value_counts().to_dict())
-    made = dict(zip(told.files.values(), (table, *published_orders(evidence, told.level)), strict=True))
-    for path, one in made.items():
-        write_table(one, path)
-    publish_tables(told, made, [*files, told.accuracy])
+    contents = dict(zip(spec.files.values(), (table, *published_orders(evidence, spec.level)), strict=True))
+    for path, content in contents.items():
+        write_table(content, path)
+    publish_tables(spec, contents, [*files, spec.accuracy])

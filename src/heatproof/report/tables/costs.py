@@ -1,4 +1,4 @@
-"""What the maps of a method cost, beside what they score: a table, and a figure with the front."""
+"""Cost and score of each method: a table, and a figure with the Pareto front."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from heatproof.report.figures.drawing import broken, lay_out, new_figure, palette, white
+from heatproof.report.figures.drawing import new_figure, palette, panel_axes, split_rows, white_style
 from heatproof.report.results import CASE, publish, read_table
 from heatproof.report.tables.scores import read_manifests
 
@@ -23,37 +23,38 @@ COLUMNS += ["on_front"]
 PANELS_IN_A_ROW = 2
 
 
-def costs(told: Costs) -> None:
+def costs(spec: Costs) -> None:
     """Write costs.csv."""
-    measured = {case: manifest["costs"] for case, manifest in read_manifests(told.scores).items()}
-    table = cost_table(read_table(told.table), measured, told.methods)
-    publish(told, {told.files["costs"]: table}, [told.table, *told.scores])
+    measured = {case: manifest["costs"] for case, manifest in read_manifests(spec.scores).items()}
+    table = cost_table(read_table(spec.table), measured, spec.methods)
+    publish(spec, {spec.files["costs"]: table}, [spec.table, *spec.scores])
 
 
 def cost_table(
     scores: pd.DataFrame, measured: Mapping[tuple[str, ...], Mapping[str, Any]], methods: Sequence[MethodOrigin]
 ) -> pd.DataFrame:
-    """Return the cost of every method on every network beside its score.
+    """Return the cost and the score of every method on every network.
 
     Parameters
     ----------
     scores
-        As idsds_table.csv.
+        The rows of idsds_table.csv.
     measured
-        Test case to ``drops`` and ``explainers`` (by name), each with ``images``, ``network_passes`` and ``seconds``.
+        Maps a test case to ``drops`` and ``explainers`` (by name), each with ``images``, ``network_passes`` and
+        ``seconds``.
     methods
         All methods.
 
     Returns
     -------
     pandas.DataFrame
-        `COLUMNS`, one row a method that has a score and uses the network. ``passes`` are images that go forward
-        through the network for one map, ``check_passes`` those that went through it to check it, the explainer, and
-        what that alters in a pass. ``seconds`` are what the maps of its explainer take an image (all maps of an
-        explainer are made together), and ``cost`` those seconds over the seconds of one forward pass in the
-        patch drops of the same network: comparable between machines, lower is better. Methods of one ``series`` differ
-        in the options of their explainer alone. ``on_front`` is true where no cheaper method of the test case scores
-        higher.
+        `COLUMNS`, with one row for each method that has a score and uses the network. ``passes`` is the number of
+        images that pass forward through the network for one map. ``check_passes`` is the number of images that passed
+        through it to check the network, the explainer, and what the explainer alters in a pass. ``seconds`` is the time
+        that the maps of its explainer take for one image (all maps of an explainer are computed together). ``cost`` is
+        that time over the time of one forward pass in the patch drops of the same network, which is comparable between
+        machines; lower is better. Methods of one ``series`` differ only in the options of their explainer.
+        ``on_front`` is true where no cheaper method of the test case scores higher.
     """
     known = {one.name: one for one in methods}
     rows = []
@@ -72,32 +73,32 @@ def cost_table(
     return table.assign(on_front=cheapest_first["score"] > best)
 
 
-@white
+@white_style
 def draw_costs(table: pd.DataFrame, level: float = 0.95) -> Figure:
-    """Draw scores over costs, one panel a test case.
+    """Draw scores over costs, one panel for each test case.
 
     Parameters
     ----------
     table
-        As `cost_table` returns it.
+        The table that `cost_table` returns.
     level
-        Coverage of the intervals, for the axis.
+        Coverage of the intervals, for the label of the axis.
 
     Returns
     -------
     matplotlib.figure.Figure
-        The front is a line in steps. A thin line joins the methods of a series, one of which carries its name.
+        The front is a step line. A thin line joins the methods of a series, one of which is labelled.
     """
-    # A table that was read has texts.
+    # A table that was read from a file has text in this column.
     table = table.assign(on_front=table["on_front"].astype(str) == "True")
     cases = list(table[table["cost"].notna()].groupby(CASE, sort=False))
-    rows = broken(cases, PANELS_IN_A_ROW) or [[]]
+    rows = split_rows(cases, PANELS_IN_A_ROW) or [[]]
     figure = new_figure(1 + 4.6 * max(len(rows[0]), 1), 0.6 + 3.6 * len(rows))
     if not cases:
         figure.text(0.5, 0.5, "No method that uses the network has a score.", ha="center", va="center", size=10)
         return figure
     colours = palette(table["series"], "husl")
-    for axes, (case, part) in lay_out(figure, rows, sharex=True, sharey=True):
+    for axes, (case, part) in panel_axes(figure, rows, sharex=True, sharey=True):
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
         for series, one in part.sort_values("cost").groupby("series", sort=False):
@@ -106,8 +107,8 @@ def draw_costs(table: pd.DataFrame, level: float = 0.95) -> Figure:
         front = part[part["on_front"]].sort_values("cost")
         axes.step(front["cost"], front["score"], where="post", color="0.25", linewidth=1.2, zorder=1)
         _write_names(axes, part)
-        told = [str(name) for name, key in zip(case, CASE, strict=True) if key == "model" or table[key].nunique() > 1]
-        axes.set_title(" · ".join(told), size=10, weight="bold", loc="left")
+        names = [str(name) for name, key in zip(case, CASE, strict=True) if key == "model" or table[key].nunique() > 1]
+        axes.set_title(" · ".join(names), size=10, weight="bold", loc="left")
         axes.axhline(0, color="0.6", linewidth=0.7)
         axes.tick_params(labelsize=8, labelbottom=True)
         axes.margins(x=0.16)
@@ -118,18 +119,18 @@ def draw_costs(table: pd.DataFrame, level: float = 0.95) -> Figure:
 
 
 def _write_names(axes: Axes, part: pd.DataFrame) -> None:
-    """Write the name of one method of each series: the cheapest on the front, else the best, where there is room."""
+    """Label one method of each series, where there is room: the cheapest one on the front, or else the best."""
     low, high = axes.get_ylim()
     decades = np.ptp(np.log10(axes.get_xlim()))
     taken: list[tuple[float, float, float]] = []
     keyed = part.assign(key=part["cost"].where(part["on_front"], -part["score"]))
-    first = keyed.sort_values(["on_front", "key"], ascending=[False, True])
-    for row in first.drop_duplicates("series").to_dict("records"):
+    labelled = keyed.sort_values(["on_front", "key"], ascending=[False, True])
+    for row in labelled.drop_duplicates("series").to_dict("records"):
         left, middle = np.log10(row["cost"]) / decades, row["score"] / (high - low)
-        # Of the panel's width and height, at this size of letters.
+        # Shares of the panel's width and height that the letters take at this font size.
         right = left + 0.0125 * len(row["method"])
         if any(left < end and start < right and abs(middle - at) < 0.035 for start, end, at in taken):
             continue
         taken.append((left, right, middle))
-        look: dict[str, Any] = {"weight": "bold"} if row["on_front"] else {"color": "0.35"}
-        axes.annotate(row["method"], (row["cost"], row["score"]), (4, 3), textcoords="offset points", size=6, **look)
+        style: dict[str, Any] = {"weight": "bold"} if row["on_front"] else {"color": "0.35"}
+        axes.annotate(row["method"], (row["cost"], row["score"]), (4, 3), textcoords="offset points", size=6, **style)

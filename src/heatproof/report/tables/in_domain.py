@@ -1,4 +1,4 @@
-"""Are deleted patches in domain? What a linear probe tells from features, and how the network answers without them."""
+"""Tests of whether deleted patches are in domain, by a linear probe on features and by accuracy and calibration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from heatproof.base.grids import grid_table_value
 from heatproof.base.randomness import derive_seed, numpy_generator
 from heatproof.metrics.bootstrap import draw_counts, percentile_interval
-from heatproof.report.figures.drawing import broken, draw_legend, lay_out, new_figure, palette, white
+from heatproof.report.figures.drawing import draw_legend, new_figure, palette, panel_axes, split_rows, white_style
 from heatproof.report.results import publish
 from heatproof.stores.manifest import read_shard
 from heatproof.stores.rows import rows_of_store
@@ -22,101 +22,102 @@ if TYPE_CHECKING:
     from heatproof.stages.in_domain import InDomain
 
 FOLDS = 5
-# How much more an out-of-fold score varies over samples of images than images alone say, where the probe cannot tell:
-# see `paired_share`.
-LEARNT_FROM_EACH_OTHER = 2.0
-SIGNS_LEARNT_FROM_EACH_OTHER = 1 + 2 / np.pi
+# Factors by which the variance of an out-of-fold score over samples of images exceeds that of independent images where
+# the probe finds no difference: see `paired_share`.
+VARIANCE_FACTOR = 2.0
+SIGN_VARIANCE_FACTOR = 1 + 2 / np.pi
 BINS = 15
-# The layer's name in the rows of what the network answers.
+# Name of the layer in the rows on the outputs of the network.
 OUTPUT = "output"
-# Of both versions of an image, as stores of features have them.
+# Columns for both versions of an image, in the order of the variants in stores of features.
 QUANTITIES = [f"{name}_{version}" for name in ("accuracy", "confidence", "ece") for version in ("intact", "deleted")]
 WHERE: Final = ("dataset", "model", "weights", "grid", "baseline", "in_domain")
-PROBED, ANSWERED = (
+PROBE_COLUMNS, OUTPUT_COLUMNS = (
     [f"{name}{end}" for name in names for end in ("", "_low", "_high")] for names in (["paired", "auc"], QUANTITIES)
 )
-COLUMNS = [*WHERE, "layer", *PROBED, *ANSWERED, "n_images", "gap"]
-# Weights (N,), how often each image was drawn, to a number.
+COLUMNS = [*WHERE, "layer", *PROBE_COLUMNS, *OUTPUT_COLUMNS, "n_images", "gap"]
+# Maps weights (N,), how often each image was drawn, to a statistic.
 Measure = Callable[[np.ndarray], float]
 
 
-def in_domain(told: InDomain) -> None:
+def in_domain(spec: InDomain) -> None:
     """Write in_domain.csv."""
-    publish(told, {told.files["in_domain"]: in_domain_table(told)}, told.data)
+    publish(spec, {spec.files["in_domain"]: in_domain_table(spec)}, spec.data)
 
 
-def in_domain_table(told: InDomain) -> pd.DataFrame:
-    """Tell for every network, grid and baseline whether deleted patches are in domain.
+def in_domain_table(spec: InDomain) -> pd.DataFrame:
+    """Test for every network, grid and baseline whether deleted patches are in domain.
 
     Parameters
     ----------
-    told
-        What the job is told.
+    spec
+        The spec of the job.
 
     Returns
     -------
     pandas.DataFrame
-        `COLUMNS`. One row a layer, early to late, with two statistics of the same `probe_scores`, each with an interval
-        (``_low``, ``_high``); both are 0.5 if a linear probe cannot tell images with a deleted patch from intact ones,
-        and 1 if it always can. ``paired`` compares each image with itself: it tells whether the features show the
-        deletion. ``auc`` compares it with all images: it tells whether they show it without the intact image beside
-        it, which is how the network sees it. Then a row of the layer ``output`` with accuracy, mean confidence
-        (softmax of the predicted class) and `calibration_error` (``ece``) on intact and on deleted images, each with an
-        interval, where images have one class. A network whose layers cannot be followed has one row with the reason in
-        ``gap``.
+        `COLUMNS`. One row for each layer, from early to late, with two statistics of the same `probe_scores`, each with
+        an interval (``_low``, ``_high``). Both are 0.5 if a linear probe cannot separate images with a deleted patch
+        from intact ones, and 1 if it always can. ``paired`` compares each image with its own intact version: it shows
+        whether the features contain the deletion. ``auc`` compares it with all intact images: it shows whether the
+        features contain the deletion without a comparison with the same image intact, which is how the network sees
+        it. Where images have one class, a row of the layer ``output`` has accuracy, mean confidence (softmax of the
+        predicted class) and `calibration_error` (``ece``) on intact and on deleted images, each with an interval. A
+        network whose layers cannot be traced has one row with the reason in ``gap``.
     """
     rows = []
-    for item in told.scored:
+    for item in spec.scored:
         where = {key: getattr(item, key) for key in WHERE} | {"grid": grid_table_value(item.grid)}
         if gap := read_shard(item.features, 0)["gap"]:
             rows.append({**where, "n_images": 0, "gap": gap})
             continue
-        store, images = item.features + ".zarr", told.images
+        store, images = item.features + ".zarr", spec.images
         opened = open_store(store)
         layers, features = opened.coordinates["layer"], read(store, "features", 0, images)
         known = rows_of_store(store, images)
-        # Each picture once: rows of one have the same features.
+        # Each image once: the rows of an image with several labels have the same features.
         features, labels = features[known.first_rows], np.asarray(opened.labels[:images])[known.first_rows]
         images = len(features)
-        scores = [probe_scores(features[:, :, place], labels, told.seed) for place in range(len(layers))]
-        measures = [area_under_curve(one) for one in scores]
+        scores = [probe_scores(features[:, :, place], labels, spec.seed) for place in range(len(layers))]
+        measures = [area_under_curve(layer_scores) for layer_scores in scores]
         if known.has_classes:
             confidence, predicted = (read(store, name, 0, images) for name in ("confidence", "predicted"))
             right = predicted == labels[:, None]
             measures += [_mean_of(values) for values in (*right.T, *confidence.T)]
-            measures += [calibration_error(*answer) for answer in zip(confidence.T, right.T, strict=True)]
-        found = with_intervals(measures, images, told.seed, told.bootstrap, told.level)
+            measures += [calibration_error(*output) for output in zip(confidence.T, right.T, strict=True)]
+        found = with_intervals(measures, images, spec.seed, spec.bootstrap, spec.level)
         areas, answers = np.split(found, [len(layers)])
         where["n_images"] = images
-        for layer, one, area in zip(layers, scores, areas, strict=True):
-            share = [*paired_share(one, told.level), *widened(area)]
-            rows.append({**where, "layer": layer, **dict(zip(PROBED, share, strict=True))})
+        for layer, layer_scores, area in zip(layers, scores, areas, strict=True):
+            share = [*paired_share(layer_scores, spec.level), *widened(area)]
+            rows.append({**where, "layer": layer, **dict(zip(PROBE_COLUMNS, share, strict=True))})
         if known.has_classes:
-            rows.append({**where, "layer": OUTPUT, **dict(zip(ANSWERED, answers.ravel(), strict=True))})
+            rows.append({**where, "layer": OUTPUT, **dict(zip(OUTPUT_COLUMNS, answers.ravel(), strict=True))})
     return pd.DataFrame(rows).reindex(columns=COLUMNS)
 
 
 def probe_scores(features: np.ndarray, labels: np.ndarray, seed: int) -> np.ndarray:
-    """Return what a linear probe says of images that it was not fitted to: the higher, the more likely deleted.
+    """Return the scores of a linear probe for images that it was not fitted to; higher is more likely deleted.
 
-    Logistic regression on standardised features, with scikit-learn's penalty (C = 1), in five shuffled folds (as many
-    as there are images, where these are fewer). Both versions of an image are in the same fold, so that the probe has
-    to know deletions and not images; every class is spread over the folds, so that the probe is asked of no class that
-    it never saw. Classes with fewer images than folds are spread together.
+    The probe is a logistic regression on standardised features, with scikit-learn's default penalty (C = 1). It is
+    cross-validated in five shuffled folds, or in as many as there are images where these are fewer. Both versions of an
+    image are in the same fold, so that the probe has to learn deletions and not images. Every class is spread over the
+    folds, so that the probe is tested on no class that it was not fitted to; classes with fewer images than folds are
+    spread together.
 
     Parameters
     ----------
     features
-        (N, 2, F) of intact images and of the same with a deleted patch.
+        (N, 2, F), features of intact images and of the same images with a deleted patch.
     labels
         (N,), the class of each image.
     seed
-        Of the folds, which depend on it and on the labels alone: all layers and weights have the same.
+        Seed of the folds, which depend on it and on the labels alone: all layers and weights have the same folds.
 
     Returns
     -------
     numpy.ndarray
-        (N, 2), both scores of an image by the same probe; NaN for fewer than two images.
+        (N, 2), the scores of both versions of an image by the same probe; NaN for fewer than two images.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedGroupKFold, cross_val_predict
@@ -127,24 +128,24 @@ def probe_scores(features: np.ndarray, labels: np.ndarray, seed: int) -> np.ndar
     if images < 2:
         return np.full((images, 2), np.nan)
     flat = features.reshape(2 * images, -1).astype(np.float64)
-    # Narrow layers are filled up with zeros; what never varies tells nothing.
+    # Stores pad narrow layers with zeros, and a constant feature carries no information.
     flat = flat[:, np.ptp(flat, axis=0) > 0]
     if not flat.shape[1]:
         return np.zeros((images, 2))
     probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     deleted, groups = np.tile([0, 1], images), np.repeat(np.arange(images), 2)
-    # scikit-learn takes 32 bits.
+    # scikit-learn accepts seeds of 32 bits.
     drawn = derive_seed(seed, "folds of the probe") % 2**32
     folds = StratifiedGroupKFold(min(FOLDS, images), shuffle=True, random_state=drawn)
     splits = list(folds.split(flat, np.repeat(_strata(labels, folds.n_splits), 2), groups))
-    said = cross_val_predict(probe, flat, deleted, cv=splits, method="decision_function")
-    return said.reshape(images, 2)
+    scores = cross_val_predict(probe, flat, deleted, cv=splits, method="decision_function")
+    return scores.reshape(images, 2)
 
 
 def _strata(labels: np.ndarray, folds: int) -> np.ndarray:
-    """Return a number for the class of each image, -1 for all classes that have too few images for so many folds.
+    """Return the stratum of each image: its class, or -1 for all classes that have fewer images than there are folds.
 
-    Where these together are still too few, the next larger class is with them.
+    Where the images of -1 are still too few, the next larger class joins them.
     """
     _, of, counts = np.unique(labels, return_inverse=True, return_counts=True)
     order = np.argsort(counts, kind="stable")
@@ -155,54 +156,59 @@ def _strata(labels: np.ndarray, folds: int) -> np.ndarray:
 
 
 def paired_share(scores: np.ndarray, level: float) -> tuple[float, float, float]:
-    """Return the share of images that score higher with a deleted patch than intact, ties half, and its interval.
+    """Return the share of images that score higher with a deleted patch than intact, and its confidence interval.
 
-    Both scores of an image are of one probe, so that they need no scale in common with other folds. The interval is
-    Wilson's (1927) for a proportion of N / (1 + 2/π) images, because images teach the probes that score others. Where
-    the features tell nothing, a probe points along the sum of the differences δ between both versions of its images,
-    and says of image i the sign of Σⱼ δᵢ·δⱼ over the other folds. As δᵢ·δⱼ is in the sum of image j too, these sums
-    correlate by one over the number of their terms, which doubles the variance of a sum over images; signs of normal
-    variables correlate by 2/π of that (Sheppard 1899). So 0.5 lies in the interval as often as `level` says, whatever
-    the number of folds and features (docs/protocol.md has a simulation). Where the probe can tell, its folds agree, and
-    the interval is up to 1.28 times too wide: no unbiased estimate of the variance of cross-validation exists (Bengio
-    and Grandvalet 2004), so it takes the one that is known.
+    Ties count as one half. Both scores of an image are from one probe, so that scores of different folds need no common
+    scale.
+
+    The interval is Wilson's (1927) for a proportion of N / (1 + 2/π) images, because each image is also used to fit the
+    probes that score others. Where the features contain no information, a probe points along the sum of the differences
+    δ between both versions of its images, and its decision on image i is the sign of Σⱼ δᵢ·δⱼ over the other folds. As
+    δᵢ·δⱼ is in the sum of image j too, these sums correlate by one over the number of their terms, which doubles the
+    variance of a sum over images; signs of normal variables correlate by 2/π of that (Sheppard 1899). So 0.5 lies in
+    the interval with the nominal coverage, whatever the number of folds and features (docs/protocol.md has a
+    simulation). Where the probe can separate the versions, its folds agree, and the interval is up to 1.28 times too
+    wide: no unbiased estimate of the variance of cross-validation exists (Bengio and Grandvalet 2004), so the interval
+    uses the variance that is known.
 
     Parameters
     ----------
     scores
-        (N, 2): of intact images, and of the deleted ones.
+        (N, 2), scores of intact images and of the same images with a deleted patch.
     level
         Nominal coverage.
 
     Returns
     -------
     share, low, high : float
-        In [0, 1]; 0.5 if the probe cannot tell, 1 if it always can; NaN where there are no scores.
+        In [0, 1]: 0.5 if the probe cannot separate the versions, 1 if it always can; NaN where there are no scores.
     """
     from statsmodels.stats.proportion import proportion_confint
 
     if np.isnan(scores).any() or not len(scores):
         return np.nan, np.nan, np.nan
     share = float((np.sign(scores[:, 1] - scores[:, 0]) / 2 + 0.5).mean())
-    images = len(scores) / SIGNS_LEARNT_FROM_EACH_OTHER
+    images = len(scores) / SIGN_VARIANCE_FACTOR
     low, high = proportion_confint(share * images, images, 1 - level, method="wilson")
     return share, float(low), float(high)
 
 
 def area_under_curve(scores: np.ndarray) -> Measure:
-    """Return what measures the share of pairs in which a deleted image scores higher than an intact one; ties are half.
+    """Return a function that computes the area under the ROC curve of deleted against intact images.
+
+    The area is the share of pairs in which a deleted image scores higher than an intact one; ties count as one half.
 
     Parameters
     ----------
     scores
-        (N, 2): of intact images, and of the deleted ones; all folds in one order.
+        (N, 2), scores of intact images and of the same images with a deleted patch; all folds are ranked together.
 
     Returns
     -------
     callable
-        Weights (N,), how often each image counts, to the share; NaN where there are no scores.
+        Maps weights (N,), how often each image counts, to the area in [0, 1]; NaN where there are no scores.
     """
-    # Once for all resamples: they draw images, and leave the order of the scores as it is.
+    # Computed once for all resamples, which draw images and do not change the order of the scores.
     level = np.unique(scores, return_inverse=True)[1].reshape(scores.shape)
     undefined = bool(np.isnan(scores).any())
 
@@ -214,22 +220,23 @@ def area_under_curve(scores: np.ndarray) -> Measure:
 
 
 def calibration_error(confidence: np.ndarray, right: np.ndarray) -> Measure:
-    """Return what measures the expected calibration error (Guo et al. 2017), in 15 bins of confidence of equal width.
+    """Return a function that computes the expected calibration error (Guo et al. 2017).
 
-    It is the distance between accuracy and mean confidence of a bin, (0, 1/15] to (14/15, 1], as a mean over bins
-    weighted by their images. Of few images it is too high, and more so of resampled ones.
+    The error is the absolute difference between the accuracy and the mean confidence of a bin, averaged over 15 bins of
+    equal width, (0, 1/15] to (14/15, 1], weighted by their numbers of images. It is biased upwards for few images, and
+    more so for resampled ones.
 
     Parameters
     ----------
     confidence
-        (N,) in [0, 1].
+        (N,), the confidence in [0, 1].
     right
-        (N,) booleans.
+        (N,), whether the prediction is right.
 
     Returns
     -------
     callable
-        Weights (N,), how often each image counts, to the error in [0, 1].
+        Maps weights (N,), how often each image counts, to the error in [0, 1].
     """
     confidence = confidence.astype(np.float64)
     bins = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
@@ -238,22 +245,22 @@ def calibration_error(confidence: np.ndarray, right: np.ndarray) -> Measure:
 
 
 def widened(area: np.ndarray) -> np.ndarray:
-    """Return an area and its interval with twice the variance.
+    """Return an area and its interval, widened to twice the variance.
 
-    Resampled images are scored by the same probes, but images teach the probes that score others: as `paired_share`
-    has it, for a sum without signs.
+    Resampled images are scored by the same probes, although each image is used to fit the probes that score others. The
+    factor is that of `paired_share`, for a sum without signs.
 
     Parameters
     ----------
     area
-        (3,): the area and the ends of its interval over resampled images.
+        (3,), the area and the ends of its interval over resampled images.
 
     Returns
     -------
     numpy.ndarray
         (3,), within [0, 1].
     """
-    return np.clip(area[0] + np.sqrt(LEARNT_FROM_EACH_OTHER) * (area - area[0]), 0, 1)
+    return np.clip(area[0] + np.sqrt(VARIANCE_FACTOR) * (area - area[0]), 0, 1)
 
 
 def _mean_of(values: np.ndarray) -> Measure:
@@ -261,7 +268,10 @@ def _mean_of(values: np.ndarray) -> Measure:
 
 
 def with_intervals(measures: list[Measure], images: int, seed: int, repetitions: int, level: float) -> np.ndarray:
-    """Return values and ends of bootstrap intervals over images, (measures, 3); the same images drawn for all."""
+    """Return the values of statistics and their bootstrap intervals over images, (statistics, 3).
+
+    The same images are drawn for all statistics.
+    """
     generator = numpy_generator(seed, "bootstrap over images")
     drawn = (draw_counts(generator, 1, images)[0] for _ in range(repetitions))
     means = np.array([[measure(weights) for measure in measures] for weights in drawn]).T
@@ -269,9 +279,9 @@ def with_intervals(measures: list[Measure], images: int, seed: int, repetitions:
     return np.stack([[measure(np.ones(images)) for measure in measures], low, high], axis=1)
 
 
-@white
+@white_style
 def draw_in_domain(table: pd.DataFrame, level: float) -> Figure:
-    """Draw the paired share of every layer, a panel a model, a line for its weights on each grid and baseline.
+    """Draw the paired share of every layer: one panel for each model, one line for each weights, grid and baseline.
 
     Parameters
     ----------
@@ -286,16 +296,18 @@ def draw_in_domain(table: pd.DataFrame, level: float) -> Figure:
     if len(rows[["grid", "baseline"]].drop_duplicates()) > 1:
         rows["weights"] += ", grid " + rows["grid"].astype(str) + ", " + rows["baseline"]
     colours = palette(rows["weights"])
-    grid = broken(list(rows.groupby(["dataset", "model"], sort=False)), 3)
+    grid = split_rows(list(rows.groupby(["dataset", "model"], sort=False)), 3)
     figure = new_figure(1.0 + 3.4 * len(grid[0]), 0.8 + 3.0 * len(grid))
     handles: dict[Any, Any] = {}
-    for axes, ((dataset, model), part) in lay_out(figure, grid, sharey=True):
+    for axes, ((dataset, model), part) in panel_axes(figure, grid, sharey=True):
         axes.axhline(0.5, linestyle=":", color="grey", linewidth=1)
-        for weights, own in part.groupby("weights", sort=False):
-            places, colour = np.arange(len(own)), colours[weights]
-            axes.fill_between(places, own["paired_low"], own["paired_high"], color=colour, alpha=0.15, linewidth=0)
-            (handles[weights],) = axes.plot(places, own["paired"], color=colour, marker="o", markersize=3.6)
-            axes.set_xticks(places, own["layer"], rotation=45, ha="right", size=7)
+        for weights, of_weights in part.groupby("weights", sort=False):
+            places, colour = np.arange(len(of_weights)), colours[weights]
+            axes.fill_between(
+                places, of_weights["paired_low"], of_weights["paired_high"], color=colour, alpha=0.15, linewidth=0
+            )
+            (handles[weights],) = axes.plot(places, of_weights["paired"], color=colour, marker="o", markersize=3.6)
+            axes.set_xticks(places, of_weights["layer"], rotation=45, ha="right", size=7)
         axes.set_title(f"{dataset} · {model}", size=10, weight="bold", loc="left")
         axes.spines[["top", "right"]].set_visible(False)
     figure.supylabel(f"paired share of a linear probe, {level:.0%} interval", size=8.5)

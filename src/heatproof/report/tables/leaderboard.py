@@ -1,4 +1,4 @@
-"""The leaderboard: Meta-Rank of the metrics and methods that a config names."""
+"""The leaderboard: Meta-Rank of the metrics and methods that the config names."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ if TYPE_CHECKING:
     from heatproof.stages.leaderboard import Leaderboard
 
 
-def leaderboard(told: Leaderboard) -> None:
-    """Write leaderboard.csv, as `heatproof.ranking.table.meta_rank_table` returns it.
+def leaderboard(spec: Leaderboard) -> None:
+    """Write leaderboard.csv, the table of `heatproof.ranking.table.meta_rank_table`.
 
-    It is of mean scores, as the paper's is: `heatproof rank results/scores.csv` with the same choice gives the same.
+    It ranks mean scores, as in the paper: `heatproof rank results/scores.csv` with the same metrics and methods returns
+    the same table.
     """
-    files, scores = read_scores(told.results.scores, told.cases)
-    means = mean_scores(scores, told.directions, told.least_coverage)
-    means["property"] = means["metric"].map({name: property_of(name, told.kinds) for name in told.directions})
-    rows = counted_rows(select_rows(with_kinds(means, told.model_kinds), told.metrics), told.kinds)
-    # Which metrics count is decided over all methods: few of them are alike by chance.
-    rows = select_rows(rows, methods=told.methods)
-    table = meta_rank_table(rows, independent=told.independent, **told.resampling)
-    publish(told, {told.files["leaderboard"]: table}, files)
+    files, scores = read_scores(spec.results.scores, spec.cases)
+    means = mean_scores(scores, spec.directions, spec.least_coverage)
+    means["property"] = means["metric"].map({name: property_of(name, spec.kinds) for name in spec.directions})
+    rows = counted_rows(select_rows(with_kinds(means, spec.model_kinds), spec.metrics), spec.kinds)
+    # Which metrics count is decided over all methods, because over few of them metrics can agree by chance.
+    rows = select_rows(rows, methods=spec.methods)
+    table = meta_rank_table(rows, independent=spec.independent, **spec.resampling)
+    publish(spec, {spec.files["leaderboard"]: table}, files)

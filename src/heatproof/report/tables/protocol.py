@@ -1,4 +1,4 @@
-"""Protocol checks: under which conventions the order of methods flips, as tables, charts, captions and a page."""
+"""Protocol checks: tables, charts, captions and a page on the conventions under which the order of methods flips."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from matplotlib.figure import Figure
 
 from heatproof.files.reading import read_result_bytes
 from heatproof.ranking.flips import METHOD_COLUMNS, PAIR_COLUMNS, PLACES, compare_levels
-from heatproof.report.figures.drawing import broken, lay_out, new_figure, white
+from heatproof.report.figures.drawing import new_figure, panel_axes, split_rows, white_style
 from heatproof.report.figures.pictures import data_uri
 from heatproof.report.results import CASE, formatted, publish, read_scores, render, save
 
 if TYPE_CHECKING:
     from heatproof.stages.checks import Checks
 
-SETTINGS = 2
+MOST_SETTINGS = 2
 PANELS_IN_A_ROW = 3
-# Of the methods that move most in a panel; more colours cannot be told apart.
-COLOURED = 8
-# Without its grey, which other methods have.
-PALETTE = [colour for place, colour in enumerate(sns.color_palette("tab10")) if place != 7][:COLOURED]
+# Number of methods with a colour in a panel, those that move most. More colours cannot be distinguished.
+MOST_COLOURS = 8
+# Without grey, which is the colour of the other methods.
+PALETTE = [colour for place, colour in enumerate(sns.color_palette("tab10")) if place != 7][:MOST_COLOURS]
 # Inches.
 ROW, LEVEL, LETTER = 0.17, 0.75, 0.068
 COLOURED_LINE: dict[str, Any] = {"color": None, "markersize": 4, "linewidth": 1.9, "zorder": 3}
@@ -33,7 +33,7 @@ FAR_LINE: dict[str, Any] = {"color": "0.45", "markersize": 3, "linewidth": 1.1, 
 QUIET_LINE: dict[str, Any] = {"color": "0.78", "markersize": 3, "linewidth": 1.1, "zorder": 1}
 WHERE = ("factor", "setting", "dataset", "model")
 CAPTION_COLUMNS = ["factor", "figure", "shows", "conclusion"]
-ABOUT = {
+FACTOR_DESCRIPTIONS = {
     "grid": "the number of patches P",
     "baseline": "what replaces a deleted patch",
     "output": "what drops are of, the logit or the probability (softmax)",
@@ -42,75 +42,75 @@ ABOUT = {
     "transform": "the transform, maps with their sign or absolute ones",
     "order": "the order of deletion, most or least relevant first",
 }
-# Of the ρ between halves of the images: a smaller loss from level to level is not called a dependence.
-NOTED = 0.05
-# A ρ between halves below which there is no order that could flip.
-UNTOLD = 0.5
+# Smallest loss of ρ between halves of the images, from within one level to between two, that is called a dependence.
+MINIMUM_RHO_LOSS = 0.05
+# Below this ρ between halves of the images, there is no stable order that could flip.
+MINIMUM_RHO_WITHIN = 0.5
 
 
-def checks(told: Checks) -> None:
+def checks(spec: Checks) -> None:
     """Write the tables of all comparisons, a chart and a caption of each factor, and their page."""
-    files, scores = read_scores(told.results.scores, told.cases) if told.comparisons else ([], pd.DataFrame())
-    methods, summary = check_tables(scores, told)
-    shown = []
-    made: dict[str, Any] = {told.files["methods"]: methods, told.files["summary"]: summary}
-    # Of the plan and not of the tables: the workflow waits for a chart of each.
-    for factor in dict.fromkeys(asked.factor for asked in told.comparisons):
+    files, scores = read_scores(spec.results.scores, spec.cases) if spec.comparisons else ([], pd.DataFrame())
+    methods, summary = check_tables(scores, spec)
+    factors = []
+    contents: dict[str, Any] = {spec.files["methods"]: methods, spec.files["summary"]: summary}
+    # The factors of the plan and not of the tables, because the workflow waits for a chart of each.
+    for factor in dict.fromkeys(comparison.factor for comparison in spec.comparisons):
         rows, pairs = methods[methods["factor"] == factor], summary[summary["factor"] == factor]
         figure = draw_bumps(rows, factor)
-        png, svg = (told.files[f"{factor}.{ending}"] for ending in ("png", "svg"))
+        png, svg = (spec.files[f"{factor}.{ending}"] for ending in ("png", "svg"))
         for path in (png, svg):
             save(figure, path)
-            made[path] = None
-        said = dict(zip(CAPTION_COLUMNS, (factor, png, *caption(factor, rows, pairs)), strict=True))
-        shown.append({**said, "uri": data_uri(read_result_bytes(png)), "rows": _told(pairs)})
-    made[told.files["captions"]] = pd.DataFrame(shown, columns=CAPTION_COLUMNS)
-    made[told.files["page"]] = render("checks.html", title="Protocol checks", factors=shown)
-    publish(told, made, files)
+            contents[path] = None
+        entry = dict(zip(CAPTION_COLUMNS, (factor, png, *caption(factor, rows, pairs)), strict=True))
+        factors.append({**entry, "uri": data_uri(read_result_bytes(png)), "rows": _formatted_rows(pairs)})
+    contents[spec.files["captions"]] = pd.DataFrame(factors, columns=CAPTION_COLUMNS)
+    contents[spec.files["page"]] = render("checks.html", title="Protocol checks", factors=factors)
+    publish(spec, contents, files)
 
 
-def check_tables(scores: pd.DataFrame, told: Checks) -> tuple[pd.DataFrame, pd.DataFrame]:
+def check_tables(scores: pd.DataFrame, spec: Checks) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Compare the levels of every factor on every network.
 
     Parameters
     ----------
     scores
         Tidy: dataset, model, weights, metric, method, image, score (NaN where undefined).
-    told
-        What the job is told.
+    spec
+        The spec of the job.
 
     Returns
     -------
     methods, summary : pandas.DataFrame
-        As `heatproof.ranking.flips.compare_levels` returns them, with factor, setting, dataset and model before it.
-        Without comparisons, headers alone.
+        The tables of `heatproof.ranking.flips.compare_levels`, with factor, setting, dataset and model as first
+        columns. Without comparisons they have no rows.
     """
     wide = {}
     for key, rows in scores.groupby(CASE, sort=False) if len(scores) else ():
         table = rows.pivot(index="method", columns="image", values="score")
-        # Images in their order, so that a draw means the same images at every level.
+        # Images are in the same order at every level, so that a resample draws the same images.
         wide[key] = table.reindex(index=rows["method"].unique(), columns=rows["image"].unique())
     methods, pairs = [], []
-    for asked in told.comparisons:
-        for dataset, model in asked.networks:
+    for comparison in spec.comparisons:
+        for dataset, model in comparison.networks:
             tables, directions, numbers = {}, {}, {}
-            known = [level for level in asked.levels if (dataset, model, *level[1:3]) in wide]
+            known = [level for level in comparison.levels if (dataset, model, *level[1:3]) in wide]
             for level, weights, metric, transform in known:
                 found = wide[dataset, model, weights, metric]
-                scored = _transformed(found, told.transforms, transform, asked.factor)
+                scored = _transformed(found, spec.transforms, transform, comparison.factor)
                 if not scored.empty:
-                    tables[level], directions[level] = scored, told.directions[metric]
-                    numbers[level] = told.images.get(metric, 0)
-            # A network to which no explainer applies has no scores.
-            if len(tables) < 2 or asked.reference not in tables:
+                    tables[level], directions[level] = scored, spec.directions[metric]
+                    numbers[level] = spec.images.get(metric, 0)
+            # A network on which no explainer is applicable has no scores.
+            if len(tables) < 2 or comparison.reference not in tables:
                 continue
             names = list(dict.fromkeys(name for table in tables.values() for name in table.index))
-            # Metrics of more images are compared on those of the fewest.
+            # Metrics are compared on the images of the metric with the fewest.
             images = list(tables[min(tables, key=lambda level: numbers[level])].columns)
             values = {level: table.reindex(index=names, columns=images).to_numpy() for level, table in tables.items()}
-            where = dict(zip(WHERE, (asked.factor, asked.setting, dataset, model), strict=True))
-            drawn: dict[str, Any] = {**told.resampling, "least_coverage": told.least_coverage}
-            of_methods, of_pairs = compare_levels(values, names, asked.reference, directions, **drawn)
+            where = dict(zip(WHERE, (comparison.factor, comparison.setting, dataset, model), strict=True))
+            drawn: dict[str, Any] = {**spec.resampling, "least_coverage": spec.least_coverage}
+            of_methods, of_pairs = compare_levels(values, names, comparison.reference, directions, **drawn)
             methods.append(of_methods.assign(**where))
             pairs.append(of_pairs.assign(**where))
     return _together(methods, METHOD_COLUMNS), _together(pairs, PAIR_COLUMNS)
@@ -122,35 +122,36 @@ def _together(tables: list[pd.DataFrame], columns: tuple[str, ...]) -> pd.DataFr
 
 
 def _transformed(table: pd.DataFrame, transforms: Mapping[str, str], transform: str, factor: str) -> pd.DataFrame:
-    """Return the methods of one level; where the transform is the factor, all maps under it by their raw names."""
+    """Return the scores of one level; if the factor is the transform, of all maps under it, by their raw names."""
     if factor != "transform":
         return table
-    # In the table's order: that of a mapping is lost on the way to a job.
+    # In the order of the table, because the JSON of a job does not keep the order of a mapping.
     chosen = {raw: transforms[raw] if transform == "abs" else raw for raw in table.index if raw in transforms}
-    kept = {raw: name for raw, name in chosen.items() if name in table.index}
-    return table.loc[list(kept.values())].set_axis(list(kept), axis=0)
+    present = {raw: name for raw, name in chosen.items() if name in table.index}
+    return table.loc[list(present.values())].set_axis(list(present), axis=0)
 
 
 def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[str, str]:
-    """Return what the chart of a factor shows, and what to conclude from it.
+    """Return a description of the chart of a factor, and its conclusion.
 
     Parameters
     ----------
     factor
-        Its name.
+        Name of the factor.
     methods, pairs
-        Its rows of the tables of `check_tables`.
+        The rows of this factor in the tables of `check_tables`.
 
     Returns
     -------
     shows, conclusion : str
-        Of the settings that are drawn. The order is said to depend on the factor where ρ between halves of the images
-        is lower by more than 0.05 between two levels than within one; below 0.5 within one, nothing is said.
+        Texts on the settings that are drawn. According to the conclusion, the order depends on the factor if ρ between
+        halves of the images is lower by more than 0.05 between two levels than within one. If ρ within one level is
+        below 0.5, the conclusion is that the images cannot decide.
     """
-    about = ABOUT.get(factor, f"the option {factor}")
+    about = FACTOR_DESCRIPTIONS.get(factor, f"the option {factor}")
     if methods.empty:
         return f"No ranks of methods by {about}.", "No method has scores at two levels."
-    settings = shown_settings(methods)
+    settings = drawn_settings(methods)
     rows, drawn = (table[table["setting"].isin(settings)] for table in (methods, pairs))
     levels, count = list(dict.fromkeys(rows["level"])), int(drawn["n_methods"].max())
     images = int((rows["n_images"] + rows["n_undefined"]).max())
@@ -164,7 +165,7 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
         return shows, "Too few methods have a score at every level for a rank correlation."
     lowest = known.iloc[int(known["spearman"].argmin())]
     rho, low, high = lowest[["spearman", "spearman_low", "spearman_high"]]
-    said = [
+    sentences = [
         f"Spearman's ρ between levels is {known['spearman'].mean():.2f} in the mean of {len(known)} pair"
         f"{'s' * (len(known) > 1)}, lowest {rho:.2f} ({low:.2f} to {high:.2f}) between {lowest['level']} and "
         f"{lowest['other_level']}{_place(lowest, drawn)}."
@@ -172,39 +173,39 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
     same, other = known["halves_same"].mean(), known["halves_other"].mean()
     if not np.isnan(same) and not np.isnan(other):
         depends = "The order hardly depends on it: other images would change it as much."
-        if same - other > NOTED:
+        if same - other > MINIMUM_RHO_LOSS:
             depends = "The order depends on it, beyond the choice of images."
-        if same < UNTOLD:
+        if same < MINIMUM_RHO_WITHIN:
             depends = "These images cannot tell: halves of them hardly agree on one level."
         halves = f"one level agrees with itself at {same:.2f}, with another at {other:.2f}."
-        said = [depends, *said, f"Between two halves of the images {halves}"]
+        sentences = [depends, *sentences, f"Between two halves of the images {halves}"]
     moves = rows["rank_change"].abs()
     if moves.max() > 0:
         most = rows.iloc[int(moves.argmax())]
         verb = "falls" if most["rank_change"] > 0 else "rises"
         low, high = sorted((most["rank_change_low"], most["rank_change_high"]))
-        said.append(
+        sentences.append(
             f"Farthest moves {most['method']}, which {verb} from {most['rank'] - most['rank_change']:.0f} to "
             f"{most['rank']:.0f} at {most['level']}{_place(most, drawn)}, by {low:+.0f} to {high:+.0f} under resampled "
             "images."
         )
-    told, moved, surely = drawn[["n_methods", "n_moved", "n_moved_surely"]].sum()
-    said.append(
-        f"Of {told} comparisons of a method between two levels, {moved} move by more than {PLACES} places, and "
+    compared, moved, surely = drawn[["n_methods", "n_moved", "n_moved_surely"]].sum()
+    sentences.append(
+        f"Of {compared} comparisons of a method between two levels, {moved} move by more than {PLACES} places, and "
         f"{surely} by an interval that leaves 0 out."
     )
     same_first = (drawn["first"] == drawn["other_first"]).sum()
-    said.append(f"The first method is the same in {same_first} of {len(drawn)} pairs of levels.")
+    sentences.append(f"The first method is the same in {same_first} of {len(drawn)} pairs of levels.")
     changes = drawn.dropna(subset=["score_change"])
     if len(changes):
         largest = changes.iloc[int(changes["score_change"].abs().argmax())]
         apart = ((changes["score_change_low"] > 0) | (changes["score_change_high"] < 0)).sum()
         change, low, high = largest[["score_change", "score_change_low", "score_change_high"]]
-        said.append(
+        sentences.append(
             f"The mean score changes beyond its interval in {apart} of {len(changes)} pairs, most by {change:+.2f} "
             f"({low:+.2f} to {high:+.2f}) from {largest['level']} to {largest['other_level']}{_place(largest, drawn)}."
         )
-    return shows, " ".join(said)
+    return shows, " ".join(sentences)
 
 
 def _network(rows: pd.DataFrame) -> str:
@@ -212,54 +213,53 @@ def _network(rows: pd.DataFrame) -> str:
 
 
 def _place(row: pd.Series, rows: pd.DataFrame) -> str:
-    """Name a network in brackets, and its setting, where there are several."""
+    """Return the network and the setting of a row in parentheses, as far as they vary."""
     varied = [str(row[key]) for key in ("dataset", "model", "setting") if rows[key].nunique() > 1]
     return f" ({' · '.join(varied)})" if varied else ""
 
 
-def _told(pairs: pd.DataFrame) -> list[dict[Any, str]]:
-    """Return the rows of the page's table, numbers for reading."""
-    told = pairs.map(lambda value: formatted(value, ".2f") if isinstance(value, float) else str(value))
-    told = told.mask(pairs.isna(), "")
+def _formatted_rows(pairs: pd.DataFrame) -> list[dict[Any, str]]:
+    """Return the rows of the table on the page, with formatted numbers."""
+    table = pairs.map(lambda value: formatted(value, ".2f") if isinstance(value, float) else str(value))
+    table = table.mask(pairs.isna(), "")
     for key in ("spearman", "score_change"):
-        interval = " (" + told[f"{key}_low"] + " to " + told[f"{key}_high"] + ")"
-        told[key] += interval.mask(told[key] == "", "")
-    return told.to_dict("records")
+        interval = " (" + table[f"{key}_low"] + " to " + table[f"{key}_high"] + ")"
+        table[key] += interval.mask(table[key] == "", "")
+    return table.to_dict("records")
 
 
 # ---- bump charts ----------------------------------------------------------------------------------------------------
 
 
-def shown_settings(methods: pd.DataFrame) -> list[str]:
-    """Return the settings of a factor that are drawn: the plainest ones."""
-    return list(dict.fromkeys(methods["setting"]))[:SETTINGS]
+def drawn_settings(methods: pd.DataFrame) -> list[str]:
+    """Return the settings of a factor that are drawn: the first ones, which are the plainest."""
+    return list(dict.fromkeys(methods["setting"]))[:MOST_SETTINGS]
 
 
-@white
+@white_style
 def draw_bumps(methods: pd.DataFrame, factor: str) -> Figure:
     """Draw the ranks of all methods at every level of one factor.
 
     Parameters
     ----------
     methods
-        Rows of one factor, as `check_tables` returns them; those of the first settings are
-        drawn.
+        The rows of one factor in the table of methods of `check_tables`. Only those of the first settings are drawn.
     factor
-        For the title.
+        Name of the factor, for the title.
 
     Returns
     -------
     matplotlib.figure.Figure
-        A panel for each setting and network; no axes without rows. Methods without a score at every level are left
-        out, and counted in the panel's title. Coloured are the methods that move most, by more than three places; grey
-        otherwise.
+        One panel for each setting and network; a figure without axes if there are no rows. Methods without a score at
+        every level are left out and counted in the title of the panel. The methods that move most, by more than three
+        places, are coloured; all others are grey.
     """
     if methods.empty:
         return Figure(facecolor="white")
     rows = []
-    for shown in shown_settings(methods):
-        part = methods[methods["setting"] == shown]
-        rows += broken(list(part.groupby(["setting", "dataset", "model"], sort=False)), PANELS_IN_A_ROW)
+    for setting_name in drawn_settings(methods):
+        part = methods[methods["setting"] == setting_name]
+        rows += split_rows(list(part.groupby(["setting", "dataset", "model"], sort=False)), PANELS_IN_A_ROW)
     drawn = [part for row in rows for _, part in row]
     columns = max(map(len, rows))
     count = max(part.loc[part["rank"].notna(), "method"].nunique() for part in drawn)
@@ -267,7 +267,7 @@ def draw_bumps(methods: pd.DataFrame, factor: str) -> Figure:
     width = 2 * names + LEVEL * (max(part["level"].nunique() for part in drawn) - 1) + 0.5
     figure = new_figure(max(columns * width, 6.5), len(rows) * (ROW * max(count, 4) + 0.75) + 0.6)
     several = methods["dataset"].nunique() > 1
-    for axes, ((setting, dataset, model), part) in lay_out(figure, rows):
+    for axes, ((setting, dataset, model), part) in panel_axes(figure, rows):
         _draw_panel(axes, part, f"{dataset} · {model} · {setting}" if several else f"{model} · {setting}", count)
     figure.suptitle(
         f"Ranks of methods by {factor}: 1 is best; coloured: the farthest movers beyond {PLACES} places", size=9
@@ -283,17 +283,17 @@ def _draw_panel(axes: Axes, part: pd.DataFrame, title: str, count: int) -> None:
     moves = (wide.max(axis=1) - wide.min(axis=1)).sort_values(ascending=False, kind="stable")
     far = list(moves[moves > PLACES].index)
     colours = dict(zip(far, PALETTE, strict=False))
-    # Ties share a rank and would lie on each other: they are drawn in the order of the first level's names.
+    # Methods with tied ranks would be drawn on top of each other, so that ties are broken by the order of the rows.
     places = wide.rank(method="first")
     for method, row in places.iterrows():
-        look = COLOURED_LINE if method in colours else FAR_LINE if method in far else QUIET_LINE
-        colour = colours.get(method, look["color"])
-        axes.plot(range(len(levels)), row, marker="o", **{**look, "color": colour})
-        said: dict[str, Any] = {"va": "center", "size": 6.5, "color": colour if method in far else "0.35"}
-        said["weight"] = "bold" if method in colours else "normal"
+        style = COLOURED_LINE if method in colours else FAR_LINE if method in far else QUIET_LINE
+        colour = colours.get(method, style["color"])
+        axes.plot(range(len(levels)), row, marker="o", **{**style, "color": colour})
+        label: dict[str, Any] = {"va": "center", "size": 6.5, "color": colour if method in far else "0.35"}
+        label["weight"] = "bold" if method in colours else "normal"
         left, right = (f"{wide[level][method]:.0f}" for level in (levels[0], levels[-1]))
-        axes.text(-0.12, row.iloc[0], f"{method}  {left}", ha="right", **said)
-        axes.text(len(levels) - 0.88, row.iloc[-1], f"{right}  {method}", ha="left", **said)
+        axes.text(-0.12, row.iloc[0], f"{method}  {left}", ha="right", **label)
+        axes.text(len(levels) - 0.88, row.iloc[-1], f"{right}  {method}", ha="left", **label)
     axes.set_xticks(range(len(levels)), levels, size=7)
     axes.xaxis.tick_top()
     axes.tick_params(axis="x", length=0)

@@ -1,4 +1,4 @@
-"""`heatproof rank`: Meta-Rank, stability and consistency of anybody's table of scores."""
+"""Meta-Rank, stability and consistency of any table of scores, for `heatproof rank`, `compare` and the workflow."""
 
 from __future__ import annotations
 
@@ -32,25 +32,38 @@ from heatproof.ranking.table import (
     properties_table,
     select_rows,
 )
-from heatproof.report.figures.drawing import new_figure, plain
+from heatproof.report.figures.drawing import new_figure, plain_style
 from heatproof.report.figures.pictures import COLOURS
 from heatproof.report.results import CASE, save
 from heatproof.report.tables.score_import import read_scores
 
 # Rows of a printed table.
-SHOWN = 15
-# Test cases of which a heat map can be read with its numbers, and with its names.
+MOST_PRINTED_ROWS = 15
+# Most test cases for which a heat map is readable with numbers, and with names.
 WITH_NUMBERS, WITH_NAMES = 15, 60
-# Each test case is left out once, and methods are compared in pairs: what is below these takes at most half a minute.
+# Each test case is left out once, and methods are compared in pairs. Within these limits, ranking takes at most half a
+# minute.
 MOST_CASES, MOST_METHODS, MOST_SCORES = 400, 3_000, 30_000
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """What `rank_table` finds: Meta-Rank, and the agreement of the test cases in `names`.
+    """The result of `rank_table`.
 
-    The other tables, by the name of their file, tell how far the ranking can be believed. ``independent`` and
-    ``level`` are those of `rank_table`.
+    Attributes
+    ----------
+    meta_rank
+        The table of Meta-Rank.
+    names
+        Names of the test cases.
+    agreement
+        Rank correlations of every two test cases.
+    tables
+        Tables on the stability and consistency of the ranking, by the names of their files.
+    note
+        What the interval of κ is over, and which metrics are left out.
+    independent, level
+        The arguments of `rank_table`.
     """
 
     meta_rank: pd.DataFrame
@@ -71,18 +84,18 @@ def rank(
     methods: Sequence[str] = (),
     **options: Any,
 ) -> None:
-    """Print the ranking of tables of scores, and write it to a folder where one is given.
+    """Print the ranking of tables of scores, and write it to a folder if one is named.
 
     Parameters
     ----------
     paths, lower
         As in `heatproof.report.tables.score_import.read_scores`.
     out
-        Folder for meta_rank.csv, consistency.csv (one row a pair of test cases), consistency_groups.csv,
+        Folder for meta_rank.csv, consistency.csv (one row for each pair of test cases), consistency_groups.csv,
         stability_methods.csv, stability_cases.csv, properties.csv (κ within each property that metrics measure),
         families.csv where families are known, and consistency.png.
     metrics, methods
-        Those that count, as `heatproof.ranking.table.select_rows` takes them; left out, all.
+        Metrics and methods that are ranked, as in `heatproof.ranking.table.select_rows`. By default all of them.
     options
         ``independent``, ``seed``, ``repetitions`` and ``level`` of `rank_table`.
 
@@ -118,12 +131,12 @@ def _require_rankable(scores: pd.DataFrame) -> None:
 
 
 def describe_directions(scores: pd.DataFrame, remedy: str) -> str:
-    """Return which direction every metric of a table was read with, and what to do if one is wrong."""
-    said = []
+    """Describe the direction of every metric of a table, and the remedy if one is wrong."""
+    parts = []
     for better, word in ((False, "lower"), (True, "higher")):
         names = sorted(set(scores.loc[scores["higher_is_better"] == better, "metric"]))
-        said += [f"{word} is better for {', '.join(names)}"] if names else []
-    sentence = "; ".join(said)
+        parts += [f"{word} is better for {', '.join(names)}"] if names else []
+    sentence = "; ".join(parts)
     return f"{sentence[:1].upper()}{sentence[1:]}. If that is wrong, {remedy}."
 
 
@@ -137,20 +150,20 @@ def rank_table(
     repetitions: int | None = None,
     level: float = 0.95,
 ) -> Ranking:
-    """Rank methods, and ask how far the ranking can be believed.
+    """Rank methods by Meta-Rank, and measure the stability and consistency of the ranking.
 
     Parameters
     ----------
     scores
-        As `heatproof.report.tables.score_import.read_scores` returns it. With a column ``image`` the scores are those
-        of images, and the interval is over images and networks. Metrics that others stand for are left out, as
-        `heatproof.ranking.table.counted_rows` says.
+        The table of `heatproof.report.tables.score_import.read_scores`. If it has a column ``image``, its scores are
+        those of images, and the interval is over images and networks. Metrics that are represented by another one are
+        left out, see `heatproof.ranking.table.counted_rows`.
     images
-        The scores of images, where `scores` are their means.
+        The scores of images, if `scores` are their means.
     methods
-        Those that are ranked; left out, all. Which metrics count is decided over all methods.
+        Methods that are ranked. By default all of them. Which metrics count is decided over all methods.
     independent
-        What counts once: a ``network`` or each test ``case``, as in `heatproof.ranking.table.meta_rank_table`.
+        The unit that counts once: a ``network`` or each test ``case``, as in `heatproof.ranking.table.meta_rank_table`.
     seed, repetitions, level
         As in `heatproof.ranking.meta_rank.meta_rank`.
 
@@ -161,10 +174,10 @@ def rank_table(
     """
     scores = one_score_per_image(scores) if "image" in scores else scores
     families = families_of(scores)
-    every = dict.fromkeys(scores["metric"])
+    all_metrics = dict.fromkeys(scores["metric"])
     scores = select_rows(counted_rows(scores), methods=methods)
-    left_out = ", ".join(name for name in every if name not in set(scores["metric"]))
-    # From here on higher is better everywhere.
+    left_out = ", ".join(name for name in all_metrics if name not in set(scores["metric"]))
+    # From here on, higher is better for all metrics.
     scores = scores.assign(score=scores["score"].where(scores["higher_is_better"], -scores["score"]))
     if "image" in scores:
         images, scores = scores, mean_over_images(scores)
@@ -202,7 +215,7 @@ def rank_table(
 
 
 def families_of(scores: pd.DataFrame) -> dict[str, str]:
-    """Return the family of each method: the column ``family``, or that of heatproof's explainer of its maps."""
+    """Return the family of each method: the column ``family``, or that of heatproof's explainer with this map."""
     if "family" in scores:
         return {name: family for name, family in scores[["method", "family"]].to_numpy() if family}
     families = {name: entry.family for entry in EXPLAINERS.values() if entry.family for name in entry.maps}
@@ -211,14 +224,14 @@ def families_of(scores: pd.DataFrame) -> dict[str, str]:
 
 
 def case_names(cases: pd.DataFrame) -> list[str]:
-    """Name test cases by what tells them apart."""
+    """Return names of test cases from the columns in which they differ."""
     varied = [column for column in CASE if cases[column].nunique() > 1] or CASE
     return [" · ".join(filter(None, row)) for row in cases[varied].itertuples(index=False)]
 
 
-@plain
+@plain_style
 def draw(found: Ranking) -> Figure:
-    """Draw Spearman's ρ below the diagonal and Kendall's τ-b above it."""
+    """Draw the agreement of test cases: Spearman's ρ below the diagonal and Kendall's τ-b above it."""
     count = len(found.names)
     lower = np.tril(np.ones((count, count), dtype=bool))
     values = np.where(lower, found.agreement.spearman, found.agreement.kendall)
@@ -241,7 +254,7 @@ def draw(found: Ranking) -> Figure:
 
 
 def describe_ranking(found: Ranking) -> str:
-    """Return what the command prints."""
+    """Return the text that `heatproof rank` prints on a ranking."""
     count = len(found.names)
     methods = (found.meta_rank["n_cases"] > 0).sum()
     parts = [f"{methods} methods in {count} test case{'s' * (count != 1)}"]
@@ -262,14 +275,14 @@ def describe_ranking(found: Ranking) -> str:
         moving = found.tables["stability_cases"].sort_values(["spearman", "case"])
         moving["spearman"] = moving["spearman"].map("{:.4f}".format, na_action="ignore")
         parts.append(_printed("Test cases by what the ranking loses without them: Spearman with the full one", moving))
-        # With one factor all of its pairs are any two.
+        # With only one factor, its pairs are the same as the pairs of any two test cases.
         known = (groups if groups["factor"].nunique() > 2 else groups.head(1)).query("n_pairs > 0")
         for name in ("spearman", "kendall"):
             known = known.assign(**{f"{name}_interval": _interval(known, name)})
-        shown = ["factor", "pairs_that", "n_pairs", "spearman", "spearman_interval", "kendall", "kendall_interval"]
+        columns = ["factor", "pairs_that", "n_pairs", "spearman", "spearman_interval", "kendall", "kendall_interval"]
         title = "Consistency: mean rank correlation of pairs of test cases"
-        few = f"{title}\nno two test cases share {MINIMUM_METHODS} methods with different scores"
-        parts.append(_printed(title, known[shown], limit=None) if len(known) else few)
+        no_pairs = f"{title}\nno two test cases share {MINIMUM_METHODS} methods with different scores"
+        parts.append(_printed(title, known[columns], limit=None) if len(known) else no_pairs)
     return "\n\n".join(parts) + "\n"
 
 
@@ -278,9 +291,9 @@ def _interval(table: pd.DataFrame, name: str) -> list[str]:
     return ["" if np.isnan(a) or np.isnan(b) else f"{a:.2f} to {b:.2f}" for a, b in pairs]
 
 
-def _printed(title: str, table: pd.DataFrame, limit: int | None = SHOWN) -> str:
-    shown = table if limit is None or len(table) <= limit + 1 else table.head(limit)
-    formats: Mapping[str, Any] = dict.fromkeys(shown.select_dtypes("float").columns, "{:.2f}".format)
-    body = shown.to_string(index=False, formatters=formats, na_rep="")
-    more = f"\n… and {len(table) - len(shown)} more" if len(shown) < len(table) else ""
+def _printed(title: str, table: pd.DataFrame, limit: int | None = MOST_PRINTED_ROWS) -> str:
+    printed = table if limit is None or len(table) <= limit + 1 else table.head(limit)
+    formats: Mapping[str, Any] = dict.fromkeys(printed.select_dtypes("float").columns, "{:.2f}".format)
+    body = printed.to_string(index=False, formatters=formats, na_rep="")
+    more = f"\n… and {len(table) - len(printed)} more" if len(printed) < len(table) else ""
     return f"{title}\n{body}{more}"

@@ -1,4 +1,4 @@
-"""Can the ranking be believed? Consistency, stability, families, reliability of metrics and significance, as tables."""
+"""Tables and figures on the reliability of the ranking: consistency, stability, families, significance and truth."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from heatproof.ranking.significance import CriticalDifference, critical_differen
 from heatproof.ranking.table import duplicate_metrics, property_of
 from heatproof.ranking.truth import ALL, USE_MODEL, truth_table
 from heatproof.ranking.variance import variance_table
-from heatproof.report.figures.drawing import draw_legend, draw_points, lay_out, new_figure, palette, prepare_rows, white
+from heatproof.report.figures.drawing import (
+    draw_legend,
+    draw_points,
+    new_figure,
+    palette,
+    panel_axes,
+    prepare_rows,
+    white_style,
+)
 from heatproof.report.results import CASE, NETWORK, publish, read_scores
 from heatproof.report.tables.ranking import draw, rank_table
 from heatproof.report.tables.scores import mean_scores, with_kinds
@@ -26,82 +34,88 @@ from heatproof.report.tables.scores import mean_scores, with_kinds
 if TYPE_CHECKING:
     from heatproof.stages.reliability import Reliability
 
-# What is drawn: the columns, and what the axis says.
+# The columns that a panel shows, and the label of its axis.
 PANELS = (
     (("spearman", "ci_low", "ci_high"), "Spearman's ρ of mean scores"),
     (("per_image", "per_image_low", "per_image_high"), "Spearman's ρ within an image, mean"),
 )
-NONE = "No dataset of this run has parts that can be removed, so no truth is known."
+NO_TRUTH = "No dataset of this run has parts that can be removed, so no truth is known."
 # Inches.
 ROW, WIDTH = 0.24, 8.5
-APART = 0.3
+MARKER_OFFSET = 0.3
 LINE = 0.21
 
 
-def reliability(told: Reliability) -> None:
-    """Write how far the ranking of a run's scores can be believed, and what agrees with a known truth.
+def reliability(spec: Reliability) -> None:
+    """Write the tables and figures on the reliability of the ranking of a run.
 
-    Tables, by the names of its outputs: ``ranking`` is Meta-Rank over all metrics;
-    ``properties`` the same within each property that metrics measure; ``consistency`` Spearman's ρ and Kendall's τ of
-    every two test cases; ``consistency_groups`` their means where one of dataset, model, weights, metric or order
-    differs; ``stability_methods`` and ``stability_cases`` ranks with one test case left out; ``families`` the best of
-    each family; ``reliability`` Krippendorff's α of the images' rankings in each test case, higher is more consistent;
-    ``icr`` the agreement of every two metrics on a network, as
-    `heatproof.ranking.reliability.consistency_table` returns it;
-    ``significance`` Wilcoxon's test of every two methods over images, Holm's correction, with effect sizes, for the
-    metrics that are ``tested``: the tests of all take minutes; ``truth`` as
-    `heatproof.ranking.truth.truth_table` returns it; ``variance`` as `heatproof.ranking.variance.variance_table` does.
-    Tests are at 1 - level. Rankings leave out metrics that others stand for, and methods that are defined on too few
-    images.
+    The tables, by the names of the stage's outputs:
+
+    - ``ranking``: Meta-Rank over all metrics;
+    - ``properties``: Meta-Rank within each property that metrics measure;
+    - ``consistency``: Spearman's ρ and Kendall's τ of every two test cases;
+    - ``consistency_groups``: their means over the pairs that differ only in the dataset, the model, the weights, the
+      metric or the order;
+    - ``stability_methods`` and ``stability_cases``: ranks with one test case left out;
+    - ``families``: the best method of each family;
+    - ``reliability``: Krippendorff's α of the images' rankings in each test case, higher is more consistent;
+    - ``icr``: the agreement of every two metrics on a network, `heatproof.ranking.reliability.consistency_table`;
+    - ``significance``: Wilcoxon's test of every two methods over images, with Holm's correction and effect sizes, only
+      for the metrics in ``tested``, because the tests of all metrics take minutes;
+    - ``truth``: `heatproof.ranking.truth.truth_table`;
+    - ``variance``: `heatproof.ranking.variance.variance_table`.
+
+    The level of tests is 1 - level. Rankings leave out metrics that are represented by another one, and methods that
+    are defined on too few images.
     """
-    files, scores = read_scores(told.results.scores, told.cases)
-    scores["higher_is_better"] = scores["metric"].map(told.directions)
-    drawn, level = told.resampling, told.level
-    means = mean_scores(scores, told.directions, told.least_coverage)
-    means["property"] = means["metric"].map({name: property_of(name, told.kinds) for name in told.directions})
-    stands = duplicate_metrics(means, told.kinds)
-    means["counted_as"] = means["metric"].map({name: stands.get(name, "") for name in told.directions})
-    means = with_kinds(means, told.model_kinds)
+    files, scores = read_scores(spec.results.scores, spec.cases)
+    scores["higher_is_better"] = scores["metric"].map(spec.directions)
+    drawn, level = spec.resampling, spec.level
+    means = mean_scores(scores, spec.directions, spec.least_coverage)
+    means["property"] = means["metric"].map({name: property_of(name, spec.kinds) for name in spec.directions})
+    stands = duplicate_metrics(means, spec.kinds)
+    means["counted_as"] = means["metric"].map({name: stands.get(name, "") for name in spec.directions})
+    means = with_kinds(means, spec.model_kinds)
     found = rank_table(means, images=scores, **drawn)
-    # A method that is undefined on most images is compared with no other.
+    # A method that is defined on too few images is not compared with others.
     known = scores.groupby([*CASE, "method"])["score"].transform(lambda values: values.notna().mean())
-    compared = scores[scores["metric"].isin(told.tested) & (known >= max(told.least_coverage, 1e-9))]
+    compared = scores[scores["metric"].isin(spec.tested) & (known >= max(spec.least_coverage, 1e-9))]
     tests = [pairwise_wilcoxon(wide, level=1 - level).assign(**case) for case, wide in iterate_test_cases(compared)]
     significance = pd.concat(tests, ignore_index=True) if tests else pd.DataFrame(columns=CASE)
-    # An image without any score is told as undefined, and a method without any is none of the test case.
+    # Images without scores are counted as undefined, and methods without any score are left out of the test case.
     scored = scores[scores.groupby([*CASE, "method"])["score"].transform("count") > 0]
-    truth = truth_table(scores, told.truths, told.references, **drawn)
-    made: dict[str, Any] = {
+    truth = truth_table(scores, spec.truths, spec.references, **drawn)
+    contents: dict[str, Any] = {
         "ranking": found.meta_rank,
         **found.tables,
-        "reliability": reliability_table(scored, told.magnitudes),
-        "icr": consistency_table(scored, told.magnitudes, told.kinds, told.baselines_of),
+        "reliability": reliability_table(scored, spec.magnitudes),
+        "icr": consistency_table(scored, spec.magnitudes, spec.kinds, spec.baselines_of),
         "significance": significance[[*CASE, *significance.columns.drop(CASE)]],
         "truth": truth,
-        "variance": variance_table(with_kinds(scores, told.model_kinds)),
+        "variance": variance_table(with_kinds(scores, spec.model_kinds)),
         "consistency_png": draw(found),
         "difference_png": draw_critical_difference(compared, level=1 - level),
         "truth_png": draw_truth(truth, level),
     }
-    publish(told, {told.files[name]: content for name, content in made.items()}, files)
+    publish(spec, {spec.files[name]: content for name, content in contents.items()}, files)
 
 
-@white
+@white_style
 def draw_critical_difference(table: pd.DataFrame, *, posthoc: str = "wilcoxon", level: float = 0.05) -> Figure:
-    """Draw one diagram for every test case of a table of scores of single images.
+    """Draw a critical-difference diagram for every test case of a table of scores of single images.
 
     Parameters
     ----------
     table
-        As `heatproof.ranking.per_image.iterate_test_cases` takes it.
+        Scores of images, as for `heatproof.ranking.per_image.iterate_test_cases`.
     posthoc, level
         As in `heatproof.ranking.significance.critical_difference`.
 
     Returns
     -------
     matplotlib.figure.Figure
-        A panel a test case: the best method is on the left, and a bar joins methods that the test does not tell
-        apart.
+        One panel for each test case. The best method is on the left, and a bar joins methods between which the test
+        finds no difference.
 
     Raises
     ------
@@ -115,7 +129,7 @@ def draw_critical_difference(table: pd.DataFrame, *, posthoc: str = "wilcoxon", 
         raise HeatproofError("The table has no scores to compare: give scores of single images.")
     lines = [len(one.ranks) / 2 + 6 for _, one in found]
     figure = new_figure(WIDTH, LINE * sum(lines) + 0.7 * len(found))
-    for axes, (case, one) in lay_out(figure, [[panel] for panel in found], height_ratios=lines):
+    for axes, (case, one) in panel_axes(figure, [[panel] for panel in found], height_ratios=lines):
         _draw_difference(axes, one)
         axes.set_title(" · ".join(case.values()), size=10, weight="bold", loc="left", pad=22)
         axes.set_xlabel(_caption(one), size=8.5)
@@ -152,26 +166,26 @@ def _caption(one: CriticalDifference) -> str:
     )
 
 
-@white
+@white_style
 def draw_truth(table: pd.DataFrame, level: float = 0.95) -> Figure:
-    """Draw how much of the truth every metric finds.
+    """Draw the agreement of every metric with the known truth.
 
     Parameters
     ----------
     table
-        As `heatproof.ranking.truth.truth_table` returns it.
+        The table of `heatproof.ranking.truth.truth_table`.
     level
-        Coverage of its intervals, for the axis.
+        Coverage of its intervals, for the labels of the axes.
 
     Returns
     -------
     matplotlib.figure.Figure
-        A row of panels for each network: agreement of mean scores, and within an image; metrics in the order of the
-        mean over networks. A sentence where the table is empty.
+        Two panels for each network: agreement of mean scores, and mean agreement within an image. Metrics are in the
+        order of their mean over networks. If the table is empty, the figure is a sentence.
     """
     if table.empty:
         figure = new_figure(WIDTH, 0.8)
-        figure.text(0.5, 0.5, NONE, ha="center", va="center", size=10)
+        figure.text(0.5, 0.5, NO_TRUTH, ha="center", va="center", size=10)
         return figure
     found = table[table["methods"] == ALL].groupby("metric", sort=False)["spearman"].mean()
     order = found.sort_values(ascending=False, kind="stable").index
@@ -181,9 +195,9 @@ def draw_truth(table: pd.DataFrame, level: float = 0.95) -> Figure:
         rows.append([(network, part, names, *panel) for panel in PANELS])
         heights.append(len(names))
     figure = new_figure(WIDTH, ROW * sum(heights) + 0.75 * len(rows) + 0.5)
-    for axes, (network, part, names, columns, said) in lay_out(figure, rows, sharex=True, height_ratios=heights):
+    for axes, (network, part, names, columns, label) in panel_axes(figure, rows, sharex=True, height_ratios=heights):
         handles = _draw_truth(axes, part, names, columns)
-        axes.set_xlabel(f"{said}, {level:.0%} interval", size=8.5)
+        axes.set_xlabel(f"{label}, {level:.0%} interval", size=8.5)
         if columns == PANELS[0][0]:
             axes.set_title("{} · {} · {}: agreement with {}".format(*network), size=10, loc="left")
         else:
@@ -196,7 +210,7 @@ def _draw_truth(axes: Axes, part: pd.DataFrame, names: list[str], columns: tuple
     prepare_rows(axes, names)
     handles: dict[str, Line2D] = {}
     colours = palette((ALL, USE_MODEL))
-    for which, marker, shift in ((ALL, "o", -APART / 2), (USE_MODEL, "D", APART / 2)):
+    for which, marker, shift in ((ALL, "o", -MARKER_OFFSET / 2), (USE_MODEL, "D", MARKER_OFFSET / 2)):
         rows = part[part["methods"] == which]
         heights, points = rows["metric"].map(names.index) + shift, rows[[*columns]]
         handles[f"methods: {which}"] = draw_points(axes, heights, points, colours[which], marker=marker, markersize=4)

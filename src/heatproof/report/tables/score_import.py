@@ -1,4 +1,4 @@
-"""Anybody's table of scores, as the rows that Meta-Rank reads."""
+"""Import of tables of scores from any source, as the rows that Meta-Rank reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from heatproof.files.tables import TABLE_REMEDY_AND_KIND, UserTable, parse_csv, 
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name
 
-# How others call the same column.
+# Names that other tables use for the same column, in order of preference.
 NAMES = {
     "method": ("method", "explainer", "attribution", "attribution_method", "attribution method"),
     "model": ("model", "architecture", "network"),
@@ -34,12 +34,12 @@ NAMES = {
     "counted_as": ("counted_as",),
     "gap": ("gap",),
 }
-# Numbers of our tables, and of others', that are no scores.
+# Columns of numbers that are not scores.
 COUNTS = re.compile(r"n_\w+|ci_(low|high)|rank|.*_rank")
 TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-# Read, and made into rows of one score each, they take 1 GiB and half a minute.
-MOST_OWN_CELLS = 2**22
-# Rows are counted as spreadsheets do: the header is the first.
+# A table of so many cells takes 1 GiB and half a minute to read and to turn into rows of one score each.
+MOST_CELLS = 2**22
+# Number of the first row below the header. Spreadsheets count the header as row 1.
 FIRST_ROW = 2
 MISSING = {"", "nan", "na", "n/a", "none", "null", "-"}
 
@@ -47,31 +47,32 @@ MISSING = {"", "nan", "na", "n/a", "none", "null", "-"}
 def read_scores(paths: Sequence[str | Path | UserTable], lower: Sequence[str] = ()) -> pd.DataFrame:
     """Read tables of scores, tidy or wide.
 
-    A tidy table has a column for the method and one for the score; the latter may have any name if it is the only
-    other column of numbers, and then gives the metric its name. A wide table has a column of methods and one column
-    of numbers for each model (for each metric, where there is a column for the model), or a column of models and
-    one column of numbers for each method.
+    A tidy table has a column for the method and one for the score. The latter may have any name if it is the only other
+    column of numbers, and its name is then that of the metric. A wide table has a column of methods and one column of
+    numbers for each model (or for each metric, if it has a column for the model), or a column of models and one column
+    of numbers for each method.
 
     Parameters
     ----------
     paths
-        CSV files, separated by comma, semicolon or tab, or what was read of them. A table without a dataset is one by
-        its file's name.
+        CSV files, separated by comma, semicolon or tab, or tables that were read already. A table without a column for
+        the dataset is given the name of its file as its dataset.
     lower
-        Metrics of which lower is better. Others are as the column ``higher_is_better`` says, or else as heatproof's
-        metric of that name; or else higher is better.
+        Metrics of which lower is better. The direction of other metrics is that of the column ``higher_is_better``, or
+        else that of heatproof's metric with the same name, or else higher is better.
 
     Returns
     -------
     pandas.DataFrame
-        dataset, model, weights, metric, method, score, higher_is_better, and where a table has them family, image, kind
-        (of which a model is one training), property (that a metric measures), counted_as (the metric that
-        stands for one) and gap (why there is no rank).
+        dataset, model, weights, metric, method, score, higher_is_better. Also these columns where a table has them:
+        family, image, class, kind (several models are trainings of one kind), property (that a metric measures),
+        counted_as (the metric that represents this one in rankings) and gap (why there is no rank).
 
     Raises
     ------
     HeatproofError
-        If a file cannot be read, its columns are not understood, a score is not a number, or `lower` names no metric.
+        If a file cannot be read, its columns are not understood, a score is not a number, or `lower` names an unknown
+        metric.
     """
     table = pd.concat(
         [_read(path if isinstance(path, UserTable) else read_user_table(path)) for path in paths], ignore_index=True
@@ -90,7 +91,7 @@ def _read(table: UserTable) -> pd.DataFrame:
         raise HeatproofError(f"{path} has the accuracy of networks and no methods: give idsds_table.csv or scores.csv.")
     named: dict[str, str] = {}
     for name, others in NAMES.items():
-        # In the order of NAMES: "method" is looked for before "explainer".
+        # The first name in NAMES wins: "method" before "explainer".
         found = [column for other in others for column in raw.columns if column.strip().lower() == other]
         named |= dict.fromkeys(found[:1], name)
     rest = [column for column in raw.columns if column not in named]
@@ -118,8 +119,8 @@ def _parse(path: Path, content: bytes) -> pd.DataFrame:
     with one_sentence_errors(path, *TABLE_REMEDY_AND_KIND):
         first = content.partition(b"\n")[0]
         separator = max((b",", b";", b"\t"), key=first.count).decode()
-        raw = parse_csv(content, separator, most_cells=MOST_OWN_CELLS)
-        # Pandas would give the second of two columns another name, and fill rows up.
+        raw = parse_csv(content, separator, most_cells=MOST_CELLS)
+        # Pandas would rename the second of two equal columns and pad short rows.
         rows = rows_of(content, separator)
         header = next(rows)
         twice = [name for name, count in Counter(header).items() if name and count > 1]
@@ -134,9 +135,9 @@ def _parse(path: Path, content: bytes) -> pd.DataFrame:
 
 
 def _melt(path: Path, table: pd.DataFrame, rest: list[str], numbers: list[str]) -> pd.DataFrame:
-    """Return a tidy table of one whose scores have other names."""
+    """Return a tidy table from a table without a column ``score``."""
     if "method" not in table and "model" not in table:
-        # A wide table, whose first column has the methods under any name or none.
+        # In a wide table, the first column has the methods, whatever its name.
         if not rest or rest[0] != table.columns[0] or rest[0] in numbers:
             raise HeatproofError(f"{path} has no column of methods: name it 'method'.")
         table = table.rename(columns={rest[0]: "method"})
@@ -153,7 +154,10 @@ def _melt(path: Path, table: pd.DataFrame, rest: list[str], numbers: list[str]) 
 
 
 def _numeric(path: Path, column: pd.Series) -> bool:
-    """Tell whether a column has numbers; one with a few other cells has a mistake, and is not left out for it."""
+    """Return whether a column has numbers.
+
+    A column of numbers with a few other cells is taken as a mistake and refused, so that it is not ignored silently.
+    """
     there = ~_missing(column)
     wrong = there & pd.to_numeric(column, errors="coerce").isna()
     if 0 < wrong.sum() < there.sum() / 2:
@@ -188,8 +192,8 @@ def _directions(path: Path, long: pd.DataFrame, metrics: pd.Series) -> pd.Series
     usual = metrics.map(known).astype("boolean").fillna(True).astype(bool)
     if "higher_is_better" not in long:
         return usual
-    said = long["higher_is_better"].str.strip().str.lower()
-    wrong = ~said.isin([*TRUTH, *MISSING])
+    text = long["higher_is_better"].str.strip().str.lower()
+    wrong = ~text.isin([*TRUTH, *MISSING])
     if wrong.any():
-        raise HeatproofError(f"{path} has {said[wrong].iloc[0]!r} under 'higher_is_better': write true or false.")
-    return said.map(TRUTH).astype("boolean").fillna(usual).astype(bool)
+        raise HeatproofError(f"{path} has {text[wrong].iloc[0]!r} under 'higher_is_better': write true or false.")
+    return text.map(TRUTH).astype("boolean").fillna(usual).astype(bool)

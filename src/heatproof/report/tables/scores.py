@@ -1,4 +1,4 @@
-"""The tables that are published: scores with intervals, Meta-Rank, and accuracy before and after finetuning."""
+"""The result tables: verdicts, scores with intervals, Meta-Rank, accuracy and applicability."""
 
 from __future__ import annotations
 
@@ -31,36 +31,36 @@ SCORE_COLUMNS += ["in_best_set"]
 APPLICABILITY = [*NETWORK, "explainer", "images", "figure", "value", "limit", "gap"]
 
 
-def tables(told: Tables) -> None:
+def tables(spec: Tables) -> None:
     """Write verdict.csv, idsds_table.csv, meta_rank.csv, accuracy.csv and applicability.csv."""
-    rows = [read_parquet(path) for path in told.scores]
+    rows = [read_parquet(path) for path in spec.scores]
     scores = pd.concat([one_score_per_image(one) for one in rows], ignore_index=True)
-    table = _scored(scores, told.scores, told)
+    table = _scored(scores, spec.scores, spec)
     directions = {metric: higher_is_better(metric) for metric in table["metric"].unique()}
-    # The same deletion with another output is no test case of its own.
-    others = {name: name.removesuffix("_probability") for name in directions.keys() - told.ranked}
+    # A metric of the same deletion with another output is not a separate test case.
+    others = {name: name.removesuffix("_probability") for name in directions.keys() - spec.ranked}
     _insert(table, "in_best_set", {"counted_as": [others.get(name, "") for name in table["metric"]]})
     _require_ranks(table)
     ranked = counted_rows(table.assign(higher_is_better=table["metric"].map(directions)))
-    accuracy = accuracy_table(told.drops, told.images, told.target)
-    _insert(table, "n_images", passes(table, told.scores, told.explainer_of))
-    made = {
-        "verdict": verdicts(rows, table, accuracy, told.deletions, told.references, told.ablating, told.level),
+    accuracy = accuracy_table(spec.drops, spec.images, spec.target)
+    _insert(table, "n_images", passes(table, spec.scores, spec.explainer_of))
+    contents = {
+        "verdict": verdicts(rows, table, accuracy, spec.deletions, spec.references, spec.ablating, spec.level),
         "idsds_table": table,
-        "meta_rank": meta_rank_table(ranked, images=scores, **told.resampling),
+        "meta_rank": meta_rank_table(ranked, images=scores, **spec.resampling),
         "accuracy": accuracy,
-        "applicability": applicability_table(told.scores),
+        "applicability": applicability_table(spec.scores),
     }
-    publish(told, {told.files[name]: table for name, table in made.items()}, told.scores)
+    publish(spec, {spec.files[name]: table for name, table in contents.items()}, spec.scores)
 
 
 def _require_ranks(table: pd.DataFrame) -> None:
-    """Refuse scores of which none has a rank, with the reason that most have.
+    """Check that some method has a rank.
 
     Raises
     ------
     HeatproofError
-        If so.
+        If no method has a rank. The message has the most frequent reason.
     """
     if "gap" in table and table["rank"].isna().all():
         reason = table["gap"].dropna().mode()[0]
@@ -71,36 +71,36 @@ def _require_ranks(table: pd.DataFrame) -> None:
         )
 
 
-def all_scores(told: AllScores) -> None:
-    """Write scores.csv: every metric of the config.
+def all_scores(spec: AllScores) -> None:
+    """Write scores.csv, the scores by every metric of the config.
 
-    It has the columns of idsds_table.csv, ``higher_is_better``, ``above_reference`` (see `above_reference`), and the
-    ``property`` that the metric measures; ``counted_as`` names the metric that stands for one in rankings, "" where it
-    is a test case of its own.
+    The table has the columns of idsds_table.csv, ``higher_is_better``, ``above_reference`` (see `above_reference`), the
+    ``property`` that the metric measures, and ``counted_as``, the metric that represents this one in rankings, or "" if
+    the metric represents itself.
     """
-    files, scores = read_scores(told.results.scores, told.cases)
-    directions = told.directions
-    table = _scored(scores, files, told, directions)
-    stands = duplicate_metrics(mean_scores(scores, directions, told.least_coverage), told.kinds)
+    files, scores = read_scores(spec.results.scores, spec.cases)
+    directions = spec.directions
+    table = _scored(scores, files, spec, directions)
+    stands = duplicate_metrics(mean_scores(scores, directions, spec.least_coverage), spec.kinds)
     added = {
         "higher_is_better": table["metric"].map(directions),
-        "above_reference": above_reference(table, told.references, directions),
-        "property": table["metric"].map({name: property_of(name, told.kinds) for name in directions}),
+        "above_reference": above_reference(table, spec.references, directions),
+        "property": table["metric"].map({name: property_of(name, spec.kinds) for name in directions}),
         "counted_as": table["metric"].map({name: stands.get(name, "") for name in directions}),
     }
     _insert(table, "in_best_set", added)
-    publish(told, {told.files["scores"]: table}, files)
+    publish(spec, {spec.files["scores"]: table}, files)
 
 
 def _scored(
     scores: pd.DataFrame,
     files: Sequence[str],
-    told: Tables | AllScores,
+    spec: Tables | AllScores,
     directions: Mapping[str, bool] | None = None,
 ) -> pd.DataFrame:
-    """Return `score_table`, with the kinds of models and the share of intact images that are classified wrongly."""
-    drawn: dict[str, Any] = {**told.resampling, "least_coverage": told.least_coverage}
-    table = with_kinds(score_table(scores, read_gaps(files), directions=directions, **drawn), told.model_kinds)
+    """Return `score_table` with the kinds of models and the share of intact images on which the network is wrong."""
+    drawn: dict[str, Any] = {**spec.resampling, "least_coverage": spec.least_coverage}
+    table = with_kinds(score_table(scores, read_gaps(files), directions=directions, **drawn), spec.model_kinds)
     shares = {
         case: np.nan if manifest["share_wrong"] is None else manifest["share_wrong"]
         for case, manifest in read_manifests(files).items()
@@ -111,18 +111,19 @@ def _scored(
 
 
 def _insert(table: pd.DataFrame, behind: str, columns: Mapping[str, Any]) -> None:
-    """Insert columns behind one that a table has."""
+    """Insert columns into a table, to the right of the column `behind`."""
     for place, (name, values) in enumerate(columns.items(), list(table).index(behind) + 1):
         table.insert(place, name, values)
 
 
 def passes(table: pd.DataFrame, scores: Sequence[str], explainers: Mapping[str, str]) -> dict[str, list[float]]:
-    """Return how many images go through the network for each row's method; 0 for maps that know no model.
+    """Return the number of images that pass through the network for the method of each row; 0 for reference maps.
 
     Returns
     -------
     dict
-        ``passes``, for one map; ``check_passes``, for all of its explainer's maps, to check network and explainer.
+        ``passes``, for one map; ``check_passes``, for the checks of the network and the explainer, once for all maps of
+        the explainer.
     """
     costs = {case: manifest["costs"]["explainers"] for case, manifest in read_manifests(scores).items()}
     rows = table[[*CASE, "method"]].itertuples(index=False, name=None)
@@ -139,9 +140,9 @@ def mean_scores(scores: pd.DataFrame, directions: Mapping[str, bool], least_cove
     Parameters
     ----------
     scores
-        As `score_table` takes them.
+        Scores of images, as for `score_table`.
     directions
-        Metric to whether higher is better.
+        Whether higher is better, by metric.
     least_coverage
         Share of the images on which a method has to be defined.
     """
@@ -152,33 +153,36 @@ def mean_scores(scores: pd.DataFrame, directions: Mapping[str, bool], least_cove
 
 
 def with_kinds(table: pd.DataFrame, kinds: Mapping[str, str]) -> pd.DataFrame:
-    """Return a table with the ``kind`` of each model, where several models are trainings of one kind.
+    """Add the ``kind`` of each model to a table, if several models are trainings of one kind.
 
     Parameters
     ----------
     table
-        Has the column ``model``.
+        A table with the column ``model``.
     kinds
-        Model to kind; where it is empty, the table is returned as it is.
+        Kind of each model. If it is empty, the table is returned unchanged.
     """
     return table.assign(kind=[kinds.get(model, model) for model in table["model"]]) if kinds else table
 
 
 def read_gaps(scores: Iterable[str]) -> pd.DataFrame:
-    """Return what has no scores beside files of scores: dataset, model, weights, metric, method, gap."""
+    """Return the methods that are not applicable, with reasons: dataset, model, weights, metric, method, gap.
+
+    The reasons are in the manifests of the files of scores.
+    """
     manifests = read_manifests(scores)
     gaps = [(*case, *gap) for case, manifest in manifests.items() for gap in manifest["gaps"].items()]
     return pd.DataFrame(gaps, columns=[*CASE, "method", "gap"])
 
 
 def read_manifests(scores: Iterable[str]) -> dict[tuple[str, ...], dict[str, Any]]:
-    """Return the manifests of files of scores by their test cases, which paths tell."""
+    """Return the manifests of files of scores by test case, which is in the path of a file."""
     files = {(*path.parts[-4:-1], path.stem): path for path in map(Path, scores)}
     return {case: require_manifest(path.with_suffix(".json")) for case, path in files.items()}
 
 
 def higher_is_better(metric: str) -> bool:
-    """Return the direction of a metric, by the name it has in tables."""
+    """Return whether higher is better for a metric, by its name in tables."""
     return METRICS[base_name(metric)].higher_is_better
 
 
@@ -191,18 +195,19 @@ def score_table(
     directions: Mapping[str, bool] | None = None,
     least_coverage: float = 0.0,
 ) -> pd.DataFrame:
-    """Summarise scores of images to one row a method and test case, sorted for reading.
+    """Summarise scores of images as one row for each method and test case.
 
     Parameters
     ----------
     scores
-        Tidy: dataset, model, weights, method, metric, image, score (NaN where undefined), valid.
+        Tidy table: dataset, model, weights, method, metric, image, score (NaN where undefined), valid.
     gaps
-        dataset, model, weights, metric, method, gap: what does not apply, and why.
+        Methods that are not applicable: dataset, model, weights, metric, method, gap (the reason).
     seed, repetitions, level
-        Of the bootstrap over images; the same images are drawn for all methods of a test case.
+        Seed, number of resamples and coverage of the bootstrap over images, which draws the same images for all methods
+        of a test case.
     directions
-        Metric to whether higher is better; left out, as the table of metrics says.
+        Whether higher is better, by metric. By default that of the registered metric.
     least_coverage
         Share of the images on which a method has to be defined to be ranked.
 
@@ -210,11 +215,12 @@ def score_table(
     -------
     pandas.DataFrame
         `SCORE_COLUMNS`, sorted by test case and rank. ``score`` is the mean over the ``n_images`` images where it is
-        defined, ``n_undefined`` counts the others, ``rank`` is 1 for the best of the test case. ``in_best_set`` is
-        true where the method cannot be told from the best on these images (`heatproof.ranking.best.best_set`), and
-        missing where the images are too few to tell; a column ``note`` then says so.
-        Where something does not apply there is a row without a score, and a column ``gap`` with the reason; a method
-        defined on too few images has its score, no rank, and the reason there; no gaps, no column.
+        defined, ``n_undefined`` is the number of the other images, and ``rank`` is 1 for the best of the test case.
+        ``in_best_set`` is true where the method does not differ significantly from the best on these images
+        (`heatproof.ranking.best.best_set`), and missing where the images are too few to decide; a column ``note`` then
+        has the reason. A method that is not applicable has a row without a score, and its reason in a column ``gap``. A
+        method that is defined on too few images has a score, no rank, and a reason in ``gap``. Without such methods
+        there is no column ``gap``.
     """
     higher = higher_is_better if directions is None else directions.__getitem__
     parts = []
@@ -232,12 +238,12 @@ def score_table(
         if why:
             part["note"] = np.where(inside, why, "")
             part["in_best_set"] = part["in_best_set"].mask(inside)
-        few = ~enough & (summary["n_images"] > 0)
-        if few.any():
+        too_few = ~enough & (summary["n_images"] > 0)
+        if too_few.any():
             reasons = [f"defined on {n} of {wide.shape[1]} images, a rank needs {least}" for n in summary["n_images"]]
-            part["gap"] = [reason if one else None for reason, one in zip(reasons, few, strict=True)]
+            part["gap"] = [reason if one else None for reason, one in zip(reasons, too_few, strict=True)]
         parts.append(part.assign(**dict(zip(CASE, map(str, case), strict=True))))
-    # Of cases that have scores; those of gaps alone come last.
+    # Test cases with scores come first, and those without any applicable method last.
     count = len(parts)
     if len(gaps):
         parts.append(gaps.assign(n_images=0, n_undefined=0, in_best_set=False))
@@ -249,27 +255,28 @@ def score_table(
 
 
 def applicability_table(scores: list[str]) -> pd.DataFrame:
-    """Return what every explainer said of itself on every model before its maps were made.
+    """Return the results of the applicability checks of every explainer on every model.
 
     Parameters
     ----------
     scores
-        Files of scores, with the gate's records in the manifests beside them.
+        Files of scores. Their manifests have the records of the checks.
 
     Returns
     -------
     pandas.DataFrame
-        One row a figure: dataset, model, weights, explainer, ``images`` it was tried on, ``figure``, ``value`` (lower
-        is better, but for ``difference_from_gradient``), the ``limit`` above which it is a gap, where it has one, and
-        ``gap``, the reason for which the explainer was left out. An explainer that was refused before it could say
-        anything has a row without a figure.
+        One row for each figure that a check measured: dataset, model, weights, explainer, ``images`` (the number of
+        images that were checked), ``figure`` (its name), ``value`` (lower is better, except for
+        ``difference_from_gradient``), ``limit`` (above it the explainer is not applicable, if it has one), and ``gap``,
+        the reason if the explainer is not applicable. An explainer that was refused before anything was measured has a
+        row without a figure.
     """
     rows = [
-        {**dict(zip(CASE, case, strict=True)), **record, "explainer": explainer, "figure": figure, **said}
+        {**dict(zip(CASE, case, strict=True)), **record, "explainer": explainer, "figure": figure, **measured}
         for case, manifest in read_manifests(scores).items()
         for explainer, record in manifest["gates"].items()
-        for figure, said in (record["figures"] or {None: {}}).items()
+        for figure, measured in (record["figures"] or {None: {}}).items()
     ]
-    # Every metric of the patch drops reads the same maps.
+    # All metrics of patch drops read the same maps, so that their manifests repeat the records.
     one = [*NETWORK, "explainer", "figure"]
     return pd.DataFrame(rows, columns=APPLICABILITY).drop_duplicates(one, ignore_index=True)

@@ -1,4 +1,4 @@
-"""Is the finetuned network still the one that was to be explained? Differences beside those of unrelated networks."""
+"""Similarity of a network before and after finetuning, compared with that of unrelated networks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from heatproof.data.checks import open_dataset
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import summarise
 from heatproof.plan.paths import PRETRAINED, Network, layer_and_channel
-from heatproof.report.figures.drawing import lay_out, new_figure, plain
+from heatproof.report.figures.drawing import new_figure, panel_axes, plain_style
 from heatproof.report.figures.pictures import channels_last, describe_channels
 from heatproof.report.results import publish
 from heatproof.stores.manifest import read_shard
@@ -29,69 +29,69 @@ if TYPE_CHECKING:
     from heatproof.data.registry import Dataset
     from heatproof.stages.similarity import ComparedNetworks, Similarity
 
-PAIR = ["dataset", "pair", "model", "weights", "other_model", "other_weights"]
-COLUMNS = [*PAIR, "quantity", "explainer", "map", "layer", "value", "ci_low", "ci_high", "n", "chance"]
-# How many of the images that excite a channel most are compared, as in the paper's appendix A.
-MOST = 9
-# Channels that the figure has of a layer of which none are named.
-SHOWN = 3
+PAIR_COLUMNS = ["dataset", "pair", "model", "weights", "other_model", "other_weights"]
+COLUMNS = [*PAIR_COLUMNS, "quantity", "explainer", "map", "layer", "value", "ci_low", "ci_high", "n", "chance"]
+# Number of most exciting images of a channel that are compared, as in appendix A of the paper.
+TOP_IMAGES = 9
+# Number of channels in the figure for a layer without named channels.
+CHANNELS_PER_LAYER = 3
 
 
-def similarity(told: Similarity) -> None:
-    """Write the table of `similarity_table`, its figure, and the images that excite channels most."""
-    table = similarity_table(told)
-    made: dict[str, Any] = {"output": table, "figure": draw_similarity(table), "exciting": draw_exciting(told)}
-    shows = [(entry.dataset, told.images) for entry in told.datasets]
-    publish(told, {told.files[name]: content for name, content in made.items()}, _manifests(told), shows)
+def similarity(spec: Similarity) -> None:
+    """Write the table of `similarity_table`, its figure, and the figure of the most exciting images of channels."""
+    table = similarity_table(spec)
+    contents: dict[str, Any] = {"output": table, "figure": draw_similarity(table), "exciting": draw_exciting(spec)}
+    shows = [(entry.dataset, spec.images) for entry in spec.datasets]
+    publish(spec, {spec.files[name]: content for name, content in contents.items()}, _manifests(spec), shows)
 
 
-def _manifests(told: Similarity) -> list[str]:
+def _manifests(spec: Similarity) -> list[str]:
     """Return the manifests of all stores that are read."""
-    bases = list(told.drops.values())
-    for net in (Network(*name.split("/")) for name in told.drops):
-        bases += [_channel_store(told, net), *(_map_store(told, net, one.name) for one in told.explainers)]
-    return [f"{base}.{shard}.json" for base in bases for shard in range(told.shards)]
+    bases = list(spec.drops.values())
+    for net in (Network(*name.split("/")) for name in spec.drops):
+        bases += [_channel_store(spec, net), *(_map_store(spec, net, one.name) for one in spec.explainers)]
+    return [f"{base}.{shard}.json" for base in bases for shard in range(spec.shards)]
 
 
-def similarity_table(told: Similarity) -> pd.DataFrame:
-    """Compare networks before and after finetuning, and unrelated ones for a yardstick.
+def similarity_table(spec: Similarity) -> pd.DataFrame:
+    """Compare networks before and after finetuning, and pairs of unrelated networks as a yardstick.
 
-    After Hesse et al. 2024, section 4.1, network similarity.
+    The comparison follows Hesse et al. 2024, section 4.1, network similarity.
 
     Parameters
     ----------
-    told
-        What the job is told.
+    spec
+        The spec of the job.
 
     Returns
     -------
     pandas.DataFrame
-        `COLUMNS`, one row a pair of networks and quantity. ``pair`` is ``finetuning`` (pretrained and finetuned
-        weights of one model) or ``unrelated`` (pretrained weights of two models). ``value`` is a mean over ``n`` images
-        or channels, with its bootstrap interval:
+        `COLUMNS`, with one row for each pair of networks and quantity. ``pair`` is ``finetuning`` (pretrained and
+        finetuned weights of one model) or ``unrelated`` (pretrained weights of two models). ``value`` is a mean over
+        ``n`` images or channels, with its bootstrap interval:
 
-        - ``softmax``: absolute difference of the label's probabilities (sigmoids of several labels), 0 to 1, lower is
-          more alike; this, ``disagreement`` and ``accuracy_change`` are left out where numbers are explained;
-        - ``logit``: absolute difference of the label's logits, 0 and more, lower is more alike; not comparable between
-          models with logits of different size;
-        - ``disagreement``: share of images with another predicted class, or another answer to the label, lower is more
-          alike;
-        - ``accuracy_change``: accuracy of the second less that of the first, -1 to 1;
-        - ``maps``: mean absolute difference of two maps of the label, each over its largest absolute value, 0 to 2, and
-          0 to 1 for maps that are not negative; lower is more alike; a map of zeros is left out;
-        - ``map_ranks``: Spearman's ρ of the pixels of two maps, higher is more alike;
-        - ``exciting``: share of the images that excite a channel most which do so in both networks, 0 to 1, higher is
-          more alike, over all channels of the CAM layer, or of each ``layer`` that the config names; ``chance`` is what
-          channels that have nothing in common give. Channels of unrelated networks have no counterpart, and are paired
-          as they come, as are their named layers, of which ``layer`` then has both.
+        - ``softmax``: absolute difference between the probabilities of the label (for several labels, the sigmoids),
+          0 to 1, lower is more similar. For regressions this, ``disagreement`` and ``accuracy_change`` are left out;
+        - ``logit``: absolute difference between the logits of the label, 0 and more, lower is more similar. It is not
+          comparable between models whose logits have different scales;
+        - ``disagreement``: share of images with different predicted classes, or with different decisions on the label,
+          lower is more similar;
+        - ``accuracy_change``: accuracy of the second network less that of the first, -1 to 1;
+        - ``maps``: mean absolute difference of two maps of the label, each divided by its largest absolute value, 0 to
+          2, and 0 to 1 for non-negative maps; lower is more similar. Maps of zeros are left out;
+        - ``map_ranks``: Spearman's ρ of the pixels of two maps, higher is more similar;
+        - ``exciting``: share of the most exciting images of a channel that the two networks have in common, 0 to 1,
+          higher is more similar, over all channels of the CAM layer, or of each ``layer`` that the config names.
+          ``chance`` is the expected share for independent channels. Channels and named layers of unrelated networks
+          have no counterpart and are paired by their order; ``layer`` then has both names.
     """
     rows = []
-    for entry in told.datasets:
+    for entry in spec.datasets:
         for kind, one, two in _pairs(entry):
-            where = dict(zip(PAIR, (one.dataset, kind, *one[1:], *two[1:]), strict=True))
-            for found in _compared(told, one, two):
+            where = dict(zip(PAIR_COLUMNS, (one.dataset, kind, *one[1:], *two[1:]), strict=True))
+            for found in _compared(spec, one, two):
                 values = np.asarray(found.pop("values"), dtype=np.float64)
-                summary = summarise(values[None], **told.resampling)
+                summary = summarise(values[None], **spec.resampling)
                 rows.append({**where, **found, **{name: of[0] for name, of in summary.items()}})
     return pd.DataFrame(rows).rename(columns={"mean": "value", "n_images": "n"}).reindex(columns=COLUMNS)
 
@@ -105,11 +105,11 @@ def _pairs(entry: ComparedNetworks) -> Iterator[tuple[str, Network, Network]]:
     yield from (("unrelated", one, two) for one, two in itertools.combinations(base, 2))
 
 
-def _compared(told: Similarity, one: Network, two: Network) -> Iterator[dict[str, Any]]:
-    # Those of one network stand for both: every other store is read by them.
-    ids = open_store(_drops(told, one) + ".zarr").image_ids[: told.images]
-    first, second = (_said(told, net, ids) for net in (one, two))
-    rows = rows_of_store(_drops(told, one) + ".zarr", len(ids))
+def _compared(spec: Similarity, one: Network, two: Network) -> Iterator[dict[str, Any]]:
+    # The ids of one store. Every other store is read by ids and refuses others.
+    ids = open_store(_drops(spec, one) + ".zarr").image_ids[: spec.images]
+    first, second = (_intact_outputs(spec, net, ids) for net in (one, two))
+    rows = rows_of_store(_drops(spec, one) + ".zarr", len(ids))
     has_answers = task_provides(rows.task, "decision")
     if has_answers:
         yield {
@@ -121,8 +121,8 @@ def _compared(told: Similarity, one: Network, two: Network) -> Iterator[dict[str
         answer = "predicted" if rows.has_classes else "right"
         yield {"quantity": "disagreement", "values": rows.mean_by_image(first[answer] != second[answer])}
         yield {"quantity": "accuracy_change", "values": rows.mean_by_image(second["right"] - first["right"])}
-    for explainer in told.explainers:
-        bases = [_map_store(told, net, explainer.name) for net in (one, two)]
+    for explainer in spec.explainers:
+        bases = [_map_store(spec, net, explainer.name) for net in (one, two)]
         if any(read_shard(base, 0)["gap"] for base in bases):
             continue
         maps = [stored_maps(f"{base}.zarr", 0, len(ids), ids).values for base in bases]
@@ -132,40 +132,40 @@ def _compared(told: Similarity, one: Network, two: Network) -> Iterator[dict[str
             apart = np.abs(_scaled(flat[0]) - _scaled(flat[1])).mean(1)
             yield {"quantity": "maps", **labels, "values": rows.mean_by_image(apart)}
             yield {"quantity": "map_ranks", **labels, "values": rows.mean_by_image(spearman_rows(*flat))}
-    if _have_channels(told, one, two):
-        most = min(MOST, told.images // 2)
-        # Layers of unrelated networks have no counterpart either.
-        layers = (_layers(told, net, ids).items() for net in (one, two))
+    if _have_channels(spec, one, two):
+        most = min(TOP_IMAGES, spec.images // 2)
+        # Layers of unrelated networks have no counterpart and are paired by their order.
+        layers = (_layers(spec, net, ids).items() for net in (one, two))
         for (layer, first_of), (other, second_of) in zip(*layers, strict=False):
             both = " / ".join(dict.fromkeys((layer, other)))
             values = shared_images(first_of, second_of, most)
-            yield {"quantity": "exciting", "layer": both or None, "values": values, "chance": most / told.images}
+            yield {"quantity": "exciting", "layer": both or None, "values": values, "chance": most / spec.images}
 
 
-def shared_images(one: np.ndarray, two: np.ndarray, most: int = MOST) -> np.ndarray:
-    """Return, for each channel, the share of its most exciting images that are the same in two networks.
+def shared_images(one: np.ndarray, two: np.ndarray, most: int = TOP_IMAGES) -> np.ndarray:
+    """Return for each channel the share of its most exciting images that are the same in two networks.
 
     Parameters
     ----------
     one, two
-        (N, channels), as `heatproof.perturbation.channels.channel_activations` makes them; of the wider one the first
-        channels are taken.
+        (N, channels), the activations of `heatproof.perturbation.channels.channel_activations`. Only the first channels
+        of the wider network are used.
     most
-        How many images are compared, at most N.
+        Number of images that are compared, at most N.
 
     Returns
     -------
     numpy.ndarray
-        (channels,) in [0, 1]; NaN for a channel that answers to all images alike, as a dead one does.
+        (channels,) in [0, 1]; NaN for a channel whose activation is the same for all images, for example a dead one.
     """
     width = min(one.shape[1], two.shape[1])
-    # The place of each image among those of its channel.
+    # The rank of each image in each channel.
     tops = [np.argsort(np.argsort(-values[:, :width], axis=0, kind="stable"), axis=0) < most for values in (one, two)]
     return np.where(_alive(one, two), (tops[0] & tops[1]).sum(axis=0) / most, np.nan)
 
 
 def _alive(*activations: np.ndarray) -> np.ndarray:
-    """Tell which channels of several networks differ between images in each of them, up to the narrowest one."""
+    """Return which channels vary over images in each of several networks, up to the width of the narrowest one."""
     width = min(values.shape[1] for values in activations)
     return np.all([np.ptp(values[:, :width], axis=0) > 0 for values in activations], axis=0)
 
@@ -175,53 +175,54 @@ def _scaled(maps: np.ndarray) -> np.ndarray:
     return np.divide(maps, largest, out=np.full(maps.shape, np.nan), where=largest > 0)
 
 
-def _said(told: Similarity, net: Network, ids: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return what a network says of the intact images, and where it is right."""
+def _intact_outputs(spec: Similarity, net: Network, ids: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the outputs of a network for the intact images, and where its decision is right."""
     names = ("logit", "log_probability", "predicted", "target_rank")
-    said = {name: read(_drops(told, net) + ".zarr", name, 0, len(ids), ids)[:, 0] for name in names}
-    rows = rows_of_store(_drops(told, net) + ".zarr", len(ids))
-    right = said["target_rank"] < 1 if rows.has_classes else said["logit"] > 0
-    return {**said, "probability": np.exp(said["log_probability"]), "right": right.astype(float)}
+    outputs = {name: read(_drops(spec, net) + ".zarr", name, 0, len(ids), ids)[:, 0] for name in names}
+    rows = rows_of_store(_drops(spec, net) + ".zarr", len(ids))
+    right = outputs["target_rank"] < 1 if rows.has_classes else outputs["logit"] > 0
+    return {**outputs, "probability": np.exp(outputs["log_probability"]), "right": right.astype(float)}
 
 
-def _layers(told: Similarity, net: Network, ids: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the activations (N, channels) of each layer that the config names; of the CAM layer, under no name."""
-    store = _channel_store(told, net) + ".zarr"
-    every = read(store, "activation", 0, len(ids), ids)
-    if not told.channels:
-        return {"": every}
+def _layers(spec: Similarity, net: Network, ids: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the activations (N, channels) of each layer that the config names, or of the CAM layer as ``""``."""
+    store = _channel_store(spec, net) + ".zarr"
+    activations = read(store, "activation", 0, len(ids), ids)
+    if not spec.channels:
+        return {"": activations}
     names = np.array([layer_and_channel(name)[0] for name in open_store(store).coordinates["channel"]])
-    return {str(layer): every[:, names == layer] for layer in dict.fromkeys(names.tolist())}
+    return {str(layer): activations[:, names == layer] for layer in dict.fromkeys(names.tolist())}
 
 
-def _channel_store(told: Similarity, net: Network) -> str:
-    return told.results.store("channels").format(**net._asdict())
+def _channel_store(spec: Similarity, net: Network) -> str:
+    return spec.results.store("channels").format(**net._asdict())
 
 
-def _map_store(told: Similarity, net: Network, explainer: str) -> str:
-    return told.results.maps.format(**net._asdict(), explainer=explainer)
+def _map_store(spec: Similarity, net: Network, explainer: str) -> str:
+    return spec.results.maps.format(**net._asdict(), explainer=explainer)
 
 
-def _drops(told: Similarity, net: Network) -> str:
-    return told.drops["/".join(net)]
+def _drops(spec: Similarity, net: Network) -> str:
+    return spec.drops["/".join(net)]
 
 
-def _have_channels(told: Similarity, *nets: Network) -> bool:
-    return not any(read_shard(_channel_store(told, net), 0)["gap"] for net in nets)
+def _have_channels(spec: Similarity, *nets: Network) -> bool:
+    return not any(read_shard(_channel_store(spec, net), 0)["gap"] for net in nets)
 
 
-@plain
+@plain_style
 def draw_similarity(table: pd.DataFrame) -> Figure:
-    """Draw every quantity: pairs before and after finetuning beside pairs of unrelated networks.
+    """Draw every quantity for pairs of networks before and after finetuning and for pairs of unrelated networks.
 
     Parameters
     ----------
     table
-        As `similarity_table` returns it.
+        The table of `similarity_table`.
 
     Returns
     -------
     matplotlib.figure.Figure
+        One panel for each quantity.
     """
     names = {
         "softmax": "difference of\nprobabilities",
@@ -231,7 +232,7 @@ def draw_similarity(table: pd.DataFrame) -> Figure:
         "disagreement": "other class\npredicted",
     }
     figure = new_figure(2.3 * len(names), 3.6)
-    for axis, (quantity, label) in lay_out(figure, [list(names.items())]):
+    for axis, (quantity, label) in panel_axes(figure, [list(names.items())]):
         rows = table[table["quantity"] == quantity]
         if len(rows):
             sns.stripplot(
@@ -245,52 +246,54 @@ def draw_similarity(table: pd.DataFrame) -> Figure:
     return figure
 
 
-@plain
-def draw_exciting(told: Similarity) -> Figure:
-    """Draw the images that excite some channels most, before and after finetuning (Hesse et al. 2024, appendix A).
+@plain_style
+def draw_exciting(spec: Similarity) -> Figure:
+    """Draw the most exciting images of some channels, before and after finetuning (Hesse et al. 2024, appendix A).
 
-    Channels that the config names are shown of every model that has them, and of a layer that it names three at even
-    steps from those that differ between images. Where it names none, three of the first model with channels are shown,
-    of the layer that CAMs read, and the same channels of an unrelated network. Of several finetuned weights the first
-    are shown.
+    Channels that the config names are drawn for every model that has them. For a named layer, these are three channels
+    at even steps among those that vary over images. If the config names none, three channels of the CAM layer are drawn
+    for the first model with channels, and the same channels for an unrelated network. If a model has several finetuned
+    weights, the first ones are drawn.
 
     Parameters
     ----------
-    told
-        As for `similarity_table`.
+    spec
+        The spec of the job.
 
     Returns
     -------
     matplotlib.figure.Figure
-        Without axes where no pair has channels.
+        A figure without axes if no pair of networks has channels.
     """
-    rows: list[_Row] = []
-    for entry in told.datasets:
-        pairs = [pair for pair in _pairs(entry) if _have_channels(told, *pair[1:])]
+    rows: list[_ChannelRow] = []
+    for entry in spec.datasets:
+        pairs = [pair for pair in _pairs(entry) if _have_channels(spec, *pair[1:])]
         finetuned = {one.model: (one, two) for kind, one, two in reversed(pairs) if kind == "finetuning"}
-        shown = [finetuned[model] for model in entry.models if model in finetuned]
-        if not shown or (rows and not told.channels):
+        finetuned_pairs = [finetuned[model] for model in entry.models if model in finetuned]
+        if not finetuned_pairs or (rows and not spec.channels):
             continue
         opened = open_dataset(entry.dataset)
-        ids = opened.splits["evaluation"].ids[: told.images]
-        # Only those that are drawn are read: all of them may not fit into memory.
+        ids = opened.splits["evaluation"].ids[: spec.images]
+        # Images are read one by one when they are drawn, because all of them may not fit into memory.
         images = partial(_image, opened)
-        if told.channels:
-            rows += [row for nets in shown for row in _named_rows(told, list(nets), ids, images)]
+        if spec.channels:
+            rows += [row for nets in finetuned_pairs for row in _named_rows(spec, list(nets), ids, images)]
         else:
-            unrelated = next((pair for kind, *pair in pairs if kind == "unrelated" and shown[0][0] in pair), [])
-            nets = [*shown[0], *(net for net in unrelated if net != shown[0][0])]
-            active = [_layers(told, net, ids)[""] for net in nets]
+            unrelated = next(
+                (pair for kind, *pair in pairs if kind == "unrelated" and finetuned_pairs[0][0] in pair), []
+            )
+            nets = [*finetuned_pairs[0], *(net for net in unrelated if net != finetuned_pairs[0][0])]
+            active = [_layers(spec, net, ids)[""] for net in nets]
             rows += _rows_of(nets, active, "", _spread(active), images)
-    return _strips(rows, min(MOST, told.images // 2)) if rows else Figure()
+    return _draw_rows(rows, min(TOP_IMAGES, spec.images // 2)) if rows else Figure()
 
 
 def _image(dataset: Dataset, index: int) -> np.ndarray:
     return dataset.images("evaluation", index, index + 1)[0]
 
 
-class _Row(NamedTuple):
-    """A channel of a network: what it is called, its activations (N,), and what reads an image (C, H, W)."""
+class _ChannelRow(NamedTuple):
+    """A channel of a network: its label, its activations (N,), and a function that reads an image (C, H, W)."""
 
     label: str
     active: np.ndarray
@@ -298,11 +301,11 @@ class _Row(NamedTuple):
 
 
 def _named_rows(
-    told: Similarity, nets: list[Network], ids: Sequence[str], images: Callable[[int], np.ndarray]
-) -> Iterator[_Row]:
-    """Yield the rows of the channels that the config names and the networks have, in its order."""
-    layers = [_layers(told, net, ids) for net in nets]
-    for layer, channel in map(layer_and_channel, told.channels):
+    spec: Similarity, nets: list[Network], ids: Sequence[str], images: Callable[[int], np.ndarray]
+) -> Iterator[_ChannelRow]:
+    """Yield the rows of the channels that the config names, as far as the networks have them, in its order."""
+    layers = [_layers(spec, net, ids) for net in nets]
+    for layer, channel in map(layer_and_channel, spec.channels):
         if layer in layers[0]:
             active = [of[layer] for of in layers]
             chosen = _spread(active) if channel is None else [channel] if channel < active[0].shape[1] else []
@@ -310,9 +313,13 @@ def _named_rows(
 
 
 def _spread(active: Sequence[np.ndarray]) -> Sequence[int]:
-    """Return channels at even steps of those that differ between images in each network."""
+    """Return channels at even steps among those that vary over images in each network."""
     alive = np.flatnonzero(_alive(*active))
-    return alive[np.linspace(0, len(alive) - 1, min(SHOWN, len(alive))).astype(int)].tolist() if len(alive) else []
+    return (
+        alive[np.linspace(0, len(alive) - 1, min(CHANNELS_PER_LAYER, len(alive))).astype(int)].tolist()
+        if len(alive)
+        else []
+    )
 
 
 def _rows_of(
@@ -321,19 +328,19 @@ def _rows_of(
     layer: str,
     chosen: Sequence[int],
     images: Callable[[int], np.ndarray],
-) -> list[_Row]:
+) -> list[_ChannelRow]:
     of = f"{layer}\n" if layer else ""
     return [
-        _Row(f"{of}channel {channel}\n{net.model}\n{net.weights}", values[:, channel], images)
+        _ChannelRow(f"{of}channel {channel}\n{net.model}\n{net.weights}", values[:, channel], images)
         for channel in chosen
         for net, values in zip(nets, active, strict=True)
     ]
 
 
-def _strips(rows: Sequence[_Row], most: int) -> Figure:
+def _draw_rows(rows: Sequence[_ChannelRow], most: int) -> Figure:
     height = 0.9 if any(row.label.count("\n") > 2 for row in rows) else 0.72
     figure = new_figure(2.0 + 0.62 * most, height * len(rows) + 0.5)
-    for axes, row in lay_out(figure, [[row] for row in rows]):
+    for axes, row in panel_axes(figure, [[row] for row in rows]):
         top = np.argsort(-row.active, kind="stable")[:most]
         strip = np.concatenate([channels_last(row.images(int(index))) for index in top], axis=1)
         axes.imshow(np.clip(strip, 0, 1), interpolation="nearest")

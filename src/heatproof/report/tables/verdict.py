@@ -1,4 +1,4 @@
-"""What a run found, in words: a row of verdict.csv for every network and metric of patch drops."""
+"""The findings of a run in words: one row of verdict.csv for every network and metric of patch drops."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ def verdicts(
     ablating: Collection[str],
     level: float,
 ) -> pd.DataFrame:
-    """Say for every test case what was found, by `heatproof.ranking.verdict.judge`.
+    """Judge every test case by `heatproof.ranking.verdict.judge`.
 
     Parameters
     ----------
     scores
-        Tidy scores of images by metrics of patch drops, a table or more: dataset, model, weights, metric, method,
-        image, score; higher is better. Where rows are about labels, with ``class``.
+        One or more tidy tables of scores of images by metrics of patch drops: dataset, model, weights, metric, method,
+        image, score; higher is better. They have a column ``class`` where rows are about labels.
     table
-        The rows of idsds_table.csv: a method without a ``rank`` is defined on too few images and takes no part;
+        The rows of idsds_table.csv. A method without a ``rank`` is defined on too few images and is not judged;
         ``share_wrong`` is the share of the scored images on which the network is wrong.
     accuracy
         The rows of accuracy.csv.
     deletions
-        Metric to the grid, the baseline and the output of its patch drops.
+        Grid, baseline and output of the patch drops of each metric.
     references
-        Methods that know no network.
+        Methods that do not use the model.
     ablating
         Methods that delete regions themselves.
     level
@@ -63,12 +63,12 @@ def verdicts(
     Returns
     -------
     pandas.DataFrame
-        `COLUMNS`: ``verdict`` and ``sentence`` as `heatproof.ranking.verdict.Verdict` has them; ``best`` names all that
-        cannot be told from the best, separated by spaces, the highest mean first, and ``n_best`` counts them (missing
-        where there are too few cases to tell); ``images_needed`` is how many images would tell the best method from the
-        reference maps with a probability of 0.8; ``cannot_see`` what a metric of patch drops does not measure. Where a
-        network has several labels or numbers there is a column ``label``, and after the rows over all of them, where it
-        is "", a row for each.
+        `COLUMNS`: ``verdict`` and ``sentence`` of `heatproof.ranking.verdict.Verdict`; ``best``, the methods that do
+        not differ significantly from the best, separated by spaces, the highest mean first; ``n_best``, their number
+        (missing where there are too few cases to decide); ``images_needed``, the number of images that would separate
+        the best method from the reference maps with a probability of 0.8; ``cannot_see``, what a metric of patch drops
+        does not measure. For networks of several labels or numbers there is a column ``label``. It is "" in the rows
+        over all labels, which come first, and the name of the label in the rows for each label.
     """
     known = accuracy if "label" in accuracy else accuracy.assign(label="")
     records: list[dict[str, Any]] = [
@@ -77,7 +77,7 @@ def verdicts(
     at = {tuple(row[key] for key in (*NETWORK, "label")): row for row in records}
     rows: list[dict[str, Any]] = []
     by_label: list[dict[str, Any]] = []
-    for case, part in (one for given in scores for one in given.groupby(CASE, sort=False)):
+    for case, part in (one for table_of_scores in scores for one in table_of_scores.groupby(CASE, sort=False)):
         where = dict(zip(CASE, map(str, case), strict=True))
         network = tuple(where[key] for key in NETWORK)
         chosen = table[(table[CASE].astype(str) == list(where.values())).all(axis=1)]
@@ -102,19 +102,19 @@ def verdicts(
                 accuracy=guessing_of(row),
                 right=None if np.isnan(wrong) or not of_classes else round((1 - wrong) * wide.shape[1]),
             )
-            told = _told(found, by, wide, references)
+            record = _verdict_columns(found, by, wide, references)
             if label and (reason := found.measures[by]).reason:
-                # Whatever the network is on so few pictures, and there can be more of all labels together.
+                # The images of one label can be too few where those of all labels suffice, whatever the accuracy is.
                 needed = minimum_images(count_ordered_pairs(len(wide)), level)
-                told |= {"verdict": TOO_FEW, "sentence": reason.sentence, "images_needed": needed}
-            told["sentence"] += "" if of_classes else _of_task(row, found.verdict)
-            (by_label if label else rows).append({**where, "label": label, **told})
+                record |= {"verdict": TOO_FEW, "sentence": reason.sentence, "images_needed": needed}
+            record["sentence"] += "" if of_classes else _of_task(row, found.verdict)
+            (by_label if label else rows).append({**where, "label": label, **record})
     table = pd.DataFrame([*rows, *by_label], columns=COLUMNS).astype({"images_needed": "Int64", "n_best": "Int64"})
     return table if by_label else table.drop(columns="label")
 
 
 def guessing_of(row: Mapping[str, Any]) -> Accuracy | Guessing | None:
-    """Return what a row of accuracy.csv says of a network beside one that guesses; None where that is not known."""
+    """Return the comparison of a network with guessing from a row of accuracy.csv; None where it is unknown."""
     if has_classes(row):
         return Accuracy(round(row["top1_clean"] * row["n_images"]), int(row["n_images"]), row["majority"])
     p = row.get("p_chance", np.nan)
@@ -122,21 +122,21 @@ def guessing_of(row: Mapping[str, Any]) -> Accuracy | Guessing | None:
 
 
 def has_classes(row: Mapping[str, Any]) -> bool:
-    """Tell whether a row of accuracy.csv is of a network of classes, of which there may be other rows."""
+    """Return whether a row of accuracy.csv is of a classification network; other rows have another task."""
     return row.get("task") not in (*TASKS, CALLABLE)
 
 
-def _told(found: Verdict, by: str, wide: pd.DataFrame, references: Collection[str]) -> dict[str, Any]:
-    """Return what is told of one measure."""
-    one = found.measures[by]
-    told: dict[str, Any] = {"best": " ".join(found.best), "n_best": None if one.reason else len(found.best)}
-    told |= {"n_above_references": len(one.above.methods), "images_needed": one.above.needed}
-    told |= {"n_methods": int((~wide.index.isin(references)).sum()), "n_images": wide.shape[1]}
-    return told | {"verdict": found.verdict, "sentence": found.sentence, "cannot_see": LIMITS_OF_DELETION}
+def _verdict_columns(found: Verdict, by: str, wide: pd.DataFrame, references: Collection[str]) -> dict[str, Any]:
+    """Return the columns of a verdict by one metric."""
+    measure = found.measures[by]
+    record: dict[str, Any] = {"best": " ".join(found.best), "n_best": None if measure.reason else len(found.best)}
+    record |= {"n_above_references": len(measure.above.methods), "images_needed": measure.above.needed}
+    record |= {"n_methods": int((~wide.index.isin(references)).sum()), "n_images": wide.shape[1]}
+    return record | {"verdict": found.verdict, "sentence": found.sentence, "cannot_see": LIMITS_OF_DELETION}
 
 
 def _of_task(row: Mapping[str, Any], verdict: str) -> str:
-    """Return a sentence on how good a network of another task than classes is, where that has to be known."""
+    """Return a further sentence on the quality of a network of another task than classification, or ""."""
     if row["task"] == CALLABLE:
         return (
             " Nothing says what a callable target should be, so that it is not known whether the network is better "
