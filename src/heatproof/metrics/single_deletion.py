@@ -16,7 +16,7 @@ from heatproof.metrics.registry import metric
 
 GridAndBaseline = tuple[Grid, str]
 # Words for a baseline in a sentence, where they differ from its name.
-FILLINGS = {
+BASELINE_WORDS = {
     "mean": "mean colour",
     "random": "noise",
     "background": "colour of the border",
@@ -102,7 +102,7 @@ class PatchDeletion(NamedTuple):
     options: Mapping[str, Any] = MappingProxyType({})
 
     def __str__(self) -> str:
-        return f"grid {grid_name(self.grid)}, {FILLINGS.get(self.baseline, self.baseline)}"
+        return f"grid {grid_name(self.grid)}, {BASELINE_WORDS.get(self.baseline, self.baseline)}"
 
     def is_same(self, other: PatchDeletion) -> bool:
         """Return whether both delete the same pixels and use the same baseline; numbers may differ by rounding."""
