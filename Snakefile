@@ -1,4 +1,4 @@
-# The table of contents: what is made, and by which rules.
+# Entry point of the workflow. The rules are in workflow/rules.
 import re
 import sys
 
@@ -11,8 +11,9 @@ from heatproof.files.publishing import escaped
 min_version("9.13")
 
 
-# As all commands read it: over the default that stands beside this file, or comes with the package where this is a module
-# of another workflow. A config/config.yaml of the working folder may be somebody else's, and a config names code.
+# The config is read as by all commands: merged into the default config next to this file, or into that of the package
+# if this workflow is a module of another one. A config/config.yaml in the working folder is ignored, because it may
+# come from somebody else, and a config can name code.
 try:
     config = read_snakemake_config(
         config,
@@ -71,7 +72,7 @@ include: "workflow/rules/report.smk"
 
 
 onstart:
-    # Again: Snakemake's scheduler has put its own handlers of signals in their place.
+    # Again, because Snakemake's scheduler has installed its own signal handlers.
     start.handle_signals(False)
 
 

@@ -28,7 +28,7 @@ SPLIT = "evaluation"
 
 def fill(folder: Path, files: int) -> None:
     """Create the files, and their record."""
-    from heatproof.stores.sources import record_files, write_record
+    from heatproof.stores.source_files import record_files, write_record
 
     photos, paths = folder / "photos", []
     for number in range(files):
@@ -53,7 +53,7 @@ def most_memory() -> float:
 
 def look_once(folder: Path, counted: bool) -> dict[str, Any]:
     """Check the files as a start does, and return the cost."""
-    from heatproof.stores import sources
+    from heatproof.stores import source_files as sources
 
     calls = {"looks": 0, "reads": 0}
     if counted:
@@ -85,7 +85,7 @@ def look_once(folder: Path, counted: bool) -> dict[str, Any]:
 
 def plainly(folder: Path) -> tuple[float, float]:
     """Return the seconds of one `os.stat` per file in one thread, and of listing all folders."""
-    from heatproof.data.pictures import pictures_below
+    from heatproof.data.image_files import pictures_below
 
     paths = [path for below in (folder / "photos").iterdir() for path in map(os.fspath, below.iterdir())]
     began = time.perf_counter()

@@ -32,7 +32,7 @@ import torch
 from torch import nn
 from torch.nn.functional import interpolate
 
-from heatproof.attribution._kinds import NetworkTraits, inspect_network
+from heatproof.attribution._network_traits import NetworkTraits, inspect_network
 from heatproof.attribution.explaining import check_limits
 from heatproof.attribution.registry import EXPLAINERS, ApplicabilityFigure, ExplainContext, Explainer
 from heatproof.claims.meta_rank import METHODS_OF_PAPER

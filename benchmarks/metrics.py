@@ -16,7 +16,7 @@ from torchvision.models import resnet18
 import heatproof
 from heatproof.metrics.registry import METRICS
 from heatproof.models.registry import ARCHITECTURES
-from heatproof.responses.explanations import MapChanges
+from heatproof.responses.map_changes import MapChanges
 
 BATCH = 16
 

@@ -13,11 +13,11 @@ import torch
 from heatproof.attribution.explaining import check_limits
 from heatproof.attribution.registry import EXPLAINERS, ApplicabilityFigure, ExplainContext
 from heatproof.data.digits import digits
-from heatproof.data.few import PROBE_IMAGES
+from heatproof.data.probe_images import PROBE_IMAGES
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.models.names import match_names
 from heatproof.models.packaged import find_packaged
 from heatproof.models.registry import ARCHITECTURES
+from heatproof.models.weight_names import match_names
 
 NETWORKS = [
     "cifar_resnet20",

@@ -1,4 +1,4 @@
-"""What a network says of perturbed images, all at once."""
+"""Outputs of a network for perturbed images, computed in one call."""
 
 import numpy as np
 

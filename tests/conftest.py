@@ -1,4 +1,4 @@
-"""For all tests: a thread a worker, a test that is named runs, and none fails because the machine is busy."""
+"""Settings for all tests: one thread in each worker, named tests always run, and no test fails on a busy machine."""
 
 import gc
 import os
@@ -11,8 +11,8 @@ import pytest
 from filelock import FileLock
 from hypothesis import settings
 
-# Before anything imports torch or NumPy, here and in the processes that tests start: a worker of pytest-xdist has one
-# core, and jobs have one thread by default.
+# Set before anything imports torch or NumPy, here and in the processes that tests start: a worker of pytest-xdist has
+# one core, and jobs have one thread by default.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 settings.register_profile("heatproof", deadline=None)
@@ -20,7 +20,7 @@ settings.load_profile("heatproof")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Run a test that is asked for by its name also where it is slow or long."""
+    """Run a test that is named on the command line even if it is slow or long."""
     if config.option.markexpr == "not slow and not long" and any("::" in argument for argument in config.args):
         config.option.markexpr = ""
 
@@ -32,9 +32,9 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with what runs Snakemake: it takes longest, and other workers meanwhile take over the rest.
+    """Start with the tests that run Snakemake: they take longest, and other workers run the rest in the meantime.
 
-    A long test is no slow one as well, for `-m slow` would run it.
+    A long test must not be slow as well, because `-m slow` would run it.
     """
     both = [item.nodeid for item in items if item.get_closest_marker("long") and item.get_closest_marker("slow")]
     if both:
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def frozen() -> None:
-    """Leave thousands of tests and all libraries out of garbage collection, which statsmodels asks for."""
+    """Exclude thousands of tests and all libraries from garbage collection, which statsmodels triggers."""
     gc.collect()
     gc.freeze()
 
@@ -56,7 +56,7 @@ def pytest_sessionfinish() -> None:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Take back what a job's `threads` has set."""
+    """Undo the number of threads that a job has set."""
     yield
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
@@ -64,9 +64,9 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
-    """Return a function that makes a folder once for all workers. Copy what is in it before you change it."""
+    """Return a function that creates a folder once for all workers. Copy its content before you change it."""
     base = tmp_path_factory.getbasetemp()
-    # Each worker has a folder of its own in the folder of the session.
+    # Each worker has its own folder in the folder of the session.
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
     def make_once(name: str, make: Callable[[Path], object]) -> Path:
@@ -84,7 +84,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[P
 
 @pytest.fixture(scope="session")
 def trained(once):
-    """A folder with weights. Copy it before you change it."""
+    """Return a project with trained weights. Copy its folder before you change it."""
     from toy_project import Project
 
     return Project(once("trained", lambda folder: Project(folder).train()))
@@ -92,7 +92,7 @@ def trained(once):
 
 @pytest.fixture
 def project(trained, tmp_path):
-    """Return a function that makes a project with these weights, and with a changed config."""
+    """Return a function that creates a project with these weights, and with a changed config."""
     from toy_project import Project
 
     made = []

@@ -1,4 +1,4 @@
-"""A job of the workflow in a process of its own, started as its rule starts it."""
+"""A job of the workflow in a separate process, started as its rule starts it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MACHINE = {"batch_size": 64, "threads": 1, "device": "cpu"}
 
 
 def spec_file(folder: Path, run: str, spec: Mapping[str, Any]) -> str:
-    """Write what a job is told into a folder, and return the path."""
-    told = {"run": run, "spec": spec}
-    path = Path(folder) / f"job-{digest(told)}.json"
-    write_json(path, told)
+    """Write the spec of a job into a folder, and return its path."""
+    content = {"run": run, "spec": spec}
+    path = Path(folder) / f"job-{digest(content)}.json"
+    write_json(path, content)
     return str(path)
 
 
@@ -63,7 +63,7 @@ def job_process(
 
 
 def write_listed(store, array, shard, start, values):
-    """Write a shard, with the manifest beside the store that lists every array's file of it."""
+    """Write a shard, and the manifest next to the store that lists the files of every array of the shard."""
     path = write_shard(store, array, shard, start, values)
     listing = f"{str(store).removesuffix('.zarr')}.{shard}.json"
     files = [file for file in Path(store).rglob(f"c/{shard}/**/*") if file.is_file()]
@@ -72,7 +72,7 @@ def write_listed(store, array, shard, start, values):
 
 
 def without_times(said: Any) -> Any:
-    """Return what a manifest says, but for what a clock measured and the digest of it all."""
+    """Return a manifest without measured times and without its checksum."""
     if isinstance(said, Mapping):
         return {key: without_times(value) for key, value in said.items() if key not in ("seconds", CHECKSUM_KEY)}
     return [without_times(one) for one in said] if isinstance(said, list) else said

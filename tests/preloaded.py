@@ -48,13 +48,13 @@ def python() -> str:
     place, command = f"{folder.name}/socket", Path(folder.name) / "python"
     command.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-I", "-S", __file__, place])} "$0" "$@"\n')
     command.chmod(0o755)
-    # What heatproof is comes with each request.
+    # Each request has its own path to heatproof.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment.pop("PYTHONPATH", None)
     serving = [sys.executable, "-P", __file__, place]
     started = subprocess.Popen(serving, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
     assert started.stdout.readline() == b"ready\n"
-    # It ends at the end of its input, also where this process is killed.
+    # It ends when its input ends, even if this process is killed.
     atexit.register(started.stdin.close)
     return str(command)
 
@@ -75,7 +75,7 @@ def serve(place: str) -> None:
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(place)
     listening.listen(64)
-    # Nobody waits for who answers a request.
+    # The processes that answer requests are not awaited.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     print("ready", flush=True)
     while True:
@@ -97,14 +97,14 @@ def answer(connection: socket.socket) -> int:
     length, _, text = message.partition(b"\n")
     while len(text) < int(length):
         text += connection.recv(SIZE)
-    asked = json.loads(text)
+    request = json.loads(text)
     process = os.fork()
     if not process:
         connection.close()
         for number, file in enumerate(files):
             os.dup2(file, number)
             os.close(file)
-        run(**asked)
+        run(**request)
     for file in files:
         os.close(file)
     ended = os.pidfd_open(process)
@@ -125,13 +125,13 @@ def run(command: str, arguments: list[str], folder: str, environment: dict[str, 
     os.environ.clear()
     os.environ.update(environment)
     safe = arguments[0] == "-P" or bool(environment.get("PYTHONSAFEPATH"))
-    given = arguments[arguments[0] == "-P" :]
-    is_module = given[0] == "-m"
-    what, *rest = given[1:] if is_module else [os.path.abspath(given[0]), *given[1:]]
+    remaining = arguments[arguments[0] == "-P" :]
+    is_module = remaining[0] == "-m"
+    what, *rest = remaining[1:] if is_module else [os.path.abspath(remaining[0]), *remaining[1:]]
     here = folder if is_module else os.path.dirname(what)
     path = environment.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:0] = [entry for entry in ([] if safe else [here]) + path if entry]
-    # Jobs are started by the command as well.
+    # Jobs are started with the command as well.
     sys.executable, sys.argv = command, [what, *rest]
     status = 0
     try:
@@ -159,8 +159,8 @@ def run(command: str, arguments: list[str], folder: str, environment: dict[str, 
 
 def ask(place: str, command: str, *arguments: str) -> int:
     """Ask for a run with the files, folder and environment of this process, and return its exit status."""
-    told = {"command": command, "arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}
-    text = json.dumps(told).encode()
+    request = {"command": command, "arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}
+    text = json.dumps(request).encode()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(place)
         files = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))]
@@ -168,7 +168,7 @@ def ask(place: str, command: str, *arguments: str) -> int:
         connection.sendall(text)
         status = int(connection.recv(16) or b"1")
     if status < 0:
-        # By a signal, as a shell tells it.
+        # Killed by a signal: the exit status as a shell reports it.
         return 128 - status
     return status
 

@@ -12,7 +12,7 @@ from scipy.io import savemat
 
 DISHES = ["apple_pie", "baby_back_ribs", "waffles"]
 SCENES = ["/a/airfield", "/a/apartment_building/outdoor", "/z/zen_garden"]
-# The devkit's number, WordNet id, words and children; its numbering is not that of the sorted ids.
+# Number in the devkit, WordNet id, words and children; the numbers do not follow the order of the ids.
 SYNSETS = [
     (1, "n02119789", "kit fox, Vulpes macrotis", 0),
     (2, "n02012849", "crane", 0),
@@ -21,7 +21,7 @@ SYNSETS = [
     (1001, "n00001740", "entity", 3),
 ]
 LEAVES = sorted(wnid for _, wnid, _, children in SYNSETS if not children)
-# Of RESISC45, in the order of the alphabet.
+# Classes of RESISC45 in alphabetical order.
 PLACES = [
     "airplane",
     "airport",
@@ -102,7 +102,7 @@ def food101(root: Path, train: int = 10, test: int = 4) -> dict[str, int]:
         (meta / f"{part}.txt").write_text("".join(f"{one}\n" for one in ids))
         for place, image_id in enumerate(ids):
             label = DISHES.index(image_id.partition("/")[0])
-            # The longer side is 512 pixels, whatever the other one is.
+            # In the dataset, the longer side always has 512 pixels.
             save(root / "food-101" / "images" / f"{image_id}.jpg", label, place, *((72, 96), (96, 72))[place % 2])
             labels |= {image_id: label} if part == "test" else {}
     (meta / "classes.txt").write_text("\n".join(DISHES))
@@ -129,7 +129,7 @@ def imagenet(root: Path, train: int = 5, val: int = 8) -> dict[str, int]:
     numbers = {wnid: number for number, wnid, *_ in SYNSETS}
     for label, wnid in enumerate(LEAVES):
         for place in range(train):
-            # One of ImageNet's pictures is a PNG, and 22 are CMYK, all of them under this ending.
+            # One image file of ImageNet is a PNG and 22 are CMYK, all of them with this ending.
             kind = {0: "PNG", 1: "CMYK"}.get(place, "JPEG")
             save(root / "train" / wnid / f"{wnid}_{17 * place + 3}.JPEG", label, place, kind=kind)
     data = root / "ILSVRC2012_devkit_t12" / "data"
@@ -158,5 +158,5 @@ def resisc45(root: Path, images: int = 5) -> dict[str, int]:
     return labels
 
 
-# How each of them unpacks, by the name of its reader.
+# Functions that unpack each dataset, by the name of its reader.
 UNPACKED = {"imagenet": imagenet, "places365": places365, "food101": food101, "resisc45": resisc45}

@@ -33,7 +33,7 @@ class Pictures:
             return found[:, 0] if self.num_classes == 1 else found
         if task == "multilabel":
             found = (draws.random((images, self.num_classes)) < 0.5).astype(np.int8)
-            # The second picture has no label, and of the third one is not known.
+            # The second image has no label, and one label of the third image is unknown.
             found[:3] = [[1, 1, 0], [0, 0, -1], [1, -1, 0]]
             return found
         return np.arange(images) % self.num_classes

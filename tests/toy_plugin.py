@@ -75,8 +75,8 @@ def gradient(context):
 def of_a_model_with_channels(model, images, targets, *, scale=1.0):
     """The same in the form that `heatproof.explain` takes, in batches."""
     assert 1 <= len(images) == len(targets) <= 4
-    given = images.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(model(given).gather(1, targets[:, None]).sum(), given)
+    inputs = images.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(model(inputs).gather(1, targets[:, None]).sum(), inputs)
     return scale * slope * images
 
 
@@ -108,13 +108,13 @@ def breaks_at_seven(context):
 def dims(context, *, share=0.99):
     """How much the output falls where a patch is dimmed by one part in a hundred: float32 tells, bfloat16 hardly."""
     maps = torch.zeros(len(context.images), SIZE, SIZE)
-    whole = context.output(context.images).gather(1, context.targets[:, None])[:, 0]
+    intact = context.output(context.images).gather(1, context.targets[:, None])[:, 0]
     for top in range(0, SIZE, 3):
         for left in range(0, SIZE, 3):
             dimmed = context.images.clone()
             dimmed[:, :, top : top + 3, left : left + 3] *= share
             less = context.output(dimmed).gather(1, context.targets[:, None])[:, 0]
-            maps[:, top : top + 3, left : left + 3] = (whole - less)[:, None, None]
+            maps[:, top : top + 3, left : left + 3] = (intact - less)[:, None, None]
     return {"dims": maps}
 
 

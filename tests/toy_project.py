@@ -1,4 +1,4 @@
-"""All stages over a user's own code, without Snakemake: jobs come from the graph, files go to a temporary folder."""
+"""All stages with user code, without Snakemake: jobs come from the graph, files go to a temporary folder."""
 
 import os
 from dataclasses import replace
@@ -29,7 +29,7 @@ NETWORK = ("dataset", "model", "weights")
 
 
 class Project:
-    """A folder, and the stages of a config run in it."""
+    """A folder in which the stages of a config run."""
 
     def __init__(self, folder: Path, **change):
         self.folder = folder
@@ -39,7 +39,7 @@ class Project:
         return Runtime(batch_size, 1, "cpu")
 
     def make(self, what, batch_size=64):
-        """Run a job: the only one of a stage by its name, a job of the graph, or what a job is told."""
+        """Run a job: the only one of a stage by its name, a job of the graph, or a spec."""
         spec = self.job(what).spec if isinstance(what, str) else what.spec if isinstance(what, Job) else what
         before = os.getcwd()
         os.chdir(self.folder)
@@ -49,7 +49,7 @@ class Project:
             os.chdir(before)
 
     def spec(self, metric):
-        """Return what a scoring of the finetuned network is told."""
+        """Return the spec of a scoring job of the finetuned network."""
         return self.on_network("score", metric=metric).spec
 
     def score_with(self, metric):
@@ -77,21 +77,21 @@ class Project:
         return self
 
     def maps_spec(self, explainers=None, shard=0):
-        """Return what the job of a shard of maps is told, of some explainers that look at the model or of all."""
+        """Return the spec for a shard of maps, of selected explainers that use the model, or of all of them."""
         spec = self.on_network("attribute", shard=shard).spec
         chosen = [one for one in spec.explainers if explainers is None or one.name in explainers]
         return replace(spec, explainers=chosen)
 
     def reference_spec(self, shard=0):
-        """Return what the job of a shard of maps is told that know no model."""
+        """Return the spec for a shard of maps that do not use a model."""
         return self.job("attribute_reference", dataset="toy", shard=shard).spec
 
     def drops_spec(self, grid=4, baseline="mean", shard=0):
-        """Return what the job of a shard of patch drops is told."""
+        """Return the spec for a shard of patch drops."""
         return self.on_network("drops", grid=grid, baseline=baseline, shard=shard).spec
 
     def curves_spec(self, response, explainers=None, shard=0):
-        """Return what the job of a shard of a response along maps is told, of some explainers or of all."""
+        """Return the spec for a shard of a response along maps, of selected explainers or of all."""
         spec = self.on_network("curves", response=response, shard=shard).spec
         chosen = [one for one in spec.explainers if explainers is None or one.name in explainers]
         return replace(spec, explainers=chosen)
@@ -118,7 +118,7 @@ class Project:
         return self
 
     def score_all(self):
-        # Which images the network gets right is read from the drops.
+        # The drops record which images the network classifies correctly.
         self.drop()
         for case in self.plan.all_cases():
             self.make(self.on_network("score", *case.network, metric=case.metric))
@@ -148,7 +148,7 @@ class Project:
         return describe_store(f"{self.base(explainer)}.zarr")
 
     def bytes(self, *parts: str) -> dict[str, bytes]:
-        """Return every shard, and no manifest: these have times in them."""
+        """Return the content of every shard, without manifests, which contain times."""
         files = [path for part in parts for path in sorted((self.folder / "results" / part).rglob("*"))]
         files = [path for path in files if path.is_file() and "c" in path.parts]
         return {str(path.relative_to(self.folder)): path.read_bytes() for path in files}

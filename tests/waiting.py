@@ -1,4 +1,4 @@
-"""Waiting for a process as long as it works, however little of the machine it gets."""
+"""Waiting for a process as long as it works, however little CPU time it gets."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any
 
 import psutil
 
-# Of a processor: one that only looks whether something has come uses less, one that works beside twenty others more.
+# Share of a CPU: a process that only polls uses less, and one that works next to twenty others uses more.
 AT_REST = 0.02
 
 
 def finished(command: Sequence[str], idle: float = 60.0, **settings: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command as `subprocess.run` does, and return what came of it.
+    """Run a command as `subprocess.run` does, and return its result.
 
     Parameters
     ----------
     command
-        With its arguments.
+        The command with its arguments.
     idle
-        Seconds after which a command that is at rest, such as one that waits for the other end of a pipe, is ended.
+        Seconds after which an idle command is killed, such as one that waits for the other end of a pipe.
 
     Raises
     ------
     subprocess.TimeoutExpired
-        If it was at rest for so long.
+        If the command was idle for that long.
     """
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     running, used = subprocess.Popen(command, **pipes, **settings), 0.0
@@ -53,7 +53,7 @@ def _tree(pid: int) -> list[psutil.Process]:
 
 
 def _processor_seconds(tree: Sequence[psutil.Process]) -> float:
-    """Return what processes have used, and those that they have waited for."""
+    """Return the CPU time that processes, and the children that they waited for, have used."""
     used = 0.0
     for process in tree:
         with suppress(psutil.Error):

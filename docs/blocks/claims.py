@@ -3,7 +3,7 @@
 import pandas as pd
 
 from blocks import DATA, interval, number, rows
-from heatproof.claims.card import ordered_claims, published_table
+from heatproof.claims.judge import ordered_claims, published_table
 from heatproof.claims.verdicts import UNTESTED
 
 FILES = {"claims": ["claims.csv"], "rank_claims": ["rank_claims.csv"]}

@@ -3,29 +3,31 @@
 import os
 import sys
 
-# A psutil.py in a received folder would run in place of the library. `python -m` puts the working folder first.
+# `python -m` puts the working folder first in the module search path, so that a psutil.py in a received folder would be
+# imported in place of the library.
 if not sys.flags.safe_path and sys.path[0] in ("", os.getcwd()):
     del sys.path[0]
-# An empty entry of PYTHONPATH, as PYTHONPATH=$PYTHONPATH:/mine leaves, stands for the working folder and names none.
+# An empty entry of PYTHONPATH, which PYTHONPATH=$PYTHONPATH:/mine can leave, stands for the working folder although the
+# user did not name it.
 if "" in os.environ.get("PYTHONPATH", "none").split(os.pathsep):
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, os.environ["PYTHONPATH"].split(os.pathsep)))
     if os.getcwd() not in map(os.path.abspath, filter(None, os.environ["PYTHONPATH"].split(os.pathsep))):
         sys.path[:] = [place for place in sys.path if place not in ("", os.getcwd())]
-# Of all that a command starts.
+# For all processes that the command starts.
 os.environ["PYTHONSAFEPATH"] = "1"
 
-from heatproof.base.ending import run_process
+from heatproof.base.signals import run_process
 
 
 def command() -> int:
-    """Run the command line, whose modules are imported when a signal can end it in order."""
+    """Run the command line; its modules are imported here, after signal handlers have been installed."""
     from heatproof.commands.cli import main
 
     return main()
 
 
 def main() -> None:
-    """Run the command line as all that this process does."""
+    """Run the command line as the main function of this process."""
     run_process(command, "command")
 
 

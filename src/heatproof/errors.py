@@ -1,12 +1,12 @@
-"""Exceptions of heatproof, and messages for faults of the machine."""
+"""Exceptions of heatproof, and error messages for faults of the machine."""
 
 from __future__ import annotations
 
 import errno
 
-RESUME_HINT = "what was finished is kept"
-# What PyTorch says where it has no error type of its own: on a CPU and on Apple's GPUs. The last word is oneDNN's.
-MEMORY = (
+RESUME_HINT = "finished work is kept"
+# Messages of PyTorch on CPUs and Apple GPUs, where it has no error type for this. The last one is from oneDNN.
+OUT_OF_MEMORY_MESSAGES = (
     "out of memory",
     "can't allocate memory",
     "not enough memory",
@@ -15,12 +15,12 @@ MEMORY = (
     "start new thread",
     "could not create a primitive",
 )
-# What CUDA and PyTorch say of a GPU that cannot be used, and what to do about it.
-GPU = (
+# Messages of CUDA and PyTorch about a GPU that cannot be used; then the state of the GPU, and the remedy.
+GPU_FAULTS = (
     (
         ("busy or unavailable",),
-        "is taken by another program that shares it with none",
-        "end that program, or take another GPU with CUDA_VISIBLE_DEVICES",
+        "is used exclusively by another program",
+        "end that program, or select another GPU with CUDA_VISIBLE_DEVICES",
     ),
     (
         ("no kernel image is available", "is not compatible with the current pytorch"),
@@ -40,61 +40,63 @@ GPU = (
             "uncorrectable ecc",
             "unspecified launch",
         ),
-        "has vanished or failed during the job",
-        "look at it with nvidia-smi, or take another one",
+        "disappeared or failed during the job",
+        "check it with nvidia-smi, or use another one",
     ),
 )
-FULL = {errno.ENOSPC, errno.EDQUOT}
-CLOSED = {errno.EROFS, errno.EACCES, errno.EPERM}
+DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
+PERMISSION_DENIED = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 class HeatproofError(Exception):
-    """Something that the user can mend: one sentence that names the thing and the remedy.
+    """An error that the user can fix: one sentence that names the cause and the remedy.
 
     Command-line entry points print it without a traceback.
     """
 
 
 class DamagedInput(HeatproofError):
-    """An image of the data cannot be read, which is no fault of what asked for it."""
+    """An image of the dataset cannot be read. The code that read it is not at fault."""
 
 
 class NotApplicable(Exception):
-    """An explainer cannot work on this model; the text is the reason shown as a gap in the tables."""
+    """An explainer does not work on this model; tables show the message as the reason."""
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says, to be quoted within a sentence."""
-    return " ".join(_said(error).split("\n")[0].split())
+    """Return the first line of an error's message, to be quoted within a sentence."""
+    return " ".join(_text(error).split("\n")[0].split())
 
 
-def _said(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # an error of foreign code can fail to say what it is
-        return "it does not say why"
+    except Exception:  # the __str__ of foreign errors can fail
+        return "the error has no message"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error says that there is no memory left."""
+    """Tell whether an error reports that memory ran out."""
     if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         return True
-    # PyTorch's own type is a RuntimeError, and this module knows no torch.
+    # The type is compared by name, because this module does not import torch. It is a subclass of RuntimeError.
     named = type(error).__name__ == "OutOfMemoryError"
-    return isinstance(error, RuntimeError) and (named or any(words in _said(error).lower() for words in MEMORY))
+    return isinstance(error, RuntimeError) and (
+        named or any(words in _text(error).lower() for words in OUT_OF_MEMORY_MESSAGES)
+    )
 
 
 def machine_fault(error: BaseException) -> str | None:
-    """Return the sentence for an error of the machine and not of the program: disk, rights, memory, GPU; else None."""
-    seen: list[BaseException] = []
-    here: BaseException | None = error
-    # Libraries raise errors of their own from those of the system.
-    while here is not None and here not in seen:
-        seen.append(here)
-        sentence = _sentence(here)
+    """Return the sentence for a fault of the machine (disk, permissions, memory or GPU); None for other errors."""
+    visited: list[BaseException] = []
+    current: BaseException | None = error
+    # Libraries often wrap an error of the system in their own error.
+    while current is not None and current not in visited:
+        visited.append(current)
+        sentence = _sentence(current)
         if sentence:
             return sentence
-        here = here.__cause__ or here.__context__
+        current = current.__cause__ or current.__context__
     return None
 
 
@@ -104,20 +106,22 @@ def _sentence(error: BaseException) -> str | None:
             "Memory ran out: lower batch_size at the top of the config, which recomputes nothing, or run fewer "
             f"jobs at once, and run the same command again; {RESUME_HINT}."
         )
-    said = _said(error).lower() if isinstance(error, RuntimeError) else ""
-    for words, state, remedy in GPU:
-        if any(one in said for one in words):
+    text = _text(error).lower() if isinstance(error, RuntimeError) else ""
+    for words, state, remedy in GPU_FAULTS:
+        if any(one in text for one in words):
             return f"The GPU {state}: {remedy}, and run the same command again; {RESUME_HINT}."
     code = error.errno if isinstance(error, OSError) else None
-    if code is None or code not in FULL | CLOSED | {errno.EFBIG, errno.EIO, errno.EMFILE}:
+    if code is None or code not in DISK_FULL | PERMISSION_DENIED | {errno.EFBIG, errno.EIO, errno.EMFILE}:
         return None
     assert isinstance(error, OSError)
-    where = f" at {error.filename}" if error.filename else ""
-    if code in FULL:
-        return f"The disk is full{where} ({error.strerror}): make room and run the same command again; {RESUME_HINT}."
-    if code in CLOSED:
+    location = f" at {error.filename}" if error.filename else ""
+    if code in DISK_FULL:
         return (
-            f"Permission to write or read{where} is missing ({error.strerror}): make the folder writable, or use "
+            f"The disk is full{location} ({error.strerror}): make room and run the same command again; {RESUME_HINT}."
+        )
+    if code in PERMISSION_DENIED:
+        return (
+            f"Permission to write or read{location} is missing ({error.strerror}): make the folder writable, or use "
             f"another one, and run the same command again; {RESUME_HINT}."
         )
     remedy = {
@@ -125,4 +129,4 @@ def _sentence(error: BaseException) -> str | None:
         errno.EMFILE: "raise the limit of open files (`ulimit -n`)",
         errno.EIO: "check the disk, which may be failing",
     }[code]
-    return f"Writing or reading failed{where} ({error.strerror}): {remedy}, and run the same command again."
+    return f"Writing or reading failed{location} ({error.strerror}): {remedy}, and run the same command again."

@@ -1,7 +1,7 @@
 """Quality of metrics: sensitivity to corrupted maps, and dependence on conventions.
 
-Everything here asks `heatproof.evaluate` about maps of several methods on one model. Tables are tidy, a row a
-comparison; undefined scores are left out of means and counted.
+All functions score maps of several methods on one model with `heatproof.evaluate`. They return tidy tables with one row
+for each comparison. Undefined scores are excluded from means and counted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatproof.api._study import Study, compare, oriented, points_of, spearman, upwards
+from heatproof.api._study import Study, compare_scores, curve_points, is_higher_better, oriented_scores, spearman
 from heatproof.errors import HeatproofError
 from heatproof.metrics.corruptions import (
     NOISE,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-    from heatproof.api.evaluate import Metrics
+    from heatproof.api.selected_metrics import Metrics
 
 BASELINES = ("zeros", "random", "blur", "mean")
 
@@ -39,16 +39,16 @@ BASELINES = ("zeros", "random", "blur", "mean")
 def image_scores(
     model: Any, images: torch.Tensor, targets: Any, maps: Mapping[str, Any], metrics: Metrics, **common: Any
 ) -> pd.DataFrame:
-    """Score every method by every metric, image by image.
+    """Score every method by every metric on every image.
 
     Parameters
     ----------
     model, images, targets
         As in `heatproof.evaluate`.
     maps
-        Method to its maps (N, H, W), or what `heatproof.explain` returns.
+        Method names to maps (N, H, W), or the result of `heatproof.explain`.
     metrics
-        Names of metrics, or names with their options.
+        Names of metrics, or a mapping from names to options.
     **common
         ``seed``, ``batch_size``, ``device``, ``image_ids``, ``task`` and a ``target`` function, as in
         `heatproof.evaluate`.
@@ -56,26 +56,36 @@ def image_scores(
     Returns
     -------
     pandas.DataFrame
-        Columns ``metric, method, image, score, higher_is_better``, and ``target`` where an image has a row for each of
-        its labels, whose scores are averaged before images are compared. They are what
-        `heatproof.ranking.reliability.reliability_table` and
-        `heatproof.report.tables.reliability.draw_critical_difference` take.
+        Columns ``metric, method, image, score, higher_is_better``. If an image has a row for each of its labels, there
+        is a column ``target`` as well, and the scores of an image are averaged before images are compared. The table is
+        the input of `heatproof.ranking.reliability.reliability_table` and
+        `heatproof.report.tables.reliability.draw_critical_difference`.
 
     Raises
     ------
     HeatproofError
         As in `heatproof.evaluate`; or if there are no maps or metrics.
+
+    Examples
+    --------
+    >>> import torch, heatproof
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 4)).eval()
+    >>> images, labels = torch.rand(5, 3, 8, 8), torch.tensor([0, 1, 2, 3, 0])
+    >>> maps = {"first": torch.rand(5, 8, 8), "second": torch.rand(5, 8, 8)}
+    >>> table = heatproof.quality.image_scores(model, images, labels, maps, ["rise_deletion"])
+    >>> table.shape
+    (10, 5)
     """
     import pandas as pd
 
-    study = Study.of(model, images, targets, maps, metrics, common)
+    study = Study.create(model, images, targets, maps, metrics, common)
     parts = []
     for name, options in study.metrics.items():
         for method, values in study.maps.items():
             result = study.score(name, options, values)
-            columns = {"metric": name, "method": method, "image": study.pictures, "score": result["score"].values}
-            of_rows = {"target": result["target"].values} if study.pictures != study.ids else {}
-            parts.append(pd.DataFrame({**columns, **of_rows, "higher_is_better": upwards(result)}))
+            columns = {"metric": name, "method": method, "image": study.image_names, "score": result["score"].values}
+            target_column = {"target": result["target"].values} if study.image_names != study.ids else {}
+            parts.append(pd.DataFrame({**columns, **target_column, "higher_is_better": is_higher_better(result)}))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -88,34 +98,36 @@ def offset_sensitivity(
     offsets: Sequence[float] = OFFSETS,
     **common: Any,
 ) -> pd.DataFrame:
-    """Say how far every metric moves when a constant is added to all maps (Walker et al. 2024, section 5.1, table 1).
+    """Measure how much every metric changes when a constant is added to all maps.
 
-    An offset changes no order, so a metric of the order alone stays where it is.
+    This follows Walker et al. 2024, section 5.1, table 1. An offset does not change the order of pixels, so a metric
+    that only reads the order does not change.
 
     Parameters
     ----------
     model, images, targets, maps, metrics, **common
         As in `image_scores`.
     offsets
-        Shares of each map's largest magnitude.
+        Added constants, as shares of the largest magnitude of each map.
 
     Returns
     -------
     pandas.DataFrame
-        A row a metric and offset: ``metric``, ``offset``; ``change``, the mean over methods of the absolute change of
-        the mean score, in the metric's units; ``worse``, the same with its sign, positive where the metric calls the
-        changed maps worse; ``share_of_spread``, `change` over the range of the methods' mean scores; ``curve_change``,
-        the paper's figure: the area between the mean curves of the changed and the original maps over the area under
-        the original's, mean over methods, NaN for a metric without a curve; ``spearman``, of the methods' mean scores
-        with those of the original maps, in [-1, 1], NaN where all are equal; ``n_methods``; ``n_undefined``, scores of
-        a method on an image that one of the two maps does not have, of ``n_scores``.
+        One row for each metric and offset: ``metric``, ``offset``; ``change``, the absolute change of a method's mean
+        score, averaged over methods, in units of the metric; ``worse``, the same with its sign, positive if the metric
+        scores the changed maps as worse; ``share_of_spread``, `change` over the range of the methods' mean scores;
+        ``curve_change``, the quantity of the paper: the area between the mean curves of the changed and the original
+        maps over the area under the original curve, averaged over methods, NaN for a metric without curves;
+        ``spearman``, the correlation of the methods' mean scores with those of the original maps, in [-1, 1], NaN if
+        all are equal; ``n_methods``; and ``n_undefined``, the number of scores of a method on an image, out of
+        ``n_scores``, that are undefined for the original or for the changed map.
 
     Raises
     ------
     HeatproofError
         As in `image_scores`.
     """
-    study = Study.of(model, images, targets, maps, metrics, common)
+    study = Study.create(model, images, targets, maps, metrics, common)
     return _sensitivity(study, "offset", offsets, with_offset)
 
 
@@ -128,14 +140,16 @@ def noise_sensitivity(
     shares: Sequence[float] = NOISE,
     **common: Any,
 ) -> pd.DataFrame:
-    """Say how far every metric moves when uniform noise is added to all maps (Walker et al. 2024, section 5.1).
+    """Measure how much every metric changes when uniform noise is added to all maps.
+
+    This follows Walker et al. 2024, section 5.1.
 
     Parameters
     ----------
     model, images, targets, maps, metrics, **common
         As in `image_scores`.
     shares
-        Upper ends of the noise, as shares of each map's largest magnitude.
+        Upper bounds of the noise, as shares of the largest magnitude of each map.
 
     Returns
     -------
@@ -147,7 +161,7 @@ def noise_sensitivity(
     HeatproofError
         As in `image_scores`.
     """
-    study = Study.of(model, images, targets, maps, metrics, common)
+    study = Study.create(model, images, targets, maps, metrics, common)
     return _sensitivity(
         study, "noise", shares, lambda values, share: with_noise(values, share, study.ids, study.common.get("seed", 0))
     )
@@ -162,24 +176,26 @@ def baseline_invariance(
     baselines: Sequence[str] | Mapping[str, Mapping[str, Any]] = BASELINES,
     **common: Any,
 ) -> pd.DataFrame:
-    """Say how much of a metric's ranking stays when its baseline is another (Walker et al. 2024, section 5.3, table 3).
+    """Measure how much the ranking by a metric depends on its baseline.
+
+    This follows Walker et al. 2024, section 5.3, table 3.
 
     Parameters
     ----------
     model, images, targets, maps, metrics, **common
-        As in `image_scores`; metrics that fill with a baseline.
+        As in `image_scores`; every metric must have a baseline.
     baselines
-        Names of baselines, or names with their options. The colour of ``mean`` is that of `images` where it is left
-        out. A metric whose own choice is none of them is compared under it too, as ``default``.
+        Names of baselines, or a mapping from names to options. The colour of ``mean`` defaults to that of `images`. If
+        the default baseline of a metric is none of them, it is compared as well, under the name ``default``.
 
     Returns
     -------
     pandas.DataFrame
-        A row a metric and pair of baselines: ``metric``, ``baseline``, ``other``; ``consistency``, the mean over
-        images of the Spearman correlation of both rankings, and ``consistency_published``, both from
-        `heatproof.ranking.reliability.internal_consistency_reliability`; ``spearman``, of the methods' mean scores;
-        all in [-1, 1], higher is more invariant; ``n_images``, on which every method has both scores, the only ones
-        that count, and ``n_undefined``, all others.
+        One row for each metric and pair of baselines: ``metric``, ``baseline``, ``other``; ``consistency``, the
+        Spearman correlation of both rankings averaged over images, and ``consistency_published``, both computed by
+        `heatproof.ranking.reliability.internal_consistency_reliability`; ``spearman``, the correlation of the methods'
+        mean scores; all in [-1, 1], higher is more invariant; ``n_images``, the number of images on which every method
+        has both scores, which are the only ones that count, and ``n_undefined``, the number of all others.
 
     Raises
     ------
@@ -188,19 +204,25 @@ def baseline_invariance(
     """
     import pandas as pd
 
-    study = Study.of(model, images, targets, maps, metrics, common)
-    given = dict(baselines) if isinstance(baselines, Mapping) else {name: {} for name in baselines}
-    if "mean" in given and "value" not in given["mean"]:
-        given["mean"] = {**given["mean"], "value": study.images.mean(dim=(0, 2, 3)).tolist()}
+    study = Study.create(model, images, targets, maps, metrics, common)
+    options_by_baseline = dict(baselines) if isinstance(baselines, Mapping) else {name: {} for name in baselines}
+    if "mean" in options_by_baseline and "value" not in options_by_baseline["mean"]:
+        options_by_baseline["mean"] = {
+            **options_by_baseline["mean"],
+            "value": study.images.mean(dim=(0, 2, 3)).tolist(),
+        }
     rows = []
     for name, options in study.metrics.items():
-        under = {
-            baseline: np.stack([oriented(study.score(name, chosen, maps)) for maps in study.maps.values()], axis=1)
-            for baseline, chosen in _choices(name, options, given)
+        scores = {
+            baseline: np.stack(
+                [oriented_scores(study.score(name, options_with_baseline, maps)) for maps in study.maps.values()],
+                axis=1,
+            )
+            for baseline, options_with_baseline in _choices(name, options, options_by_baseline)
         }
-        for baseline, other in combinations(under, 2):
-            complete = ~np.isnan(under[baseline] + under[other]).any(axis=1)
-            first, second = under[baseline][complete], under[other][complete]
+        for baseline, other in combinations(scores, 2):
+            complete = ~np.isnan(scores[baseline] + scores[other]).any(axis=1)
+            first, second = scores[baseline][complete], scores[other][complete]
             row: dict[str, Any] = {"metric": name, "baseline": baseline, "other": other}
             for column, variant in (("consistency", "pairs"), ("consistency_published", "published")):
                 ranks = image_ranks(first), image_ranks(second)
@@ -222,10 +244,11 @@ def modification_distances(
     clip: bool = False,
     **common: Any,
 ) -> pd.DataFrame:
-    """Say whether a metric tells maps from those with attribution introduced or removed (Li et al. 2024, section 5.2).
+    """Measure whether a metric separates maps from copies with introduced or removed attribution.
 
-    The curves are means over images. Soundness stands over the accuracy, completeness over the threshold, deletions
-    over the share removed, as in the paper's figure 7; a metric of two curves has the mean of their distances.
+    This follows Li et al. 2024, section 5.2. The curves are means over images. Soundness is plotted over the accuracy,
+    completeness over the threshold, and deletions over the removed share, as in the paper's figure 7. For a metric with
+    two curves, the distances are averaged.
 
     Parameters
     ----------
@@ -239,18 +262,19 @@ def modification_distances(
     Returns
     -------
     pandas.DataFrame
-        A row a metric, method and scheme: ``metric``, ``method``, ``scheme``; the distances ``original_introduce``,
-        ``original_remove`` and ``introduce_remove``, and ``minimal``, the least of them (the paper's table 1): near 0
-        where the metric does not tell two of the three apart. NaN for a metric without a curve.
+        One row for each metric, method and scheme: ``metric``, ``method``, ``scheme``; the distances
+        ``original_introduce``, ``original_remove`` and ``introduce_remove``; and ``minimal``, the smallest of them (the
+        paper's table 1), which is near 0 if the metric does not separate two of the three. NaN for a metric without
+        curves.
 
     Raises
     ------
     HeatproofError
-        As in `image_scores`, or if there is no such scheme or kind.
+        As in `image_scores`, or if a scheme or the kind does not exist.
     """
     import pandas as pd
 
-    study = Study.of(model, images, targets, maps, metrics, common)
+    study = Study.create(model, images, targets, maps, metrics, common)
     seed = study.common.get("seed", 0)
     rows = []
     for method, values in study.maps.items():
@@ -260,19 +284,19 @@ def modification_distances(
                 for direction in ("introduce", "remove")
             }
             for name, options in study.metrics.items():
-                # The maps were scaled before they were changed, and completeness would undo part of the change.
-                kept = {"rescale": False} if "rescale" in METRICS[name].options else {}
-                points = {key: points_of(study, name, {**kept, **options}, one) for key, one in changed.items()}
-                of_modified = [
+                # The maps were scaled before they were changed; rescaling them again would undo a part of the change.
+                unscaled = {"rescale": False} if "rescale" in METRICS[name].options else {}
+                points = {key: curve_points(study, name, {**unscaled, **options}, one) for key, one in changed.items()}
+                per_curve = [
                     pairwise_distances({key: one[index] for key, one in points.items()}, kind=kind)
                     for index in range(len(points["original"]))
                 ]
                 row = {
-                    f"{a}_{b}": float(np.mean([one[a, b] for one in of_modified])) if of_modified else float("nan")
+                    f"{a}_{b}": float(np.mean([one[a, b] for one in per_curve])) if per_curve else float("nan")
                     for a, b in combinations(changed, 2)
                 }
-                least = float(np.min(list(row.values())))
-                rows.append({"metric": name, "method": method, "scheme": scheme, **row, "minimal": least})
+                minimal = float(np.min(list(row.values())))
+                rows.append({"metric": name, "method": method, "scheme": scheme, **row, "minimal": minimal})
     return pd.DataFrame(rows).sort_values(["metric", "method", "scheme"], ignore_index=True, kind="stable")
 
 
@@ -283,11 +307,11 @@ def _sensitivity(
 
     rows = []
     for name, options in study.metrics.items():
-        # In the type of the changed maps, so that a share of 0 changes nothing.
+        # In float64 like the changed maps, so that a share of 0 changes nothing.
         original = {m: study.score(name, options, values.astype(np.float64)) for m, values in study.maps.items()}
         for share in shares:
             compared = [
-                compare(original[method], study.score(name, options, change(values, share)))
+                compare_scores(original[method], study.score(name, options, change(values, share)))
                 for method, values in study.maps.items()
             ]
             before, after = (np.array([one[key] for one in compared]) for key in ("before", "after"))
@@ -313,21 +337,27 @@ def _sensitivity(
 def _choices(
     name: str, options: Mapping[str, Any], baselines: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the options of a metric under every baseline, and under its own where that is another."""
+    """Yield the options of a metric with every baseline, and with its default baseline if that is none of them."""
     entry = METRICS[name]
-    plain = {key: value for key, value in options.items() if key not in ("baseline", "baseline_options")}
-    filled = {**entry.options, **plain}
-    if "baseline" not in filled or filled.get("imputation") == "road":
+    without_baseline = {key: value for key, value in options.items() if key not in ("baseline", "baseline_options")}
+    complete = {**entry.options, **without_baseline}
+    if "baseline" not in complete or complete.get("imputation") == "road":
         raise HeatproofError(f"The metric {name!r} has no baseline to vary: leave it out of the comparison.")
-    under = {
-        baseline: {**plain, "baseline": baseline, **({"baseline_options": dict(given)} if given else {})}
-        for baseline, given in baselines.items()
+    with_baseline = {
+        baseline: {
+            **without_baseline,
+            "baseline": baseline,
+            **({"baseline_options": dict(baseline_options)} if baseline_options else {}),
+        }
+        for baseline, baseline_options in baselines.items()
     }
 
-    def responses(chosen: Mapping[str, Any]) -> Mapping[str, Any]:
-        return entry.responses(entry.reads.complete(entry.complete_options(chosen)))
+    def responses(changed: Mapping[str, Any]) -> Mapping[str, Any]:
+        return entry.responses(entry.reads.complete(entry.complete_options(changed)))
 
-    # A kind without options of its own leaves it to the metric what fills.
-    if entry.reads.options is None and all(responses(chosen) != responses(plain) for chosen in under.values()):
-        yield "default", plain
-    yield from under.items()
+    # If a kind of response has no options of its own, the metric defines the baseline.
+    if entry.reads.options is None and all(
+        responses(changed) != responses(without_baseline) for changed in with_baseline.values()
+    ):
+        yield "default", without_baseline
+    yield from with_baseline.items()

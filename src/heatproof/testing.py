@@ -1,4 +1,4 @@
-"""Check an explainer or a metric of one's own by the rules that heatproof's own keep, on tiny networks."""
+"""Checks of a custom explainer or metric by the rules that heatproof's own ones follow, on tiny networks."""
 
 from __future__ import annotations
 
@@ -20,33 +20,35 @@ def check_explainer(
     network: Callable[..., torch.nn.Module] | None = None,
     exempt: Mapping[str, str] | None = None,
 ) -> list[Outcome]:
-    """Check an explainer by every rule, and say all that it breaks.
+    """Check an explainer against every rule, and report all rules that it breaks.
 
     Parameters
     ----------
     explainer
-        A name of `heatproof list explainers`, a function that is registered with ``@explainer``,
-        ``package.module:function``, or a function of model, images and targets, as `heatproof.explain` takes it.
+        A name listed by `heatproof list explainers`, a function that is registered with ``@explainer``,
+        ``package.module:function``, or a function of model, images and targets, as in `heatproof.explain`.
     options
-        Of the explainer, such as fewer steps; a check takes some dozen calls with four images of 16 by 16 pixels.
+        Options of the explainer, for example fewer steps. A check takes about a dozen calls with four images of 16 by
+        16 pixels.
     network
-        ``network(size, channels, classes)`` builds a network that it applies to, for images of a size (height, width).
-        By default it is one of the kind that the explainer is registered for, else a convolutional one.
+        ``network(size, channels, classes)`` builds a network that the explainer applies to, for images of a size
+        (height, width). By default it has the kind that the explainer is registered for, otherwise it is convolutional.
     exempt
-        Names of rules that it breaks by its definition, and why, beside those that it is registered with.
+        Rules that the explainer breaks by definition, as a mapping from names to reasons, in addition to those that it
+        is registered with.
 
     Returns
     -------
     list of Outcome
-        ``check``, ``state`` and ``text`` of each rule. The state is ``passed``, ``skipped`` where the rule cannot be
-        tried, with the reason, or ``exempt``.
+        ``check``, ``state`` and ``text`` of each rule. The state is ``passed``; ``skipped`` if the rule cannot be
+        checked, with the reason; or ``exempt``.
 
     Raises
     ------
     AssertionError
-        If it breaks a rule: what was seen and the remedy, for each.
+        If the explainer breaks rules; the message has the observation and the remedy for each.
     HeatproofError
-        If this is no explainer, or it has no such option or rule.
+        If `explainer` is not an explainer, or an option or a rule does not exist.
 
     Examples
     --------
@@ -69,7 +71,7 @@ def explainer_checks(
     network: Callable[..., torch.nn.Module] | None = None,
     exempt: Mapping[str, str] | None = None,
 ) -> list[Check]:
-    """Return the checks of an explainer, for ``pytest.mark.parametrize("check", …, ids=str)``; each is called.
+    """Return the checks of an explainer as callables, for ``pytest.mark.parametrize("check", …, ids=str)``.
 
     Parameters
     ----------
@@ -79,12 +81,21 @@ def explainer_checks(
     Returns
     -------
     list of Check
-        ``check()`` raises AssertionError where the rule is broken, and unittest.SkipTest where it cannot be tried.
+        ``check()`` raises AssertionError if the explainer breaks the rule, and unittest.SkipTest if the rule cannot be
+        checked.
 
     Raises
     ------
     HeatproofError
         As `check_explainer`.
+
+    Examples
+    --------
+    >>> import heatproof
+    >>> checks = heatproof.testing.explainer_checks("saliency")
+    >>> str(checks[0])
+    'saliency-returns_its_maps'
+    >>> checks[0]()
     """
     from heatproof._testing.explainers import RULES
     from heatproof._testing.naming import explainer_of
@@ -96,17 +107,18 @@ def explainer_checks(
 def check_metric(
     metric: Any, *, options: Mapping[str, Any] | None = None, exempt: Mapping[str, str] | None = None
 ) -> list[Outcome]:
-    """Check a metric by every rule, and say all that it breaks.
+    """Check a metric against every rule, and report all rules that it breaks.
 
     Parameters
     ----------
     metric
-        A name of `heatproof list metrics`, a function that is registered with ``@metric``, or
-        ``package.module:function`` of one.
+        A name listed by `heatproof list metrics`, a function that is registered with ``@metric``, or
+        ``package.module:function``, which names such a function.
     options
-        Of the metric. Inputs that only a caller has, such as masks of parts, are made up where they are left out.
+        Options of the metric. Inputs that only a caller has, such as masks of parts, default to artificial ones.
     exempt
-        Names of rules that it breaks by its definition, and why, beside those that it is registered with.
+        Rules that the metric breaks by definition, as a mapping from names to reasons, in addition to those that it is
+        registered with.
 
     Returns
     -------
@@ -116,16 +128,16 @@ def check_metric(
     Raises
     ------
     AssertionError
-        If it breaks a rule: what was seen and the remedy, for each.
+        If the metric breaks rules; the message has the observation and the remedy for each.
     HeatproofError
-        If this is no metric, or it has no such option or rule.
+        If `metric` is not a metric, or an option or a rule does not exist.
 
     Examples
     --------
     >>> import heatproof
     >>> outcomes = heatproof.testing.check_metric("idsds")
     >>> {one.state for one in outcomes}
-    {'passed', 'skipped'}
+    {'passed'}
     """
     return _all(metric_checks(metric, options=options, exempt=exempt))
 
@@ -133,7 +145,7 @@ def check_metric(
 def metric_checks(
     metric: Any, *, options: Mapping[str, Any] | None = None, exempt: Mapping[str, str] | None = None
 ) -> list[Check]:
-    """Return the checks of a metric, for ``pytest.mark.parametrize("check", …, ids=str)``; each is called.
+    """Return the checks of a metric as callables, for ``pytest.mark.parametrize("check", …, ids=str)``.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ from odd_networks import KEPT, Counts, Plain, keeping
 from public import FUNCTIONS, assert_same, images_of, maps_of
 from torch import nn
 
-from heatproof._testing.surroundings import difference, network_state, process_state
+from heatproof._testing.side_effects import difference, network_state, process_state
 
 TARGETS = torch.tensor([0, 1, 2, 0, 1, 2])
 # Numbers that a network counts stay as it left them.

@@ -1,4 +1,4 @@
-"""A network that looks at patches, whose true explanation is known, and one that was trained a little."""
+"""A network of patches whose true explanation is known, and a network with a little training."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch import nn
 
 
 class OfPatches(nn.Module):
-    """Logits that are weighted sums of the mean of each patch: what a patch is worth can be read off the weights."""
+    """A network whose logits are weighted sums of patch means, so that the weights are the relevance of patches."""
 
     def __init__(self, grid=4, classes=3):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Any question in memory: exact answers, what is joined and what is refused, and what scores of several labels say."""
+"""Arbitrary targets in memory: exact results, alignment of labels, refused inputs, and scores of several labels."""
 
 import warnings
 
@@ -34,7 +34,7 @@ class Known(torch.nn.Module):
         return images[..., :STEP, :STEP].sum((1, 2, 3)), images[..., -STEP:, -STEP:].sum((1, 2, 3))
 
     def maps(self, images: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Return maps whose sums over patches are what the deletion of each costs, of outputs times weights (N, K)."""
+        """Return maps whose sums over patches are the drops of the outputs times weights (N, K)."""
         found = images * (weights @ self.linear.weight).reshape(images.shape)
         if self.product:
             first, last = (one[:, None, None, None] for one in self.sums(images))
@@ -53,7 +53,7 @@ LABELS = (torch.arange(COUNT * 3).reshape(COUNT, 3) * 7 % 5 < 2).int()
 LABELS[:, 0] = 1
 CLASSES, DIFFERENCE = torch.arange(COUNT) % 3, torch.tensor([[-1.0, 0, 1]] * COUNT).double()
 WEIGHTS = torch.arange(COUNT * 3.0, dtype=torch.float64).reshape(COUNT, 3).cos()
-# Outputs, targets, what else is said, and of each row the image and the weights of outputs.
+# Outputs, targets, further arguments, and for each row the image and the weights of the outputs.
 QUESTIONS = {
     "binary, positive": (1, torch.ones(COUNT).long(), {}, None, torch.full((COUNT, 1), 0.5).double()),
     "binary, negative": (1, torch.zeros(COUNT).long(), {"task": "binary"}, None, torch.full((COUNT, 1), -0.5).double()),
@@ -67,19 +67,19 @@ QUESTIONS = {
 
 
 def _known(case: str, product: bool):
-    outputs, targets, asked, rows, weights = QUESTIONS[case]
+    outputs, targets, options, rows, weights = QUESTIONS[case]
     torch.manual_seed(1)
     network, images = Known(outputs, product).eval(), torch.randn(COUNT, 3, SIDE, SIDE, dtype=torch.float64)
     rows = torch.arange(COUNT) if rows is None else rows
-    return network, images, targets, asked, network.maps(images[rows], weights)
+    return network, images, targets, options, network.maps(images[rows], weights)
 
 
 @pytest.mark.parametrize("product", [False, True], ids=["linear", "product"])
 @pytest.mark.parametrize("case", QUESTIONS)
 def test_scores_of_the_truth_are_exact(case: str, product: bool) -> None:
-    network, images, targets, asked, maps = _known(case, product)
+    network, images, targets, options, maps = _known(case, product)
     scores = heatproof.evaluate(
-        "sds", network, images, targets, {"true": maps, "negative": -maps}, grid=GRID, baseline="zeros", **asked
+        "sds", network, images, targets, {"true": maps, "negative": -maps}, grid=GRID, baseline="zeros", **options
     )
     assert scores["score"].sel({"method": "true"}).values == pytest.approx(np.ones(len(maps)), abs=1e-6)
     assert scores["score"].sel({"method": "negative"}).values == pytest.approx(-np.ones(len(maps)), abs=1e-6)
@@ -92,7 +92,7 @@ def test_scores_of_the_truth_are_exact(case: str, product: bool) -> None:
 @pytest.mark.parametrize("case", QUESTIONS)
 @pytest.mark.filterwarnings("ignore:The network (answers|finds)")
 def test_choose_finds_the_truth(case: str, product: bool) -> None:
-    network, images, targets, asked, maps = _known(case, product)
+    network, images, targets, options, maps = _known(case, product)
     rows = LABELS.nonzero()[:, 0] if case == "multilabel" else torch.arange(COUNT)
     columns = LABELS.nonzero()[:, 1] if case == "multilabel" else torch.zeros(COUNT).long()
     known = {}
@@ -100,18 +100,18 @@ def test_choose_finds_the_truth(case: str, product: bool) -> None:
         known[images[row].numpy().tobytes(), column] = one
 
     def true(model, images, targets):
-        told = targets.tolist() if case == "multilabel" else [0] * len(images)
-        return torch.stack([known[one.numpy().tobytes(), label] for one, label in zip(images, told, strict=True)])
+        row_labels = targets.tolist() if case == "multilabel" else [0] * len(images)
+        return torch.stack([known[one.numpy().tobytes(), label] for one, label in zip(images, row_labels, strict=True)])
 
     def negative(model, images, targets):
         return -true(model, images, targets)
 
     measures = {"sds": {"grid": GRID, "baseline": "zeros"}}
-    found = heatproof.choose(network, images, targets, [true, negative], measures=measures, **asked)
+    found = heatproof.choose(network, images, targets, [true, negative], measures=measures, **options)
     assert found.best == "true"
     means = found.table.set_index("method")["sds"]
     assert means["true"] == pytest.approx(1, abs=1e-6)
-    # Its absolute values lose signs, and its signs are all wrong: whichever of the two is taken, it loses.
+    # Absolute values lose the signs, and the signs are all wrong: with either of them, the method scores lower.
     assert means[[name for name in means.index if name.startswith("negative")]].max() < 0.9
 
 
@@ -127,23 +127,25 @@ def test_both_classes_of_one_logit_have_opposite_maps() -> None:
 
 @pytest.mark.parametrize("case", QUESTIONS)
 def test_maps_find_their_images_and_targets(case: str) -> None:
-    network, images, targets, asked, _ = _known(case, True)
-    maps = heatproof.explain(network, images, targets, ["input_x_gradient", "random"], **asked)
-    common = {"grid": GRID, "baseline": "zeros", **asked}
-    whole = heatproof.evaluate("sds", network, images, targets, maps, **common)["score"]
+    network, images, targets, options, _ = _known(case, True)
+    maps = heatproof.explain(network, images, targets, ["input_x_gradient", "random"], **options)
+    common = {"grid": GRID, "baseline": "zeros", **options}
+    all_scores = heatproof.evaluate("sds", network, images, targets, maps, **common)["score"]
     mixed = torch.randperm(len(maps["image"])).tolist()
     again = heatproof.evaluate("sds", network, images, targets, maps.isel(image=mixed), **common)["score"]
-    assert again.values == pytest.approx(whole.values)
-    assert again["image"].values.tolist() == whole["image"].values.tolist()
-    some = [7, 3, 11]
-    own = None if targets is None else targets[some]
-    part = heatproof.evaluate("sds", network, images[some], own, maps, image_ids=["7", "3", "11"], **common)["score"]
+    assert again.values == pytest.approx(all_scores.values)
+    assert again["image"].values.tolist() == all_scores["image"].values.tolist()
+    rows = [7, 3, 11]
+    row_targets = None if targets is None else targets[rows]
+    part = heatproof.evaluate("sds", network, images[rows], row_targets, maps, image_ids=["7", "3", "11"], **common)[
+        "score"
+    ]
     for name in ("7", "3", "11"):
-        assert part[:, part["image"] == name].values == pytest.approx(whole[:, whole["image"] == name].values)
-    if "target" not in asked:
-        # Maps say what they explain.
-        told = heatproof.evaluate("sds", network, images, None, maps, **common)["score"]
-        assert told.values == pytest.approx(whole.values)
+        assert part[:, part["image"] == name].values == pytest.approx(all_scores[:, all_scores["image"] == name].values)
+    if "target" not in options:
+        # Maps record what they explain.
+        recorded = heatproof.evaluate("sds", network, images, None, maps, **common)["score"]
+        assert recorded.values == pytest.approx(all_scores.values)
 
 
 REFUSED = {
@@ -179,13 +181,13 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_maps_of_another_question_are_refused(case: str) -> None:
-    asked, then, outputs, targets, others, said = REFUSED[case]
+    options, then, outputs, targets, others, sentence = REFUSED[case]
     network, images = Known(outputs, False).eval(), torch.randn(COUNT, 3, SIDE, SIDE, dtype=torch.float64)
-    maps = heatproof.explain(network, images, targets, "input_x_gradient", **asked)
-    with pytest.raises(HeatproofError, match=said):
+    maps = heatproof.explain(network, images, targets, "input_x_gradient", **options)
+    with pytest.raises(HeatproofError, match=sentence):
         heatproof.evaluate("sds", network, images, others, maps, **then)
-    # An array of a result says it as well.
-    with pytest.raises(HeatproofError, match=said):
+    # So does a single array of a result.
+    with pytest.raises(HeatproofError, match=sentence):
         heatproof.evaluate("sds", network, images, others, maps["attribution"].isel(method=0) * 1.0, **then)
 
 
@@ -228,7 +230,7 @@ def test_labels_of_loaders_and_tables_are_joined_and_some_can_be_taken() -> None
         network, images, table, "saliency", task="multilabel", image_ids=list("abcd"), classes=["dog"]
     )
     assert _pairs(made) == [("b", 1), ("c", 1), ("d", 1)]
-    # Without targets, the label with the largest logit.
+    # Without targets, the label with the largest logit is explained.
     made = heatproof.explain(network, images, None, "saliency", task="multilabel")
     assert made["target"].values.tolist() == network(images).argmax(1).tolist()
 
@@ -273,16 +275,16 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_what_does_not_fit_is_refused(case: str) -> None:
-    asked, targets, outputs, said = WRONG[case]
+    options, targets, outputs, sentence = WRONG[case]
     network, images = Known(outputs, False).eval(), torch.randn(COUNT, 3, SIDE, SIDE, dtype=torch.float64)
-    with pytest.raises(HeatproofError, match=said):
-        heatproof.explain(network, images, targets, "saliency", **asked)
+    with pytest.raises(HeatproofError, match=sentence):
+        heatproof.explain(network, images, targets, "saliency", **options)
 
 
 def test_a_metric_that_does_not_apply_has_a_reason_and_no_pass() -> None:
-    network, images, targets, asked, maps = _known("a function", False)
-    with pytest.warns(UserWarning, match="'rise_deletion' does not apply") as warned:
-        scores = heatproof.evaluate(["sds", "rise_deletion", "road_morf"], network, images, targets, maps, **asked)
+    network, images, targets, options, maps = _known("a function", False)
+    with pytest.warns(UserWarning, match="'rise_deletion' is not applicable") as warned:
+        scores = heatproof.evaluate(["sds", "rise_deletion", "road_morf"], network, images, targets, maps, **options)
     assert len(warned) == 1
     for name, kind in (("rise_deletion", "a probability"), ("road_morf", "a class decision")):
         assert np.isnan(scores[name]["score"]).all()
@@ -290,32 +292,32 @@ def test_a_metric_that_does_not_apply_has_a_reason_and_no_pass() -> None:
         assert all(f"reads {kind}" in one for one in scores[name]["reason"].values)
     assert scores["sds"]["valid"].all()
     # Logits are numbers.
-    told = heatproof.evaluate("rise_deletion", network, images, targets, maps, output="logit", steps=4, **asked)
-    assert told["valid"].all()
+    result = heatproof.evaluate("rise_deletion", network, images, targets, maps, output="logit", steps=4, **options)
+    assert result["valid"].all()
     passed = []
     handle = network.register_forward_pre_hook(lambda _, given: passed.append(len(given[0])))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        missing = heatproof.evaluate("rise_deletion", network, images, targets, maps, **asked)
+        missing = heatproof.evaluate("rise_deletion", network, images, targets, maps, **options)
     handle.remove()
     assert sum(passed) == missing.attrs["check_passes"]
 
 
 @pytest.mark.filterwarnings("ignore:The network (answers|finds)")
 def test_a_picture_counts_once_however_many_labels_it_has() -> None:
-    network, images, targets, asked, _ = _known("multilabel", True)
+    network, images, targets, options, _ = _known("multilabel", True)
     measures = {"sds": {"grid": GRID, "baseline": "zeros"}}
     methods = ["saliency", "input_x_gradient"]
-    found = heatproof.choose(network, images, targets, methods, measures=measures, **asked)
+    found = heatproof.choose(network, images, targets, methods, measures=measures, **options)
     assert found.images == (COUNT // 2, COUNT // 2)
-    # Every label three times, as columns of equal outputs: nothing is known any better.
+    # Every label three times, as columns of equal outputs, adds no information.
     tripled = Known(9, False).eval()
     with torch.no_grad():
         tripled.linear.weight.copy_(network.linear.weight.repeat(3, 1))
         tripled.linear.bias.copy_(network.linear.bias.repeat(3))
     network.product = False
-    once = heatproof.choose(network, images, targets, ["saliency"], measures=measures, **asked).table
-    thrice = heatproof.choose(tripled, images, targets.repeat(1, 3), ["saliency"], measures=measures, **asked).table
+    once = heatproof.choose(network, images, targets, ["saliency"], measures=measures, **options).table
+    thrice = heatproof.choose(tripled, images, targets.repeat(1, 3), ["saliency"], measures=measures, **options).table
     scores = [
         one[one["method"].str.startswith("saliency")][["sds", "sds, low", "sds, high"]].to_numpy(float)
         for one in (once, thrice)
@@ -326,9 +328,9 @@ def test_a_picture_counts_once_however_many_labels_it_has() -> None:
 
 @pytest.mark.filterwarnings("ignore:The network (answers|finds)")
 def test_a_choice_of_several_labels_is_told_by_label_too(tmp_path) -> None:
-    network, images, targets, asked, _ = _known("multilabel", False)
+    network, images, targets, options, _ = _known("multilabel", False)
     found = heatproof.choose(
-        network, images, targets, ["input_x_gradient"], measures={"sds": {"grid": GRID, "baseline": "zeros"}}, **asked
+        network, images, targets, ["input_x_gradient"], measures={"sds": {"grid": GRID, "baseline": "zeros"}}, **options
     )
     assert list(found.by_label.columns) == ["label", "images", "methods", "verdict"]
     first = found.by_label.iloc[0]
@@ -349,20 +351,25 @@ def test_a_choice_of_several_labels_is_told_by_label_too(tmp_path) -> None:
 
 @pytest.mark.filterwarnings("ignore:The network (answers|finds)")
 def test_copies_of_a_picture_tell_nothing_more_of_a_label() -> None:
-    network, images, targets, asked, _ = _known("multilabel", False)
+    network, images, targets, options, _ = _known("multilabel", False)
     measures = {"sds": {"grid": GRID, "baseline": "zeros"}}
     with pytest.warns(UserWarning, match="copies of others"):
         found = heatproof.choose(
-            network, images[:16].repeat(5, 1, 1, 1), targets[:16].repeat(5, 1), ["saliency"], measures=measures, **asked
+            network,
+            images[:16].repeat(5, 1, 1, 1),
+            targets[:16].repeat(5, 1),
+            ["saliency"],
+            measures=measures,
+            **options,
         )
     assert (found.by_label["images"] <= 8).all()
     assert set(found.by_label["verdict"]) == {"too few images"}
 
 
 def test_measures_that_do_not_apply_are_refused() -> None:
-    network, images, targets, asked, _ = _known("a function", False)
-    with pytest.raises(HeatproofError, match="'rise_insertion' does not apply, as it reads a probability"):
-        heatproof.choose(network, images, targets, ["saliency"], measures={"rise_insertion": {}}, **asked)
+    network, images, targets, options, _ = _known("a function", False)
+    with pytest.raises(HeatproofError, match="'rise_insertion' is not applicable, because it reads a probability"):
+        heatproof.choose(network, images, targets, ["saliency"], measures={"rise_insertion": {}}, **options)
 
 
 def _mask(seed: int) -> torch.Tensor:
@@ -390,27 +397,27 @@ def test_a_cache_knows_task_function_and_targets(tmp_path, product: bool) -> Non
         "another mask": (None, {"target": of_mask(_mask(1))}),
     }
     seen = []
-    for name, (targets, asked) in calls.items():
-        plain = heatproof.explain(network, images, targets, "input_x_gradient", **asked)
-        kept = heatproof.explain(network, images, targets, "input_x_gradient", cache=tmp_path, **asked)
-        assert kept["attribution"].values == pytest.approx(plain["attribution"].values), name
+    for name, (targets, options) in calls.items():
+        plain = heatproof.explain(network, images, targets, "input_x_gradient", **options)
+        cached = heatproof.explain(network, images, targets, "input_x_gradient", cache=tmp_path, **options)
+        assert cached["attribution"].values == pytest.approx(plain["attribution"].values), name
         assert (
             not seen
             or name in ("labels", "numbers")
-            or not any(np.array_equal(kept["attribution"].values, one) for one in seen)
+            or not any(np.array_equal(cached["attribution"].values, one) for one in seen)
         )
-        seen.append(kept["attribution"].values)
-    # The same question is not answered twice.
+        seen.append(cached["attribution"].values)
+    # Results for the same target are not computed twice.
     ran = []
     handle = network.register_full_backward_hook(lambda *_: ran.append(1))
     handle.remove()
-    for targets, asked in calls.values():
-        before = heatproof.explain(network, images, targets, "input_x_gradient", cache=tmp_path, **asked)
+    for targets, options in calls.values():
+        before = heatproof.explain(network, images, targets, "input_x_gradient", cache=tmp_path, **options)
         assert not any(before["reason"].values)
     files = sorted(tmp_path.rglob("*.npz")) or sorted(one for one in tmp_path.rglob("*") if one.is_file())
     stamps = [one.stat().st_mtime_ns for one in files if "maps" in one.parts]
-    for targets, asked in calls.values():
-        heatproof.explain(network, images, targets, "input_x_gradient", cache=tmp_path, **asked)
+    for targets, options in calls.values():
+        heatproof.explain(network, images, targets, "input_x_gradient", cache=tmp_path, **options)
     assert [one.stat().st_mtime_ns for one in files if "maps" in one.parts] == stamps
 
 
@@ -431,22 +438,22 @@ def test_studies_of_metrics_take_tasks_and_functions() -> None:
     from heatproof.quality import image_scores
 
     for case in ("multilabel", "regression", "a function of targets"):
-        network, images, targets, asked, _ = _known(case, True)
-        made = heatproof.explain(network, images, targets, ["input_x_gradient", "random"], **asked)
-        table = image_scores(network, images, targets, made, {"sds": {"grid": GRID, "baseline": "zeros"}}, **asked)
-        direct = heatproof.evaluate("sds", network, images, targets, made, grid=GRID, baseline="zeros", **asked)
+        network, images, targets, options, _ = _known(case, True)
+        made = heatproof.explain(network, images, targets, ["input_x_gradient", "random"], **options)
+        table = image_scores(network, images, targets, made, {"sds": {"grid": GRID, "baseline": "zeros"}}, **options)
+        direct = heatproof.evaluate("sds", network, images, targets, made, grid=GRID, baseline="zeros", **options)
         for name in ("input_x_gradient", "random"):
-            own = table.loc[table["method"] == name, "score"].to_numpy()
-            assert own == pytest.approx(direct["score"].sel({"method": name}).values), case
+            method_scores = table.loc[table["method"] == name, "score"].to_numpy()
+            assert method_scores == pytest.approx(direct["score"].sel({"method": name}).values), case
 
 
 def test_what_metrics_are_given_of_pictures_serves_each_label() -> None:
-    network, images, targets, asked, maps = _known("multilabel", False)
+    network, images, targets, options, maps = _known("multilabel", False)
     pictures = LABELS.nonzero()[:, 0]
     order = torch.stack([one.argsort() for one in images.sum(1).flatten(1)]).numpy()
-    by_picture = heatproof.evaluate("rise_deletion", network, images, targets, maps, ranking=order, steps=4, **asked)
+    by_picture = heatproof.evaluate("rise_deletion", network, images, targets, maps, ranking=order, steps=4, **options)
     by_row = heatproof.evaluate(
-        "rise_deletion", network, images, targets, maps, ranking=order[pictures], steps=4, **asked
+        "rise_deletion", network, images, targets, maps, ranking=order[pictures], steps=4, **options
     )
     assert by_picture.equals(by_row)
 

@@ -1,4 +1,4 @@
-"""The cache of `heatproof.explain` and `heatproof.choose`: what it keeps, when it makes anew, and what it refuses."""
+"""The cache of `heatproof.explain` and `heatproof.choose`: what it stores, recomputes and refuses."""
 
 import copy
 import io
@@ -24,7 +24,7 @@ from heatproof.stores.array_cache import BatchFolder
 from heatproof.stores.manifest import write_checksummed
 
 METHODS = ["saliency", {"integrated_gradients": {"steps": 4}}, "random", "attention_rollout"]
-# Seconds are those of the first call.
+# The seconds are those of the first call.
 TIMES = "seconds"
 
 
@@ -69,7 +69,7 @@ def mine(model, images, targets):
     return images.sum(1) + torch.rand(images.shape[0], *images.shape[2:])
 
 
-# ---- the same answer -------------------------------------------------------------------------------------------------
+# ---- the same result -------------------------------------------------------------------------------------------------
 
 
 def test_maps_are_those_without_a_cache_and_no_pass_is_made_twice(explain, tmp_path):
@@ -80,7 +80,7 @@ def test_maps_are_those_without_a_cache_and_no_pass_is_made_twice(explain, tmp_p
     warm = explain([*METHODS, mine])
     assert explain.passes == 0
     assert plain.drop_vars(TIMES).identical(cold.drop_vars(TIMES).load())
-    # What a cold call asks beside, it asks for the sums that integrated gradients promise.
+    # The additional passes of a cold call compute the sums that integrated gradients guarantees.
     assert cold.attrs["check_passes"] - warm.attrs["check_passes"] == 2 * 12
     assert warm.assign_attrs(check_passes=0).identical(cold.assign_attrs(check_passes=0))
     assert files(tmp_path) == before
@@ -88,12 +88,14 @@ def test_maps_are_those_without_a_cache_and_no_pass_is_made_twice(explain, tmp_p
 
 
 def test_maps_are_read_when_they_are_asked_for(explain, tmp_path, network, images, targets):
-    made, whole = explain(), explain(cache=None)["attribution"].values
+    made, uncached = explain(), explain(cache=None)["attribution"].values
     lazy = made["attribution"]
     assert not isinstance(lazy.variable._data, np.ndarray)
     for key in [(0, 3), (slice(None), [7, 2, 7]), (slice(1, 3), slice(8, 2, -3), slice(4), 5), (-1, -1), ([2, 0], [])]:
-        np.testing.assert_array_equal(lazy[key].values, whole[np.ix_(*ranges(whole.shape, key))].squeeze(scalars(key)))
-    np.testing.assert_array_equal(lazy.isel(image=made["image"] == "4").values[:, 0], whole[:, 4])
+        np.testing.assert_array_equal(
+            lazy[key].values, uncached[np.ix_(*ranges(uncached.shape, key))].squeeze(scalars(key))
+        )
+    np.testing.assert_array_equal(lazy.isel(image=made["image"] == "4").values[:, 0], uncached[:, 4])
     scored = heatproof.evaluate("idsds", network, images, targets, made)
     plain = heatproof.evaluate("idsds", network, images, targets, explain(cache=None))
     assert scored.identical(plain)
@@ -116,7 +118,7 @@ def test_methods_share_a_folder_and_each_is_made_once(explain):
     explain(["saliency"])
     both = explain(["input_x_gradient", "saliency"])
     assert explain.passes == 12
-    # A name of one's own is no other method.
+    # Another name does not make another method.
     renamed = explain({"short": "saliency", "long": {"explainer": "integrated_gradients", "steps": 3}})
     assert 3 * 12 <= explain.passes < 4 * 12
     np.testing.assert_array_equal(renamed["attribution"][0], both["attribution"][1])
@@ -136,7 +138,7 @@ def test_more_images_are_made_alone_and_fewer_are_read(explain, images, targets)
     np.testing.assert_allclose(made["attribution"], explain(["saliency"], cache=None)["attribution"], rtol=1e-5)
 
 
-# ---- what makes anew -------------------------------------------------------------------------------------------------
+# ---- what recomputes maps --------------------------------------------------------------------------------------------
 
 
 def test_a_replaced_image_is_made_again_and_no_other(explain, images):
@@ -193,7 +195,7 @@ def test_edited_weights_are_another_network(explain, counted):
 
 
 class Scaled(nn.Module):
-    """What its forward does depends on what no weight says."""
+    """A network whose forward pass depends on an attribute that is not a weight."""
 
     def __init__(self, inner, scale):
         super().__init__()
@@ -208,9 +210,9 @@ class Scaled(nn.Module):
 @pytest.mark.parametrize("others", [False, True], ids=["same images", "other images"])
 def test_a_forward_that_answers_otherwise_has_maps_of_its_own(others, explain, network, images, tmp_path):
     first = explain(["saliency"], model=Scaled(network, 1.0))["attribution"].values
-    # The images that are compared are those of now, or those that the cache keeps.
-    shown = torch.randn(12, 3, 16, 16) if others else images
-    explain(["saliency"], model=Scaled(network, 1.5), images=shown)
+    # Outputs are compared on images of this call, or on images in the cache.
+    probe_images = torch.randn(12, 3, 16, 16) if others else images
+    explain(["saliency"], model=Scaled(network, 1.5), images=probe_images)
     assert explain.passes >= 12
     np.testing.assert_array_equal(explain(["saliency"], model=Scaled(network, 1.0))["attribution"], first)
     assert explain.passes == 0
@@ -248,7 +250,7 @@ def test_an_edited_forward_with_the_same_answers_is_noticed_by_its_code(explain,
 
 
 class PartlyDetached(nn.Module):
-    """The same answers, of whose gradient a share is left."""
+    """A network with the same outputs, but only a share of their gradient."""
 
     def __init__(self, inner, share):
         super().__init__()
@@ -302,7 +304,7 @@ def test_each_of_these_makes_anew(change, explain):
     np.testing.assert_array_equal(made["attribution"], plain["attribution"])
 
 
-# ---- methods of one's own --------------------------------------------------------------------------------------------
+# ---- custom methods --------------------------------------------------------------------------------------------------
 
 SCALE = 2.0
 
@@ -384,7 +386,7 @@ def test_a_method_that_holds_what_nothing_tells_is_refused_before_work(thing, ex
     assert counted.images - before < 40
 
 
-# ---- gaps ------------------------------------------------------------------------------------------------------------
+# ---- methods that are not applicable ---------------------------------------------------------------------------------
 
 
 class Failing:
@@ -406,29 +408,29 @@ def test_a_gap_is_kept_where_it_is_no_fault_of_the_machine(error, again, explain
     images = images.clone()
     images[5] = 7
     calls.clear()
-    own = Failing(error)
+    failing = Failing(error)
     for _ in range(2):
         with pytest.warns(UserWarning, match="'own' is left out: .*no such thing"):
-            made = explain({"own": own, "saliency": "saliency"}, images=images)
+            made = explain({"own": failing, "saliency": "saliency"}, images=images)
         assert made["reason"].values.tolist()[1] == ""
         assert np.isnan(made["attribution"][0]).all()
         first, *_ = made["reason"].values.tolist()
     assert "no such thing" in first
     once = len(calls)
     with pytest.warns(UserWarning, match="left out"):
-        explain({"own": own}, images=images)
+        explain({"own": failing}, images=images)
     assert (len(calls) > once) == again
-    # Without the image that it fails on there is no gap.
+    # Without the image that it fails on, the method is applicable.
     rest = [row for row in range(12) if row != 5]
-    made = explain({"own": own}, images=images[rest], targets=[0] * 11)
+    made = explain({"own": failing}, images=images[rest], targets=[0] * 11)
     assert made["reason"].values.tolist() == [""]
 
 
-# ---- the end of a call -----------------------------------------------------------------------------------------------
+# ---- interrupted calls -----------------------------------------------------------------------------------------------
 
 
 class Stops:
-    """A method that is interrupted at its n-th batch, and tells nothing of that."""
+    """A method that is interrupted at its n-th batch, without changing its identity."""
 
     left = 0
 
@@ -441,17 +443,17 @@ class Stops:
 
 def test_an_interrupt_keeps_batches_and_the_same_call_goes_on(explain, tmp_path):
     stops = Stops()
-    whole = explain(["saliency", stops], cache=None)
+    uncached = explain(["saliency", stops], cache=None)
     stops.left = 3
     before = len(files(tmp_path))
-    with pytest.warns(UserWarning, match="Interrupted in Stops: .*; the same call goes on"):
+    with pytest.warns(UserWarning, match="Interrupted in Stops: .*; the same call resumes"):
         made = explain(["saliency", stops, "random"])
     assert made["reason"].values.tolist() == ["", "interrupted", "interrupted"]
     assert len(files(tmp_path)) - before == 3 + 2 + 1
     again = explain(["saliency", stops])
-    # The last batch alone.
+    # Only the last batch.
     assert stops.left == -1
-    np.testing.assert_array_equal(again["attribution"], whole["attribution"])
+    np.testing.assert_array_equal(again["attribution"], uncached["attribution"])
 
 
 KILLED = """
@@ -473,7 +475,7 @@ cache = sys.argv[2] if len(sys.argv) > 2 else None
 print("begun", flush=True)
 if sys.argv[1] == "explain":
     made = heatproof.explain(network, images, None, methods, batch_size=4, cache=cache)
-    # Of this call: maps that the cache has are checked no more.
+    # Check passes count this call only: cached maps are not checked again.
     made.attrs.pop("check_passes")
     told = made.drop_vars("seconds").load().to_dict()
 else:
@@ -496,9 +498,9 @@ def test_three_kills_leave_the_same_answer_and_lose_a_batch_each(function, tmp_p
 
     def ended(*arguments):
         process = run(*arguments)
-        told, _ = process.communicate(timeout=300)
+        text, _ = process.communicate(timeout=300)
         assert process.returncode == 0
-        return told
+        return text
 
     plain = ended()
     times = np.random.default_rng(function == "choose").uniform(0.5, 3, 3)
@@ -531,13 +533,13 @@ def test_memory_does_not_grow_with_the_number_of_images(tmp_path):
     assert peaks[1] - peaks[0] < 40
 
 
-# ---- what lies in the folder -----------------------------------------------------------------------------------------
+# ---- files in the folder ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ending", ["*.batch", "*.json"])
 def test_a_damaged_byte_anywhere_is_noticed_and_made_again(ending, explain, tmp_path):
-    whole = explain([*METHODS, mine])
-    whole = whole.drop_vars(TIMES).load()
+    uncached = explain([*METHODS, mine])
+    uncached = uncached.drop_vars(TIMES).load()
     rng = np.random.default_rng(0)
     for path in sorted((tmp_path / "cache").rglob(ending)):
         content = bytearray(path.read_bytes())
@@ -546,8 +548,8 @@ def test_a_damaged_byte_anywhere_is_noticed_and_made_again(ending, explain, tmp_
             damaged[place] ^= 1 << int(rng.integers(8))
             path.write_bytes(bytes(damaged))
             again = explain([*METHODS, mine]).drop_vars(TIMES).load()
-            np.testing.assert_array_equal(again["attribution"], whole["attribution"])
-            assert again["passes"].values.tolist() == whole["passes"].values.tolist()
+            np.testing.assert_array_equal(again["attribution"], uncached["attribution"])
+            assert again["passes"].values.tolist() == uncached["passes"].values.tolist()
 
 
 def test_a_cut_file_is_made_again_alone(explain, tmp_path):
@@ -560,12 +562,12 @@ def test_a_cut_file_is_made_again_alone(explain, tmp_path):
 
 
 def forge(path, **changes):
-    """Rewrite what a file says of itself, with a digest that fits."""
+    """Change the content of a checksummed file, and update its checksum."""
     import hashlib
 
     kind, _, line, data = path.read_bytes().split(b"\n", 3)
-    told = {**json.loads(line), **changes}
-    line = json.dumps(told).encode() + b"\n"
+    text = {**json.loads(line), **changes}
+    line = json.dumps(text).encode() + b"\n"
     path.write_bytes(kind + b"\n" + hashlib.sha256(line).hexdigest().encode() + b"\n" + line + data)
 
 
@@ -586,26 +588,28 @@ def forge(path, **changes):
     ids=str,
 )
 def test_a_crafted_file_counts_as_damaged(changes, explain, tmp_path):
-    whole = explain(["saliency"])["attribution"].values
+    uncached = explain(["saliency"])["attribution"].values
     forge(next((tmp_path / "cache").rglob("maps/*/*.batch")), **changes)
-    np.testing.assert_array_equal(explain(["saliency"])["attribution"], whole)
+    np.testing.assert_array_equal(explain(["saliency"])["attribution"], uncached)
     assert explain.passes > 0
 
 
 def test_two_exchanged_files_are_those_of_their_images_still(explain, tmp_path):
-    whole = explain(["saliency"])["attribution"].values
+    uncached = explain(["saliency"])["attribution"].values
     one, other, *_ = sorted((tmp_path / "cache").rglob("maps/*/*.batch"))
     first, second = one.read_bytes(), other.read_bytes()
     one.write_bytes(second)
     other.write_bytes(first)
-    np.testing.assert_array_equal(explain(["saliency"])["attribution"], whole)
+    np.testing.assert_array_equal(explain(["saliency"])["attribution"], uncached)
 
 
 def test_a_folder_of_other_files_a_file_and_another_version_are_refused(explain, tmp_path, counted):
     folder = tmp_path / "photographs"
     folder.mkdir()
     (folder / "cat.jpg").write_bytes(b"")
-    with pytest.raises(HeatproofError, match=r"photographs is no cache of heatproof, as it has 'cat\.jpg'"):
+    with pytest.raises(
+        HeatproofError, match=r"photographs is not a cache of heatproof, because it contains 'cat\.jpg'"
+    ):
         explain(cache=folder)
     assert os.listdir(folder) == ["cat.jpg"]
     with pytest.raises(HeatproofError, match="is a file: name a folder"):
@@ -614,7 +618,7 @@ def test_a_folder_of_other_files_a_file_and_another_version_are_refused(explain,
         explain(cache=3)
     explain(["random"])
     write_checksummed(tmp_path / "cache" / "heatproof-cache.json", {"kind": "cache of heatproof", "version": 99})
-    with pytest.raises(HeatproofError, match="made by another version"):
+    with pytest.raises(HeatproofError, match="from another version"):
         explain(["random"])
     assert counted.images <= 6
 
@@ -647,9 +651,9 @@ def test_two_threads_at_once_wait_or_are_refused(network, images, targets, tmp_p
     found = []
 
     def call():
-        own = Counted(copy.deepcopy(network))
+        failing = Counted(copy.deepcopy(network))
         try:
-            made = heatproof.explain(own, images, targets, [slow], batch_size=4, cache=tmp_path / "cache")
+            made = heatproof.explain(failing, images, targets, [slow], batch_size=4, cache=tmp_path / "cache")
             found.append(made["attribution"].values)
         except HeatproofError as error:
             found.append(str(error))
@@ -696,13 +700,13 @@ def test_choose_says_the_same_with_a_cache_and_passes_nothing_twice(counted, man
     plain, cold = choose(), choose(cache=tmp_path / "cache")
     made = choose.passes
     warm = choose(cache=tmp_path / "cache")
-    # What the check and the predicted classes take.
+    # The passes of the check and of predicting classes.
     assert choose.passes < 2 * 36 + 30 < made / 10
     tables = [one.table.drop(columns=TIMES) for one in (plain, cold, warm)]
     assert tables[0].equals(tables[1])
     assert tables[0].equals(tables[2])
     assert plain.sentence == cold.sentence == warm.sentence
-    # A method that is added is the only one that is made and scored.
+    # Only the added method is computed and scored.
     before = choose.passes
     choose([*CHOSEN, "grad_cam"], cache=tmp_path / "cache")
     assert before < choose.passes < made / 2
@@ -710,9 +714,9 @@ def test_choose_says_the_same_with_a_cache_and_passes_nothing_twice(counted, man
 
 def test_scores_in_batches_are_those_of_all_images_at_once(network, many):
     from heatproof.api.choose import _Judge
-    from heatproof.api.evaluate import select_metrics
     from heatproof.api.explain import ExplainRun
     from heatproof.api.named_methods import select_methods
+    from heatproof.api.selected_metrics import select_metrics
     from heatproof.inputs.finetuned import domain_of
     from heatproof.inputs.read import read_inputs
     from heatproof.models.adapter import adapt_network, check_network
@@ -723,29 +727,29 @@ def test_scores_in_batches_are_those_of_all_images_at_once(network, many):
         source = read_inputs(network, many, targets)
         run = ExplainRun(one, source, source.digests, 0, 5, None, None)
         check_network(one, many[:4])
-        asked = {name: select_methods(name)[0] for name in ("saliency", "input_x_gradient")}
-        judging = _Judge(run, asked, select_metrics(measures, {}, domain_of(network)), 0.95)
-        found = judging.scored(torch.arange(36), asked)
-    maps = heatproof.explain(network, many, targets, list(asked), batch_size=5)
-    whole = heatproof.evaluate(measures, network, many, targets, maps, batch_size=5)
+        named_methods = {name: select_methods(name)[0] for name in ("saliency", "input_x_gradient")}
+        judging = _Judge(run, named_methods, select_metrics(measures, {}, domain_of(network)), 0.95)
+        found = judging.scored(torch.arange(36), named_methods)
+    maps = heatproof.explain(network, many, targets, list(named_methods), batch_size=5)
+    uncached = heatproof.evaluate(measures, network, many, targets, maps, batch_size=5)
     for name, scores in found.scores.items():
         for row, method in enumerate(found.rows):
             if not method.endswith("_abs"):
-                known = whole[name]["score"].sel({"method": method})
+                known = uncached[name]["score"].sel({"method": method})
                 np.testing.assert_allclose(scores[row], known, rtol=1e-6, atol=1e-7, err_msg=f"{name} of {method}")
 
 
-# ---- files of batches ------------------------------------------------------------------------------------------------
+# ---- batch files -----------------------------------------------------------------------------------------------------
 
 
 def test_values_come_back_bit_for_bit(tmp_path):
     rng = np.random.default_rng(0)
     arrays = {"b": rng.normal(size=(3, 4)), "a": rng.integers(0, 9, (3,)), "c": rng.random((3, 2, 2)) < 0.5}
     BatchFolder(tmp_path / "kept").add(["x", "y", "z"], arrays, 1.5, 6)
-    kept = BatchFolder(tmp_path / "kept")
-    assert kept.missing(["z", "w", "x"]) == [1]
-    found = kept.read(["z", "x"])
+    folder = BatchFolder(tmp_path / "kept")
+    assert folder.missing(["z", "w", "x"]) == [1]
+    found = folder.read(["z", "x"])
     for name, values in arrays.items():
         assert found[name].dtype == values.dtype
         np.testing.assert_array_equal(found[name], values[[2, 0]])
-    assert kept.cost(["x"]) == (0.5, 2.0)
+    assert folder.cost(["x"]) == (0.5, 2.0)

@@ -1,4 +1,4 @@
-"""Functions in memory on images of 12×20 pixels and one, two or five channels: exact answers, or words."""
+"""Functions in memory on images of 12×20 pixels with one, two or five channels: exact results, or an error message."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -16,7 +16,7 @@ from heatproof.metrics.registry import METRICS
 
 SIZE = (12, 20)
 CHANNELS = [1, 2, 5]
-# Without an option that makes them faster, minutes each.
+# Each takes minutes, and has no option that makes it faster.
 SLOW = {"extremal_perturbation", "input_iba", "guided_ig", "agi"}
 NEED_COLOURS = {"sic", "aic"}
 
@@ -28,7 +28,7 @@ def _close():
 
 
 def linear(channels):
-    """Return a linear network with two classes, images, and the map of what each pixel adds to the logit of class 1."""
+    """Return a linear network with two classes, images, and the map of contributions to the logit of class 1."""
     drawn = torch.Generator().manual_seed(channels)
     layer = nn.Linear(channels * SIZE[0] * SIZE[1], 2, bias=False)
     layer.weight.data = torch.randn(layer.weight.shape, generator=drawn)

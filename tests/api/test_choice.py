@@ -1,4 +1,4 @@
-"""The answer of `choose` as a file, and methods that are odd: what is said of them, and how often they are ranked."""
+"""The result of `choose` as a file, and how unusual methods are reported and ranked."""
 
 import itertools
 import json
@@ -142,8 +142,8 @@ def test_sets_and_methods_are_best_first(network, many):
 
 
 def test_passes_of_checks_are_counted_apart(choice, network, many):
-    # Three images in company, two of them alone, one of these again, all for the classes that the network predicts, two
-    # and 14 pairs to find the layer of class activation maps, and all once more, to compare what these alter in a pass.
+    # Three images in a batch, two of them alone, one of these again, all for the predicted classes, two and 14 pairs to
+    # find the layer of class activation maps, and all once more, to compare what these alter in a pass.
     assert choice.check_passes == len(many) + 6 + 2 + 28 + len(many)
     assert f"{choice.check_passes} images went through the network to check it" in choice.how
     passes = choice.table.set_index("method")["passes"]
@@ -160,12 +160,12 @@ def test_maps_that_are_never_negative_are_ranked_once(method, rows, network, man
 
 
 def test_a_method_that_is_picked_with_its_signs_off_is_reported_though_the_rest_has_none(network, many):
-    """Whether maps have signs is decided once, on the first half."""
+    """Whether maps are signed is decided once, on the first half."""
     seen = []
 
     def sometimes(model, images, targets):
         seen.append(len(images))
-        # Negative in the first half alone, where absolute values score higher than values.
+        # Negative only in the first half, where absolute values score higher than signed values.
         truth = images.clone().requires_grad_()
         worth = torch.autograd.grad(model(truth).gather(1, targets[:, None]).sum(), truth)[0]
         maps = (worth * images).sum(1).relu()
@@ -209,13 +209,13 @@ def test_few_distinct_images_are_one_sentence(distinct, verb, network, many):
 
 
 def test_copies_among_many_images_are_warned_of(network, many):
-    with pytest.warns(UserWarning, match="2 of the 22 images are copies of others") as told:
+    with pytest.warns(UserWarning, match="2 of the 22 images are copies of others") as messages:
         heatproof.choose(network, torch.cat([many[:20], many[:2]]), methods="saliency")
-    assert told[0].filename == __file__
+    assert messages[0].filename == __file__
 
 
 class Cells(nn.Module):
-    """A network whose head has weights of one sign."""
+    """A network whose head has only weights of one sign."""
 
     def __init__(self, sign):
         super().__init__()
@@ -250,10 +250,10 @@ def test_the_layer_of_cams_is_named():
 def test_a_cam_that_is_negative_everywhere_says_so(name):
     torch.manual_seed(0)
     images = torch.randn(4, 3, 16, 16)
-    said = "each of its maps is negative everywhere, so zero after its ReLU: try hires_cam or another layer"
+    reason = "each of its maps is negative everywhere, so zero after its ReLU: try hires_cam or another layer"
     reasons = [heatproof.explain(Cells(sign).eval(), images, None, name)["reason"].item() for sign in (1, -1)]
-    # Weights of Score-CAM are a softmax, and never negative.
-    assert reasons == ["", "" if name == "score_cam" else said]
+    # The weights of Score-CAM are a softmax, which is never negative.
+    assert reasons == ["", "" if name == "score_cam" else reason]
     dead = Cells(-1).eval()
     with torch.no_grad():
         dead.stem.weight.zero_()

@@ -1,4 +1,4 @@
-"""`heatproof.choose`, `finetune` and `compare`: what can be concluded is, and what cannot is not."""
+"""`heatproof.choose`, `finetune` and `compare` draw the conclusions that the data supports, and no others."""
 
 import warnings
 
@@ -18,7 +18,7 @@ def many():
 
 
 class Planted(nn.Module):
-    """One logit whose loss by each deleted patch is known: the sum over the patch of image times weight."""
+    """A network with one logit whose drop for each patch is known: the sum over the patch of image times weight."""
 
     def __init__(self):
         super().__init__()
@@ -113,7 +113,7 @@ def test_methods_that_delete_regions_are_shown_outside_of_the_competition(many, 
     methods = ["input_x_gradient", "occlusion", {"ablation": {"explainer": "feature_ablation", "grid": 4}}]
     found = heatproof.choose(Planted().eval(), many, methods=methods, measures=ZERO)
     table = found.table.set_index("method")
-    # The drops themselves: no map has a higher score.
+    # No map scores higher than the drops themselves.
     assert table.loc["ablation", "patch deletion"] == table["patch deletion"].max()
     assert not table.loc[["occlusion", "ablation"], "in_set"].any()
     assert found.best == "input_x_gradient"
@@ -167,18 +167,18 @@ def test_it_says_which_half_is_scored_where_somebody_waits(network, many, monkey
     assert not capsys.readouterr().err
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     heatproof.choose(network, many, methods="saliency")
-    told = capsys.readouterr().err
-    assert "First half: 30 images" in told
-    assert "Second half: 30 images" in told
-    assert "maps" in told
-    assert "scores" in told
+    printed = capsys.readouterr().err
+    assert "First half: 30 images" in printed
+    assert "Second half: 30 images" in printed
+    assert "maps" in printed
+    assert "scores" in printed
 
 
 def test_images_that_nobody_normalised_are_warned_of_once(network, many):
-    with pytest.warns(UserWarning, match="The images reach 255: normalise") as told:
+    with pytest.warns(UserWarning, match="The images reach 255: normalise") as messages:
         heatproof.choose(network, many / many.abs().max() * 255, methods="saliency")
-    assert sum("The images reach" in str(one.message) for one in told) == 1
-    assert told[0].filename == __file__
+    assert sum("The images reach" in str(one.message) for one in messages) == 1
+    assert messages[0].filename == __file__
 
 
 def test_the_same_seed_gives_the_same_choice(network, many):
@@ -188,7 +188,7 @@ def test_the_same_seed_gives_the_same_choice(network, many):
 
 
 def test_equal_calls_give_one_answer_word_for_word(network, many):
-    """A tie of costs is broken by names, and never by seconds."""
+    """Ties of costs are broken by names, and never by seconds."""
     methods = {name: noisy(0.0) for name in ("slow", "other", "fast")}
     found = [heatproof.choose(Planted().eval(), many, methods=methods, measures=ZERO) for _ in range(4)]
     assert {one.advice for one in found} == {"Among the best, fast takes the fewest network passes, 0 an image."}
@@ -200,17 +200,17 @@ def test_equal_calls_give_one_answer_word_for_word(network, many):
 
 def test_it_says_how_many_images_it_takes_before_it_scores(network, many, capsys):
     def told(model, images, targets):
-        said.append(capsys.readouterr().out)
+        messages.append(capsys.readouterr().out)
         return images.sum(1)
 
     for images in (many[:16], torch.cat([many] * 5) + torch.arange(300)[:, None, None, None] / 1000):
-        said = []
+        messages = []
         found = heatproof.choose(network, images, methods={"told": told, "saliency": "saliency"}, measures=ZERO)
         needed = images_to_distinguish(4)
-        assert said[0].startswith(f"{len(images) // 2} images are reported on")
-        assert f"{needed} reported images are needed, {2 * needed} in all." in said[0]
-        assert ("With fewer, the answer is often open" in said[0]) == (len(images) < 2 * needed)
-        assert said[0].strip() in found.how
+        assert messages[0].startswith(f"{len(images) // 2} images are reported on")
+        assert f"{needed} reported images are needed, {2 * needed} in all." in messages[0]
+        assert ("With fewer, the answer is often open" in messages[0]) == (len(images) < 2 * needed)
+        assert messages[0].strip() in found.how
 
 
 def test_with_too_few_images_to_tell_nothing_is_in_the_set(network, many):
@@ -231,10 +231,10 @@ def test_targets_that_the_network_does_not_answer_are_warned_of(many, shift, tol
     model = Planted().eval()
     with torch.no_grad():
         targets = (model(many).argmax(1) + shift) % 2
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as messages:
         warnings.simplefilter("always")
         found = heatproof.choose(model, many, targets, methods={"truth": noisy(0.0), "far": noisy(9.0)}, measures=ZERO)
-    assert any("answers with the target on 0 of 60 images" in str(one.message) for one in said) == told
+    assert any("predicts the target on 0 of 60 images" in str(one.message) for one in messages) == told
     assert ("The network is right on 0 of the 30 images." in found.sentence) == told
 
 
@@ -256,8 +256,8 @@ def test_too_few_images_are_refused(network, images):
 
 @pytest.mark.parametrize("labelled", [True, False])
 def test_finetuning_returns_a_copy_that_loses_less_by_a_patch(labelled):
-    """On images of two patches of which one alone tells the class."""
-    # From other weights the network can be so sure after its training that no gradient is left.
+    """On images with two patches, only one of which depends on the class."""
+    # With other initial weights the trained network can be so certain that gradients vanish.
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(80) % 2
@@ -314,10 +314,10 @@ def test_compare_ranks_objects_as_the_command_ranks_their_table(network, linear,
     means = found.scores.groupby(["model", "metric", "method", "higher_is_better"], as_index=False)["score"].mean()
     means.to_csv(tmp_path / "scores.csv", index=False)
     rank([tmp_path / "scores.csv"], lower=["rise_deletion"])
-    # The directions are told alike, and what to do about them as each takes it.
-    told = capsys.readouterr().out.partition("\n")[0]
-    assert told.partition(". If ")[0] in str(found)
-    assert "--lower" in told
+    # Both describe the directions in the same words, and each names its own remedy.
+    printed = capsys.readouterr().out.partition("\n")[0]
+    assert printed.partition(". If ")[0] in str(found)
+    assert "--lower" in printed
     assert "--lower" not in str(found)
     assert "column higher_is_better" in str(found)
     again = heatproof.compare(means)

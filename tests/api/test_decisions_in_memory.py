@@ -1,4 +1,4 @@
-"""Metrics that read a decision, in memory: a label is decided for by its own logit."""
+"""Metrics that read a decision, in memory: a label is predicted by its own logit."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ LABELS, SIZE = 3, 8
 
 
 class OwnLogits(nn.Module):
-    """Three labels; the second always has the largest logit, and all are there."""
+    """Three labels, all of them present; the second always has the largest logit."""
 
     def forward(self, images):
         first = 20 * images.mean((1, 2, 3))
@@ -38,5 +38,5 @@ def test_a_label_counts_by_its_own_logit(metric):
     wanted = scored(AsTwo().eval(), "multiclass")
     assert np.isfinite(wanted).any()
     np.testing.assert_allclose(scored(network, "multilabel"), wanted, atol=1e-6)
-    # Read as classes it is never the predicted one.
+    # Read as classes, it is never the predicted class.
     assert not np.array_equal(scored(network, "multiclass"), wanted, equal_nan=True)

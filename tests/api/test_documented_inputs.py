@@ -1,4 +1,4 @@
-"""The examples of docs/api.md on images and labels run as they stand."""
+"""The examples of docs/api.md on images and labels run unchanged."""
 
 import re
 from pathlib import Path

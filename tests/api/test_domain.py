@@ -1,4 +1,4 @@
-"""IDSDS is said where grid and filling are those of the finetuning, and SDS everywhere else, by every function."""
+"""Every function reports IDSDS if grid and baseline are those of the finetuning, and SDS otherwise."""
 
 import copy
 import io
@@ -23,20 +23,20 @@ def many():
 
 @pytest.fixture(scope="module")
 def tuned(network, many):
-    """Return the network finetuned with two grids and fillings."""
+    """Return the network finetuned with two grids and baselines."""
     return {
-        given: heatproof.finetune(network, many, grid=given[0], baseline=given[1], epochs=1, lr=1e-2)
-        for given in ((2, "zeros"), (4, "mean"), (4, "neighbours"), (4, "blur"), ((2, 4), "neighbours"))
+        chosen: heatproof.finetune(network, many, grid=chosen[0], baseline=chosen[1], epochs=1, lr=1e-2)
+        for chosen in ((2, "zeros"), (4, "mean"), (4, "neighbours"), (4, "blur"), ((2, 4), "neighbours"))
     }
 
 
 def scored(metric, model, images, **options):
-    """Return what the metric is called, and the warnings."""
+    """Return the reported name of the metric, and the warnings."""
     maps = images.sum(1)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as messages:
         warnings.simplefilter("always")
         found = heatproof.evaluate(metric, model, images, [0] * len(images), maps, **options)
-    return found, [str(one.message) for one in told]
+    return found, [str(one.message) for one in messages]
 
 
 @pytest.mark.parametrize(
@@ -69,21 +69,21 @@ def scored(metric, model, images, **options):
 )
 def test_evaluate_says_what_was_done(network, tuned, images, finetuned, options, name, grid, baseline):
     model = network if finetuned is None else tuned[finetuned]
-    found, told = scored("idsds", model, images, **options)
+    found, messages = scored("idsds", model, images, **options)
     assert (found.attrs["metric"], found.attrs["grid"], found.attrs["baseline"]) == (name, grid, baseline)
-    assert len(told) == (name == "sds")
-    assert all("These scores are SDS and not IDSDS" in one for one in told)
-    # Asked for as SDS it is SDS, and nothing needs to be said.
-    found, told = scored("sds", model, images, **options)
-    assert (found.attrs["metric"], found.attrs["grid"], told) == ("sds", grid, [])
+    assert len(messages) == (name == "sds")
+    assert all("These scores are SDS and not IDSDS" in one for one in messages)
+    # Requested as SDS, it is SDS without a warning.
+    found, messages = scored("sds", model, images, **options)
+    assert (found.attrs["metric"], found.attrs["grid"], messages) == ("sds", grid, [])
 
 
 def test_a_record_that_was_kept_as_json_is_of_the_same_domain(tuned, images):
     model = copy.deepcopy(tuned[(2, 4), "neighbours"])
     model.heatproof = json.loads(json.dumps(model.heatproof))
     assert model.heatproof["grid"] == [2, 4]
-    found, told = scored("idsds", model, images)
-    assert (found.attrs["metric"], found.attrs["grid"], told) == ("idsds", [2, 4], [])
+    found, messages = scored("idsds", model, images)
+    assert (found.attrs["metric"], found.attrs["grid"], messages) == ("idsds", [2, 4], [])
 
 
 @pytest.mark.parametrize("bad", [[4], [0, 4], [4, 4, 4], "4x8", True, 2.0])
@@ -102,14 +102,14 @@ def test_finetuning_names_a_grid_that_divides(network, many):
 
 
 def test_several_scores_out_of_domain_are_one_warning(tuned, images):
-    asked = {
+    requested = {
         "own": {"metric": "idsds"},
         "fine": {"metric": "idsds", "grid": 4},
         "blur": {"metric": "idsds", "baseline": "blur"},
     }
-    found, told = scored(asked, tuned[2, "zeros"], images)
+    found, messages = scored(requested, tuned[2, "zeros"], images)
     assert [one.attrs["metric"] for one in found.values()] == ["idsds", "sds", "sds"]
-    assert told == [
+    assert messages == [
         "These scores are SDS and not IDSDS: the network was finetuned with grid 2, zeros, and patches are deleted "
         "with grid 4, zeros and grid 2, blur, which may be outside of its domain."
     ]
@@ -117,21 +117,21 @@ def test_several_scores_out_of_domain_are_one_warning(tuned, images):
 
 def test_the_value_of_the_mean_is_the_networks(tuned, images, many):
     colour = torch.tensor(tuned[2, "zeros"].heatproof["colour"])
-    # Four fifths of the images are trained on.
+    # Four fifths of the images are used for training.
     assert 0 < (colour - many.mean((0, 2, 3))).abs().max() < 0.1
     for metric in ("idsds", "deletion_morf"):
         found, _ = scored(metric, tuned[2, "zeros"], images, baseline="mean")
-        given, _ = scored(
+        chosen, _ = scored(
             metric, tuned[2, "zeros"], images, baseline="mean", baseline_options={"value": colour.tolist()}
         )
-        assert found["score"].equals(given["score"])
+        assert found["score"].equals(chosen["score"])
 
 
 def test_the_grid_fills_patches_from_their_border(network, images):
     found, _ = scored("sds", network, images, grid=4, baseline="neighbours")
-    given, _ = scored("sds", network, images, grid=4, baseline="neighbours", baseline_options={"grid": 4})
+    chosen, _ = scored("sds", network, images, grid=4, baseline="neighbours", baseline_options={"grid": 4})
     assert found["valid"].all()
-    assert found["score"].equals(given["score"])
+    assert found["score"].equals(chosen["score"])
 
 
 NORMALISED = {"mean": [0.2, 0.3, 0.4], "std": [0.5, 0.25, 1.0]}
@@ -140,10 +140,10 @@ NORMALISED = {"mean": [0.2, 0.3, 0.4], "std": [0.5, 0.25, 1.0]}
 def test_a_network_that_was_finetuned_on_black_is_scored_with_it(network, many, images):
     tuned = heatproof.finetune(network, many, baseline="black", baseline_options=NORMALISED, epochs=1, lr=1e-2)
     maps, targets = images.sum(1), [0] * len(images)
-    own = heatproof.evaluate("idsds", tuned, images, targets, maps)
+    by_default = heatproof.evaluate("idsds", tuned, images, targets, maps)
     given = heatproof.evaluate("idsds", tuned, images, targets, maps, baseline="black", baseline_options=NORMALISED)
-    assert own.attrs["metric"] == given.attrs["metric"] == "idsds"
-    assert own["score"].equals(given["score"])
+    assert by_default.attrs["metric"] == given.attrs["metric"] == "idsds"
+    assert by_default["score"].equals(given["score"])
     other = {"mean": [0.0], "std": [1.0]}
     with pytest.warns(UserWarning, match="SDS and not IDSDS"):
         made = heatproof.evaluate("idsds", tuned, images, targets, maps, baseline="black", baseline_options=other)
@@ -160,10 +160,10 @@ def test_finetuning_on_black_asks_for_the_normalisation(network, many):
 def test_what_a_finetuning_had_for_its_baseline_holds_for_others_than_black(network, many, images):
     tuned = heatproof.finetune(network, many, baseline="blur", baseline_options={"sigma": 3.0}, epochs=1, lr=1e-2)
     maps, targets = images.sum(1), [0] * len(images)
-    own = heatproof.evaluate("idsds", tuned, images, targets, maps)
+    by_default = heatproof.evaluate("idsds", tuned, images, targets, maps)
     blurred = {"baseline": "blur", "baseline_options": {"sigma": 3.0}}
-    assert own["score"].equals(heatproof.evaluate("idsds", tuned, images, targets, maps, **blurred)["score"])
-    assert own.attrs["metric"] == "idsds"
+    assert by_default["score"].equals(heatproof.evaluate("idsds", tuned, images, targets, maps, **blurred)["score"])
+    assert by_default.attrs["metric"] == "idsds"
 
 
 def other_weights(model, network):
@@ -218,9 +218,9 @@ def new_statistics(model, network):
         (other_weights, False),
         (one_more_step, False),
         (new_statistics, False),
-        # Nothing on it says what its weights are.
+        # Nothing on the network records its weights.
         (only_the_weights, False),
-        # Zeros are another colour for the network inside.
+        # Zeros are another colour for the inner network.
         (lambda model, network: nn.Sequential(nn.Flatten(2), nn.Unflatten(2, (16, 16)), model).eval(), False),
         (lambda model, network: lambda images: model(images), False),
     ],
@@ -272,11 +272,11 @@ def test_a_wrapper_says_that_a_part_of_it_was_finetuned(tuned):
 def test_the_record_says_what_was_done(network, many):
     found = heatproof.finetune(network, many, epochs=3, batch_size=5, lr=1e-2, grid=2).heatproof
     losses = [row["validation_loss"] for row in found["history"]]
-    # 32 images are trained on in six batches of five and one of two, 8 choose the epoch.
+    # 32 training images make six batches of five and one of two; 8 images select the epoch.
     assert (found["steps"], found["images_trained"]) == (7 * (1 + losses.index(min(losses))), 32)
     assert 0 < found["deleted"] < 3 * 32
     assert (found["grid"], found["baseline"], found["epochs"], len(found["images"])) == (2, "mean", 3, 40)
-    # A single image that is left over takes part in no step.
+    # A single remaining image is not used in any step.
     assert heatproof.finetune(network, many, epochs=1, batch_size=31, lr=1e-2).heatproof["steps"] == 1
 
 
@@ -297,9 +297,9 @@ def test_a_finetuning_that_could_not_bring_patches_into_the_domain_is_refused(ne
 
 
 def test_a_filling_that_changes_no_image_is_warned_of(network):
-    with pytest.warns(UserWarning, match="No deleted patch changed an image, .* baseline 'zeros'") as told:
+    with pytest.warns(UserWarning, match="No deleted patch changed an image, .* baseline 'zeros'") as messages:
         heatproof.finetune(network, torch.zeros(12, 3, 16, 16), [0, 1] * 6, baseline="zeros", epochs=1, lr=0.1)
-    assert told[0].filename == __file__
+    assert messages[0].filename == __file__
 
 
 class Nothing(nn.Module):
@@ -308,7 +308,7 @@ class Nothing(nn.Module):
 
 
 class Cut(nn.Module):
-    """A head on features that pass no gradient, which are all that is used."""
+    """A head that uses only features that pass no gradient."""
 
     def __init__(self, inner):
         super().__init__()
@@ -336,9 +336,9 @@ def test_frozen_weights_are_trained_as_well(network, many):
 
 
 def test_images_of_one_class_are_warned_of(network, many):
-    with pytest.warns(UserWarning, match="All 40 images are of class 2, .* leave the targets out") as told:
+    with pytest.warns(UserWarning, match="All 40 images are of class 2, .* leave the targets out") as messages:
         heatproof.finetune(network, many, [2] * 40, epochs=1)
-    assert told[0].filename == __file__
+    assert messages[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         heatproof.finetune(network, many, [2, 1] * 20, epochs=1)
@@ -348,7 +348,7 @@ def test_images_of_one_class_are_warned_of(network, many):
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"batch_size": 1}, "A batch_size of 1 trains nothing"),
+        ({"batch_size": 1}, "A batch_size of 1 is too small"),
         ({"lr": 1e-30}, "The finetuning moved no weight in 5 epochs"),
         ({"lr": 1e-12}, "The finetuning moved no weight in 5 epochs"),
         ({"share": 0.0}, "'share' of heatproof.finetune must be a number above 0"),
@@ -393,7 +393,7 @@ COLOUR = {"metric": "idsds", "baseline": "mean"}
 @pytest.mark.parametrize(
     ("finetuned", "measures", "names"),
     [
-        # By default the deletion of the finetuning comes first, and another filling beside it.
+        # By default the deletion of the finetuning comes first, and a second baseline follows.
         (None, None, {"SDS, grid 4, mean colour": "sds", "SDS, grid 4, blur": "sds"}),
         ((2, "zeros"), None, {"IDSDS, grid 2, zeros": "idsds", "SDS, grid 2, blur": "sds"}),
         ((4, "mean"), None, {"IDSDS, grid 4, mean colour": "idsds", "SDS, grid 4, blur": "sds"}),
@@ -407,7 +407,7 @@ COLOUR = {"metric": "idsds", "baseline": "mean"}
 )
 def test_choose_says_what_was_done(network, tuned, images, finetuned, measures, names):
     model = network if finetuned is None else tuned[finetuned]
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as messages:
         warnings.simplefilter("always")
         found = heatproof.choose(model, torch.cat([images, -images]), methods="saliency", measures=measures)
     assert {name: one["metric"] for name, one in found.measures.items()} == names
@@ -416,15 +416,15 @@ def test_choose_says_what_was_done(network, tuned, images, finetuned, measures, 
     assert f"on the {weights} weights" in found.sentence
     for name, words in found.words.items():
         assert words.endswith(f" ({names[name].upper()})")
-    # Of the default measures nobody said that they are IDSDS.
-    asked = any(one["metric"] == "idsds" for one in (measures or {}).values())
-    assert sum("SDS and not IDSDS" in str(one.message) for one in told) == (asked and "sds" in names.values())
+    # The user did not request the default measures as IDSDS.
+    requested = any(one["metric"] == "idsds" for one in (measures or {}).values())
+    assert sum("SDS and not IDSDS" in str(one.message) for one in messages) == (requested and "sds" in names.values())
 
 
 def test_choose_warns_of_images_of_the_finetuning(tuned, many, images):
-    with pytest.warns(UserWarning, match="The network was finetuned on 40 of the 40 images") as told:
+    with pytest.warns(UserWarning, match="The network was finetuned on 40 of the 40 images") as messages:
         heatproof.choose(tuned[2, "zeros"], many, methods="saliency")
-    assert told[0].filename == __file__
+    assert messages[0].filename == __file__
     with pytest.warns(UserWarning, match="The network was finetuned on 7 of the 19 images"):
         heatproof.choose(tuned[2, "zeros"], torch.cat([images, many[:7]]), methods="saliency")
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Metrics on models whose right scores are known by hand, through `heatproof.evaluate`."""
+"""Metrics on models whose scores can be derived by hand, through `heatproof.evaluate`."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ CURVED = sorted(name for name, entry in METRICS.items() if entry.reads is Curves
 
 
 class Additive(nn.Module):
-    """Two classes: the first one's logit is a weighted sum over pixels, the other's is zero."""
+    """Two classes: the logit of the first is a weighted sum over pixels, that of the second is zero."""
 
     def __init__(self, weights):
         super().__init__()
@@ -44,9 +44,9 @@ def score(metric, model, images, labels, maps, **options):
 @pytest.mark.parametrize("metric", ["deletion_morf", "deletion_lerf", "ids", "rise_deletion", "rise_insertion"])
 def test_the_truth_is_best_and_its_reverse_worst(planted, metric):
     model, images, labels, truth = planted
-    given = {"baseline": "zeros", "output": "logit", "step_size": 1}
-    best, worst = (score(metric, model, images, labels, maps, **given) for maps in (truth, -truth))
-    others = [score(metric, model, images, labels, torch.rand(truth.shape), **given) for _ in range(5)]
+    options = {"baseline": "zeros", "output": "logit", "step_size": 1}
+    best, worst = (score(metric, model, images, labels, maps, **options) for maps in (truth, -truth))
+    others = [score(metric, model, images, labels, torch.rand(truth.shape), **options) for _ in range(5)]
     if METRICS[metric].higher_is_better:
         best, worst, others = -best, -worst, [-other for other in others]
     assert all((best < other).all() and (other < worst).all() for other in others)
@@ -63,8 +63,8 @@ def test_deletion_curve_by_hand(planted):
 @pytest.mark.parametrize("cut", [{"fractions": [0.0, 0.1, 0.15, 0.5, 1.0]}, {"step_size": 20}, {"steps": 7}])
 @pytest.mark.parametrize("metric", ["deletion_morf", "ids", "rise_insertion", "rise_difference", "mas_deletion"])
 def test_areas_are_over_the_shares_that_have_changed(planted, metric, cut):
-    given = {"rule": "trapezoid"} if "rule" in METRICS[metric].options else {}
-    found = heatproof.evaluate(metric, *planted, baseline="zeros", **cut, **given)
+    options = {"rule": "trapezoid"} if "rule" in METRICS[metric].options else {}
+    found = heatproof.evaluate(metric, *planted, baseline="zeros", **cut, **options)
     number = SIDE**2
     if "fractions" in cut:
         changed = [int(number * share) for share in cut["fractions"]]
@@ -88,12 +88,12 @@ def test_single_deletion_of_the_truth_is_one(planted):
 
 
 def test_magnitudes_that_follow_the_response_cost_nothing(planted):
-    """Over the logit the density of the truth is the response, so MAS has no penalty and equals RISE."""
+    """For logits the density of the true map is the response, so MAS has no penalty and equals RISE."""
     model, images, labels, truth = planted
-    given = {"output": "logit", "baseline": "zeros", "steps": 8}
+    options = {"output": "logit", "baseline": "zeros", "steps": 8}
     for mode in ("insertion", "deletion"):
-        mas = heatproof.evaluate(f"mas_{mode}", model, images, labels, truth, **given)
-        rise = heatproof.evaluate(f"rise_{mode}", model, images, labels, truth, monotone=True, **given)
+        mas = heatproof.evaluate(f"mas_{mode}", model, images, labels, truth, **options)
+        rise = heatproof.evaluate(f"rise_{mode}", model, images, labels, truth, monotone=True, **options)
         np.testing.assert_allclose(mas[f"{mode}_alignment_penalty"], 0, atol=1e-5)
         np.testing.assert_allclose(mas["score"], rise["score"], atol=1e-5)
 
@@ -121,8 +121,8 @@ def test_an_offset_moves_mas_and_completeness_of_maps_that_are_not_rescaled(plan
         assert (score(metric, model, images, labels, truth) != score(metric, model, images, labels, moved)).all()
     removed = {}
     for name, maps in (("before", truth), ("after", moved)):
-        given = {"output": "logit", "noise": 0.0, "imputation": "baseline", "rescale": False}
-        removed[name] = heatproof.evaluate("completeness", model, images, labels, maps, **given)["completeness"]
+        options = {"output": "logit", "noise": 0.0, "imputation": "baseline", "rescale": False}
+        removed[name] = heatproof.evaluate("completeness", model, images, labels, maps, **options)["completeness"]
     assert (removed["after"] >= removed["before"] - 1e-6).all()
     assert (removed["after"].mean("step") > removed["before"].mean("step")).all()
 
@@ -130,12 +130,14 @@ def test_an_offset_moves_mas_and_completeness_of_maps_that_are_not_rescaled(plan
 def test_ties_go_by_image_and_seed_alone(planted):
     model, images, labels, _ = planted
     maps, ids = torch.zeros(6, SIDE, SIDE), list("abcdef")
-    given = {"steps": 8, "output": "logit"}
-    one = score("deletion_morf", model, images, labels, maps, image_ids=ids, **given)
-    back = score("deletion_morf", model, images.flip(0), labels, maps, image_ids=ids[::-1], **given)
+    options = {"steps": 8, "output": "logit"}
+    one = score("deletion_morf", model, images, labels, maps, image_ids=ids, **options)
+    back = score("deletion_morf", model, images.flip(0), labels, maps, image_ids=ids[::-1], **options)
     assert np.array_equal(one, back[::-1])
-    assert not np.array_equal(one, score("deletion_morf", model, images, labels, maps, image_ids=ids, seed=1, **given))
-    by_index = score("deletion_morf", model, images, labels, maps, ties="index", **given)
+    assert not np.array_equal(
+        one, score("deletion_morf", model, images, labels, maps, image_ids=ids, seed=1, **options)
+    )
+    by_index = score("deletion_morf", model, images, labels, maps, ties="index", **options)
     assert not np.array_equal(one, by_index)
 
 
@@ -160,11 +162,11 @@ def test_no_image_goes_through_twice(planted, metric, passes):
 @pytest.mark.parametrize("batch_size", [1, 7, "auto"])
 def test_batches_change_nothing(planted, metric, batch_size):
     model, images, labels, truth = planted
-    whole = heatproof.evaluate(metric, model, images, labels, truth)
+    result = heatproof.evaluate(metric, model, images, labels, truth)
     cut = heatproof.evaluate(metric, model, images, labels, truth, batch_size=batch_size)
-    np.testing.assert_allclose(cut["score"], whole["score"], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(cut["score"], result["score"], rtol=0, atol=1e-5)
     again = heatproof.evaluate(metric, model, images, labels, truth)
-    assert np.array_equal(again["score"], whole["score"], equal_nan=True)
+    assert np.array_equal(again["score"], result["score"], equal_nan=True)
 
 
 @pytest.mark.parametrize("metric", CURVED)
@@ -190,8 +192,8 @@ def test_the_dataset_says_what_it_is(planted):
     scores = heatproof.evaluate("road_morf", model, images, labels, truth, noise=0.0, seed=4)
     assert scores["road"].dims == ("image", "step")
     assert scores.sizes == {"image": 6, "step": 9}
-    said = {"metric": "road_morf", "higher_is_better": 0, "noise": 0.0, "seed": 4, "order": "morf"}
-    assert said.items() <= scores.attrs.items()
+    attributes = {"metric": "road_morf", "higher_is_better": 0, "noise": 0.0, "seed": 4, "order": "morf"}
+    assert attributes.items() <= scores.attrs.items()
 
 
 def broken(case, images, labels, maps):
@@ -315,12 +317,12 @@ def test_information_curves_keep_under_offset_and_scale(metric):
     scores = [heatproof.evaluate(metric, model, images, labels, m) for m in (maps, maps + 125, maps * 4)]
     assert all(np.array_equal(scores[0]["score"], other["score"], equal_nan=True) for other in scores[1:])
     assert scores[0][metric].dims == ("image", "step")
-    kept = heatproof.evaluate(metric, model, images, labels, maps, exclude="none")
-    assert kept["valid"].sum() >= scores[0]["valid"].sum()
+    unexcluded = heatproof.evaluate(metric, model, images, labels, maps, exclude="none")
+    assert unexcluded["valid"].sum() >= scores[0]["valid"].sum()
 
 
 def test_every_metric_is_documented():
-    # Other tests' plugins may have entered theirs in this process.
+    # Plugins of other tests may have registered metrics in this process.
     ours = {name: entry for name, entry in METRICS.items() if entry.function.__module__.startswith("heatproof.")}
     assert len(ours) >= 21
     for name, entry in ours.items():
@@ -336,13 +338,13 @@ def test_several_metrics_are_what_each_is_alone(planted):
     found = heatproof.evaluate(names, model, images, labels, truth, steps=8, samples=4)
     assert list(found) == names
     for name in names:
-        own = {"samples": 4} if name == "sensitivity_n" else {"steps": 8}
-        assert found[name].identical(heatproof.evaluate(name, model, images, labels, truth, **own))
+        fewer_steps = {"samples": 4} if name == "sensitivity_n" else {"steps": 8}
+        assert found[name].identical(heatproof.evaluate(name, model, images, labels, truth, **fewer_steps))
 
 
 def test_names_of_ones_own_with_options_of_their_own(planted):
-    asked = {"coarse": {"metric": "ids", "steps": 4}, "fine": {"metric": "ids", "steps": 16}, "deletion_lerf": {}}
-    found = heatproof.evaluate(asked, *planted, output="logit")
+    metrics = {"coarse": {"metric": "ids", "steps": 4}, "fine": {"metric": "ids", "steps": 16}, "deletion_lerf": {}}
+    found = heatproof.evaluate(metrics, *planted, output="logit")
     assert {name: scores.sizes["step"] for name, scores in found.items()} == {
         "coarse": 5,
         "fine": 17,

@@ -1,4 +1,4 @@
-"""What `heatproof.evaluate` takes, refuses and leaves as it is: models, rankings, named dimensions, channels."""
+"""Inputs that `heatproof.evaluate` accepts or refuses: models, rankings, named dimensions, channels."""
 
 import functools
 
@@ -28,7 +28,7 @@ def problem(channels=3, classes=3, dtype=torch.float32):
 
 
 def needed(metric, images):
-    """What only the caller can give."""
+    """Return inputs that only the caller has."""
     if metric == "sensitivity_max":
         return {"explain": lambda changed, targets: changed.sum(1)}
     if metric == "part_deletion":
@@ -160,8 +160,8 @@ def test_a_part_in_training_mode_is_refused_before_it_changes(way, monkeypatch):
 def test_a_ranking_must_be_a_permutation():
     model, images, labels, maps = problem()
     right = np.argsort(-maps.numpy().reshape(COUNT, -1), axis=1)
-    own = heatproof.evaluate("ids", model, images, labels, maps)["score"]
-    assert own.equals(heatproof.evaluate("ids", model, images, labels, maps, ranking=right)["score"])
+    by_map = heatproof.evaluate("ids", model, images, labels, maps)["score"]
+    assert by_map.equals(heatproof.evaluate("ids", model, images, labels, maps, ranking=right)["score"])
     twice = right.copy()
     twice[2, 0] = twice[2, 1]
     for metric in ("ids", "rise_difference", "road_morf", "sic"):
@@ -179,9 +179,9 @@ def test_a_ranking_must_be_a_permutation():
 @pytest.mark.parametrize("metric", ["idsds", "sensitivity_n", "deletion_morf", "patch_insertion"])
 def test_an_offset_of_float64_logits_changes_no_difference(metric):
     model, images, labels, maps = problem(dtype=torch.float64)
-    given = {"output": "logit"} if metric == "deletion_morf" else {}
+    options = {"output": "logit"} if metric == "deletion_morf" else {}
     scores = [
-        heatproof.evaluate(metric, lambda x, offset=offset: model(x) + offset, images, labels, maps, **given)["score"]
+        heatproof.evaluate(metric, lambda x, offset=offset: model(x) + offset, images, labels, maps, **options)["score"]
         for offset in (0, 1e5)
     ]
     moved = scores[1] - (1e5 if metric == "deletion_morf" else 0)
@@ -306,7 +306,7 @@ def test_channels_that_come_last_are_said():
 )
 def test_an_undefined_score_says_why_by_this_metric(metric, why):
     model, images, labels, maps = problem()
-    # Whatever the image, the answer is the same.
+    # The output is the same for every image.
     with torch.no_grad():
         for values in model.parameters():
             values.zero_()

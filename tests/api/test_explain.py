@@ -1,4 +1,4 @@
-"""`heatproof.explain`: the workflow's explainers and other libraries' on a model in memory."""
+"""`heatproof.explain`: explainers of heatproof and of other libraries on a model in memory."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def test_options_have_names_and_several_maps_have_rows(network, images, targets)
         {"short": {"integrated_gradients": {"steps": 2}}, "long": {"explainer": "integrated_gradients", "steps": 9}},
     )
     assert made["method"].values.tolist() == ["short", "long"]
-    # The check on the first images takes a pass more.
+    # The check on the first images takes one more pass.
     assert np.diff(made["passes"]) == [7]
     several = heatproof.explain(network, images, targets, "noise_input_x_gradient")
     assert several["method"].values.tolist() == list(EXPLAINERS["noise_input_x_gradient"].maps)
@@ -103,9 +103,9 @@ def test_an_interrupt_keeps_what_is_made(network, images, targets):
 
 def test_neither_batches_nor_neighbours_change_a_map(network, images, targets):
     methods = ["saliency", {"rise": {"masks": 16}}, "random"]
-    whole = heatproof.explain(network, images, targets, methods, batch_size="auto")
+    at_once = heatproof.explain(network, images, targets, methods, batch_size="auto")
     parts = heatproof.explain(network, images, targets, methods, batch_size=5)
-    np.testing.assert_allclose(parts["attribution"], whole["attribution"], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(parts["attribution"], at_once["attribution"], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -120,13 +120,13 @@ def test_neither_batches_nor_neighbours_change_a_map(network, images, targets):
         ({"targets": ["cat"] * 12}, "class names, as 'cat'"),
         ({"images": [[1.0]]}, "give a float tensor"),
         ({"images": torch.zeros(12, 16, 16, 3)}, r"give images.permute\(0, 3, 1, 2\)"),
-        ({"layer": torch.nn.ReLU()}, "a ReLU that is no part of the model"),
+        ({"layer": torch.nn.ReLU()}, "a ReLU that is not a part of the model"),
     ],
 )
 def test_bad_input_is_one_sentence(given, sentence, network, images, targets):
-    asked = {"model": network, "images": images, "targets": targets, "methods": "saliency"} | given
+    arguments = {"model": network, "images": images, "targets": targets, "methods": "saliency"} | given
     with pytest.raises(heatproof.HeatproofError, match=sentence) as caught:
-        heatproof.explain(**asked)
+        heatproof.explain(**arguments)
     assert "\n" not in str(caught.value)
 
 

@@ -1,4 +1,4 @@
-"""Programs of `torch.export`: what can be used is, and else one sentence says what to give."""
+"""Programs of `torch.export` are used if possible, and otherwise refused with a sentence that names the remedy."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Finetuning in memory by task: the loss that fits, own answers of any network, and exact answers of the copy."""
+"""Finetuning in memory by task: the loss, learning from a network's own outputs, and exact outputs of the copy."""
 
 import copy
 
@@ -43,21 +43,21 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_finetuned_copy_is_scored_exactly_in_its_domain(case: str) -> None:
-    outputs, labels, asked, loss = CASES[case]
+    outputs, labels, options, loss = CASES[case]
     tuned = heatproof.finetune(
-        _linear(outputs), _images(), labels, baseline="zeros", epochs=2, lr=1e-2, grid=2, **asked
+        _linear(outputs), _images(), labels, baseline="zeros", epochs=2, lr=1e-2, grid=2, **options
     )
     record = tuned.heatproof
     assert record["loss"] == loss
     assert all(np.isfinite(row["validation_loss"]) for row in record["history"])
     assert (record["labels"] == "own") == (labels is None)
     images = _images(1)
-    targets = torch.zeros(COUNT).long() if outputs > 1 and "target" not in asked else None
-    maps = heatproof.explain(tuned, images, targets, "input_x_gradient", **asked)["attribution"]
-    scores = heatproof.evaluate("idsds", tuned, images, targets, maps, **asked)
+    targets = torch.zeros(COUNT).long() if outputs > 1 and "target" not in options else None
+    maps = heatproof.explain(tuned, images, targets, "input_x_gradient", **options)["attribution"]
+    scores = heatproof.evaluate("idsds", tuned, images, targets, maps, **options)
     assert scores.attrs["metric"] == "idsds"
     assert scores["score"].values == pytest.approx(np.ones((1, COUNT)), abs=1e-6)
-    assert heatproof.evaluate("idsds", tuned, images, targets, -maps, **asked)["score"].values.max() < 0
+    assert heatproof.evaluate("idsds", tuned, images, targets, -maps, **options)["score"].values.max() < 0
 
 
 @pytest.mark.parametrize("task", ["regression", "multilabel"])
@@ -98,9 +98,9 @@ def test_idsds_is_said_for_the_task_of_the_labels_alone() -> None:
     with pytest.warns(UserWarning, match="SDS and not IDSDS: .* finetuned on labels of task='multilabel'"):
         assert heatproof.evaluate("idsds", tuned, images, zeros, maps).attrs["metric"] == "sds"
     own = heatproof.finetune(_linear(3), _images(), epochs=1, lr=1e-2, baseline="zeros")
-    for asked in ({}, {"task": "multilabel"}, {"target": lambda output, _: output[:, 1]}):
-        targets = None if "target" in asked else zeros
-        assert heatproof.evaluate("idsds", own, images, targets, maps, **asked).attrs["metric"] == "idsds"
+    for options in ({}, {"task": "multilabel"}, {"target": lambda output, _: output[:, 1]}):
+        targets = None if "target" in options else zeros
+        assert heatproof.evaluate("idsds", own, images, targets, maps, **options).attrs["metric"] == "idsds"
 
 
 class _Segmentation(torch.nn.Module):
@@ -130,13 +130,13 @@ BAD = {
     "one label each": (3, torch.zeros(COUNT).long(), {"task": "multilabel"}, "one column for each label"),
     "columns of others": (3, LABELS[:, :2], {"task": "multilabel"}, r"returns 3 numbers"),
     "numbers of others": (3, torch.randn(COUNT), {"task": "regression"}, r"returns 3 numbers"),
-    "no numbers": (1, torch.full((COUNT,), float("nan")), {"task": "regression"}, "no finite number"),
+    "no numbers": (1, torch.full((COUNT,), float("nan")), {"task": "regression"}, "is not finite"),
     "labels of a classifier": (3, LABELS, {}, "task='multilabel'"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_labels_that_do_not_fit_are_refused(case: str) -> None:
-    outputs, labels, asked, said = BAD[case]
-    with pytest.raises(HeatproofError, match=said):
-        heatproof.finetune(_linear(outputs), _images(), labels, epochs=1, **asked)
+    outputs, labels, options, sentence = BAD[case]
+    with pytest.raises(HeatproofError, match=sentence):
+        heatproof.finetune(_linear(outputs), _images(), labels, epochs=1, **options)

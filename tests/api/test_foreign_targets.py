@@ -1,4 +1,4 @@
-"""Target functions and labels as callers have them, on a linear network whose maps and drops are known."""
+"""Target functions and labels in the forms that callers use, on a linear network whose maps and drops are known."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +37,7 @@ def images():
 
 
 def number(target: Any) -> int:
-    """Return the class that a target of any kind names first."""
+    """Return the class that a target of any type names first."""
     if isinstance(target, dict):
         return int(target["class"])
     return int(target) if isinstance(target, str | int | float) else number(next(iter(target)))
@@ -49,7 +49,7 @@ def of_class(output, targets):
 
 
 class Lazy:
-    """A sequence that makes its members when they are asked for."""
+    """A sequence that creates its items when they are accessed."""
 
     def __len__(self):
         return COUNT
@@ -135,7 +135,7 @@ def test_a_function_that_does_not_write_shares_the_memory_of_outputs_and_targets
 
     masks = torch.eye(CLASSES)[CLASS] + torch.arange(COUNT)[:, None]
     heatproof.explain(Linear(wrap), images, masks, "input_x_gradient", target=over_mask, progress=False)
-    # Every image has a mask of its own, and one batch has most of them; copies would have as many addresses.
+    # Every image has its own mask, and one batch has most of them; copies would have as many addresses.
     rest = seen[3:]
     assert len({one[0] for one in rest}) <= len(outputs) < len(rest)
     assert {one[1] for one in rest} == {0}
@@ -240,10 +240,10 @@ def test_finetuning_needs_known_labels_to_train_on_and_to_choose_by(images) -> N
     for known in ([], *([row] for row in range(COUNT))):
         labels = np.full((COUNT, CLASSES), -1)
         labels[known] = 1
-        with pytest.raises(HeatproofError, match=r"No label is known of the \d+ images that") as found:
+        with pytest.raises(HeatproofError, match=r"None of the \d+ images that .* has a known label") as found:
             heatproof.finetune(Linear(), images, labels, task="multilabel")
-        seen.add(str(found.value).split(" images that ")[1].split(":")[0])
-    assert seen == {"are trained on", "choose the epoch"}
+        seen.add(str(found.value).split(" images that ")[1].split(" has a known label")[0])
+    assert seen == {"are trained on", "select the epoch"}
 
 
 @pytest.mark.parametrize(("task", "words"), [("multilabel", "label 7"), ("regression", "output 7"), (None, "class 7")])
@@ -266,7 +266,7 @@ def test_reliability_of_metrics_counts_pictures(images) -> None:
 
 
 class Normed(torch.nn.Module):
-    """A target function that keeps statistics of the outputs that pass, and answers by those that it began with."""
+    """A target function that updates statistics of the outputs, but uses the initial ones."""
 
     def __init__(self):
         super().__init__()

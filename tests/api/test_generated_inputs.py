@@ -1,4 +1,4 @@
-"""Generated bad input to the functions for a model in memory: a result, or one sentence, and never a traceback."""
+"""Generated invalid inputs to the functions for a model in memory: a result or one sentence, never a traceback."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ odd = st.sampled_from(ODD)
 
 
 def arrays(good):
-    """The right tensor in a wrong form."""
+    """Return the right tensor in a wrong form."""
     return st.sampled_from(
         [
             good,
@@ -62,10 +62,10 @@ def sentence_or_result(function, *arguments, **options):
     try:
         function(*arguments, **options)
     except heatproof.HeatproofError as error:
-        told = str(error)
-        assert told
-        assert "\n" not in told.strip()
-        assert "Traceback" not in told
+        message = str(error)
+        assert message
+        assert "\n" not in message.strip()
+        assert "Traceback" not in message
 
 
 @pytest.mark.filterwarnings("ignore")

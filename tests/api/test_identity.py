@@ -1,4 +1,4 @@
-"""What tells functions, objects and networks from each other, where the cache keeps what they made."""
+"""The identity of functions, objects and networks, by which the cache stores their results."""
 
 import importlib
 import sys
@@ -19,11 +19,11 @@ FUNCTION = "def method(model, images, targets):\n    return "
 
 @pytest.fixture
 def imported(tmp_path, monkeypatch):
-    """Import modules of the user's that were edited, and return the method of one of them."""
+    """Import edited user modules, and return the method of one of them."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     written = set()
-    kept = {name: sys.modules.get(name) for name in ("profile", "own")}
+    modules = {name: sys.modules.get(name) for name in ("profile", "own")}
 
     def read(modules):
         for name, text in modules.items():
@@ -39,7 +39,7 @@ def imported(tmp_path, monkeypatch):
     yield read
     for name in [*written, *(name.partition(".")[0] for name in written)]:
         sys.modules.pop(name, None)
-    sys.modules.update({name: one for name, one in kept.items() if one is not None})
+    sys.modules.update({name: one for name, one in modules.items() if one is not None})
 
 
 MODULES = {
@@ -132,12 +132,12 @@ def test_what_a_module_has_beside_is_not_refused():
 
 
 def test_a_full_disk_is_one_sentence_and_what_was_kept_stays(network, images, targets, tmp_path, monkeypatch):
-    whole, left = batches.atomic_write, iter(range(3))
+    write, left = batches.atomic_write, iter(range(3))
 
     def written(path):
         if next(left, None) is None:
             raise OSError(28, "No space left on device")
-        return whole(path)
+        return write(path)
 
     def call():
         return heatproof.explain(network, images, targets, "saliency", batch_size=3, cache=tmp_path / "cache")
@@ -146,7 +146,7 @@ def test_a_full_disk_is_one_sentence_and_what_was_kept_stays(network, images, ta
     with pytest.raises(HeatproofError, match="full"):
         call()
     monkeypatch.undo()
-    kept = len(list(tmp_path.rglob("maps/*/*.batch")))
-    assert kept == 2
+    count = len(list(tmp_path.rglob("maps/*/*.batch")))
+    assert count == 2
     right = heatproof.explain(network, images, targets, "saliency")
     np.testing.assert_allclose(call()["attribution"], right["attribution"], atol=1e-6)

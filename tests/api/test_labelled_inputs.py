@@ -1,4 +1,4 @@
-"""What is labelled is joined by its labels, whatever its order, or refused with a sentence that says what to write."""
+"""Labelled inputs are aligned by their labels in any order, or refused with a sentence that says what to write."""
 
 import numpy as np
 import pandas as pd
@@ -31,12 +31,12 @@ def one_method(made):
 
 
 def plain(made):
-    """Maps with the names of images alone."""
+    """Return maps that are labelled only with the names of images."""
     return one_method(made).reset_coords(["image_digest", "target"], drop=True)
 
 
 def renumbered(made):
-    """Maps in another order with the numbers that they have where images were explained in it."""
+    """Return maps in another order, with the numbers of images that are explained in that order."""
     return made.isel(image=ORDER).assign_coords(image=made["image"].values)
 
 
@@ -78,7 +78,7 @@ def test_an_image_that_is_there_twice_has_its_map_twice(network, images, targets
 def test_images_and_maps_that_are_put_in_another_order_together(network, images, targets, made, scored):
     found = heatproof.evaluate("sds", network, images[ORDER], targets[ORDER], made.isel(image=ORDER))["score"]
     np.testing.assert_array_equal(found, scored[:, ORDER])
-    # The maps stay as they were: numbers from 0 name nothing.
+    # The order of the maps is unchanged, because numbers from 0 are not labels.
     found = heatproof.evaluate("sds", network, images[ORDER], targets[ORDER], made)["score"]
     np.testing.assert_array_equal(found, scored[:, ORDER])
 
@@ -115,7 +115,7 @@ def test_names_join_where_the_caller_gave_them(network, images, targets, made, s
     pictures = xarray.DataArray(images.numpy(), {"image": NAMES}, ("image", "channel", "y", "x"))
     found = heatproof.evaluate("sds", network, pictures.isel(image=ORDER), targets[ORDER], named)["score"]
     np.testing.assert_array_equal(found, scored[0][ORDER])
-    # With what xarray and pandas give as names.
+    # Names as xarray and pandas represent them.
     for ids in (named["image"], pd.Index(NAMES), np.array(NAMES)):
         found = heatproof.evaluate("sds", network, images, targets, named.isel(image=ORDER), image_ids=ids)["score"]
         np.testing.assert_array_equal(found, scored[0])
@@ -151,7 +151,7 @@ def test_without_targets_maps_are_scored_by_the_class_that_they_explain(network,
     made = heatproof.explain(network, images, others, METHODS)
     right = heatproof.evaluate("sds", network, images, others, made)
     xarray.testing.assert_identical(heatproof.evaluate("sds", network, images, None, made.isel(image=ORDER)), right)
-    # Maps that do not say it are scored by the predicted class.
+    # Maps that do not record a class are scored by the predicted class.
     cube = made["attribution"].values[0]
     xarray.testing.assert_identical(
         heatproof.evaluate("sds", network, images, None, cube).drop_attrs(),
@@ -233,7 +233,7 @@ def test_an_index_that_may_be_names_or_none_is_refused(network, images, targets,
 
 
 def test_a_metric_of_the_predicted_class_asks_for_no_target(network, images, targets, made):
-    """Labels may differ from the classes that its maps explain."""
+    """Labels may differ from the classes that the maps explain."""
     pictures = images.sigmoid()
     with torch.no_grad():
         predicted = network(pictures).argmax(1)
@@ -283,8 +283,8 @@ def test_parts_and_their_drops_are_joined(network, images, targets, made):
         "drops": xarray.DataArray(np.random.default_rng(1).random((12, 3)), known, ("image", "part")),
     }
 
-    def score(**given):
-        found = heatproof.evaluate("part_deletion", network, images, targets, maps, image_ids=NAMES, **given)
+    def score(**options):
+        found = heatproof.evaluate("part_deletion", network, images, targets, maps, image_ids=NAMES, **options)
         return found["score"].values
 
     for other in ("removed", "drops"):
@@ -394,7 +394,7 @@ def test_pictures_of_maps_are_found_by_name(images, made):
     first = drawn(made, image="3", picture=images[3])[0]
     for picture in (pictures, pictures.sel(image="3"), pictures.sel(image="3").transpose("y", "x", "channel")):
         np.testing.assert_array_equal(drawn(made, image="3", picture=picture)[0], first)
-    with pytest.raises(HeatproofError, match="picture is of image '4'"):
+    with pytest.raises(HeatproofError, match="`picture` is image '4'"):
         drawn(made, image="3", picture=pictures.sel(image="4"))
 
 
@@ -415,10 +415,10 @@ def test_recomputed_maps_and_masks_have_named_axes_in_any_order(network, images,
     def labelled(pictures, classes):
         return xarray.DataArray(pictures.abs().sum(1).numpy(), dims=AXES).T
 
-    given = {"update": True, "steps": 4}
+    options = {"update": True, "steps": 4}
     plain = lambda pictures, classes: pictures.abs().sum(1)  # noqa: E731
     found, right = (
-        heatproof.evaluate("deletion_morf", network, images, targets, made, explain=one, **given)["score"]
+        heatproof.evaluate("deletion_morf", network, images, targets, made, explain=one, **options)["score"]
         for one in (labelled, plain)
     )
     np.testing.assert_array_equal(found, right)

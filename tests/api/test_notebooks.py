@@ -36,7 +36,7 @@ def test_it_is_stored_with_its_output_and_names_no_machine(path):
 )
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs(path, forked, tmp_path, monkeypatch):
-    """In short, the run that a notebook starts is forked from a Python that has imported the libraries."""
+    """To save time, the run that a notebook starts is forked from a Python process that has imported the libraries."""
     nbclient = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
     notebook, code = cells(path)

@@ -1,4 +1,4 @@
-"""Inputs that people have, in other forms than float tensors and numbers: taken, or a sentence with a line to copy."""
+"""Common inputs other than float tensors and integers are accepted, or refused with a line of code to copy."""
 
 import re
 import warnings
@@ -95,9 +95,9 @@ FUNCTIONS = {
 }
 
 
-def refused(function, sentence, *given):
+def refused(function, sentence, *converted):
     with pytest.raises(HeatproofError, match=sentence) as raised:
-        FUNCTIONS[function](*given)
+        FUNCTIONS[function](*converted)
     assert "\n" not in str(raised.value)
 
 
@@ -108,7 +108,7 @@ def test_images_in_other_forms_are_refused_with_a_line_to_copy(case, function, n
     refused(function, sentence, network, change(images), targets)
 
 
-# Each remedy that is a line on `images` gives what the network takes.
+# Every remedy that is a line of code for `images` produces an input that the network accepts.
 LINES = [
     ("bytes", "(images.float().div(255) - mean) / std"),
     ("bytes with channels last", "(images.permute(0, 3, 1, 2).float().div(255) - mean) / std"),
@@ -130,11 +130,11 @@ LINES = [
 
 @pytest.mark.parametrize(("case", "line"), LINES)
 def test_the_line_to_copy_is_right(case, line, images):
-    given = IMAGES[case][0](images)
+    converted = IMAGES[case][0](images)
     with pytest.raises(HeatproofError) as raised:
-        read_inputs(None, given)
+        read_inputs(None, converted)
     assert line in str(raised.value)
-    made = eval(line, {"images": given, "torch": torch, "np": np, "mean": 0.0, "std": 1.0})
+    made = eval(line, {"images": converted, "torch": torch, "np": np, "mean": 0.0, "std": 1.0})
     wanted = bytes_of(images).float() / 255 if "bytes" in case else images[:1] if "one" in case else images
     torch.testing.assert_close(read_inputs(None, made).images, wanted)
 
@@ -156,9 +156,11 @@ TAKEN = {
 
 @pytest.mark.parametrize("case", TAKEN)
 def test_what_is_an_image_is_taken_as_it_is(case, images):
-    given = TAKEN[case](images)
-    found = read_inputs(None, given).images
-    wanted = torch.from_numpy(np.ascontiguousarray(given)) if isinstance(given, np.ndarray) else given.detach()
+    converted = TAKEN[case](images)
+    found = read_inputs(None, converted).images
+    wanted = (
+        torch.from_numpy(np.ascontiguousarray(converted)) if isinstance(converted, np.ndarray) else converted.detach()
+    )
     assert found.dtype == wanted.dtype
     assert found.stride() == wanted.stride()
     assert torch.equal(found, wanted)
@@ -167,16 +169,18 @@ def test_what_is_an_image_is_taken_as_it_is(case, images):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("function", ["explain", "evaluate", "choose", "finetune"])
 def test_images_of_another_precision_than_the_model_are_said(function, dtype, network, images, targets):
-    given = images.repeat(2, 1, 1, 1) if function == "choose" else images
+    converted = images.repeat(2, 1, 1, 1) if function == "choose" else images
     classes = targets.repeat(2) if function == "choose" else targets
-    refused(function, f"images are {dtype} and the model's weights torch.float32", network, given.to(dtype), classes)
+    refused(
+        function, f"images are {dtype} and the model's weights torch.float32", network, converted.to(dtype), classes
+    )
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_one_image_is_explained_and_scored(network, images, targets):
     made = heatproof.explain(network, images[:1], targets[:1], ["saliency", "grad_cam"])
-    whole = heatproof.explain(network, images, targets, ["saliency", "grad_cam"])
-    np.testing.assert_allclose(made["attribution"], whole["attribution"][:, :1], atol=1e-6)
+    expected = heatproof.explain(network, images, targets, ["saliency", "grad_cam"])
+    np.testing.assert_allclose(made["attribution"], expected["attribution"][:, :1], atol=1e-6)
     assert heatproof.evaluate("sds", network, images[:1], targets[:1], made)["score"].shape == (2, 1)
 
 
@@ -257,11 +261,11 @@ def test_names_that_are_none_are_refused(ids, sentence, network, images, targets
 
 
 class Known(torch.nn.Sequential):
-    """As models of timm do, it says what it was trained on."""
+    """A network that, like models of timm, records what it was trained on."""
 
-    def __init__(self, inner, **told):
+    def __init__(self, inner, **facts):
         super().__init__(inner)
-        self.pretrained_cfg = told
+        self.pretrained_cfg = facts
 
 
 NORMALISED = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.2, 0.2)}
@@ -278,15 +282,15 @@ RANGES = {
 @pytest.mark.parametrize("case", RANGES)
 @pytest.mark.parametrize("function", ["explain", "evaluate", "choose", "finetune"])
 def test_images_that_nobody_normalised_are_warned_of_where_that_is_known(case, function, network, images, targets):
-    told, change, sentence = RANGES[case]
+    facts, change, sentence = RANGES[case]
     if function == "choose" and "one" in case:
         pytest.skip("copies of one image are refused")
-    model = Known(network, **told).eval()
-    given = change(torch.cat([images, images.flip(-1)]) if function == "choose" else images)
+    model = Known(network, **facts).eval()
+    converted = change(torch.cat([images, images.flip(-1)]) if function == "choose" else images)
     classes = targets.repeat(2) if function == "choose" else targets
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        FUNCTIONS[function](model, given, classes)
+        FUNCTIONS[function](model, converted, classes)
     found = [str(one.message) for one in caught if str(one.message).startswith("The images")]
     assert len(found) == (sentence is not None)
     if sentence is not None:

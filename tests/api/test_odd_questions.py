@@ -1,4 +1,4 @@
-"""Target functions on networks that are no classifiers: a detector, an image encoder with texts, a segmentation."""
+"""Target functions on networks that are not classifiers: a detector, an image encoder, a segmentation network."""
 
 import numpy as np
 import pytest
@@ -14,9 +14,9 @@ BOXES = torch.tensor([[4.0, 4, 16, 16], [12.0, 12, 30, 30]]).repeat(COUNT // 2, 
 
 
 def matched(output, boxes):
-    """Return the score of the box that overlaps most with a given one."""
+    """Return the score of the box that overlaps most with the target box."""
     overlaps = [torchvision.ops.box_iou(box[None], one["boxes"])[0] for one, box in zip(output, boxes, strict=True)]
-    return torch.stack([one["scores"][own.argmax()] for one, own in zip(output, overlaps, strict=True)])
+    return torch.stack([one["scores"][overlap.argmax()] for one, overlap in zip(output, overlaps, strict=True)])
 
 
 def _backbone() -> torch.nn.Module:
@@ -66,7 +66,7 @@ def test_the_score_of_a_detected_box_is_explained_scored_and_chosen_by(kind: str
     assert not any(maps["reason"].values)
     assert (abs(maps["attribution"]).max(("image", "y", "x")) > 0).all()
     scores = heatproof.evaluate("sds", network, images[:8], BOXES[:8], maps, baseline="zeros", target=matched)["score"]
-    # Occlusion of windows of the grid is the deletion of its patches.
+    # Occlusion with the windows of the grid equals the deletion of its patches.
     assert float(scores.sel({"method": "occlusion"}).mean("image")) > 0.9
     found = heatproof.choose(
         network, images, BOXES, ["input_x_gradient"], measures={"sds": {"baseline": "zeros"}}, target=matched
@@ -77,7 +77,7 @@ def test_the_score_of_a_detected_box_is_explained_scored_and_chosen_by(kind: str
 
 
 class _Encoder(torch.nn.Module):
-    """Embeddings of images, as CLIP's image encoder."""
+    """A network that returns embeddings of images, like CLIP's image encoder."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ def test_similarity_to_an_embedding_of_each_image() -> None:
     wanted = (images * gradients.grad).sum(1).numpy()
     assert maps["attribution"].sel({"method": "input_x_gradient"}).values == pytest.approx(wanted, abs=1e-5)
     scores = heatproof.evaluate("sds", network, images, texts, maps, grid=8, baseline="zeros", target=similar)["score"]
-    # Its cells are the patches.
+    # The cells of its map are the patches.
     assert scores.sel({"method": "feature_ablation"}).values == pytest.approx(np.ones(COUNT), abs=1e-3)
     found = heatproof.choose(network, images, texts, ["input_x_gradient", "grad_cam"], target=similar)
     assert set(found.table["method"]) >= {"grad_cam", "random", "edges"}
@@ -133,7 +133,7 @@ def test_a_class_within_a_mask_of_a_segmentation() -> None:
 
 
 class _MapAlone(torch.nn.Module):
-    """The network with its map alone as output."""
+    """The network with only its map as output."""
 
     def __init__(self, network: torch.nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`heatproof.open` reads what a run made, and `import heatproof` reads nothing."""
+"""`heatproof.open` reads the results of a run, and `import heatproof` reads nothing."""
 
 import subprocess
 import sys

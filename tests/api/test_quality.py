@@ -1,4 +1,4 @@
-"""The quality of metrics on a model whose right attribution is known."""
+"""The quality of metrics on a model whose true attribution is known."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ FEW = {"steps": 8}
 
 
 class Additive(nn.Module):
-    """Two classes: the first one's logit is a weighted sum over pixels and a constant, the other's is zero."""
+    """Two classes: the logit of the first is a weighted sum over pixels plus a constant, that of the second is zero."""
 
     def __init__(self, weights, constant=0.0):
         super().__init__()
@@ -32,7 +32,7 @@ def planted():
     generator = torch.Generator().manual_seed(3)
     images = torch.rand(8, 3, SIDE, SIDE, generator=generator) * 0.9 + 0.1
     weights = torch.rand(SIDE, SIDE, generator=generator) ** 3 * 0.3
-    # About half of the evidence decides the class, so that its removal turns the prediction.
+    # Removing about half of the evidence changes the prediction.
     model = Additive(weights, -0.5 * float((images.sum(1) * weights).sum((1, 2)).mean())).eval()
     truth = (images.sum(1) * weights).numpy()
     noise = np.random.default_rng(0).random(truth.shape)
@@ -46,15 +46,15 @@ def by_metric(table):
 
 def test_an_offset_moves_only_metrics_of_values(planted):
     metrics = {"rise_insertion": FEW, "deletion_morf": FEW, "ids": FEW, "sds": {}, "sic": {}, "mas_insertion": FEW}
-    kept = {"output": "probability", "imputation": "baseline", "rescale": False}
-    metrics |= {"mas_difference": FEW, "completeness": kept}
+    options = {"output": "probability", "imputation": "baseline", "rescale": False}
+    metrics |= {"mas_difference": FEW, "completeness": options}
     found = by_metric(heatproof.quality.offset_sensitivity(*planted, metrics, (0.05, 0.5)))
     assert list(found["ids"]["offset"]) == [0.05, 0.5]
     for metric in ("rise_insertion", "deletion_morf", "ids", "sic"):
         assert (found[metric]["change"] == 0).all()
         assert (found[metric]["curve_change"] == 0).all()
         assert (found[metric]["spearman"] == 1).all()
-    # Sums of patches gain the same everywhere.
+    # An offset adds the same to every sum over a patch.
     assert (found["sds"]["change"] < 1e-12).all()
     assert found["sds"]["curve_change"].isna().all()
     for metric in ("mas_insertion", "mas_difference", "completeness"):
@@ -89,7 +89,7 @@ def test_undefined_scores_are_counted(planted):
 
 
 def test_a_baseline_that_turns_the_ranking():
-    # What a pixel is worth is its weight times its distance from the baseline.
+    # The contribution of a pixel is its weight times its distance from the baseline.
     strong = torch.zeros(SIDE, SIDE, dtype=torch.bool)
     strong[:, : SIDE // 2] = True
     model = Additive(torch.where(strong, 3.0, 1.0)).eval()
@@ -116,7 +116,7 @@ def test_baselines_of_a_metric_with_its_own(planted):
     metrics = {"rise_insertion": FEW, "rise_deletion": FEW, "sds": {}}
     table = heatproof.quality.baseline_invariance(*planted, metrics)
     found = by_metric(table)
-    # RISE inserts into its own blur, and deletes to zeros, which is one of the four.
+    # RISE inserts into its own blur, and deletes to zeros, which is one of the four baselines.
     assert set(found["rise_insertion"]["baseline"]) == {"default", "zeros", "random", "blur"}
     assert "default" not in set(found["rise_deletion"]["baseline"]) | set(found["sds"]["baseline"])
     assert [len(rows) for rows in found.values()] == [6, 10, 6]
@@ -133,7 +133,7 @@ def test_introduce_and_remove(planted):
     }
     table = heatproof.quality.modification_distances(*planted, metrics, ("constant", "partial"))
     least = table.pivot_table(index="metric", columns="scheme", values="minimal", dropna=False)
-    # A constant changes no order.
+    # A constant does not change the order.
     assert least.loc["deletion_morf", "constant"] == 0
     for metric in ("completeness", "soundness", "mas_difference"):
         assert (least.loc[metric] > 0.005).all(), metric
@@ -164,7 +164,7 @@ def test_an_image_goes_through_the_network_once():
     torch.testing.assert_close(model(twice), inner(twice))
     torch.testing.assert_close(first, inner(images))
     assert (model.requested, model.passes) == (11, 7)
-    full = CachedNetwork(inner, most=0)
+    full = CachedNetwork(inner, maximum=0)
     torch.testing.assert_close(full(images), full(images))
     assert full.passes == 12
 

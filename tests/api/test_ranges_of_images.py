@@ -1,4 +1,4 @@
-"""Images that are normalised where pixels are taken, and the reverse, are warned of where the model says it."""
+"""Warnings about normalised images for a model that expects pixels, and the reverse, if the model records its input."""
 
 import numpy as np
 import pytest
@@ -58,6 +58,6 @@ def test_what_the_model_says_is_held_against_the_images(name, call, recwarn):
     for images, expected in ((PIXELS, of_pixels), (NORMALISED, of_normalised)):
         recwarn.clear()
         CALLS[call](make(), images)
-        said = [str(one.message) for one in recwarn if "between 0 and 1" in str(one.message)]
-        assert len(said) == (expected is not None)
-        assert all(expected in one for one in said)
+        messages = [str(one.message) for one in recwarn if "between 0 and 1" in str(one.message)]
+        assert len(messages) == (expected is not None)
+        assert all(expected in one for one in messages)

@@ -1,4 +1,4 @@
-"""`heatproof.evaluate` on maps of several methods: the scores of each alone, and no pass twice."""
+"""`heatproof.evaluate` on maps of several methods gives each method's own scores, and repeats no pass."""
 
 import json
 
@@ -51,7 +51,7 @@ def test_a_mapping_and_an_array_are_the_same(network, images, targets, made):
 
 
 def test_no_pass_is_made_twice(network, images, targets, made):
-    """Deleted patches are run once for all methods, and curves once for all of their metrics."""
+    """Patch drops are computed once for all methods, and curves once for all metrics that read them."""
     maps = made["attribution"].sel({"method": METHODS})
     counted = Counted(network)
     scored = heatproof.evaluate(["idsds"], counted, images, targets, maps)["idsds"]
@@ -75,7 +75,7 @@ def test_all_metrics_at_once_make_the_passes_of_the_union_of_their_responses(net
         one = scored if isinstance(names, str) else next(iter(scored.values()))
         return counted.images - one.attrs["check_passes"]
 
-    # The difference reads the curves of the other two. Every curve and ROAD begin with the intact images.
+    # The difference reads the curves of the other two metrics. Every curve, and ROAD, starts with the intact images.
     intact = len(images)
     apart = sum(passes(name) for name in ALL if name != "rise_difference")
     curves = [name for name in ALL if name.startswith(("rise", "road"))]
@@ -98,12 +98,12 @@ def test_the_result_says_how_it_was_made(network, images, targets, made):
 
 def test_settings_that_follow_from_options_are_told(network, images, targets, made):
     result = heatproof.evaluate("mas_difference", network, images, targets, made)
-    told = json.loads(result.attrs["responses"])
-    assert told["insertion"]["baseline"] == "blur"
-    assert told["deletion"]["baseline"] == "zeros"
-    assert told["insertion"]["steps"] == told["deletion"]["steps"] == result.sizes["step"] - 1
+    settings = json.loads(result.attrs["responses"])
+    assert settings["insertion"]["baseline"] == "blur"
+    assert settings["deletion"]["baseline"] == "zeros"
+    assert settings["insertion"]["steps"] == settings["deletion"]["steps"] == result.sizes["step"] - 1
     assert result.attrs["range"] == [-1, 1]
-    # The area under logits has no bounds.
+    # The area under a curve of logits is unbounded.
     assert "range" not in heatproof.evaluate("ids", network, images, targets, made, output="logit", steps=4).attrs
 
 
@@ -166,5 +166,5 @@ def test_maps_of_a_run_are_read(network, images, targets, made):
 def test_maps_of_bfloat16_are_read(network, images, targets, made):
     maps = torch.from_numpy(made["attribution"].values[0]).bfloat16()
     lower = heatproof.evaluate("idsds", network, images, targets, maps)
-    whole = heatproof.evaluate("idsds", network, images, targets, maps.float())
-    np.testing.assert_array_equal(lower["score"], whole["score"])
+    expected = heatproof.evaluate("idsds", network, images, targets, maps.float())
+    np.testing.assert_array_equal(lower["score"], expected["score"])

@@ -1,4 +1,4 @@
-"""Images of tensors, loaders and folders: same maps, names and classes; a subset of classes; and how far it is."""
+"""Images from tensors, loaders and folders give the same maps, names and classes; a subset of classes; and progress."""
 
 import io
 import random
@@ -28,7 +28,7 @@ from heatproof.inputs.read import read_inputs
 
 
 class Samples(Dataset):
-    """Samples in the form that a function gives to image and label; counts what is read."""
+    """A dataset whose samples a function builds from image and label; it counts the samples that are read."""
 
     def __init__(self, images, labels, form=lambda image, label: (image, label)):
         self.images, self.labels, self.form, self.read = images, labels, form, 0
@@ -115,7 +115,7 @@ def test_images_without_labels_get_targets_or_the_predicted_class(form, given, n
     labels = (targets + 1) % 4 if given else None
     found = heatproof.explain(network, UNLABELLED[form](images), labels, ["saliency"])
     right = heatproof.explain(network, images, labels if given else targets, ["saliency"])
-    # To predict a class takes a pass of each image.
+    # Predicting the classes takes one pass of each image.
     right.attrs["check_passes"] += 0 if given else len(images)
     xarray.testing.assert_identical(found.drop_vars("seconds"), right.drop_vars("seconds"))
 
@@ -145,10 +145,10 @@ def test_choose_takes_loaders_and_classes(network):
     images = torch.randn(90, 3, 16, 16, generator=torch.Generator().manual_seed(8))
     with torch.no_grad():
         labels = network(images).argmax(1)
-    kept = [int(one) for one in labels.bincount().argsort()[-2:]]
+    classes = [int(one) for one in labels.bincount().argsort()[-2:]]
     loader = DataLoader(TensorDataset(images, labels), 16)
-    found = heatproof.choose(network, loader, None, ["saliency", "input_x_gradient"], classes=kept)
-    rows = sum(labels == one for one in kept).bool()
+    found = heatproof.choose(network, loader, None, ["saliency", "input_x_gradient"], classes=classes)
+    rows = sum(labels == one for one in classes).bool()
     right = heatproof.choose(network, images[rows], labels[rows], ["saliency", "input_x_gradient"])
     assert found.sentence == right.sentence
     assert sum(found.images) == int(rows.sum())
@@ -167,7 +167,7 @@ def test_images_are_read_when_they_are_asked_for(images, targets):
 
 
 class Listed(Samples):
-    """As data sets of torchvision do, it lists its labels."""
+    """A dataset that, like those of torchvision, has a list of its labels."""
 
     @property
     def targets(self):
@@ -433,12 +433,12 @@ def test_a_transform_beside_a_tensor_is_refused(network, images, targets):
 @pytest.mark.parametrize("form", ["tensor", "loader"])
 def test_a_part_of_the_classes_keeps_its_names(form, classes, network, images):
     labels = torch.arange(12) % 4
-    given = (images, labels) if form == "tensor" else (DataLoader(TensorDataset(images, labels), 5), None)
-    found = heatproof.explain(network, *given, ["saliency", "random"], classes=classes)
-    whole = heatproof.explain(network, images, labels, ["saliency", "random"])
+    inputs = (images, labels) if form == "tensor" else (DataLoader(TensorDataset(images, labels), 5), None)
+    found = heatproof.explain(network, *inputs, ["saliency", "random"], classes=classes)
+    expected = heatproof.explain(network, images, labels, ["saliency", "random"])
     rows = [row for row in range(12) if row % 4 in (1, 3)]
     assert found["image"].values.tolist() == [str(row) for row in rows]
-    np.testing.assert_array_equal(found["attribution"], whole["attribution"][:, rows])
+    np.testing.assert_array_equal(found["attribution"], expected["attribution"][:, rows])
 
 
 def test_classes_of_a_folder_have_names(network, photos):
@@ -477,7 +477,7 @@ def test_a_class_folder_that_is_not_there_is_named(network, photos):
 
 @pytest.fixture
 def shown(capsys):
-    """What is written to stderr, a file."""
+    """Return the text that is written to stderr, which is a file."""
     return lambda: capsys.readouterr().err
 
 
@@ -493,8 +493,8 @@ def test_choose_shows_how_far_all_of_its_parts_are(progress, lines, shown, netwo
     images = torch.randn(16, 3, 16, 16, generator=torch.Generator().manual_seed(8))
     heatproof.choose(network, images, None, ["saliency"], progress=progress)
     written = shown()
-    for told in ("First half: 8 images", "Second half: 8 images", "maps: 0 of 3 method", "scores: 0 of 2 metric"):
-        assert (told in written) == lines
+    for line in ("First half: 8 images", "Second half: 8 images", "maps: 0 of 3 method", "scores: 0 of 2 metric"):
+        assert (line in written) == lines
 
 
 def test_a_line_now_and_then_says_how_long_is_left(shown, monkeypatch):

@@ -12,7 +12,7 @@ from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
 from heatproof.jobs.shards import Shard
 from heatproof.stores.manifest import read_checksummed, write_checksummed
-from heatproof.stores.sources import read_record, write_record
+from heatproof.stores.source_files import read_record, write_record
 
 IG = {"ig": {"explainer": "integrated_gradients", "steps": 12}}
 

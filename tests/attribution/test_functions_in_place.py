@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from heatproof.attribution._attn_lrp import AttentionRules
-from heatproof.attribution._functions import AttentionRecorder
+from heatproof.attribution._function_rules import AttentionRecorder
 from heatproof.attribution._relus import ReluRules, relu_of
 from heatproof.attribution._rescale import RescaleRules
 from heatproof.attribution.registry import EXPLAINERS

@@ -9,8 +9,8 @@ from tiny_vits import enlarge, tiny_vit
 from torch import nn
 
 from heatproof.attribution._attention import read_attention
-from heatproof.attribution._kinds import inspect_network
 from heatproof.attribution._layers import find_layout, grid_layer
+from heatproof.attribution._network_traits import inspect_network
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.errors import NotApplicable
 from heatproof.workflow.check import check_config

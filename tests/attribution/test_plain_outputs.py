@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import heatproof
-from heatproof.attribution._plain import require_unaltered_outputs
+from heatproof.attribution._unaltered import require_unaltered_outputs
 from heatproof.attribution.registry import EXPLAINERS, ExplainContext
 from heatproof.errors import NotApplicable
 from heatproof.files.reading import read_json

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from heatproof.attribution._batches import draw_uniform_images
-from heatproof.attribution.perturbation import _masks
 from heatproof.attribution.registry import EXPLAINERS
+from heatproof.attribution.rise import _masks
 
 
 def explain_with(network, context, **changes):

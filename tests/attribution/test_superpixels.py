@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from heatproof.attribution._superpixels import index_patches, index_segments
-from heatproof.attribution.perturbation import _aligned_masks
 from heatproof.attribution.registry import EXPLAINERS
+from heatproof.attribution.rise import _aligned_masks
 from heatproof.base.randomness import derive_seed
 from heatproof.errors import HeatproofError
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import interpolate
 
 import heatproof
-from heatproof.attribution._functions import AttentionRecorder
+from heatproof.attribution._function_rules import AttentionRecorder
 from heatproof.attribution._layers import find_layout, inspect_layers
 from heatproof.attribution._tokens import measure_band_changes
 from heatproof.models.adapter import CountPasses, adapt_network

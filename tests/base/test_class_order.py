@@ -1,4 +1,4 @@
-"""Labels whose numbers are not those of the network's outputs are told from those of a bad network."""
+"""Labels whose numbers are not those of the network's outputs are distinguished from the labels of a bad network."""
 
 import numpy as np
 import pytest
@@ -23,14 +23,14 @@ def test_an_exchange_is_found(classes, accuracy):
     assert is_exchanged(predicted, order[labels], classes)
     assert describe_exchange(predicted, order[labels], classes)
     assert not is_exchanged(predicted, labels, classes)
-    # The output of label k is k - 1.
+    # The output for label k is k - 1.
     np.testing.assert_array_equal(best_order(predicted, order[labels], classes), np.roll(np.arange(classes), -1))
 
 
 @pytest.mark.parametrize("classes", [2, 10, 100, 1000])
 @pytest.mark.parametrize("count", [16, 60, 300])
 def test_chance_and_single_images_of_a_class_are_no_exchange(classes, count):
-    """An exchange that is counted where it was found fits a thousand classes of one image each perfectly."""
+    """With a thousand classes of one image each, an exchange fits the images on which it was found perfectly."""
     for seed in range(20):
         generator = np.random.default_rng(seed)
         predicted, labels = generator.integers(0, classes, (2, count))
@@ -41,7 +41,7 @@ def test_chance_and_single_images_of_a_class_are_no_exchange(classes, count):
 
 
 class Colour(torch.nn.Module):
-    """Answers with the channel that is brightest, by convolutions."""
+    """A convolutional network that predicts the brightest channel."""
 
     def __init__(self):
         super().__init__()
@@ -60,22 +60,22 @@ def test_choose_warns_of_labels_in_another_order(shift, warned, recwarn):
     images = torch.randn(24, 3, 16, 16) * 0.3
     images[torch.arange(24), labels] += 1.5
     heatproof.choose(Colour().eval(), images, (labels + shift) % 3, ["saliency"])
-    said = [str(one.message) for one in recwarn if "answers with the target" in str(one.message)]
-    assert bool(said) == warned
+    messages = [str(one.message) for one in recwarn if "predicts the target" in str(one.message)]
+    assert bool(messages) == warned
     if warned:
-        assert "on 0 of 24 images: if the targets are labels, check" in said[0]
+        assert "on 0 of 24 images: if the targets are labels, check" in messages[0]
         assert (
-            f"It would on 24 if labels were exchanged one to one, 0 as {(-shift) % 3}, 1 as {(1 - shift) % 3},"
-            in said[0]
+            f"It would be right on 24 if labels were exchanged one to one, 0 as {(-shift) % 3}, 1 as {(1 - shift) % 3},"
+            in messages[0]
         )
 
 
 def test_choose_says_no_order_of_a_network_that_is_seldom_right(recwarn):
     torch.manual_seed(0)
     heatproof.choose(Colour().eval(), torch.randn(24, 3, 16, 16), torch.arange(24) % 3, ["saliency"])
-    said = [str(one.message) for one in recwarn if "answers with the target" in str(one.message)]
-    assert len(said) == 1
-    assert "exchanged" not in said[0]
+    messages = [str(one.message) for one in recwarn if "predicts the target" in str(one.message)]
+    assert len(messages) == 1
+    assert "exchanged" not in messages[0]
 
 
 def test_an_exchange_among_many_classes_takes_little_memory():

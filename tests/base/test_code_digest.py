@@ -1,4 +1,4 @@
-"""Which edits of which files a digest of code notices. Each digest is taken in a process of its own, on a copy."""
+"""Edits of files that change a digest of code. Each digest is computed in a new process, on a copy."""
 
 import ast
 import json
@@ -78,7 +78,7 @@ def test_edits_that_change_nothing_that_runs(project, untouched):
     assert digests(project) == untouched
 
 
-# What is edited, and whose digests that changes.
+# An edit, and the modules whose digests it changes.
 EDITS = {
     "of the module itself": ("src/heatproof/jobs/score.py", "Methods = list", "Methods = Given = list", {"score"}),
     "two imports away": (
@@ -103,7 +103,7 @@ EDITS = {
         "src/heatproof/base/randomness.py",
         "digest_size=8",
         "digest_size=16",
-        # The ResNet draws nothing itself.
+        # The ResNet does not draw random numbers itself.
         {"attribute", "score", "user"},
     ),
     "of an unrelated family": (
@@ -130,7 +130,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("what", EDITS)
-def test_an_edit_changes_the_digests_of_what_runs_it(project, untouched, what):
+def test_an_edit_changes_the_digests_of_modules_that_import_it(project, untouched, what):
     path, old, new, whose = EDITS[what]
     edit(project, path, old, new)
     after = digests(project)
@@ -147,7 +147,7 @@ def test_the_other_branch_of_type_checking_counts(project):
 
 
 class Reference(ast.NodeTransformer):
-    """What the text of a digest leaves out, said node by node."""
+    """An independent list of what a digest leaves out, node by node."""
 
     def visit(self, node):
         node = super().visit(node)
@@ -171,7 +171,7 @@ def all_modules():
         yield ".".join(names[:-1] if names[-1] == "__init__" else names), path
 
 
-def test_the_text_is_that_of_the_tree_without_what_does_not_count():
+def test_the_text_has_the_parts_of_the_tree_that_count():
     for module, path in all_modules():
         tree = ast.parse(ast.unparse(ast.parse(path.read_text(encoding="utf-8"))))
         assert provenance.read_source(module).digest == provenance.digest_of_tree(Reference().visit(tree)), module

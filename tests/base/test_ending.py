@@ -1,4 +1,4 @@
-"""A signal ends a process in order: one sentence, its status, nothing left running, and nothing half done."""
+"""A signal ends a process gracefully: one message, the exit status, no process left, and no work half done."""
 
 import re
 import signal
@@ -10,21 +10,24 @@ import psutil
 import pytest
 from jobs import job_process
 
-from heatproof.base.ending import SIGNALS, _runs
 from heatproof.base.provenance import as_json
+from heatproof.base.signals import SIGNALS, _runs
 from heatproof.base.specs import DatasetSpec
 from heatproof.stages.prepare import Prepare
 
 SENTENCE = (
     "heatproof: The {what} was ended by {name}, for example by a time limit, preemption or a user: run the same "
-    "command again; what was finished is kept.\n"
+    "command again; finished work is kept.\n"
 )
-# The job's own module, with less patience.
-HASTY = "from heatproof import ending, job\nending.GRACE = 0.5\nending.as_process(job.main, 'job')"
+# The module of jobs, with a shorter grace time.
+HASTY = (
+    "from heatproof.base import ending\nfrom heatproof.workflow import job\n"
+    "ending.GRACE = 0.5\nending.run_process(job.main, 'job')"
+)
 
 
 def start(folder, body, program=("-m", "heatproof.workflow.job"), **options):
-    """Start a job that does something slow, and return it once it does."""
+    """Start a job with a slow function, and return the process when the function runs."""
     lines = ["def dataset(*, seed):", *(f"    {line}" for line in body.splitlines())]
     (folder / "slow.py").write_text("\n".join(["import os, subprocess, sys, time", *lines]))
     told = Prepare(dataset=DatasetSpec("slow:dataset", "slow", {}, 0, "x"))
@@ -35,7 +38,7 @@ def start(folder, body, program=("-m", "heatproof.workflow.job"), **options):
 
 
 def said_by(job):
-    """Return what a job says, but for lines of its log."""
+    """Return the output of a job without lines of its log."""
     said = job.communicate(timeout=60)[1]
     return "".join(line for line in said.splitlines(keepends=True) if not re.match(r"\d\d:\d\d:\d\d ", line))
 
@@ -52,8 +55,8 @@ def test_a_job_ends_with_one_sentence_and_with_what_it_started(tmp_path, number)
 
 
 def test_a_signal_where_python_ignores_errors_is_not_ignored(tmp_path):
-    """As in the callback of a weak reference, which importing modules runs too."""
-    # What is killed after the grace time runs no such function.
+    """Python ignores exceptions in callbacks of weak references, which importing modules can run as well."""
+    # A process that is killed after the grace time does not run the function.
     body = "import atexit, weakref\natexit.register(lambda: open('ended', 'w').close())\nclass One: pass\none = One()\n"
     body += "kept = weakref.ref(one, lambda _: (print('in', flush=True), time.sleep(60)))\ndel one\ntime.sleep(60)"
     job = start(tmp_path, body)
@@ -63,8 +66,8 @@ def test_a_signal_where_python_ignores_errors_is_not_ignored(tmp_path):
     assert (tmp_path / "ended").exists()
 
 
-def test_what_is_taken_down_half_built_complains_to_nobody(tmp_path):
-    """As asyncio's loops do, whose `__del__` reads what `__init__` had not set yet."""
+def test_destroying_half_built_objects_prints_nothing(tmp_path):
+    """Event loops of asyncio are an example: their `__del__` reads attributes that `__init__` had not set yet."""
     body = "class Half:\n    def __init__(self):\n        print('in', flush=True)\n        time.sleep(60)\n"
     body += "        self.whole = True\n    def __del__(self):\n        self.whole\nHalf()"
     job = start(tmp_path, body)
@@ -75,7 +78,7 @@ def test_what_is_taken_down_half_built_complains_to_nobody(tmp_path):
 
 @pytest.mark.parametrize("error", ["ImportError", "SystemError"])
 def test_an_error_that_a_library_makes_of_a_signal_is_none(tmp_path, error):
-    """As an extension module does that is interrupted while it is imported."""
+    """An extension module that is interrupted during its import is an example."""
     body = "try:\n    print('in', flush=True)\n    time.sleep(60)\n"
     job = start(tmp_path, f"{body}except SystemExit as ended:\n    raise {error}(f'not imported: {{ended}}')")
     job.send_signal(signal.SIGHUP)
@@ -110,7 +113,7 @@ STUBBORN = (
     ],
     ids=["a child that ignores signals", "a main thread that does"],
 )
-def test_what_does_not_end_is_killed_after_a_grace_time(tmp_path, body):
+def test_processes_that_do_not_end_are_killed_after_a_grace_time(tmp_path, body):
     job = start(tmp_path, body, ("-c", HASTY))
     tree = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
     job.terminate()
@@ -120,7 +123,7 @@ def test_what_does_not_end_is_killed_after_a_grace_time(tmp_path, body):
 
 
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
-    """As under nohup, and in the background of a script."""
+    """Signals are ignored under nohup, and in the background of a script."""
     body = "print('in', flush=True)\ntime.sleep(1)\nopen('went on', 'w').close()\ntime.sleep(60)"
     job = start(tmp_path, body, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     job.send_signal(signal.SIGHUP)
@@ -131,11 +134,11 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
     assert said_by(job) == SENTENCE.format(what="job", name="SIGTERM")
 
 
-def test_a_process_that_has_done_its_work_says_so_whatever_comes(tmp_path):
-    """Snakemake removes what a job leaves that does not end with 0."""
+def test_a_finished_process_ignores_signals(tmp_path):
+    """Snakemake removes the outputs of a job with another exit status than 0."""
     program = (
-        "import atexit, time\nfrom heatproof.base.ending import as_process\n"
-        "@atexit.register\ndef slow():\n    print('bye', flush=True)\n    time.sleep(1)\nas_process(lambda: 0, 'job')"
+        "import atexit, time\nfrom heatproof.base.signals import run_process\n"
+        "@atexit.register\ndef slow():\n    print('bye', flush=True)\n    time.sleep(1)\nrun_process(lambda: 0, 'job')"
     )
     job = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert job.stdout.readline() == "bye\n"
@@ -145,7 +148,7 @@ def test_a_process_that_has_done_its_work_says_so_whatever_comes(tmp_path):
     assert job.returncode == 0
 
 
-def test_a_fork_that_somebody_ends_says_nothing(tmp_path):
+def test_a_forked_process_that_is_ended_prints_nothing(tmp_path):
     body = (
         "reading, writing = os.pipe()\nchild = os.fork()\n"
         "if not child:\n    os.write(writing, b'.')\n    time.sleep(60)\n    os._exit(1)\n"

@@ -68,7 +68,7 @@ def test_a_grid_has_one_form_and_one_name(given, kept, name):
     assert as_grid(grid) == grid == parse_grid_name(name)
     assert grid_name(given) == str(grid) == f"{grid}" == name
     assert patch_count(given) == np.prod(grid_shape(given))
-    # As JSON and YAML have it.
+    # The form in JSON and YAML.
     assert as_grid(json.loads(json.dumps(grid))) == grid
     assert format_grid(given) == (name if isinstance(kept, int) else str(list(kept)))
 

@@ -1,4 +1,4 @@
-"""Grids of rows and columns, against patches that are cut by hand; every entry with a grid for an option is here."""
+"""Grids with rows and columns agree with patches that are cut by hand, for every entry that has a grid as an option."""
 
 import itertools
 
@@ -22,7 +22,7 @@ from heatproof.responses.curves import Curves
 from heatproof.responses.patches import Patches
 from heatproof.training.loop import delete_patches, draw_patches
 
-# Of networks that were not finetuned.
+# Scores of networks that were not finetuned.
 pytestmark = pytest.mark.filterwarnings("ignore:These scores are SDS")
 
 # Height, width and a grid.
@@ -31,7 +31,7 @@ IMAGES = 5
 
 
 def has_a_grid(function):
-    """Tell the options of a function that are grids: those of which [3, 3] is taken for 3."""
+    """Return the options of a function that are grids: those for which [3, 3] equals 3."""
     return [name for name in options_of(function) if normalise_grid_options({name: [3, 3]}, function)[name] == 3]
 
 
@@ -49,7 +49,7 @@ EXPLAINING = sorted(
 
 
 class Network(torch.nn.Module):
-    """Sides count: no two patches matter alike."""
+    """A network for which no two patches matter equally, and for which rows and columns differ."""
 
     def __init__(self, height, width):
         super().__init__()
@@ -62,7 +62,7 @@ class Network(torch.nn.Module):
 
 
 class Transposed(torch.nn.Module):
-    """What a network says of images whose rows and columns have changed places."""
+    """A network whose outputs are those for images with rows and columns exchanged."""
 
     def __init__(self, network):
         super().__init__()
@@ -99,12 +99,12 @@ def without(images, patch):
 
 
 def written_out(name, entry, network, images, targets, maps, size, grid):
-    """Return the scores of a metric of patches by hand; None for one of another kind."""
+    """Return the scores of a metric of patches computed by hand; None for a metric of another kind."""
     patches = list(slices(size, grid))
     sums = np.stack([maps[:, rows, columns].sum((1, 2)).numpy() for rows, columns in patches], axis=1)
-    whole = logits(network, images, targets)
+    all_pixels = logits(network, images, targets)
     if entry.reads is Patches:
-        drops = [whole - logits(network, without(images, patch), targets) for patch in patches]
+        drops = [all_pixels - logits(network, without(images, patch), targets) for patch in patches]
         return [spearmanr(one, drop).statistic for one, drop in zip(sums, np.stack(drops, axis=1), strict=True)]
     if name == "patch_insertion":
         empty, gains = torch.zeros_like(images), []
@@ -117,7 +117,7 @@ def written_out(name, entry, network, images, targets, maps, size, grid):
 
 
 def curve_by_hand(sequence, network, images, targets, maps, size):
-    """Return the logits along a sequence, (N, S): patches by their sums, one after another."""
+    """Return the logits along a sequence, (N, S), with patches ordered by their sums."""
     patches = list(slices(size, sequence.grid))
     found = []
     for image, target, one in zip(images, targets, maps, strict=True):
@@ -153,8 +153,8 @@ def test_scores_are_those_of_patches_that_are_cut_by_hand(name, size, grid):
     for argument, response in responses.items():
         read = found[f"{argument}_logit" if len(responses) > 1 else "logit"].values
         read = read if read.ndim == 2 else read[..., 0]
-        own = curve_by_hand(response.sequence, network, images, targets, maps, size)
-        np.testing.assert_allclose(read, own, atol=1e-10)
+        scores = curve_by_hand(response.sequence, network, images, targets, maps, size)
+        np.testing.assert_allclose(read, scores, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", WITH_A_GRID)
@@ -186,9 +186,9 @@ def test_what_is_no_grid_is_one_sentence(name, bad):
     network, images, targets, maps = case(12, 20)
     with pytest.raises(
         HeatproofError, match=rf"^The option 'grid' of metric '{name}' must be .*\[rows, columns\]"
-    ) as said:
+    ) as messages:
         heatproof.evaluate(name, network, images, targets, maps, grid=bad)
-    assert str(said.value).count(".") <= 2 + str(bad).count(".")
+    assert str(messages.value).count(".") <= 2 + str(bad).count(".")
 
 
 @pytest.mark.parametrize("name", WITH_A_GRID)
@@ -222,9 +222,9 @@ def test_explainers_take_rows_and_columns(name, option):
 def test_feature_ablation_is_the_drop_of_every_patch():
     network, images, targets, _ = case(12, 20)
     maps = explained("feature_ablation", "grid", [3, 5])
-    whole = logits(network, images, targets)
+    all_pixels = logits(network, images, targets)
     for rows, columns in slices((12, 20), (3, 5)):
-        drop = whole - logits(network, without(images, (rows, columns)), targets)
+        drop = all_pixels - logits(network, without(images, (rows, columns)), targets)
         np.testing.assert_allclose(maps[:, rows, columns].mean((1, 2)), drop, atol=1e-5)
 
 
@@ -236,7 +236,7 @@ def test_in_painting_of_patches_is_transposed_with_them(size, grid):
     turned = grid if isinstance(grid, int) else tuple(reversed(grid))
     other = baseline_images("neighbours", images.mT.contiguous(), ["a", "b", "c"], 0, None, turned).mT
     torch.testing.assert_close(filled, other)
-    # The first patch has a border below or to its right alone: its last pixel lies next to it.
+    # The first patch has a border only below or to its right, next to its last pixel.
     rows, columns = next(slices(size, grid))
     near = [images[:, :, rows.stop - 1, columns.stop]]
     if rows.stop < size[0]:
@@ -260,12 +260,12 @@ def test_training_deletes_the_patches_of_rows_and_columns(size, grid):
     count = grid[0] * grid[1]
     patches = torch.tensor([0, count - 1, -1, 1, count // 2])
     made = delete_patches(images, filling, grid, patches)
-    for number, own, image in zip(patches.tolist(), made, images, strict=True):
+    for number, scores, image in zip(patches.tolist(), made, images, strict=True):
         expected = image.clone()
         if number >= 0:
             rows, columns = list(slices(size, grid))[number]
             expected[:, rows, columns] = 7
-        assert torch.equal(own, expected)
+        assert torch.equal(scores, expected)
     drawn = draw_patches(2000, grid, 1.0, torch.Generator().manual_seed(0))
     assert sorted(drawn.unique().tolist()) == list(range(count))
     same = (draw_patches(50, one, 0.5, torch.Generator().manual_seed(0)) for one in (4, [4, 4]))

@@ -1,4 +1,4 @@
-"""Options of explainers, datasets and architectures are held against what the functions take."""
+"""Options of explainers, datasets and architectures are checked against the signatures of their functions."""
 
 import json
 
@@ -160,7 +160,7 @@ def test_good_values_reach_the_spec():
 
 @pytest.mark.parametrize("name", EXPLAINERS)
 def test_defaults_of_ours_fit_what_is_said_of_them(name):
-    """Or a config that writes a default down would be refused."""
+    """Otherwise a config that writes a default explicitly would be refused."""
     assert explained(name, **EXPLAINERS[name].options).options == EXPLAINERS[name].options
 
 
@@ -216,7 +216,7 @@ def test_what_json_cannot_hold_is_refused():
     assert "'free' of explainer 'e' has the key 3, which is no text" in said(explained, "bare", free={3: 1})
 
 
-# ---- whatever a reference names --------------------------------------------------------------------------------------
+# ---- objects that a reference can name -------------------------------------------------------------------------------
 
 
 def test_options_by_position_and_of_any_name():
@@ -236,7 +236,7 @@ def test_a_default_that_cannot_be_written_down():
     sentence = said(explained, "shows_a_path")
     assert "The option 'where' of explainer 'e' has a default of type PosixPath" in sentence
     assert explained("shows_a_path", where="y").options == {"where": "y"}
-    # Of a dataset, the config's own options alone are written down.
+    # For a dataset, only the options in the config are recorded.
     assert loaded("load")["options"] == {}
 
 
@@ -276,4 +276,4 @@ def test_architectures_of_the_users():
 
 
 def test_what_does_not_say_its_arguments():
-    assert "The explainer 'e' names something whose arguments cannot be read" in said(explained, "unreadable")
+    assert "The arguments of explainer 'e' cannot be read" in said(explained, "unreadable")

@@ -1,4 +1,4 @@
-"""Seeds and draws depend on seed, purpose and image alone, and are the same on every machine."""
+"""Seeds and random numbers depend only on seed, purpose and image, and are the same on every machine."""
 
 import itertools
 
@@ -21,7 +21,7 @@ from heatproof.base.randomness import (
 
 
 def test_seeds_are_fixed_for_good():
-    """Published numbers depend on these."""
+    """Published numbers depend on these seeds."""
     assert derive_seed(0, "rise masks") == 6811335599302766059
     assert derive_seed(0, "random baseline", "digits-0001") == 7353360614306042668
 
@@ -84,22 +84,22 @@ def test_published_numbers_depend_on_these():
 class TestDraws:
     @pytest.fixture(autouse=True)
     def small_pieces(self, monkeypatch):
-        """Several images, and then several pieces of an image, at once."""
+        """Draw several images at once, and then several parts of an image."""
         monkeypatch.setattr("heatproof.base.randomness.BLOCKS_ON_CPU", 8)
 
     @pytest.mark.parametrize("shape", [(), (3,), (2, 5), (3, 7, 5)])
     def test_batches_and_order_change_nothing(self, draw, shape):
-        whole = draw(1, "x", IDS, shape)
-        assert whole.shape == (9, *shape)
+        complete = draw(1, "x", IDS, shape)
+        assert complete.shape == (9, *shape)
         for size in (1, 7):
             parts = [draw(1, "x", IDS[low : low + size], shape) for low in range(0, 9, size)]
-            assert torch.equal(torch.cat(parts), whole)
-        assert torch.equal(draw(1, "x", IDS[::-1], shape).flip(0), whole)
+            assert torch.equal(torch.cat(parts), complete)
+        assert torch.equal(draw(1, "x", IDS[::-1], shape).flip(0), complete)
 
     @pytest.mark.parametrize("start", [0, 1, 4, 35, 63, 2**34 + 3])
     def test_from_an_offset(self, draw, start):
-        whole = draw(1, "x", IDS, (100,), start=start - start % 32)
-        assert torch.equal(draw(1, "x", IDS, (60,), start=start), whole[:, start % 32 :][:, :60])
+        complete = draw(1, "x", IDS, (100,), start=start - start % 32)
+        assert torch.equal(draw(1, "x", IDS, (60,), start=start), complete[:, start % 32 :][:, :60])
 
     def test_size_of_a_piece_changes_nothing(self, draw, monkeypatch):
         small = draw(1, "x", IDS, (3, 7, 5))
@@ -118,9 +118,9 @@ class TestDraws:
 
 def test_numpy_and_torch_make_the_same_words():
     index = np.arange(1000) * 4_294_967
-    given = [index & 0xFFFFFFFF, index >> 32, index % 7, index % 11]
-    tensors = philox([torch.tensor(word) for word in given], [12345, 67890])
-    for ours, theirs in zip(philox(given, [12345, 67890]), tensors, strict=True):
+    device_numbers = [index & 0xFFFFFFFF, index >> 32, index % 7, index % 11]
+    tensors = philox([torch.tensor(word) for word in device_numbers], [12345, 67890])
+    for ours, theirs in zip(philox(device_numbers, [12345, 67890]), tensors, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
@@ -142,7 +142,7 @@ def test_normal_numbers():
 
 
 def test_streams_are_independent():
-    """Between images and purposes, and between neighbours in one stream, which are made of one block."""
+    """Between images and purposes, and between neighbours in one stream, which come from one block."""
     several = torch.cat([counter_normal(0, purpose, IDS[:3], (40_000,)) for purpose in ("x", "y")])
     neighbours = several[0].reshape(-1, 4).T
     for rows in (several, neighbours, several.square(), neighbours.square()):
@@ -173,7 +173,7 @@ def test_permutations():
 
 
 def test_equal_bits_keep_their_order(monkeypatch):
-    monkeypatch.setattr("heatproof.base.randomness.counter_bits", lambda *given, **options: torch.zeros(1, 40))
+    monkeypatch.setattr("heatproof.base.randomness.counter_bits", lambda *device_numbers, **options: torch.zeros(1, 40))
     assert counter_permutation(0, "x", ["i"], 40)[0].tolist() == list(range(40))
 
 

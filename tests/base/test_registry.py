@@ -1,4 +1,4 @@
-"""Looking up names, and a user's own package.module:callable."""
+"""Lookup of names, and references package.module:callable to user code."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whole numbers: types are as wide as what there can be, and no value is cut off."""
+"""Integer types are wide enough for all possible values, and no value overflows."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import heatproof
+from heatproof.base.integer_types import as_dtype, widen_dtype
 from heatproof.base.randomness import counter_integers
-from heatproof.base.whole_numbers import as_dtype, widen_dtype
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.batching import Query, intact_responses, run_batched
 from heatproof.ranking import ranks
@@ -69,7 +69,7 @@ def test_values_that_fit_are_those_of_numpy():
 
 
 class Counting(nn.Module):
-    """Logits 0, 1, 2, … of so many classes, and a little of the image."""
+    """A network with the logits 0, 1, 2, … plus a small dependence on the image."""
 
     def __init__(self, classes):
         super().__init__()

@@ -9,9 +9,9 @@ from planted import IG, IGU, PLANTED, RESNET
 from planting import METHODS, NETWORKS, plant, trainings
 from scipy.stats import false_discovery_control, spearmanr, ttest_ind
 
-from heatproof.claims.card import COLUMNS, claims_table, ordered_claims, run_table
 from heatproof.claims.contrasts import contrast, family_pairs, pairs_differing_in
 from heatproof.claims.evidence import Model, correlate_ranks
+from heatproof.claims.judge import COLUMNS, claims_table, ordered_claims, run_table
 from heatproof.claims.registry import CLAIMS, PAPERS, Untestable
 from heatproof.claims.verdicts import Measurement, estimate
 from heatproof.models.registry import ARCHITECTURES
@@ -55,7 +55,7 @@ def test_an_interval_beside_the_limit_is_open_where_q_is_too_large(monkeypatch):
     """Among as many claims as the run tests, one p of 0.03 is expected by chance."""
     row = verdict("absolute_values_hurt_ig", PLANTED["absolute_values_hurt_ig"](1))
     assert row["verdict"] == "reproduced"
-    monkeypatch.setattr("heatproof.claims.card.adjusted_p_values", lambda p: np.where(np.isnan(p), np.nan, 0.2))
+    monkeypatch.setattr("heatproof.claims.judge.adjusted_p_values", lambda p: np.where(np.isnan(p), np.nan, 0.2))
     row = verdict("absolute_values_hurt_ig", PLANTED["absolute_values_hurt_ig"](1))
     assert row["verdict"] == "open"
     assert row["ci_low"] > 0

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from heatproof.claims.card import ordered_claims
+from heatproof.claims.judge import ordered_claims
 from heatproof.claims.published_numbers import FILES
 from heatproof.report.tables.ranking import rank_table
 from heatproof.report.tables.score_import import read_scores

@@ -8,7 +8,7 @@ import pytest
 from planted import IG, IG_SG, IGU, IXG_SG, PLANTED, VGGS
 from planting import plant
 
-from heatproof.claims.card import run_table
+from heatproof.claims.judge import run_table
 from heatproof.claims.registry import CLAIMS
 from heatproof.claims.verdicts import estimate, verdict_of
 

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from heatproof.claims.card import published_table
+from heatproof.claims.judge import published_table
 from heatproof.claims.published_numbers import FOLDER, published_evidence
 
 

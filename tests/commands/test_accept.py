@@ -1,4 +1,4 @@
-"""`heatproof accept`: results of other code are kept where today's code makes the same values, and only there."""
+"""`heatproof accept`: results from other code are kept if and only if the current code reproduces them."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ from heatproof.base.specs import Runtime
 from heatproof.commands import accept as accepting
 from heatproof.config.files import merge
 from heatproof.data.checks import open_dataset
-from heatproof.data.few import probe_rows
+from heatproof.data.probe_images import probe_rows
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.stores.manifest import read_checksummed
@@ -70,7 +70,7 @@ def folder(finished, tmp_path, monkeypatch):
 
 @pytest.fixture
 def edited(monkeypatch):
-    """Edit a helper that all code imports, so that every digest of code is another."""
+    """Edit a helper that all code imports, so that every digest of code changes."""
     code = provenance._code_of
     monkeypatch.setattr(provenance, "_code_of", lambda modules: code(modules)[::-1])
 
@@ -84,7 +84,7 @@ def verdicts(graph):
 
 
 def test_results_of_today_have_nothing_to_accept(folder):
-    """As after an edit of a comment, which changes no digest."""
+    """An edit of a comment, for example, changes no digest."""
     assert verdicts(graph_of()) == {}
     assert accepting.report(graph_of(), MACHINE).startswith("There is nothing to accept")
 

@@ -28,7 +28,7 @@ def load(*, seed):
 
 
 def prepare_file(folder, manifest, **change):
-    """Write what the job of a dataset is told, and return the path."""
+    """Write the spec of the job of a dataset, and return its path."""
     told = Prepare(dataset=replace(DATASET, **change), manifest=str(manifest))
     return spec_file(folder, PREPARE, as_json(told))
 
@@ -40,7 +40,7 @@ def test_a_stage_runs(tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_what_a_job_is_told_and_is_gone_is_said(tmp_path, capsys):
+def test_a_missing_spec_is_reported(tmp_path, capsys):
     assert job.main([str(tmp_path / "gone.json")]) == 1
     said = capsys.readouterr().err
     assert "gone.json, the specification of the job, is missing: run your snakemake command again." in said
@@ -48,11 +48,11 @@ def test_what_a_job_is_told_and_is_gone_is_said(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("change", [{"another": 1}, {"dataset": None}, {"key": ["one"]}])
-def test_what_another_version_tells_a_job_is_one_sentence(tmp_path, capsys, change):
+def test_a_spec_of_another_version_is_one_sentence(tmp_path, capsys, change):
     told = as_json(Prepare(dataset=DATASET, manifest=str(tmp_path / "x.json")))
     assert job.main([spec_file(tmp_path, PREPARE, {**told, **change})]) == 1
     said = capsys.readouterr().err
-    assert "does not tell the job what this version of heatproof asks for (the job" in said
+    assert "is not a valid specification for this version of heatproof (the job" in said
     assert next(iter(change)) in said
     assert "Traceback" not in said
 
@@ -99,7 +99,7 @@ def run_slowly(tmp_path, seconds, controller):
     return subprocess.run(**started, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_a_job_ends_when_its_snakemake_is_gone(tmp_path):
+def test_a_job_ends_after_its_snakemake(tmp_path):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     done = run_slowly(tmp_path, 100, gone.pid)

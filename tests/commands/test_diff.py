@@ -1,4 +1,4 @@
-"""Two runs compared: chance is not said to move a score, a planted change is, and only then."""
+"""Comparing two runs: random differences are not reported as changes, and a planted change is."""
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ METHODS = [f"method{number:02d}" for number in range(20)]
 
 
 def run(folder, seed, images=200, planted=0.0, methods=METHODS):
-    """Write the table of a run whose scores are means of images that it drew itself."""
+    """Write the table of a run whose scores are means of random image scores."""
     draws = np.random.default_rng(seed)
     rows = []
     for number, method in enumerate(methods):
@@ -31,7 +31,7 @@ def run(folder, seed, images=200, planted=0.0, methods=METHODS):
 
 
 def written(table, folder):
-    """Write a table with the manifest of it."""
+    """Write a table with its manifest."""
     path = folder / "idsds_table.csv"
     table.to_csv(path, index=False)
     write_manifest(folder / "tables.json", [path], spec_key=Key("config", "code"), key="key")
@@ -46,12 +46,12 @@ def test_chance_moves_nothing_and_a_planted_change_is_found(tmp_path):
         false += diff(before, run(tmp_path / f"{seed}b", 2 * seed + 1)).table["moved"].any()
         table = diff(before, run(tmp_path / f"{seed}c", 1000 + seed, planted=0.3)).table
         found += table.loc[0, "method"] == "method07" and table.loc[0, "moved"]
-    # Of 40 pairs of runs in which nothing differs, five in a hundred may have a score that seems to move.
+    # Among 40 pairs of equal runs, at most 5 % on average may have a score that is reported as changed.
     assert false <= 6
     assert found == 40
 
 
-def test_what_only_one_run_has_is_told(tmp_path):
+def test_scores_of_only_one_run_are_reported(tmp_path):
     before, after = run(tmp_path / "a", 1), run(tmp_path / "b", 1, methods=METHODS[:-1])
     told = str(diff(before, after))
     assert told.startswith("Of 19 scores in both runs, 0 moved by more than their intervals.")
@@ -81,7 +81,7 @@ def test_tables_and_pages(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("bad", ["nothing in common", "no column", "no table"])
-def test_what_cannot_be_compared_is_one_sentence(tmp_path, bad):
+def test_runs_that_cannot_be_compared_are_one_sentence(tmp_path, bad):
     before, after = run(tmp_path / "a", 1), run(tmp_path / "b", 2)
     path = after / "idsds_table.csv"
     table = pd.read_csv(path)

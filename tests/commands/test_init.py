@@ -23,7 +23,7 @@ from heatproof.workflow.check import check_config
 
 @pytest.fixture
 def photos(tmp_path, monkeypatch):
-    """Two classes of twenty pictures of 40×48 pixels, in a folder from which the command is run."""
+    """Two classes of twenty image files of 40×48 pixels, in the working folder."""
     monkeypatch.chdir(tmp_path)
     generator = np.random.default_rng(0)
     for name in ("cat", "dog"):
@@ -62,7 +62,7 @@ def test_a_network_of_timm_brings_its_size_and_resizing(photos):
 
 
 def test_options_are_those_that_published_weights_fit(photos):
-    """Those of cifar_resnet20 in the wild have shortcuts without weights, under other names."""
+    """Published weights of cifar_resnet20 have shortcuts without weights, under other names."""
     spec = ModelSpec("cifar_resnet20", "heatproof.models.resnet", {"shortcut": "A"})
     state = build_network(spec, 10).state_dict()
     theirs = {f"module.their_{place}.{name.rpartition('.')[2]}": state[name] for place, name in enumerate(state)}
@@ -110,7 +110,7 @@ def test_published_weights_keep_all_but_their_head(photos):
         ({"photos": "nowhere"}, "There is no folder nowhere"),
     ],
 )
-def test_what_is_wrong_is_named(photos, asked, message):
+def test_errors_are_named(photos, asked, message):
     with pytest.raises(HeatproofError, match=message):
         init(**{"photos": photos, "model": "cifar_resnet20", **asked})
 
@@ -173,7 +173,7 @@ def test_a_folder_whose_name_is_no_text_is_refused(photos):
         init(os.fsdecode(b"a\xff"), "cifar_resnet20")
 
 
-def test_what_to_do_next_is_quoted_for_a_shell(photos):
+def test_next_commands_are_quoted_for_a_shell(photos):
     assert "heatproof check 'a; b.yaml'\n" in init(photos, "cifar_resnet20", "a; b.yaml")
 
 
@@ -194,7 +194,7 @@ def test_enough_images_of_a_class_are_not_warned_of(photos):
     assert "warning" not in check_config("mine.yaml")
 
 
-def test_a_function_of_ones_own_builds_the_network(photos, tmp_path, monkeypatch):
+def test_a_users_function_builds_the_network(photos, tmp_path, monkeypatch):
     (tmp_path / "own").mkdir()
     (tmp_path / "own/nets.py").write_text(
         "from torch import nn\n"
@@ -243,7 +243,7 @@ def test_a_folder_of_transformers_with_and_without_an_image_processor(processor,
 
 @pytest.mark.parametrize(("outputs", "named"), [(10, True), (1, False)])
 def test_weights_of_more_classes_than_folders_can_keep_their_head(outputs, named, photos):
-    """The head that is there is the network's own: a new one is another network."""
+    """The existing head belongs to the network; a new one would make another network."""
     state = build_network(ModelSpec("cifar_resnet20", "heatproof.models.resnet", {}), outputs).state_dict()
     torch.save(state, "ten.pth")
     init(photos, "cifar_resnet20", checkpoint="ten.pth")

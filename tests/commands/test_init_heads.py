@@ -1,4 +1,4 @@
-"""`heatproof init` keeps the head of weights that has an output for each class, and says what it found."""
+"""`heatproof init` keeps the head of a checkpoint with an output for each class, and reports what it found."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def pictures(folder, classes, each):
 
 @pytest.fixture
 def photos(tmp_path, monkeypatch):
-    """Five classes of ten pictures, in a folder from which the command is run."""
+    """Five classes of ten image files, in the working folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     pictures(tmp_path / "photos", CLASSES, 10)
@@ -57,7 +57,7 @@ SPECS = {
 
 
 def written_for(photos, model, outputs):
-    """Save weights with so many outputs, and return the settings that `init` writes, and what it says."""
+    """Save weights with a number of outputs, and return the settings that `init` writes, and its output."""
     spec = SPECS[model]
     if spec.architecture.endswith("_model"):
         pytest.importorskip(model.partition(":")[0])
@@ -85,7 +85,7 @@ def test_a_head_that_fits_is_kept(model, photos):
 
 @pytest.mark.parametrize(("outputs", "among"), [(10, True), (3, False), (1, False)])
 @pytest.mark.parametrize("model", list(SPECS)[:2])
-def test_another_head_is_trained_anew(model, outputs, among, photos):
+def test_another_head_is_trained(model, outputs, among, photos):
     settings, said = written_for(photos, model, outputs)
     assert settings["transfer"] is True
     counted = f"{outputs} output{'s' * (outputs != 1)}"
@@ -128,9 +128,9 @@ def test_a_folder_of_transformers_names_its_outputs(names, options, photos):
 
 
 @pytest.mark.parametrize(("classes", "each"), [("abc", 2), ("ab", 1), ("abc", 1)])
-def test_too_few_pictures_are_said_in_words_of_the_folder(classes, each, photos, tmp_path):
+def test_too_few_images_is_an_error_that_names_the_folder(classes, each, photos, tmp_path):
     pictures(tmp_path / "few", classes, each)
-    with pytest.raises(HeatproofError, match=r"few has \d pictures of \d classes, .*: add pictures, some ten") as said:
+    with pytest.raises(HeatproofError, match=r"few has \d pictures of \d classes, .*: add pictures, about ten") as said:
         init("few", "cifar_resnet20")
     assert "evaluation.images" not in str(said.value)
     assert not Path("mine.yaml").exists()

@@ -1,4 +1,4 @@
-"""`heatproof init` finds the table of labels, writes the options that it is read with, or asks by name."""
+"""`heatproof init` finds the table of labels and writes the options to read it, or reports which names it needs."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ COUNT = 40
 
 @pytest.fixture
 def photos(tmp_path, monkeypatch):
-    """Forty pictures of 32×32 pixels in one folder, beside which the command is run."""
+    """Forty image files of 32×32 pixels in one folder, in the working folder."""
     monkeypatch.chdir(tmp_path)
     generator = np.random.default_rng(0)
     (tmp_path / "photos").mkdir()
@@ -35,7 +35,7 @@ def write(path, header, row):
 
 
 def written(photos, **options):
-    """Return the dataset that `init` writes, as its options and as it is read, and the text of the config."""
+    """Return the dataset that `init` writes, as options and as it is read, and the text of the config."""
     said = init(photos, "cifar_resnet20", **options)
     told = {line.removeprefix("# ") for line in Path("mine.yaml").read_text(encoding="utf-8").splitlines()}
     assert {line for line in said.splitlines() if line.startswith("Assumed")} <= told
@@ -49,7 +49,7 @@ def written(photos, **options):
 
 
 @pytest.mark.parametrize("place", ["photos/labels.csv", "labels.csv", "photos/metadata.tsv"])
-def test_a_table_in_the_folder_or_beside_it_is_found(photos, place):
+def test_a_table_in_or_next_to_the_folder_is_found(photos, place):
     mark = "\t" if place.endswith("tsv") else ","
     write(place, f"Path{mark}Label", lambda n: f"{n}.png{mark}{('ant', 'bee')[n % 2]}")
     given, dataset, text = written(photos)
@@ -62,7 +62,7 @@ def test_a_table_in_the_folder_or_beside_it_is_found(photos, place):
     assert f"photographs: {Path(place).name} gives 2 classes, by its columns file Path; label Label" in said
 
 
-def test_what_was_found_and_assumed_is_written_with_a_comment(photos):
+def test_findings_and_assumptions_are_written_as_comments(photos):
     write(
         "photos/train.csv",
         "Image Index,Finding,patient_id",
@@ -80,7 +80,7 @@ def test_what_was_found_and_assumed_is_written_with_a_comment(photos):
     assert "10 of 40 pictures are left out, of which no label is known." in text
 
 
-def test_the_task_is_asked_and_given(photos):
+def test_the_task_can_be_given(photos):
     write("photos/ages.csv", "file,age", lambda n: f"{n}.png,{20 + n % 25}")
     with pytest.raises(HeatproofError, match=r"25 different numbers, .*--task TASK"):
         init(photos, "cifar_resnet20")
@@ -88,7 +88,7 @@ def test_the_task_is_asked_and_given(photos):
     given, dataset, text = written(photos, task="regression")
     assert (given["task"], dataset.task, dataset.class_names) == ("regression", "regression", ("age",))
     assert "for photos: numbers; " in text
-    # What reads a probability would be a gap.
+    # A metric that reads probabilities would not be applicable.
     assert yaml.safe_load(text)["metrics"] == [
         {name: {"output": "logit"}} for name in ("deletion_morf", "deletion_lerf")
     ]
@@ -125,7 +125,7 @@ def test_columns_of_classes_are_named_on_the_command_line(photos, capsys):
     assert "--column label: write what it is and its name" in capsys.readouterr().err
 
 
-def test_class_folders_and_a_table_are_asked(photos):
+def test_class_folders_and_a_table_need_a_choice(photos):
     for number in range(COUNT):
         folder = Path("photos") / ("ant", "bee")[number % 2]
         folder.mkdir(exist_ok=True)
@@ -143,7 +143,7 @@ def test_class_folders_and_a_table_are_asked(photos):
     assert written(photos)[1].class_names == ("ant", "bee"), "a table elsewhere does not change what folders say"
 
 
-def test_several_tables_are_asked(photos):
+def test_several_tables_need_a_choice(photos):
     for name in ("a.csv", "b.csv"):
         write(f"photos/{name}", "file,label", lambda n: f"{n}.png,{n % 2}")
     Path("photos/notes.txt").write_text("remarks\nof the day\n")
@@ -155,7 +155,7 @@ def test_several_tables_are_asked(photos):
         init(photos, "cifar_resnet20", labels="c.csv")
 
 
-def test_what_a_table_says_ends_no_comment(photos):
+def test_no_text_of_a_table_ends_a_comment(photos):
     Path("photos/labels.csv").write_text(
         "\n".join(['file,"the\nplugins: [evil]"', *(f"{n}.png,{'ab'[n % 2]}" for n in range(COUNT))]), encoding="utf-8"
     )

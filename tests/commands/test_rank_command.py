@@ -44,7 +44,7 @@ def test_a_tidy_table_is_read_as_it_is(write):
     pd.testing.assert_frame_equal(read, expected, check_dtype=False)
 
 
-def test_what_is_missing_has_a_default(write):
+def test_missing_columns_have_defaults(write):
     read = read_scores([write(tidy())])
     first = read.iloc[0].to_dict()
     assert (first["dataset"], first["weights"], first["metric"]) == ("mine", "", "score")
@@ -71,7 +71,7 @@ def test_wide_models_by_methods(write):
     pd.testing.assert_frame_equal(values(read_scores([write(wide, sep=";")])), values(tidy()), check_names=False)
 
 
-def test_several_metrics_beside_each_other(write):
+def test_several_metrics_in_one_run(write):
     table = tidy().rename(columns={"score": "idsds"})
     table["road_morf"] = 1 - table["idsds"]
     read = read_scores([write(table)])
@@ -208,7 +208,7 @@ def test_families(write):
     }
 
 
-def test_cases_are_named_by_what_differs():
+def test_cases_are_named_by_their_difference():
     cases = pd.DataFrame([("d", "m", "", "x"), ("d", "n", "", "x")], columns=["dataset", "model", "weights", "metric"])
     assert case_names(cases) == ["m", "n"]
     assert case_names(cases.head(1)) == ["d · m · x"]
@@ -301,6 +301,6 @@ def test_which_metrics_count_does_not_depend_on_the_methods_that_are_ranked(writ
         (["--methods", "grad_cam,salience"], "There is no method 'salience' in the table: did you mean 'saliency'?"),
     ],
 )
-def test_what_is_named_and_not_there(write, capsys, options, message):
+def test_named_files_that_do_not_exist(write, capsys, options, message):
     assert main(["rank", str(write(tidy())), *options]) == 1
     assert message in capsys.readouterr().err

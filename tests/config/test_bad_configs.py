@@ -1,4 +1,4 @@
-"""Whatever is wrong in a config is said in one sentence, before any work starts."""
+"""Every mistake in a config is reported in one sentence, before any work starts."""
 
 import re
 import subprocess
@@ -17,10 +17,10 @@ VIT = {"architecture": "small_vit"}
 
 
 def explain_targets(images, targets):
-    """Take what no explainer is given."""
+    """An explainer with an argument that no explainer gets."""
 
 
-# What is laid over the default config, and what the sentence says.
+# Changes of the default config, and a part of the error message.
 BAD = {
     "misspelt key": ({"sede": 1}, "There is no key 'sede' in the config: did you mean 'seed'?"),
     "misspelt key inside": ({"evaluation": {"image": 3}}, "no key 'image' under 'evaluation'*did you mean 'images'?"),
@@ -319,7 +319,7 @@ def test_the_workflow_looks_before_it_starts(what, tmp_path, monkeypatch):
     with pytest.raises(HeatproofError) as caught:
         check_before_start(merge(default_config(), change), is_main=True)
     assert_says(str(caught.value), expected)
-    # A job's own Snakemake has no time to lose.
+    # The Snakemake process of a job has to start quickly.
     check_before_start(merge(default_config(), change), is_main=False)
 
 
@@ -335,7 +335,7 @@ def test_a_checkpoint_that_is_there(tmp_path, monkeypatch):
 
 
 def test_a_dataset_that_finds_its_folder_missing(tmp_path, monkeypatch):
-    """The count of images is asked for before any work."""
+    """The number of images is read before any work."""
     from heatproof.data.registry import DATASETS, DatasetEntry
 
     def count(*, root):

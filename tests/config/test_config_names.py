@@ -1,4 +1,4 @@
-"""A config that is not there is named with what could have been meant."""
+"""The error about a missing config suggests which one could be meant."""
 
 import pytest
 

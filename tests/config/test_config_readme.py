@@ -1,4 +1,4 @@
-"""The examples in config/README.md are sound; tests/config/test_schema.py holds its tables."""
+"""The examples in config/README.md are valid; tests/config/test_schema.py checks its tables."""
 
 import re
 from pathlib import Path

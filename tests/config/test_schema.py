@@ -1,4 +1,4 @@
-"""The schema, the registries and the ready configs do not drift apart."""
+"""The schema, the registries and the included configs stay consistent."""
 
 import re
 import subprocess
@@ -21,7 +21,7 @@ from heatproof.training.loop import Schedule
 from heatproof.workflow.check import check_config
 
 REPOSITORY = Path(__file__).parents[2]
-# What a user may leave out altogether, and so has no default.
+# Optional keys without a default.
 WITHOUT_DEFAULT = (
     "ImagesOfResponses",
     "ModelSettings",
@@ -29,7 +29,7 @@ WITHOUT_DEFAULT = (
     "FinetuningOverrides",
     "WeightsSettings",
 )
-# Whose default follows from other keys.
+# Keys whose default depends on other keys.
 OPEN = ("/seed", "Finetuning/baseline", "Similarity/images")
 SCHEMA = yaml.safe_load((REPOSITORY / "workflow/schemas/config.schema.yaml").read_text(encoding="utf-8"))
 
@@ -46,7 +46,7 @@ def properties(node, path=""):
 
 def test_schema_and_readme_are_those_of_the_classes():
     """`python docs/config.py` writes both."""
-    # In a process of its own: other tests register explainers and metrics.
+    # In a separate process, because other tests register explainers and metrics.
     done = subprocess.run(
         [sys.executable, REPOSITORY / "docs/config.py", "--check"], capture_output=True, text=True, check=False
     )
@@ -54,7 +54,7 @@ def test_schema_and_readme_are_those_of_the_classes():
 
 
 def enums(node):
-    """Yield every list of names in the schema that stands beside the form of a user's own."""
+    """Yield every list of names in the schema that allows a reference to user code as well."""
     if isinstance(node, dict):
         if "anyOf" in node and any("pattern" in one for one in node["anyOf"]):
             yield node["anyOf"]
@@ -109,7 +109,7 @@ def test_the_defaults_alone_are_a_whole_config():
 
 
 def test_training_reads_every_key_of_the_schema_and_no_other():
-    # Who trains, and on what, is read before the schedule is.
+    # The networks and datasets of the trainings are read before the schedule.
     fields = set(Schedule.__dataclass_fields__) | {"devices", "labels", "random_resized_crop"}
     filled = normalise({})
     assert set(filled["pretraining"]) == fields | {"keep"}
@@ -121,7 +121,7 @@ def test_training_reads_every_key_of_the_schema_and_no_other():
     assert set(overrides["WeightsSettings"]["properties"]) == own | {"keep"}, "names of weights are for all models"
 
 
-# These need data of the user's own: test_papers_page.py and test_photographs.py plan them without.
+# These need the user's data: test_papers_page.py and test_photographs.py plan them without it.
 OWN_DATA = ("paper", "one_cell", "cifar10", "imagenet_")
 READY = sorted(path for path in (REPOSITORY / "config").rglob("*.yaml") if not path.name.startswith(OWN_DATA))
 
@@ -137,7 +137,7 @@ def test_ready_configs_are_sound(path):
 
 
 def test_the_default_config_names_every_key_at_the_top():
-    """It is the example from which users start."""
+    """It is the example that users start from."""
     assert set(default_config()) == set(SCHEMA["properties"])
 
 

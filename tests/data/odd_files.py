@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from heatproof.data.pictures import read_picture
+from heatproof.data.image_files import read_picture
 from heatproof.data.survey import KIND_DESCRIPTIONS, survey
 from heatproof.errors import HeatproofError
 

@@ -19,9 +19,9 @@ from heatproof.errors import HeatproofError
 from heatproof.jobs.prepare import prepare
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.stores import sources
+from heatproof.stores import source_files as sources
 from heatproof.stores.manifest import read_checksummed
-from heatproof.stores.sources import (
+from heatproof.stores.source_files import (
     STEP,
     TICK,
     file_changes,
@@ -301,7 +301,7 @@ def test_manifests_hold_what_they_were_made_of(folder):
 
 def test_outside_a_workflow_nothing_is_kept():
     assert images_of("").data(("evaluation", 0, 3)) == {}
-    assert images_of("results/datasets/none.json").whole("train") == []
+    assert images_of("results/datasets/none.json").all_images_of("train") == []
 
 
 # ---- custom loaders --------------------------------------------------------------------------------------------------

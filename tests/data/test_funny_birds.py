@@ -17,7 +17,7 @@ from heatproof.errors import HeatproofError
 from heatproof.estimate import synthetic
 from heatproof.jobs.prepare import prepare
 from heatproof.plan.validate import make_plan
-from heatproof.stores.sources import read_record, record_path
+from heatproof.stores.source_files import read_record, record_path
 
 MANIFEST = "results/datasets/birds.json"
 

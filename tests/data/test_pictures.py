@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 from torchvision.transforms import InterpolationMode, v2
 
-from heatproof.data.pictures import picture_reader, read_picture
+from heatproof.data.image_files import picture_reader, read_picture
 from heatproof.errors import HeatproofError
 
 

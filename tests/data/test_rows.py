@@ -16,7 +16,7 @@ from heatproof.data.rows import as_rows, unwrap_rows
 from heatproof.errors import HeatproofError
 from heatproof.jobs.prepare import prepare
 from heatproof.stores.manifest import read_checksummed
-from heatproof.stores.sources import read_record, record_path
+from heatproof.stores.source_files import read_record, record_path
 
 
 def picture_of(row):

@@ -8,8 +8,8 @@ from torchvision.transforms import v2
 
 from heatproof.base.options import as_size_option, check_options, height_and_width
 from heatproof.data.checks import check_dataset, check_pictures
+from heatproof.data.image_files import CROP_DRAWS, crop_box, picture_reader, read_picture
 from heatproof.data.image_folder import image_folder
-from heatproof.data.pictures import CROP_DRAWS, crop_box, picture_reader, read_picture
 from heatproof.errors import HeatproofError
 
 RNG = np.random.default_rng(0)

@@ -10,8 +10,8 @@ from PIL import Image
 from heatproof.base.provenance import Key
 from heatproof.base.specs import DatasetSpec
 from heatproof.data.checks import check_pictures
+from heatproof.data.image_files import read_picture
 from heatproof.data.image_folder import image_folder
-from heatproof.data.pictures import read_picture
 from heatproof.data.survey import survey
 from heatproof.errors import HeatproofError
 from heatproof.jobs.prepare import prepare

@@ -1,4 +1,4 @@
-"""What `heatproof estimate` counts: the plan's own jobs, and when so many workers are done with them."""
+"""The costs that `heatproof estimate` computes: of the jobs of a plan, and the time with a number of workers."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from heatproof.estimate.account import (
     training_cost,
     wall_time,
 )
-from heatproof.estimate.estimate import _fitting_told, estimate, plan_of
+from heatproof.estimate.estimate import _describe_fitting_images, estimate, plan_of
 from heatproof.estimate.measure import Bench, JobCost
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def measured(plan, responses):
-    """One second of start, and a millisecond for every image and explainer."""
+    """Costs of one second for the start, and a millisecond for each image and explainer."""
     found = Measured(1.0, score=JobCost(2.0))
     for pair in plan.pairs():
         each = dict.fromkeys(plan.model_explainers, 0.001)
@@ -46,7 +46,7 @@ def measured(plan, responses):
 
 
 def trained(stage="pretrain", **settings):
-    """Return what a training of the default config is told, with other settings."""
+    """Return the spec of a training of the default config, with other settings."""
     spec = next(job.spec for job in Graph(make_plan(default_config())).jobs() if job.stage == stage)
     return replace(spec, training=replace(spec.training, **settings))
 
@@ -76,7 +76,7 @@ def test_jobs_are_those_of_the_plan(way):
         assert found["curves"] == len(made("curves")) / len(plan.explainers)
 
 
-def test_workers_wait_for_what_a_job_needs():
+def test_workers_wait_for_inputs_of_a_job():
     chain = [Job("a", 3.0), Job("b", 4.0, [0]), Job("c", 1.0, [0])]
     assert wall_time(chain, 1) == 8.0
     assert wall_time(chain, 2) == 7.0
@@ -146,7 +146,7 @@ def test_the_papers_grid_is_planned_without_its_data():
     assert found["drops"] == 2 * 16 * 10
 
 
-def test_a_dataset_of_which_nothing_is_known_is_said(tmp_path):
+def test_a_dataset_without_known_files_is_reported(tmp_path):
     config = tmp_path / "mine.yaml"
     config.write_text("datasets: [{photos: {dataset: image_folder, root: nowhere}}]\n", encoding="utf-8")
     with pytest.raises(HeatproofError, match="nowhere"):
@@ -182,12 +182,12 @@ def test_hours_of_a_device_of_which_one_throughput_is_known():
         stages[kind] = training_cost(trained(epochs=1), steps, 1.0)
         assert stages[kind].seconds(1) == pytest.approx(10)
     before = dict(stages["attribute"].per_image)
-    # A hundred images a second here, a thousand there.
+    # 100 images per second on this device, 1000 on the other.
     assert found.as_if((dataset, model), 1000.0) == pytest.approx(10)
     after = found.stages[dataset, model]["attribute"]
     assert after.per_image == {name: pytest.approx(seconds / 10) for name, seconds in before.items()}
     assert after.fixed == 1.0
-    # Ten seconds, of them one to start, and four to read.
+    # Ten seconds, including one for the start and four for reading.
     assert stages["finetune finetuned"].seconds(1) == pytest.approx(1 + 4 + 5 / 10)
     assert stages["pretrain"].seconds(1) == pytest.approx(1 + 9 / 10)
 
@@ -229,7 +229,7 @@ def test_the_guard_of_lower_precision_costs_both_precisions_of_its_images():
 
 def test_a_large_job_does_not_keep_small_ones_waiting():
     jobs = [Job("a", 10), Job("b", 5, devices=2), Job("c", 4), Job("d", 4)]
-    # a with c and then d beside it, b when both devices are free.
+    # a runs next to c and then d; b starts when both devices are free.
     assert wall_time(jobs, 2) == 15
 
 
@@ -249,12 +249,12 @@ def test_the_images_that_fit_a_budget_do_fit_it():
     whole = lasts({"images": {"drops": 320, "curves": 80}})
     shortest = lasts({"images": 2, "accuracy_images": 0})
     budget = (whole + shortest) / 2
-    spec = _fitting_told(plan, found, 1, True, budget)
+    spec = _describe_fitting_images(plan, found, 1, True, budget)
     images = yaml.safe_load(spec.partition("\n\n")[2])["evaluation"]
     assert 0.9 * budget < lasts(images) <= budget
     assert images["images"]["drops"] == pytest.approx(4 * images["images"]["curves"], abs=4)
-    assert "is within the budget" in _fitting_told(plan, found, 1, True, 1.01 * whole)
-    assert "No number of images fits" in _fitting_told(plan, found, 1, True, 0.5 * shortest)
+    assert "is within the budget" in _describe_fitting_images(plan, found, 1, True, 1.01 * whole)
+    assert "No number of images fits" in _describe_fitting_images(plan, found, 1, True, 0.5 * shortest)
 
 
 def test_times_are_read_and_others_refused():
@@ -264,7 +264,7 @@ def test_times_are_read_and_others_refused():
             parse_duration(given)
 
 
-def test_maps_of_twenty_networks_take_what_is_counted():
+def test_maps_of_twenty_networks_take_the_estimated_bytes():
     plan = make_plan(merge(default_config(), {"explainers": ["saliency", "random"], "evaluation": {"images": 100}}))
     # Three networks, two weights of each, 32 by 32 pixels.
     sizes = {plan.size_of(*pair) or (224, 224) for pair in plan.pairs()}

@@ -1,4 +1,4 @@
-"""The whole way once: real jobs on two images, in processes of their own."""
+"""A complete estimate: real jobs on two images, each in its own process."""
 
 import os
 
@@ -30,6 +30,6 @@ def test_the_command_times_every_stage(tmp_path, monkeypatch, capsys):
     assert os.listdir(tmp_path) == ["tiny.yaml"]
 
 
-def test_a_throughput_without_a_number_is_said_before_work(capsys):
+def test_a_throughput_without_a_number_is_reported_at_once(capsys):
     assert main(["estimate", "none.yaml", "--as-if", "resnet50"]) == 1
     assert "resnet50=1200, or one of t4, v100" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Passes and steps of every task are timed with the outputs and the loss that a run has."""
+"""For every task, passes and training steps are timed with the outputs and the loss of a run."""
 
 import pytest
 from toy_project import BASE
@@ -18,7 +18,7 @@ ASKED = {
 
 
 @pytest.mark.parametrize("asked", ASKED)
-def test_what_is_trained_is_timed(tmp_path, asked):
+def test_trainings_are_timed(tmp_path, asked):
     task, target, network = ASKED[asked]
     model = {"net": {"architecture": f"questions:{network}", "mean": [0.5] * 3, "std": [0.5] * 3}}
     datasets = [{"toy": {"dataset": "questions:dataset", "task": task}}]

@@ -1,4 +1,4 @@
-"""The toy project of the stages' tests, and its plugin, are those of tests."""
+"""Make the toy project and its plugin in tests/ importable."""
 
 import sys
 from pathlib import Path

@@ -24,7 +24,7 @@ NAMES = ("damaged", "cut short", "cut short, length unsaid", "404", "500", "anot
 
 @contextmanager
 def server(answers: list[Callable[[BaseHTTPRequestHandler], None]]):
-    """Serve the next answer to every request, the last one for ever; gives the address."""
+    """Serve one reply after another, and the last one repeatedly; yield the address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -60,7 +60,7 @@ def reset(handler: BaseHTTPRequestHandler) -> None:
 
 
 def download(whole: Run, folder: Path, draw: random.Random) -> Outcome:
-    """A checkpoint that arrives as something else; asked again, the server is well."""
+    """A download of a checkpoint with wrong content; the next request succeeds."""
     folder.mkdir(parents=True)
     given = (whole.folder / Folder().weights.format(dataset="toy", model="net", weights="pretrained")).read_bytes()
     cut = given[: draw.randrange(len(given))]

@@ -1,9 +1,9 @@
-"""Flip one bit in each kind of file of a finished run, run again, and print which were noticed and healed.
+"""Flip one bit in each kind of file of a finished run, run again, and print which were noticed and repaired.
 
     python tests/faults/flips.py [--seed 0] [--bits 1] [--csv flips.csv]
 
-Every bit is flipped in a copy of the run of its own. A file is noticed when the next run names it as damaged, and
-healed when all files have the bytes of the finished run after it. Ends with status 1 where one is not both.
+Every bit is flipped in its own copy of the run. A flip is noticed if the next run reports the file as damaged, and
+repaired if all files then have the bytes of the finished run. The exit status is 1 if one is not both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNREAD = re.compile(r"\.(lock|tsv|log)$|/\.")
 
 
 def kind_of(name: str) -> str:
-    """Return the kind of a file of the results folder: its stage, and what it holds."""
+    """Return the kind of a file of the results folder: its stage, and the kind of its content."""
     stage = name.split("/")[1]
     _, _, inside = name.partition(".zarr/")
     if inside:
@@ -36,7 +36,7 @@ def kind_of(name: str) -> str:
 
 
 def kinds_of(run: Run) -> dict[str, list[str]]:
-    """Return every kind of file of a run, with the files of it."""
+    """Return every kind of file of a run, with its files."""
     kinds: dict[str, list[str]] = {}
     for path in sorted(run.results.rglob("*")):
         name = path.relative_to(run.folder).as_posix()
@@ -46,7 +46,7 @@ def kinds_of(run: Run) -> dict[str, list[str]]:
 
 
 def flip(run: Run, name: str, draw: random.Random) -> None:
-    """Change one bit of a file that is no space between words of JSON."""
+    """Change one bit of a file, but not in white space of JSON."""
     path = run.folder / name
     content = bytearray(path.read_bytes())
     place = draw.choice([place for place, byte in enumerate(content) if not bytes([byte]).isspace()])
@@ -56,19 +56,19 @@ def flip(run: Run, name: str, draw: random.Random) -> None:
 
 
 def outcome(whole: Run, folder: Path, name: str, draw: random.Random) -> tuple[bool, bool, str]:
-    """Return whether a flip is noticed, whether it is healed, and what was said."""
+    """Return whether a flip is noticed, whether it is repaired, and the message."""
     run = whole.copy(folder)
     flip(run, name, draw)
     ended = run.run()
     said = next((line for line in ended.said.splitlines() if "damaged" in line or "different configs" in line), "")
     expected, left = whole.bytes(), run.bytes()
     same = ended.status == 0 and all(left.get(file) == expected[file] for file in expected)
-    # A manifest that is made again has other times in it, and is whole.
+    # A manifest that is made again is undamaged, but has other times.
     return bool(said), same, said or ended.said[-200:]
 
 
 def flips(bits: int, seed: int, every: int = 1) -> list[Mapping[str, object]]:
-    """Return a row for each kind of file, or for one kind of so many."""
+    """Return a row for each kind of file, or for every n-th kind."""
     rows = []
     with tempfile.TemporaryDirectory(prefix="flips-") as temporary:
         whole = undisturbed(Path(temporary) / "whole")

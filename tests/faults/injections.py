@@ -1,8 +1,8 @@
-"""Faults of a machine, injected at random places and moments into a run, and what is asked of the rerun.
+"""Inject faults of a machine at random places and times into a run, and check the rerun.
 
-Each returns an `Outcome`. Whatever the fault, the rerun must end in the bytes of an undisturbed run; nothing that was
-finished and is whole may be made again; and what is damaged must be noticed by whoever reads it, in one sentence that
-names the file and the remedy, which is then carried out to the letter.
+Each function returns an `Outcome`. Whatever the fault, the rerun must end with the bytes of an undisturbed run.
+Finished and undamaged results must not be made again. Every reader of a damaged file must report it in one sentence
+that names the file and the remedy, which is then applied literally.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from toy_workflow import Ended, Run
 
 from heatproof.stores.manifest import read_checksummed
 
-# From what on work is left to do: everything that follows from these outputs is removed first.
+# Points from which work is left to do: everything that depends on these outputs is removed first.
 BEGIN = ["weights", "maps", "drops", "subsets", "curves", "scores", ""]
 REMEDY = re.compile(r"`(rm (?:-r )?[\w./\[\]* -]+)`")
 
 
 @dataclass
 class Outcome:
-    """What became of a fault.
+    """The outcome of a fault.
 
     Attributes
     ----------
     what
-        Where it hit, for whoever looks at a failure.
+        Where it was injected, for debugging.
     injected
-        Whether it hit anything: a run may end before it is killed.
+        Whether it had an effect: a run may end before it is killed.
     noticed
-        Whether the run ended with a sentence, where it ended; or what was damaged was made again without one.
+        Whether a run that ended early reported a reason, or the damaged file was made again.
     lost
-        Images, epochs and weights made again that were finished and whole before the fault.
+        Images, epochs and weights that were finished and undamaged before the fault, and were made again.
     unnoticed
-        Files with other bytes than those of an undisturbed run, but for the damaged one.
+        Files whose bytes differ from those of an undisturbed run, without the damaged one.
     unread
-        Whether the damaged file is still damaged at the end, because nobody read it.
+        Whether the damaged file is still damaged at the end, because no job read it.
     wrong
-        What else is not as it should be.
+        Other errors.
     """
 
     what: str
@@ -61,7 +61,7 @@ class Outcome:
 
 
 def unfinished(whole: Run, folder: Path, draw: random.Random) -> Run:
-    """Return a copy of a whole run with work left to do from a random stage on."""
+    """Return a copy of a finished run with work left to do from a random stage on."""
     run = whole.copy(folder)
     begin = draw.choice(BEGIN)
     stages = BEGIN[BEGIN.index(begin) :]
@@ -75,11 +75,11 @@ def unfinished(whole: Run, folder: Path, draw: random.Random) -> Run:
 
 
 def settle(run: Run, whole: Run, outcome: Outcome, damaged: str = "") -> Outcome:
-    """Run again until all is done, as told by what is said, and compare."""
+    """Run again until everything is done, apply the remedies in messages, and compare."""
     for _ in range(6):
         ended = run.run()
         outcome.noticed |= ended.status != 0 or "damaged" in ended.said
-        # What is found damaged at the start is made again by the same run.
+        # Files that are found damaged at the start are made again by the same run.
         if ended.status == 0:
             break
         if not heal(run, ended):
@@ -101,7 +101,7 @@ def settle(run: Run, whole: Run, outcome: Outcome, damaged: str = "") -> Outcome
 
 
 def heal(run: Run, ended: Ended) -> bool:
-    """Do what the sentence says, and tell whether it said anything; it may ask for nothing outside the results."""
+    """Apply the remedy in a message, and return whether there was one; it may concern only files of results."""
     found = REMEDY.search(ended.sentence)
     if found:
         assert ".." not in found[1]
@@ -112,7 +112,7 @@ def heal(run: Run, ended: Ended) -> bool:
     return bool(found) or "is missing: run your snakemake command with this path as its target" in ended.sentence
 
 
-# ---- a process ends --------------------------------------------------------------------------------------------------
+# ---- processes that end ----------------------------------------------------------------------------------------------
 
 
 def cut_off(whole: Run, folder: Path, draw: random.Random, number: int, grace: float = 0.0) -> tuple[Run, Ended, float]:
@@ -134,28 +134,28 @@ def cut_off(whole: Run, folder: Path, draw: random.Random, number: int, grace: f
 
 
 def sigkill(whole: Run, folder: Path, draw: random.Random) -> Outcome:
-    """SIGKILL, as of a lost node or of the kernel when memory runs out."""
+    """SIGKILL, as after the loss of a node, or by the kernel when memory runs out."""
     run, ended, moment = cut_off(whole, folder, draw, signal.SIGKILL)
     outcome = Outcome(f"after {moment:.2f} s", injected=ended.status == -9, noticed=ended.status == -9)
     return settle(run, whole, outcome)
 
 
 def sigterm(whole: Run, folder: Path, draw: random.Random) -> Outcome:
-    """SIGTERM, and SIGKILL ten seconds later, as when a job is preempted or its time is over."""
+    """SIGTERM, and SIGKILL ten seconds later, as after preemption or a time limit."""
     run, ended, moment = cut_off(whole, folder, draw, signal.SIGTERM, grace=10)
     outcome = Outcome(f"after {moment:.2f} s", injected=ended.status != 0)
-    # Between two jobs, or before the first, there is nothing of ours to say it.
+    # Between two jobs, or before the first one, no process of heatproof runs that could report it.
     said = ended.status == 143 and "The job was ended by SIGTERM" in ended.sentence
     outcome.noticed = said or ended.status == -15
     if outcome.injected and not outcome.noticed:
         outcome.wrong = f"status {ended.status}: {ended.said[-500:]}"
         return outcome
-    # What a signal in the middle of tidying up leaves must be gone after the next start.
+    # Files that a signal during cleanup leaves must be removed at the next start.
     return settle(run, whole, outcome)
 
 
 def memory(whole: Run, folder: Path, draw: random.Random) -> Outcome:
-    """An address space that ends before the work does."""
+    """A limit of the address space that is too small for the work."""
     run = unfinished(whole, folder, draw)
     room = int(draw.uniform(0, 12e6))
 
@@ -181,7 +181,7 @@ def _told(run: Run, whole: Run, outcome: Outcome, ended: Ended, sentence: str) -
 
 @contextmanager
 def mounted(folder: Path, megabytes: int = 64):
-    """Mount a disk of memory on a folder."""
+    """Mount a memory disk on a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", folder], check=True)
     try:
@@ -191,7 +191,7 @@ def mounted(folder: Path, megabytes: int = 64):
 
 
 def can_mount(folder: Path) -> bool:
-    """Tell whether this user may mount."""
+    """Return whether this user may mount."""
     try:
         with mounted(folder / "probe", 1):
             return True
@@ -200,7 +200,7 @@ def can_mount(folder: Path) -> bool:
 
 
 def full_disk(whole: Run, folder: Path, draw: random.Random) -> Outcome:
-    """A disk of memory with a random rest of room; without the right to mount, a limit to the size of files."""
+    """A memory disk with a random amount of free space; without permission to mount, a limit of the file size."""
     if not can_mount(folder.parent):
         return large_file(whole, folder, draw)
     with mounted(folder / "results"):
@@ -220,13 +220,13 @@ def full_disk(whole: Run, folder: Path, draw: random.Random) -> Outcome:
 
 
 def large_file(whole: Run, folder: Path, draw: random.Random) -> Outcome:
-    """A limit to the size of files, as a quota has it."""
+    """A limit of the file size, as with a quota."""
     run = unfinished(whole, folder, draw)
     size = int(draw.uniform(100, 4e4))
     ended = run.run(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)))
     outcome = Outcome(f"{size} bytes", injected=ended.status != 0)
     if "ulimit -f" not in ended.sentence and ended.status:
-        # The log has the same limit; where it is over it, the exit status is all there is.
+        # The log has the same limit; beyond it, there is only the exit status.
         outcome.noticed = run.log.stat().st_size >= size
         if not outcome.noticed:
             outcome.wrong = f"status {ended.status}: {ended.said[-900:]}"
@@ -236,7 +236,7 @@ def large_file(whole: Run, folder: Path, draw: random.Random) -> Outcome:
 
 
 def read_only(whole: Run, folder: Path, draw: random.Random) -> Outcome:
-    """Results that may be read and not written, as a user without rights meets them."""
+    """Results that may be read but not written, as for a user without permissions."""
     run = unfinished(whole, folder, draw)
     nobody = 65534
 
@@ -275,13 +275,13 @@ def cut_short(content: bytes, draw: random.Random) -> bytes:
 
 
 def zeros_at_the_end(content: bytes, draw: random.Random) -> bytes:
-    """What some file systems leave of a file when the power goes."""
+    """The state in which some file systems leave a file after a power failure."""
     kept = draw.randrange(len(content))
     return content[:kept] + bytes(len(content) - kept)
 
 
 def damage(change: Callable[[bytes, random.Random], bytes]) -> Callable[[Run, Path, random.Random], Outcome]:
-    """Return an injection that changes one file, and lets whatever is made from it be made again."""
+    """Return an injection that changes one file, and removes results so that jobs read it again."""
 
     def inject(whole: Run, folder: Path, draw: random.Random) -> Outcome:
         if draw.random() < 0.15:
@@ -297,7 +297,7 @@ def damage(change: Callable[[bytes, random.Random], bytes]) -> Callable[[Run, Pa
             ):
                 shard = "/c/" in name
                 kinds.setdefault(f"{name.split('/')[1]} {'shard' if shard else path.suffix}", []).append(path)
-        # Each kind of file as often as any other.
+        # All kinds of files with the same probability.
         path = draw.choice(kinds[draw.choice(sorted(kinds))])
         name = str(path.relative_to(run.folder))
         content, times = path.read_bytes(), os.stat(path)
@@ -305,7 +305,7 @@ def damage(change: Callable[[bytes, random.Random], bytes]) -> Callable[[Run, Pa
         if path.read_bytes() == content:
             return Outcome(name, injected=False)
         if draw.random() < 0.5:
-            # As when the disk does it; else as a program does that touches the file.
+            # With the old times, as for a disk error; otherwise with new ones, as for a program that writes the file.
             os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
         parts = ["datasets", "weights", "maps", "drops", "subsets", "curves", "scores"]
         part = name.split("/")[1]
@@ -322,7 +322,7 @@ def damage(change: Callable[[bytes, random.Random], bytes]) -> Callable[[Run, Pa
         outcome = settle(run, whole, Outcome(name), name)
         if outcome.wrong:
             return outcome
-        # A manifest that was made again has other times in it.
+        # A manifest that was made again has other times.
         same = run.bytes().get(name) == whole.bytes()[name] and (path.suffix != ".json" or read_checksummed(path))
         healed = path.exists() and (path.read_bytes() == content or bool(same))
         if outcome.noticed and not healed:
@@ -342,7 +342,7 @@ def damage(change: Callable[[bytes, random.Random], bytes]) -> Callable[[Run, Pa
                 path = draw.choice(journals)
                 path.write_bytes(change(path.read_bytes(), draw))
                 manifest = re.sub(r"/\.([^/]+)\.journal/.*", r"/\1.json", str(path.relative_to(run.folder)))
-                # Those after it are made again as well: batches are taken in order.
+                # Later batches are made again as well, because batches are resumed in order.
                 run.strike([manifest], int(path.stem))
                 return settle(run, whole, Outcome(f"journal of {manifest}", noticed=True))
         return Outcome("journal", injected=False)

@@ -1,11 +1,11 @@
-"""Kill a run in each of its stages and at random moments, give the same command again, and compare all that is left.
+"""Kill a run in each of its stages and at random moments, run the same command again, and compare all files.
 
     python tests/faults/kills.py --out kills.json [--kills 40] [--seed 0] [--only random]
 
-Each cell starts from a finished run without the results of one stage and of all after it. A job, Snakemake or the
-command is killed or asked to end, the same command runs again, and then all files must have the bytes of the
-undisturbed run, and all manifests must say the same, but for measured seconds and what follows from them. Cells are
-stored as they end, so that the same call goes on. Ends with status 1 where anything differs.
+Each cell starts from a finished run without the results of one stage and of all that depends on it. A job, Snakemake
+or the command is killed or signalled, and the same command runs again. Then all files must have the bytes of the
+undisturbed run, and all manifests the same content, except for measured seconds and values that depend on them. Cells
+are stored as they finish, so that the same call resumes. The exit status is 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ import yaml  # noqa: E402
 from jobs import without_times  # noqa: E402
 from snakemake_project import MICRO, REPOSITORY  # noqa: E402
 
-from heatproof.base.ending import SIGNALS, _runs  # noqa: E402
+from heatproof.base.signals import SIGNALS, _runs  # noqa: E402
 from heatproof.config.files import read_config  # noqa: E402
 from heatproof.files.reading import read_json  # noqa: E402
 from heatproof.plan.graph import Graph, Job  # noqa: E402
 from heatproof.plan.validate import make_plan  # noqa: E402
-from heatproof.stores.manifest import whole  # noqa: E402
-from heatproof.stores.sources import FileRecord, read_record  # noqa: E402
+from heatproof.stores.manifest import read_if_intact  # noqa: E402
+from heatproof.stores.source_files import FileRecord, read_record  # noqa: E402
 
 CONFIG = "micro.yaml"
 KINDS = [
@@ -54,16 +54,16 @@ KINDS = [
     ("command", signal.SIGHUP),
     ("command", signal.SIGINT),
     ("command", signal.SIGKILL),
-    # As when a node is lost.
+    # As after the loss of a node.
     ("everything", signal.SIGKILL),
 ]
-# Seconds, and what is made of them: the cost of methods, its figure, and the pages that show them. The diagram
-# of critical differences is not the same in two undisturbed runs.
+# Seconds and results that depend on them: the costs of methods, their figure, and the pages that show them. The diagram
+# of critical differences differs between two undisturbed runs.
 MEASURED = re.compile(
     r"results/(costs\.csv|figures/costs\.\w+|report/.*|benchmarks/.*|logs/.*|ranking/critical_difference\.png)$"
 )
 MEASURED_COLUMNS = {"seconds", "cost", "on_front"}
-# Of the files of data and of checkpoints.
+# Records of the files of data and of checkpoints.
 RECORDS = (".files", ".sources")
 STANDING = re.compile(r"\.lock$|^\.last_run\.json$")
 
@@ -92,7 +92,7 @@ class Run:
         )
 
     def finish(self, *arguments: str) -> str:
-        """Give the command, and return why it failed, or nothing."""
+        """Run the command, and return the reason if it failed; "" otherwise."""
         running = self.start(*arguments)
         said = running.communicate(timeout=900)[0]
         return f"the same command again ended with {running.returncode}: {said[-400:]}" if running.returncode else ""
@@ -104,12 +104,12 @@ class Run:
             return list(graph.jobs_leading_to(graph.targets()))
 
     def seconds(self, stage: str) -> float:
-        """Return how long a job of a stage took, as Snakemake measured it."""
+        """Return the duration of a job of a stage, as measured by Snakemake."""
         files = self.folder.glob(f"results/benchmarks/{stage}/**/*.tsv")
         return max((float(path.read_text().splitlines()[1].split()[0]) for path in files), default=1.0)
 
     def without(self, stage: str, folder: Path) -> Run:
-        """Return a copy that lacks what a stage makes, and all that follows from it."""
+        """Return a copy without the results of a stage, and without everything that depends on them."""
         made = Run(folder)
         shutil.copytree(self.folder, folder, ignore=shutil.ignore_patterns(".snakemake", ".lock"))
         gone: set[str] = set()
@@ -122,7 +122,7 @@ class Run:
         return made
 
     def state(self) -> dict[str, Any]:
-        """Return every file below the results folder, by its name, without what a clock measured."""
+        """Return the content of every file below the results folder, by its path, without times."""
         found: dict[str, Any] = {}
         for path in sorted(self.folder.glob("results/**/*")):
             name = path.relative_to(self.folder).as_posix()
@@ -143,23 +143,23 @@ class Run:
         return found
 
     def broken(self) -> list[str]:
-        """Return the manifests that say what their files are not."""
+        """Return the manifests that do not match their files."""
         found = []
         for path in self.folder.glob("results/**/[!.]*.json"):
             recorded = read_json(path)
-            if recorded and "files" in recorded and not whole(path, recorded["key"]):
+            if recorded and "files" in recorded and not read_if_intact(path, recorded["key"]):
                 found.append(path.name)
         return found
 
 
 def listen() -> None:
-    """Ignore no signal that this script was told to ignore, as by a shell that runs it in the background."""
+    """Restore the default of signals that are ignored, as in a script that a shell runs in the background."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
 
 
 def without_measured(recorded: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a manifest without the digests of files with measured seconds, and the keys that hang on them."""
+    """Return a manifest without the digests of files with measured seconds, and without keys that depend on them."""
     folder = os.path.dirname(name)
 
     def is_measured(path: str) -> bool:
@@ -170,7 +170,7 @@ def without_measured(recorded: Mapping[str, Any], name: str) -> dict[str, Any]:
         {"file": one["file"]} if is_measured(os.path.join(folder, one["file"])) else one for one in recorded["files"]
     ]
     read = recorded.get("input_sha256", {})
-    # Manifests of shards have their seconds.
+    # Manifests of shards contain seconds.
     kept["input_sha256"] = {
         path: "measured" if is_measured(path) or path.endswith(".json") else value for path, value in read.items()
     }
@@ -180,7 +180,7 @@ def without_measured(recorded: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def without_clock(record: FileRecord | None) -> Any:
-    """Return what a record of files says, but for when they were looked at; None for a damaged one."""
+    """Return the content of a record of files without its time; None if it is damaged."""
     if record is None:
         return None
     facts = {one.name: getattr(record, one.name) for one in fields(record) if one.name not in ("recorded", "rows")}
@@ -193,7 +193,7 @@ def without_clock(record: FileRecord | None) -> Any:
 
 
 def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
-    """Return the files that are not as in the undisturbed run."""
+    """Return the files that differ from the undisturbed run."""
     return sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
 
 
@@ -213,7 +213,7 @@ def below(running: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 def hit(running: subprocess.Popen[str], kind: tuple[str, signal.Signals], stage: str, wait: float) -> dict[str, Any]:
-    """Wait for a moment of a stage, or of the whole where none is named, hit, and return what came of it."""
+    """Wait for a moment in a stage, or in the complete run, send a signal, and return the outcome."""
     deadline = time.monotonic() + 240
     while stage and stage not in dict(map(reversed, working(below(running)))):  # type: ignore[call-overload]
         if running.poll() is not None or time.monotonic() > deadline:
@@ -236,7 +236,7 @@ def hit(running: subprocess.Popen[str], kind: tuple[str, signal.Signals], stage:
             victim.send_signal(number)
     said = running.communicate(timeout=300)[0]
     if not at and running.returncode == 0:
-        # Its work was done.
+        # The job had finished its work.
         return {"hit": False}
     psutil.wait_procs(tree, timeout=20)
     left = [process.pid for process in tree if _runs(process)]
@@ -252,7 +252,7 @@ def hit(running: subprocess.Popen[str], kind: tuple[str, signal.Signals], stage:
 def cell(
     whole_run: Run, expected: Mapping[str, Any], name: str, folder: Path, draw: random.Random, missed: int = 0
 ) -> dict[str, Any]:
-    """Kill once, run again and compare; the more often the job had ended before, the earlier."""
+    """Kill once, run again and compare; if the job had ended already, try again earlier."""
     kind = draw.choice(KINDS)
     stages = list(dict.fromkeys(job.stage for job in whole_run.jobs()))
     stage = name.partition(": ")[2]
@@ -279,7 +279,7 @@ def cell(
 
 
 def bundle_cell(whole_run: Run, folder: Path, kind: tuple[str, signal.Signals], draw: random.Random) -> dict[str, Any]:
-    """Kill `heatproof bundle`; nothing half-written stays, and the next one has the same bytes."""
+    """Kill `heatproof bundle`; no incomplete file is left, and the next bundle has the same bytes."""
     run = Run(folder)
     shutil.copytree(whole_run.folder, folder, ignore=shutil.ignore_patterns(".snakemake"))
     arguments = ("bundle", CONFIG, "--out", "one.zip")
@@ -308,7 +308,7 @@ def bundle_cell(whole_run: Run, folder: Path, kind: tuple[str, signal.Signals], 
 
 
 def table(cells: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the cells by what was killed, and where, as Markdown."""
+    """Return a table in Markdown of the cells, by killed process and stage."""
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for name, found in cells.items():
         rows.setdefault(name.partition(": ")[2] or name.partition(" ")[0], []).append(found)
@@ -337,7 +337,7 @@ def main() -> int:
             assert not failed, failed
         expected = whole_run.state()
         stages = dict.fromkeys(job.stage for job in whole_run.jobs())
-        # The last ones first, after which the least is made again.
+        # The last stages first, because the least work is repeated after them.
         names = ["bundle 0", "bundle 1", *(f"stage: {stage}" for stage in reversed(stages))]
         names += [f"random {number}" for number in range(options.kills)]
         for name in names:

@@ -1,4 +1,4 @@
-"""Writes down what a process finished and made safe: batches and epochs in a journal, and weights."""
+"""Record what a process finished and saved: batches and epochs in a journal, and weights."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 
 def watch(path: str | Path) -> None:
-    """Add a line to a file for all that is finished from now on: its manifest, and from which image or epoch to which.
+    """Add a line to a file for everything that is saved from now on: its manifest, and its range of images or epochs.
 
-    Weights that are whole have a line of their own, before epoch 0.
+    Complete weights have their own line, before epoch 0.
     """
     from heatproof.jobs import train as stages
     from heatproof.jobs.shards import Shard
-    from heatproof.training.checkpoint import Journal
+    from heatproof.training.journal import Journal
 
     ledger = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     keep, save, publish = Shard._write_batch, Journal.save, stages.publish_tables
@@ -22,7 +22,7 @@ def watch(path: str | Path) -> None:
         os.write(ledger, f"{what} {start} {stop}\n".encode())
 
     def noted_keep(piece, start, arrays, seconds, passes):
-        # In the thread that writes: what it has not written yet is not safe.
+        # In the writing thread, because data that it has not written yet are not saved.
         keep(piece, start, arrays, seconds, passes)
         note(piece.manifest, start, start + len(next(iter(arrays.values()))))
 

@@ -1,9 +1,9 @@
-"""Inject faults into runs of the toy project and print what became of them.
+"""Inject faults into runs of the toy project, and print the outcomes.
 
     python tests/faults/run.py --seed 0 --runs 200
 
-Ends with status 1 if anything was lost, or anything wrong was not noticed. A file that is still damaged at the end
-because no job reads it is counted as unread and named. `kills.py` kills Snakemake itself.
+The exit status is 1 if anything was lost, or an error was not noticed. A file that is still damaged at the end, because
+no job reads it, is counted as unread and named. `kills.py` kills Snakemake itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 LATE = (
-    "heatproof.responses.explanations",
+    "heatproof.responses.map_changes",
     "heatproof.perturbation.curves",
     "captum.attr",
     "jinja2",
@@ -38,7 +38,7 @@ from toy_workflow import Run, make_run  # noqa: E402
 
 
 def undisturbed(folder: Path) -> Run:
-    """Return a whole run. What stages import is imported here, so that forks start in no time."""
+    """Return a finished run. Modules that stages import are imported here, so that forked processes start fast."""
     run = make_run(folder)
     for module in (*(job.run.partition(":")[0] for job in run.jobs), *LATE):
         import_module(module)
@@ -70,7 +70,7 @@ def main() -> int:
     bad = 0
     try:
         whole = undisturbed(folder / "whole")
-        # Each kind in turn.
+        # All kinds in turn.
         for number, name in enumerate(islice(cycle(kinds), options.runs)):
             if number % options.part[1] != options.part[0]:
                 continue

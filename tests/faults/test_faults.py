@@ -14,7 +14,7 @@ RUNS = 10
 
 @pytest.mark.slow
 def test_nothing_is_lost_and_nothing_goes_unnoticed():
-    # In a process of its own: forks of one in which tests have used torch's threads may wait for ever.
+    # In a new process, because forks of a process that has used torch's threads may hang.
     done = subprocess.run(
         [sys.executable, SCRIPT, "--seed", "3", "--runs", str(RUNS)],
         capture_output=True,
@@ -29,7 +29,7 @@ def test_nothing_is_lost_and_nothing_goes_unnoticed():
 
 
 @pytest.mark.parametrize("every", [pytest.param(10, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.long)])
-def test_one_flipped_bit_in_each_kind_of_file_is_noticed_and_healed(every):
+def test_one_flipped_bit_in_each_kind_of_file_is_noticed_and_repaired(every):
     command = [sys.executable, SCRIPT.with_name("flips.py"), "--every", str(every)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -37,7 +37,7 @@ def test_one_flipped_bit_in_each_kind_of_file_is_noticed_and_healed(every):
 
 
 def kills(folder, *arguments):
-    """Kill Snakemake's run as told, and return the cells."""
+    """Run kills.py with some arguments, and return the cells."""
     out = folder / "kills.json"
     command = [sys.executable, SCRIPT.with_name("kills.py"), "--out", out, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=7200)

@@ -1,4 +1,4 @@
-"""A whole run without Snakemake: its jobs by its rules, each in a process that can be killed, in tenths of a second."""
+"""A complete run without Snakemake: each job in a process that can be killed, in tenths of a second."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from heatproof.files.reading import read_json
 from heatproof.plan.folder import Folder
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.validate import make_plan
-from heatproof.stores.sources import read_record
+from heatproof.stores.source_files import read_record
 from heatproof.workflow.changed_data import inspect_data
 from heatproof.workflow.reconcile import reconcile
 
@@ -36,7 +36,7 @@ CHANGE = {
     "finetuning": {"epochs": 2},
 }
 MACHINE = {"batch_size": 2, "threads": 1, "device": "cpu"}
-# What a job of these leaves is kept when it fails: the next one goes on from it.
+# Stages whose outputs are kept when a job fails, because the next job resumes from them.
 ADDED_TO = ("pretrain", "finetune", "attribute", "attribute_reference", "drops", "curves", "subsets")
 
 
@@ -45,14 +45,14 @@ def config(**change) -> dict:
 
 
 def jobs_of(plan) -> list[Job]:
-    """Return the jobs that lead to the tables and their pages, upstream first."""
+    """Return the jobs for the tables and their pages, upstream first."""
     graph = Graph(plan)
     pages = [file for name in ("tables", "all_scores", "report_page") for file in graph.spec(name).files.values()]
     return [_without_claims(job) for job in graph.jobs_leading_to(pages) if job.stage != "claims"]
 
 
 def _without_claims(job: Job) -> Job:
-    """Return the index page without the claims card, which the toy's few methods are too few for."""
+    """Return the job of the index page without the claims card, for which the toy project has too few methods."""
     if job.stage != "report_page":
         return job
     tables = {name: path for name, path in job.spec.page_tables.items() if name != "claims"}
@@ -62,7 +62,7 @@ def _without_claims(job: Job) -> Job:
 
 @dataclass
 class Ended:
-    """How a run ended: the exit status (negative: the signal), and what was said."""
+    """The end of a run: the exit status (the negative number of a signal), and the output."""
 
     status: int
     said: str
@@ -70,17 +70,17 @@ class Ended:
 
     @property
     def sentence(self) -> str:
-        """The last thing that heatproof said."""
+        """The last message of heatproof."""
         lines = [line for line in self.said.splitlines() if line.startswith("heatproof: ")]
         return lines[-1].removeprefix("heatproof: ") if lines else ""
 
 
 class Listed(Graph):
-    """A graph of jobs that are there already."""
+    """A job graph with existing jobs."""
 
     def __init__(self, jobs: list[Job]) -> None:
         specs = {job.spec.dataset.name: job.spec.dataset for job in jobs if job.stage == "prepare"}
-        # Of the plan, the results folder and the datasets alone are asked for.
+        # Only the results folder and the datasets of the plan are used.
         plan = SimpleNamespace(results=Folder(), datasets=specs, dataset_spec=specs.__getitem__)
         super().__init__(plan)  # type: ignore[arg-type]
         self.listed = jobs
@@ -94,10 +94,10 @@ class Listed(Graph):
 
 
 class Run:
-    """A folder with results, and the jobs that fill it."""
+    """A results folder, and its jobs."""
 
     def __init__(self, folder: Path, jobs: list[Job], files: dict[str, set[str]] | None = None) -> None:
-        # What is in the ledger, by its manifest, and the files that hold it.
+        # Entries of the ledger by manifest, and the files that contain them.
         self.folder, self.jobs, self.files = folder, jobs, files or {}
         self.ledger, self.log, self.begun = (folder / name for name in ("ledger", "log", "begun"))
 
@@ -107,12 +107,12 @@ class Run:
 
     @property
     def tables(self) -> list[str]:
-        """Those at which the workflow looks before it starts."""
+        """Files that the workflow checks before it starts."""
         outputs = [path for job in self.jobs if job.stage in ("tables", "all_scores") for path in job.outputs]
         return [path for path in outputs if path.endswith(".csv")]
 
     def due(self, job: Job) -> bool:
-        """Tell whether Snakemake would run a job: an output is missing or older than an input, or it was cut off."""
+        """Return whether Snakemake would run a job: an output is missing or older than an input, or it was cut off."""
         outputs = [self.folder / path for path in job.outputs]
         if any(not path.exists() for path in outputs) or job.outputs[0] in self.unfinished():
             return True
@@ -130,9 +130,9 @@ class Run:
         self.begun.write_text("\n".join([*kept, sign + job.outputs[0]]) + "\n")
 
     def start(self, prepare: Callable[[], None] = lambda: None) -> int:
-        """Start all jobs that are due in a process of their own, and return its id."""
+        """Start all jobs that are due in a new process, and return its id."""
         self.log.write_text("")
-        # Before anything is wrong with the disk or the process.
+        # Before the fault is injected.
         self.specs = {job.outputs[0]: spec_file(self.folder, job.run, job.spec_json) for job in self.jobs}
         process = os.fork()
         if process:
@@ -161,7 +161,7 @@ class Run:
     def _work(self) -> int:
         from heatproof.workflow.job import main
 
-        # As `heatproof.workflow.start.update_data_records` does, without a process more.
+        # As `heatproof.workflow.start.update_data_records` does, without another process.
         try:
             unlisted = [seen for seen in inspect_data(Listed(self.jobs)).values() if not seen.is_listed]
         except MemoryError as error:
@@ -177,7 +177,7 @@ class Run:
             self._note("+", job)
             status = main([self.specs[job.outputs[0]]])
             if status:
-                # Snakemake removes what a failed job left, unless it is added to.
+                # Snakemake removes the outputs of a failed job, unless jobs update them.
                 for path in [] if job.stage in ADDED_TO else job.outputs:
                     Path(path).unlink(missing_ok=True)
                 return status
@@ -185,7 +185,7 @@ class Run:
         return 0
 
     def finish(self, process: int, timeout: float = 60) -> Ended:
-        """Wait for a process and return how it ended."""
+        """Wait for a process, and return how it ended."""
         deadline = time.monotonic() + timeout
         while True:
             done, status = os.waitpid(process, os.WNOHANG)
@@ -199,17 +199,17 @@ class Run:
         return self.finish(self.start(prepare))
 
     def made(self) -> Iterator[tuple[str, int]]:
-        """Yield what was computed so far, image by image, as often as it was."""
+        """Yield everything that was computed so far, image by image, with repetitions."""
         for line in self.ledger.read_text().splitlines() if self.ledger.exists() else []:
             what, start, stop = line.rsplit(" ", 2)
             yield from ((what, image) for image in range(int(start), int(stop)))
 
     def again(self) -> list[tuple[str, int]]:
-        """Return what was made more than once although the first was finished and whole."""
+        """Return what was computed more than once although the first result was finished and undamaged."""
         return [work for work, count in Counter(self.made()).items() if count > 1]
 
     def list_files(self) -> None:
-        """Find out which files hold what is in the ledger; of a run that is whole."""
+        """Find the files that contain the entries of the ledger, in a finished run."""
         for manifest in {what for what, _ in self.made()}:
             folder = os.path.dirname(manifest)
             listed = read_json(self.folder / manifest)["files"]
@@ -227,7 +227,7 @@ class Run:
         self.strike(outputs)
 
     def strike(self, paths: list[str], start: int = -1) -> None:
-        """Take out of the ledger, from an image on, what is not whole without these files or folders."""
+        """Remove entries from the ledger, from an image on, that need some files or folders."""
         inside = tuple(f"{path}/" for path in paths)
         gone = {what for what, files in self.files.items() for f in files if f in paths or f.startswith(inside)}
         lines = [line.rsplit(" ", 2) for line in self.ledger.read_text().splitlines()]
@@ -235,7 +235,7 @@ class Run:
         self.ledger.write_text("".join(kept))
 
     def bytes(self) -> dict[str, bytes]:
-        """Return every file; of a manifest all that it says but what a clock measured and the digest of the whole."""
+        """Return the content of every file; of manifests without times and checksums."""
         found = {}
         for path in sorted(self.results.rglob("*")):
             name = str(path.relative_to(self.folder))
@@ -243,14 +243,14 @@ class Run:
                 continue
             content = path.read_bytes()
             if path.suffix == ".json" and b'"files"' in content:
-                # What nobody read may be damaged still.
+                # A file that no job read may still be damaged.
                 said = read_json(path) or {"key": content.hex()}
                 content = json.dumps(without_times(said), sort_keys=True).encode()
             if path.suffix == ".files":
-                # When it was recorded differs from run to run.
+                # The time of the record differs between runs.
                 record = read_record(path)
                 content = record.digests.tobytes() + b"\0".join(record.paths) if record else content
-            # Seconds differ from run to run.
+            # Seconds differ between runs.
             found[name] = b"measured" if path.name.partition(".")[0] == "costs" else content
         return found
 

@@ -1,4 +1,4 @@
-"""A config means one thing to everybody who reads it, and no file of any bytes breaks the reader."""
+"""A config has one meaning for all readers, and no file, whatever its bytes, crashes the reader."""
 
 import os
 import random
@@ -57,7 +57,7 @@ UNCLEAR = {
 
 @pytest.mark.parametrize("where", ["{}", "[a, {}]", "{{b: {}}}", "{{<<: {{b: {}}}}}"])
 @pytest.mark.parametrize("text", UNCLEAR, ids=lambda text: text[:30])
-def test_what_programs_read_differently_is_refused(text, where):
+def test_ambiguous_values_are_refused(text, where):
     with pytest.raises(HeatproofError, match=UNCLEAR[text]) as caught:
         load(f"a: {where.format(text)}\n", "The config c.yaml")
     assert str(caught.value).startswith("The config c.yaml has ")
@@ -102,7 +102,7 @@ CLEAR = {
 
 
 @pytest.mark.parametrize("text", CLEAR)
-def test_what_all_read_alike_is_read(text):
+def test_unambiguous_values_are_read(text):
     assert load(f"a: {text}") == {"a": CLEAR[text]}
     assert type(load(f"a: {text}")["a"]) is type(CLEAR[text])
 
@@ -150,12 +150,12 @@ REFUSED = {
     "a tab": ("a:\n\t- 1", "a tab stands there"),
     "nothing": ("", "must be a mapping of keys to values"),
     "a list": ("- a", "must be a mapping of keys to values"),
-    "a template": ("__use_yte__: true\n?print('x'): {}", "Snakemake runs what stands in the other keys: remove it"),
+    "a template": ("__use_yte__: true\n?print('x'): {}", "Snakemake runs the other keys as code: remove it"),
 }
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_is_refused_is_named_with_its_line(what, tmp_path):
+def test_refused_values_are_named_with_their_line(what, tmp_path):
     text, message = REFUSED[what]
     path = tmp_path / "c.yaml"
     path.write_bytes(text.encode("utf-8"))
@@ -228,7 +228,7 @@ ODD += [
 ]
 
 
-def test_what_is_written_is_read_back():
+def test_written_values_are_read_back():
     draw = random.Random(0)
     for number in range(300):
         texts = [*ODD, *UNCLEAR] if number == 0 else ["".join(draw.choices("".join(ODD), k=9)) for _ in range(5)]
@@ -310,7 +310,7 @@ def test_the_largest_take_little_time_and_memory(what, tmp_path):
         tracemalloc.stop()
 
 
-def test_what_is_no_file_is_not_waited_for(tmp_path):
+def test_pipes_are_not_waited_for(tmp_path):
     pipe, link = tmp_path / "pipe.yaml", tmp_path / "link.yaml"
     os.mkfifo(pipe)
     for path, message in ((pipe, "is a named pipe"), (tmp_path, "is a folder"), (Path("/dev/zero"), "is a device")):
@@ -326,7 +326,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path):
 
 
 def test_without_libyaml_configs_are_read_as_well():
-    """PyYAML can be built without it."""
+    """PyYAML can be built without libyaml."""
     program = "import yaml; del yaml.CSafeLoader\nfrom heatproof.files import strict_yaml\n"
     program += "assert strict_yaml.LOADER is yaml.SafeLoader\nfrom heatproof.config.files import read_config\n"
     program += "assert read_config('cifar10')['seed'] == 0\n"
@@ -373,7 +373,7 @@ def test_plain_snakemake_reads_configs_as_all_commands_do(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.workflow
-def test_a_workflow_that_uses_this_one_gives_it_a_config_of_its_own(tmp_path):
+def test_another_workflow_can_use_this_one_with_its_own_config(tmp_path):
     (tmp_path / "Snakefile").write_text(MODULE.format(snakefile=str(workflow_folder() / "Snakefile")))
     (tmp_path / "theirs.yaml").write_text("theirs: yes\nours: {models: [{second: {architecture: small_vit}}]}\n")
     status, said = snakemake(tmp_path)

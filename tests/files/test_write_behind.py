@@ -1,4 +1,4 @@
-"""While a batch is computed the one before it is written and the one after it is read, on whatever device."""
+"""While a batch is computed, the previous one is written and the next one is read, on any device."""
 
 import threading
 from pathlib import Path
@@ -6,16 +6,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_shards import ARRAYS, SPLIT
 
 from heatproof.base.batches import prefetch
 from heatproof.base.provenance import Key
 from heatproof.base.specs import ShardRange
+from heatproof.data.registry import Split
 from heatproof.files.writing import BackgroundWriter
 from heatproof.jobs import shards
 from heatproof.jobs.shards import BACKGROUND_WRITES, Origin, open_shard
+from heatproof.stores.store import ArraySpec
 
 LONG = 60
+SPLIT = Split(tuple(f"img-{number:02d}" for number in range(40)), np.arange(40) % 3)
+ARRAYS = {
+    "attribution": ArraySpec(("map", "y", "x"), (1, 3, 3)),
+    "predicted": ArraySpec(("variant",), (2,), "int32", chunk_by_image=False),
+}
 
 
 def shard(folder: Path, name="saliency"):
@@ -32,7 +38,7 @@ def values(low, high):
 
 
 class Device:
-    """Computes a batch once the batch before it is on its way to the disk, and the next one was read."""
+    """Computes a batch after the previous one is being written and the next one has been read."""
 
     def __init__(self):
         self.read = [threading.Event() for _ in range(5)]
@@ -56,7 +62,7 @@ def test_reading_computing_and_writing_overlap(tmp_path, monkeypatch):
     def slow(file, **arrays):
         number = int(arrays["predicted"][0, 0]) // 2
         device.writing[number].set()
-        # The disk is slower than the device: a write ends when the next batch is done.
+        # The disk is slower than the device: a write ends when the next batch has been computed.
         assert number == 4 or computed[number + 1].wait(LONG), "nothing is computed while a batch is written"
         save(file, **arrays)
 
@@ -91,7 +97,7 @@ def test_the_next_explainer_is_computed_while_a_shard_is_compressed(tmp_path, mo
         np.testing.assert_array_equal(shards.read(piece.store, "predicted", 0, 10)[:, 0], np.arange(10))
 
 
-def test_a_full_disk_is_told_with_the_next_batch_and_once(tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_once_with_the_next_batch(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
@@ -101,7 +107,7 @@ def test_a_full_disk_is_told_with_the_next_batch_and_once(tmp_path, monkeypatch)
         piece.add(0, values(0, 2), 1.0, 2)
         with pytest.raises(OSError, match="No space left"):
             piece.add(2, values(2, 4), 1.0, 2)
-    # What was not written is no part of what a later job takes up.
+    # A later job does not resume batches that were not written.
     again = shard(tmp_path)
     assert again.missing() == (0, 10)
     again.add(0, values(0, 10), 1.0, 10)

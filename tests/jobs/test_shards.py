@@ -16,7 +16,7 @@ from heatproof.errors import HeatproofError
 from heatproof.jobs import shards
 from heatproof.jobs.shards import BACKGROUND_WRITES, Origin, open_shard
 from heatproof.stores import manifest
-from heatproof.stores.sources import FileRecord, ImagesRead
+from heatproof.stores.source_files import FileRecord, ImagesRead
 from heatproof.stores.store import ArraySpec, read
 
 SPLIT = Split(tuple(f"img-{number:02d}" for number in range(40)), np.arange(40) % 3)
@@ -131,7 +131,7 @@ def test_what_is_published(tmp_path, weights):
     assert made["input_sha256"] == {str(weights): manifest.file_digest(weights)}
     assert made["versions"]["numpy"] == np.__version__
     assert made.pop("format") == manifest.FORMAT
-    assert manifest.whole(f"{job.base}.0.json", made.pop("seal") and made["key"]) == made
+    assert manifest.read_if_intact(f"{job.base}.0.json", made.pop("seal") and made["key"]) == made
     assert job.journals == []
 
 

@@ -132,13 +132,13 @@ def test_methods_are_every_map_and_absolute_values_of_signed_ones():
         ("signed_abs", 0, "abs"),
         ("not", 1, "raw"),
     ]
-    np.testing.assert_array_equal(found[1].of(maps), abs(maps[:, 0]))
-    np.testing.assert_array_equal(found[2].of(Maps(maps)), maps[:, 1])
+    np.testing.assert_array_equal(found[1].select_maps(maps), abs(maps[:, 0]))
+    np.testing.assert_array_equal(found[2].select_maps(Maps(maps)), maps[:, 1])
     # Absolute values are taken of pixels, before patches are summed.
     sums = Maps(maps, abs(maps) + 1)
-    np.testing.assert_array_equal(found[1].of(sums), abs(maps[:, 0]) + 1)
-    np.testing.assert_array_equal(found[1].of(sums.take_images([1])), abs(maps[1:, 0]) + 1)
-    assert Method("one").of(sums).base is maps
+    np.testing.assert_array_equal(found[1].select_maps(sums), abs(maps[:, 0]) + 1)
+    np.testing.assert_array_equal(found[1].select_maps(sums.take_images([1])), abs(maps[1:, 0]) + 1)
+    assert Method("one").select_maps(sums).base is maps
 
 
 def test_one_loop_scores_methods():

@@ -10,9 +10,9 @@ from torch.nn import functional
 
 from heatproof.base.specs import FinetuningSettings, Schedule
 from heatproof.errors import HeatproofError
-from heatproof.models.names import describe_misfits, match_names
 from heatproof.models.network import build_network
 from heatproof.models.registry import ARCHITECTURES, ModelSpec
+from heatproof.models.weight_names import describe_misfits, match_names
 from heatproof.training.loop import Examples, fit, optimizer_of, validate
 
 # Number of branches, and number of convolutions in each.

@@ -9,7 +9,7 @@ import torch
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
 from heatproof.files.writing import write_json
-from heatproof.models.memory import AdaptiveBatchSize, batch_size_file
+from heatproof.models.adaptive_batch_size import AdaptiveBatchSize, batch_size_file
 from heatproof.perturbation.batching import PaddedBatches
 
 

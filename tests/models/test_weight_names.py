@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from heatproof.errors import HeatproofError
-from heatproof.models.names import describe_misfits, extract_weights, match_names
+from heatproof.models.weight_names import describe_misfits, extract_weights, match_names
 
 
 def tensors(**shapes):

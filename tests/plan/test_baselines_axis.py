@@ -1,4 +1,4 @@
-"""Baselines as an axis of a run: what the plan makes of it."""
+"""The plan of a config that varies baselines."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_each_baseline_has_its_weights_and_its_scores():
     assert not [file for file in Graph(plan_of()).targets() if "baselines" in file]
 
 
-def test_a_metric_without_a_baseline_of_its_own_takes_that_of_the_weights():
+def test_a_metric_without_a_baseline_uses_that_of_the_weights():
     metrics = ["ids", {"deletion_morf": {"baseline": "blur"}}, "rise_insertion", "road_morf", "soundness"]
     elsewhere = ["deletion_morf", "rise_insertion", "road_morf", "soundness"]
     plan = plan_of(baselines=["mean", "background"], metrics=metrics)
@@ -55,7 +55,7 @@ def test_single_pixels_are_not_filled_from_the_border_of_a_patch():
         plan_of(metrics=[{"ids": {"baseline": "neighbours"}}])
 
 
-def test_what_was_made_under_the_first_baseline_stays_when_others_come():
+def test_results_of_the_first_baseline_stay_when_others_are_added():
     before, after = (Graph(plan_of(baselines=axis, metrics=["ids"])) for axis in (["mean"], AXIS))
     first, later = ({p.manifest: p.key for j in g.jobs() for p in j.products} for g in (before, after))
     networks = {
@@ -65,7 +65,7 @@ def test_what_was_made_under_the_first_baseline_stays_when_others_come():
     assert networks.items() <= later.items()
 
 
-def test_a_baseline_of_ones_own_is_named_by_its_function():
+def test_a_custom_baseline_is_named_by_its_function():
     plan = plan_of(baselines=["mean", "toy_plugin:half"], metrics=["ids"])
     assert plan.weights[-1] == "finetuned_half"
     assert "idsds_g4_half" in plan.metrics_of("finetuned_half", "vgg")
@@ -73,7 +73,7 @@ def test_a_baseline_of_ones_own_is_named_by_its_function():
     del BASELINES["half"]
 
 
-def test_the_code_of_ones_own_baseline_counts(monkeypatch):
+def test_the_code_of_a_custom_baseline_is_part_of_keys(monkeypatch):
     plan = plan_of(drops={"baselines": ["toy_plugin:half"]}, metrics=[])
     asked = []
     monkeypatch.setattr("heatproof.base.provenance._code_of", lambda modules: asked.append(modules) or "code")

@@ -1,4 +1,4 @@
-"""Numbers of images that nobody set follow the data; one that a config sets and that is too large is an error."""
+"""Numbers of images that a config leaves open follow the data; a number that is set and too large is an error."""
 
 import numpy as np
 import pytest
@@ -73,8 +73,8 @@ def test_defaults_are_as_many_as_there_are(each, evaluation, images, drops, tmp_
     "evaluation",
     [{"images": 64}, {"accuracy_images": 256}, {"images": {"drops": 5}}, {"images": 2, "accuracy_images": 5}],
 )
-def test_what_a_config_sets_stays_an_error(evaluation, tmp_path):
-    """The default's own numbers too, where a config has them."""
+def test_numbers_that_a_config_sets_stay_errors(evaluation, tmp_path):
+    """It also applies to the default numbers, if a config states them."""
     with pytest.raises(
         HeatproofError, match=r"evaluation\.\w+ is \d+, and the evaluation split of 'photos' has 4 images"
     ):
@@ -86,7 +86,7 @@ def test_of_several_datasets_the_smallest_decides(tmp_path):
     assert (plan.images, plan.drop_images) == (4, 4)
 
 
-def test_a_loader_of_ones_own_is_asked():
+def test_a_users_loader_is_called():
     assert plan_of([{"mine": {"dataset": "test_counts_nobody_set:own"}}]).drop_images == 12
     assert plan_of([{"mine": {"dataset": "test_counts_nobody_set:failing"}}]).drop_images == 256
 
@@ -136,7 +136,7 @@ def test_baselines_are_as_many_as_there_are(name, tmp_path):
         check_config(tmp_path / "c.yaml", tmp_path / "d.yaml")
 
 
-def test_a_run_takes_all_training_images_where_nobody_says_how_many():
+def test_a_run_uses_all_training_images_by_default():
     background = Background(Own(), InputFacts((0.5,) * 3, (0.5,) * 3), 0)
     assert len(background(DefaultCount(256))) == 12
     assert len(background(DefaultCount(8))) == 8

@@ -1,4 +1,4 @@
-"""Which jobs an edit of a module starts again, of a plan in memory; docs/reruns.md has the table of cases."""
+"""Which jobs an edit of a module makes stale, by plans in memory; docs/reruns.md has a table of the cases."""
 
 import re
 from collections import Counter
@@ -27,7 +27,7 @@ WITH_NETWORKS = (
 
 
 def rows():
-    """Return the cells of the page's table, by the module that is edited."""
+    """Return the cells of the table in docs/reruns.md, by the module that is edited."""
     section = PAGE.read_text(encoding="utf-8").partition(HEADING)[2].partition("\n## ")[0]
     found = re.findall(r"^\| `(\S+)\.py` \| .* \| (.*) \| (\w+) \| (\w+) \|$", section, re.MULTILINE)
     return {f"heatproof.{path.replace('/', '.')}": cells for path, *cells in found}
@@ -37,7 +37,7 @@ ROWS = rows()
 
 
 def keys():
-    """Return the keys of all products, by stage and manifest, under a plan that is made now."""
+    """Return the keys of all results, by stage and manifest, from a new plan."""
     for known in (provenance._digest_of, provenance._code_of):
         known.cache_clear()
     jobs = Graph(make_plan(merge(default_config(), CONFIG))).jobs()
@@ -51,7 +51,7 @@ def untouched():
 
 @pytest.fixture
 def after_edit(monkeypatch):
-    """Return a function to the keys after an edit of a module, of which nothing is written."""
+    """Return a function that returns the keys after an edit of a module; the edit is not written to disk."""
     plain = provenance.read_source
 
     def after(module, more):
@@ -71,13 +71,13 @@ def of_all(changed, every):
     return "none" if not changed else "all" if changed == every else "some"
 
 
-def test_the_page_has_a_row_for_what_is_edited_most():
+def test_the_page_has_a_row_for_modules_that_are_edited_most():
     assert len(ROWS) > 20
     assert all(provenance.source_path(module) for module in ROWS)
 
 
 @pytest.mark.parametrize("module", ROWS)
-def test_an_edit_starts_what_the_page_says(module, untouched, after_edit):
+def test_an_edit_starts_the_jobs_on_the_page(module, untouched, after_edit):
     after = after_edit(module, "\nEDITED = True")
     assert after.keys() == untouched.keys()
     every = Counter(stage for stage, _ in untouched)

@@ -1,4 +1,4 @@
-"""The results folder is a value of the plan: the same jobs are planned in any folder."""
+"""The results folder is a value of the plan, so that the same jobs can be planned in any folder."""
 
 import json
 from dataclasses import replace
@@ -31,7 +31,7 @@ def test_jobs_in_another_folder_name_no_file_of_the_usual_one(plan):
         assert '"results/' not in json.dumps(other.spec_json), f"{job.stage} has a path that is made without the folder"
 
 
-def test_a_sample_has_files_of_its_own_and_the_networks_of_the_run(plan):
+def test_a_sample_has_its_own_files_and_shares_networks(plan):
     spec = Graph(plan).spec("guard", **WHERE)
     assert spec.folder == "results/.jobs/guard/toy/net/finetuned"
     for name, jobs in (("exact", spec.exact), ("lower", spec.lower)):

@@ -1,4 +1,4 @@
-"""Grids of any shape in a config: one form, names and paths, and one sentence for what is no grid."""
+"""Grids of any shape in a config: normal form, names and paths, and the error for an invalid grid."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def grids_among(function):
 
 
 def configs_with(grid):
-    """Yield the name of every place of a config that takes a grid, and a config with a grid there."""
+    """Yield every key of a config that takes a grid, with a config that has a grid there."""
     yield "'drops.grids.0'", {"drops": {"grids": [grid]}}
     yield "'finetuning.grid'", {"finetuning": {"grid": grid}}
     yield "'grid' in weights: f", {"weights": [{"f": {"grid": grid}}]}
@@ -71,7 +71,7 @@ BAD = [[4], [0, 4], [4, 4, 4], "4x8", True, 2.0, [4, "8"], [4, 1025], [1, -1], [
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_what_is_no_grid_is_one_sentence(bad):
+def test_an_invalid_grid_is_one_sentence(bad):
     for place, change in configs_with(bad):
         with pytest.raises(HeatproofError, match=r"\[rows, columns\]( or null)?, not ") as said:
             plan_of(**change)
@@ -86,7 +86,7 @@ def test_a_number_out_of_bounds_names_the_bound(bad, bound):
         assert place in str(said.value)
 
 
-# Of numbers JSON has one kind, and a schema knows no product.
+# JSON has one type of numbers, and a JSON schema cannot constrain a product.
 @pytest.mark.parametrize("bad", [0, 1, 1025, [2000, 4], *(one for one in BAD if one != 2.0)])
 def test_the_schema_refuses_it_as_well(bad):
     with pytest.raises(jsonschema.ValidationError):
@@ -128,13 +128,13 @@ def test_names_and_paths_of_grids():
             job = graph.job(stage, {**WHERE, "grid": grid, "baseline": "mean", "shard": 0})
             assert job.outputs[0] == f"results/{stage}/digits/resnet20/finetuned/{name}.0.json"
             assert job.benchmark == f"results/benchmarks/{stage}/digits/resnet20/finetuned/{name[1:-5]}/mean/0.tsv"
-            # As Snakemake has its wildcards.
+            # Wildcards are text in Snakemake.
             assert graph.job(stage, {key: str(value) for key, value in job.wildcards.items()}) is job
     spec = graph.spec("finetune", **{**WHERE, "weights": "wide"})
     assert spec.training.grid == (4, 8)
 
 
-def test_grids_of_as_many_patches_have_levels_of_their_own():
+def test_grids_with_equal_numbers_of_patches_are_different_levels():
     plan = plan_of(drops={"grids": [[8, 4], 8, [4, 8], 4]}, weights=["finetuned"])
     rows = [row for row in comparisons.comparisons(plan, "resnet20") if row[0] == "grid"]
     assert [level[0] for level in rows[0][3]] == ["P = 16", "P = 32 (4x8)", "P = 32 (8x4)", "P = 64"]

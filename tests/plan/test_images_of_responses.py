@@ -1,4 +1,4 @@
-"""Images of each kind of response: how many each metric is scored on, and of how many everything is made."""
+"""Numbers of images of each kind of response: on how many each metric is scored, and for how many results are made."""
 
 import json
 
@@ -17,7 +17,7 @@ def plan_of(**change):
 
 
 def reach(plan, stage):
-    """Return how far the shards of each store of a stage reach."""
+    """Return the position after the last image of the shards of each store of a stage."""
     found = {}
     for job in Graph(plan).jobs():
         for product in job.products if job.stage == stage else ():
@@ -26,7 +26,7 @@ def reach(plan, stage):
     return found
 
 
-def test_each_metric_has_the_images_of_what_it_reads():
+def test_each_metric_has_the_images_of_its_responses():
     plan = plan_of(evaluation={"images": {"drops": 100, "curves": 40, "subsets": 50}, "accuracy_images": 120})
     assert {name: plan.images_of(name) for name in ["idsds", *plan.metrics]} == {
         "idsds": 100,

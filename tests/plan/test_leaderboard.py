@@ -1,4 +1,4 @@
-"""The section `leaderboard` of a config: what it makes, what it refuses, and that it touches nothing else."""
+"""The section `leaderboard` of a config: its outputs, its errors, and that it does not affect other jobs."""
 
 from dataclasses import replace
 
@@ -21,12 +21,12 @@ def graph_of(**change):
     return Graph(make_plan(merge(default_config(), {**small, "report": {"all_metrics": False}, **change})))
 
 
-def test_it_is_made_where_it_is_asked_for():
+def test_it_is_made_if_it_is_requested():
     job = graph_of(leaderboard=ASKED).job("leaderboard", {})
     assert job.spec.files == {"leaderboard": BOARD}
     assert job.spec.independent == "case"
     assert {case[-1] for case in job.spec.cases} == set(ASKED["metrics"])
-    # The other metric's scores are not waited for.
+    # The job does not wait for scores of the other metric.
     assert job.inputs
     assert not [file for file in job.inputs if "mas_insertion" in file]
 
@@ -45,12 +45,12 @@ def test_all_methods_count_where_none_is_named():
     assert {case[-1] for case in spec.cases} == {"idsds", "mas_insertion"}
 
 
-def test_a_config_laid_over_another_leaves_it_out():
+def test_a_config_merged_into_another_removes_it():
     assert not [job for job in graph_of(leaderboard={**ASKED, "metrics": []}).jobs() if job.stage == "leaderboard"]
 
 
 def test_nothing_else_is_made_again():
-    """Every other job has the key that it has without the section, but for the page, which shows the leaderboard."""
+    """All other jobs have the same keys as without the section, except the page, which shows the leaderboard."""
     without, asked = (graph_of(**change).jobs() for change in ({}, {"leaderboard": ASKED}))
     assert not [job for job in without if job.stage == "leaderboard"]
     keys, others = (
@@ -82,7 +82,7 @@ def test_nothing_else_is_made_again():
         ({"method": ["saliency", "saliency_abs"]}, "There is no key 'method' under 'leaderboard'"),
     ],
 )
-def test_what_is_refused_before_work(leaderboard, message):
+def test_settings_that_are_refused_before_any_job_starts(leaderboard, message):
     with pytest.raises(HeatproofError) as refused:
         graph_of(leaderboard=leaderboard)
     assert message in str(refused.value)

@@ -18,7 +18,7 @@ RISE_AND_MAS = [f"{family}_{kind}" for family in ("rise", "mas") for kind in ("i
 def planned():
     config = read_config(CONFIG)
     datasets = [{name: synthetic.noise_dataset_for(name, {}, None)} for entry in config["datasets"] for name in entry]
-    # Noise for data, addresses for weights that are to be put there, and one shard, so that planning takes seconds.
+    # Noise replaces data, addresses replace local weights, and there is one shard, so that planning takes seconds.
     for entry in config["models"]:
         for settings in entry.values():
             if "://" not in settings["checkpoint"]:
@@ -46,7 +46,7 @@ def test_rise_is_read_on_the_curves_from_the_pictures_of_mas(kind):
         assert settings == of_mas
 
 
-def test_what_the_papers_tables_and_figures_need_is_planned():
+def test_files_for_the_papers_tables_and_figures_are_planned():
     files = {file for job in Graph(planned()).jobs() for file in job.outputs}
     tables = {f"results/ranking/{name}.csv" for name in ("reliability", "icr")}
     figures = {

@@ -1,4 +1,4 @@
-"""docs/papers.md: every config and target that it names is planned, and its recipe does what it says."""
+"""docs/papers.md: every config and target that it names can be planned, and its recipe works."""
 
 import argparse
 import hashlib
@@ -29,7 +29,7 @@ sys.path.insert(0, str(REPOSITORY / "docs"))
 from blocks.papers import command, papers  # noqa: E402 - where the line above says
 
 PAPERS = papers()
-# Figures and tables that the texts have, and sections with results that no figure of the text shows.
+# Figures and tables of the papers, and sections with results that no figure shows.
 WANTED = {
     "idsds": (range(1, 11), range(1, 8), ("4.1", "4.2")),
     "reproduction": (range(1, 2), (), ("2.3", "5.1", "5.4")),
@@ -39,12 +39,12 @@ WANTED = {
 }
 ROWS = [(paper, row) for paper, found in PAPERS.items() for row in found]
 ASKED = sorted({(row.configs, row.target) for _, row in ROWS if row.configs})
-# Left out of a plan where their package is not installed; all others are planned anyway.
+# Excluded from a plan if their package is not installed.
 ABSENT = {name for name in ("bcos",) if importlib.util.find_spec(name) is None}
 
 
 def config_at_size(*configs):
-    """A config at its size, with noise in the place of data that are not here."""
+    """A config at its full size, with noise in place of missing data."""
     config = read_config(*(REPOSITORY / "config" / f"{name}.yaml" for name in configs))
     datasets = []
     for entry in config["datasets"]:
@@ -52,13 +52,13 @@ def config_at_size(*configs):
         stand_in = synthetic.noise_dataset_for(given.get("dataset", name), {}, None) if "root" in given else None
         datasets.append({name: stand_in or given})
     models = [entry for entry in config["models"] if not (ABSENT and "bcos_model" in str(entry))]
-    # Shards are the same job again.
+    # One shard is enough, because all shards have the same kind of job.
     return merge({**config, "datasets": datasets, "models": models}, {"shard_size": 50000})
 
 
 @cache
 def outputs(*configs):
-    """Files that configs make at their size."""
+    """Files that configs make at their full size."""
     return {file for job in Graph(make_plan(config_at_size(*configs))).jobs() for file in job.outputs}
 
 
@@ -76,7 +76,7 @@ def test_papers_are_those_of_the_page():
 
 
 @pytest.mark.parametrize("row", [row for _, row in ROWS], ids=lambda row: f"{row.part}, {row.shows}")
-def test_a_row_has_what_its_state_says(row):
+def test_a_row_matches_its_state(row):
     assert bool(row.configs) == bool(row.target) == ("dry-runs" in row.states)
     assert bool(row.here) == ("runs here" in row.states)
     if row.states == ("not",):
@@ -96,14 +96,14 @@ def test_the_command_on_the_page_is_planned_at_the_papers_size(configs, target):
     assert target in outputs(*(Path(file).stem for file in named))
 
 
-def test_what_is_planned_has_all_networks_but_those_of_absent_packages():
+def test_plans_have_all_networks_except_those_of_absent_packages():
     given = read_config(REPOSITORY / "config/paper.yaml")["models"]
     planned = config_at_size("paper")["models"]
     assert len(planned) == len(given) - bool(ABSENT) > 10
 
 
 @pytest.mark.parametrize("here", sorted({row.here for _, row in ROWS if row.here}))
-def test_what_runs_here_makes_the_same_kind_of_file(here):
+def test_present_formats_match_the_published_ones(here):
     if here.endswith(".py"):
         assert (REPOSITORY / here).is_file()
         return
@@ -146,7 +146,7 @@ def test_the_recipe_keeps_the_weights_of_a_file_like_the_authors(tmp_path, monke
 @pytest.mark.slow
 @pytest.mark.parametrize("configs", sorted({configs for configs, _ in ASKED} | {("one_cell",)}), ids="+".join)
 def test_snakemake_plans_it(configs, tmp_path):
-    """The workflow's own dry run, with noise for data and an address for weights that are to be put there."""
+    """A dry run of the workflow, with noise in place of data and an address in place of local weights."""
     pytest.importorskip("bcos")
     written = []
     for name in configs:
@@ -156,7 +156,7 @@ def test_snakemake_plans_it(configs, tmp_path):
             entry[dataset] = synthetic.noise_dataset_for(dataset, {}, None) | {"evaluation_images": 50000}
         for entry in config.get("models", []):
             ((_, settings),) = entry.items()
-            # A file is looked into before any work; an address is not.
+            # A file is read before any job starts; an address is not.
             if "://" not in settings.get("checkpoint", "://"):
                 settings |= {"checkpoint": "https://example.org/weights.pth", "sha256": "0" * 8}
         written.append(tmp_path / f"{name}.yaml")

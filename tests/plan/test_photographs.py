@@ -1,4 +1,4 @@
-"""The configs for photographs that are not in the repository, planned on stand-ins in the same layout."""
+"""The configs for photographs that are not in the repository, planned with replacements in the same layout."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ CHECKPOINTS = ("resnet20-12fca82f.th", "resnet56-4bfd9763.th")
 
 @pytest.fixture
 def photographs(tmp_path, monkeypatch):
-    """Lay out what docs/photographs.md has one unpack, with a few pictures."""
+    """Write a few images in the layout that docs/photographs.md describes."""
     folders = [f"cifar10/{part}/class{number}" for part in ("train", "test") for number in range(10)]
     folders += [f"imagenet_samples/{wnid}" for wnid in ("n01440764", "n01443537", "n01484850", "n15075141")]
     for number, folder in enumerate(folders):

@@ -1,4 +1,4 @@
-"""What follows from a config: names of methods and metrics, and files of which each has one maker."""
+"""The plan of a config: names of methods and metrics, and files, each of which one job makes."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from heatproof.workflow.start import one_file_per_job
 
 ROOT = Path(__file__).parents[2]
 AFTER_SCORES = [name for name, kind in STAGES.items() if issubclass(kind, Report)]
-# Those that are laid over another are planned so by test_papers_page.py.
+# test_papers_page.py plans configs that are merged into others.
 ALONE = [path for path in (ROOT / "config").rglob("*.yaml") if not path.name.startswith("paper_")]
 CONFIGS = sorted(str(path.relative_to(ROOT / "config")) for path in ALONE)
 ON_VIT = {"dataset": "digits", "model": "vit", "weights": "finetuned"}
@@ -58,7 +58,7 @@ def plan_of(**change):
 
 
 def planned(name):
-    """Return the plan of a config that is shipped, with few shards, which make no job of another kind."""
+    """Return the plan of a shipped config, with few shards, because all shards have the same kind of job."""
     config = read_config(ROOT / "config" / name)
     given = config["evaluation"]["images"]
     images = max(given if isinstance(given, int) else max(given.values()), config["evaluation"]["accuracy_images"])
@@ -69,7 +69,7 @@ def keys_of(plan):
     return [(product.manifest, product.key) for job in Graph(plan).jobs() for product in job.products]
 
 
-def test_a_signed_map_has_an_absolute_row_beside_it():
+def test_a_signed_map_has_an_absolute_row_too():
     plan = plan_of(explainers=["saliency", "grad_cam", {"ig": {"explainer": "integrated_gradients", "steps": 3}}])
     assert list(plan.methods) == ["saliency", "saliency_abs", "grad_cam", "ig", "ig_abs"]
     assert plan.explainers["ig"].options["steps"] == 3
@@ -91,7 +91,7 @@ def test_idsds_is_only_for_weights_of_the_same_domain():
             "finetuned",
             {"blurred": {"baseline": "blur"}},
             {"fine": {"grid": 8}},
-            # No image loses a patch.
+            # No patch is deleted in any image.
             {"intact": {"share": 0.0}},
         ],
     )
@@ -113,7 +113,7 @@ def test_overrides_of_a_model_come_before_those_of_weights():
     assert plan.finetuning("m", "long")["shift"] == 1
 
 
-def test_kept_epochs_are_weights_of_their_own():
+def test_saved_epochs_are_separate_weights():
     plan = plan_of(
         drops={"baselines": ["zeros", "blur"]},
         finetuning={"epochs": 9, "keep": [4, 2]},
@@ -133,7 +133,7 @@ def test_kept_epochs_are_weights_of_their_own():
     assert (spec.epoch, spec.saved_epochs, spec.upstream) == (9, parent.files["kept"], parent.key)
 
 
-def test_what_is_kept_changes_nothing_that_was_there():
+def test_saving_epochs_changes_no_existing_results():
     less, more = plan_of(), plan_of(finetuning={"keep": [1, 3]})
     keys = dict(keys_of(more))
     upstream_of_tables = [
@@ -154,8 +154,8 @@ def test_what_is_kept_changes_nothing_that_was_there():
         ("finetuning", "random_horizontal_flip", 0.0, 0.5),
     ],
 )
-def test_a_training_is_told_every_setting(section, setting, usual, other):
-    """Also where a setting is the default, which is the same as leaving it out."""
+def test_the_spec_of_a_training_has_every_setting(section, setting, usual, other):
+    """Stating a default explicitly is the same as leaving it out."""
     left_out, same, changed = (
         Graph(plan_of(**given)).spec("finetune", **WHERE)
         for given in ({}, {section: {setting: usual}}, {section: {setting: other}})
@@ -167,7 +167,7 @@ def test_a_training_is_told_every_setting(section, setting, usual, other):
     assert changed.key.code == same.key.code
 
 
-def test_a_pass_is_told_its_target_and_precision():
+def test_a_spec_has_target_and_precision_of_passes():
     drops = {**WHERE, "grid": 4, "baseline": "mean", "shard": 0}
     usual, other = (
         Graph(plan_of(**given)).spec("drops", **drops) for given in ({}, {"target": 3, "precision": "bfloat16"})
@@ -178,7 +178,7 @@ def test_a_pass_is_told_its_target_and_precision():
     assert usual.key.code == other.key.code
 
 
-def test_a_training_asks_for_its_own_number_of_devices():
+def test_a_training_requests_its_number_of_devices():
     plan = plan_of(
         models=[{"small_vit": {"pretraining": {"devices": 2}}}, "cifar_vgg11_bn"],
         weights=["pretrained", {"finetuned": {"keep": [1]}}, {"wide": {"devices": 4}}],
@@ -223,7 +223,7 @@ def test_every_file_has_one_maker_and_upstream_comes_first():
 
 
 def check_graph(plan):
-    """Every file has one maker, and every input that is no file of the user's own has one that comes before."""
+    """One job makes each file, and every input that is not a user's file is made by an earlier job."""
     graph = Graph(plan)
     jobs = list(graph.jobs())
     products = [product for job in jobs for product in job.products]
@@ -243,17 +243,17 @@ def check_graph(plan):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_graph_of_every_config_that_is_shipped(name):
+def test_the_graph_of_every_shipped_config(name):
     try:
         plan = planned(name)
     except HeatproofError as error:
-        # Some datasets have to be fetched by hand, and some packages are extras that the tests do not install.
+        # Some datasets must be downloaded by hand, and some packages are extras that tests do not need.
         if not any(reason in str(error) for reason in ("There is no folder", "pip install 'heatproof[")):
             raise
         pytest.skip(str(error))
     jobs = check_graph(plan)
     assert {"prepare", "drops", "attribute", "score", "tables", "report_page"} <= {job.stage for job in jobs}
-    # Also as Snakemake has the wildcards, in texts.
+    # Also with wildcards as text, as in Snakemake.
     graph, texts = Graph(plan), jobs[:: max(1, len(jobs) // 40)]
     for job in texts:
         assert graph.job(job.stage, {key: str(value) for key, value in job.wildcards.items()}) == job
@@ -268,11 +268,11 @@ def test_wildcards_in_texts_give_the_same_job(way):
         assert Graph(graph.plan).job(job.stage, texts) == job
 
 
-# Figures that `all` does not ask for.
+# Figures that `all` does not request.
 ON_REQUEST = ("sorting", "metric_curves")
 
 
-def test_what_is_needed_for_a_file_is_all_that_leads_to_it():
+def test_jobs_leading_to_a_file_are_complete():
     plan = plan_of(shard_size=40, weights=["pretrained", "finetuned"])
     graph = Graph(plan)
     first = graph.job("drops", {**ON_VIT, "grid": 4, "baseline": "mean", "shard": 0})
@@ -309,18 +309,18 @@ def specs(plan):
 
 
 def test_specs_are_json_and_the_same_every_time():
-    """Snakemake compares them as text."""
+    """Snakemake compares paths as text."""
     assert json.dumps(specs(plan_of())) == json.dumps(specs(plan_of()))
 
 
 @pytest.mark.parametrize(
     "change", [{"batch_size": 7}, {"threads": 2}, {"device": "cpu"}, {"attribution_jobs": "apart"}]
 )
-def test_how_jobs_run_is_no_part_of_what_they_make(change):
+def test_runtime_settings_do_not_affect_results(change):
     assert sorted(keys_of(plan_of())) == sorted(keys_of(plan_of(**change)))
 
 
-# A change of the config, and which files must stay valid under it: a prefix of their manifests' paths.
+# Changes of the config, with a prefix of the manifests of results that must stay current.
 KEEPS = {
     "cam layer": (
         {"models": [{"vit": {"architecture": "small_vit", "cam_layer": "last_tokens"}}]},
@@ -336,7 +336,7 @@ KEEPS = {
 
 
 @pytest.mark.parametrize("what", KEEPS)
-def test_maps_depend_on_their_own_settings_alone(what):
+def test_maps_depend_only_on_their_settings(what):
     base = {
         "models": [{"vit": {"architecture": "small_vit"}}],
         "explainers": ["saliency", "grad_cam", "rise", "random"],

@@ -1,4 +1,4 @@
-"""What a config varies, and what is held against what."""
+"""The comparisons of the protocol checks that follow from a config."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def found(plan, factor, setting=None):
     return [row for row in rows if setting in (None, row[1])]
 
 
-def test_the_ready_example_varies_what_it_says():
+def test_the_ready_example_varies_the_factors_that_it_names():
     plan = plan_of(**yaml.safe_load((ROOT / "config/protocol.yaml").read_text()))
     assert checks.factors(plan) == ["grid", "output", "seed", "weights", "transform"]
     ((_, _, reference, levels),) = found(plan, "grid", "in-domain")
@@ -32,7 +32,7 @@ def test_the_ready_example_varies_what_it_says():
         ("P = 16", "finetuned", "idsds"),
         ("P = 64", "finetuned_g8", "idsds_g8_mean"),
     ]
-    # The plainest comes first and is drawn.
+    # The default setting comes first, and is drawn.
     assert [row[1] for row in found(plan, "grid")] == ["in-domain", "pretrained", "finetuned"]
     ((*_, seeds),) = found(plan, "seed")
     assert [level[:2] for level in seeds] == [
@@ -67,17 +67,17 @@ def test_on_weights_for_one_grid_the_weights_stay():
 def test_checkpoints_come_in_their_order_and_are_not_the_plain_weights():
     weights = ["pretrained", {"finetuned_epoch10": {"lr": 0.005}}, {"finetuned_epoch2": {"lr": 0.005}}, "finetuned"]
     plan = plan_of(weights=weights)
-    assert checks.Conventions(plan, "resnet20").plain == "finetuned"
+    assert checks.Conventions(plan, "resnet20").default_weights == "finetuned"
     levels = found(plan, "weights")[0][3]
     assert [level[0] for level in levels] == ["pretrained", "finetuned_epoch2", "finetuned_epoch10", "finetuned"]
     assert found(plan, "seed") == []
 
 
-def test_plain_weights_are_those_without_settings_of_their_own_wherever_they_stand():
+def test_default_weights_have_no_settings_at_any_position():
     weights = ["pretrained", {"other_seed": {"seed": 1}}, {"finer": {"grid": 8}}, "finetuned"]
     for keep in ([], [2, 4]):
         plan = plan_of(weights=weights, finetuning={"keep": keep}, drops={"grids": [4, 8]})
-        assert checks.Conventions(plan, "resnet20").plain == "finetuned"
+        assert checks.Conventions(plan, "resnet20").default_weights == "finetuned"
         assert found(plan, "grid", "in-domain")[0][2] == "P = 16"
         assert [level[:2] for level in found(plan, "seed")[0][3]] == [("seed 0", "finetuned"), ("seed 1", "other_seed")]
 

@@ -1,4 +1,4 @@
-"""A config of images that are not square, or not of three channels, is sound or refused before work starts."""
+"""Configs with images that are not square or do not have three channels are valid, or refused before any job starts."""
 
 import numpy as np
 import pytest
@@ -89,7 +89,7 @@ OWN = "nets_of_shapes:build"
         (48, 2, {"architecture": "cifar_resnet20"}, "'channels' of dataset 'd' must be 3 or 1 or 'all', not 2"),
     ],
 )
-def test_what_does_not_fit_is_one_sentence(photos, size, channels, model, said):
+def test_inputs_that_do_not_fit_are_one_sentence(photos, size, channels, model, said):
     path = write(size, channels, model)
     if said is None:
         assert "is sound" in check_config(path)

@@ -1,4 +1,4 @@
-"""What a job is told reaches it as it was, by way of JSON; and a job runs the code that its key is of."""
+"""Specs are the same after a round trip through JSON, and a job executes the code that its key covers."""
 
 import ast
 import functools
@@ -15,8 +15,8 @@ from typing import Any, Literal
 import pytest
 import toy_project
 
+from heatproof.base.from_json import as_type
 from heatproof.base.provenance import as_json
-from heatproof.base.typed import as_type
 from heatproof.config.files import merge, read_config
 from heatproof.plan.graph import Graph
 from heatproof.plan.stage import STAGES, load_spec
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 NET = {"architecture": "toy_plugin:network", "mean": [0.5], "std": [0.5]}
 FROM = {**NET, "checkpoint": "net.safetensors"}
 BOTH = {"weights": ["pretrained", "finetuned"]}
-# Of the toy project, with what no config here has: keys that are absent as a rule.
+# A config of the toy project with keys that no other config here has.
 CHANGES = {
     "toy": {},
     "guard": {**BOTH, "precision": "bfloat16"},
@@ -69,7 +69,7 @@ def test_every_stage_is_looked_at():
 
 @functools.cache
 def told_of(name):
-    """Return what the job of a stage is told by one of the configs that have it."""
+    """Return the spec of a job of a stage, from one of the configs that have the stage."""
     return next(jobs_of(config)[name][0].spec for config in CONFIGS if name in jobs_of(config))
 
 
@@ -78,8 +78,8 @@ def reference(spec):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_what_a_job_is_told_is_read_back_as_it_was(name):
-    """By way of the JSON that a job gets, in which there is no tuple."""
+def test_specs_survive_a_round_trip_through_json(name):
+    """A job gets its spec as JSON, which has no tuples."""
     for stage, jobs in jobs_of(name).items():
         for job in jobs[:2]:
             assert load_spec(job.run, json.loads(json.dumps(job.spec_json))) == job.spec, stage
@@ -95,13 +95,13 @@ def test_a_field_more_or_less_or_of_another_type_is_found(name):
         load_spec(reference(spec), {key: plain[key] for key in ("results", "files", "manifest", "key")})
     with pytest.raises(ValueError, match=r"the job\.key"):
         load_spec(reference(spec), {**plain, "key": [1]})
-    with pytest.raises(ValueError, match=r"the job\.key is 1, which is no str"):
+    with pytest.raises(ValueError, match=r"the job\.key is 1, which is not of type str"):
         load_spec(reference(spec), {**plain, "key": [1, "two"]})
 
 
 @pytest.mark.parametrize("kind", STAGES.values(), ids=STAGES)
-def test_a_job_runs_what_its_key_is_of(kind):
-    """A function of the module whose code decides whether results are current, and nothing else."""
+def test_a_job_runs_the_code_of_its_key(kind):
+    """The work of a job is a function of the module whose code is part of its key."""
     (function,) = ast.parse(textwrap.dedent(inspect.getsource(kind.work))).body
     docstring, *imported, returned = function.body
     assert isinstance(docstring.value, ast.Constant)
@@ -171,5 +171,5 @@ class Nothing:
     pass
 
 
-def test_what_has_no_fields_is_told_as_well():
+def test_stages_without_fields_have_specs_as_well():
     assert as_type(Nothing, as_json(Nothing()), "the job") == Nothing()

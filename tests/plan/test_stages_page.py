@@ -1,4 +1,4 @@
-"""docs/stages.md says what the job graph says."""
+"""docs/stages.md agrees with the job graph."""
 
 import importlib.util
 import re
@@ -30,7 +30,7 @@ def test_every_caption_is_a_text_that_snakemake_can_show(name, tmp_path):
     for given in (one for one in marked if isinstance(one, dict)):
         assert set(given["labels"]) == {"what", "kind"}
         text = Path(given["caption"]).read_text(encoding="utf-8")
-        # What Jinja fills in is a text; a mistake in the markup would be an error of the whole report.
+        # Jinja expressions are replaced by text. An error in the markup would break the complete report.
         publish_doctree(
             re.sub(r"{%.*?%}", "", re.sub(r"{{.*?}}", "x", text)),
             settings_overrides={"halt_level": 2, "report_level": 5},
@@ -39,6 +39,6 @@ def test_every_caption_is_a_text_that_snakemake_can_show(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", STAGES)
-def test_every_stage_runs_code_that_is_there(name):
+def test_every_stage_runs_existing_code(name):
     assert all(import_module(module) for module in STAGES[name].code)
     assert STAGES[name].message

@@ -1,4 +1,4 @@
-"""What a config says of tasks and targets: what follows from it, and what is refused in one sentence."""
+"""Tasks and targets in a config: the plan that follows from them, and errors for invalid ones."""
 
 import sys
 
@@ -37,7 +37,7 @@ def plan_of(task=None, dataset="questions:dataset", **change):
         ("multiclass", FUNCTION, "distinct"),
     ],
 )
-def test_what_a_row_is(task, target, rows):
+def test_rows_of_each_task(task, target, rows):
     plan = plan_of(task, target=target)
     assert (plan.dataset_spec("toy").task, plan.dataset_spec("toy").rows) == (task, rows)
     # The loader takes the task as an option.
@@ -45,7 +45,7 @@ def test_what_a_row_is(task, target, rows):
     assert plan.task_of("toy") == ("callable" if target == FUNCTION else task)
 
 
-def test_the_task_is_what_the_loader_says():
+def test_the_task_is_that_of_the_loader():
     assert plan_of().datasets["toy"]["task"] == "multiclass"
     assert plan_of(dataset="questions:says_so").datasets["toy"]["task"] == "multilabel"
     assert plan_of("multiclass", dataset="questions:says_so").datasets["toy"]["task"] == "multiclass"
@@ -71,7 +71,7 @@ def finetune(graph):
     return graph.spec("finetune", dataset="toy", model="net", weights="finetuned")
 
 
-def test_a_callable_target_is_finetuned_on_its_own_answers():
+def test_a_callable_target_is_finetuned_on_outputs_of_the_network():
     graph = Graph(plan_of("multiclass", target=FUNCTION))
     assert graph.spec("pretrain", dataset="toy", model="net").training.loss == "cross_entropy"
     spec = finetune(graph)
@@ -104,7 +104,7 @@ NEEDS_CLASSES = {
 
 
 @pytest.mark.parametrize("key", NEEDS_CLASSES)
-def test_what_needs_classes_is_refused_for_numbers(key):
+def test_settings_that_need_classes_are_refused_for_numbers(key):
     for task, target in (("regression", "label"), ("multiclass", FUNCTION)):
         with pytest.raises(HeatproofError, match=rf"{key}.*, which needs classes, .* gives a number alone.*: leave it"):
             plan_of(task, target=target, **NEEDS_CLASSES[key])
@@ -145,7 +145,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_contradicts_the_task_is_refused_by_name(what):
+def test_settings_that_contradict_the_task_are_refused_by_name(what):
     task, change, says = REFUSED[what]
     with pytest.raises(HeatproofError) as refused:
         plan_of(task, **change)
@@ -177,7 +177,7 @@ def test_no_response_is_made_for_a_metric_that_does_not_apply(task, target, scor
         assert bool(spec.responses) == (metric in scored)
 
 
-def test_the_same_networks_are_scored_whatever_is_asked_of_them():
+def test_the_same_networks_are_scored_for_any_target():
     def keys(**change):
         graph = Graph(plan_of("multilabel", finetuning={"labels": "true"}, **change))
         return [graph.spec("pretrain", dataset="toy", model="net").key, finetune(graph).key]
@@ -185,7 +185,7 @@ def test_the_same_networks_are_scored_whatever_is_asked_of_them():
     assert keys() == keys(target=1) == keys(target=FUNCTION)
 
 
-def test_the_code_of_a_function_counts_as_that_of_what_it_explains(tmp_path, monkeypatch):
+def test_the_code_of_a_target_function_is_part_of_keys(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     module = tmp_path / "asked_of_it.py"
 
@@ -234,7 +234,7 @@ def test_a_target_that_there_is_not_is_named_before_any_job(task, dataset, targe
         run_trial(plan_of(task, dataset=dataset, target=target))
 
 
-def test_check_says_what_is_explained(tmp_path):
+def test_check_prints_the_targets(tmp_path):
     import yaml
 
     config = {

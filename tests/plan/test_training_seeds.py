@@ -1,4 +1,4 @@
-"""Several networks of a kind, trained with seeds of their own."""
+"""Several networks of one model, trained with different seeds."""
 
 import pytest
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import heatproof
-from heatproof.claims.card import ordered_claims
+from heatproof.claims.judge import ordered_claims
 from heatproof.models.registry import InputFacts
 
 # Planted evidence draws random numbers as well. Messages of the public checks are in no table.

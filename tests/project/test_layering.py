@@ -316,7 +316,7 @@ def test_packages_run_no_code(file):
 
 MOST_ARGUMENTS = 7
 # Called in the place of torch.nn.functional.multi_head_attention_forward, with all that it takes.
-AS_THEIRS = {"heatproof.attribution._functions._multi_head"}
+AS_THEIRS = {"heatproof.attribution._function_rules._multi_head"}
 
 
 def arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:

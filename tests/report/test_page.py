@@ -18,7 +18,7 @@ from tiny_data import COUNT, DATASET, IMAGES, NAMED
 from heatproof.base.provenance import Key
 from heatproof.base.sequences import Perturbation
 from heatproof.base.specs import ShardRange
-from heatproof.claims.card import COLUMNS as CLAIM_COLUMNS
+from heatproof.claims.judge import COLUMNS as CLAIM_COLUMNS
 from heatproof.config.files import default_config, merge
 from heatproof.data.checks import open_dataset
 from heatproof.errors import HeatproofError

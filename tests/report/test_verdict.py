@@ -152,7 +152,7 @@ def test_the_workflow_and_choose_agree_on_the_same_scores(case, monkeypatch):
     assert row["verdict"] == verdict
     assert row["sentence"].startswith(sentence)
     assert row["cannot_see"] == LIMITS_OF_DELETION
-    monkeypatch.setattr("heatproof.api.choose.LEAST", 2)
+    monkeypatch.setattr("heatproof.api.choose.MINIMUM_IMAGES", 2)
     choice = of_choose(scores, monkeypatch)
     assert (choice.verdict, choice.sentence) == (row["verdict"], row["sentence"])
     assert sorted(choice.methods) == sorted(row["best"].split())

@@ -21,8 +21,8 @@ from heatproof.models.network import load_network, normalise
 from heatproof.perturbation.batching import PaddedBatches
 from heatproof.perturbation.dataset_mean import mean_colour
 from heatproof.responses.base import Batch, NetworkRun
-from heatproof.responses.explanations import MapChanges
-from heatproof.responses.pictures import InformationCurves
+from heatproof.responses.information_curves import InformationCurves
+from heatproof.responses.map_changes import MapChanges
 from heatproof.stores.store import describe_store, read
 
 CURVES = "results/curves/toy/net/finetuned"

@@ -11,10 +11,10 @@ from heatproof.metrics.registry import METRICS
 from heatproof.models.adapter import attach
 from heatproof.models.output_reader import OutputReader
 from heatproof.perturbation.batching import intact_responses
-from heatproof.responses.answers import LabelOutputs
 from heatproof.responses.base import Batch, NetworkRun, ScoredImages
 from heatproof.responses.curves import ResponseCurve, decisions
-from heatproof.responses.pictures import InformationCurves
+from heatproof.responses.information_curves import InformationCurves
+from heatproof.responses.label_outputs import LabelOutputs
 
 # Two images at three points: the logits of the label, which is 0, and of the class predicted for the intact image.
 LOGITS = np.array([[[2.0, 3.0], [0.5, 4.0], [-1.0, -0.1]], [[-1.0, 1.0], [0.0, 1.0], [3.0, -2.0]]])

@@ -11,7 +11,6 @@ from heatproof.base.provenance import import_closure
 from heatproof.base.sequences import Perturbation
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
-from heatproof.responses.answers import LabelOutputs
 from heatproof.responses.base import (
     KINDS,
     MapResponse,
@@ -24,8 +23,9 @@ from heatproof.responses.base import (
 )
 from heatproof.responses.curves import Curves, ResponseCurve
 from heatproof.responses.features import Features
-from heatproof.responses.network import Channels
+from heatproof.responses.label_outputs import LabelOutputs
 from heatproof.responses.patches import Patches
+from heatproof.responses.subsets import Channels
 
 IMAGES = ScoredImages(("a", "b"), np.array([2, 1]), (8, 8), 0)
 

@@ -242,10 +242,10 @@ NEAR = {
     "drops": ("patches", 1, ["responses/patches.py", BATCHES]),
     "curves": ("deletion_morf_zeros", 2, ALONG),
     "road": ("deletion_lerf_road", 2, ALONG),
-    "pictures": ("pictures", 2, ["responses/pictures.py", BATCHES]),
-    "subsets": ("subsets", 1, ["responses/network.py", BATCHES]),
+    "pictures": ("pictures", 2, ["responses/information_curves.py", BATCHES]),
+    "subsets": ("subsets", 1, ["responses/subsets.py", BATCHES]),
     "updated": ("deletion_lerf_zeros_updated", 2, [*ALONG, "perturbation/curves.py"]),
-    "channels": ("channels", 2, ["responses/network.py", "perturbation/channels.py", BATCHES]),
+    "channels": ("channels", 2, ["responses/subsets.py", "perturbation/channels.py", BATCHES]),
     "features": ("features", 4, ["responses/features.py", "perturbation/features.py", BATCHES]),
 }
 

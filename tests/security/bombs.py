@@ -1,9 +1,9 @@
-"""Checkpoints that ask for memory or time that their bytes are not worth, and what reading one takes.
+"""Checkpoints that request far more memory or time than their size justifies, and the cost of reading them.
 
     python tests/security/bombs.py FOLDER [NAME …]
 
-writes them into the folder, reads them in a process of their own whose memory is limited, and prints of each its bytes,
-the seconds, the most memory until then and what was said.
+writes them into the folder, reads each in a process with limited memory, and prints its bytes, the seconds, the peak
+memory and the message.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def get(place: int) -> bytes:
 
 
 def pairs_inside(levels: int) -> bytes:
-    """Return a tuple of two tuples of two tuples …, each there once: to hash it or to print it takes 2 ** levels."""
+    """Return nested tuples that share their elements: hashing or printing them takes 2 ** levels steps."""
     return number(1) + b"".join(b"\x86" if not level else b"q\x00h\x00\x86" for level in range(1, levels))
 
 
@@ -165,13 +165,13 @@ def new(steps: bytes, method: int = zipfile.ZIP_STORED, more: dict[str, bytes] |
 
 
 def old(steps: bytes) -> bytes:
-    # What a storage was a view of stands behind its length, which PyTorch does no longer write.
+    # After the length of a storage is the storage that it is a view of, which PyTorch does not write any more.
     steps = steps.replace(b"tQ", b"NtQ")
     return MAGIC + SYSTEM + b"\x80\x02" + steps + b"." + pickle.dumps(["0"], 2) + struct.pack("<q", 1) + bytes(4)
 
 
 def over_each_other() -> bytes:
-    """Return an archive in which 1,000 parts of 4 MB are one."""
+    """Return an archive in which 1,000 members of 4 MB share the same bytes."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
         steps = b"](" + b"".join(storage(10**6, str(one)) for one in range(1000)) + b"e"
@@ -209,7 +209,7 @@ def many_tensors(count: int) -> bytes:
 
 
 def tape() -> bytes:
-    """Return a file that is a tar whose header says that exabytes follow, and begins as a checkpoint does."""
+    """Return a tar file that begins like a checkpoint, and whose header claims exabytes."""
     begin = MAGIC[:90]
     header = bytearray(tarfile.TarInfo(begin.decode("latin-1")).tobuf(tarfile.GNU_FORMAT, "latin-1"))
     header[124:136] = b"\x80" + (2**62).to_bytes(11, "big")
@@ -246,7 +246,7 @@ FILES: dict[str, Callable[[], bytes]] = {
 }
 
 
-# Of 100 KB and more, or a second and more.
+# Files of 100 KB or more, or that take a second or more.
 LARGE = (
     *("a codec that widens", "a counter of a counter", "a mapping of the same list", "state put into mappings"),
     *(
@@ -266,7 +266,7 @@ LARGE = (
 
 
 def bombs(small: bool = False) -> dict[str, Callable[[], bytes]]:
-    """Return each file by its name; those that are small, or all."""
+    """Return the files by name: the small ones, or all."""
     inside = {
         f"{name}, {how.__name__}": lambda steps=steps, how=how: how(BEFORE + steps() + b"eu")
         for name, steps in PICKLES.items()
@@ -277,19 +277,19 @@ def bombs(small: bool = False) -> dict[str, Callable[[], bytes]]:
 
 
 def limit_memory(size: int) -> None:
-    """Let this process have as much more memory as a file of a size may take."""
+    """Limit the memory of this process to the present amount and what a file of some size may take."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     limit = used + max(LIMIT, 4 * size)
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
 def look(seconds: int) -> None:
-    """Read files with an address space that grows by the limit at most, and print what came of each as JSON.
+    """Read files with a limit on the growth of the address space, and print the outcomes as JSON.
 
     Parameters
     ----------
     seconds
-        For the look at the shapes of each.
+        Time limit for reading the shapes of each file.
     """
     from heatproof.base.specs import DatasetSpec
     from heatproof.jobs.fetch import check_checkpoint
@@ -316,7 +316,7 @@ def look(seconds: int) -> None:
 
 
 def read_in_a_process(paths: list[Path], seconds: int = 2) -> list[dict[str, Any]]:
-    """Read files one after the other, and return what came of each."""
+    """Read files one after the other, and return the outcome of each."""
     done = subprocess.run(
         [sys.executable, __file__, "--look", str(seconds)],
         input="\n".join(map(str, paths)),

@@ -1,17 +1,17 @@
-"""Damage one file of a finished run or of its bundle at random, open it through one door, and count what became of it.
+"""Damage one random file of a finished run or of its bundle, open it with one command or function, and count outcomes.
 
     python tests/security/doors.py --work FOLDER [--faults 1000] [--starts 60] [--seed 0]
 
-The first call makes two runs of a small project in FOLDER, the second of which has another seed. Each fault is one of a
-bit that is flipped, an end that is cut off, bytes that are zero, two files of a kind exchanged, bytes appended, a pipe
-in the file's place, a link to a copy elsewhere, or that file of the other run (*older*). A door is a command or a
-function that takes a path, drawn at random; of `run` and `report`, which take seconds each, `--starts` are tried up to
-their first job.
+The first call makes two runs of a small project in FOLDER, with different seeds. Each fault is one of: a flipped bit, a
+truncated end, bytes replaced by zeros, two files of a kind exchanged, bytes appended, a pipe in place of the file, a
+link to a copy elsewhere, or the file of the other run (*older*). A door is a random command or function that takes a
+path; `run` and `report`, which take seconds each, are tried `--starts` times up to their first job.
 
-*Sentence*: it ends with one, or says one of the file. *Repaired*: it would make the file again. *Same*: it answers what
-it answered before. *Traceback*: anything else came out. *Wrong*: another answer without a word, although the file has a
-digest. *Other*: another answer where none tells. Every case is stored, so that a call goes on where the one before it
-ended. Ends with status 1 for a traceback, a wrong answer, or a door that took 2 GiB or 30 s more than undamaged.
+Outcomes: *sentence*, the door ends with a message, or reports the file. *Repaired*, it would make the file again.
+*Same*, its result is unchanged. *Traceback*, any other exception. *Wrong*, another result without a message, although
+the file has a digest. *Other*, another result where no digest exists. Every case is stored, so that a call resumes the
+one before. The exit status is 1 after a traceback, a wrong result, or a door that took 2 GiB or 30 s more than with
+undamaged files.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ from heatproof.errors import HeatproofError  # noqa: E402
 Answer = dict[str, str]
 CONFIG = {**MICRO, "report": {"all_metrics": True}}
 FAULTS = ("flip", "cut", "zero", "swap", "append", "pipe", "link", "older")
-# Nobody's digest is of them: what a clock or a scheduler wrote, and the record of the last run, which names itself.
+# Files without a digest: those with times or output of the scheduler, and the record of the last run, which has one.
 NO_DIGEST = (".tsv", ".log", ".lock", ".last_run.json", ".target")
 NEEDED = ("api.results", "bundle", "cli", "diff", "prune", "running", "last_run", "adopt", "storage.lazy", "plan.graph")
 NEEDED += ("report.store_list", "report.map_figure", "report.ranking", "ranking.per_image", "storage.store")
 MORE_SECONDS, MORE_BYTES = 30, 2**31
 
 
-# ---- doors: what each answers, item by item --------------------------------------------------------------------------
+# ---- doors: the results of each, item by item ------------------------------------------------------------------------
 
 
 def said(work: Callable[[], object]) -> str:
-    """Return what a command prints and returns, or the sentence with which it ends."""
+    """Return the output of a command, or the message with which it ends."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         try:
@@ -69,7 +69,7 @@ def said(work: Callable[[], object]) -> str:
 
 
 def opened() -> Answer:
-    """Read all that `heatproof.open` gives."""
+    """Read everything that `heatproof.open` returns."""
     import heatproof
 
     answer: Answer = {}
@@ -182,7 +182,7 @@ BUNDLE_DOORS: dict[str, Callable[[], Answer]] = {
 
 
 def through(door: Callable[[], Answer], folder: Path) -> tuple[Answer, str, float, int]:
-    """Open a door in a process of its own: its answer, a traceback or "", seconds, and the most bytes of memory."""
+    """Open a door in a new process; return its result, a traceback or "", the seconds, and the peak memory in bytes."""
     reading, writing = os.pipe()
     began = time.monotonic()
     child = os.fork()
@@ -213,7 +213,7 @@ def through(door: Callable[[], Answer], folder: Path) -> tuple[Answer, str, floa
 
 @contextlib.contextmanager
 def damaged(path: Path, fault: str, others: list[Path], older: Path, draw: random.Random) -> Iterator[bool]:
-    """Damage a file, and mend it in the end; gives whether there was something to change."""
+    """Damage a file, and restore it at the end; yield whether it could be damaged."""
     content, exchanged = path.read_bytes(), None
     stat = path.stat()
     aside = Path(tempfile.mkdtemp())
@@ -257,11 +257,11 @@ def damaged(path: Path, fault: str, others: list[Path], older: Path, draw: rando
 
 
 def judged(before: Answer, after: Answer, trace: str, has_digest: bool) -> tuple[str, str]:
-    """Return what became of a fault, and what was said."""
+    """Return the outcome of a fault, and the message."""
     if trace:
         return "traceback", trace[-1500:]
     words = [text for text in after.values() if text.startswith("sentence: ")]
-    # A line of a list can say it as well, as that of a store.
+    # A line of a list can report it too, such as the line of a store.
     words += [after[name] for name in after if "damaged" in after[name] and "damaged" not in before.get(name, "")]
     missing = before.keys() - after.keys()
     others = [name for name in before if name in after and after[name] != before[name] and after[name] not in words]
@@ -276,7 +276,7 @@ def judged(before: Answer, after: Answer, trace: str, has_digest: bool) -> tuple
 
 
 def make_runs(work: Path) -> dict[str, Project]:
-    """Make the two runs with their bundles, unless they are there."""
+    """Make the two runs with their bundles, unless they exist."""
     made = {}
     for name, seed in (("run", 0), ("other", 1)):
         project = Project(work / name, {**CONFIG, "seed": seed})
@@ -301,7 +301,7 @@ def kinds(folder: Path) -> dict[str, list[Path]]:
 
 
 def start(project: Project, command: str) -> tuple[str, str]:
-    """Return what `run` or `report` does with a damaged file until its first job, and what it says."""
+    """Return the outcome of `run` or `report` with a damaged file until its first job, and the message."""
     try:
         done = project.heatproof(command, "micro.yaml", *(["-n"] if command == "run" else []))
     except subprocess.TimeoutExpired:
@@ -328,7 +328,7 @@ def main() -> int:
     work.mkdir(parents=True, exist_ok=True)
     project = make_runs(work)["run"]
     folder, other = work / "run", work / "other"
-    # Once, and not in the process of each door.
+    # Imported once, and not in the process of each door.
     for module in NEEDED:
         import_module(f"heatproof.{module}")
     every = kinds(folder)
@@ -347,7 +347,7 @@ def main() -> int:
             kind = draw.choice([one for one in every if not (is_start and one == "bundle")])
             path, fault = draw.choice(every[kind]), draw.choice(FAULTS)
             others = [one for one in every[kind] if one != path]
-            # Another bundle is whole as well.
+            # The bundle of the other run is valid as well.
             has_digest = not path.name.endswith(NO_DIGEST) and (kind, fault) != ("bundle", "older")
             older = other / path.relative_to(folder)
             row = {"file": path.relative_to(folder).as_posix(), "kind": kind, "fault": fault}

@@ -1,12 +1,11 @@
-"""Change what comes from outside at random, open it, and count what became of it.
+"""Change untrusted inputs at random, open them, and count the outcomes.
 
     python tests/security/fuzz.py [--cases 10000] [--seed 0] [--only KIND] [--csv FILE]
 
-A case is *refused* with one sentence, *same* when what is read is what was written, and *other* when something else is
-read where nothing could tell: a picture, a checkpoint, a table or a config of one's own has no digest. It is *silent*
-when a store or a manifest gives other values although its digests say otherwise, a *traceback* when anything but a
-sentence comes out, and *code* when it started a program, connected to somewhere or loaded a pickle. Ends with status 1
-for any of the last three.
+A case is *refused* with one sentence, *same* if the content that is read is unchanged, and *other* if other content is
+read from a file without a digest: an image file, a checkpoint, a table or a config. It is *silent* if a store or a
+manifest gives other values although it has digests, a *traceback* if any other exception is raised, and *code* if it
+started a program, opened a connection or loaded a pickle. The exit status is 1 for any of the last three.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ ROOM = 3 * 2**30
 
 
 def mutate_bytes(content: bytes, draw: random.Random) -> bytes:
-    """Return bytes that differ: bits, a cut, zeros, a piece twice or moved, an insertion."""
+    """Return changed bytes: flipped bits, a cut, zeros, a part that is repeated or moved, or an insertion."""
     made = bytearray(content)
     place = draw.randrange(len(made))
     stop = min(len(made), place + draw.choice([1, 4, 16, 200]))
@@ -95,13 +94,13 @@ def mutate_bytes(content: bytes, draw: random.Random) -> bytes:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return the ways to everything in a nested value."""
+    """Return the paths to all parts of a nested value."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [path] * bool(path) + [way for key, item in inside for way in places(item, (*path, key))]
 
 
 def mutate_tree(value: Any, draw: random.Random) -> Any:
-    """Return a nested value in which something is replaced, removed, renamed or added."""
+    """Return a nested value with a part that is replaced, removed, renamed or added."""
     made = copy.deepcopy(value)
     for _ in range(draw.choice([1, 1, 2])):
         ways = places(made)
@@ -123,13 +122,13 @@ def mutate_tree(value: Any, draw: random.Random) -> Any:
     return made
 
 
-# ---- what is opened --------------------------------------------------------------------------------------------------
+# ---- kinds of inputs -------------------------------------------------------------------------------------------------
 
 Case = Callable[[random.Random], str]
 
 
 def stores(folder: Path) -> dict[str, Case]:
-    """Return cases of stores: bytes of any file, and metadata whose digests were made anew."""
+    """Return cases of stores: changed bytes of any file, and changed metadata with matching digests."""
     from test_received_stores import ARRAYS, make
 
     from heatproof.base.provenance import digest
@@ -178,7 +177,14 @@ def stores(folder: Path) -> dict[str, Case]:
 
 def manifests(folder: Path) -> dict[str, Case]:
     from heatproof.base.provenance import Key
-    from heatproof.stores.manifest import read_shard, require_manifest, touch, whole, write_checksummed, write_manifest
+    from heatproof.stores.manifest import (
+        read_if_intact,
+        read_shard,
+        require_manifest,
+        touch,
+        write_checksummed,
+        write_manifest,
+    )
 
     folder = folder / "results/scores"
     folder.mkdir(parents=True)
@@ -190,7 +196,7 @@ def manifests(folder: Path) -> dict[str, Case]:
     def look() -> str:
         try:
             touch(path)
-            whole(path, "k")
+            read_if_intact(path, "k")
             return "same" if require_manifest(path) == expected else "silent"
         finally:
             path.write_bytes(content)
@@ -222,7 +228,7 @@ def configs(folder: Path) -> dict[str, Case]:
 
     def config(draw: random.Random) -> str:
         graph = Graph(make_plan(merge(default_config(), mutate_tree(draw.choice(trees), draw))))
-        # Whole grids take long; the first jobs say whether specs can be made.
+        # The complete graph takes long; the first jobs show whether specs can be made.
         for _, job in zip(range(20), graph.jobs(), strict=False):
             json.dumps(job.spec_json, allow_nan=False)
         return "other"
@@ -238,7 +244,7 @@ def configs(folder: Path) -> dict[str, Case]:
 def pictures(folder: Path) -> dict[str, Case]:
     from PIL import Image
 
-    from heatproof.data.pictures import read_picture
+    from heatproof.data.image_files import read_picture
 
     pixels = np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8)
     made = {}
@@ -314,7 +320,7 @@ BAD = ("silent", "traceback", "code")
 
 
 def run(cases: int, seed: int, only: str = "") -> dict[str, Counter[str]]:
-    """Return what became of each kind's cases; what must not be is printed."""
+    """Return the outcomes of the cases of each kind; forbidden outcomes are printed."""
     started: list[str] = []
     active = [False]
 
@@ -323,7 +329,7 @@ def run(cases: int, seed: int, only: str = "") -> dict[str, Counter[str]]:
             started.append(f"{event} {arguments!r:.200}")
 
     sys.addaudithook(hook)
-    # What runs in a process of its own would not be heard of.
+    # The audit hook would not see other processes.
     saved_by_torch._in_bounds = lambda look, memory: look()
     table: dict[str, Counter[str]] = {}
     with tempfile.TemporaryDirectory(prefix="fuzz-") as temporary:
@@ -335,7 +341,7 @@ def run(cases: int, seed: int, only: str = "") -> dict[str, Counter[str]]:
         kinds = {name: kind for name, kind in kinds.items() if only in name}
         limit = resource.getrlimit(resource.RLIMIT_AS)
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        # What asks for more memory than any of these files is worth fails.
+        # Requests for far more memory than these files justify fail.
         resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, limit[1]))
         for number in range(cases):
             name = list(kinds)[number % len(kinds)]

@@ -1,4 +1,4 @@
-"""The audit fails where there are known holes, and says which service did not answer where it could not ask."""
+"""The audit fails if there are known vulnerabilities, and names the service if that did not answer."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 AUDIT = Path(__file__).parents[2] / ".ci/audit"
-# In place of Python: an environment whose pip installs nothing, and whose pip-audit answers as the test says.
+# Replaces Python: an environment whose pip installs nothing, and whose pip-audit has a given output.
 PYTHON = """#!/usr/bin/env bash
 case "$1 $2" in
     "-m venv")
@@ -59,7 +59,7 @@ def test_no_hole_passes(audit):
     ("pip", "service"),
     [("works", "the PyPI vulnerability service (https://pypi.org/pypi/"), ("fails", "the package index did not give")],
 )
-def test_who_did_not_answer_is_named_and_that_nothing_was_checked(audit, pip, service):
+def test_a_service_that_does_not_answer_is_named(audit, pip, service):
     done = audit("", pip=pip)
     assert done.returncode == 0
     (sentence,) = done.stdout.splitlines()

@@ -1,4 +1,4 @@
-"""A checkpoint from elsewhere runs no code, asks for no more memory than its file has bytes, and has finite weights."""
+"""An untrusted checkpoint executes no code, takes no more memory than its size justifies, and has finite weights."""
 
 import ast
 import hashlib
@@ -23,7 +23,7 @@ from heatproof.models.network import build_network, load_weights
 from heatproof.models.registry import ModelSpec
 from heatproof.models.weights_file import read_state
 from heatproof.stages.weights import Fetch
-from heatproof.training.checkpoint import Journal
+from heatproof.training.journal import Journal
 from heatproof.training.loop import Examples, TrainingRun, fit
 
 ROOT = Path(heatproof.__file__).parent
@@ -167,7 +167,7 @@ SCHEDULE = Schedule(1, 4, "sgd", 0.1, 0.0, 0.0, "step", 0.1, 1, 0.0, 0)
 
 
 def assert_bounded(folder, chosen):
-    """Each is refused in a sentence, or read, within the memory and the time that bombs.py allows."""
+    """Each file is refused in a sentence, or read, within the memory and the time that bombs.py allows."""
     paths = [folder / f"{place}.pt" for place in range(len(chosen))]
     for path, content in zip(paths, chosen.values(), strict=True):
         path.write_bytes(content)
@@ -191,7 +191,7 @@ def test_no_file_takes_more_than_it_is_worth(tmp_path):
 
 
 def test_a_process_with_limited_memory_is_limited(tmp_path):
-    """Or the tests above could not fail."""
+    """Otherwise the tests above could not fail."""
     ask = "import sys; sys.path[:0] = [sys.argv[1]]; import bombs; bombs.limit_memory(0); bytearray(2_700_000_000)"
     done = subprocess.run(
         [sys.executable, "-c", ask, str(Path(__file__).parent)], capture_output=True, text=True, env=os.environ

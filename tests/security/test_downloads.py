@@ -1,4 +1,4 @@
-"""A server from which a checkpoint is fetched decides neither how much is read nor from where."""
+"""The server of a checkpoint cannot determine how much is read, or from where."""
 
 import hashlib
 import threading
@@ -74,7 +74,7 @@ def address():
         ("promises", "cannot be fetched|has SHA-256"),
     ],
 )
-def test_no_server_decides_what_is_read(address, monkeypatch, kind, message):
+def test_no_server_determines_how_much_is_read(address, monkeypatch, kind, message):
     monkeypatch.setattr(fetch, "max_file_size", lambda network: 10_000_000)
     monkeypatch.setattr(fetch, "PATIENCE", 1)
     began = time.monotonic()

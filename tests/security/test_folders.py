@@ -1,4 +1,4 @@
-"""Folders of pictures from elsewhere: every file once, in one class and one split, whatever links are in them."""
+"""Untrusted image folders: every file is used once, in one class and one split, whatever links there are."""
 
 import os
 
@@ -17,7 +17,7 @@ from heatproof.errors import HeatproofError
 
 @pytest.fixture
 def folder(tmp_path):
-    """Return a folder with two classes of twelve pictures."""
+    """Return a folder with two classes of twelve image files."""
     noise = np.random.default_rng(0)
     for name in ("cat", "dog"):
         (tmp_path / "photos" / name).mkdir(parents=True)
@@ -93,7 +93,7 @@ def test_the_same_file_in_training_and_evaluation_is_refused(folder, tmp_path, l
 
 
 def test_farms_of_links_are_read(folder, tmp_path):
-    """Links to pictures, classes that are links, and a root that is one."""
+    """Links to image files, classes that are links, and a root that is a link."""
     farm = tmp_path / "farm"
     (farm / "cat").mkdir(parents=True)
     for number in range(12):

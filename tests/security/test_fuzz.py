@@ -1,4 +1,4 @@
-"""What comes from outside, changed at random: refused in a sentence, or harmless; never silent, never code."""
+"""Untrusted inputs with random changes are refused in a sentence or harmless; no wrong values, no code execution."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ SCRIPT = Path(__file__).with_name("fuzz.py")
 
 @pytest.mark.parametrize("cases", [180, pytest.param(3_000, marks=pytest.mark.long)])
 def test_nothing_is_silent_and_nothing_runs(cases):
-    """In a process of its own, because an audit hook stays; `python tests/security/fuzz.py` runs 10,000 cases."""
+    """In a new process, because audit hooks cannot be removed; `python tests/security/fuzz.py` runs 10,000 cases."""
     done = subprocess.run(
         [sys.executable, SCRIPT, "--cases", str(cases), "--seed", "1"], capture_output=True, text=True, timeout=1200
     )

@@ -1,4 +1,4 @@
-"""Numbers of a config that would break a machine or a result are refused before work starts, in one sentence each."""
+"""Numbers in a config that would crash a machine or spoil a result are refused before any job starts."""
 
 import inspect
 import re
@@ -116,7 +116,7 @@ def test_numbers_out_of_all_proportion_are_refused(given, message):
 
 
 def functions_of_options():
-    """Yield every function of ours whose options a config gives."""
+    """Yield every function of heatproof whose options are config keys."""
     for table in (DATASETS, ARCHITECTURES, EXPLAINERS, METRICS):
         for entry in table.values():
             yield from (entry.options_function, entry.function) if table is METRICS else (getattr(entry, entry.code),)
@@ -126,7 +126,7 @@ def functions_of_options():
 NUMBERS = {
     f"{function.__module__}.{function.__qualname__}.{name}": (function, name, str(annotation))
     for function in functions_of_options()
-    # Tests of other folders enter their own.
+    # Tests in other folders register their own functions.
     if function.__module__.startswith("heatproof.")
     for name, parameter in inspect.signature(function).parameters.items()
     if parameter.kind is parameter.KEYWORD_ONLY and name != "seed"
@@ -136,7 +136,7 @@ NUMBERS = {
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_every_number_of_an_option_has_bounds(name):
-    """Those of new entries of the tables as well."""
+    """It includes options of newly registered functions."""
     function, option, annotation = NUMBERS[name]
     parameters = inspect.signature(function).parameters.values()
     needed = {one.name: "x" for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty}
@@ -164,7 +164,7 @@ def test_users_own_functions_take_what_a_machine_can_count(monkeypatch):
         plan(2**64)
 
 
-def test_what_large_machines_run_is_taken():
+def test_large_numbers_that_machines_can_run_are_accepted():
     given = {
         "pretraining": {"batch_size": 65536, "epochs": 1000, "lr": 30.0},
         "batch_size": 4096,

@@ -1,4 +1,4 @@
-"""Nothing below a results folder is written, read or dated through a link, whoever would do it."""
+"""No file below a results folder is written, read or touched through a link, by any code."""
 
 import os
 from pathlib import Path
@@ -27,7 +27,7 @@ def outside(tmp_path, monkeypatch):
 
 
 def linked(outside: Path, path: str) -> Path:
-    """Put a link to the file outside in a place, or to its folder for a place that ends in a slash."""
+    """Create a link to the file outside, or to its folder if the path ends with a slash."""
     place = Path(path)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.symlink_to(outside.parent if path.endswith("/") else outside)
@@ -41,7 +41,7 @@ WRITTEN = ["results/logs/", "results/logs/drops/", "results/logs/drops/a.log", "
 def test_no_run_begins_where_snakemake_would_write_through_a_link(outside, path):
     linked(outside, path)
     with pytest.raises(HeatproofError, match="is a symbolic link"):
-        workflow.begin(Graph(make_plan(default_config())), "results", dry_run=False)
+        workflow.start_run(Graph(make_plan(default_config())), "results", dry_run=False)
     assert (outside.read_text(), outside.stat().st_mtime) == ("private", 1)
 
 

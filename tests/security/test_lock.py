@@ -1,4 +1,4 @@
-"""Who may not write into a results folder cannot keep others from working on it."""
+"""Users without write permission for a results folder cannot block others from working on it."""
 
 import fcntl
 import os
@@ -15,7 +15,7 @@ from heatproof.files.lock import LOCK, lock_folder, unlock_folder
 from heatproof.files.writing import file_lock
 
 SOMEBODY, GROUP = 65534, 65533
-# Opens a file in whatever way it can, and takes its lock.
+# Opens a file in any way that is permitted, and takes its lock.
 HOLD = """
 import fcntl, os, sys
 user, group, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
@@ -37,7 +37,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be some
 
 @pytest.fixture
 def results(tmp_path):
-    """A results folder that everybody can reach."""
+    """A results folder that all users can reach."""
     for folder in (tmp_path, *tmp_path.parents):
         if folder == Path(tempfile.gettempdir()).resolve():
             break
@@ -47,7 +47,7 @@ def results(tmp_path):
 
 
 def take(path: Path, user: int, group: int) -> subprocess.Popen | None:
-    """Let another user take a lock, and return who holds it."""
+    """Let another user try to take a lock, and return who holds it."""
     command = [sys.executable, "-c", HOLD, str(user), str(group), str(path)]
     other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     if other.stdout.readline() == "held\n":
@@ -57,7 +57,7 @@ def take(path: Path, user: int, group: int) -> subprocess.Popen | None:
 
 
 def make(lock: str, folder: Path) -> Path:
-    """Take a lock of the folder or of a store in it and give it back, and return its file."""
+    """Take and release a lock of the folder or of a store in it, and return the lock file."""
     if lock == "the folder's":
         unlock_folder(lock_folder(str(folder)))
         return folder / LOCK
@@ -73,7 +73,7 @@ def make(lock: str, folder: Path) -> Path:
     ("mode", "group", "may"),
     [
         (0o755, 0, False),
-        # Another user of the same group, and one of another.
+        # Another user of the same group, and one of another group.
         (0o775, SOMEBODY, True),
         (0o775, 0, False),
         (0o777, 0, True),
@@ -81,13 +81,13 @@ def make(lock: str, folder: Path) -> Path:
     ],
     ids=["owner", "group", "another group", "all", "group that only reads"],
 )
-def test_who_may_hold_a_lock(results, umask, lock, before, mode, group, may):
+def test_users_who_may_hold_a_lock(results, umask, lock, before, mode, group, may):
     results.chmod(mode)
     os.chown(results, 0, group)
     old = os.umask(umask)
     try:
         if before is not None:
-            # Of an earlier version.
+            # As left by an earlier version.
             path = results / (LOCK if lock == "the folder's" else ".saliency.zarr.lock")
             path.touch()
             path.chmod(before)
@@ -102,7 +102,7 @@ def test_who_may_hold_a_lock(results, umask, lock, before, mode, group, may):
 
 @needs_root
 def test_two_of_a_group_work_in_turn(results):
-    """With the usual umask, and whatever group each of them belongs to first."""
+    """With the default umask, and whatever the primary group of each user is."""
     results.chmod(0o775)
     os.chown(results, 0, GROUP)
     held = lock_folder(str(results))

@@ -1,4 +1,4 @@
-"""The image is made of archives whose SHA-256 is written down, and the lock has all that the package asks for."""
+"""The container image is built from archives with known SHA-256, and the lock file has all required packages."""
 
 import re
 import tomllib
@@ -20,7 +20,7 @@ def test_each_archive_has_its_digest_and_no_place():
     assert len(list(ONE.finditer(LOCK))) > 100
 
 
-def test_the_lock_has_what_the_package_and_its_build_ask_for():
+def test_the_lock_has_all_requirements_of_package_and_build():
     locked = {}
     for one in ONE.finditer(LOCK):
         locked.setdefault(canonicalize_name(one["name"]), []).append(one["version"])

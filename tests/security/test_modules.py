@@ -1,4 +1,4 @@
-"""A module in the working folder, which somebody may have sent, does not run in place of a library."""
+"""A module in the working folder, which may come from an untrusted source, does not replace a library."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from heatproof.plan.validate import make_plan
 from heatproof.workflow.start import JOB_COMMAND, job_environment
 
 SOURCE = Path(heatproof.__file__).parents[1]
-# Of the user's own, as a job runs it.
+# A user's module, as a job imports it.
 STAGE = """
 from heatproof.plan.stage import Stage, stage
 
@@ -30,7 +30,7 @@ NAMES = ("psutil", "yaml", "numpy", "torch", "pydantic", "safetensors", "my_plug
 
 @pytest.fixture
 def received(tmp_path):
-    """Return a folder with modules that leave a trace when they are imported."""
+    """Return a folder with modules that write a file when they are imported."""
     for name in NAMES:
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write({name!r} + ' ')\n")
     return tmp_path
@@ -50,7 +50,7 @@ def test_the_command_line_imports_nothing_from_the_working_folder(received):
 
 
 def spec_of(folder, run):
-    """Write what a job is told, and return the name of the file."""
+    """Write the spec of a job, and return the name of the file."""
     told = {"run": run, "spec": {}}
     (folder / spec_file_name("work", told)).write_text(json.dumps(told))
     return spec_file_name("work", told)
@@ -88,7 +88,7 @@ NO_STAGES = {
 
 @pytest.mark.parametrize("reference", NO_STAGES.values(), ids=list(NO_STAGES))
 def test_a_job_runs_nothing_but_stages(received, reference):
-    """A spec lies in the results folder, which others can have written."""
+    """Specs are in the results folder, which may come from an untrusted source."""
     (received / "own").mkdir()
     (received / "own" / "my_code.py").write_text(f"open({str(received / 'ran')!r}, 'w')\n{STAGE}")
     spec = spec_of(received, reference)
@@ -112,14 +112,14 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
-def test_a_job_refuses_a_spec_that_is_not_what_its_name_says(received, change):
+def test_a_job_refuses_a_spec_that_does_not_match_its_name(received, change):
     spec = spec_of(received, "heatproof.stages.prepare:Prepare")
     told = json.loads((received / spec).read_text())
     (received / spec).write_text(json.dumps(change(told)))
     done = run(received, ["bash", "-c", shell_of_a_job(spec)], **environment_of())
     assert done.returncode == 1
     said = (received / "log").read_text()
-    assert "the specification of the job, has another content than its name says: run your snakemake" in said
+    assert "the specification of the job, does not match the digest in its name: run your snakemake" in said
     assert "Traceback" not in said
 
 
@@ -130,8 +130,8 @@ def test_processes_of_a_job_import_nothing_from_the_working_folder(received):
     assert not (received / "ran").exists()
 
 
-def test_code_of_the_users_own_is_imported_from_pythonpath(received):
-    """What the documentation promises: a plugin, installed or on PYTHONPATH, whose stages are run."""
+def test_user_code_is_imported_from_pythonpath(received):
+    """As documented, stages of a plugin run if it is installed or on PYTHONPATH."""
     (received / "own").mkdir()
     (received / "own" / "my_code.py").write_text(STAGE)
     spec = spec_of(received, "my_code:Work")
@@ -145,7 +145,7 @@ def test_code_of_the_users_own_is_imported_from_pythonpath(received):
 
 @pytest.mark.parametrize("path", [":{}", "{}:", ":{}:", "{}::{}"])
 def test_an_empty_entry_of_pythonpath_does_not_stand_for_the_folder(received, path):
-    """PYTHONPATH=$PYTHONPATH:/mine leaves one where it was not set, and Python reads it as the working folder."""
+    """PYTHONPATH=$PYTHONPATH:/mine leaves an empty entry, which Python takes for the working folder."""
     command = [sys.executable, "-m", "heatproof", "list", "metrics"]
     done = run(received, command, PYTHONPATH=path.format(SOURCE, SOURCE))
     assert done.returncode == 0, done.stderr

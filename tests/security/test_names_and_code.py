@@ -1,4 +1,4 @@
-"""What comes from outside is data: no name leaves the results folder, and nothing but the config names code."""
+"""Untrusted inputs are data: no name leads out of the results folder, and only the config can name code."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ ALIKE = {
 @pytest.mark.parametrize("key", ENTRIES)
 @pytest.mark.parametrize("names", ALIKE.values(), ids=list(ALIKE))
 def test_names_that_a_file_system_takes_for_one_are_refused(key, names):
-    """Where case or the form of letters do not count, files of one would take the place of the other's."""
+    """Names that differ only in case or Unicode form would be the same file on some systems."""
     first, second = names
     entries = [{name: ENTRIES[key]} for name in (first, "between", second)]
     with pytest.raises(HeatproofError, match="which some file systems take for one name: rename one") as caught:
@@ -109,7 +109,7 @@ MADE = {
 
 
 @pytest.mark.parametrize("what", MADE)
-def test_names_that_heatproof_makes_are_told_apart_as_well(what):
+def test_names_that_heatproof_makes_differ_as_well(what):
     change, message = MADE[what]
     with pytest.raises(HeatproofError, match=message):
         make_plan(merge(default_config(), change))
@@ -128,7 +128,7 @@ EVIL = "evil_plugin"
 
 
 def point_elsewhere(value):
-    """Let every text of a mapping that names code name other code."""
+    """Replace every text in a mapping that names code by other code."""
     if isinstance(value, dict):
         return {key: point_elsewhere(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -139,7 +139,7 @@ def point_elsewhere(value):
 
 
 def test_data_that_name_code_do_not_run_it(tmp_path, monkeypatch, capsys):
-    """Manifests, gates, the list of images and stores say what made them; nobody goes by that."""
+    """Manifests and stores record what made them, but this is never executed."""
     (tmp_path / f"{EVIL}.py").write_text("raise SystemExit('code out of data')\n")
     monkeypatch.syspath_prepend(tmp_path)
     folder = tmp_path / "project"
@@ -192,7 +192,7 @@ def test_a_store_that_asks_for_a_pickle_is_damaged(tmp_path):
         describe_store(tmp_path / "s.zarr")
 
 
-# Numbers, paths of our own, what was escaped cell by cell, and JSON, which escapes by itself.
+# Numbers, paths of heatproof, text that was escaped by cell, and JSON, which escapes text itself.
 PLAIN = {
     "api/choose.py": "what a caller's own data are planned to take",
     "base/batches.py": "words of our own for a step, and numbers",
@@ -204,7 +204,7 @@ PLAIN = {
 
 
 def test_what_is_printed_is_escaped():
-    """Names of files, classes and images can hold control characters, which terminals obey."""
+    """Names of files, classes and images can contain control characters, which terminals execute."""
     plain = set()
     for file in [*ROOT.rglob("*.py"), *WORKFLOW]:
         for line in re.findall(r"(?:print|sys\.std(?:out|err)\.write)\(.*", file.read_text(encoding="utf-8")):
@@ -224,7 +224,7 @@ def test_a_traceback_is_escaped(capsys):
 
 
 def test_only_the_plan_and_its_jobs_import_what_a_config_names():
-    """Whoever imports by name gets it from the config, or from a spec, which is made of the config."""
+    """All names of code that are imported come from the config, or from a spec, which is made from the config."""
     users = {
         str(file.relative_to(ROOT))
         for file in ROOT.rglob("*.py")
@@ -232,7 +232,7 @@ def test_only_the_plan_and_its_jobs_import_what_a_config_names():
         if isinstance(node, ast.Call) and re.search(r"\bimport_callable$|\.load_callable$", ast.unparse(node.func))
     }
     assert users == {
-        # What a developer names to be checked.
+        # Named by a developer, for tests.
         "_testing/naming.py",
         "jobs/attribute.py",
         "data/checks.py",

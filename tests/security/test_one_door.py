@@ -1,4 +1,4 @@
-"""Every file that comes from others is opened by `heatproof.files.reading`; what else opens files has its reason."""
+"""Only `heatproof.files.reading` opens files from untrusted sources; other modules that open files need a reason."""
 
 import ast
 from pathlib import Path
@@ -14,7 +14,7 @@ OPENERS = {
     *("open_array", "open_group", "open_zarr", "open_consolidated", "ParquetFile", "safe_open", "load_file"),
     *("safe_load", "full_load", "unsafe_load", "copyfile", "copytree"),
 }
-# Names of these that are functions of our own which go through the door, and `load` of modules that read files.
+# Names among these that are functions of heatproof and use `files.reading`, and `load` of modules that read files.
 OWN = {"read_below", "read_bytes", "read_json", "read_text", "read_table", "read_parquet"}
 LOADERS = {
     "torch.load",
@@ -45,21 +45,21 @@ ALLOWED = {
     "commands.list_names": PACKAGE,
     "claims.published_numbers": PACKAGE,
     "data.digits": PACKAGE,
-    "data.opening": "Pillow, over a file that the door opened",
+    "data.open_image": "Pillow, over a file that the door opened",
     "data.cifar": "a regular file of a known size, looked at before",
     "models.saved_by_torch": "weights, over a file that the door opened",
     "models.weights_file": "weights, by libraries that load no code, after a look at sizes",
     "jobs.fetch": "a download, into a file of its own",
-    "training.checkpoint": WRITES,
+    "training.journal": WRITES,
     "jobs.several_devices": "reports of its own processes, in a folder of its own",
     "workflow.job": "the null device",
     "jobs.shards": "batches of the journal, over a file that the door opened; what it writes itself",
-    "stores.sources": WRITES,
+    "stores.source_files": WRITES,
 }
 
 
 def own_functions(tree: ast.Module) -> set[str]:
-    """Return names that a module imports from us, or defines."""
+    """Return names that a module imports from heatproof, or defines."""
     found = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("heatproof"):
@@ -95,6 +95,6 @@ def test_only_the_door_and_modules_with_reasons_open_files():
     assert sorted(name for name in ALLOWED if not found[name]) == []
 
 
-def test_the_search_finds_what_opens():
+def test_the_search_finds_calls_that_open_files():
     code = "from heatproof.files.reading import read_bytes\nopen(p)\np.read_text()\nread_bytes(p)\npd.read_csv(p)"
     assert [one.rpartition(" ")[2] for one in openings(ast.parse(code))] == ["open", "p.read_text", "pd.read_csv"]

@@ -1,4 +1,4 @@
-"""Pages that somebody publishes: nothing is loaded, and no script runs but the page's own."""
+"""Published pages load nothing, and execute only their own script."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_page_without_a_script_lets_none_run(template, values):
 
 
 def test_a_page_lets_its_own_script_run_and_no_other(tmp_path):
-    """The policy goes by the script as it was installed, so that nothing in a cell could allow another."""
+    """The policy is computed from the installed script, so that no text in a cell can permit another one."""
     script = (TEMPLATES / "index_script.html").read_text(encoding="utf-8")
     page = Reader(render("checks.html", script="index_script.html", **CHECKS))
     (policy,) = page.policies
@@ -106,7 +106,7 @@ def test_every_template_of_a_page_has_the_policy_of_the_frame():
         assert path.read_text(encoding="utf-8").startswith('{% extends "frame.html" %}')
 
 
-def test_nothing_is_loaded_from_outside_and_links_open_nobody():
+def test_nothing_is_loaded_and_links_do_not_expose_the_page():
     policy = directives(Reader(render("checks.html", **CHECKS)).policies[0])
     assert not [value for values in policy.values() for value in values if "http" in value or "*" in value]
     for path in TEMPLATES.glob("*.html"):

@@ -1,4 +1,4 @@
-"""A picture from elsewhere starts no program, asks for no gigabytes, and is never a pipe or a device."""
+"""An untrusted image file starts no program, takes no gigabytes, and is never a pipe or a device."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from heatproof.data.fashion_mnist import read_idx
-from heatproof.data.pictures import read_picture
+from heatproof.data.image_files import read_picture
 from heatproof.errors import HeatproofError
 
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 40 40\n%%EndComments\nshowpage\n%%EOF\n"
@@ -52,7 +52,7 @@ def test_other_formats_are_refused_by_content_and_not_by_name(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM"])
-def test_the_usual_formats_are_read_whatever_the_name(tmp_path, kind):
+def test_common_formats_are_read_with_any_name(tmp_path, kind):
     Image.new("RGB", (40, 40), (200, 100, 50)).save(tmp_path / "a.png", kind)
     read = read_picture(tmp_path / "a.png", 8, 8)
     np.testing.assert_allclose(read.mean((1, 2)) * 255, (200, 100, 50), atol=4)
@@ -65,7 +65,7 @@ def test_a_picture_of_gigabytes_is_refused_by_its_header(tmp_path, width, height
     content = b"\0" * (2_000_001 if 1 in (width, height) else 10)
     (tmp_path / "bomb.png").write_bytes(png(width, height, content))
     program = (
-        "import resource, sys\nfrom PIL import Image\nfrom heatproof.data.pictures import read_picture\n"
+        "import resource, sys\nfrom PIL import Image\nfrom heatproof.data.image_files import read_picture\n"
         "from heatproof.errors import HeatproofError\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "try:\n    read_picture(sys.argv[1], 224, 256)\nexcept HeatproofError as error:\n    print(error)\n"

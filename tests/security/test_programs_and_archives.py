@@ -1,4 +1,4 @@
-"""Which modules start processes, unpack what is packed or run code that they read, with the reason: no other does."""
+"""Only listed modules start processes, unpack archives or execute code that they read, each with a reason."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ REASONS = {
 
 
 def found_in(tree: ast.Module) -> set[str]:
-    """Return what a module imports or calls that could start, unpack or run what it reads."""
+    """Return imports and calls of a module that could start, unpack or execute what it reads."""
     found: set[str] = set()
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        # The name of an error runs nothing.
+        # Naming an exception executes nothing.
         if isinstance(node, ast.ImportFrom) and not all(alias.name.endswith("Error") for alias in node.names):
             names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
         watched = STARTS | UNPACKS | RUNS | {"pickletools", "concurrent.futures.ProcessPoolExecutor"}
@@ -70,7 +70,7 @@ def test_each_module_that_starts_unpacks_or_runs_has_a_reason():
     assert found == set(REASONS)
 
 
-def test_the_search_finds_what_it_looks_for():
+def test_the_search_finds_planted_secrets():
     source = """
 import os, subprocess as s
 from zipfile import ZipFile

@@ -1,4 +1,4 @@
-"""What people publish names no secret, no place, and holds no formula; what they read on a terminal does not act."""
+"""Published files contain no secrets, local paths or formulas; terminal output contains no control characters."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def everything_in(folder: Path) -> str:
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """A working folder, and a home folder with pictures and a checkpoint."""
+    """A working folder, and a home folder with image files and a checkpoint."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     home = tmp_path / "alice"
@@ -88,7 +88,7 @@ def fetched(checkpoint: str, sha256: str | None) -> FetchStart:
 # ---- secrets of addresses --------------------------------------------------------------------------------------------
 
 
-def test_no_secret_of_an_address_is_in_what_a_fetch_leaves(home, monkeypatch):
+def test_results_of_a_fetch_have_no_secret_of_its_address(home, monkeypatch):
     data, asked = (home / "x.pth").read_bytes(), []
 
     def answer(address, timeout):
@@ -121,7 +121,7 @@ def test_no_secret_of_an_address_is_in_an_error(home, monkeypatch, error):
     assert not [secret for secret in SECRETS if secret in str(caught.value)]
 
 
-def test_no_secret_is_in_what_the_check_of_a_config_says():
+def test_the_check_of_a_config_prints_no_secret():
     model = {"m": {"architecture": "small_vit", "checkpoint": ADDRESS.replace("https", "ftp"), "sha256": "0" * 64}}
     with pytest.raises(HeatproofError) as caught:
         make_plan(merge(default_config(), {"models": [model]}))
@@ -142,11 +142,11 @@ def test_neither_a_new_token_nor_another_place_of_the_same_bytes_is_another_key(
     same = {key_with(at, sha256=sha256) for at in (ADDRESS, "https://example.org/x.pth?sig=NEW", "/mnt/x.pth", "x.pth")}
     assert len(same) == 1
     assert key_with(ADDRESS, sha256="1" * 64) not in same
-    # Without a digest a path is all that tells one checkpoint from another.
+    # Without a digest, only the path distinguishes checkpoints.
     assert key_with("/mnt/a/x.pth") != key_with("/mnt/b/x.pth")
 
 
-# ---- places ----------------------------------------------------------------------------------------------------------
+# ---- local paths -----------------------------------------------------------------------------------------------------
 
 
 def test_no_place_of_a_checkpoint_is_published_and_its_bytes_are_still_compared(home):
@@ -176,7 +176,7 @@ def test_no_place_is_in_the_reason_of_a_gap(home):
 
 @pytest.fixture
 def photos(home):
-    """Maps of pictures that lie in a home folder, made by the stages themselves."""
+    """Maps of images in a home folder, made by jobs."""
     dataset = {"photos": {"dataset": "image_folder", "root": str(home / "photos"), "size": 16}}
     change = {"datasets": [dataset], "evaluation": {"images": 2}, "explainers": ["random"], "shard_size": 4}
     config = merge(BASE, change)
@@ -240,7 +240,7 @@ PLACES = {
     "https%3A%2F%2Falice%3Ahunter2%40example.org%2Fx%3Fsig%3DSECRET": "https://example.org/x",
     "https://example.org/x%3Fsig%3DSECRET": "https://example.org/x",
     f"https://proxy.org/{ADDRESS}": "https://proxy.org/https://example.org/nets/x.pth",
-    # Sentences with some of them.
+    # Sentences that contain some of them.
     f"{ADDRESS} is away, and so is {ADDRESS}": " is away, and so is ".join(["https://example.org/nets/x.pth"] * 2),
     "[Errno 2] No such file: '/home/alice/my photos/x'": "[Errno 2] No such file: '…/x'",
     "cannot open /home/alice/x.pth (missing)": "cannot open …/x.pth (missing)",
@@ -251,7 +251,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize(("said", "published"), PLACES.items())
-def test_what_is_published_of_a_place(said, published):
+def test_published_text_has_no_local_path(said, published):
     from heatproof.files.publishing import public
 
     assert public({"options": {"root": [said, 3]}}) == {"options": {"root": [published, 3]}}
@@ -299,7 +299,7 @@ BETWEEN = ' \t\n\r\v\f"`“”‘’\u200b\ufeff\u202e\xa0\0'
 def is_formula(cell: str) -> bool:
     cell = cell.strip(BETWEEN)
     try:
-        # A number before the file's own separator, where another one is taken for it.
+        # A number before the separator of the file, for a program that assumes another separator.
         float(cell.partition(",")[0].strip(f"()[]{{}}'%.{BETWEEN}"))
     except ValueError:
         return cell.startswith(STARTS) and len(cell) > 1
@@ -307,7 +307,7 @@ def is_formula(cell: str) -> bool:
 
 
 def readings(text: str) -> Iterator[list[str]]:
-    """Yield the rows of a CSV file as programs with other separators and other rules for quotes read it."""
+    """Yield the rows of a CSV file, as read by programs with other separators and quoting rules."""
     for separator in (",", ";", "\t", "|", ":", " "):
         for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONE):
             for skips in (False, True):
@@ -342,7 +342,7 @@ ATTACKS = [
 ]
 
 
-def test_no_cell_is_a_formula_whatever_separates(tmp_path):
+def test_no_cell_is_a_formula_with_any_separator(tmp_path):
     draw = random.Random(0)
     drawn = ["".join(draw.choices("=+-@;,\t|\n\r\"' :a1.＝\u200b", k=draw.randrange(1, 12))) for _ in range(400)]
     texts = [*ATTACKS, *drawn]
@@ -354,7 +354,7 @@ def test_no_cell_is_a_formula_whatever_separates(tmp_path):
     read = pd.read_csv(tmp_path / "a.csv", keep_default_na=False)
     write_table(read, tmp_path / "b.csv")
     assert (tmp_path / "b.csv").read_text(encoding="utf-8") == content
-    # Nothing but apostrophes is added.
+    # Only apostrophes are added.
     for text, made in zip(texts, read["text"], strict=True):
         assert made.replace("'", "") == text.replace("\r", "\n").replace("'", "")
 

@@ -1,4 +1,4 @@
-"""Bundles, results and tables that come from others: read as they were made, or refused in one sentence."""
+"""Untrusted bundles, results and tables are read as they were made, or refused in one sentence."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def results(folder: Path, model: str = "net") -> Path:
 
 
 def contents_of(folder: Path) -> dict[str, bytes]:
-    """Return the files of a sound bundle, without their checksums."""
+    """Return the files of a valid bundle, without checksums."""
     names = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     keys = {name: KEY for name in names if name.endswith(".json")}
-    about = bundle.About(bundle.FORMAT, "1.0", CONFIG, {"tiny": KEY}, keys)
+    about = bundle.BundleRecord(bundle.FORMAT, "1.0", CONFIG, {"tiny": KEY}, keys)
     return {
         **names,
         bundle.ABOUT: json.dumps(vars(about)).encode(),
@@ -58,7 +58,7 @@ def contents_of(folder: Path) -> dict[str, bytes]:
 
 
 def packed(path: Path, contents: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> Path:
-    """Write a bundle with checksums that fit."""
+    """Write a bundle with matching checksums."""
     sums = bundle._sums({name: hashlib.sha256(data).hexdigest() for name, data in contents.items()})
     with zipfile.ZipFile(path, "w", method) as archive:
         for name, data in {bundle.SUMS: sums, **contents}.items():
@@ -67,7 +67,7 @@ def packed(path: Path, contents: dict[str, bytes], method: int = zipfile.ZIP_DEF
 
 
 def sealed(content: bytes, **change) -> bytes:
-    """Return a manifest with other values and a digest that fits."""
+    """Return a manifest with other values and a matching checksum."""
     value = {**json.loads(content), **change}
     value.pop(CHECKSUM_KEY)
     return json.dumps({**value, CHECKSUM_KEY: digest(value)}).encode()
@@ -92,7 +92,7 @@ def test_a_sound_bundle_is_verified_ranked_and_compared(sound, capsys):
     assert len(diff(sound, sound).table) == 10
 
 
-# ---- what a bundle says of itself ------------------------------------------------------------------------------------
+# ---- the record of a bundle ------------------------------------------------------------------------------------------
 
 
 def with_about(contents, **change):
@@ -108,7 +108,7 @@ EDITED = {
     "another config": (lambda one: {**one, "config.yaml": b"seed: 7\n"}, "is not the config that about.json records"),
     "a manifest of another key": (
         lambda one: {**one, "scores.json": sealed(one["scores.json"], config="other")},
-        "of another config or code",
+        "from another config or code",
     ),
     "a manifest that was read from another": (
         lambda one: {**one, "scores.json": sealed(one["scores.json"], key="other")},
@@ -139,7 +139,7 @@ EDITED = {
 
 
 @pytest.mark.parametrize("case", EDITED)
-def test_what_contradicts_itself_is_refused_whatever_the_checksums_say(contents, tmp_path, case):
+def test_contradictions_are_refused_although_checksums_match(contents, tmp_path, case):
     edit, sentence = EDITED[case]
     path = packed(tmp_path / "bad.zip", edit(contents))
     for call in (bundle.verify, lambda path: bundle.tables([path]), lambda path: diff(path, path)):
@@ -162,19 +162,19 @@ def member(name, mode=0, **facts):
 
 
 MEMBERS = {
-    "../outside": "not one of a file in it",
-    "/etc/passwd": "not one of a file in it",
-    "a/../../b": "not one of a file in it",
-    "a//b": "not one of a file in it",
-    "./a": "not one of a file in it",
-    "a\\b": "not one of a file in it",
-    "C:/a": "not one of a file in it",
-    "a\x1b[2J": "not one of a file in it",
-    "a\u202egnp": "not one of a file in it",
-    "cafe\u0301.csv": "not one of a file in it",
+    "../outside": "cannot be that of a file in an archive",
+    "/etc/passwd": "cannot be that of a file in an archive",
+    "a/../../b": "cannot be that of a file in an archive",
+    "a//b": "cannot be that of a file in an archive",
+    "./a": "cannot be that of a file in an archive",
+    "a\\b": "cannot be that of a file in an archive",
+    "C:/a": "cannot be that of a file in an archive",
+    "a\x1b[2J": "cannot be that of a file in an archive",
+    "a\u202egnp": "cannot be that of a file in an archive",
+    "cafe\u0301.csv": "cannot be that of a file in an archive",
     "SCORES.CSV": "twice",
-    "folder/": "not one of a file in it",
-    "x" * 300: "longer than that of any file",
+    "folder/": "cannot be that of a file in an archive",
+    "x" * 300: "longer than file names can be",
 }
 
 
@@ -191,18 +191,18 @@ def test_names_that_no_bundle_has(sound, tmp_path, name):
 def test_links_and_pipes_in_a_bundle(sound, kind):
     with zipfile.ZipFile(sound, "a") as archive:
         archive.writestr(member("link", kind | 0o777), b"/etc/passwd")
-    with pytest.raises(HeatproofError, match="link is a link, a folder"):
+    with pytest.raises(HeatproofError, match="link is not a regular file"):
         bundle.verify(str(sound))
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_compressions_that_unpack_without_bounds(contents, tmp_path, method):
-    with pytest.raises(HeatproofError, match="packed in another way than deflated"):
+    with pytest.raises(HeatproofError, match="compressed by another method than deflate"):
         bundle.verify(str(packed(tmp_path / "bad.zip", contents, method)))
 
 
 def said_size(archive: Path, name: str, size: int) -> None:
-    """Let an archive say another size of a member, with a checksum that fits so many bytes."""
+    """Change the size of a member that an archive lists, with a matching checksum."""
     data, encoded = bytearray(archive.read_bytes()), name.encode()
     with zipfile.ZipFile(archive) as opened:
         crc = zipfile.crc32(opened.read(name)[:size]) & 0xFFFFFFFF
@@ -234,16 +234,16 @@ def test_bundles_out_of_all_proportion(contents, tmp_path):
 
 
 @pytest.mark.parametrize("where", ["before", "behind"])
-def test_what_stands_around_an_archive(sound, where):
+def test_data_around_an_archive_are_refused(sound, where):
     data = sound.read_bytes()
     sound.write_bytes(b"more" + data if where == "before" else data + b"more")
-    with pytest.raises(HeatproofError, match=r"something (before|behind)"):
+    with pytest.raises(HeatproofError, match=r"data (before|follow)"):
         bundle.verify(str(sound))
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "device", "empty", "missing"])
 @pytest.mark.parametrize("ending", [".zip", ".csv"])
-def test_what_is_no_file(tmp_path, kind, ending, capsys):
+def test_things_that_are_no_regular_file(tmp_path, kind, ending, capsys):
     path = tmp_path / f"x{ending}"
     if kind == "pipe":
         os.mkfifo(path)
@@ -390,11 +390,11 @@ def test_numbers_of_a_run_that_are_none(tmp_path, number):
         diff(folder, folder)
 
 
-def test_a_table_of_ones_own_can_be_a_link(tmp_path):
+def test_a_users_table_can_be_a_link(tmp_path):
     (tmp_path / "x.csv").write_bytes(table_of(ROWS))
     (tmp_path / "mine.csv").symlink_to(tmp_path / "x.csv")
     assert np.isfinite(read_scores([tmp_path / "mine.csv"])["score"]).all()
-    # Beside records of one's own, which are no manifests.
+    # Next to a user's own records, which are not manifests.
     (tmp_path / "results").mkdir()
     (tmp_path / "results/x.csv").write_bytes(table_of(ROWS))
     (tmp_path / "results/x.json").write_text("{}")

@@ -1,4 +1,4 @@
-"""A store that somebody sends runs no code, writes nothing elsewhere, and is not taken for what it is not."""
+"""An untrusted store executes no code, writes nothing elsewhere, and cannot pass for another one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def store(tmp_path):
 
 
 def reseal(store: Path, **changed: bytes) -> None:
-    """Change files of a store and all digests with them, as somebody would who knows the format."""
+    """Change files of a store together with all digests, as an attacker who knows the format would."""
     group = json.loads((store / "zarr.json").read_text())
     attributes = group["attributes"]
     del attributes[CHECKSUM_KEY]
@@ -125,18 +125,18 @@ def test_an_array_that_unpickles_is_never_opened(store, tmp_path):
     ],
 )
 def test_metadata_that_heatproof_does_not_write_are_not_opened(store, change, monkeypatch):
-    """With all digests right: the kind of the array decides, not who sent it."""
+    """Although all digests match, the array is refused because of its type."""
     metadata = json.loads((store / "label/zarr.json").read_text())
     reseal(store, label__zarr_json=json.dumps({**metadata, **change}).encode())
     monkeypatch.setattr(zarr, "open_array", lambda *_, **__: pytest.fail("it was opened"))
     refused(lambda: describe_store(store), str(store))
 
 
-# ---- bytes that are not those that were written ----------------------------------------------------------------------
+# ---- changed bytes ---------------------------------------------------------------------------------------------------
 
 
 def test_one_flipped_bit_anywhere_in_the_metadata_is_never_silent(store):
-    """Of every byte of every zarr.json and coordinate, one bit."""
+    """One bit of every byte of every zarr.json and coordinate."""
     before, flips = describe_store(store), 0
     expected = read(store, "attribution", 0, 6)
     for file in [store / "zarr.json", *store.glob("*/zarr.json"), *store.glob("[il]*/c/0"), store / "map/c/0"]:
@@ -151,7 +151,7 @@ def test_one_flipped_bit_anywhere_in_the_metadata_is_never_silent(store):
             except HeatproofError:
                 pass
             else:
-                # Space between the words of JSON says nothing.
+                # White space in JSON has no meaning.
                 assert content[place : place + 1].isspace()
                 assert now["image_ids"] == before["image_ids"]
                 np.testing.assert_array_equal(array, expected)
@@ -183,7 +183,7 @@ def test_images_are_joined_by_their_ids(store):
 
 
 def test_reversed_ids_are_damage(store):
-    """Valid bytes, but not those that were written."""
+    """Valid bytes that differ from those that were written."""
     turned = make(store.parent / "turned.zarr")
     shutil.rmtree(turned)
     layout = Layout(IDS[::-1], np.arange(6), 3, ARRAYS, {"key": "k", "made_by": {}}, {"map": ["saliency"]})
@@ -208,14 +208,14 @@ def test_a_chunk_that_unpacks_to_more_than_its_shape_is_not_unpacked(store, monk
     big = zarr.codecs.ZstdCodec(level=3)._zstd_codec.encode(np.zeros(200_000_000, np.uint8))
     assert unpacked_bytes(bytes(big)) == 200_000_000
     assert len(big) < 50_000
-    # The checksum is right as well: whoever sends it can compute one.
+    # The checksum matches as well, because an attacker can compute it.
     reseal(store, label__c__0=bytes(big) + b"\0" * 4)
     monkeypatch.setattr(zarr, "open_array", lambda *_, **__: pytest.fail("it was opened"))
     refused(lambda: describe_store(store), "another size than its shape says")
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 30, b"\x28\xb5\x2f\xfd", b"\x28\xb5\x2f\xfd\x00\x58\x01\x00\x00"])
-def test_what_does_not_say_its_size_has_none(content):
+def test_frames_without_a_size_have_none(content):
     assert unpacked_bytes(content) is None
 
 
@@ -345,7 +345,7 @@ def test_two_working_folders_over_one_results_folder(tmp_path):
     ],
 )
 def test_a_file_system_without_locks(tmp_path, monkeypatch, holder, age, is_free):
-    """Another host's run is known by its signs of life; what a crash left is not in the way for long."""
+    """A run on another host is detected by the time of its lock file; a lock that a crash left expires soon."""
     monkeypatch.setattr(lock, "_lock", lambda file: True)
     path = tmp_path / lock.LOCK
     path.write_text(json.dumps(holder))

@@ -1,4 +1,4 @@
-"""What somebody sends with all digests right, and still not as heatproof writes it: a sentence, and soon."""
+"""Untrusted files with matching digests that heatproof would not write are refused in a sentence, and quickly."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from heatproof.report.figures.map_figure import show
 from heatproof.report.stores import dataset_of_store, read_store_info
 from heatproof.stores.lazy import open_lazily
 from heatproof.stores.manifest import CHECKSUM_KEY, read_checksummed, require_manifest, write_manifest
-from heatproof.stores.sources import read_record, record_files, write_record
+from heatproof.stores.source_files import read_record, record_files, write_record
 from heatproof.stores.store import ArraySpec, Layout, ensure_metadata, write_shard
 
 DIGITS = {"name": "digits", "kind": "digits", "options": {}, "seed": 0}
@@ -167,13 +167,13 @@ def test_half_a_character_is_no_text(tmp_path):
     assert parse_json(b'["\\ud83d\\ude00", "\\\\ud800"]') == ["\U0001f600", "\\ud800"]
     with pytest.raises(ValueError, match="surrogates"):
         parse_json(b'{"gap": "\\ud800"}')
-    # Of a file whose name is not UTF-8, as an error of our own can quote it.
+    # With the name of a file that is not UTF-8, as errors of heatproof can quote it.
     path = table(tmp_path / "results", "scores", pd.DataFrame({"a": [1]}), gap="no file p\udcff.png")
     assert require_manifest(path.with_suffix(".json"))["gap"] == "no file p?.png"
 
 
 @pytest.mark.parametrize("made_by", [{"dataset": 5}, {"dataset": {"manifest": 5}}, {"dataset": None}], ids=str)
-def test_provenance_of_what_nothing_sensible_made(tmp_path, made_by):
+def test_provenance_with_invalid_values(tmp_path, made_by):
     table(tmp_path / "results", "scores", pd.DataFrame({"a": [1]}), made_by=made_by)
     assert heatproof.open(tmp_path).provenance("scores")["made_from"] == []
 

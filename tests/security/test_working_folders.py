@@ -1,6 +1,6 @@
-"""No file of a working folder that nobody named decides what `heatproof` executes.
+"""No file in the working folder that the user did not name can determine what `heatproof` executes.
 
-Each attack plants a file in a received folder, which leaves a trace where it is executed.
+Each attack puts a file into a received folder, which writes another file if it is executed.
 """
 
 import json
@@ -28,7 +28,7 @@ SMALL = {"evaluation": {"images": 6, "accuracy_images": 0}, "explainers": ["sali
 
 
 def trace(folder):
-    """Return code that writes into the folder."""
+    """Return code that writes a file into the folder."""
     return f"open({str(folder / 'ran')!r}, 'a').write(__name__ + ' ')\n"
 
 
@@ -58,29 +58,29 @@ def plugins_beside_snakemakes_memory(folder):
 
 
 def config_with_a_shipped_name(folder):
-    """Put a file under the name of a config that comes with heatproof."""
+    """Write a file with the name of a shipped config."""
     config_of_the_folder(folder)
     (folder / "config/config.yaml").rename(folder / "quick")
 
 
 def profile_with_a_shipped_name(folder):
-    """Put a profile under the name of one that comes with heatproof; a profile can name configs, and so code."""
+    """Write a profile with the name of a shipped one; a profile can name configs, and so code."""
     config_of_the_folder(folder)
     (folder / "slurm").mkdir()
     (folder / "slurm/config.yaml").write_text("configfile: config/config.yaml\ncores: 1\n")
 
 
 def profile_of_the_environment(folder):
-    """Put a profile where Snakemake looks first for one that the user's environment names."""
+    """Write a profile where Snakemake first searches for one that an environment variable of the user names."""
     profile_with_a_shipped_name(folder)
     (folder / "slurm").rename(folder / "my_cluster")
 
 
 def pickle_of_a_dry_run(folder):
-    """Put a pickle where `--trust-io-cache` reads what a dry run knew of files."""
+    """Write a pickle where `--trust-io-cache` reads a cache of file states."""
     (folder / ".snakemake/iocache").mkdir(parents=True)
     code = trace(folder).strip()
-    # GLOBAL, a text, a tuple of one, REDUCE.
+    # GLOBAL, a string, a tuple of one, REDUCE.
     (folder / ".snakemake/iocache/latest.pkl").write_bytes(b"cbuiltins\nexec\n(V" + code.encode() + b"\ntR.")
     with pytest.raises(AttributeError), open(folder / ".snakemake/iocache/latest.pkl", "rb") as pickle:
         snakemake.io.IOCache.load(pickle)
@@ -95,7 +95,7 @@ def template_of_snakemake(folder):
 
 
 def what_libraries_and_tools_read(folder):
-    """Plant every file that a library, Python, Snakemake, git, conda or a shell could read in a working folder."""
+    """Write every file that a library, Python, Snakemake, git, conda or a shell could read in a working folder."""
     plugins_beside_snakemakes_memory(folder)
     (folder / ".snakemake/pip-deployments").rename(folder / "pip-deployments")
     pickle_of_a_dry_run(folder)
@@ -132,7 +132,7 @@ def what_libraries_and_tools_read(folder):
     for name, text in plain.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    # So that each of these programs, were it started by this name, would leave its trace.
+    # Each of these programs would write a file if it were started by this name.
     for name in ("latex", "dvipng", "git", "conda", "bash", "sh", "python"):
         (folder / name).write_text(f"#!/bin/sh\necho > {folder / 'ran'}\n")
         (folder / name).chmod(0o755)
@@ -176,7 +176,7 @@ ATTACKS = {
 
 
 def heatproof_in(folder, *arguments):
-    """Run a command in a folder. Whether it ends well is no matter here: some are refused with a sentence."""
+    """Run a command in a folder, whatever its exit status: some are refused with a sentence."""
     plain = {name: value for name, value in os.environ.items() if name not in ("PYTHONSAFEPATH", "PYTHONPATH")}
     given = {"PYTHONPATH": str(SOURCE), "SNAKEMAKE_PROFILE": "my_cluster", "OMP_NUM_THREADS": "1"}
     if not (Path(folder) / "my_cluster").exists():
@@ -199,7 +199,7 @@ def received(tmp_path):
     ],
     ids=lambda attack: attack.__name__,
 )
-def test_no_file_that_nobody_named_is_executed(received, attack):
+def test_no_unnamed_file_is_executed(received, attack):
     attack(received)
     for command in ATTACKS[attack]:
         done = heatproof_in(received, *command)
@@ -222,7 +222,7 @@ def test_a_clone_has_its_own_default(tmp_path):
     assert default_config(tmp_path / "config") == default_config()
 
 
-def test_plugins_beside_snakemakes_memory_are_refused(received, monkeypatch):
+def test_plugins_in_snakemakes_folder_are_refused(received, monkeypatch):
     monkeypatch.chdir(received)
     refuse_code_of_snakemake()
     plugins_beside_snakemakes_memory(received)
@@ -267,7 +267,7 @@ def test_links_within_environments_of_conda_are_as_they_should_be(received, monk
 
 
 def test_no_environment_of_conda_comes_with_a_folder(received, monkeypatch):
-    """Snakemake would run the Python of one in .snakemake/conda, and install what is in .snakemake/conda-archive."""
+    """Snakemake would execute Python from .snakemake/conda, and install packages from .snakemake/conda-archive."""
     monkeypatch.chdir(received)
     monkeypatch.setenv("XDG_CACHE_HOME", str(received / "cache"))
 
@@ -307,7 +307,7 @@ results.save(draw(), "x.png")
 
 
 def test_settings_of_matplotlib_in_the_folder_decide_nothing(received, tmp_path_factory):
-    """Those with LaTeX would start programs."""
+    """Settings of matplotlib with LaTeX would start programs."""
     plain = tmp_path_factory.mktemp("plain")
     settings = {"backend": "module://evil", "text.usetex": True, "savefig.facecolor": "red", "lines.linewidth": 9}
     settings |= {"svg.fonttype": "none", "font.size": 30, "savefig.bbox": "tight", "axes.grid": True}
@@ -333,7 +333,7 @@ def test_a_pipe_in_place_of_matplotlibs_settings_is_not_waited_for(received):
 
 
 def test_specs_of_jobs_do_not_come_with_the_results(tmp_path):
-    """A spec says what a job runs, and is not written again where it is there already."""
+    """A spec determines what a job executes, and an existing spec is not written again."""
     results, elsewhere = tmp_path / "results", tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "prepare-1.json").write_text("{}")
@@ -348,8 +348,8 @@ def test_specs_of_jobs_do_not_come_with_the_results(tmp_path):
     assert not (results / ".jobs").exists()
 
 
-def test_code_of_the_users_own_config_runs(received):
-    """What README promises: a module that the user's config names, on the user's PYTHONPATH."""
+def test_code_that_the_users_config_names_runs(received):
+    """As documented in README, a module that the user's config names is found on the user's PYTHONPATH."""
     (received / "mine.py").write_text(f"{trace(received)}def flat(model, images, targets):\n    return images.sum(1)\n")
     named = {**SMALL, "explainers": ["random", {"flat": {"explainer": "mine:flat"}}]}
     (received / "small.yaml").write_text(yaml.safe_dump(named))

@@ -1,4 +1,4 @@
-"""Damage on the disk is found when the bytes are read, and the sentence names the file and how to heal it."""
+"""Damage to files is found when they are read, and the message names the file and the remedy."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def store(tmp_path_factory):
 
 @pytest.fixture
 def damaged(store):
-    """Return a function that changes a file; it is restored afterwards."""
+    """Return a function that changes a file; the file is restored afterwards."""
     kept = {}
 
     def change(file, content):
@@ -42,7 +42,7 @@ def damaged(store):
 
 
 def assert_the_metadata_are_to_be_written(caught, store):
-    """Metadata are no target of Snakemake; the manifest of a first shard is."""
+    """The remedy names the manifest of the first shard, because metadata are not a target of Snakemake."""
     base = str(store).removesuffix(".zarr")
     said = str(caught.value)
     assert f"run your snakemake command with {base}.0.json as its target" in said
@@ -55,7 +55,7 @@ def flipped(content: bytes, place: int) -> bytes:
 
 @pytest.mark.parametrize("array", ARRAYS)
 def test_one_flipped_bit_anywhere_in_a_shard(store, damaged, array):
-    """In a chunk, in the index of chunks, in a checksum: every byte of the file."""
+    """Every byte of the file is covered: chunks, the index of chunks, and checksums."""
     file = shard_file(store, array, 1, len(ARRAYS[array].dims))
     path = store.__class__(file)
     whole = path.read_bytes()
@@ -93,7 +93,7 @@ def test_one_flipped_bit_in_the_ids_or_labels(store, damaged, name):
 
 @pytest.mark.parametrize("name", ["image_id", "label"])
 def test_lost_ids_or_labels(store, damaged, name):
-    """Zarr would read them as empty names and zeros."""
+    """Zarr would read missing coordinates as empty names and zeros."""
     file = store / name / "c/0"
     damaged(file, file.read_bytes())
     file.unlink()

@@ -1,4 +1,4 @@
-"""Manifests say what was made from what, and no longer hold when a byte changes."""
+"""Manifests record inputs and outputs, and are not valid any more when a byte changes."""
 
 import os
 from contextlib import suppress
@@ -28,7 +28,7 @@ def made(tmp_path):
 
 
 def test_every_input_is_named_with_its_bytes(made):
-    """Scores of all models have the same file name."""
+    """A manifest is bound to its path, because scores of all models have the same file name."""
     path, inputs = made
     written = read_json(path)
     assert written["input_sha256"] == {str(item): file_digest(item) for item in inputs}
@@ -54,20 +54,20 @@ def test_the_key_follows_spec_inputs_and_more(made):
 def test_whole(made, tmp_path):
     path, inputs = made
     key = manifest.key_with_inputs(KEY, inputs)[0]
-    assert manifest.whole(path, key)["key"] == key
-    assert manifest.whole(path, "other") is None
-    assert manifest.whole(tmp_path / "none.json", key) is None
+    assert manifest.read_if_intact(path, key)["key"] == key
+    assert manifest.read_if_intact(path, "other") is None
+    assert manifest.read_if_intact(tmp_path / "none.json", key) is None
     (tmp_path / "tables/b.csv").write_text("b.csw")
-    assert manifest.whole(path, key) is None, "same size, other bytes"
+    assert manifest.read_if_intact(path, key) is None, "same size, other bytes"
     (tmp_path / "tables/b.csv").unlink()
-    assert manifest.whole(path, key) is None
+    assert manifest.read_if_intact(path, key) is None
 
 
 @pytest.mark.parametrize(
-    "asked", [manifest.verified_path, lambda file: manifest.whole(file.parent / "tables.json", "k")]
+    "asked", [manifest.verified_path, lambda file: manifest.read_if_intact(file.parent / "tables.json", "k")]
 )
 def test_a_file_that_is_far_too_large_is_refused_by_its_size(tmp_path, monkeypatch, asked):
-    """A digest of 8 GiB takes a minute on a busy machine."""
+    """The size is compared first, because a digest of 8 GiB takes a minute."""
     (tmp_path / "a.csv").write_text("a")
     manifest.write_manifest(tmp_path / "tables.json", [tmp_path / "a.csv"], spec_key=KEY, key="k")
     os.truncate(tmp_path / "a.csv", 2**33)
@@ -83,7 +83,7 @@ def test_a_folder_can_be_moved(made, tmp_path):
     (tmp_path / "new").mkdir()
     os.rename(tmp_path / "there", tmp_path / "new/tables")
     os.rename(path, tmp_path / "new/tables.json")
-    assert manifest.whole(tmp_path / "new/tables.json", key)
+    assert manifest.read_if_intact(tmp_path / "new/tables.json", key)
 
 
 def test_touch_dates_the_manifest_and_its_files(made, tmp_path):

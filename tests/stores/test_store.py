@@ -1,4 +1,4 @@
-"""Stores: what others see when they open one, who may write at the same time, and what a job that dies leaves."""
+"""Stores: readers, concurrent writers, and what a killed job leaves."""
 
 import dataclasses
 import multiprocessing
@@ -71,7 +71,7 @@ def test_xarray_sees_named_dimensions_and_coordinates(path):
         assert data.attrs["made_by"] == {"steps": 3}
 
 
-def test_zarr_opens_it_and_what_was_not_computed_is_nan(path):
+def test_zarr_opens_it_with_nan_for_missing_images(path):
     made = values(0, images=2)
     write_shard(path, "attribution", 1, 4, made)
     with warnings.catch_warnings():
@@ -117,7 +117,7 @@ LARGE = 2**33
 
 @pytest.mark.parametrize("file", ["attribution/zarr.json", "image_id/c/0", "label/c/0", "attribution/c/0/0/0/0"])
 def test_a_file_that_is_far_too_large_is_refused_by_its_size(path, monkeypatch, file):
-    """A digest of 8 GiB takes a minute on a busy machine."""
+    """The size is compared first, because a digest of 8 GiB takes a minute."""
     write_shard(path, "attribution", 0, 0, values(0))
     os.truncate(path / file, LARGE)
     digested, digest = set(), store_module.file_digest
@@ -152,14 +152,14 @@ def test_describe(path):
     ("start", "stop", "message"),
     [(0, 11, "holds 10 images"), (4, 8, r"c/1/0/0/0 is missing"), (0, 4, r"c/0/0/0/0 has no values for image 2")],
 )
-def test_what_is_not_there_is_said(path, start, stop, message):
+def test_missing_files_are_reported(path, start, stop, message):
     write_shard(path, "attribution", 0, 0, values(0, images=2))
     with pytest.raises(HeatproofError, match=message):
         read(path, "attribution", start, stop)
 
 
 @pytest.mark.parametrize("make", [lambda p: None, lambda p: p.mkdir(), lambda p: p.write_text("x")])
-def test_what_is_no_store(tmp_path, make):
+def test_folders_that_are_no_store(tmp_path, make):
     path = tmp_path / "other.zarr"
     make(path)
     with pytest.raises(HeatproofError, match="not a store of heatproof"):
@@ -169,13 +169,13 @@ def test_what_is_no_store(tmp_path, make):
 
 
 def test_labels_of_a_single_class(tmp_path):
-    """They all equal the fill value, and are there nevertheless."""
+    """Chunks that equal the fill value are written nevertheless."""
     one_class = dataclasses.replace(layout(), labels=np.zeros(10, int))
     ensure_metadata(tmp_path / "s.zarr", one_class)
     assert describe_store(tmp_path / "s.zarr")["labels"].tolist() == [0] * 10
 
 
-def test_a_store_of_somebody_else(tmp_path):
+def test_a_store_from_elsewhere(tmp_path):
     zarr.create_group(tmp_path / "other.zarr").create_array("a", shape=(2, 2), dtype="f4")
     with pytest.raises(HeatproofError, match="not a store of heatproof"):
         describe_store(tmp_path / "other.zarr")
@@ -190,7 +190,7 @@ def test_the_metadata_are_the_same_bytes_every_time(tmp_path):
     assert tree(tmp_path / "a/s.zarr") == tree(tmp_path / "b/s.zarr")
 
 
-def test_metadata_that_stand_are_left_alone(path):
+def test_existing_metadata_are_unchanged(path):
     write_shard(path, "attribution", 0, 0, values(0))
     before = {file: file.stat().st_mtime_ns for file in path.rglob("*")}
     ensure_metadata(path, layout())
@@ -201,7 +201,7 @@ def test_another_key_with_the_same_cut_keeps_the_shards(path):
     write_shard(path, "attribution", 0, 0, values(0))
     ensure_metadata(path, layout(key="other"))
     assert describe_store(path)["attributes"]["key"] == "other"
-    with pytest.raises(HeatproofError, match=r"s\.0\.json are of different configs or code"):
+    with pytest.raises(HeatproofError, match=r"s\.0\.json are from different configs or code"):
         read(path, "attribution", 0, 4)
     write_shard(path, "logit", 0, 0, np.zeros((4, 5), np.float32))
     np.testing.assert_array_equal(read(path, "attribution", 0, 4), values(0))
@@ -226,7 +226,7 @@ def test_damaged_metadata_are_written_again(path, content):
     assert tree(path) == before
 
 
-# ---- writing at the same time, and dying -----------------------------------------------------------------------------
+# ---- concurrent writers, and kills -----------------------------------------------------------------------------------
 
 
 def write_one(arguments):
@@ -240,7 +240,7 @@ def test_writers_of_other_shards_do_not_disturb_each_other(tmp_path):
     for shard in range(3):
         write_one((apart, shard))
     with multiprocessing.get_context("forkserver").Pool(3) as pool:
-        # One after the other, because a shard has one writer.
+        # In sequence, because a shard has one writer.
         for _ in range(2):
             pool.map(write_one, [(together, shard) for shard in (2, 0, 1)], chunksize=1)
     assert tree(together) == tree(apart)
@@ -251,7 +251,7 @@ class Died(BaseException):
 
 
 def die_at(monkeypatch, folder, survived=0):
-    """Die when a file would be moved to below `folder`, after so many; Zarr's own moves elsewhere do not count."""
+    """Raise an exception after a number of files were moved to `folder`; Zarr's own moves elsewhere do not count."""
     moves = []
 
     def move(source, target, replace=os.replace):
@@ -275,8 +275,8 @@ def test_a_writer_that_dies_leaves_the_old_shard(path, monkeypatch):
     assert [name for name in os.listdir(path.parent) if "attribution" in name] == []
 
 
-def test_what_a_killed_writer_leaves_is_no_array_of_the_store(path, monkeypatch):
-    """SIGKILL runs no clean-up."""
+def test_files_of_a_killed_writer_are_no_array_of_the_store(path, monkeypatch):
+    """SIGKILL leaves no time for cleanup."""
     die_at(monkeypatch, path)
     monkeypatch.setattr(store_module.shutil, "rmtree", lambda *_, **__: None)
     with pytest.raises(Died):
@@ -288,7 +288,7 @@ def test_what_a_killed_writer_leaves_is_no_array_of_the_store(path, monkeypatch)
 
 @pytest.mark.parametrize("survived", range(12))
 def test_metadata_interrupted_anywhere_are_completed(tmp_path, monkeypatch, survived):
-    """The key is written last: until then the next job writes all of it again."""
+    """The key is written last; until then, the next job writes all metadata again."""
     ensure_metadata(tmp_path / "whole.zarr", layout())
     whole = tree(tmp_path / "whole.zarr")
     assert len(whole) == 12
@@ -302,7 +302,7 @@ def test_metadata_interrupted_anywhere_are_completed(tmp_path, monkeypatch, surv
     assert tree(tmp_path / "s.zarr") == whole
 
 
-def test_json_and_tables_are_moved_into_place_whole(tmp_path, monkeypatch):
+def test_json_and_tables_are_written_atomically(tmp_path, monkeypatch):
     write_json(tmp_path / "a/x.json", {"b": 1, "a": [2]})
     write_table(pd.DataFrame({"x": [1.0, np.nan], "y": ["p", "q"]}), tmp_path / "a/t.csv")
     assert (tmp_path / "a/t.csv").read_bytes() == b"x,y\n1,p\n,q\n"
@@ -319,13 +319,13 @@ def test_json_and_tables_are_moved_into_place_whole(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("content", [None, b"", b'{"a": 1', b"[1]", b"\xff\xfe"])
-def test_what_is_no_json_mapping_reads_as_nothing(tmp_path, content):
+def test_invalid_json_reads_as_none(tmp_path, content):
     if content is not None:
         (tmp_path / "x.json").write_bytes(content)
     assert read_json(tmp_path / "x.json") is None
 
 
-def test_what_a_killed_writer_of_metadata_left_goes_and_what_writers_of_shards_have_stays(path):
+def test_only_folders_of_killed_writers_of_metadata_are_removed(path):
     left, shard = path.parent / f".{path.name}.abcd1234" / "new", path.parent / f".{path.name}.attribution.0.abcd1234"
     for folder in (left, shard):
         folder.mkdir(parents=True)

@@ -20,7 +20,7 @@ from heatproof.base.randomness import derive_seed
 
 
 def gradient(model, images, targets):
-    """Sound: gradient times input, summed over channels."""
+    """A sound explainer: gradient times input, summed over channels."""
     images = images.detach().clone().requires_grad_()
     (slope,) = torch.autograd.grad(model(images).gather(1, targets[:, None]).sum(), images)
     return (slope * images).sum(1).detach()
@@ -166,7 +166,7 @@ def leaves_a_default_dtype(model, images, targets):
 
 
 def _leaves(name, leave):
-    """Return a sound function that leaves something in the process, the same in every call."""
+    """Return a sound explainer that changes the process in the same way in every call."""
 
     def fault(model, images, targets):
         leave()
@@ -180,7 +180,7 @@ def _own_relu(images, inplace=False):
     return torch.relu(images)
 
 
-# What a second call does not change, because the first one set it.
+# Changes that a second call does not repeat visibly, because the first call has made them.
 SET_ONCE = [
     _leaves("a_variable", lambda: os.environ.update(HEATPROOF_PLANTED="1")),
     _leaves("a_folder", lambda: os.chdir("/")),
@@ -310,7 +310,7 @@ def one_buffer(context):
 
 
 class Remembers:
-    """Keeps maps by `key`."""
+    """An explainer that caches maps by `key`."""
 
     __name__ = "remembers"
 
@@ -364,7 +364,7 @@ def size_of(context):
     return gradient(context.output, context.images, context.targets).abs()
 
 
-# Rule that finds the fault, to functions of a model, images and targets.
+# The rule that detects the fault, and faulty functions of a model, images and targets.
 OF_FUNCTIONS = {
     "leaves_its_inputs": [mutates, mutates_targets, mutates_single_images],
     "does_not_depend_on_the_company": [of_the_batch, divided, of_the_order],
@@ -394,7 +394,7 @@ OF_FUNCTIONS = {
     "works_in_any_mode": [in_default_dtype],
     "takes_images_of_any_memory": [of_contiguous_memory],
 }
-# The same, to functions of `ExplainContext`, which are registered.
+# The rule, and faulty functions of an `ExplainContext`, which are registered.
 OF_EXPLAINED = {
     "leaves_its_inputs": [marks_images, a_view, spoils_the_background],
     "leaves_earlier_maps": [one_buffer],
@@ -406,9 +406,9 @@ OF_EXPLAINED = {
 }
 
 
-# Metrics: functions of maps, patch drops and the grid.
+# The rule, and faulty metrics: functions of maps, patch drops and the grid.
 def first_patch(maps, drops, grid):
-    """Sound: the drop of the patch that a map ranks first."""
+    """A sound metric: the drop of the patch that a map ranks first."""
     sums = patch_sums(maps, grid)
     score = drops[np.arange(len(maps)), sums.argmax(1)].astype(np.float64)
     valid = sums.max(1) > sums.min(1)
@@ -545,7 +545,7 @@ def metric_of_constant_maps(maps, drops, grid):
 
 
 class MetricRemembers:
-    """Keeps its first result of so many images."""
+    """A metric that caches its first result for each number of images."""
 
     __name__ = "metric_remembers"
     __module__ = "planted"

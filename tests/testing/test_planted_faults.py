@@ -1,4 +1,4 @@
-"""The tables find every planted fault, and pass what is sound."""
+"""The rules detect every planted fault, and accept sound functions."""
 
 import re
 from dataclasses import replace
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import heatproof
-from heatproof._testing.surroundings import restored_process
+from heatproof._testing.side_effects import restored_process
 from heatproof.attribution.registry import EXPLAINERS, explainer
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS, metric
@@ -24,7 +24,7 @@ FACTS = {"higher_is_better": True, "range": (-np.inf, 1e5), "source": "here"}
 
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch, tmp_path):
-    """Undo what planted faults do to the process, and what tests register."""
+    """Undo the changes of planted faults to the process, and the registrations of tests."""
     explainers, metrics, kinds = dict(EXPLAINERS), dict(METRICS), dict(KINDS)
     with restored_process():
         monkeypatch.chdir(tmp_path)
@@ -46,13 +46,13 @@ def _name(fault):
 
 
 def broken(checks, rule):
-    # What one rule let it leave must not hide it from the next.
+    # Changes that it left during one rule must not hide it from the next.
     assert checks[0].outcome
     (check,) = [one for one in checks if one.name == rule]
     assert check.outcome.state == "failed"
     with pytest.raises(AssertionError, match=rule):
         check()
-    # What was seen, and what to do.
+    # The message has the observation and the remedy.
     assert len(check.outcome.text.split(": ")) >= 3
 
 
@@ -165,7 +165,7 @@ def test_an_exemption_is_declared_with_a_reason_and_has_to_be_true():
     states = {one.check: one for one in check_explainer(faults_to_find.deaf_to_the_target, exempt=reason | {
         "finds_the_evidence": "it is of the first class"})}  # fmt: skip
     assert states["follows_the_target"] == ("follows_the_target", "exempt", "it is of the first class")
-    with pytest.raises(AssertionError, match=r"declares that it does not .it is of the first class.: leave the exempt"):
+    with pytest.raises(AssertionError, match=r"is declared as exempt .it is of the first class.: leave the exempt"):
         check_explainer(faults_to_find.gradient, exempt=reason)
     with pytest.raises(HeatproofError, match="no rule named 'follows_the_targets': did you mean 'follows_the_target'"):
         check_explainer(faults_to_find.gradient, exempt={"follows_the_targets": "a slip"})
@@ -175,7 +175,7 @@ def test_an_exemption_is_declared_with_a_reason_and_has_to_be_true():
     ("check", "given", "said"),
     [
         (check_explainer, "salience", "no explainer named 'salience': did you mean 'saliency'"),
-        (check_explainer, 3, "The explainer 3 is of one network or of none"),
+        (check_explainer, 3, "The explainer 3 is bound to one network, or is not callable"),
         (check_explainer, lambda model: model, "give a function of model, images and targets|."),
         (check_metric, "idsd", "no metric named 'idsd': did you mean 'idsds'"),
         (check_metric, faults_to_find.first_patch, "says nothing of its direction and range"),

@@ -1,4 +1,4 @@
-"""Every registered explainer, metric, architecture and baseline keeps the rules; new ones enter by themselves."""
+"""Every registered explainer, metric, architecture and baseline follows the rules; new ones are included."""
 
 import contextlib
 import sys
@@ -14,7 +14,7 @@ from pairwise import covering
 import heatproof
 from heatproof._testing.explainers import CONTEXTS, FORMS
 from heatproof._testing.networks import NETWORKS
-from heatproof._testing.surroundings import difference, network_state
+from heatproof._testing.side_effects import difference, network_state
 from heatproof.attribution.registry import EXPLAINERS, NETWORK_KINDS, explainer
 from heatproof.metrics.registry import METRICS, metric
 from heatproof.models.network import build_network
@@ -25,18 +25,18 @@ from heatproof.testing import explainer_checks, metric_checks
 sys.path.append(str(Path(__file__).parents[1] / "adapter"))
 from odd_networks import WRITES, Plain, keeping
 
-# So that tables of all take a minute: fewer steps, by the names of options.
+# Options with fewer steps, so that checking all entries takes a minute.
 FEW = {"steps": 3, "samples": 2, "masks": 100, "stride": 0.25, "baselines": 8}
 FEW_OF = {
     "sic": {"thresholds": [0.1, 0.5]},
     "aic": {"thresholds": [0.1, 0.5]},
-    # What few steps or draws do not yet tell from noise.
+    # Rules that cannot be checked with few steps or draws, because of their noise.
     "iba": {"baselines": 32},
     "ss_cam": {},
     "input_iba": {"steps": 3, "prior_steps": 2, "layer_steps": 3, "samples": 2, "baselines": 8},
     "extremal_perturbation": {"steps": 30, "areas": (0.1,), "spacing": 1 / 16, "learning_rate": 0.1},
 }
-# A second each, or a process for each picture.
+# These take a second each, or a process for each image.
 SLOW = {
     *("agi", "guided_ig", "iba", "input_iba", "ss_cam", "lime", "kernel_shap", "extremal_perturbation", "chefer_lrp"),
     *("sic", "aic", "soundness"),
@@ -53,7 +53,7 @@ def few(entry):
 
 
 def ours(registry):
-    """Return the entries of heatproof's own; other tests register toys, some of them with faults."""
+    """Return heatproof's own entries; other tests register toys, some of them with faults."""
     return [entry for entry in registry.values() if entry.function.__module__.startswith("heatproof.")]
 
 
@@ -86,7 +86,7 @@ def test_what_is_registered_later_is_in_the_table():
     def late_metric(maps, drops, grid):
         return maps
 
-    # As one of a module of heatproof's own.
+    # As if a module of heatproof defined it.
     late_explainer.__module__ = late_metric.__module__ = "heatproof.late"
     try:
         late = {str(one): one for one in tables() if one.subject.name.startswith("late_")}
@@ -113,7 +113,7 @@ def test_a_covering_has_every_pair_and_few_rows():
     assert len(found) < 45
 
 
-# What a network can do that its twin does not; a view is of contiguous memory alone, by the network's own code.
+# Properties of a network that its equal does not have; views of the network's own code need contiguous memory.
 ODD = {
     **{f"writes by {name}": (lambda pair=pair: tuple(map(Plain, pair))) for name, pair in WRITES.items()
        if name != "a view"},
@@ -137,7 +137,7 @@ FEW_SCORED = of_families((METRICS[name] for name in SCORED), lambda one: one.rea
 
 
 def pairs(quick, every):
-    """Return the rows of a few entries, and those of all, which take minutes."""
+    """Return the rows of a few entries, and those of all entries, which take minutes."""
     rest = {"network": list(ODD), "images": list(INPUTS), "mode": list(MODES)}
     chosen = covering({"entry": quick, **rest})
     kept = [pytest.param(*row, marks=pytest.mark.slow) for row in chosen]
@@ -186,7 +186,7 @@ def test_metrics_of_odd_networks_images_and_modes(name, network, images, mode):
     np.testing.assert_allclose(found["score"], wanted["score"], rtol=1e-4, atol=1e-4)
 
 
-# Those that other libraries build are tested by themselves.
+# Networks that other libraries build are tested separately.
 OWN = {name: {"dim": 24, "depth": 2} if name == "small_vit" else {"width": 4} for name, entry in ARCHITECTURES.items()
        if entry.facts_of is None}  # fmt: skip
 
@@ -196,7 +196,7 @@ OWN = {name: {"dim": 24, "depth": 2} if name == "small_vit" else {"width": 4} fo
     ("name", "images", "mode"), covering({"name": list(OWN), "images": list(INPUTS), "mode": list(MODES)})
 )
 def test_architectures_of_odd_images_and_modes(name, images, mode):
-    # Of ImageNet's networks the smallest patch has 33 pixels a side, and the vision transformer takes 32 alone.
+    # ImageNet's networks have patches of at least 33 pixels, and the vision transformer only accepts 32.
     entry, pictures = ARCHITECTURES[name], images_of(32 if "vit" in name else 40)
     network = build_network(ModelSpec(name, entry.build.__module__, OWN[name], entry.facts), 3, 0).eval()
     before = network_state(network)

@@ -8,7 +8,7 @@ import torch
 from test_loop import SCHEDULE, examples
 from torch import nn
 
-from heatproof.training.checkpoint import Journal
+from heatproof.training.journal import Journal
 from heatproof.training.loop import TrainingRun, fit
 
 

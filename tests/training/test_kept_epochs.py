@@ -17,9 +17,9 @@ from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.stores.manifest import whole
+from heatproof.stores.manifest import read_if_intact
 from heatproof.training import in_domain
-from heatproof.training.checkpoint import Journal
+from heatproof.training.journal import Journal
 from heatproof.workflow.reconcile import Results
 
 FOLDER = "results/weights/toy/net"
@@ -60,7 +60,7 @@ def test_every_manifest_holds(saved_run):
     taken_out(saved_run, 1)
     for name in ("finetuned", "finetuned_epoch1"):
         path = saved_run.folder / FOLDER / f"{name}.json"
-        assert whole(path, read_json(path)["key"])
+        assert read_if_intact(path, read_json(path)["key"])
 
 
 def test_later_stages_take_them_for_weights(saved_run):

@@ -11,14 +11,14 @@ from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms import functional as transforms
 
 from heatproof.base.randomness import torch_generator
+from heatproof.data.image_files import CROP_DRAWS, RATIO, crop_box
 from heatproof.data.image_folder import image_folder
-from heatproof.data.pictures import CROP_DRAWS, RATIO, crop_box
 from heatproof.models.network import normalise
 from heatproof.models.registry import InputFacts
-from heatproof.training import reading
+from heatproof.training import examples as reading
+from heatproof.training.examples import crop_images, read_examples
 from heatproof.training.loop import flip_randomly
 from heatproof.training.losses import compute_loss
-from heatproof.training.reading import crop_images, read_examples
 
 FACTS = InputFacts(mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
 
@@ -149,7 +149,7 @@ from heatproof.data.image_folder import image_folder
 from heatproof.models.registry import InputFacts
 from heatproof.base.specs import Schedule
 from heatproof.training.loop import fit
-from heatproof.training import reading
+from heatproof.training import examples as reading
 data = image_folder(seed=0, root=sys.argv[1], size=160)
 reading.IN_MEMORY = int(sys.argv[2])
 def peak():

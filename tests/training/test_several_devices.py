@@ -27,7 +27,7 @@ from heatproof.errors import HeatproofError
 from heatproof.jobs import several_devices as several
 from heatproof.jobs import train as train_jobs
 from heatproof.jobs.several_devices import FabricDeviceGroup, synchronise_batch_norm, train_on_devices
-from heatproof.training.checkpoint import Journal
+from heatproof.training.journal import Journal
 from heatproof.training.loop import Examples, TrainingRun, fit
 
 pytest.importorskip("lightning_fabric")

@@ -1,4 +1,4 @@
-"""One finished run for all tests of the workflow."""
+"""A finished run that all tests of the workflow share."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from snakemake_project import MICRO, Project, clone
 
 @pytest.fixture(scope="session")
 def finished(once: Callable[..., Path]) -> Project:
-    """A project whose table is made. Copy it before you change it."""
+    """A project with a finished table. Copy it before you change it."""
     return Project(once("finished", finish), MICRO)
 
 
 def finish(folder: Path) -> None:
-    """Run a project from nothing to its table."""
+    """Run a new project until its table is made."""
     ran = Project(clone(folder), MICRO).ran()
     assert ran == {
         "prepare": 1,
@@ -32,5 +32,5 @@ def finish(folder: Path) -> None:
 
 @pytest.fixture
 def project(finished: Project, tmp_path: Path) -> Project:
-    """A copy of the finished project, free to be changed."""
+    """A copy of the finished project that a test may change."""
     return finished.copy(tmp_path / "project")

@@ -1,6 +1,6 @@
-"""The embedded tables, recomputed from cached arrays with NumPy, SciPy and pandas alone.
+"""Recompute the tables of a run from stored arrays, with NumPy, SciPy and pandas only.
 
-Nothing here imports heatproof: the definitions are those of docs/conventions.md and of the papers, written anew.
+Nothing here imports heatproof: the definitions of docs/conventions.md and of the papers are implemented independently.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ NINE = np.arange(1, 10) / 10
 
 
 def array(store: Path, name: str) -> np.ndarray:
-    """Return a whole array of a store."""
+    """Return a complete array of a store."""
     return zarr.open_group(store, mode="r")[name][:]
 
 
 class Network:
-    """One network's cached arrays, which have room for the whole split: of so many scored images, and of `seen`."""
+    """The stored arrays of one network; `images` of the split are scored, and `seen` passed through the network."""
 
     def __init__(self, results: Path, dataset: str, model: str, weights: str, images: int, seen: int) -> None:
         self.results, self.where, self.images = results, (dataset, model, weights), images
@@ -46,7 +46,7 @@ class Network:
         return found
 
     def curve(self, response: str, method: str) -> dict[str, np.ndarray]:
-        """Return every quantity (N, S) of a response along the maps of a method."""
+        """Return every quantity (N, S) of a response along the rankings of a method's maps."""
         explainer = method.removesuffix("_abs")
         (store,) = (self.results / "curves" / "/".join(self.where) / explainer).glob(f"{response}-*.zarr")
         place = array(store, "method").tolist().index(method)
@@ -64,7 +64,7 @@ def single_deletion(network: Network, maps: np.ndarray) -> np.ndarray:
 
 
 def along(network: Network, method: str, metric: str) -> np.ndarray:
-    """Return a score per image that is read off response curves."""
+    """Return a score per image from response curves."""
 
     def read(response: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         known = network.curve(response, method)
@@ -90,7 +90,7 @@ def along(network: Network, method: str, metric: str) -> np.ndarray:
 
 
 def top_sums(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the sums (N, S) of the largest so many values of each image's map."""
+    """Return the sums (N, S) of the largest values of each image's map, for several numbers of values."""
     falling = -np.sort(-values.reshape(len(values), -1), axis=1)
     sums = np.concatenate([np.zeros((len(values), 1)), np.cumsum(falling, axis=1)], axis=1)
     return np.take_along_axis(sums, counts.astype(int), axis=1)
@@ -103,7 +103,7 @@ def mas_curve(network: Network, method: str, maps: np.ndarray, mode: str) -> tup
     )
     probability = np.exp(known["log_probability_label"])
     if mode == "deletion":
-        # Read backwards, a deletion is an insertion of the least relevant pixels.
+        # A deletion in reverse order is an insertion of the least relevant pixels.
         probability = probability[:, ::-1]
     gain = probability[:, -1:] - probability[:, :1]
     with np.errstate(all="ignore"):
@@ -168,7 +168,7 @@ def soundness(network: Network, method: str, maps: np.ndarray) -> np.ndarray:
 
 
 def completeness(network: Network, method: str, maps: np.ndarray) -> np.ndarray:
-    """Return completeness per image: Li et al. 2024, algorithms 2 and 4, of maps scaled from least to largest."""
+    """Return completeness per image: Li et al. 2024, algorithms 2 and 4, of maps scaled to their range."""
     known = network.curve("deletion_value_road", method)
     right = (known["predicted"] == network.labels[: network.images, None]).astype(float)
     positive = np.maximum(maps, 0).reshape(len(maps), -1)
@@ -178,7 +178,7 @@ def completeness(network: Network, method: str, maps: np.ndarray) -> np.ndarray:
 
 
 def kappa(scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return κ (M,) of test cases (T, M), higher is better: Duan et al. 2024, section 4.2, with half wins.
+    """Return κ (M,) for scores (T, M) of test cases, higher is better: Duan et al. 2024, section 4.2, with half wins.
 
     `weights` (T,) sum to 1 within each network.
     """
@@ -192,7 +192,7 @@ def kappa(scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def ranks(scores: np.ndarray, higher: bool) -> np.ndarray:
-    """Return ranks, 1 is best, equal scores (but for rounding) share the smallest."""
+    """Return ranks; 1 is best, and scores that are equal up to rounding share the smallest rank."""
     rounded = np.round(scores, 12)
     return rankdata(-rounded if higher else rounded, method="min")
 
@@ -203,7 +203,7 @@ def student(scores: np.ndarray, level: float = 0.95) -> float:
 
 
 def paired_p_values(differences: np.ndarray) -> float:
-    """Return the largest of three p-values: of t, of t corrected for skewness, and of so many images that agree."""
+    """Return the largest of three p-values: of a t-test, of a t-test corrected for skewness, and of a sign test."""
     n, value = len(differences), float(ttest_1samp(differences, 0).statistic)
     part = float(skew(differences, bias=False)) / np.sqrt(n)
     corrected = value + part * (1 + 2 * value**2) / 6 + part**2 * value**3 / 27

@@ -1,4 +1,4 @@
-"""A copy of the repository that a test may edit, and real Snakemake in it over a micro config."""
+"""A copy of the repository that a test may edit, with Snakemake runs of a micro config in it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MICRO = {
 
 
 class Project:
-    """A working copy with a config of its own."""
+    """A working copy with its own config."""
 
     def __init__(self, folder: Path, config: dict) -> None:
         self.folder = folder
@@ -43,7 +43,7 @@ class Project:
         (self.folder / "micro.yaml").write_text(yaml.safe_dump(self.config))
 
     def command(self, *arguments: str, python: str = sys.executable) -> list[str]:
-        """Return the command of a user, with a Python that can be killed or stopped."""
+        """Return the command that a user would run, with a Python process that can be killed or stopped."""
         return [python, "-m", "snakemake", "--cores", "2", *arguments, "--configfile", "micro.yaml"]
 
     def environment(self) -> dict[str, str]:
@@ -51,7 +51,7 @@ class Project:
         return {**os.environ, "PYTHONPATH": str(self.folder / "src"), "OMP_NUM_THREADS": "1"}
 
     def run(self, *arguments: str, fails: bool = False) -> str:
-        """Run Snakemake to its end and return what it printed."""
+        """Run Snakemake, and return its output."""
         self.write_config()
         done = subprocess.run(
             self.command(*(arguments or (TABLE,)), python=preloaded.python()),
@@ -93,27 +93,27 @@ class Project:
         results = self.folder / "results"
         found = sorted(path for path in results.rglob("*") if path.suffix in (".csv", ".parquet"))
         names = {path.relative_to(results).as_posix(): path for path in found}
-        # Those of other targets lie in a hidden folder.
+        # Tables of other targets are in a hidden folder.
         return {name: path.read_bytes() for name, path in names.items() if not name.startswith(".")}
 
     def manifests(self) -> dict[str, dict]:
-        """Return what every manifest says, but for what a clock measured and the digest of the whole."""
+        """Return the contents of all manifests, without times and checksums."""
         found = {path.relative_to(self.folder): read_json(path) for path in self.folder.glob("results/**/*.json")}
         return {str(path): without_times(said) for path, said in found.items() if said and "files" in said}
 
     def copy(self, folder: Path) -> Project:
-        """Copy everything, Snakemake's memory included."""
+        """Copy everything, including Snakemake's records."""
         shutil.copytree(self.folder, folder, symlinks=True)
         return Project(folder, yaml.safe_load(yaml.safe_dump(self.config)))
 
 
 def jobs(log: str) -> dict[str, int]:
-    """Count the jobs that a run of Snakemake finished, by rule, from its log file."""
+    """Return the number of jobs that a run of Snakemake finished, by rule, from its log file."""
     return dict(Counter(re.findall(r"^Finished jobid: \d+ \(Rule: (\w+)\)", log, flags=re.MULTILINE)))
 
 
 def clone(folder: Path) -> Path:
-    """Copy what a fresh clone has of the repository to run the workflow, and what Python compiled of it."""
+    """Copy the files of the repository that the workflow needs, with compiled Python files."""
     for name in ("Snakefile", "workflow", "config", "profiles", "src", "envs"):
         source = REPOSITORY / name
         if source.is_dir():

@@ -1,4 +1,4 @@
-"""accuracy.csv and verdict.csv of a run of every task, against outputs that are computed apart."""
+"""accuracy.csv and verdict.csv of runs of every task, compared with outputs that are computed independently."""
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ IMAGES = 30
 
 
 def made_of(folder, task, **change):
-    """Return tables of a run on its own pictures, and labels and outputs (N, …) of these."""
+    """Return tables of a run on images of its own, and the labels and outputs (N, …) of these images."""
     settings = {
         "datasets": [{"toy": {"dataset": "questions:dataset", "task": task, "count": IMAGES}}],
         "evaluation": {"images": IMAGES},
@@ -29,7 +29,7 @@ def made_of(folder, task, **change):
 
 def test_several_labels(tmp_path):
     accuracy, verdict, labels, outputs = made_of(tmp_path, "multilabel")
-    # The first rows, one for each label that is present; pictures that have none are not explained.
+    # The first rows, one for each label of an image; images without labels are not explained.
     pictures, kinds = (one[:IMAGES] for one in np.nonzero(labels == 1))
     shown = np.unique(pictures)
     rows = accuracy.set_index(accuracy["label"].fillna("") if "label" in accuracy else pd.Index([""]))
@@ -63,7 +63,7 @@ def test_numbers(tmp_path, numbers):
     rows = accuracy.set_index(accuracy["label"].fillna("") if "label" in accuracy else pd.Index([""]))
     for number in range(numbers):
         name = f"kind {number}" if numbers > 1 else ""
-        # Of several numbers, each of a picture is a row.
+        # With several numbers, each number of an image is a row.
         count = IMAGES // numbers
         assert rows.loc[name, "n_images"] == count
         wanted = labels[:count, number], outputs[:count, number]

@@ -1,4 +1,4 @@
-"""A finished run as one file: it says when it was changed, and several are ranked together where that makes sense."""
+"""Bundles of a finished run: changes are detected, and several bundles are ranked together if they are comparable."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ def made(project, monkeypatch):
 
 
 def repacked(path, out, **changes):
-    """Write a bundle anew, its record, a table and the manifest of it with other values, and all digests that fit."""
+    """Write a bundle with changes of its record, a table and the table's manifest, and with matching digests."""
     with zipfile.ZipFile(path) as archive:
         contents = {name: archive.read(name) for name in archive.namelist() if name != bundle.SUMS}
     table = changes.pop("table", contents["idsds_table.csv"])
@@ -150,7 +150,7 @@ def test_bundles_of_several_people_are_ranked_together(made, capsys):
     assert "over 1 network" in alone.stdout
 
 
-def test_what_cannot_be_compared_is_refused_with_the_reason(made):
+def test_bundles_that_cannot_be_compared_are_refused_with_the_reason(made):
     contents = unpacked("one.zip")
     metrics = json.loads(contents["about.json"])["config"]["metrics"]
     other = contents["idsds_table.csv"].replace(b",vgg,", b",other,")

@@ -1,4 +1,4 @@
-"""A picture that is damaged after the dataset was prepared stops the jobs that read it, and no other."""
+"""An image file that is damaged after the dataset was prepared stops the jobs that read it, and no others."""
 
 import json
 
@@ -28,7 +28,7 @@ def test_a_picture_that_is_cut_off_during_a_run(tmp_path):
     whole = damaged.read_bytes()
     damaged.write_bytes(whole[: len(whole) // 2])
     printed = project.run("--keep-going", TABLE, fails=True)
-    # The start sees that it is another picture, and looks at it before any work.
+    # The next start detects that the file changed, and reads it before any job starts.
     assert str(damaged) in printed
     assert "Repair or remove" in printed
     assert "Traceback" not in printed

@@ -1,4 +1,4 @@
-"""Change by change of data and checkpoints, exactly what runs again; docs/reruns.md has this as a table.
+"""Which jobs run again after each change of data and checkpoints; docs/reruns.md has this as a table.
 
 `PYTHONPATH=tests:tests/workflow python -m test_data_changes` prints the table.
 """
@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 from snakemake_project import MICRO, REPOSITORY, TABLE, Project, clone
 
-from heatproof.data.few import probe_rows
+from heatproof.data.probe_images import probe_rows
 from heatproof.files.reading import read_json
 
 pytestmark = pytest.mark.workflow
@@ -32,7 +32,7 @@ FEW = {
     "evaluation": {"images": 8, "accuracy_images": 0},
     "drops": {"baselines": ["mean"]},
 }
-# A network that is trained on class folders, and one from a checkpoint of the user's own on a table of labels.
+# A network that is trained on class folders, and a user's checkpoint on a table of labels.
 TRAINED = {**FEW, "datasets": [{"photos": {**READING, "root": "photos"}}]}
 FETCHED = {
     **FEW,
@@ -85,11 +85,11 @@ def fetched(once, trained) -> Project:
 
 
 def picture(project: Project, split: str, is_checked: bool = False) -> Path:
-    """Return the last picture of a split, in the order in which images are used, that the check of explainers reads."""
+    """Return the last image file of a split, in the order of use, that the applicability check of explainers reads."""
     ids = read_json(project.folder / "results/datasets/photos.json")["splits"][split]["ids"]
     few = probe_rows(ids, lambda row: False)
     chosen = [name for row, name in enumerate(ids) if (row in few) == is_checked]
-    # A small split has no others than these few.
+    # A small split has no other images.
     return project.folder / "photos" / (chosen or ids)[-1]
 
 
@@ -158,7 +158,7 @@ def hide_photos(project: Project) -> None:
 
 
 def copy_results(project: Project) -> None:
-    """Bring the results into a clone that has no data, as from another machine."""
+    """Copy the results to a clone without data, as from another machine."""
     hide_photos(project)
     shutil.rmtree(project.folder / ".snakemake")
     for number, path in enumerate(project.folder.glob("results/**/*")):
@@ -170,7 +170,7 @@ def replace_checkpoint(results: float | None = None, restore: bool = False) -> C
         path = project.folder / "mine.safetensors"
         before = path.stat()
         content = bytearray(path.read_bytes())
-        # The last weight's sign.
+        # The sign of the last weight.
         content[-1] ^= 0x80
         path.write_bytes(bytes(content))
         if restore:
@@ -186,7 +186,7 @@ SHARDS = {"drops": 2, "attribute": 2, "attribute_reference": 2, "score": 1, "tab
 NETWORK = {"pretrain": 1, "finetune": 1, "drops": 2, "attribute": 2, "score": 1, "tables": 1}
 ALL = {**SHARDS, **NETWORK}
 NEW_WEIGHTS = {"fetch": 1, "drops": 2, "attribute": 2, "score": 1, "tables": 1}
-# What stands in docs/reruns.md: whose network, what is done, and how many jobs of each stage run.
+# The rows of docs/reruns.md: the network, the change, and the number of jobs of each stage that run.
 CASES: dict[str, tuple[str, Callable[[Project], None], dict[str, int]]] = {
     "nothing": ("trained", nothing, {}),
     "all files touched": ("trained", touch, {}),
@@ -216,7 +216,7 @@ CASES: dict[str, tuple[str, Callable[[Project], None], dict[str, int]]] = {
 }
 
 
-# In short; the others are marked long.
+# In the quick tests; the other cases are marked long.
 SHORT = (
     "all files touched",
     "an evaluation picture replaced",
@@ -227,7 +227,7 @@ SHORT = (
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in SHORT else pytest.mark.long) for name in CASES]
 )
-def test_what_runs_again(name, request, tmp_path):
+def test_jobs_that_run_again(name, request, tmp_path):
     made, change, expected = CASES[name]
     project = request.getfixturevalue(made).copy(tmp_path / "project")
     change(project)
@@ -236,8 +236,8 @@ def test_what_runs_again(name, request, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_is_said_before_a_run(trained, tmp_path):
-    """By `check`, `status` and a dry run, which changes nothing that the run goes by."""
+def test_warnings_before_a_run(trained, tmp_path):
+    """`check`, `status` and a dry run report changes, and do not affect the next run."""
     project = trained.copy(tmp_path / "project")
     change = replace_picture("evaluation")
     manifest, name = project.folder / "results/datasets/photos.json", picture(project, "evaluation")
@@ -258,12 +258,12 @@ def test_what_is_said_before_a_run(trained, tmp_path):
 
 @pytest.mark.long
 def test_a_run_that_ended_after_the_first_jobs_is_completed(trained, tmp_path):
-    """What read the shards of before is stale, although a shard keeps the key of its store."""
+    """Results that read earlier shards are stale, although the key of a shard does not change."""
     project = trained.copy(tmp_path / "project")
     replace_picture("evaluation")(project)
     maps = "results/maps/photos/vgg/finetuned/saliency.1.json"
     assert project.ran(maps) == {"attribute": 1}
-    # Results whose times say nothing, as after a copy.
+    # Results with arbitrary times, as after a copy.
     for path in project.folder.glob("results/**/*"):
         os.utime(path, (1_000_000_000, 1_000_000_000))
     assert project.ran() == {stage: count for stage, count in SHARD.items() if stage != "attribute"}
@@ -271,7 +271,7 @@ def test_a_run_that_ended_after_the_first_jobs_is_completed(trained, tmp_path):
 
 
 def rows() -> list[str]:
-    """Return the lines of the page's table."""
+    """Return the lines of the table in docs/reruns.md."""
     told = {"trained": "trained on the set", "fetched": "a checkpoint of one's own"}
     found = ["| network | change | jobs that run |", "| --- | --- | --- |"]
     for name, (made, _, expected) in CASES.items():

@@ -1,8 +1,8 @@
-"""Every command and function that takes a path refuses the same things; docs/security.md has the table.
+"""Every command and function that takes a path refuses the same invalid files; docs/security.md has a table.
 
     python tests/workflow/test_doors.py FOLDER
 
-writes the table into the page, by a run that is made in FOLDER.
+makes a run in FOLDER, and writes the table into the page.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.workflow
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 BEGIN, END = "<!-- doors: written by tests/workflow/test_doors.py -->\n", "<!-- doors end -->"
 
-# ---- what is put in the place of a file ------------------------------------------------------------------------------
+# ---- replacements of a file ------------------------------------------------------------------------------------------
 
 
 def missing(path: Path, content: bytes) -> None:
@@ -82,7 +82,7 @@ BY_SNAKEMAKE = "refused by Snakemake's process"
 
 @dataclass(frozen=True)
 class Door:
-    """A command or function, the file that is damaged, and why a check does not apply."""
+    """A command or function, the file that is replaced, and the reason if a check is not applicable."""
 
     file: str
     open: Callable[[], object]
@@ -197,7 +197,7 @@ DOORS: dict[str, Door] = {
 
 
 def cell(project: Project, name: str, check: str) -> str:
-    """Return what a door makes of a damaged file: ``refused``, ``named``, or why the check does not apply."""
+    """Return the result of opening a replaced file: ``refused``, ``named``, or why the check is not applicable."""
     door = DOORS[name]
     if check in door.exempt:
         return door.exempt[check]
@@ -216,7 +216,7 @@ def cell(project: Project, name: str, check: str) -> str:
     assert seconds < 60, f"{name}, {check}: {seconds:.0f} s"
     assert memory < 2**31, f"{name}, {check}: {memory / 2**20:.0f} MiB"
     told = answer["answer"]
-    # The file itself, or the config, store, table or folder that a reader knows it by.
+    # The message must name the file, or the config, store, table or folder that it belongs to.
     names = [path.name, path.name.partition(".")[0], door.file, "the config", "results", "cache"]
     if not any(one in told for one in names):
         raise AssertionError(f"{name}, {check}: {told[-500:]}")
@@ -274,8 +274,8 @@ def test_every_command_and_function_that_takes_a_path_has_a_row():
 
 
 @pytest.mark.slow
-def test_some_cells_are_those_of_the_page(received):
-    """Every third door with one check, each check with some doors."""
+def test_a_subset_of_cells_agrees_with_the_page(received):
+    """Return a subset: every third command or function with one check, so that every check is used."""
     page = rows_of_the_page()
     for number, name in list(enumerate(DOORS))[::3]:
         place = number % len(CHECKS)
@@ -297,7 +297,7 @@ def write(project: Project) -> None:
             try:
                 cells.append(cell(project, name, check))
             except AssertionError as error:
-                # All that is wrong at once.
+                # Report all errors at once.
                 cells.append(f"**{error}**")
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
         print(lines[-1], flush=True)

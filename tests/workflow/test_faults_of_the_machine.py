@@ -1,4 +1,4 @@
-"""What is said where the disk, the rights or the memory fail, and that damage is noticed wherever it is read."""
+"""Messages if the disk is full, permissions are missing or memory runs out; and damage is noticed by all readers."""
 
 import errno
 import os
@@ -42,7 +42,7 @@ SAID = {
     "oneDNN": (RuntimeError("could not create a primitive"), "Memory ran out"),
     "shared GPU": (
         RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable\nCUDA kernel"),
-        "is taken",
+        "is used exclusively",
     ),
     "new GPU": (
         RuntimeError("CUDA error: no kernel image is available for execution on the device"),
@@ -52,8 +52,8 @@ SAID = {
         RuntimeError("The NVIDIA driver on your system is too old (found version 11040)."),
         "update the driver",
     ),
-    "lost GPU": (RuntimeError("CUDA error: unspecified launch failure"), "vanished or failed"),
-    "no GPU left": (RuntimeError("No CUDA GPUs are available"), "or take another one"),
+    "lost GPU": (RuntimeError("CUDA error: unspecified launch failure"), "disappeared or failed"),
+    "no GPU left": (RuntimeError("No CUDA GPUs are available"), "or use another one"),
     "torch": (torch.OutOfMemoryError("CUDA: no room"), "Memory ran out"),
 }
 
@@ -71,7 +71,7 @@ def test_a_fault_of_the_machine_is_one_sentence(name):
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError(errno.ENOENT, "x"), RuntimeError("shapes"), KeyError("a")])
-def test_what_is_wrong_with_the_program_stays_an_error(error):
+def test_a_fault_of_the_program_stays_an_error(error):
     assert machine_fault(error) is None
 
 
@@ -84,7 +84,7 @@ def test_the_command_line_says_it(monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("heatproof: The disk is full at results/x")
 
 
-def test_what_fails_leaves_nothing_half_written(tmp_path):
+def test_a_failed_write_leaves_no_incomplete_file(tmp_path):
     write_text(tmp_path / "a.txt", "before")
 
     def fails():
@@ -98,7 +98,7 @@ def test_what_fails_leaves_nothing_half_written(tmp_path):
     assert (tmp_path / "a.txt").read_text() == "before"
 
 
-def test_what_a_killed_process_was_writing_is_removed_by_the_next(tmp_path):
+def test_temporary_files_of_a_killed_process_are_removed(tmp_path):
     done = subprocess.Popen(["true"])
     done.wait()
     here = os.uname().nodename
@@ -125,10 +125,10 @@ def weights(tmp_path):
     return path
 
 
-def test_a_flipped_bit_in_weights_is_noticed_by_whoever_reads_them(weights):
+def test_a_flipped_bit_in_weights_is_noticed_by_every_reader(weights):
     assert key_with_inputs("k", [weights])
     flip(weights, weights.stat().st_size - 2)
-    # The format itself has no checksum.
+    # The file format itself has no checksum.
     load_weights(torch.nn.Linear(3, 2), weights)
     with pytest.raises(HeatproofError, match=f"{weights} is damaged .*remove it with `rm {weights}` and run your"):
         key_with_inputs("k", [weights])
@@ -197,7 +197,7 @@ def test_memory_that_runs_out_blames_no_file(tmp_path, monkeypatch):
 # ---- the workflow's process ------------------------------------------------------------------------------------------
 
 
-def test_a_folder_that_cannot_be_written_is_said_before_work_starts(tmp_path, monkeypatch):
+def test_a_read_only_folder_is_reported_before_any_job_starts(tmp_path, monkeypatch):
     workflow.check_writable(tmp_path / "results")
     assert list((tmp_path / "results").iterdir()) == []
     assert workflow.explain_failure(tmp_path / "results") is None

@@ -1,4 +1,4 @@
-"""FunnyBirds in a run, from files in its layout to scores of parts and the figure of protocols."""
+"""A run on FunnyBirds, from files in its layout to scores of parts and the figure of protocols."""
 
 import sys
 from pathlib import Path
@@ -34,7 +34,7 @@ CONFIG = {
 }
 FIGURE = "results/figures/protocols.svg"
 WHERE = "birds/net/pretrained"
-# Of all files of its evaluation images, the one without a wing of the first.
+# The file of the first evaluation image without a wing.
 INTERVENTION = "FunnyBirds/test_interventions/0/000000/body_beak_eye_foot_tail.png"
 
 
@@ -49,7 +49,7 @@ def test_it_runs_to_scores_of_parts_and_the_figure(tmp_path):
     assert (table["n_undefined"] >= 1).all(), "an image without any visible part has equal sums"
     assert table["score"].between(0, 1).all()
 
-    # The same from the stored maps, and from the files as they lie there.
+    # Recomputed from the stored maps and from the files of the dataset.
     base = project.folder / "results"
     store = f"{base}/parts/{WHERE}.zarr"
     logit, mask = (read(store, name, 0, 8) for name in ("logit", "mask"))

@@ -1,4 +1,4 @@
-"""What the quick tests have of real Snakemake: a run from nothing, a rerun, and a kill."""
+"""Quick tests with real Snakemake: a new run, a rerun, and a kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The config that `heatproof init` writes runs to its table as it stands."""
+"""The config that `heatproof init` writes runs without changes until its table is made."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""What jobs find in their environment."""
+"""The environment variables of jobs."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""Kill the worker, or Snakemake itself, at random moments: the same command again ends in the same bytes.
+"""Kill a job or Snakemake at random moments: the same command again ends with the same bytes.
 
-`tests/faults/kills.py` does so in each stage of a run to its page.
+`tests/faults/kills.py` does so in each stage of a run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 from snakemake_project import MICRO, TABLE, Project, clone
 
 from heatproof.files.reading import read_json
-from heatproof.stores.manifest import whole
+from heatproof.stores.manifest import read_if_intact
 
 pytestmark = pytest.mark.workflow
 
@@ -42,7 +42,7 @@ def workers(controller: int) -> list[psutil.Process]:
 
 
 def kill(running: subprocess.Popen, what: str, number: signal.Signals) -> str:
-    """Kill as asked for, and return what was hit."""
+    """Kill a process of the requested kind, and return what was hit."""
     victims = workers(running.pid)
     if what == "worker" and victims:
         victims[0].send_signal(number)
@@ -50,22 +50,22 @@ def kill(running: subprocess.Popen, what: str, number: signal.Signals) -> str:
         return "worker"
     running.send_signal(number)
     running.wait(timeout=300)
-    # The jobs see that their Snakemake is gone; nothing of them is left to write.
+    # The jobs detect that Snakemake has ended, and end too.
     psutil.wait_procs(victims, timeout=30)
     assert not any(victim.is_running() and victim.status() != psutil.STATUS_ZOMBIE for victim in victims)
     return "snakemake"
 
 
 def assert_all_manifests_hold(project: Project) -> None:
-    # What a killed job was writing aside is no manifest yet.
+    # Temporary files of killed jobs are not manifests.
     for path in (project.folder / "results").rglob("[!.]*.json"):
         made = read_json(path)
         if made and "files" in made:
-            assert whole(path, made["key"]), f"{path} says what its files are not"
+            assert read_if_intact(path, made["key"]), f"{path} says what its files are not"
 
 
 def lose(project: Project, folder: str) -> None:
-    """Take away a folder of results and all tables, so that there is work to do."""
+    """Remove a folder of results and all tables, so that there is work to do."""
     shutil.rmtree(project.folder / "results" / folder)
     for path in [*(project.folder / "results").glob("*.csv"), project.folder / "results/tables.json"]:
         path.unlink()
@@ -87,7 +87,7 @@ def test_killed_at_random_moments(finished, tmp_path, kills):
             hits.append(kill(running, draw.choice(["worker", "snakemake"]), number))
             assert_all_manifests_hold(project)
         else:
-            # It came to its end between two kills: take something away, so that the next has work to lose.
+            # The run ended between two kills: remove results, so that the next kill can interrupt work.
             assert running.returncode == 0
             lose(project, draw.choice(["maps", "drops", "scores"]))
     project.run()

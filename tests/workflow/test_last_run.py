@@ -1,4 +1,4 @@
-"""Commands follow the config of the last run where none is named, and run no code that a results folder brings."""
+"""Commands use the config of the last run if none is named, and execute no code that a results folder names."""
 
 import json
 import re
@@ -74,7 +74,7 @@ def test_code_that_a_received_folder_names_does_not_run(here, monkeypatch, chang
         with pytest.raises(HeatproofError) as caught:
             command([])
         assert (
-            "is code that is not heatproof's, and nobody named the config of the last run in results, mine.yaml"
+            "is user code, which is not imported because nobody named the config of the last run in results, mine.yaml"
             in str(caught.value)
         )
 
@@ -98,8 +98,8 @@ def test_the_record_has_no_secrets_and_no_folder_in_names(here, tmp_path_factory
 
 @pytest.mark.slow
 @pytest.mark.workflow
-def test_only_what_runs_is_the_last_run(here):
-    """Neither a dry run nor what only reads the Snakefile, as --lint does, is followed."""
+def test_only_a_run_with_jobs_is_the_last_run(here):
+    """Dry runs, and commands that only read the Snakefile, such as --lint, do not count as the last run."""
     folder, micro = workflow_folder(), here / "micro.yaml"
     micro.write_text(yaml.safe_dump({**yaml.safe_load((folder / "config/quick.yaml").read_text()), "seed": 5}))
     snakemake = ["snakemake", "--snakefile", folder / "Snakefile", "--workflow-profile", folder / "profiles/default"]

@@ -1,4 +1,4 @@
-"""Table 4 of Meta-Rank on stand-ins: 26 cases of 13 tiny networks, on tiny files in the layouts of its datasets."""
+"""Table 4 of Meta-Rank on replacements: 26 cases of 13 tiny networks, on tiny files in the layouts of its datasets."""
 
 import os
 from pathlib import Path
@@ -16,14 +16,14 @@ from heatproof.plan.validate import make_plan
 CONFIG = Path(__file__).parents[2] / "config"
 METHODS = ["saliency_abs", "input_x_gradient", "integrated_gradients", "guided_backprop"]
 METHODS += ["deep_lift", "deconvolution", "lrp", "guided_grad_cam"]
-# EfficientNets have no ReLU, at any size.
+# EfficientNets of any size have no ReLU.
 WITHOUT_RELU = {"guided_backprop", "deconvolution", "guided_grad_cam"}
 STEPS = "integrated_gradients"
 CASE = ["dataset", "model", "weights", "metric"]
 
 
 def tiny(name):
-    """Return a tiny network in the place of one of the paper's."""
+    """Return a tiny network that replaces one of the paper."""
     if name.startswith("efficientnet"):
         return {"architecture": "timm_model", "options": {"name": "test_efficientnet"}}
     kind = "cifar_vgg11_bn" if name.startswith("vgg") else "cifar_resnet20"
@@ -46,7 +46,7 @@ def run(tmp_path_factory):
         "explainers": [
             {"integrated_gradients": {"steps": 20}} if name == STEPS else name for name in config["explainers"]
         ],
-        # ROAD is no part of the leaderboard.
+        # ROAD is not part of the leaderboard.
         "metrics": [{name: {"output": "accuracy", "steps": 4}} for name in ("deletion_morf", "deletion_lerf")],
     }
     for name, unpack in published_formats.UNPACKED.items():
@@ -71,7 +71,7 @@ def board(run):
 
 @pytest.fixture(scope="module")
 def cases(run):
-    """Return the mean scores, one row a test case of pixel deletion, with higher as better."""
+    """Return the mean scores, one row for each test case of pixel deletion; higher is better."""
     scores = pd.read_csv(run / "results/scores.csv")
     scores = scores[scores["metric"].isin(["deletion_morf", "deletion_lerf"])]
     wide = scores.pivot(index=CASE, columns="method", values="score")[METHODS]
@@ -91,7 +91,7 @@ def test_it_is_the_papers(board, cases):
         "input_x_gradient",
         "deep_lift",
     }
-    # Nor has LRP maps there: of untrained weights it misses its sum.
+    # LRP has no maps either: with untrained weights its sum is off, and it is not applicable.
     assert {name for name, count in expected.items() if count == 24} == WITHOUT_RELU | {"lrp"}
     assert counts["n_cases"].to_dict() == expected
     assert counts["n_networks"].to_dict() == {name: count // 2 for name, count in expected.items()}
@@ -100,7 +100,7 @@ def test_it_is_the_papers(board, cases):
 
 @pytest.mark.slow
 def test_kappa_by_equations_4_to_6(board, cases):
-    """Equation 4 with a tie as half a win and ½ added to both sides, and 6 in least squares over pairs of methods."""
+    """Equation 4, with a tie as half a win and ½ added to both sides, and equation 6, by least squares over pairs."""
     rows, odds = [], []
     for place, p in enumerate(METHODS):
         for q in METHODS[place + 1 :]:
@@ -109,7 +109,7 @@ def test_kappa_by_equations_4_to_6(board, cases):
             share = (won + 0.5) / (len(both) + 1)
             rows.append(np.sqrt(len(both)) * np.array([(name == p) * 1.0 - (name == q) for name in METHODS]))
             odds.append(np.sqrt(len(both)) * np.log(share / (1 - share)))
-    # All κ are known up to one constant, which makes their mean 0.
+    # κ is defined up to a constant, which makes the mean 0.
     rows.append(np.ones(len(METHODS)))
     odds.append(0.0)
     kappa = np.linalg.lstsq(np.array(rows), np.array(odds), rcond=None)[0]

@@ -1,4 +1,4 @@
-"""A run on networks that have learnt nothing: how often it concludes what is not there."""
+"""A run on networks that have learnt nothing: how often it draws false conclusions."""
 
 import importlib.util
 
@@ -14,9 +14,9 @@ LEVEL = 0.95
 
 
 @pytest.mark.slow
-def test_methods_that_are_all_alike_are_told_apart_no_more_often_than_the_level_allows():
+def test_equal_methods_are_separated_no_more_often_than_the_level():
     draws = np.random.default_rng(1)
-    # Networks of a kind answer alike, as trainings with other seeds do.
+    # Networks of one model have similar outputs, as after trainings with different seeds.
     kinds = draws.standard_normal((3, 40, 16))
     drops = {
         ("digits", f"net{kind}_seed{seed}", "pretrained"): kinds[kind] + draws.standard_normal((40, 16))

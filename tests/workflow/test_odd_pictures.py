@@ -1,4 +1,4 @@
-"""Pictures that are not square, of one channel and of five, and a network of halves, to the table and the page."""
+"""Runs with images that are not square, of one and of five channels, and with a network in half precision."""
 
 import base64
 import io
@@ -36,7 +36,7 @@ def build(num_classes):
 
 
 def photos(folder, shape, channels):
-    """Write two classes of pictures: a bright rectangle, or a dark one."""
+    """Write image files of two classes: a bright rectangle, or a dark one."""
     generator = np.random.default_rng(0)
     for name, level in (("bright", 120), ("dark", -60)):
         (folder / name).mkdir(parents=True)
@@ -53,7 +53,7 @@ def photos(folder, shape, channels):
 
 
 def shown(project):
-    """Return what the page has of maps, and the first image and the first map of it as arrays."""
+    """Return the data of maps on the page, and its first image and first map as arrays."""
     page = (project.folder / PAGE).read_text(encoding="utf-8")
     (text,) = re.findall(r'<script[^>]*id="maps-data"[^>]*>(.*?)</script>', page, re.DOTALL)
     (dataset,) = json.loads(text)["datasets"]
@@ -86,7 +86,7 @@ def test_pictures_that_are_not_square_by_init(tmp_path):
     dataset, image, first = shown(project)
     assert dataset["size"] == [128, 96]
     assert dataset["drawn"] == ""
-    # 96 pixels are the longest side on the page.
+    # Images on the page have sides of at most 96 pixels.
     assert image.shape == (72, 96, 3)
     assert first.shape == (72, 96)
     assert np.shape(dataset["networks"][0]["drops"]["values"]) == (4, 16)
@@ -117,7 +117,7 @@ def test_pictures_of_one_channel_and_of_five(tmp_path, channels):
     if channels == 1:
         assert sic["score"].notna().any()
         assert dataset["drawn"] == ""
-        # One colour is deleted to, that of the mean.
+        # Deleted patches have one colour, the mean.
         assert len({tuple(pixel) for pixel in image.reshape(-1, 3)}) > 9
     else:
         assert sic["score"].isna().all()

@@ -1,4 +1,4 @@
-"""`heatproof.open` reads all that a run made."""
+"""`heatproof.open` reads all results of a run."""
 
 import numpy as np
 import pytest

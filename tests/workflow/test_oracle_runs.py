@@ -1,4 +1,4 @@
-"""The oracle of `benchmarks/oracle.py` runs two checkouts, finds what differs, and goes on after a kill."""
+"""The oracle of `benchmarks/oracle.py` runs two checkouts, finds differences, and resumes after a kill."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ORACLE = REPOSITORY / "benchmarks/oracle.py"
 
 @pytest.fixture
 def checkouts(tmp_path):
-    """Two checkouts, with the micro config in the place of `quick`."""
+    """Two checkouts, with the micro config in place of `quick`."""
     made = [clone(tmp_path / name) for name in ("before", "after")]
     for checkout in made:
         (checkout / "config/quick.yaml").write_text(yaml.safe_dump(MICRO))
@@ -30,7 +30,7 @@ def checkouts(tmp_path):
 
 
 @pytest.mark.slow
-def test_numbers_of_two_checkouts_with_configs_of_their_own(finished, checkouts, tmp_path, monkeypatch, capsys):
+def test_numbers_of_two_checkouts_with_different_configs(finished, checkouts, tmp_path, monkeypatch, capsys):
     more = {**MICRO, "scores": {"bootstrap": 21}}
     (checkouts[1] / "config/quick.yaml").write_text(yaml.safe_dump(more))
     for side in ("first", "second"):

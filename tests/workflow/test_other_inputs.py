@@ -1,4 +1,4 @@
-"""Images of other than three channels, and networks of one logit, through all stages."""
+"""Images with other numbers of channels than three, and networks with one logit, in all stages."""
 
 import numpy as np
 import pandas as pd
@@ -80,7 +80,7 @@ def test_two_logits_stay_as_they_are():
         ({"channels": 0}, r"shape \(images, channels, height, width\)"),
     ],
 )
-def test_what_cannot_be_is_said(tmp_path, dataset, sentence):
+def test_impossible_settings_are_reported(tmp_path, dataset, sentence):
     made = Project(tmp_path, datasets=[{"toy": {"dataset": "toy_plugin:bands", **dataset}}])
     with pytest.raises(HeatproofError, match=sentence):
         made.make(made.prepare())

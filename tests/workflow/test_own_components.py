@@ -1,4 +1,4 @@
-"""Explainers and metrics of the user's own that fail: found by `check`, and a gap in a run, which scores the others."""
+"""A user's explainers and metrics that fail: `check` reports them, and a run goes on with the others."""
 
 import numpy as np
 import pytest
@@ -73,7 +73,7 @@ def fine(model, images, targets):
 
 
 def nan_later(model, images, targets):
-    """All images but the few that are checked."""
+    """Fails on all images except those of the applicability check."""
     maps = images.abs().sum(1)
     maps[4:] = float("nan")
     return maps
@@ -141,7 +141,7 @@ BAD_METRICS = {
 
 @pytest.fixture(autouse=True)
 def metrics():
-    """The metrics of this page, in the table as a plugin enters them."""
+    """The metrics of this module, registered as by a plugin."""
     functions = [*BAD_METRICS, own_undefined, own_mutates]
     for function in functions:
         entered(function.__name__, function)
@@ -152,7 +152,7 @@ def metrics():
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Two classes of ten pictures, and weights of a network for them."""
+    """Two classes of ten image files, and weights of a network for them."""
     monkeypatch.chdir(tmp_path)
     generator = np.random.default_rng(0)
     for name in ("cat", "dog"):
@@ -200,7 +200,7 @@ def test_a_metric_that_fails_is_found_by_check(own, folder):
 
 @pytest.mark.parametrize("change", [{"explainers": ["mutates"]}, {"metrics": ["own_undefined", "own_mutates"]}])
 def test_what_works_is_sound(change, folder):
-    """Copies are given, and a metric that calls scores undefined may be defined for trained weights."""
+    """Metrics get copies, and a score that is undefined with random weights may be defined with trained ones."""
     assert "is sound" in check_config(config(folder, **change))
 
 

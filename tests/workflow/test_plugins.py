@@ -1,4 +1,4 @@
-"""The files of CONTRIBUTING.md, as they stand there, as plug-ins of a real run: nothing of ours is edited."""
+"""The files of CONTRIBUTING.md, unchanged, as plugins of a real run, without edits of heatproof."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RECIPES = dict(
         flags=re.DOTALL,
     )
 )
-# A response of its own, in a file outside the package.
+# A custom response, in a file outside the package.
 INSERTION = (REPOSITORY / "src/heatproof/metrics/patch_insertion.py").read_text(encoding="utf-8")
 RECIPES["my_response"] = INSERTION.replace("patch_insertion", "single_insertion").replace('"insertions"', '"singles"')
 
@@ -56,7 +56,7 @@ def test_recipes_register_themselves(plugins):
 
 @pytest.mark.slow
 @pytest.mark.workflow
-def test_a_run_shows_what_plugins_add(tmp_path, plugins, monkeypatch):
+def test_a_run_has_additions_of_plugins(tmp_path, plugins, monkeypatch):
     project = Project(clone(tmp_path / "project"), copy.deepcopy(MICRO))
     project.config |= {
         "plugins": list(RECIPES),

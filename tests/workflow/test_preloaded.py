@@ -1,4 +1,4 @@
-"""The Python of these tests does as the real one does, and ends with whoever asked for it."""
+"""The preloaded Python of these tests acts like the real one, and ends together with the process that started it."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ match sys.argv[1]:
 
 @pytest.fixture
 def asked(tmp_path):
-    """Return what starts the module with a Python, as arguments of subprocess."""
+    """Return arguments of subprocess that start the module with some Python."""
     (tmp_path / "mine.py").write_text(MODULE)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "ASKED": "yes"}
     environment.pop("PYTHONSAFEPATH", None)
@@ -49,7 +49,7 @@ def asked(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.workflow
-def test_what_is_run_comes_out_as_from_the_real_one(asked):
+def test_output_is_that_of_the_real_python(asked):
     for words in (["fine", "'a b'"], ["again"], ["sentence"], ["raises"], ["four"]):
         for what in (["-m", "mine"], ["mine.py"]):
             ours, real = (
@@ -63,7 +63,7 @@ def test_what_is_run_comes_out_as_from_the_real_one(asked):
 
 @pytest.mark.slow
 @pytest.mark.workflow
-def test_it_ends_with_whoever_asked(asked):
+def test_it_ends_with_the_process_that_started_it(asked):
     running = subprocess.Popen(**asked(preloaded.python(), "sleeps"), stdout=subprocess.PIPE)
     running.stdout.readline()
     process = psutil.Process(int(running.stdout.readline()))

@@ -1,4 +1,4 @@
-"""What can go of a results folder, with the real Snakemake behind it."""
+"""Removing results that are not needed any more, with real Snakemake."""
 
 import re
 
@@ -9,7 +9,7 @@ KINDS = ("maps", "responses", "epochs", "others", "targets", "leftovers")
 
 
 def prune(project, *arguments):
-    """Return what is printed, and kind to the number of what can go."""
+    """Return the output of `prune`, and the number of removable results of each kind."""
     done = project.heatproof("prune", "micro.yaml", "--target", TABLE, *arguments)
     assert done.returncode == 0, done.stderr
     numbers = re.findall(rf"^({'|'.join(KINDS)}) +(\d+)", done.stdout, flags=re.MULTILINE)
@@ -34,19 +34,19 @@ def test_tables_stand_without_maps_and_responses_and_nothing_runs_again(project)
     assert not shards(project, "drops")
     assert project.ran() == {}
     assert project.tables() == tables
-    # A copy without Snakemake's memory is known for what it is.
+    # A copy without Snakemake's records is reconciled as well.
     for path in (project.folder / ".snakemake/metadata").iterdir():
         path.unlink()
     assert project.ran() == {}
-    # More images are made with the first, to the same scores.
+    # More images are added to the first ones, with the same scores.
     project.config["evaluation"]["images"] = 7
     assert project.ran()["attribute"] >= 1
     assert shards(project, "maps")
 
 
 @pytest.mark.slow
-def test_what_a_run_still_has_to_read_stays(project):
-    # Curves were not made, and the metrics read the maps along them.
+def test_inputs_of_unfinished_jobs_are_not_removed(project):
+    # Curves were not computed; the metrics that read them need the maps.
     done = project.heatproof("prune", "micro.yaml", "--target", "results/scores.csv")
     assert re.search(r"^maps +0 ", done.stdout, flags=re.MULTILINE), done.stdout
     project.config["scores"] = {"bootstrap": 20, "least_coverage": 0.4}

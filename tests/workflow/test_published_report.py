@@ -1,4 +1,4 @@
-"""What people publish of a run, Snakemake's own report among it: it names no place and nobody, and has no secret."""
+"""Published files of a run, including Snakemake's report, contain no local paths, user names and secrets."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def test_the_report_and_the_results_name_neither_folders_nor_the_machine(project
 
 # An invented user's name, a password, and tokens.
 SECRETS = ("mallory", "hunter2", "TOKEN-of-query", "TOKEN-of-environment", "TOKEN-of-fragment")
-# Of these commands the record of the last run, logs and specs stay with the user, as docs/security.md says.
+# The record of the last run, logs and specs are not published, as docs/security.md says.
 PRIVATE = (".last_run.json", ".sources", "logs", ".jobs", ".lock")
 
 
 def unpacked(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the bytes of a file, and those packed or encoded in it."""
+    """Yield the bytes of a file, and of data that are compressed or encoded in it."""
     yield name, data
     for inside in re.findall(rb"data:[^\"',]*;base64,([A-Za-z0-9+/]+=*)", data):
         yield from unpacked(f"{name}, encoded", base64.b64decode(inside))
@@ -72,11 +72,11 @@ def unpacked(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def secrets_in(folder: Path, planted: set[str]) -> set[tuple[str, str]]:
-    """Return what is found below a folder: the file and the secret."""
+    """Return the secrets that are found below a folder, with their files."""
     files = [file for file in folder.rglob("*") if file.is_file() and not set(file.parts) & set(PRIVATE)]
     parts = [part for file in files for part in unpacked(str(file), file.read_bytes())]
     for store in folder.rglob("*.zarr"):
-        # What is packed in it: the metadata, names of images and classes among them.
+        # The compressed part has the metadata, including names of images and classes.
         parts.append((str(store), repr(describe_store(store)).encode()))
     return {(name, one) for name, data in parts for one in planted if one.encode() in data}
 
@@ -98,7 +98,7 @@ def served(home):
         server.shutdown()
 
 
-def test_no_planted_secret_is_in_what_is_published(project, home, served, monkeypatch):
+def test_no_planted_secret_is_published(project, home, served, monkeypatch):
     model = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2}, name="net")
     state = {name: value.contiguous() for name, value in build_network(model, 10).state_dict().items()}
     save_file(state, home / "x.safetensors")
@@ -130,7 +130,7 @@ def test_no_planted_secret_is_in_what_is_published(project, home, served, monkey
         done = project.heatproof(*command)
         assert done.returncode == 0, done.stderr
         (published / f"{command[0]}.txt").write_text(done.stdout)
-    # A name of two letters is a part of many words.
+    # A name of two letters occurs in many words.
     places = {str(project.folder), str(home), os.uname().nodename, f"{os.uname().nodename}.{getpass.getuser()}"}
     planted = {*SECRETS, *(place for place in places if len(place) > len("/root"))}
     assert secrets_in(published, planted) == set()

@@ -1,4 +1,4 @@
-"""The tables of a run are what other hands make of its cached arrays."""
+"""The tables of a run equal those of an independent implementation on the stored arrays."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def score_with_map(network, method, maps, metric):
 
 @pytest.fixture(scope="module")
 def scores(networks):
-    """Every score of an image, by network, metric and method."""
+    """All scores of images, by network, metric and method."""
     found = {}
     for where, network in networks.items():
         drops = "idsds" if where[1] == "finetuned" else "sds"
@@ -94,7 +94,7 @@ def test_means_intervals_and_ranks(results, networks, scores, name):
         means = np.array([np.nanmean(one) for one in expected])
         assert_allclose(rows["score"], means, **CLOSE)
         assert_allclose(rows["rank"], recomputed.ranks(means, metric not in LOWER))
-        # Student's with the spread of 100 resamples, which is known to 7 %; scores in steps are spread otherwise.
+        # Student's interval with the spread of 100 resamples, known to 7 %. Discrete scores have another spread.
         ends = zip(expected, rows["ci_low"], rows["ci_high"], strict=True) if name == "idsds_table" else ()
         for one, low, high in ends:
             assert (high - low) / 2 == pytest.approx(recomputed.student(one[~np.isnan(one)]), rel=0.4, abs=1e-9)

@@ -1,4 +1,4 @@
-"""Results at each start: what is of the config gets times in the order of jobs, what is not is made again."""
+"""Reconciling results at each start: current results get times in the order of jobs, others are made again."""
 
 import dataclasses
 import hashlib
@@ -17,7 +17,7 @@ from heatproof.files.writing import write_json
 from heatproof.plan.folder import Folder
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.stage import Product, Stage
-from heatproof.stores import sources
+from heatproof.stores import source_files as sources
 from heatproof.stores.manifest import read_checksummed, write_checksummed, write_manifest
 from heatproof.workflow.reconcile import STALE_TIME, Results, reconcile, switch_target
 
@@ -31,7 +31,7 @@ def folder(tmp_path, monkeypatch):
 
 
 class Jobs(Graph):
-    """A graph of jobs that are listed."""
+    """A job graph with given jobs."""
 
     def __init__(self, *jobs):
         super().__init__(SimpleNamespace(results=Folder()))
@@ -50,7 +50,7 @@ def job_of(manifest, *files, inputs=(), images=None, sources=()):
 
 
 def make(name, *upstream, spec_key=KEY, images=None, content=None, sources=()):
-    """Leave what a job would leave, older than what it reads, and return the job."""
+    """Write the results of a job, older than its inputs, and return the job."""
     data, manifest = f"results/{name}.bin", f"results/{name}.json"
     os.makedirs("results", exist_ok=True)
     with open(data, "w") as file:
@@ -115,7 +115,7 @@ def test_copied_results_get_times_in_the_order_of_the_jobs(folder, with_memory):
 
 
 @pytest.mark.parametrize("with_memory", [True, False])
-def test_times_that_are_in_order_are_left_alone(folder, with_memory):
+def test_times_in_order_are_unchanged(folder, with_memory):
     jobs = chain()
     if with_memory:
         remember()
@@ -127,7 +127,7 @@ def test_times_that_are_in_order_are_left_alone(folder, with_memory):
 
 
 @pytest.mark.parametrize("with_memory", [True, False])
-def test_an_empty_folder_is_left_alone(folder, with_memory):
+def test_an_empty_folder_is_unchanged(folder, with_memory):
     if with_memory:
         remember()
     before = os.listdir(".")
@@ -137,7 +137,7 @@ def test_an_empty_folder_is_left_alone(folder, with_memory):
 
 @pytest.mark.parametrize("with_memory", [True, False])
 def test_stale_results_are_dated_back_and_kept(folder, with_memory):
-    """At each start, whether Snakemake remembers or not: another config may have run in between."""
+    """At each start, with or without Snakemake's records, because another config may have run meanwhile."""
     jobs = chain(spec_key=Key("old", "code"))
     if with_memory:
         remember()
@@ -148,15 +148,15 @@ def test_stale_results_are_dated_back_and_kept(folder, with_memory):
         assert file.read() == "maps"
 
 
-def test_what_is_stale_is_older_than_all_that_it_is_made_from(folder):
-    """Also where a copy has brought times from before all that is stale."""
+def test_stale_results_are_older_than_their_inputs(folder):
+    """Even if a copy has times before those of stale results."""
     jobs = chain(spec_key=Key("old", "code"))
     reconcile(Jobs(*jobs))
     assert max(times(jobs[2])) < min(times(jobs[0], jobs[1]))
 
 
-def test_later_stages_of_what_is_stale_are_older_still(folder):
-    """So that none of them looks newer than what it would be made from."""
+def test_later_stale_stages_have_older_times(folder):
+    """None of the stale files may look newer than its inputs."""
     jobs = [make_dataset()]
     for name in NAMES:
         jobs.append(make(name, jobs[-1], spec_key=Key("old", "code")))
@@ -167,7 +167,7 @@ def test_later_stages_of_what_is_stale_are_older_still(folder):
 
 
 def test_a_stale_list_of_images_is_removed(folder):
-    """It is made from no file that it could be older than."""
+    """A job without inputs has no file that its results could be older than."""
     dataset = make_dataset(spec_key=Key("old", "code"))
     reconcile(Jobs(dataset, make("weights", dataset)))
     assert not os.path.exists("results/dataset.json")
@@ -188,7 +188,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("how", BROKEN)
-def test_what_is_not_whole_is_not_current(folder, how):
+def test_incomplete_results_are_not_current(folder, how):
     dataset, weights, maps, _ = chain()
     assert is_current(maps, dataset, weights)
     BROKEN[how](maps)
@@ -198,8 +198,8 @@ def test_what_is_not_whole_is_not_current(folder, how):
 
 
 @pytest.mark.parametrize("how", BROKEN)
-def test_where_snakemake_remembers_what_is_damaged_is_named(folder, how):
-    """What is lost is left to whoever reads it; what is damaged is named at the start, and made again."""
+def test_damage_is_named_if_snakemake_has_records(folder, how):
+    """A missing file is left to jobs that read it; a damaged file is reported at the start, and made again."""
     dataset, weights, maps, _ = chain()
     remember()
     for place, job in enumerate((dataset, weights, maps)):
@@ -222,7 +222,7 @@ def test_a_shard_must_reach_far_enough(folder, has, wanted, fits):
 
 
 @pytest.mark.parametrize(("has", "wanted", "fits"), [([1, 3], [3], True), ([1, 3], [], True), ([3], [2, 3], False)])
-def test_a_finetuning_must_have_kept_what_is_asked_for(folder, has, wanted, fits):
+def test_a_finetuning_must_have_saved_the_requested_epochs(folder, has, wanted, fits):
     weights = make("weights")
     (product,) = weights.products
     made = read_checksummed(product.manifest)
@@ -252,10 +252,10 @@ def test_it_looks_again_at_each_start(folder):
     assert min(times(*changed[:3])) > 7000
 
 
-# ---- what was read ---------------------------------------------------------------------------------------------------
+# ---- inputs ----------------------------------------------------------------------------------------------------------
 
 
-def test_other_bytes_upstream_make_what_was_read_from_them_stale(folder):
+def test_other_bytes_upstream_make_results_stale(folder):
     dataset, weights, maps, scores = chain()
     remember()
     assert not is_stale(maps, dataset, weights)
@@ -271,8 +271,8 @@ def test_the_same_bytes_made_again_make_nothing_stale(folder):
     assert not is_stale(maps, dataset, make("weights", dataset, spec_key=Key("config", "other")))
 
 
-def test_another_key_upstream_makes_what_read_that_manifest_stale(folder):
-    """As scores read the shards of maps: by their manifests."""
+def test_another_key_upstream_makes_readers_of_the_manifest_stale(folder):
+    """Scores, for example, depend on shards of maps through their manifests."""
     weights = make("weights")
     maps = make("maps", weights)
     made = read_checksummed("results/maps.json")
@@ -284,8 +284,8 @@ def test_another_key_upstream_makes_what_read_that_manifest_stale(folder):
     assert is_stale(maps, weights)
 
 
-def test_what_is_gone_upstream_makes_nothing_stale(folder):
-    """It is made again first, and then its bytes are compared."""
+def test_missing_inputs_make_nothing_stale(folder):
+    """A missing input is made again first, and then its bytes are compared."""
     dataset, weights, maps, _ = chain()
     for path in weights.outputs:
         os.remove(path)
@@ -300,7 +300,7 @@ def test_results_of_an_older_format_are_refused_and_nothing_is_touched(folder, w
     jobs = chain(spec_key=Key("old", "code"))
     if with_memory:
         remember()
-    # The last one, after what would be dated back. Manifests of before had no format.
+    # The last manifest, after others would be marked stale. Early manifests had no format.
     path = jobs[-1].products[0].manifest
     older = {key: value for key, value in read_json(path).items() if key not in ("seal", "format")}
     write_json(path, {**older, "seal": digest(older)})
@@ -316,7 +316,7 @@ def test_results_of_an_older_format_are_refused_and_nothing_is_touched(folder, w
 
 
 def test_results_with_one_key_in_two_halves_are_of_another_version(folder):
-    """As version 3 of the format had them: both digests in one text."""
+    """Manifests of version 3 of the format had both digests in one text."""
     (job,) = jobs = [make_dataset()]
     path = job.products[0].manifest
     older = {"name": "toy", "spec_key": "0123456789abcdef-fedcba9876543210", "splits": {}, "format": 3}
@@ -336,11 +336,11 @@ def test_results_with_one_key_in_two_halves_are_of_another_version(folder):
     assert (after.read_bytes(), os.stat(after).st_mtime_ns) == before
 
 
-# ---- checkpoints of one's own ----------------------------------------------------------------------------------------
+# ---- a user's checkpoints --------------------------------------------------------------------------------------------
 
 
 def fetched(mtime=4000):
-    """Leave fetched weights and their checkpoint."""
+    """Write fetched weights and their checkpoint."""
     with open("mine.pt", "w") as file:
         file.write("weights")
     date(mtime, "mine.pt")
@@ -374,7 +374,7 @@ def test_without_checkpoint_or_its_digest_nothing_is_taken_for_granted(folder, l
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("known", [False, True])
 def test_no_date_of_results_hides_another_checkpoint(folder, known, ahead, monkeypatch):
-    """Whether or not its bytes were recorded, and with the size and the time that it had."""
+    """With and without a record of its bytes, and with the same size and time."""
     weights = fetched()
     remember()
     monkeypatch.setattr(sources, "STEP", -(10**9))
@@ -388,7 +388,7 @@ def test_no_date_of_results_hides_another_checkpoint(folder, known, ahead, monke
 
 
 @pytest.mark.parametrize("mtime", [1, 4000, 2_000_000_000])
-def test_a_checkpoint_replaced_by_one_of_any_date_is_newer_than_what_was_made_of_it(folder, mtime):
+def test_a_replaced_checkpoint_of_any_date_makes_results_stale(folder, mtime):
     weights = fetched()
     maps = make("maps", weights)
     remember()
@@ -409,8 +409,8 @@ def test_the_same_checkpoint_dates_nothing_back(folder):
     assert times(weights) == [os.stat("mine.pt").st_mtime] * 2, "as new as what it was checked against"
 
 
-def test_what_is_dated_ahead_of_today_is_dated_back(folder):
-    """Snakemake would hold all that is made from now on for older."""
+def test_times_in_the_future_are_reset(folder):
+    """Otherwise Snakemake would take everything that is made from now on for older."""
     jobs = chain()
     date(time.time() + 10**8, *(file for job in jobs for file in job.outputs))
     reconcile(Jobs(*jobs))
@@ -453,7 +453,7 @@ def record_of_pictures(*contents, listed="list"):
 
 
 def shard_of(record, start, stop):
-    """Leave a shard that was made from some pictures."""
+    """Write a shard that was computed from some images."""
     job = make("maps", make_dataset())
     data = sources.ImagesRead("toy", record).data(("evaluation", start, stop))
     write_checksummed("results/maps.json", {**read_checksummed("results/maps.json"), "data": data})
@@ -473,7 +473,7 @@ def shard_of(record, start, stop):
         (record_of_pictures("a", "b", "c", "d").without_lists(), True),
     ],
 )
-def test_a_shard_is_stale_where_its_own_pictures_are_others(folder, now, stale):
+def test_a_shard_is_stale_if_its_images_changed(folder, now, stale):
     maps, changes_by_dataset = (
         shard_of(record_of_pictures("a", "b", "c", "d"), 1, 3),
         {"toy": sources.FileChanges(now, [])},
@@ -488,8 +488,8 @@ def test_without_a_record_of_the_data_nothing_is_stale(folder):
     assert not is_stale(maps, make_dataset())
 
 
-def test_what_snakemake_measured_is_no_older_than_what_a_job_reads(folder):
-    """Snakemake counts it among the outputs, and would start the job again."""
+def test_benchmark_files_are_no_older_than_inputs(folder):
+    """Snakemake counts the benchmark file among the outputs, and would run the job again."""
     first = make("weights")
     job = make("maps", first)
     os.makedirs(os.path.dirname(job.benchmark))
@@ -523,7 +523,7 @@ def test_a_target_that_was_put_aside_comes_back_after_a_kill_halfway(tmp_path, m
 @pytest.mark.parametrize("then", ["label", "predicted", 3, "package.module:function"])
 @pytest.mark.parametrize("moves", range(6))
 def test_a_move_to_another_target_that_was_killed_anywhere_mixes_nothing(tmp_path, monkeypatch, moves, then):
-    """Also where another target yet is asked for after the kill, and then each of them again."""
+    """Even if a third target is requested after the kill, and then each target again."""
     names = ("drops", "maps", "scores")
 
     def fill(target):

@@ -1,4 +1,4 @@
-"""Change by change, exactly what runs again, in one invocation; docs/reruns.md is this as a table."""
+"""Which jobs run again after each change, in one invocation; docs/reruns.md has this as a table."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_method_added(project):
 
 
 def test_method_removed_added_back_and_moved(project):
-    """What is there of a method is kept, and jobs that make what is of all methods have nothing to do."""
+    """Existing results of a method are kept, and jobs whose results do not depend on methods do not run."""
     project.config["evaluation"]["images"] = 4
     rescored = {"score": 3, "all_scores": 1, "tables": 1}
     explainers = project.config["explainers"]
@@ -82,7 +82,7 @@ def test_baseline(project):
 
 
 def test_kept_epochs(project):
-    """What was there before `keep` is left alone, and an epoch less trains nothing."""
+    """Results from before `keep` are unchanged, and removing an epoch trains nothing."""
     weights = project.folder / "results/weights/digits/vgg/finetuned.safetensors"
     before = weights.read_bytes(), (project.folder / SALIENCY).read_bytes()
     project.config["finetuning"] = {"epochs": 1, "keep": [1]}
@@ -97,7 +97,7 @@ def test_kept_epochs(project):
 
 
 def test_metrics(project):
-    """Images of one shard, so that a response is one job: what is cached is asked no more, whoever reads it."""
+    """One shard of images, so that a response is one job: stored responses are not computed again for a metric."""
     project.config["evaluation"]["images"] = 4
     metrics = project.config["metrics"]
     assert project.ran(SCORES) == {"curves": 2, "score": 3, "all_scores": 1}
@@ -135,7 +135,7 @@ def test_seed(project):
 
 
 def test_more_images(project):
-    """Two more images lie in the second shard, four more in a third: the first shard is left alone."""
+    """Two more images are in the second shard, four more in a third: the first shard is unchanged."""
     first = (project.folder / SALIENCY).stat().st_mtime_ns
     network_passes = passes(project, "integrated_gradients", 1)
     project.config["evaluation"]["images"] = 12
@@ -168,7 +168,7 @@ def test_plot_code(project):
 
 
 def test_explainer_code(project):
-    """An edit reaches the maps of its own family, and no others."""
+    """An edit makes the maps of one family of explainers stale, and no others."""
     project.edit("src/heatproof/attribution/path.py", "from typing", "EDITED = True\nfrom typing")
     project.edit("src/heatproof/attribution/reference.py", "from typing", "EDITED = True\nfrom typing")
     assert project.ran() == {"attribute": 2, "attribute_reference": 2, **RESCORED}
@@ -178,7 +178,7 @@ def test_explainer_code(project):
 
 
 def test_helper_code(project):
-    """An edit of what one explainer imports makes passes for that one, also where another's job is the same."""
+    """An edit of a module that one explainer imports causes passes for that explainer only, even in a shared job."""
     helper = "src/heatproof/attribution/_quadrature.py"
     before = manifest(project, "saliency", 0), manifest(project, "integrated_gradients", 0)
     project.edit(helper, "Any\n", "Any\n\nEDITED = True\n")
@@ -203,18 +203,18 @@ def test_comments_and_docstrings(project):
 
 
 def test_machine_settings(project):
-    """How jobs run is no part of what they make."""
+    """Runtime settings of jobs do not affect results."""
     project.config |= {"batch_size": 5, "device": "cpu"}
     assert project.ran() == {}
 
 
 def test_explainers_in_jobs_apart(project):
-    """Cut into other jobs, the work is the same: nothing is computed again, and the tables keep their bytes."""
+    """With another division into jobs, nothing is computed again, and the tables keep their bytes."""
     before = project.tables(), (project.folder / SALIENCY).read_bytes()
     project.config["attribution_jobs"] = "apart"
     assert project.ran() == {}
     assert (project.tables(), (project.folder / SALIENCY).read_bytes()) == before
-    # Asked for all the same, one explainer's job finds its maps there.
+    # Even if it is requested, the job of one explainer finds its maps.
     assert project.ran(SALIENCY, "--forcerun", "attribute") == {"attribute": 1}
     log = (project.folder / "results/logs/attribute/digits/vgg/finetuned/saliency.0.log").read_text()
     assert "saliency: all 4 images are in the store already" in log
@@ -222,23 +222,23 @@ def test_explainers_in_jobs_apart(project):
 
 
 @pytest.mark.parametrize("keep_times", [True, False])
-def test_fresh_clone_beside_copied_results(finished, tmp_path, keep_times):
+def test_fresh_clone_with_copied_results(finished, tmp_path, keep_times):
     fresh = Project(clone(tmp_path / "fresh"), finished.config)
     copy = shutil.copy2 if keep_times else shutil.copyfile
-    # Reverse order, so that times that are not kept come out upside down.
+    # Reverse order, so that files would have wrong times if these were not set.
     for file in sorted((finished.folder / "results").rglob("*"), reverse=True):
         if file.is_file():
             target = fresh.folder / file.relative_to(finished.folder)
             target.parent.mkdir(parents=True, exist_ok=True)
             copy(file, target)
     assert fresh.ran() == {}
-    # Without Snakemake's memory, a change must still be seen.
+    # Without Snakemake's records, a change must still be detected.
     fresh.config = {**MICRO, "explainers": ["saliency", {"integrated_gradients": {"steps": 9}}, "random"]}
     assert fresh.ran() == {"attribute": 2, **RESCORED}
 
 
 def test_copied_results_of_another_config(finished, tmp_path):
-    """The results of another seed are not taken for those of this one."""
+    """Results of another seed are stale."""
     fresh = Project(clone(tmp_path / "fresh"), {**MICRO, "seed": 1})
     shutil.copytree(finished.folder / "results", fresh.folder / "results")
     ran = fresh.ran()
@@ -259,7 +259,7 @@ def test_deleted_map_is_remade_alone(project):
     assert "integrated_gradients: all 4 images are in the store already" in log
 
 
-def test_damaged_chunk_is_named_and_healed(project):
+def test_damaged_chunk_is_named_and_repaired(project):
     file = project.folder / SALIENCY
     whole = file.read_bytes()
     table = (project.folder / TABLE).read_bytes()
@@ -286,7 +286,7 @@ def test_lost_shard_is_named(project):
     assert project.heatproof("maps", "show", f"{MAPS}/saliency.zarr", "--image", "1").returncode == 0
 
 
-def test_damaged_metadata_are_healed_as_the_sentence_says(project):
+def test_damaged_metadata_are_repaired_by_the_remedy(project):
     store = f"{MAPS}/saliency.zarr"
     maps = (project.folder / SALIENCY).read_bytes()
     (project.folder / store / "attribution/zarr.json").write_bytes(b"")
@@ -298,7 +298,7 @@ def test_damaged_metadata_are_healed_as_the_sentence_says(project):
     assert project.heatproof("maps", "show", store, "--image", "1").returncode == 0
 
 
-def test_damaged_manifest_is_named_and_healed(project):
+def test_damaged_manifest_is_named_and_repaired(project):
     path = f"{MAPS}/saliency.0.json"
     scores = "results/scores/digits/vgg/finetuned/idsds.parquet"
     (project.folder / path).write_text("{")
@@ -309,7 +309,7 @@ def test_damaged_manifest_is_named_and_healed(project):
 
 
 def test_another_checkpoint_under_the_same_path(project, tmp_path):
-    """Also one of an old date, and also where Snakemake has no memory."""
+    """Even if the file has an old date, and Snakemake has no records."""
     weights = project.folder / "results/weights/digits/vgg"
     target = "results/weights/digits/vgg/finetuned.safetensors"
     checkpoints = {name: (weights / f"{name}.safetensors").read_bytes() for name in ("pretrained", "finetuned")}
@@ -330,7 +330,7 @@ def test_another_checkpoint_under_the_same_path(project, tmp_path):
 
 
 def test_another_checkpoint_to_start_from(project, tmp_path):
-    """Transferred weights are trained again when what they start from is another file."""
+    """Transferred weights are trained again when the checkpoint that they start from changes."""
     weights = project.folder / "results/weights/digits/vgg"
     target = "results/weights/digits/vgg/finetuned.safetensors"
     checkpoints = {name: (weights / f"{name}.safetensors").read_bytes() for name in ("pretrained", "finetuned")}
@@ -354,6 +354,6 @@ def test_another_checkpoint_to_start_from(project, tmp_path):
 
 
 def test_conda_file(project):
-    """The file of an environment that is not in use decides nothing."""
+    """The file of an environment that is not used does not matter."""
     project.edit("envs/heatproof.yaml", "python >=3.11", "python >=3.11.1")
     assert project.ran() == {}

@@ -1,4 +1,4 @@
-"""SIGTERM, SIGHUP and SIGINT to each command: one sentence, the status of a shell, and nothing left running."""
+"""SIGTERM, SIGHUP and SIGINT to each command: one message, the exit status of a shell, and no process left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psutil
 import pytest
 from snakemake_project import TABLE, Project
 
-from heatproof.base.ending import SIGNALS, _runs
+from heatproof.base.signals import SIGNALS, _runs
 from heatproof.files.lock import lock_folder, unlock_folder
 
 pytestmark = pytest.mark.workflow
@@ -31,14 +31,14 @@ def start(project: Project, arguments: list[str]) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # As a terminal does: what is signalled together is a group.
+        # A process group, because a terminal sends signals to a group.
         start_new_session=True,
         preexec_fn=lambda: [signal.signal(number, signal.SIG_DFL) for number in SIGNALS],
     )
 
 
 def tree_of(running: subprocess.Popen[str], until: str) -> list[psutil.Process]:
-    """Return all processes below one, as soon as one of them has a word in its command."""
+    """Return all child processes, as soon as the command of one of them contains a word."""
     deadline = time.monotonic() + 100
     while time.monotonic() < deadline and running.poll() is None:
         tree = psutil.Process(running.pid).children(recursive=True)
@@ -91,7 +91,7 @@ def test_a_run_ends_with_its_jobs(project, whose, number):
     running = start(project, SNAKEMAKE if whose == "plain Snakemake" else RUN)
     tree = tree_of(running, "heatproof.workflow.job")
     if whose == "terminal":
-        # Twice, by somebody who cannot wait.
+        # Twice, by an impatient user.
         for _ in range(2):
             os.killpg(running.pid, number)
             time.sleep(0.2)
@@ -159,13 +159,13 @@ def files(folder: Path) -> set[str]:
     ],
 )
 def test_every_command_ends_in_order(project, command, number):
-    """At any moment: it is done, or it says that it was ended, and leaves no file and no process."""
+    """At any moment: the command is done, or reports the signal, and leaves no file and no process."""
     project.write_config()
     (project.folder / "photos/a").mkdir(parents=True)
     if command == "verify":
         assert project.heatproof("bundle", "micro.yaml", "--out", "bundle.zip").returncode == 0
     before, ended = files(project.folder), 0
-    # Some commands have not begun to listen at the first of them, and others have ended by the last.
+    # At the first signal, some commands have not installed their handlers yet; at the last, others have ended.
     for moment in (0.15, 0.25, 0.35, 0.5, 0.8):
         running = start(project, ["-P", "-m", "heatproof", *COMMANDS[command]])
         try:
@@ -185,5 +185,5 @@ def test_every_command_ends_in_order(project, command, number):
             before |= files(project.folder)
         assert "Traceback" not in said
         unlock_folder(lock_folder(str(project.folder / "results")))
-    # It takes less time than Python to begin.
+    # This takes less time than Python needs to start.
     assert ended or command == "verify"

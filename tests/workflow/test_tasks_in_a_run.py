@@ -1,4 +1,4 @@
-"""A run of every task, and of functions as targets: exact answers, and what a config says wrong."""
+"""Runs of every task, and with functions as targets: exact results, and errors of invalid configs."""
 
 import shutil
 
@@ -17,7 +17,7 @@ from heatproof.errors import HeatproofError
 from heatproof.stores.store import describe_store, read
 
 TASKS = ("binary", "multiclass", "multilabel", "regression")
-# What is asked: the task of the dataset, and the function that is explained, or none.
+# The task of the dataset, and the function that is the target, or none.
 ASKED = {
     **{task: (task, "label") for task in TASKS},
     "margin": ("multiclass", "questions:margin"),
@@ -86,7 +86,7 @@ def test_the_true_map_has_a_score_of_1_and_its_negative_of_minus_1(tmp_path, ask
 
 
 @pytest.mark.parametrize(("asked", "need"), [("regression", "a regression"), ("margin", "a callable target")])
-def test_what_does_not_apply_is_a_row_with_the_reason(tmp_path, asked, need):
+def test_not_applicable_methods_have_a_row_with_the_reason(tmp_path, asked, need):
     metrics = [
         {"by_probability": {"metric": "rise_deletion", "steps": 4, "output": "probability"}},
         {"by_logit": {"metric": "rise_deletion", "steps": 4, "output": "logit"}},
@@ -99,7 +99,7 @@ def test_what_does_not_apply_is_a_row_with_the_reason(tmp_path, asked, need):
     assert table.loc["by_probability", "score"].isna().all()
     assert len(table.loc["by_probability"]) == len(table.loc["by_logit"]) == 4
     assert table.loc["by_logit", "score"].notna().all()
-    # Of all curves one was made, and in its store no probability is taken for one.
+    # One curve was computed, and its store does not claim to have probabilities.
     (response,) = (name for name, one in made.plan.method_responses.items() if made.plan.reads_response("toy", one))
     store = f"{tmp_path}/results/curves/toy/net/pretrained/true/{response}.zarr"
     quantities = describe_store(store)["coordinates"]["quantity"]
@@ -113,7 +113,7 @@ def test_numbers_of_a_segmentation_are_explained(tmp_path):
     made = project(tmp_path, "margin", network="masks", target="questions:whole_mask")
     run(Project(tmp_path, **merge(made.config, {"explainers": ["saliency", "occlusion", "random"]})))
     table = pd.read_csv(tmp_path / "results/idsds_table.csv").set_index(["weights", "method"])
-    # The network is linear, and occlusion of a patch is its drop, whatever the mask's other numbers are.
+    # The network is linear, so that occluding a patch gives its drop, whatever the other values of the mask are.
     assert set(table.index.get_level_values(0)) == {"pretrained", "finetuned"}
     assert table["score"].notna().all()
     history = pd.read_csv(tmp_path / "results/weights/toy/net/finetuned.history.csv")
@@ -259,7 +259,7 @@ def test_another_target_has_other_rows_and_the_same_networks(tmp_path):
     listed = folder / "results/datasets/data.json"
     of_labels = listed.read_bytes()
     made.config = {**config, "target": "predicted"}
-    # A dry run lists nothing anew.
+    # A dry run does not list images again.
     made.run("--dry-run")
     ran = made.ran()
     assert not {"prepare", "pretrain", "finetune"} & set(ran)
@@ -271,7 +271,7 @@ def test_another_target_has_other_rows_and_the_same_networks(tmp_path):
 
 
 @pytest.mark.parametrize(("asked", "said"), [("multilabel", "logit of the target"), ("regression", "output")])
-def test_curves_reliability_and_sorting_say_what_they_are_of(tmp_path, monkeypatch, asked, said):
+def test_curves_reliability_and_sorting_name_their_targets(tmp_path, monkeypatch, asked, said):
     metrics = [{"logit": {"metric": "deletion_morf", "steps": 4, "output": "logit"}}, {"mas_difference": {"steps": 4}}]
     made = run(project(tmp_path, asked, metrics=metrics, weights=["pretrained"]))
     made.make("all_scores")
@@ -281,7 +281,7 @@ def test_curves_reliability_and_sorting_say_what_they_are_of(tmp_path, monkeypat
     made.make("reliability")
     found = pd.read_csv(tmp_path / "results/ranking/reliability.csv").set_index("metric")
     pictures = pd.read_parquet(tmp_path / "results/scores/toy/net/pretrained/logit.parquet")["image"].nunique()
-    # MAS is undefined on images whose output does not rise, for all methods at once.
+    # MAS is undefined on images whose output does not rise, for all methods.
     assert set(found["n_images"] + found["n_undefined"]) == {pictures}
     assert ("mas_difference" in found.index) == (asked == "multilabel")
     drawn = []

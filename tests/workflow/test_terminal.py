@@ -1,4 +1,4 @@
-"""What a run prints, made of Snakemake's own events."""
+"""The terminal output of a run, from Snakemake's events."""
 
 import logging
 import os
@@ -60,17 +60,17 @@ def test_a_job_is_one_line(graph, rule, wildcards, expected):
     assert "\n" not in line
 
 
-def test_images_of_a_later_shard_are_told():
+def test_messages_name_images_of_a_later_shard():
     assert job_line("maps", {}, (64, 100)) == "maps, 36 images from 64"
 
 
 @pytest.mark.parametrize("event", [LogEvent.JOB_FINISHED, LogEvent.WORKFLOW_STARTED, LogEvent.SHELLCMD])
-def test_what_says_nothing_is_left_out(graph, event):
+def test_lines_without_information_are_left_out(graph, event):
     fields = {"cmd": "x", "datetime": "", "workflow_id": ""}
     assert line_of(EventFormatter(graph), event, "Finished jobid: 3", **fields) == ""
 
 
-def test_words_of_the_scheduler_are_left_out_and_errors_are_not(graph):
+def test_lines_of_the_scheduler_are_left_out_and_errors_are_not(graph):
     assert line_of(EventFormatter(graph), None, "Select jobs to execute...") == ""
     assert line_of(EventFormatter(graph), None, "MissingInputException: x") == "MissingInputException: x"
 
@@ -81,7 +81,7 @@ def test_a_target_with_a_typo_has_the_nearest_file(graph):
     assert told == "heatproof: This config makes no 'results/idsds_tabel.csv': did you mean 'results/idsds_table.csv'?"
 
 
-def test_progress_has_a_rate_and_is_told_seldom(monkeypatch):
+def test_progress_has_a_rate_and_is_printed_rarely(monkeypatch):
     now = iter([100.0, 130.0, 131.0, 160.0])
     monkeypatch.setattr("heatproof.workflow.terminal.time.monotonic", lambda: next(now))
     progress = Progress()
@@ -105,7 +105,7 @@ def test_durations():
     assert [duration(seconds) for seconds in (5, 600, 7200)] == ["5 s", "10 min", "2.0 h"]
 
 
-def test_the_sentence_of_a_failed_job_stands_last(graph, tmp_path, capsys):
+def test_the_error_of_a_failed_job_is_printed_last(graph, tmp_path, capsys):
     log = tmp_path / "job.log"
     log.write_text("12:00:00 begun\nheatproof: The checkpoint m.pt is damaged.\n")
     formatter = EventFormatter(graph)
@@ -119,8 +119,8 @@ def test_the_sentence_of_a_failed_job_stands_last(graph, tmp_path, capsys):
 def test_an_error_of_python_is_named_with_its_log(tmp_path):
     log = tmp_path / "job.log"
     log.write_text("Traceback (most recent call last):\nValueError: no such luck\n")
-    assert failure_sentence([str(log)]) == f"ValueError: no such luck - the whole is in {log}."
-    assert "no word" in failure_sentence([str(tmp_path / "none.log")])
+    assert failure_sentence([str(log)]) == f"ValueError: no such luck - the full log is {log}."
+    assert "without writing a log" in failure_sentence([str(tmp_path / "none.log")])
 
 
 def test_the_end_names_tables_and_the_best_methods(tmp_path, monkeypatch, capsys):
@@ -141,7 +141,7 @@ def test_the_end_names_tables_and_the_best_methods(tmp_path, monkeypatch, capsys
     assert not capsys.readouterr().err
 
 
-def test_the_end_says_what_each_ranking_is_of_and_what_scores_cannot_see(tmp_path, monkeypatch, capsys):
+def test_final_output_names_rankings_and_limits_of_scores(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results/ranking").mkdir(parents=True)
     (tmp_path / "results/figures/overview").mkdir(parents=True)

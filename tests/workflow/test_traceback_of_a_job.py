@@ -1,4 +1,4 @@
-"""A network of the user's own that fails: the log of its job leads there in a few steps."""
+"""A user's network that fails: the traceback in the log of the job leads to it in a few steps."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ CONFIG = {
 }
 RESULTS = Folder()
 NETWORK = {"dataset": "digits", "model": "mine", "weights": "pretrained"}
-# Rules whose jobs ask the network, by a file of theirs.
+# Rules whose jobs run the network, each with one of its files.
 ASKED = {
     "drops": f"{RESULTS.drops}.0.json".format(**NETWORK, grid=4, baseline="mean"),
     "attribute": f"{RESULTS.maps}.0.json".format(**NETWORK, explainer="saliency"),
     "scores": "results/scores.csv",
 }
-# From the function that the rule runs: its stage, what declares the response, what perturbs, and what runs batches.
+# Frames from the function that the rule runs: the stage, the response, the perturbation, and the loop over batches.
 MOST = 4
 
 
 class Own(Project):
-    """A project beside whose config lies code."""
+    """A project with code next to its config."""
 
     failing = False
 
@@ -72,7 +72,7 @@ def test_an_error_in_the_network_is_traced_through_few_modules(tmp_path):
     (project.folder / "fragile.py").write_text(PLUGIN)
 
     reference = f"{RESULTS.reference_maps}.0.json".format(dataset="digits", explainer="random")
-    # Maps are there, so that the responses along them are asked for; then those of one explainer are lost.
+    # Maps exist, so that responses along their rankings are computed; then those of one explainer are removed.
     assert project.ran(ASKED["attribute"], reference)["attribute"] == 1
     project.failing = True
     project.run("--keep-going", ASKED["drops"], ASKED["scores"], fails=True)
@@ -85,7 +85,7 @@ def test_an_error_in_the_network_is_traced_through_few_modules(tmp_path):
         assert len(failed) == count, stage
         for log in failed:
             crossed = dict.fromkeys(re.findall(r'^ +File "[^"]*/src/(heatproof/[^"]+)", line', log, flags=re.MULTILINE))
-            # The job's own steps, which are the same for every error, stand in no log, and count here.
+            # The frames of the job itself, which are the same for every error, are not in the log, but count here.
             assert len({"heatproof/workflow/job.py", *crossed}) <= MOST, f"{stage}: {', '.join(crossed)}"
             assert "heatproof/workflow/job.py" not in crossed
 

@@ -1,4 +1,4 @@
-"""What a job would fall over is tried on one image before any job starts."""
+"""User code is tried on one image before any job starts, and errors of a job are found there."""
 
 from types import SimpleNamespace
 
@@ -17,7 +17,7 @@ from heatproof.workflow.start import check_before_start
 
 
 class Pictures:
-    """Twelve pictures of noise."""
+    """Twelve noise images."""
 
     num_classes = 3
     class_names = ("a", "b", "c")
@@ -64,7 +64,7 @@ def of_a_thousand(num_classes):
 
 
 class Answers(torch.nn.Module):
-    """Returns what a function makes of logits and images."""
+    """Returns a function of logits and images."""
 
     def __init__(self, form):
         super().__init__()
@@ -178,7 +178,7 @@ def test_logits_are_found_in_an_output_with_further_parts(tmp_path, model):
         ),
     ],
 )
-def test_what_does_not_is_one_sentence(tmp_path, change, expected):
+def test_user_code_that_fails_is_one_sentence(tmp_path, change, expected):
     with pytest.raises(HeatproofError) as caught:
         check_config(config(tmp_path, **change))
     assert expected in str(caught.value)
@@ -212,7 +212,7 @@ def test_a_checkpoint_of_other_classes(tmp_path):
         check_config(config(tmp_path, checkpoint=saved(tmp_path, state)))
 
 
-def test_a_checkpoint_that_is_a_whole_model(tmp_path):
+def test_a_checkpoint_that_is_a_complete_model(tmp_path):
     with pytest.raises(HeatproofError, match="save its state_dict"):
         check_config(config(tmp_path, checkpoint=saved(tmp_path, linear(3))))
 

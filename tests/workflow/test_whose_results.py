@@ -1,4 +1,4 @@
-"""Results of another config never pass for one's own, and damage is named and made again by the same command."""
+"""Results of another config are never used, and damage is reported and repaired by the same command."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def with_seed(project: Project, folder, seed: int) -> Project:
     return other
 
 
-def test_another_configs_results_copied_over_ones_own(project, tmp_path):
-    """With Snakemake's own memory in place, which says that all of it was made here."""
+def test_results_of_another_config_copied_over_own_results(project, tmp_path):
+    """With Snakemake's records, which say that everything was made here."""
     own = project.tables()
     other = with_seed(project, tmp_path / "other", 1)
     other.run()
@@ -28,13 +28,13 @@ def test_another_configs_results_copied_over_ones_own(project, tmp_path):
     assert theirs[os.path.basename(TABLE)] != own[os.path.basename(TABLE)]
     shutil.rmtree(project.folder / "results")
     shutil.copytree(other.folder / "results", project.folder / "results")
-    # Of the references, which know no model, the maps of the own seed: a mixture.
+    # A mixture: reference maps, which do not use the model, from the own seed, and all others from another one.
     project.run()
     assert project.tables() == own
 
 
 def test_two_working_folders_over_one_results_folder(project, tmp_path):
-    """The second is refused, and nothing of the first's is changed by it; later it makes its own."""
+    """The second run is refused, and changes no results of the first; later it makes its own."""
     own = project.tables()
     other = with_seed(project, tmp_path / "other", 1)
     shutil.rmtree(other.folder / "results")
@@ -75,7 +75,7 @@ def test_a_damaged_table_is_named_and_made_again(project, also):
 
 
 def test_a_results_folder_in_which_a_folder_is_a_link(project, tmp_path):
-    """Snakemake removes outputs before it makes them: through a link, those of somebody else."""
+    """Snakemake removes outputs before it makes them; through a link, it would remove files elsewhere."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site/index.html").write_text("kept")
     os.symlink(tmp_path / "site", project.folder / "results/report")
@@ -84,7 +84,7 @@ def test_a_results_folder_in_which_a_folder_is_a_link(project, tmp_path):
     assert (tmp_path / "site/index.html").read_text() == "kept"
 
 
-def test_results_of_another_target_stay_beside_new_ones(project):
+def test_results_of_another_target_are_kept(project):
     own = project.tables()
     project.config["target"] = 3
     project.run()
@@ -100,7 +100,7 @@ def test_results_of_another_target_stay_beside_new_ones(project):
 
 
 def test_another_directory_has_the_same_defaults(project, tmp_path):
-    """A folder without config/config.yaml of its own: the result is the same, byte for byte."""
+    """A folder without its own config/config.yaml: the result is the same, byte for byte."""
     project.config.pop("pretraining")
     own = project.copy(tmp_path / "own")
     own.run()

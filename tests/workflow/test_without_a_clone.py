@@ -1,4 +1,4 @@
-"""The wheel brings the workflow: the same table without a clone of the repository."""
+"""The wheel contains the workflow: it makes the same table without a clone of the repository."""
 
 import os
 import shutil
@@ -25,14 +25,14 @@ def test_a_config_is_a_file_or_one_that_comes_with_heatproof(tmp_path, monkeypat
 
 @pytest.mark.slow
 @pytest.mark.workflow
-def test_status_counts_what_is_made(project):
+def test_status_counts_finished_jobs(project):
     before = project.heatproof("status", "micro.yaml").stdout
     assert "pretrain             1 of     1 jobs" in before
     assert " are left: `heatproof run micro.yaml` runs them." in before
 
 
 def copy_as_the_dockerfile_does(folder):
-    """Copy what the image is built from."""
+    """Copy the files that the container image is built from."""
     folder.mkdir()
     for line in (REPOSITORY / "envs/Dockerfile").read_text(encoding="utf-8").splitlines():
         if line.startswith("COPY "):

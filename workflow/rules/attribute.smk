@@ -1,4 +1,4 @@
-# Attribution maps: a job makes one shard, of all explainers together or of one apart from the others (config).
+# Attribution maps. A job makes one shard, of all explainers or of one (attribution_jobs in the config).
 if plan.model_explainers:
 
     use rule drops as attribute with:

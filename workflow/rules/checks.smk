@@ -1,4 +1,4 @@
-# Protocol checks: under which conventions the order of methods flips; and montages of maps with their scores.
+# Protocol checks (which conventions change the order of methods), and montages of maps with their scores.
 use rule all_scores as checks with:
     input:
         inputs_of("checks"),
@@ -27,7 +27,7 @@ if graph.has("montage"):
             message_of("montage")
 
 
-# Made where it is named: one image's maps in the order of each metric.
+# Made only if requested: the maps of one image in the order of each metric.
 if graph.has("sorting"):
 
     use rule overview as sorting with:

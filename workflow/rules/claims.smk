@@ -1,4 +1,4 @@
-# What the scores come to: the papers' claims on this run, and how far the ranking can be believed.
+# Conclusions from scores: the claims of the papers on this run, and the reliability of the ranking.
 use rule all_scores as claims with:
     input:
         inputs_of("claims"),

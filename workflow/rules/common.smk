@@ -30,22 +30,23 @@ try:
     plan, results = graph.plan, graph.plan.results
     if is_main:
         replace_snakemake_output(logger, graph)
-        # `workflow.dryrun` is false until Snakemake has an executor, which it has not while this is read.
+        # `workflow.dryrun` is false until Snakemake has an executor, which is created after this file is read.
         start.start_run(graph, results.root, workflow.output_settings.dryrun)
 except Exception as error:
-    # What the machine lacks is said in one sentence too.
+    # Faults of the machine, such as a lack of memory, are reported in one sentence too.
     said = str(error) if isinstance(error, HeatproofError) else machine_fault(error)
     if said is None:
         raise
     sys.exit(escaped(f"heatproof: {said}"))
 
-# What jobs need beside their specs, and what reruns none of them.
+# Runtime settings of jobs, which are not part of specs, so that changing them reruns no job.
 os.environ.update(start.job_environment(plan, workflow.basedir, deployment))
 THREADS = start.job_threads(plan, workflow.resource_settings.cores, is_local)
 
-# One job makes a shard of all explainers' maps together, or each explainer has a job apart (config).
+# One job makes a shard of the maps of all explainers, or each explainer has its own job (attribution_jobs in the
+# config).
 APART = plan.config["attribution_jobs"] == "apart"
-# Snakemake's report reads captions from files. A workflow that stands elsewhere has none.
+# Snakemake's report reads captions from files. There are none if this workflow is a module from elsewhere.
 CAPTIONS = (
     start.captions_folder()
     if is_main and isinstance(workflow.current_basedir, LocalSourceFile)
@@ -63,14 +64,14 @@ def record_run():
 
 
 def set_up_snakemake():
-    # Manifests tell what is stale, and file times tell Snakemake (heatproof.workflow.reconcile), not what it remembers of jobs.
+    # Snakemake must decide by file times only, which heatproof.workflow.reconcile sets, and not by its records of jobs.
     workflow.dag_settings.rerun_triggers = frozenset({RerunTrigger.MTIME})
     workflow.dag.max_checksum_file_size = -1
-    # With a limit, every finished job leaves a timer that has all ready jobs looked at once a second until the end.
-    # What runs at once is limited by cores and jobs. Snakemake's own report schedules nothing.
+    # With a limit, every finished job leaves a timer that checks all ready jobs once a second until the end of the run.
+    # Cores and jobs limit what runs at the same time. There are no settings when Snakemake makes its own report.
     if workflow.scheduling_settings:
         workflow.scheduling_settings.max_jobs_per_timespan = None
-    # Not where the Snakefile is only read, as by --lint and --list, which have no executor.
+    # --lint and --list, which only read the Snakefile, have no executor.
     if is_main and workflow.executor_plugin and not workflow.dryrun:
         record_run()
 

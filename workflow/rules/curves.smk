@@ -1,4 +1,5 @@
-# Responses of the networks to perturbed images, for all metrics but those of the patch drops; no score is made here.
+# Responses of networks to perturbed images, for all metrics except single deletion. Scores are computed from them
+# later.
 if plan.method_responses and plan.explainers:
 
     use rule drops as curves with:

@@ -1,4 +1,4 @@
-# Patch drops: once per model, weights, grid and baseline; no map is needed.
+# Patch drops, once for each network, grid and baseline. They do not depend on attribution maps.
 use rule prepare as drops with:
     input:
         inputs_of("drops"),
@@ -17,7 +17,7 @@ use rule prepare as drops with:
         message_of("drops")
 
 
-# What a lower precision does to scores, on a few images, before anything is made in it.
+# The precision guard: the effect of a lower precision on scores, on a few images, before the precision is used.
 if graph.has("guard"):
 
     use rule drops as guard with:

@@ -1,4 +1,5 @@
-# Are deleted patches in domain? Features of intact images and of images without a patch, and what a probe tells apart.
+# Whether deleted patches are in the domain of a network: features of intact images and of images without a patch, and
+# how well a probe distinguishes them.
 use rule drops as features with:
     input:
         inputs_of("features"),

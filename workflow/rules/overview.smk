@@ -1,4 +1,4 @@
-# All metrics in one picture, from the table of all scores.
+# One figure of all metrics, from the table of all scores.
 use rule score as overview with:
     input:
         inputs_of("overview"),
@@ -15,7 +15,7 @@ use rule score as overview with:
         message_of("overview")
 
 
-# The curves behind the scores of a network, from cached responses.
+# The response curves behind the scores of a network.
 if graph.has("metric_curves"):
 
     use rule overview as metric_curves with:

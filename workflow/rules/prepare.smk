@@ -1,5 +1,5 @@
-# Datasets and weights from elsewhere. Local rules: compute nodes often have no network. All other rules run a job in the
-# same way as the first one, and take environment, params and shell command from it.
+# Datasets and published weights. These are local rules, because compute nodes often have no access to the internet. All
+# other rules inherit environment, params and shell command from the first one.
 rule prepare:
     input:
         inputs_of("prepare"),

@@ -12,7 +12,7 @@ use rule score as figure with:
         message_of("figure")
 
 
-# The index page: tables, maps, curves and where each number is from, in one file; and all maps beside each other.
+# The index page with tables, maps, curves and the provenance of each number in one file, and the page with all maps.
 use rule overview as report_page with:
     input:
         inputs_of("report_page"),

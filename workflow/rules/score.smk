@@ -1,4 +1,4 @@
-# Scores from maps and drops alone, and the tables; no network runs from here on.
+# Scores, computed from stored maps and responses, and the tables. No job from here on runs a network.
 use rule prepare as score with:
     input:
         inputs_of("score"),

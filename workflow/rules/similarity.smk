@@ -1,4 +1,4 @@
-# Is a finetuned network still the one that was to be explained? What channels answer to, and the comparison.
+# Whether a finetuned network is similar to the original one: activations of channels, and their comparison.
 use rule drops as channels with:
     input:
         inputs_of("channels"),

@@ -1,4 +1,4 @@
-# Training where there are no weights, from scratch or from published ones, and in-domain finetuning.
+# Trainings from scratch or from published weights, and in-domain finetuning.
 use rule prepare as pretrain with:
     input:
         inputs_of("pretrain"),

@@ -1,1 +1,1 @@
-"""Rules that explainers and metrics keep, checked on tiny networks: see `heatproof.testing`."""
+"""Rules that explainers and metrics have to follow, checked on tiny networks: see `heatproof.testing`."""

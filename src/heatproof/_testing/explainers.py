@@ -1,4 +1,4 @@
-"""Rules that every explainer keeps."""
+"""Rules that every explainer has to follow."""
 
 from __future__ import annotations
 
@@ -12,6 +12,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from heatproof._testing.explainer_subject import (
+    CLOSE,
+    SIMILAR,
+    ExplainerSubject,
+    distance,
+    require_other,
+    require_same,
+    select_images,
+    select_maps,
+)
 from heatproof._testing.networks import (
     BOXES,
     DEFAULT_FORM,
@@ -25,17 +35,7 @@ from heatproof._testing.networks import (
     tiny_network,
 )
 from heatproof._testing.rules import RuleBroken
-from heatproof._testing.subject import (
-    CLOSE,
-    SIMILAR,
-    ExplainerSubject,
-    distance,
-    require_other,
-    require_same,
-    select_images,
-    select_maps,
-)
-from heatproof._testing.surroundings import (
+from heatproof._testing.side_effects import (
     difference,
     files_left_by,
     network_state,
@@ -44,37 +44,37 @@ from heatproof._testing.surroundings import (
     seed_everything,
 )
 from heatproof.errors import NotApplicable
-from heatproof.models.state import enable_gradients, preserve_network
+from heatproof.models.preserve import enable_gradients, preserve_network
 
-_EXEMPT = "declare exempt={'finds_the_evidence': 'why'}"
-# Of images, and how many of each.
-FORMS_OF_IMAGES = ((DEFAULT_FORM, 1), (Form(NON_SQUARE), 2), (Form(channels=1), 2), (Form(channels=4, classes=5), 2))
+_EXEMPTION_HINT = "declare exempt={'finds_the_evidence': 'why'}"
+# Forms of images, and the number of images.
+IMAGE_FORMS = ((DEFAULT_FORM, 1), (Form(NON_SQUARE), 2), (Form(channels=1), 2), (Form(channels=4, classes=5), 2))
 
 
 def returns_its_maps(subject: ExplainerSubject) -> None:
-    """Maps are float32 tensors (N, H, W), finite and not constant, under the announced names."""
-    explained = subject.given(subject.network())
-    wanted = (len(explained.images), *explained.images.shape[2:])
+    """Maps are float32 tensors (N, H, W), finite and not constant, under the registered names."""
+    context = subject.context(subject.network())
+    expected = (len(context.images), *context.images.shape[2:])
     if subject.function is not None:
-        with enable_gradients(), preserve_network(explained.network):
-            own = subject.function(explained.network, explained.images.clone(), explained.targets.clone())
-        own = own[0] if isinstance(own, list | tuple) and own else own
-        kind = str(getattr(own, "dtype", type(own).__name__))
+        with enable_gradients(), preserve_network(context.network):
+            result = subject.function(context.network, context.images.clone(), context.targets.clone())
+        result = result[0] if isinstance(result, list | tuple) and result else result
+        kind = str(getattr(result, "dtype", type(result).__name__))
         if "float16" in kind:
             raise RuleBroken(f"returned maps in {kind}", "compute and return them in float32")
-    maps = subject.maps(explained)
+    maps = subject.call(context)
     announced = list(subject.maker.maps)
     if not isinstance(maps, Mapping) or list(maps) != announced:
-        got = list(maps) if isinstance(maps, Mapping) else type(maps).__name__
-        raise RuleBroken(f"returned {got}", f"return a dict with the maps {announced}")
+        received = list(maps) if isinstance(maps, Mapping) else type(maps).__name__
+        raise RuleBroken(f"returned {received}", f"return a dict with the maps {announced}")
     for name, one in maps.items():
         if not isinstance(one, torch.Tensor) or one.dtype != torch.float32:
             raise RuleBroken(
                 f"returned {getattr(one, 'dtype', type(one).__name__)} for {name!r}", "return float32 tensors"
             )
-        if tuple(one.shape) != wanted:
+        if tuple(one.shape) != expected:
             raise RuleBroken(
-                f"returned a map of shape {tuple(one.shape)} for {wanted}", "return one value for each pixel"
+                f"returned a map of shape {tuple(one.shape)} for {expected}", "return one value for each pixel"
             )
         if not one.isfinite().all():
             raise RuleBroken(f"returned a value in {name!r} that is not finite", "find where it divides by zero")
@@ -82,36 +82,38 @@ def returns_its_maps(subject: ExplainerSubject) -> None:
             raise RuleBroken(f"returned {name!r} as a part of a graph", "detach it")
         if not (one.flatten(1).amax(1) > one.flatten(1).amin(1)).any():
             raise RuleBroken(
-                f"returned {name!r} with one value everywhere", "raise NotApplicable where nothing is found"
+                f"returned {name!r} with one value everywhere", "raise NotApplicable if the map would be constant"
             )
 
 
 def has_its_announced_sign(subject: ExplainerSubject) -> None:
-    """A map is negative somewhere, for one class at least, if and only if it is registered as signed."""
+    """A map is negative somewhere, for at least one class, if and only if it is registered as signed."""
     if subject.entry is None:
-        raise NotApplicable("nothing is announced of a function's sign")
-    low: dict[str, float] = {}
-    explained = subject.given(subject.network())
+        raise NotApplicable("a function does not declare whether its maps are signed")
+    minima: dict[str, float] = {}
+    context = subject.context(subject.network())
     for shift in range(3):
-        for name, one in subject.found(replace(explained, targets=(explained.targets + shift) % 3)).items():
-            low[name] = min(low.get(name, 0.0), float(one.min()))
+        for name, one in subject.maps(replace(context, targets=(context.targets + shift) % 3)).items():
+            minima[name] = min(minima.get(name, 0.0), float(one.min()))
     for name, signed in subject.entry.maps.items():
-        if signed != (low[name] < 0):
-            said = "signed, and is never negative" if signed else f"not signed, and has the value {low[name]:.2g}"
-            raise RuleBroken(f"announced {name!r} as {said}", "register it with signed= or maps= as it is")
+        if signed != (minima[name] < 0):
+            description = (
+                "signed, and is never negative" if signed else f"not signed, and has the value {minima[name]:.2g}"
+            )
+            raise RuleBroken(f"registered {name!r} as {description}", "register it with signed= or maps= as it is")
 
 
 def leaves_its_inputs(subject: ExplainerSubject) -> None:
-    """Images, targets and background are as before, and maps are no views of them, whatever the images' form."""
-    for form, count in ((DEFAULT_FORM, 4), (DEFAULT_FORM, 1), (DEFAULT_FORM, 5), *FORMS_OF_IMAGES[1:]):
-        explained = subject.given(subject.network(form), random_images(form, count))
-        others = explained.background(32) if explained.background else None
-        held = [one for one in (explained.images, explained.targets, others) if one is not None]
-        before = [one.clone() for one in held]
-        maps = subject.maps(explained)
-        for name, one, copy in zip(("images", "targets", "background"), held, before, strict=False):
+    """Images, targets and background are unchanged, and maps are not views of them, for images of any size."""
+    for form, count in ((DEFAULT_FORM, 4), (DEFAULT_FORM, 1), (DEFAULT_FORM, 5), *IMAGE_FORMS[1:]):
+        context = subject.context(subject.network(form), random_images(form, count))
+        background = context.background(32) if context.background else None
+        inputs = [one for one in (context.images, context.targets, background) if one is not None]
+        before = [one.clone() for one in inputs]
+        maps = subject.call(context)
+        for name, one, copy in zip(("images", "targets", "background"), inputs, before, strict=False):
             if not torch.equal(one, copy) or one.requires_grad:
-                shape = tuple(explained.images.shape)
+                shape = tuple(context.images.shape)
                 raise RuleBroken(
                     f"changed the {name}, at images {shape}", "write to a clone, and take gradients at a copy"
                 )
@@ -121,22 +123,22 @@ def leaves_its_inputs(subject: ExplainerSubject) -> None:
 
 
 def leaves_earlier_maps(subject: ExplainerSubject) -> None:
-    """Maps stay as they are when other images are explained."""
+    """Maps do not change when other images are explained."""
     network = subject.network()
-    maps = subject.maps(subject.given(network))
+    maps = subject.call(subject.context(network))
     before = {name: one.clone() for name, one in maps.items()}
-    subject.maps(subject.given(network, random_images(seed=1)))
+    subject.call(subject.context(network, random_images(seed=1)))
     if any(not torch.equal(maps[name], one) for name, one in before.items()):
         raise RuleBroken("changed maps that it had returned", "return new tensors and no buffer of its own")
 
 
 def leaves_the_network(subject: ExplainerSubject) -> None:
-    """Weights, buffers, gradients, modes, hooks and attributes of all modules are as before."""
+    """Weights, buffers, gradients, modes, hooks and attributes of all modules are unchanged."""
     if not subject.uses_model:
         raise NotApplicable("it gets no network")
     network = subject.network()
     before = network_state(network)
-    subject.maps(subject.given(network))
+    subject.call(subject.context(network))
     if changed := difference(before, network_state(network)):
         raise RuleBroken(f"left these otherwise: {', '.join(changed)}", "undo it in a finally clause")
 
@@ -150,7 +152,7 @@ def stays_in_eval_mode(subject: ExplainerSubject) -> None:
     handles = [one.register_forward_pre_hook(lambda module, _: modes.append(module.training))
                for one in network.modules()]  # fmt: skip
     try:
-        subject.maps(subject.given(network))
+        subject.call(subject.context(network))
     finally:
         for handle in handles:
             handle.remove()
@@ -159,39 +161,39 @@ def stays_in_eval_mode(subject: ExplainerSubject) -> None:
 
 
 def leaves_the_process(subject: ExplainerSubject) -> None:
-    """Random states, modes and settings of torch, filters and loggers are as before."""
-    explained = subject.given(subject.network())
+    """Random states, modes and settings of torch, filters and loggers are unchanged."""
+    context = subject.context(subject.network())
 
-    if changed := process_changes(lambda: subject.maker.function(explained, **subject.maker.options)):
+    if changed := process_changes(lambda: subject.maker.function(context, **subject.maker.options)):
         raise RuleBroken(
             f"left these otherwise: {', '.join(changed)}", "restore what it sets, and draw from its own seed"
         )
 
 
 def leaves_no_file(subject: ExplainerSubject) -> None:
-    """Nothing is written to the working folder, the home folder or the folder for temporary files."""
-    explained = subject.given(subject.network())
-    if left := files_left_by(lambda: subject.found(explained)):
-        raise RuleBroken(f"left {', '.join(left)}", "remove what it writes, or write nothing")
+    """No file is written to the working folder, the home folder or the folder for temporary files."""
+    context = subject.context(subject.network())
+    if files := files_left_by(lambda: subject.maps(context)):
+        raise RuleBroken(f"left {', '.join(files)}", "remove what it writes, or write nothing")
 
 
 def is_repeatable(subject: ExplainerSubject) -> None:
-    """The same images, names and seed give the same maps, whatever the global random states."""
-    explained, found = subject.given(subject.network()), []
+    """The same images, names and seed give the same maps, independently of the global random states."""
+    context, results = subject.context(subject.network()), []
     for seed in (1, 2):
         with restored_process():
             seed_everything(seed)
-            found.append(subject.found(explained))
+            results.append(subject.maps(context))
     remedy = "draw by image, with heatproof.base.randomness, or leave chance out"
-    require_same(found[0], found[1], "in a second call", remedy, limit=0.0)
+    require_same(results[0], results[1], "in a second call", remedy, limit=0.0)
 
 
 def draws_by_image(subject: ExplainerSubject) -> None:
-    """What depends on the seed depends on the name of the image as well."""
-    explained = subject.given(subject.network(), random_images(count=1).repeat(2, 1, 1, 1), image_ids=("one", "other"))
-    explained = replace(explained, targets=torch.zeros(2, dtype=torch.long))
-    maps = subject.found(explained)
-    if distance(maps, subject.found(replace(explained, seed=1))) <= CLOSE:
+    """Maps that depend on the seed also depend on the name of the image."""
+    context = subject.context(subject.network(), random_images(count=1).repeat(2, 1, 1, 1), image_ids=("one", "other"))
+    context = replace(context, targets=torch.zeros(2, dtype=torch.long))
+    maps = subject.maps(context)
+    if distance(maps, subject.maps(replace(context, seed=1))) <= CLOSE:
         raise NotApplicable("it draws nothing")
     require_other(
         select_maps(maps, [0]), select_maps(maps, [1]), "for two names of one image", "seed what it draws by image_ids"
@@ -199,24 +201,24 @@ def draws_by_image(subject: ExplainerSubject) -> None:
 
 
 def does_not_depend_on_the_batch_size(subject: ExplainerSubject) -> None:
-    """Maps are the same for any number of images in a pass, but for rounding."""
-    explained = subject.given(subject.network(), random_images(count=5))
-    wanted = subject.found(explained)
+    """Maps are the same for any number of images in a pass, up to rounding."""
+    context = subject.context(subject.network(), random_images(count=5))
+    expected = subject.maps(context)
     for size in (1, 3):
-        found = subject.found(replace(explained, batch_size=size))
-        require_same(found, wanted, f"with batch_size={size}", "reduce over images nowhere, and do not divide by N")
+        actual = subject.maps(replace(context, batch_size=size))
+        require_same(actual, expected, f"with batch_size={size}", "reduce over images nowhere, and do not divide by N")
 
 
 def does_not_depend_on_the_company(subject: ExplainerSubject) -> None:
-    """An image has the same map alone, in another order, and among other images, but for rounding."""
-    explained = subject.given(subject.network(), random_images(count=5))
-    wanted, remedy = subject.found(explained), "reduce over images nowhere"
-    for rows, what in (([3], "for an image alone"), ([4, 2, 0, 1, 3], "in another order"), ([1, 4], "in part")):
-        require_same(subject.found(select_images(explained, rows)), select_maps(wanted, rows), what, remedy)
+    """An image has the same map alone, in another order, and among other images, up to rounding."""
+    context = subject.context(subject.network(), random_images(count=5))
+    expected, remedy = subject.maps(context), "reduce over images nowhere"
+    for rows, case in (([3], "for an image alone"), ([4, 2, 0, 1, 3], "in another order"), ([1, 4], "in part")):
+        require_same(subject.maps(select_images(context, rows)), select_maps(expected, rows), case, remedy)
 
 
 def keeps_to_the_batch_size(subject: ExplainerSubject) -> None:
-    """No pass has more images than the batch size, but for the copy with which a single one may travel."""
+    """No pass has more images than the batch size, except that a single image may be passed with a copy of itself."""
     if not subject.uses_model:
         raise NotApplicable("it gets no network")
     network, sizes = subject.network(), []
@@ -224,7 +226,7 @@ def keeps_to_the_batch_size(subject: ExplainerSubject) -> None:
     try:
         for size in (1, 3):
             sizes.clear()
-            subject.found(subject.given(network, random_images(count=5), batch_size=size))
+            subject.maps(subject.context(network, random_images(count=5), batch_size=size))
             if max(sizes, default=0) > max(size, 2):
                 raise RuleBroken(f"passed {max(sizes)} images at once with batch_size={size}", "split what it passes")
     finally:
@@ -232,60 +234,60 @@ def keeps_to_the_batch_size(subject: ExplainerSubject) -> None:
 
 
 def follows_the_image(subject: ExplainerSubject) -> None:
-    """Other pixels give another map, also where the tensor or the name is the same."""
+    """Other pixels give another map, even if the tensor or the name is the same."""
     network = subject.network()
-    images, others = random_images(), random_images(seed=1)
-    wanted = subject.found(subject.given(network, others))
-    require_other(subject.found(subject.given(network, images)), wanted, "for other images", "read the images")
-    explained = subject.given(network, images.clone())
+    images, other_images = random_images(), random_images(seed=1)
+    other_maps = subject.maps(subject.context(network, other_images))
+    require_other(subject.maps(subject.context(network, images)), other_maps, "for other images", "read the images")
+    context = subject.context(network, images.clone())
     with preserve_network(network):
-        subject.maps(explained)
-        explained.images.copy_(others)
-        again = {name: one.detach().float() for name, one in subject.maps(explained).items()}
-    require_same(again, wanted, "for a tensor that had other values before", "keep nothing between calls")
+        subject.call(context)
+        context.images.copy_(other_images)
+        actual = {name: one.detach().float() for name, one in subject.call(context).items()}
+    require_same(actual, other_maps, "for a tensor that had other values before", "keep nothing between calls")
 
 
 def follows_the_target(subject: ExplainerSubject) -> None:
     """Another class gives another map."""
     if not subject.uses_model:
         raise NotApplicable("it gets no network")
-    explained = subject.given(subject.network())
-    other = replace(explained, targets=(explained.targets + 1) % 3)
+    context = subject.context(subject.network())
+    other_target = replace(context, targets=(context.targets + 1) % 3)
     remedy = "explain the output of the target, or declare exempt={'follows_the_target': 'why'}"
-    require_other(subject.found(explained), subject.found(other), "for another class", remedy)
+    require_other(subject.maps(context), subject.maps(other_target), "for another class", remedy)
 
 
 def follows_the_network(subject: ExplainerSubject) -> None:
-    """Other weights give another map, also where they are loaded into the same network."""
+    """Other weights give another map, even if they are loaded into the same network."""
     if not subject.uses_model:
         raise NotApplicable("it gets no network")
-    network, other = subject.network(), subject.network(seed=1)
-    wanted = subject.found(subject.given(other))
-    require_other(subject.found(subject.given(network)), wanted, "for other weights", "read the network, or register "
-                  "it with uses_model=False")  # fmt: skip
-    network.load_state_dict(other.state_dict())
-    found = subject.found(subject.given(network))
-    require_same(found, wanted, "for a network that had other weights before", "keep nothing between calls")
+    network, other_network = subject.network(), subject.network(seed=1)
+    expected = subject.maps(subject.context(other_network))
+    remedy = "read the network, or register it with uses_model=False"
+    require_other(subject.maps(subject.context(network)), expected, "for other weights", remedy)
+    network.load_state_dict(other_network.state_dict())
+    actual = subject.maps(subject.context(network))
+    require_same(actual, expected, "for a network that had other weights before", "keep nothing between calls")
 
 
 def finds_the_evidence(subject: ExplainerSubject) -> None:
-    """A map is higher where pixels raise the target's output, and not where they lower it or read nothing."""
+    """A map is higher where pixels raise the target's output than where pixels lower it or have no effect."""
     if not subject.uses_model:
         raise NotApplicable("it gets no network")
     network = evidence_network(subject.kind)
     if network is None:
-        raise NotApplicable(f"no network of kind {subject.kind!r} with known evidence is at hand")
+        raise NotApplicable(f"there is no network of kind {subject.kind!r} with known evidence")
     images = evidence_images()
     if subject.entry is not None:
         signed = dict(subject.entry.maps)
     else:
-        # A function says nothing of its sign but by its maps.
-        seen = subject.found(subject.given(subject.network()))
-        signed = {name: bool((one < 0).any() and (one > 0).any()) for name, one in seen.items()}
-    # The second class speaks for the last channel, the third against the first one.
+        # Whether a function is signed can only be read off its maps.
+        maps = subject.maps(subject.context(subject.network()))
+        signed = {name: bool((one < 0).any() and (one > 0).any()) for name, one in maps.items()}
+    # The last channel supports the second class, and the first channel opposes the third class.
     for target, place, sign in ((0, 0, 1), (1, 1, 1), (2, 0, -1)):
         targets = torch.full((len(images),), target)
-        for name, one in subject.found(subject.given(network, images, targets=targets)).items():
+        for name, one in subject.maps(subject.context(network, images, targets=targets)).items():
             if sign < 0 and not signed[name]:
                 continue
             _require_inside(name, one, place, sign)
@@ -301,35 +303,35 @@ def _require_inside(name: str, maps: torch.Tensor, place: int, sign: int) -> Non
         if (within > outside + scale).any():
             raise RuleBroken(
                 f"gave a higher {name!r} where pixels lower the output",
-                f"keep the sign of the effect, return maps without signs, or {_EXEMPT}",
+                f"keep the sign of the effect, return maps without signs, or {_EXEMPTION_HINT}",
             )
         return
     if not (within > rest).all():
         raise RuleBroken(
             f"gave a mean of {within.min():.2g} to the pixels that raise the output, and of {rest.max():.2g} to others",
-            "check its sign, the order of rows and columns, and that all channels are summed, or " + _EXEMPT,
+            "check its sign, the order of rows and columns, and that all channels are summed, or " + _EXEMPTION_HINT,
         )
     for shift in ((0, 1), (0, -1), (1, 0), (-1, 0)):
         moved = maps[:, inside.roll(shift, (0, 1))].mean(1)
-        # A sharp map that is off by a pixel gains a third; what is drawn gains less.
+        # A sharp map that is off by a pixel gains a third; maps with random noise gain less.
         if (moved - outside > 1.2 * (within - outside)).all():
             raise RuleBroken(f"gave a map that is off by {shift} pixels", "check how it is enlarged and padded")
 
 
 def takes_images_of_any_form(subject: ExplainerSubject) -> None:
-    """One image, images that are not square, one channel and several: a map of the images' size."""
-    for form, count in FORMS_OF_IMAGES:
-        explained = subject.given(subject.network(form), random_images(form, count))
-        for name, one in subject.found(explained).items():
+    """A single image, images that are not square, and one or several channels give maps of the images' size."""
+    for form, count in IMAGE_FORMS:
+        context = subject.context(subject.network(form), random_images(form, count))
+        for name, one in subject.maps(context).items():
             if tuple(one.shape) != (count, *form.size) or not one.isfinite().all():
                 raise RuleBroken(
-                    f"returned {name!r} of shape {tuple(one.shape)} for images {tuple(explained.images.shape)}",
+                    f"returned {name!r} of shape {tuple(one.shape)} for images {tuple(context.images.shape)}",
                     "return a finite value for each pixel",
                 )
 
 
 class Subclass(torch.Tensor):
-    """A tensor of a class of its own, as data sets return."""
+    """A tensor of a custom class, as some datasets return."""
 
 
 FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -338,27 +340,27 @@ FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "a part of a larger tensor": lambda images: torch.cat([images, images], 3)[..., : images.shape[3]],
     "gradients that are required": lambda images: images.clone().requires_grad_(),
     "a subclass of Tensor": lambda images: images.clone().as_subclass(Subclass),
-    "inference mode": lambda images: _of_inference(images),
+    "inference mode": lambda images: _inference_tensor(images),
 }
 """Odd forms of the same images."""
 
 
-def _of_inference(images: torch.Tensor) -> torch.Tensor:
+def _inference_tensor(images: torch.Tensor) -> torch.Tensor:
     with torch.inference_mode():
         return images.clone()
 
 
 def takes_images_of_any_memory(subject: ExplainerSubject) -> None:
-    """Images have the same map whatever their memory format, class, mode and gradients."""
+    """Images have the same map whatever their memory format, tensor class, grad mode and gradients."""
     network, images = subject.network(), random_images()
-    wanted = subject.explained(network, images)
-    for what, change in FORMS.items():
-        given = change(images)
-        # Another memory format has other kernels, whose rounding moves ReLUs.
-        found = subject.also(f"to images of {what}", network, given)
-        require_same(found, wanted, f"for images of {what}", "compute on float32 copies", SIMILAR)
-        if given.grad is not None:
-            raise RuleBroken(f"left gradients on images of {what}", "take gradients at a copy")
+    expected = subject.explain(network, images)
+    for form, change in FORMS.items():
+        changed = change(images)
+        # Another memory format uses other kernels, whose rounding switches ReLUs.
+        actual = subject.explain_equivalent(f"to images of {form}", network, changed)
+        require_same(actual, expected, f"for images of {form}", "compute on float32 copies", SIMILAR)
+        if changed.grad is not None:
+            raise RuleBroken(f"left gradients on images of {form}", "take gradients at a copy")
 
 
 @contextmanager
@@ -402,33 +404,33 @@ CONTEXTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 
 
 def in_a_thread(call: Callable[[], Any]) -> Any:
-    """Return what a call returns in another thread."""
-    answer: list[Any] = []
+    """Return the result of a call that runs in another thread."""
+    results: list[Any] = []
 
     def run() -> None:
         try:
-            answer.append(call())
+            results.append(call())
         except Exception as error:  # handed to the thread that waits
-            answer.append(error)
+            results.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    if isinstance(answer[0], Exception):
-        raise answer[0]
-    return answer[0]
+    if isinstance(results[0], Exception):
+        raise results[0]
+    return results[0]
 
 
 def works_in_any_mode(subject: ExplainerSubject) -> None:
     """Maps are the same under `no_grad`, `inference_mode`, other settings of torch, and in another thread."""
     network, images = subject.network(), random_images()
-    wanted = subject.explained(network, images)
-    for what, context in CONTEXTS.items():
+    expected = subject.explain(network, images)
+    for mode, context in CONTEXTS.items():
         with context():
-            found = subject.also(f"under {what}", network, images)
-        require_same(found, wanted, f"under {what}", "name the dtype and the grad mode that it needs", SIMILAR)
-    found = in_a_thread(partial(subject.also, "in another thread", network, images))
-    require_same(found, wanted, "in another thread", "keep no state between calls")
+            actual = subject.explain_equivalent(f"under {mode}", network, images)
+        require_same(actual, expected, f"under {mode}", "name the dtype and the grad mode that it needs", SIMILAR)
+    actual = in_a_thread(partial(subject.explain_equivalent, "in another thread", network, images))
+    require_same(actual, expected, "in another thread", "keep no state between calls")
 
 
 class _Writes(nn.Module):
@@ -450,19 +452,19 @@ class _Halves(nn.Module):
 
 
 def takes_networks_that_write_in_place(subject: ExplainerSubject) -> None:
-    """A network with in-place operations has the map of its twin without them."""
+    """A network with in-place operations has the same map as an equal network without them."""
     images = random_images()
     pairs: list[tuple[nn.Module, nn.Module]] = [(_Writes(subject.network()).eval(), _Halves(subject.network()).eval())]
     if subject.build is convolutional:
         pairs = [(tiny_network(partial(convolutional, inplace=True)), subject.network())]
     for inplace, plain in pairs:
-        wanted = subject.explained(plain, images)
-        found = subject.also("to a network with in-place operations", inplace, images)
-        require_same(found, wanted, "for a network with in-place operations", "clone what a hook reads", SIMILAR)
+        expected = subject.explain(plain, images)
+        actual = subject.explain_equivalent("to a network with in-place operations", inplace, images)
+        require_same(actual, expected, "for a network with in-place operations", "clone what a hook reads", SIMILAR)
 
 
 class _OneLogit(nn.Module):
-    """The difference of the first two logits, or the logits of two classes that have it."""
+    """The difference of the first two logits, or the logits of two classes with that difference."""
 
     def __init__(self, network: nn.Module, as_two: bool) -> None:
         super().__init__()
@@ -474,35 +476,38 @@ class _OneLogit(nn.Module):
 
 
 def takes_networks_of_one_logit(subject: ExplainerSubject) -> None:
-    """One logit z has the maps of two classes with the logits -z/2 and z/2."""
+    """One logit z has the same maps as two classes with the logits -z/2 and z/2."""
     images, targets = random_images(), torch.tensor([0, 1, 1, 0])
     one, two = (_OneLogit(subject.network(), as_two).eval() for as_two in (False, True))
-    wanted = subject.explained(two, images, targets)
-    found = subject.also("to a network of one logit", one, images, targets)
-    require_same(found, wanted, "for a network of one logit", "explain the output that it is given", SIMILAR)
+    expected = subject.explain(two, images, targets)
+    actual = subject.explain_equivalent("to a network of one logit", one, images, targets)
+    require_same(actual, expected, "for a network of one logit", "explain the output that it is given", SIMILAR)
 
 
 def explains_probabilities_or_says_no(subject: ExplainerSubject) -> None:
-    """With probabilities as the output it returns their maps, or raises NotApplicable."""
+    """If the output is probabilities, the explainer returns their maps, or raises NotApplicable."""
     if not subject.uses_model:
         raise NotApplicable("it gets no network")
     network = subject.network()
-    explained = subject.given(network)
+    context = subject.context(network)
     output = nn.Sequential(network, nn.Softmax(-1)).eval()
-    found = subject.found(replace(explained, output=output))
-    if any(tuple(one.shape) != (4, *explained.images.shape[2:]) or not one.isfinite().all() for one in found.values()):
+    maps = subject.maps(replace(context, output=output))
+    if any(tuple(one.shape) != (4, *context.images.shape[2:]) or not one.isfinite().all() for one in maps.values()):
         raise RuleBroken("returned no maps of probabilities", "raise heatproof.errors.NotApplicable where it has none")
-    require_other(found, subject.found(explained), "as of logits", "explain `explained.output` and not the network")
+    require_other(maps, subject.maps(context), "as of logits", "explain `explained.output` and not the network")
 
 
 def says_where_it_does_not_apply(subject: ExplainerSubject) -> None:
-    """On a network that is not of its kind it returns maps, or raises NotApplicable with a sentence."""
+    """On a network of another kind, the explainer returns maps, or raises NotApplicable with a sentence."""
     if subject.entry is None:
         raise NotApplicable("whatever a function of model, images and targets raises is the reason of a gap")
-    strangers: list[nn.Module] = [nn.Sequential(nn.Flatten(), nn.Linear(768, 3)), tiny_network(NETWORKS["plain_vit"])]
-    for network in (one.eval().requires_grad_(False) for one in strangers):
+    networks_of_other_kinds: list[nn.Module] = [
+        nn.Sequential(nn.Flatten(), nn.Linear(768, 3)),
+        tiny_network(NETWORKS["plain_vit"]),
+    ]
+    for network in (one.eval().requires_grad_(False) for one in networks_of_other_kinds):
         try:
-            subject.found(subject.given(network))
+            subject.maps(subject.context(network))
         except NotApplicable as reason:
             if len(str(reason).split()) < 3:
                 raise RuleBroken(f"said {str(reason)!r}", "say in words why it does not apply") from None

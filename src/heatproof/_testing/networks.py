@@ -1,4 +1,4 @@
-"""Tiny networks of every kind that an explainer can be meant for, and images for them."""
+"""Tiny networks of every kind that an explainer can apply to, and images for them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ CLASSES = 3
 # Height and width in pixels.
 SQUARE = (16, 16)
 NON_SQUARE = (12, 20)
-# Rows and columns of what speaks for class 0, and of what speaks for class 1: one is the other with axes exchanged.
+# Rows and columns of the evidence for class 0 and for class 1: each is the other with axes exchanged.
 BOXES = ((slice(4, 8), slice(8, 12)), (slice(8, 12), slice(4, 8)))
 
 
 class Form(NamedTuple):
-    """Form of a network's images, and its number of classes."""
+    """Size and channels of a network's images, and its number of classes."""
 
     size: tuple[int, int] = SQUARE
     channels: int = 3
@@ -31,7 +31,7 @@ NetworkBuilder = Callable[..., nn.Module]
 
 
 def convolutional(size: tuple[int, int], channels: int, classes: int, inplace: bool = False) -> nn.Module:
-    """Return convolutions with a norm and ReLU modules, dropout and a linear head."""
+    """Return convolutions with batch norm and ReLU modules, dropout and a linear head."""
     return nn.Sequential(
         nn.Conv2d(channels, 5, 3, padding=1),
         nn.BatchNorm2d(5),
@@ -46,7 +46,7 @@ def convolutional(size: tuple[int, int], channels: int, classes: int, inplace: b
 
 
 def vision_transformer(size: tuple[int, int], channels: int, classes: int) -> nn.Module:
-    """Return timm's vision transformer of two blocks, whose attention is far from uniform."""
+    """Return timm's vision transformer with two blocks, whose attention is far from uniform."""
     import timm
 
     network = timm.models.VisionTransformer(
@@ -65,7 +65,7 @@ def vision_transformer(size: tuple[int, int], channels: int, classes: int) -> nn
 
 
 class BagOfPatches(nn.Module):
-    """Logits that are the mean of patch logits."""
+    """A network whose logits are the mean of the logits of patches."""
 
     def __init__(self, patches: nn.Module, patch_size: int, patch_stride: int) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ def bag_of_patches(size: tuple[int, int], channels: int, classes: int) -> nn.Mod
 
 
 class BcosLike(nn.Module):
-    """One linear map of each image: a convolution times the size of its own response, and their mean."""
+    """A network that is linear in each image: the mean of a convolution times the magnitude of its own response."""
 
     def __init__(self, size: tuple[int, int], channels: int, classes: int) -> None:
         super().__init__()
@@ -90,12 +90,12 @@ class BcosLike(nn.Module):
         self.channels, self.is_linear = channels, False
 
     def encode(self, images: torch.Tensor) -> torch.Tensor:
-        """Return images beside what is missing to one."""
+        """Return the images concatenated with 1 minus the images."""
         return torch.cat([images, 1 - images], 1)
 
     @contextmanager
     def linear(self) -> Iterator[None]:
-        """Hold the factors constant meanwhile."""
+        """Keep the factors constant inside the context."""
         self.is_linear = True
         try:
             yield
@@ -103,10 +103,10 @@ class BcosLike(nn.Module):
             self.is_linear = False
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return logits (N, K) of images, or of encoded ones."""
-        said = self.layer(images if images.shape[1] == 2 * self.channels else self.encode(images))
-        factor = said.abs()
-        return (said * (factor.detach() if self.is_linear else factor)).mean((2, 3))
+        """Return logits (N, K) of images or of encoded images."""
+        response = self.layer(images if images.shape[1] == 2 * self.channels else self.encode(images))
+        factor = response.abs()
+        return (response * (factor.detach() if self.is_linear else factor)).mean((2, 3))
 
 
 NETWORKS: dict[str, NetworkBuilder] = {
@@ -120,11 +120,11 @@ NETWORKS: dict[str, NetworkBuilder] = {
     "bagnet": bag_of_patches,
     "bcos": BcosLike,
 }
-"""A network for each of `heatproof.attribution.registry.KINDS`."""
+"""A network for each of `heatproof.attribution.registry.NETWORK_KINDS`."""
 
 
 def tiny_network(build: NetworkBuilder, form: Form = DEFAULT_FORM, seed: int = 0) -> nn.Module:
-    """Return a network in eval mode with weights, and running means of its norms, from a seed."""
+    """Return a network in eval mode, with weights and running means of its norms drawn from a seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = build(*form)
@@ -140,19 +140,20 @@ def random_images(form: Form = DEFAULT_FORM, count: int = 4, seed: int = 0) -> t
     return torch.rand(count, form.channels, *form.size, generator=drawn, dtype=torch.float32) * 2 - 1
 
 
-def _reading(weights: list[list[float]], classes: nn.Module) -> nn.Module:
-    assert isinstance(classes, nn.Linear | nn.Conv2d)
-    assert classes.bias is not None
-    # Boxes are small shares of an image, and have to decide the class.
-    classes.weight.data = 64 * torch.tensor(weights).reshape(classes.weight.shape)
-    nn.init.zeros_(classes.bias)
-    return classes
+def _set_weights(weights: list[list[float]], head: nn.Module) -> nn.Module:
+    assert isinstance(head, nn.Linear | nn.Conv2d)
+    assert head.bias is not None
+    # Large weights, because the boxes are small parts of an image and have to decide the class.
+    head.weight.data = 64 * torch.tensor(weights).reshape(head.weight.shape)
+    nn.init.zeros_(head.bias)
+    return head
 
 
 def evidence_network(kind: str) -> nn.Module | None:
-    """Return a network that reads positive pixels: channel 0 for class 0, the last for class 1, channel 0 against 2.
+    """Return a network that reads positive pixels.
 
-    None where no such network of that kind is known.
+    Channel 0 speaks for class 0, the last channel for class 1, and channel 0 against class 2. Return None if no such
+    network of the kind exists.
     """
     identity, weights = torch.eye(3)[:, :, None, None], [[1.0, 0, 0], [0, 0, 1.0], [-1.0, 0, 0]]
     first, second = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
@@ -162,16 +163,16 @@ def evidence_network(kind: str) -> nn.Module | None:
         nn.init.zeros_(layer.bias)
     if NETWORKS.get(kind) is convolutional:
         layers = [first, nn.ReLU(), second, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-        made_of: nn.Module = nn.Sequential(*layers, _reading(weights, nn.Linear(3, 3)))
+        network: nn.Module = nn.Sequential(*layers, _set_weights(weights, nn.Linear(3, 3)))
     elif kind == "bagnet":
-        made_of = BagOfPatches(nn.Sequential(first, nn.ReLU(), _reading(weights, nn.Conv2d(3, 3, 1))), 1, 1)
+        network = BagOfPatches(nn.Sequential(first, nn.ReLU(), _set_weights(weights, nn.Conv2d(3, 3, 1))), 1, 1)
     else:
         return None
-    return made_of.eval().requires_grad_(False)
+    return network.eval().requires_grad_(False)
 
 
 def evidence_images(count: int = 2) -> torch.Tensor:
-    """Return images (N, 3, H, W), positive in a box alone: channel 0 in the first of `BOXES`, 2 in the second."""
+    """Return images (N, 3, H, W) that are positive in a box only: channel 0 in the first of `BOXES`, 2 in the other."""
     images = random_images(count=count) * 0.1 - 0.5
     for channel, (rows, columns) in zip((0, 2), BOXES, strict=True):
         images[:, channel, rows, columns] += 1.5

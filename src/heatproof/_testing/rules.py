@@ -1,4 +1,4 @@
-"""A rule, and what is said where a subject breaks it or where it cannot be tried."""
+"""A rule, and the outcome of its check."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class RuleBroken(Exception):
 
     Parameters
     ----------
-    seen
-        What was seen, as a sentence without its end.
+    observation
+        What was observed, as a sentence without subject and full stop.
     remedy
         What to do, in the imperative.
     """
 
-    def __init__(self, seen: str, remedy: str) -> None:
-        super().__init__(seen, remedy)
-        self.seen, self.remedy = seen, remedy
+    def __init__(self, observation: str, remedy: str) -> None:
+        super().__init__(observation, remedy)
+        self.observation, self.remedy = observation, remedy
 
 
 class Outcome(NamedTuple):
@@ -39,10 +39,10 @@ class Outcome(NamedTuple):
     check
         Name of the rule.
     state
-        ``passed``, ``failed``, ``skipped`` where the rule cannot be tried, or ``exempt`` where it is broken and
-        declared so.
+        ``passed``, ``failed``, ``skipped`` if the rule cannot be checked, or ``exempt`` if it is broken and declared as
+        exempt.
     text
-        What was seen and the remedy, or why it is skipped or exempt; empty where it passed.
+        The observation and the remedy, or why the check was skipped or is exempt; empty if it passed.
     """
 
     check: str
@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Check:
-    """A rule and the subject that has to keep it; called, it raises AssertionError where the rule is broken.
+    """A rule and the subject that has to follow it. Calling it raises AssertionError if the rule is broken.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Check:
     subject
         The explainer or metric, with its name in `name`.
     exempt
-        Rules that the subject breaks by its definition, and why.
+        Rules that the subject breaks by definition, and the reasons.
     """
 
     rule: Rule
@@ -77,14 +77,14 @@ class Check:
         return f"{self.subject.name}-{self.name}"
 
     def __call__(self) -> None:
-        """Try the rule.
+        """Check the rule.
 
         Raises
         ------
         AssertionError
             If the rule is broken.
         unittest.SkipTest
-            If it cannot be tried, which pytest reports as skipped.
+            If the rule cannot be checked, which pytest reports as skipped.
         """
         outcome = self.outcome
         if outcome.state == "skipped":
@@ -94,31 +94,33 @@ class Check:
 
     @cached_property
     def outcome(self) -> Outcome:
-        """What came of it."""
+        """The outcome of the check."""
         import torch
 
-        from heatproof._testing.surroundings import restored_process
+        from heatproof._testing.side_effects import restored_process
 
         reason = self.exempt.get(self.name)
         try:
-            # What one rule lets a subject leave must not hide it from the next one, or from the caller.
+            # Changes that a subject leaves during one rule must not affect the next rule or the caller.
             with restored_process():
-                # Several threads wait for each other longer than tiny networks take.
+                # With several threads, tiny networks would spend most time on synchronisation.
                 torch.set_num_threads(1)
                 warnings.simplefilter("ignore")
                 self.rule(self.subject)
         except NotApplicable as error:
             return Outcome(self.name, "skipped", f"{error}")
         except RuleBroken as broken:
-            seen, remedy = broken.seen, broken.remedy
+            observation, remedy = broken.observation, broken.remedy
         except Exception as error:  # the code under test can fail in any way
-            seen, remedy = f"it raised {type(error).__name__}: {error}", "let it return what the rule asks for"
+            observation, remedy = f"raised {type(error).__name__}: {error}", "let it return what the rule requires"
         else:
             if reason is None:
                 return Outcome(self.name, "passed", "")
-            seen, remedy = f"it keeps the rule, and declares that it does not ({reason})", "leave the exemption out"
+            observation, remedy = f"follows the rule, but is declared as exempt ({reason})", "leave the exemption out"
             reason = None
         if reason is not None:
             return Outcome(self.name, "exempt", reason)
-        asked = (inspect.getdoc(self.rule) or "").partition("\n")[0]
-        return Outcome(self.name, "failed", f"{self.subject.name}: {self.name} ({asked}) {seen}: {remedy}.")
+        requirement = (inspect.getdoc(self.rule) or "").partition("\n")[0]
+        return Outcome(
+            self.name, "failed", f"{self.subject.name}: {self.name} ({requirement}) {observation}: {remedy}."
+        )

@@ -1,4 +1,4 @@
-"""Evaluate metrics repeatedly on the same images with cached network passes, for `heatproof.quality`."""
+"""Repeated evaluation of metrics on the same images with cached network passes, for `heatproof.quality`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from heatproof.api.evaluate import STUDY_OPTIONS, Metrics, evaluate
+from heatproof.api.evaluate import STUDY_OPTIONS, evaluate
+from heatproof.api.selected_metrics import Metrics
 from heatproof.base.registry import look_up
-from heatproof.data.few import probe_rows_of_images
+from heatproof.data.probe_images import probe_rows_of_images
 from heatproof.errors import HeatproofError
 from heatproof.inputs.maps import read_maps
 from heatproof.inputs.read import read_inputs
@@ -29,24 +30,24 @@ if TYPE_CHECKING:
 
 @dataclass
 class Study:
-    """A model, images and the maps of methods, checked; and metrics with their options.
+    """A model, images, the maps of methods, and metrics with their options, all of them checked.
 
     Attributes
     ----------
     model
-        The user's classifier, made to remember its answers.
+        The user's classifier, wrapped in a `CachedNetwork`.
     images, targets
         As in `heatproof.evaluate`.
     maps
-        Method to (N, H, W).
+        Method name to maps (N, H, W).
     metrics
-        Name to options.
+        Metric name to options.
     ids
-        N names of rows.
-    pictures
-        N names of images: rows of several labels of one image share it.
+        N names of rows; a row is a pair of an image and a target.
+    image_names
+        N names of images: the rows of an image with several labels have the same name.
     common
-        Options that hold for every metric.
+        Options that are passed to every metric.
     """
 
     model: Any
@@ -55,134 +56,135 @@ class Study:
     maps: dict[str, np.ndarray]
     metrics: dict[str, dict[str, Any]]
     ids: list[str]
-    pictures: list[str]
+    image_names: list[str]
     common: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(
+    def create(
         cls, model: Any, images: Any, targets: Any, maps: Mapping[str, Any], metrics: Metrics, common: dict[str, Any]
     ) -> Study:
-        """Check what is given, and make one.
+        """Check the inputs and return a study of them.
 
         Raises
         ------
         HeatproofError
-            If there are no maps or metrics, maps are not those of the images, or there is no such metric or option.
+            If there are no maps or metrics, the maps do not belong to the images, or a metric or an option does not
+            exist.
         """
         metrics = [metrics] if isinstance(metrics, str) else metrics
-        is_named = isinstance(metrics, Mapping) and all(isinstance(own, Mapping) for own in metrics.values())
+        is_named = isinstance(metrics, Mapping) and all(isinstance(settings, Mapping) for settings in metrics.values())
         if not (is_named or isinstance(metrics, list | tuple)) or not all(isinstance(name, str) for name in metrics):
             raise HeatproofError(
                 f"The metrics are {type(metrics).__name__}: give names of metrics, or names with their options, after "
                 "model, images, targets and maps."
             )
-        named = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
-        chosen = {name: dict(options) for name, options in named.items()}
-        if not len(maps) or not chosen:
+        options_by_name = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
+        selected = {name: dict(options) for name, options in options_by_name.items()}
+        if not len(maps) or not selected:
             raise HeatproofError(
                 "There is nothing to compare: give the maps of at least one method, and at least one metric."
             )
-        for name in chosen:
+        for name in selected:
             look_up(METRICS, name, "metric")
         for key in common:
             look_up(dict.fromkeys((*STUDY_OPTIONS, "target")), key, "option of a study of metrics")
-        # Checked before its answers are kept, by which chance and dependence on the batch would not be found.
+        # The network is checked before its outputs are cached: a cache hides dependence on chance and on the batch.
         target_spec = TargetSpec(common.get("task"), common.get("target"))
         with adapt_network(model, images, int(common.get("seed", 0)), target_spec.reader()) as network:
             source = read_inputs(
                 model, images, targets, common.get("image_ids"), maps=maps, network=network, target_spec=target_spec
             )
-            found = read_maps(maps, source)
-            if found.names is None:
+            read = read_maps(maps, source)
+            if read.names is None:
                 raise HeatproofError("The maps have no names of methods: give a mapping from methods to maps.")
-            arrays = {method: found.values[:, place] for place, method in enumerate(found.names)}
+            arrays = {method: read.values[:, place] for place, method in enumerate(read.names)}
             network.check_precision(source.images)
             check_network(network, source.images[probe_rows_of_images(source.digests, source.images)])
-        pictures = source.ids
-        # Whatever had labels is in order now.
+        image_names = source.ids
+        # All labelled inputs are aligned now.
         common = {name: value for name, value in common.items() if name not in ("task", "target")}
         if source.kind:
-            # What is read of the network are columns, of which each image has one; rows of one picture need names.
+            # Each row scores one column of the network's output; rows of the same image need different names.
             common["task"] = "multilabel" if source.kind == "multilabel" else "regression"
             ids = [f"{name} {row}" for row, name in enumerate(source.ids)]
             source = replace(source, ids=ids if len(set(source.ids)) < len(ids) else source.ids)
         common["image_ids"] = source.ids
         reader = target_spec.reader()
         reader.targets = source.unique_targets
-        kept = CachedNetwork(model, reader=reader)
-        return cls(kept, source.images, source.targets, arrays, chosen, source.ids, pictures, common)
+        cached = CachedNetwork(model, reader=reader)
+        return cls(cached, source.images, source.targets, arrays, selected, source.ids, image_names, common)
 
     def score(self, name: str, options: Mapping[str, Any], maps: np.ndarray) -> xarray.Dataset:
-        """Return what `heatproof.evaluate` says of some maps."""
+        """Return the result of `heatproof.evaluate` for maps of the images."""
         return evaluate(name, self.model, self.images, self.targets, maps, **options, **self.common)
 
 
-def upwards(result: xarray.Dataset) -> bool:
-    """Return whether higher is better."""
+def is_higher_better(result: xarray.Dataset) -> bool:
+    """Tell whether higher scores are better."""
     return bool(result.attrs["higher_is_better"])
 
 
-def oriented(result: xarray.Dataset) -> np.ndarray:
-    """Return the scores (N,), higher is better."""
-    return result["score"].values if upwards(result) else -result["score"].values
+def oriented_scores(result: xarray.Dataset) -> np.ndarray:
+    """Return the scores (N,), negated if lower is better, so that higher is better."""
+    return result["score"].values if is_higher_better(result) else -result["score"].values
 
 
 def spearman(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the Spearman correlation of two rows (M,); NaN where one is constant."""
+    """Return the Spearman correlation of two rows (M,); NaN if one of them is constant."""
     return float(spearman_rows(first[None], second[None])[0])
 
 
 def curves_of(result: xarray.Dataset) -> dict[str, np.ndarray]:
-    """Return the curves (N, S) whose areas make the score; of MAS not what they are put together from."""
+    """Return the curves (N, S) whose areas make up the score; for MAS only the aligned curves."""
     curves = {str(name): one.values for name, one in result.data_vars.items() if one.dims == ("image", "step")}
     aligned = {name: curve for name, curve in curves.items() if name.endswith("_mas")}
     return aligned or curves
 
 
 def mean_curve(curves: np.ndarray, images: np.ndarray) -> np.ndarray:
-    """Return the mean (S,) over the images that have a value; NaN at points where none has."""
-    chosen = curves[images]
-    known = ~np.isnan(chosen)
-    count = known.sum(axis=0)
-    return np.where(known, chosen, 0).sum(axis=0) / np.where(count == 0, np.nan, count)
+    """Return the mean (S,) of the selected images, over those with a value; NaN at points where none has one."""
+    selected = curves[images]
+    defined = ~np.isnan(selected)
+    count = defined.sum(axis=0)
+    return np.where(defined, selected, 0).sum(axis=0) / np.where(count == 0, np.nan, count)
 
 
-def compare(original: xarray.Dataset, changed: xarray.Dataset) -> dict[str, Any]:
-    """Hold the scores of changed maps against those of the original, on the images where both are defined.
+def compare_scores(original: xarray.Dataset, changed: xarray.Dataset) -> dict[str, Any]:
+    """Compare the scores of changed maps with those of the original maps, on the images where both are defined.
 
     Returns
     -------
     dict
         ``before``, ``after``: mean scores, higher is better; ``curve``: area between the mean curves over the area
-        under the original's; ``undefined``: number of images left out.
+        under the original curve; ``undefined``: number of images that were left out.
     """
-    before, after = oriented(original), oriented(changed)
-    both = ~np.isnan(before + after)
-    if not both.any():
+    before, after = oriented_scores(original), oriented_scores(changed)
+    defined_images = ~np.isnan(before + after)
+    if not defined_images.any():
         nothing = float("nan")
-        return {"before": nothing, "after": nothing, "curve": nothing, "undefined": len(both)}
+        return {"before": nothing, "after": nothing, "curve": nothing, "undefined": len(defined_images)}
     between = under = 0.0
-    ours, theirs = curves_of(original), curves_of(changed)
-    for name, curve in ours.items():
-        first, second = mean_curve(curve, both), mean_curve(theirs[name], both)
-        known = ~np.isnan(first + second)
-        between += float(area(np.abs(first - second)[None, known])[0]) if known.sum() > 1 else float("nan")
-        under += float(area(np.abs(first)[None, known])[0]) if known.sum() > 1 else float("nan")
+    original_curves, changed_curves = curves_of(original), curves_of(changed)
+    for name, curve in original_curves.items():
+        first, second = mean_curve(curve, defined_images), mean_curve(changed_curves[name], defined_images)
+        defined = ~np.isnan(first + second)
+        between += float(area(np.abs(first - second)[None, defined])[0]) if defined.sum() > 1 else float("nan")
+        under += float(area(np.abs(first)[None, defined])[0]) if defined.sum() > 1 else float("nan")
     return {
-        "before": before[both].mean(),
-        "after": after[both].mean(),
+        "before": before[defined_images].mean(),
+        "after": after[defined_images].mean(),
         "curve": between / under if under > 0 else float("nan"),
-        "undefined": int((~both).sum()),
+        "undefined": int((~defined_images).sum()),
     }
 
 
-def points_of(study: Study, name: str, options: Mapping[str, Any], maps: np.ndarray) -> list[np.ndarray]:
-    """Return the points (S, 2) of each curve of a metric, the mean over images, over what the paper has on its axis."""
+def curve_points(study: Study, name: str, options: Mapping[str, Any], maps: np.ndarray) -> list[np.ndarray]:
+    """Return the points (S, 2) of each curve of a metric, averaged over images; the x axis is that of its paper."""
     entry = METRICS[name]
     result = study.score(name, options, maps)
     everything = np.ones(len(study.ids), dtype=bool)
-    read = entry.responses(entry.reads.complete(entry.complete_options(options))).values()
-    sequences = [response.sequence for response in read if isinstance(response, Curves)]
+    responses = entry.responses(entry.reads.complete(entry.complete_options(options))).values()
+    sequences = [response.sequence for response in responses if isinstance(response, Curves)]
     points = []
     for index, curve in enumerate(curves_of(result).values()):
         steps = curve.shape[1]
@@ -201,32 +203,32 @@ def points_of(study: Study, name: str, options: Mapping[str, Any], maps: np.ndar
     return points
 
 
-# Answers kept, some 200 bytes and four a class each.
-MOST = 1_000_000
+# Number of cached outputs; each takes about 200 bytes, and four for each class.
+MAXIMUM_CACHED = 1_000_000
 
 
 class CachedNetwork(torch.nn.Module):
-    """A classifier that keeps its answers, for studies that perturb the same images in the same way again and again.
+    """A classifier that caches its outputs, for studies that perturb the same images in the same way repeatedly.
 
-    Images are told apart by a digest of their values. Answers agree with the classifier's own within the rounding by
-    which those depend on the other images of a batch. Only on the CPU: on other devices a pass is cheaper than the
-    way of its images to the digest, and every image goes through the network.
+    Images are identified by a digest of their values. Cached outputs agree with the classifier's own up to rounding,
+    which depends on the other images of a batch. Outputs are cached only on the CPU: on other devices a pass is cheaper
+    than copying the images to compute their digests, so every image goes through the network.
 
     Attributes
     ----------
     passes
-        Images that went through the network.
-    asked
-        Images that it was asked about.
+        Number of images that went through the network.
+    requested
+        Number of images for which outputs were requested.
     """
 
-    def __init__(self, model: Any, most: int = MOST, reader: OutputReader | None = None) -> None:
+    def __init__(self, model: Any, maximum: int = MAXIMUM_CACHED, reader: OutputReader | None = None) -> None:
         super().__init__()
         self.model = model
         self.reader = reader or OutputReader()
         self.passes = self.requested = 0
-        self._answers = _Answers(most)
-        # The model was checked, and keeps the modes of its parts.
+        self._cache = _CachedOutputs(maximum)
+        # The model was checked, and its parts keep their modes.
         self.training = False
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -238,30 +240,33 @@ class CachedNetwork(torch.nn.Module):
         # NumPy has no bfloat16.
         values = images.detach().contiguous().flatten(1).view(torch.uint8).numpy()
         keys = [hashlib.blake2b(one, digest_size=16).digest() for one in values]
-        known = self._answers.known
-        fresh = {key: index for index, key in enumerate(keys) if key not in known}
-        answers = known
-        if fresh:
-            self.passes += len(fresh)
-            given = images if len(fresh) == len(images) else images[list(fresh.values())]
-            logits = self._read(given)
-            new = dict(zip(fresh, logits.detach().clone(), strict=True))
-            answers = {**{key: known[key] for key in keys if key in known}, **new}
-            if len(known) + len(new) <= self._answers.most:
-                known.update(new)
-        return torch.stack([answers[key] for key in keys])
+        cached = self._cache.known
+        missing = {key: index for index, key in enumerate(keys) if key not in cached}
+        outputs = cached
+        if missing:
+            self.passes += len(missing)
+            uncached = images if len(missing) == len(images) else images[list(missing.values())]
+            logits = self._read(uncached)
+            new = dict(zip(missing, logits.detach().clone(), strict=True))
+            outputs = {**{key: cached[key] for key in keys if key in cached}, **new}
+            if len(cached) + len(new) <= self._cache.maximum:
+                cached.update(new)
+        return torch.stack([outputs[key] for key in keys])
 
     def _read(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the numbers (B, K) of images, of a target function those of all of its targets."""
+        """Return the numbers (B, K) of images; with a target function, one column for each distinct target."""
         with self.reader.only_targets(range(len(self.reader.targets))):
             return self.reader.read(self.model(images), len(images), images.device)
 
 
-class _Answers:
-    """What a network answered; in slots, so that it is not taken for a state of the network, which calls put back."""
+class _CachedOutputs:
+    """Outputs of a network by image digest.
 
-    __slots__ = ("known", "most")
+    The attributes are slots, so that the cache is not part of the network's state, which calls restore.
+    """
 
-    def __init__(self, most: int) -> None:
+    __slots__ = ("known", "maximum")
+
+    def __init__(self, maximum: int) -> None:
         self.known: dict[bytes, torch.Tensor] = {}
-        self.most = most
+        self.maximum = maximum

@@ -1,8 +1,8 @@
-"""A folder that keeps maps and responses, so that a call that was ended goes on, and nothing is made twice.
+"""A folder that caches maps and responses, so that an interrupted call resumes and no value is computed twice.
 
-Below the folder stand, by digests: the network, what it answered (``0``, ``1``, … where its answers differ though its
-weights are the same), and the method or the response, with everything that decides what comes out. There each batch is
-one file, in which images are found by their content, name and class.
+Subfolders are named by digests: the network; a number (``0``, ``1``, …) that separates networks with the same weights
+but different outputs; and the method or the response with everything that determines its values. Each batch is one file
+there, in which images are found by content, name and class.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
 
     from heatproof.models.adapter import AdaptedNetwork
 
-MARK, KIND = "heatproof-cache.json", {"kind": "cache of heatproof", "version": 1}
-VERDICTS = "verdicts.json"
-# By how much the gradients of one network may differ, as a share: a unit near zero may switch by rounding.
-GRADIENTS = 0.01
-# Faults of the machine or of the installation: another call can do without them.
-PASSING = (OSError, ImportError, MemoryError)
+MARK_FILE, MARK_CONTENT = "heatproof-cache.json", {"kind": "cache of heatproof", "version": 1}
+APPLICABILITY_FILE = "verdicts.json"
+# Allowed relative difference of the gradients of one network: rounding may switch a unit near zero on or off.
+GRADIENT_TOLERANCE = 0.01
+# Faults of the machine or of the installation, which another call may not have.
+TRANSIENT_ERRORS = (OSError, ImportError, MemoryError)
 
 
 class InMemoryArrays:
-    """Values of images by name, as `heatproof.stores.array_cache.BatchFolder` keeps them, in memory alone.
+    """Arrays of images by name, with the interface of `heatproof.stores.array_cache.BatchFolder`, but only in memory.
 
     Parameters
     ----------
     names
-        Of all images that there will be.
+        Names of all images.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -60,7 +60,7 @@ class InMemoryArrays:
         return [row for row, name in enumerate(names) if np.isnan(self.costs[self.rows[name], 0])]
 
     def add(self, names: Sequence[str], arrays: Mapping[str, np.ndarray], seconds: float, passes: int) -> None:
-        """Keep the values of some images, arrays (images, …)."""
+        """Store the values of images, arrays (images, …)."""
         rows = [self.rows[name] for name in names]
         for name, values in arrays.items():
             if name not in self.values:
@@ -69,14 +69,14 @@ class InMemoryArrays:
         self.costs[rows] = seconds / len(rows), passes / len(rows)
 
     def read(self, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return the values of images, arrays (images, …); of all of them without a copy."""
+        """Return the values of images, arrays (images, …); without a copy if all images are requested."""
         rows = [self.rows[name] for name in names]
         if rows == list(range(len(self.rows))):
             return dict(self.values)
         return {name: values[rows] for name, values in self.values.items()}
 
     def cost(self, names: Sequence[str]) -> tuple[float, float]:
-        """Return the mean of the seconds and the passes that an image took."""
+        """Return the mean seconds and passes for one image."""
         seconds, passes = self.costs[[self.rows[name] for name in names]].mean(0)
         return float(seconds), float(passes)
 
@@ -85,49 +85,51 @@ CachedArrays = BatchFolder | InMemoryArrays
 
 
 @dataclass
-class Verdicts:
-    """Which images a method was found not to apply to, and which few images were found to tell that it does.
+class ApplicabilityRecords:
+    """Results of applicability checks of a method: image sets for which it is, or is not, applicable.
 
     Attributes
     ----------
     path
-        Of the file that keeps them; None to keep nothing.
+        File that stores the records; None to store nothing.
     """
 
     path: Path | None = None
     found: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        kept = None if self.path is None else read_checksummed(self.path)
-        for one in (kept or {}).get("found", ()):
+        stored = None if self.path is None else read_checksummed(self.path)
+        for one in (stored or {}).get("found", ()):
             kinds = {"images": list, "first": bool, "reason": str, "failed": bool}
             if isinstance(one, dict) and all(isinstance(one.get(name), kind) for name, kind in kinds.items()):
                 self.found.append(one)
 
-    def of(self, names: Sequence[str], first: Sequence[str]) -> tuple[str, bool] | None:
-        """Return why a method does not apply to images, empty where it does, and whether it failed; None for open.
+    def find(self, names: Sequence[str], first: Sequence[str]) -> tuple[str, bool] | None:
+        """Return why a method is not applicable to images and whether it failed; None if this is not known.
+
+        The reason is empty if the method is applicable.
 
         Parameters
         ----------
         names, first
-            All images, and the few that are looked at first.
+            All images, and the few that are checked first.
         """
-        every, applies = set(names), None
+        all_names, result = set(names), None
         for one in self.found:
-            # A batch that failed fails again, whatever other images there are.
-            if one["images"] == sorted(first) if one["first"] else every.issuperset(one["images"]):
-                applies = one["reason"], one["failed"]
+            # A batch that failed fails again, whatever the other images are.
+            if one["images"] == sorted(first) if one["first"] else all_names.issuperset(one["images"]):
+                result = one["reason"], one["failed"]
                 if one["reason"]:
                     break
-        return applies
+        return result
 
     def add(self, names: Sequence[str], first: bool, error: Exception | None = None, failed: bool = False) -> None:
-        """Keep what was found on some images, where it is no fault of the machine."""
-        here: BaseException | None = error
-        while here is not None:
-            if isinstance(here, PASSING) or machine_fault(here):
+        """Record the result of a check on images, unless a fault of the machine caused it."""
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, TRANSIENT_ERRORS) or machine_fault(cause):
                 return
-            here = here.__cause__
+            cause = cause.__cause__
         reason = "" if error is None else str(error)
         self.found.append({"images": sorted(names), "first": first, "reason": reason, "failed": failed})
         if self.path is not None:
@@ -136,50 +138,50 @@ class Verdicts:
 
 @dataclass(frozen=True)
 class Cache:
-    """What a folder keeps of one network.
+    """Cached results for one network.
 
     Attributes
     ----------
     folder
-        Of the network; None to keep everything in memory.
+        Folder of the network; None to keep everything in memory.
     """
 
     folder: Path | None = None
 
-    def kept(
+    def arrays(
         self, kind: str, key: str, names: Sequence[str], arrays: Mapping[str, tuple[str, list[int]]] | None = None
     ) -> CachedArrays:
-        """Return what is kept of a method or a response.
+        """Return the cached arrays of a method or a response.
 
         Parameters
         ----------
         kind, key
-            ``maps`` or ``responses``, and everything that decides the values, as a digest.
+            ``maps`` or ``responses``, and a digest of everything that determines the values.
         names
-            Of all images of the call.
+            Names of all images of the call.
         arrays
-            What an image's values must be, name to dtype and shape, where it is known.
+            The expected dtype and shape of an image's arrays by name, if they are known.
         """
         return InMemoryArrays(names) if self.folder is None else BatchFolder(self.folder / kind / key, arrays)
 
-    def verdicts(self, key: str) -> Verdicts:
-        """Return what is kept of the applicability of a method."""
-        return Verdicts(None if self.folder is None else self.folder / "maps" / key / VERDICTS)
+    def applicability(self, key: str) -> ApplicabilityRecords:
+        """Return the recorded applicability checks of a method."""
+        return ApplicabilityRecords(None if self.folder is None else self.folder / "maps" / key / APPLICABILITY_FILE)
 
 
 @contextmanager
 def locked_cache(folder: Any) -> Iterator[Path | None]:
-    """Hold the folder of a cache, which no other call may use meanwhile, and return where it really is.
+    """Lock the folder of a cache against use by other calls, and yield its real path.
 
     Parameters
     ----------
     folder
-        As the caller gave it; None for no cache.
+        The folder as the caller passed it; None for no cache.
 
     Raises
     ------
     HeatproofError
-        If it is no folder, has files of others, a link or a pipe in it, or another call uses it.
+        If it is not a folder, contains other files, a link or a pipe, or another call uses it.
     """
     if folder is None:
         yield None
@@ -189,17 +191,17 @@ def locked_cache(folder: Any) -> Iterator[Path | None]:
     root = Path(os.path.abspath(resolve_user_folder(Path(folder).expanduser())))
     if root.exists() and not root.is_dir():
         raise HeatproofError(
-            f"The cache {printable_path(root)} is a file: name a folder, which is made where there is none."
+            f"The cache {printable_path(root)} is a file: name a folder, which is created if it does not exist."
         )
-    _refuse_others(root)
+    _require_cache_folder(root)
     with locked_folder(str(root), "cache"):
-        if read_checksummed(root / MARK) != KIND:
-            write_checksummed(root / MARK, KIND)
+        if read_checksummed(root / MARK_FILE) != MARK_CONTENT:
+            write_checksummed(root / MARK_FILE, MARK_CONTENT)
         yield root
 
 
-def _refuse_others(root: Path) -> None:
-    """Refuse a folder that is no cache of ours."""
+def _require_cache_folder(root: Path) -> None:
+    """Refuse a folder that is not a cache of heatproof."""
     try:
         names = sorted(os.listdir(root))
     except FileNotFoundError:
@@ -208,45 +210,45 @@ def _refuse_others(root: Path) -> None:
         raise HeatproofError(
             machine_fault(error) or f"The cache {printable_path(root)} cannot be read ({error})."
         ) from None
-    others = [name for name in names if name != LOCK and MARK not in name]
-    if others and MARK not in names:
+    others = [name for name in names if name != LOCK and MARK_FILE not in name]
+    if others and MARK_FILE not in names:
         raise HeatproofError(
-            f"{printable_path(root)} is no cache of heatproof, as it has {printable_path(others[0])!r} in it: name a folder of its own "
-            "for `cache`, which is empty or not there yet."
+            f"{printable_path(root)} is not a cache of heatproof, because it contains {printable_path(others[0])!r}: "
+            "name an empty or a new folder for `cache`."
         )
     refuse_links_in(root)
-    if (root / MARK).is_dir():
-        raise HeatproofError(f"{printable_path(root / MARK)} is a folder, not a regular file: remove it.")
-    # What is damaged is written again.
-    if (read_checksummed(root / MARK) or KIND) != KIND:
+    if (root / MARK_FILE).is_dir():
+        raise HeatproofError(f"{printable_path(root / MARK_FILE)} is a folder, not a regular file: remove it.")
+    # A damaged file is written again.
+    if (read_checksummed(root / MARK_FILE) or MARK_CONTENT) != MARK_CONTENT:
         raise HeatproofError(
-            f"The cache {printable_path(root)} was made by another version of heatproof: name another folder for `cache`."
+            f"The cache {printable_path(root)} is from another version of heatproof: name another folder for `cache`."
         )
 
 
 def network_cache(
     root: Path | None,
     network: AdaptedNetwork,
-    few: torch.Tensor,
+    probes: torch.Tensor,
     digests: Sequence[str],
-    asked: Sequence[str] = ("",),
+    target_identity: Sequence[str] = ("",),
     targets: torch.Tensor | None = None,
 ) -> Cache:
-    """Return what a folder keeps of a network: of these weights, and of these logits and gradients of a few images.
+    """Return the cache of a network, identified by its weights and by its logits and gradients for a few images.
 
     Parameters
     ----------
     root
-        As `locked_cache` returns it.
+        As `locked_cache` yields it.
     network
-        Checked on `few`.
-    few, digests
+        The network, checked on `probes`.
+    probes, digests
         Images (B, C, H, W), and their digests.
-    asked
-        What is asked of the network, as `heatproof.inputs.targets.TargetSpec.identity`.
+    target_identity
+        The identity of the task or target function, `heatproof.inputs.targets.TargetSpec.identity`.
     targets
-        (B,) of a target function, whose numbers for these images are then taken in the place of logits; the digests
-        have to tell them.
+        (B,) targets of a target function, whose numbers for these images then replace the logits. The digests must
+        depend on the targets.
     """
     from heatproof.models.adapter import counted_as_check
 
@@ -254,36 +256,40 @@ def network_cache(
         return Cache()
     assert network.logits is not None, "the network is checked first"
     assert network.gradients is not None, "with gradients"
-    # The check passes as many of them as it needs.
-    few, digests = few[: len(network.logits)], digests[: len(network.logits)]
-    passed = network.logits, network.gradients
+    # The check passed only as many images as it needed.
+    probes, digests = probes[: len(network.logits)], digests[: len(network.logits)]
+    outputs = network.logits, network.gradients
     if targets is not None:
         with counted_as_check():
-            passed = network.outputs_and_gradients(network.copy_to_device(few), targets[: len(few)])
-    weights = root / digest(
-        [network_identity(network.network), *_surroundings(network), *([] if asked == [""] else asked)]
+            outputs = network.outputs_and_gradients(network.copy_to_device(probes), targets[: len(probes)])
+    network_folder = root / digest(
+        [
+            network_identity(network.network),
+            *_environment(network),
+            *([] if target_identity == [""] else target_identity),
+        ]
     )
-    numbers = sorted(int(one.name) for one in weights.glob("[0-9]*") if one.name.isdecimal())
+    numbers = sorted(int(one.name) for one in network_folder.glob("[0-9]*") if one.name.isdecimal())
     for number in numbers:
-        folder = weights / str(number)
-        known = BatchFolder(folder / "check")
-        known.missing(known.names)
-        if not known.names:
-            # Nothing tells whose answers these maps are of.
+        folder = network_folder / str(number)
+        cached = BatchFolder(folder / "check")
+        cached.missing(cached.names)
+        if not cached.names:
+            # Without outputs the maps cannot be assigned to a network.
             shutil.rmtree(folder)
-        elif _answers_as(network, known, digests, passed, targets is None):
+        elif _outputs_agree(network, cached, digests, outputs, targets is None):
             return Cache(folder)
-    folder = next(one for one in (weights / str(number) for number in count()) if not one.exists())
-    arrays = {"images": network.copy_to_device(few), "logits": passed[0], "gradients": passed[1]}
+    folder = next(one for one in (network_folder / str(number) for number in count()) if not one.exists())
+    arrays = {"images": network.copy_to_device(probes), "logits": outputs[0], "gradients": outputs[1]}
     BatchFolder(folder / "check").add(digests, {key: one.cpu().numpy() for key, one in arrays.items()}, 0.0, 0)
     return Cache(folder)
 
 
-def _surroundings(network: AdaptedNetwork) -> list[Any]:
-    """Return what else decides the numbers that come out of a network, as plain values."""
+def _environment(network: AdaptedNetwork) -> list[Any]:
+    """Return everything else that determines the outputs of a network, as plain values."""
     import torch
 
-    from heatproof.models.memory import describe_device
+    from heatproof.models.adaptive_batch_size import describe_device
 
     settings: list[Any] = [
         str(network.hooks.autocast),
@@ -297,72 +303,76 @@ def _surroundings(network: AdaptedNetwork) -> list[Any]:
     return [versions, describe_device(network.device), *settings]
 
 
-def _has_gradients(network: AdaptedNetwork, now: torch.Tensor, then: torch.Tensor) -> bool:
-    """Tell whether two gradients (B, C, H, W) are the same but for units that rounding switches on or off."""
+def _gradients_agree(network: AdaptedNetwork, current: torch.Tensor, earlier: torch.Tensor) -> bool:
+    """Tell whether two gradients (B, C, H, W) agree, except for units that rounding switches on or off."""
     import torch
 
-    now, then = now.cpu().double().nan_to_num(), then.double().nan_to_num()
-    share = 0.2 if network.weights in (torch.float16, torch.bfloat16) else GRADIENTS
-    return bool((now - then).norm() <= share * then.norm())
+    current, earlier = current.cpu().double().nan_to_num(), earlier.double().nan_to_num()
+    share = 0.2 if network.weights in (torch.float16, torch.bfloat16) else GRADIENT_TOLERANCE
+    return bool((current - earlier).norm() <= share * earlier.norm())
 
 
-def _answers_as(
+def _outputs_agree(
     network: AdaptedNetwork,
-    known: BatchFolder,
+    cached: BatchFolder,
     digests: Sequence[str],
-    now: tuple[torch.Tensor, torch.Tensor],
+    current: tuple[torch.Tensor, torch.Tensor],
     passes_others: bool,
 ) -> bool:
-    """Tell whether a network answers as it did when its maps were kept.
+    """Tell whether the outputs of a network are those that it had when its maps were cached.
 
     Parameters
     ----------
-    network, known, digests
-        The network, what is kept of its answers, and which images it was passed now.
-    now
-        Its answers to these, and their gradients.
+    network, cached, digests
+        The network, its cached outputs, and the digests of the images that it was passed now.
+    current
+        Its outputs for these images, and their gradients.
     passes_others
-        Whether it can be asked about the images that were passed then.
+        Whether the network can be passed the images that are in the cache.
     """
     import torch
 
     from heatproof.models.adapter import counted_as_check
 
-    shared = [one for one in dict.fromkeys(digests) if one in known.names]
-    passed: tuple[torch.Tensor, torch.Tensor] | None
+    shared = [one for one in dict.fromkeys(digests) if one in cached.names]
+    outputs: tuple[torch.Tensor, torch.Tensor] | None
     if shared:
-        kept, rows = known.read(shared), [list(digests).index(one) for one in shared]
-        passed = now[0][rows], now[1][rows]
+        cached_arrays, rows = cached.read(shared), [list(digests).index(one) for one in shared]
+        outputs = current[0][rows], current[1][rows]
     elif not passes_others:
         return False
     else:
-        kept, passed = known.read(known.names), None
+        cached_arrays, outputs = cached.read(cached.names), None
         try:
             with counted_as_check():
-                passed = network.outputs_and_gradients(network.copy_to_device(torch.from_numpy(kept["images"])))
+                outputs = network.outputs_and_gradients(
+                    network.copy_to_device(torch.from_numpy(cached_arrays["images"]))
+                )
         except Exception as error:
-            # A network that was edited can fail in any way.
+            # An edited network can fail in any way.
             if machine_fault(error):
                 raise
-    if passed is None or "gradients" not in kept:
+    if outputs is None or "gradients" not in cached_arrays:
         return False
-    then = {name: torch.from_numpy(values) for name, values in kept.items()}
-    return network.outputs_agree(passed[0], then["logits"]) and _has_gradients(network, passed[1], then["gradients"])
+    earlier = {name: torch.from_numpy(values) for name, values in cached_arrays.items()}
+    return network.outputs_agree(outputs[0], earlier["logits"]) and _gradients_agree(
+        network, outputs[1], earlier["gradients"]
+    )
 
 
 class MethodKeys:
-    """Digests of everything that decides the maps of methods, but for the images.
+    """Digests of everything that determines the maps of methods, except the images.
 
-    A method can keep something of its calls, as extractors keep activations and functions count. The object that a call
-    left so is the method that it was before.
+    A method can store state during its calls, such as activations of an extractor or a counter. After a call, such an
+    object still has the digest that it had before the call.
     """
 
-    # By address, of objects that are alive: what a method was before a call, by what it was after it.
+    # By address of live objects: the digest of a method before a call, by its digest after the call.
     _before: ClassVar[dict[int, tuple[weakref.ref[Any], dict[str, str]]]] = {}
 
     def __init__(self, network: Any) -> None:
         self._network = network
-        self._told: list[tuple[str, Any, str]] = []
+        self._requested: list[tuple[str, Any, str]] = []
 
     def of(self, name: str, method: Any, *others: Any) -> str:
         """Return the digest of a method.
@@ -370,25 +380,25 @@ class MethodKeys:
         Parameters
         ----------
         name
-            For messages.
+            Name of the method, for error messages.
         method
             Name and options of an explainer; or an object of another library, or a function.
         others
-            Of what else its maps follow, such as a seed.
+            Everything else that the maps depend on, such as a seed.
 
         Raises
         ------
         HeatproofError
-            If the method holds something that nothing tells from another one.
+            If the method holds an object whose content cannot be identified.
         """
-        own = self._own(name, method)
+        key = self._digest(name, method)
         reference, before = self._before.get(id(method), (None, {}))
         if reference is not None and reference() is method:
-            own = before.get(own, own)
-        self._told.append((name, method, own))
-        return digest([own, identity_of(others)])
+            key = before.get(key, key)
+        self._requested.append((name, method, key))
+        return digest([key, identity_of(others)])
 
-    def _own(self, name: str, method: Any) -> str:
+    def _digest(self, name: str, method: Any) -> str:
         try:
             return identity_of(method, self._network)
         except HeatproofError as error:
@@ -398,16 +408,16 @@ class MethodKeys:
             ) from None
 
     def remember(self) -> None:
-        """Note what the calls since then left of each method."""
-        for name, method, then in self._told:
-            # What a call has put into it can be something that nothing tells: it is made again then.
+        """Record the digest that each method has after the calls."""
+        for name, method, earlier in self._requested:
+            # If the content that a call left cannot be identified, the maps are computed again.
             with suppress(HeatproofError, TypeError):
-                now = self._own(name, method)
-                if now != then:
-                    self._left_by(method)[now] = then
+                current = self._digest(name, method)
+                if current != earlier:
+                    self._digests_before(method)[current] = earlier
 
-    def _left_by(self, method: Any) -> dict[str, str]:
-        """Return what an object was before calls, by what it was after them."""
+    def _digests_before(self, method: Any) -> dict[str, str]:
+        """Return a mapping from the digest of an object after calls to its digest before them."""
         address = id(method)
         reference, before = self._before.get(address, (None, {}))
         if reference is None or reference() is not method:

@@ -1,4 +1,4 @@
-"""The answer of `heatproof.choose`: which methods cannot be told from the best, shown, saved and read again."""
+"""The result of `heatproof.choose`: the methods that cannot be distinguished from the best, with output and storage."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from heatproof.base.registry import join_names
 from heatproof.errors import HeatproofError
 from heatproof.ranking.verdict import FOUND, LIMITS_OF_DELETION, Verdict
 
-DELETIONS = ("idsds", "sds")
-# Columns of the table beside those of the measures, with their types.
-TYPES = {
+DELETION_METRICS = ("idsds", "sds")
+# Types of the table's columns, except those of the measures.
+COLUMN_TYPES = {
     "method": "object",
     "in_set": "boolean",
     "passes": "Int64",
@@ -26,45 +26,53 @@ TYPES = {
     "options": "object",
     "reason": "object",
 }
-# Of values in files.
-NUMBER = (float, int)
-KINDS = {"object": (str,), "boolean": (bool,), "Int64": (int,)}
-# What images of each label say, where an image can have several.
+# Types of values in files.
+NUMBERS = (float, int)
+VALUE_TYPES = {"object": (str,), "boolean": (bool,), "Int64": (int,)}
+# Columns of the table of labels.
 BY_LABEL = ("label", "images", "methods", "verdict")
 Cell = str | bool | int | float
 
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The methods that cannot be told from the best one, on one network and its images.
+    """The methods that cannot be distinguished from the best one, on one network and its images.
 
     Attributes
     ----------
     table
-        A row a method that was scored: ``method``, ``options``, ``in_set`` (missing where a measure has too few images
-        to tell), a column of scores for each measure with ``low`` and ``high`` ends of their intervals, ``passes``,
-        ``seconds`` an image, and ``reason`` where a method is no contender or does not apply. The best come first.
+        One row for each method that was scored: ``method``, ``options``, ``in_set`` (missing if a measure has too few
+        images), a column of scores for each measure with the ``low`` and ``high`` ends of their intervals, ``passes``,
+        ``seconds`` for one image, and ``reason`` if a method is not a contender or not applicable. The best come first.
     found
-        The verdict and its sentence, by the rule that the workflow has too (`heatproof.ranking.verdict.judge`).
+        The verdict and its sentence, by the rule of the workflow (`heatproof.ranking.verdict.judge`).
     left_out
-        Options that were tried on the first part of the images and lost to others of their explainer.
+        Options that were tried on the first half of the images and scored lower than others of the same explainer.
     measures
-        How methods are scored: options of `heatproof.evaluate`, all of them for deletions of single patches, whose
-        ``metric`` is ``idsds`` where they are those of the network's finetuning, else ``sds``.
+        How methods are scored: all options of `heatproof.evaluate`. For deletions of single patches, the ``metric`` is
+        ``idsds`` if the options are those of the network's finetuning, otherwise ``sds``.
     words
-        What each measure does, in words.
+        A description of each measure.
     images
-        How many images picked the options, and how many are reported on.
+        The number of images that selected the options, and the number of images that are reported on.
     planned
-        How many images it takes to tell so many methods apart.
+        How many images it takes to distinguish this number of methods, as a sentence.
     level
-        With which all methods that are the best by a measure are in its set.
+        The probability with which all methods that are best by a measure are in its set.
     check_passes
         Images that went through the network to check it and to predict classes, which no ``passes`` count.
     by_label
-        Where images can have several labels, a row a label: ``label``, ``images`` with it that are reported on,
-        ``methods`` that cannot be told from the best on these, and the ``verdict``; ``too few images`` for fewer than
-        16. Else None.
+        If images can have several labels, one row for each label: ``label``, ``images`` with the label that are
+        reported on, ``methods`` that cannot be distinguished from the best on these, and the ``verdict``, which is
+        ``too few images`` for fewer than 16. Otherwise None.
+
+    Examples
+    --------
+    >>> import heatproof
+    >>> choice = heatproof.choose(model, images, labels)  # doctest: +SKIP
+    >>> choice.methods  # doctest: +SKIP
+    ['grad_cam', 'hires_cam']
+    >>> choice.save("choice.html")  # doctest: +SKIP
     """
 
     table: pd.DataFrame
@@ -86,7 +94,7 @@ class Choice:
 
     @property
     def agreement(self) -> float:
-        """Spearman correlation of the orders by two measures, their mean over pairs."""
+        """Spearman correlation of the orders by two measures, averaged over pairs of measures."""
         return self.found.agreement
 
     @property
@@ -96,34 +104,37 @@ class Choice:
 
     @property
     def sentence(self) -> str:
-        """The answer in a sentence."""
+        """The conclusion in one sentence."""
         return self.found.sentence
 
     @property
     def methods(self) -> list[str]:
-        """What cannot be told from the best by at least one measure, best first."""
+        """Methods that at least one measure cannot distinguish from the best, best first."""
         return self.table.loc[self.table["in_set"].fillna(False).astype(bool), "method"].tolist()
 
     @property
     def sets(self) -> dict[str, list[str]]:
-        """Measure to what it cannot tell from the best, best first; empty where it has too few images to tell."""
+        """Mapping from measures to the methods that they cannot distinguish from the best, best first.
+
+        A set is empty if the measure has too few images.
+        """
         return {name: self.found.measures[words].best for name, words in self.words.items()}
 
     @property
     def best(self) -> str | None:
-        """The method that is the best by every measure; None where it is not known."""
+        """The method that is the best by every measure; None if that is not known."""
         return self.methods[0] if self.verdict == FOUND and len(self.methods) == 1 else None
 
     @property
     def in_domain(self) -> bool:
-        """Whether the first measure deletes the very patches that the network was finetuned on."""
+        """Whether the first measure deletes the same patches that the network was finetuned on."""
         return next(iter(self.measures.values()))["metric"] == "idsds"
 
     @property
     def advice(self) -> str:
-        """Which of several methods takes the fewest network passes; empty where one method or none is found.
+        """Which of several best methods takes the fewest network passes; empty if one method or none is found.
 
-        Passes are the same in every run, as seconds are not; of equal ones the first by name.
+        Unlike seconds, passes are the same in every run. Of methods with equal passes, the first by name is taken.
         """
         if self.verdict != FOUND or self.best:
             return ""
@@ -133,25 +144,29 @@ class Choice:
         return f"Among the best, {cheapest['method']} takes the fewest network passes, {passes} an image."
 
     def __str__(self) -> str:
-        shown = self._shown()
-        scored = shown[shown["passes"] != ""].drop(columns="reason")
-        why = [f"{name}: {reason}." for name, reason in zip(shown["method"], shown["reason"], strict=True) if reason]
-        parts = [f"{self.sentence} {self.advice}".strip(), scored.to_string(index=False), "\n".join(why)]
-        return "\n\n".join(filter(None, [*parts, self.labels_told, self.how]))
+        displayed = self._display_table()
+        scored = displayed[displayed["passes"] != ""].drop(columns="reason")
+        reasons = [
+            f"{name}: {reason}."
+            for name, reason in zip(displayed["method"], displayed["reason"], strict=True)
+            if reason
+        ]
+        parts = [f"{self.sentence} {self.advice}".strip(), scored.to_string(index=False), "\n".join(reasons)]
+        return "\n\n".join(filter(None, [*parts, self.label_summary, self.how]))
 
     @property
-    def labels_told(self) -> str:
-        """What is best by label, in a sentence; empty where an image has one class."""
+    def label_summary(self) -> str:
+        """The best methods for each label, in one sentence; empty if an image has one class."""
         if self.by_label is None:
             return ""
         groups: dict[str, list[str]] = {}
         for row in self.by_label.to_dict("records"):
             groups.setdefault(row["methods"] or row["verdict"], []).append(f"{row['label']} ({row['images']})")
-        told = "; ".join(f"{what}: {', '.join(labels)}" for what, labels in groups.items())
-        return f"By label, each at {self.level:.0%} (images in brackets): {told}."
+        descriptions = "; ".join(f"{methods}: {', '.join(labels)}" for methods, labels in groups.items())
+        return f"By label, each at {self.level:.0%} (images in brackets): {descriptions}."
 
-    def _shown(self) -> pd.DataFrame:
-        """Return the table as text, with a column "score (low to high)" for each measure."""
+    def _display_table(self) -> pd.DataFrame:
+        """Return the table as strings, with a column "score (low to high)" for each measure."""
         rows = []
         for row in self.table.to_dict("records"):
             scores = {
@@ -169,10 +184,10 @@ class Choice:
 
     @property
     def how(self) -> str:
-        """What was done and what it cannot see, in sentences."""
+        """How methods were scored, and the limits of that, in sentences."""
         kinds = [one["metric"] for one in self.measures.values()]
         parts = [self.planned]
-        if set(kinds) & set(DELETIONS):
+        if set(kinds) & set(DELETION_METRICS):
             parts.append(
                 "Each score by deletion of single patches is Spearman's correlation, over the patches of an image, of "
                 "a map's sums with the logit lost when the patch is deleted; higher is better."
@@ -185,7 +200,7 @@ class Choice:
             )
         if "sds" in kinds:
             parts.append("By SDS, images without a patch may be outside of the network's domain.")
-        if set(kinds) & set(DELETIONS):
+        if set(kinds) & set(DELETION_METRICS):
             parts.append(LIMITS_OF_DELETION)
         parts.append(f"{self.check_passes} images went through the network to check it, which no passes count.")
         if self.left_out:
@@ -195,19 +210,19 @@ class Choice:
         return " ".join(parts)
 
     def _repr_html_(self) -> str:
-        body = self._shown().to_html(index=False, border=0)
-        said = html.escape(f"{self.sentence} {self.advice}".strip())
-        of_labels = f"<p>{html.escape(self.labels_told)}</p>" if self.labels_told else ""
-        return f"<p><strong>{said}</strong></p>{body}{of_labels}<p>{html.escape(self.how)}</p>"
+        body = self._display_table().to_html(index=False, border=0)
+        conclusion = html.escape(f"{self.sentence} {self.advice}".strip())
+        of_labels = f"<p>{html.escape(self.label_summary)}</p>" if self.label_summary else ""
+        return f"<p><strong>{conclusion}</strong></p>{body}{of_labels}<p>{html.escape(self.how)}</p>"
 
     def save(self, path: str | Path) -> Path:
-        """Write the answer to a file, and return where.
+        """Write the choice to a file, and return its path.
 
         Parameters
         ----------
         path
-            ``.html`` for a page of one file that stands alone, ``.json`` for all of the answer, which `load` reads
-            again, ``.csv`` for the table.
+            ``.html`` for a self-contained page, ``.json`` for a complete copy that `load` reads, ``.csv`` for the
+            table.
 
         Raises
         ------
@@ -224,28 +239,30 @@ class Choice:
             write_text(path, self._page() if ending == ".html" else self._text())
         else:
             raise HeatproofError(
-                f"A choice is not saved as {path.name!r}: end the name with .html for a page, .json for a file that "
+                f"A choice cannot be saved as {path.name!r}: end the name with .html for a page, .json for a file that "
                 "heatproof.Choice.load reads, or .csv for the table."
             )
         return path
 
     @classmethod
     def load(cls, path: str | Path) -> Choice:
-        """Read what `save` wrote as ``.json``.
+        """Read a ``.json`` file that `save` wrote.
 
         Raises
         ------
         HeatproofError
-            If it cannot be read, or is no such file.
+            If the file cannot be read, or was not written by `save`.
         """
-        from heatproof.base.typed import as_type
+        from heatproof.base.from_json import as_type
         from heatproof.files.reading import MOST_JSON_BYTES, one_sentence_errors, parse_json, read_bytes
 
         with one_sentence_errors(path, "give a file that heatproof.Choice.save wrote as .json"):
-            told = as_type(SavedChoice, parse_json(read_bytes(path, MOST_JSON_BYTES)), "it")
-            given = {one.name: getattr(told, one.name) for one in fields(cls) if one.name not in ("table", "by_label")}
-            by_label = None if told.by_label is None else pd.DataFrame(told.by_label, columns=list(BY_LABEL))
-            return cls(_table_of(told), by_label=by_label, **given)
+            saved = as_type(SavedChoice, parse_json(read_bytes(path, MOST_JSON_BYTES)), "it")
+            values = {
+                one.name: getattr(saved, one.name) for one in fields(cls) if one.name not in ("table", "by_label")
+            }
+            by_label = None if saved.by_label is None else pd.DataFrame(saved.by_label, columns=list(BY_LABEL))
+            return cls(_table_of(saved), by_label=by_label, **values)
 
     def _page(self) -> str:
         from heatproof.report.results import render
@@ -255,19 +272,19 @@ class Choice:
             title="Which attribution method can be trusted",
             sentence=self.sentence,
             advice=self.advice,
-            how=" ".join(filter(None, [self.labels_told, self.how])),
+            how=" ".join(filter(None, [self.label_summary, self.how])),
             measures=list(self.measures),
             rows=self.table.astype(object).where(self.table.notna(), None).to_dict("records"),
         )
 
     def _text(self) -> str:
-        """Return all of it as JSON; what is missing or no number is left out."""
-        told = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("table", "by_label")}
+        """Return the choice as JSON, without missing values and values that are not finite."""
+        content = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("table", "by_label")}
         if self.by_label is not None:
-            told["by_label"] = self.by_label.to_dict("records")
+            content["by_label"] = self.by_label.to_dict("records")
         rows = self.table.astype(object).to_dict("records")
-        told |= {"schema_version": 1, "found": asdict(self.found), "columns": list(self.table), "rows": rows}
-        return json.dumps(_plain(told), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+        content |= {"schema_version": 1, "found": asdict(self.found), "columns": list(self.table), "rows": rows}
+        return json.dumps(_plain(content), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 @dataclass(frozen=True)
@@ -282,7 +299,7 @@ class OfLabel:
 
 @dataclass(frozen=True)
 class SavedChoice:
-    """A choice as its file has it."""
+    """A choice as its JSON file holds it."""
 
     schema_version: Literal[1]
     columns: list[str]
@@ -299,40 +316,42 @@ class SavedChoice:
 
 
 def typed_table(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table of a choice with the types of its columns; scores and their ends are numbers."""
-    return table.astype({name: TYPES.get(str(name), "float64") for name in table})
+    """Return the table of a choice with the types of its columns; scores and interval ends are floats."""
+    return table.astype({name: COLUMN_TYPES.get(str(name), "float64") for name in table})
 
 
-def _table_of(told: SavedChoice) -> pd.DataFrame:
-    """Return the table of a file.
+def _table_of(saved: SavedChoice) -> pd.DataFrame:
+    """Return the table of a saved choice.
 
     Raises
     ------
     ValueError
-        If it has not the columns of a choice with these measures, or a value of another type.
+        If its columns are not those of a choice with these measures, or a value has another type.
     """
-    of_measures = [column for name in told.measures for column in (name, f"{name}, low", f"{name}, high")]
-    if sorted(told.columns) != sorted([*TYPES, *of_measures]):
+    measure_columns = [column for name in saved.measures for column in (name, f"{name}, low", f"{name}, high")]
+    if sorted(saved.columns) != sorted([*COLUMN_TYPES, *measure_columns]):
         raise ValueError("its columns are not those of its measures")
-    if told.words.keys() != told.measures.keys() or not set(told.words.values()) <= told.found.measures.keys():
+    if saved.words.keys() != saved.measures.keys() or not set(saved.words.values()) <= saved.found.measures.keys():
         raise ValueError("its measures are not those of its verdict")
-    if any(type(one.get("metric")) is not str for one in told.measures.values()):
+    if any(type(one.get("metric")) is not str for one in saved.measures.values()):
         raise ValueError("it has a measure without a metric")
-    if not (0 < told.level < 1 and min(told.images) >= 0):
-        raise ValueError("its level is no probability, or it has fewer images than none")
-    for row in told.rows:
-        fits = row.keys() <= set(told.columns) and all(type(row.get(name)) is str for name in ("method", "reason"))
-        if not fits or any(type(value) not in KINDS.get(TYPES.get(name, ""), NUMBER) for name, value in row.items()):
-            raise ValueError(f"its table has a row of other types, {str(row)[:60]}")
-    table = typed_table(pd.DataFrame(told.rows, columns=told.columns))
+    if not (0 < saved.level < 1 and min(saved.images) >= 0):
+        raise ValueError("its level is not a probability, or it has a negative number of images")
+    for row in saved.rows:
+        fits = row.keys() <= set(saved.columns) and all(type(row.get(name)) is str for name in ("method", "reason"))
+        if not fits or any(
+            type(value) not in VALUE_TYPES.get(COLUMN_TYPES.get(name, ""), NUMBERS) for name, value in row.items()
+        ):
+            raise ValueError(f"its table has a row with wrong types, {str(row)[:60]}")
+    table = typed_table(pd.DataFrame(saved.rows, columns=saved.columns))
     best = table.loc[table["in_set"].fillna(False).astype(bool), "method"]
-    if table["method"].duplicated().any() or (told.found.verdict == FOUND and set(best) != set(told.found.best)):
+    if table["method"].duplicated().any() or (saved.found.verdict == FOUND and set(best) != set(saved.found.best)):
         raise ValueError("it has a method twice, or the best methods of its table are not those of its verdict")
     return table
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it, without what is missing or no number."""
+    """Return a value as JSON holds it, without missing values and values that are not finite."""
     if isinstance(value, Mapping):
         return {str(key): _plain(one) for key, one in value.items() if not _is_missing(one)}
     if isinstance(value, list | tuple):

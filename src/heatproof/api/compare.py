@@ -1,4 +1,4 @@
-"""`heatproof.compare`: rank methods over several metrics, networks and datasets, on objects in memory."""
+"""`heatproof.compare`: rank methods over several metrics, networks and datasets, from results in memory."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ if TYPE_CHECKING:
 
     from heatproof.report.tables.ranking import Ranking
 
-PARTS = ("dataset", "model", "weights", "metric")
+CASE_COLUMNS = ("dataset", "model", "weights", "metric")
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Meta-Rank of methods, and how far it can be believed.
+    """Meta-Rank of methods, and how reliable it is.
 
     Attributes
     ----------
     table
-        A row a method: κ with its interval, rank, whether it is in the set that cannot be told from the best.
+        One row for each method: κ with its interval, the rank, and whether it is in the set of methods that cannot be
+        distinguished from the best.
     tables
         Consistency of pairs of test cases, stability when one is left out, families, and κ within each property.
     scores
-        What was ranked: dataset, model, weights, metric, method, image, score, higher_is_better.
+        The ranked scores: dataset, model, weights, metric, method, image, score, higher_is_better.
     """
 
     table: pd.DataFrame
@@ -53,29 +54,46 @@ def compare(
     seed: int = 0,
     level: Annotated[float, Bounds(above=0, below=1)] = 0.95,
 ) -> Comparison:
-    """Rank methods over test cases, as `heatproof rank` does with tables.
+    """Rank methods over test cases, as `heatproof rank` does from tables.
 
     Parameters
     ----------
     scores
-        A result of `heatproof.evaluate` with a dimension ``method``, or a mapping from metrics to such results. Or a
-        mapping from names of networks to either. Or a pandas.DataFrame with columns ``method``, ``score`` and any of
-        dataset, model, weights, metric, image and higher_is_better; the index may have some of these names.
+        A result of `heatproof.evaluate` with a dimension ``method``; a mapping from metrics to such results; a mapping
+        from names of networks to either; or a pandas.DataFrame with columns ``method``, ``score`` and any of dataset,
+        model, weights, metric, image and higher_is_better. The index may have some of these names.
     independent
-        What counts once: a network, whatever number of test cases it has, or each test case, as in the paper of
-        Meta-Rank.
+        The unit that counts once: a ``network``, no matter how many test cases it has, or each test ``case``, as in the
+        paper of Meta-Rank.
     seed, level
-        Of the resamples, and the coverage of intervals.
+        Seed of the resamples, and coverage of the intervals.
 
     Returns
     -------
     Comparison
-        Prints as the command does.
+        Prints like the output of the command.
 
     Raises
     ------
     HeatproofError
         If there is nothing to compare.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd, heatproof
+    >>> draws = np.random.default_rng(0)
+    >>> table = pd.DataFrame(
+    ...     [
+    ...         {"model": model, "metric": metric, "method": method, "image": image, "score": draws.normal(mean)}
+    ...         for model in ("a", "b", "c")
+    ...         for metric in ("idsds", "mas_insertion")
+    ...         for method, mean in (("saliency", 0.0), ("grad_cam", 1.0), ("rise", 2.0))
+    ...         for image in range(20)
+    ...     ]
+    ... )
+    >>> comparison = heatproof.compare(table)
+    >>> comparison.table["method"].tolist()[0]
+    'rise'
     """
     import pandas as pd
 
@@ -86,28 +104,28 @@ def compare(
     missing = [name for name in ("method", "score") if name not in table]
     if missing:
         raise HeatproofError(f"The table has no column {missing[0]!r}: it needs method and score.")
-    for name in PARTS:
+    for name in CASE_COLUMNS:
         table[name] = table[name].fillna("").astype(str) if name in table else ""
     table["metric"] = table["metric"].replace("", "score")
     if "higher_is_better" not in table:
         table["higher_is_better"] = True
-    found = rank_table(table, independent=independent, seed=seed, level=level)
-    return Comparison(found.meta_rank, found.tables, table, found)
+    ranking = rank_table(table, independent=independent, seed=seed, level=level)
+    return Comparison(ranking.meta_rank, ranking.tables, table, ranking)
 
 
 def _with_columns(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return a copy of a table in which methods, images and parts of cases that its index names are columns."""
-    named = [name for name in scores.index.names if name in (*PARTS, "method", "image") and name not in scores]
+    """Return a copy of a table in which methods, images and parts of test cases that its index names are columns."""
+    named = [name for name in scores.index.names if name in (*CASE_COLUMNS, "method", "image") and name not in scores]
     return scores.reset_index(level=named) if named else scores.copy()
 
 
 def tidy(scores: Any) -> pd.DataFrame:
-    """Return results of `heatproof.evaluate` as one table, a row an image of a method.
+    """Return results of `heatproof.evaluate` as one table with one row for each method and image.
 
     Raises
     ------
     HeatproofError
-        If something else is given, or a result is of one method alone.
+        If `scores` is another object, or a result has only one method.
     """
     import pandas as pd
 
@@ -128,7 +146,7 @@ def tidy(scores: Any) -> pd.DataFrame:
     parts = []
     for name, inner in scores.items():
         column = "metric" if hasattr(inner, "data_vars") else "model"
-        # Out of domain, what was asked for as IDSDS is SDS.
-        asked = column == "metric" and name == "idsds"
-        parts.append(tidy(inner).assign(**{column: str(inner.attrs.get("metric", name) if asked else name)}))
+        # Out of domain, a score that was requested as IDSDS is SDS.
+        is_idsds = column == "metric" and name == "idsds"
+        parts.append(tidy(inner).assign(**{column: str(inner.attrs.get("metric", name) if is_idsds else name)}))
     return pd.concat(parts, ignore_index=True)

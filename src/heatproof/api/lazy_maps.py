@@ -1,4 +1,4 @@
-"""Maps of a cache as an array of xarray, read and checked when they are asked for."""
+"""Maps of a cache as an xarray array, which reads and checks them when they are accessed."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from heatproof.stores.array_cache import BatchFolder
 
 
 class LazyMaps(BackendArray):
-    """Maps (methods, images, height, width), or one value of each (methods, images).
+    """Maps (methods, images, height, width), or one value for each map (methods, images).
 
     Parameters
     ----------
     array
-        Its name in what keeps it.
+        Name of the array in the cache.
     sources
-        Of each method: what keeps its maps, and which of them it is; None for a method without maps.
+        For each method the cached arrays that hold its maps, and the index of its map there; None for a method without
+        maps.
     names
-        Of the images in what keeps them.
+        Names of the images in the cache.
     size
         Height and width; empty for one value.
     dtype
-        Of the values.
+        Type of the values.
     """
 
     def __init__(
@@ -45,19 +46,19 @@ class LazyMaps(BackendArray):
         return indexing.explicit_indexing_adapter(key, self.shape, outer, self._read)
 
     def _read(self, key: tuple[Any, ...]) -> np.ndarray:
-        asked = [np.arange(count)[one] for count, one in zip(self.shape, key, strict=True)]
-        methods, images, *pixels = map(np.atleast_1d, asked)
-        found = np.full((len(methods), len(images), *map(len, pixels)), np.nan, self.dtype)
+        indices = [np.arange(count)[one] for count, one in zip(self.shape, key, strict=True)]
+        methods, images, *pixels = map(np.atleast_1d, indices)
+        values = np.full((len(methods), len(images), *map(len, pixels)), np.nan, self.dtype)
         for place, method in enumerate(methods):
             if (source := self._sources[method]) is None:
                 continue
             folder, index = source
-            # One image after another, so that no more is held than is asked for.
+            # Images are read one by one, so that only the requested pixels are in memory.
             for row, image in enumerate(images):
-                found[place, row] = folder.read([self._names[image]])[self._array][0, index][np.ix_(*pixels)]
-        return found.squeeze(tuple(axis for axis, one in enumerate(asked) if not one.ndim))
+                values[place, row] = folder.read([self._names[image]])[self._array][0, index][np.ix_(*pixels)]
+        return values.squeeze(tuple(axis for axis, one in enumerate(indices) if not one.ndim))
 
 
 def as_variable(maps: LazyMaps) -> Any:
-    """Return what xarray takes as the data of a variable."""
+    """Return the maps as data of an xarray variable."""
     return indexing.LazilyIndexedArray(maps)

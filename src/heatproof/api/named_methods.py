@@ -1,4 +1,4 @@
-"""Methods as callers name them: ours by name and options, objects of other libraries, and functions."""
+"""Methods as callers name them: heatproof's by name and options, objects of other libraries, and functions."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class NamedMethod:
     Attributes
     ----------
     name
-        In the result.
+        Name in the result.
     entry
-        heatproof's explainer; None for one of another library.
+        heatproof's explainer; None for a method of another library.
     options
-        Of the explainer, all of them.
+        All options of the explainer.
     foreign
         An object of another library, or a function.
     """
@@ -41,14 +41,14 @@ class NamedMethod:
 
     @property
     def ablates(self) -> bool:
-        """Whether it deletes regions one by one; see `heatproof.attribution.registry.Explainer`."""
-        from heatproof.attribution.foreign import deletes_regions
+        """Whether the method deletes regions one by one; see `heatproof.attribution.registry.Explainer`."""
+        from heatproof.attribution.other_libraries import deletes_regions
 
         return self.entry.ablates if self.entry is not None else deletes_regions(self.foreign)
 
     @property
     def maps(self) -> list[str]:
-        """Names of its maps in the result."""
+        """Names of the method's maps in the result."""
         if self.entry is None or list(self.entry.maps) == [self.entry.name]:
             return [self.name]
         if self.name == self.entry.name:
@@ -57,9 +57,9 @@ class NamedMethod:
 
     @property
     def maker(self) -> MapMaker:
-        """What is called for its maps."""
+        """The function that makes the maps, with its options."""
         from heatproof.attribution.explaining import MapMaker
-        from heatproof.attribution.foreign import as_function
+        from heatproof.attribution.other_libraries import as_function
 
         if self.entry is None:
             return MapMaker(self.name, as_function(self.name, self.foreign), {}, {self.name: True})
@@ -79,17 +79,19 @@ def select_methods(methods: str | Sequence[Method] | Mapping[str, Method]) -> li
     if not methods:
         raise HeatproofError("No method is given: name at least one, as methods=['grad_cam', 'saliency'].")
     if isinstance(methods, Mapping):
-        return [_one(name, method) for name, method in methods.items()]
+        return [_named_method(name, method) for name, method in methods.items()]
     is_named = [isinstance(one, Mapping) and len(one) == 1 and isinstance(next(iter(one)), str) for one in methods]
-    named = [next(iter(one.items())) if own else (None, one) for one, own in zip(methods, is_named, strict=True)]
-    return [_one(name, method) for name, method in named]
+    named = [
+        next(iter(one.items())) if has_name else (None, one) for one, has_name in zip(methods, is_named, strict=True)
+    ]
+    return [_named_method(name, method) for name, method in named]
 
 
-def _one(name: str | None, method: Method) -> NamedMethod:
+def _named_method(name: str | None, method: Method) -> NamedMethod:
     if isinstance(method, NamedMethod):
         return method
     if isinstance(method, str):
-        return _ours(name or method, method, {})
+        return _named_explainer(name or method, method, {})
     if isinstance(method, Mapping):
         options = dict(method)
         if name is None:
@@ -98,8 +100,8 @@ def _one(name: str | None, method: Method) -> NamedMethod:
             )
         inner = next(iter(options.items()), (None, None))
         if len(options) == 1 and name not in EXPLAINERS and isinstance(inner[1], Mapping):
-            return _ours(name, str(inner[0]), dict(inner[1]))
-        return _ours(name, str(options.pop("explainer", name)), options)
+            return _named_explainer(name, str(inner[0]), dict(inner[1]))
+        return _named_explainer(name, str(options.pop("explainer", name)), options)
     if not (callable(method) or hasattr(method, "attribute") or hasattr(method, "context")):
         raise HeatproofError(
             f"A method is {type(method).__name__}: give a name, a name with options, a function of model, images and "
@@ -111,30 +113,30 @@ def _one(name: str | None, method: Method) -> NamedMethod:
             f"The method {name!r} is a class: give an object of it, made as its library says, such as "
             "captum.attr.Saliency(model)."
         )
-    from heatproof.attribution.foreign import check_arguments_of, library_of
+    from heatproof.attribution.other_libraries import check_arguments_of, library_of
 
     if library_of(method) is None and callable(method):
         check_arguments_of(name, method)
     return NamedMethod(name, foreign=method)
 
 
-def _ours(name: str, kind: str, given: Mapping[str, Any]) -> NamedMethod:
+def _named_explainer(name: str, kind: str, options: Mapping[str, Any]) -> NamedMethod:
     entry = look_up(EXPLAINERS, kind, "explainer")
     require_library(entry)
-    given = {key: to_python_numbers(value) for key, value in given.items()}
-    check_options(entry.function, given, f"explainer {name!r}", positional=("context",))
-    return NamedMethod(name, entry, {**entry.options, **normalise_grid_options(given, entry.function)})
+    options = {key: to_python_numbers(value) for key, value in options.items()}
+    check_options(entry.function, options, f"explainer {name!r}", positional=("context",))
+    return NamedMethod(name, entry, {**entry.options, **normalise_grid_options(options, entry.function)})
 
 
-def check_names(asked: Sequence[NamedMethod]) -> None:
-    """Refuse two methods whose maps have one name.
+def check_names(methods: Sequence[NamedMethod]) -> None:
+    """Refuse two methods whose maps have the same name.
 
     Raises
     ------
     HeatproofError
         With the name.
     """
-    names = [name for one in asked for name in one.maps]
+    names = [name for one in methods for name in one.maps]
     if repeated := sorted(name for name in names if names.count(name) > 1):
         raise HeatproofError(
             f"Two methods are called {repeated[0]!r}: give them names, as {{'short': {{...}}, 'long': {{...}}}}."

@@ -1,4 +1,4 @@
-"""`heatproof.open`: all that a run made, as tables of pandas and lazy arrays of xarray."""
+"""`heatproof.open`: the results of a run as pandas tables and lazy xarray arrays."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     import xarray
 
 T = TypeVar("T")
-KINDS = ("maps", "drops", "curves", "subsets", "parts", "channels", "features")
-# Tables of the first folder of results; those below it have its name before theirs.
-TABLES = ("*.csv", "ranking/*.csv", "similarity/*.csv", "baselines/*.csv")
+STORE_KINDS = ("maps", "drops", "curves", "subsets", "parts", "channels", "features")
+# Tables in the results folder; the names of tables in subfolders include the subfolder.
+TABLE_PATTERNS = ("*.csv", "ranking/*.csv", "similarity/*.csv", "baselines/*.csv")
 
 
-class _Found(Mapping[str, T]):
-    """What was found below a folder, by its path there without the ending, and read when asked for."""
+class _FilesByName(Mapping[str, T]):
+    """Files below a folder by their relative path without the ending, read when accessed."""
 
-    def __init__(self, what: str, folder: Path, paths: Iterable[Path]) -> None:
-        self._what = what
+    def __init__(self, kind: str, folder: Path, paths: Iterable[Path]) -> None:
+        self._kind = kind
         self._paths = {str(path.relative_to(folder).with_suffix("")): path for path in paths}
 
     def _path(self, name: str) -> Path:
         if name not in self._paths:
-            raise HeatproofError(f"The run has no {self._what} {name!r}: {suggest_name(name, self._paths)}")
+            raise HeatproofError(f"The run has no {self._kind} {name!r}: {suggest_name(name, self._paths)}")
         return self._paths[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -43,11 +43,11 @@ class _Found(Mapping[str, T]):
         return len(self._paths)
 
 
-class Tables(_Found["pd.DataFrame"]):
-    """Tables of a run by name, such as ``idsds_table`` or ``ranking/reliability``, read when asked for."""
+class Tables(_FilesByName["pd.DataFrame"]):
+    """Tables of a run by name, such as ``idsds_table`` or ``ranking/reliability``, read when accessed."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__("table", folder, (path for pattern in TABLES for path in sorted(folder.glob(pattern))))
+        super().__init__("table", folder, (path for pattern in TABLE_PATTERNS for path in sorted(folder.glob(pattern))))
 
     def __getitem__(self, name: str) -> pd.DataFrame:
         from heatproof.report.results import read_table
@@ -59,8 +59,8 @@ class Tables(_Found["pd.DataFrame"]):
         return f"Tables({', '.join(self)})"
 
 
-class Scores(_Found["pd.DataFrame"]):
-    """Scores of images, a row an image and method, by dataset/model/weights/metric, read when asked for."""
+class Scores(_FilesByName["pd.DataFrame"]):
+    """Scores of images by dataset/model/weights/metric, one row for each image and method, read when accessed."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__("score", folder / "scores", sorted((folder / "scores").rglob("*.parquet")))
@@ -74,10 +74,10 @@ class Scores(_Found["pd.DataFrame"]):
         return f"Scores({', '.join(self)})"
 
 
-class Arrays(_Found["xarray.Dataset"]):
-    """Stores of one kind by their path below it, as ``digits/resnet20/finetuned/grad_cam``, opened when asked for.
+class Arrays(_FilesByName["xarray.Dataset"]):
+    """Stores of one kind by their relative path, such as ``digits/resnet20/finetuned/grad_cam``, opened when accessed.
 
-    Along ``image`` stand the names of the images that were computed, so that ``sel(image=…)`` finds one. Every byte is
+    The coordinate ``image`` holds the names of the computed images, so that ``sel(image=…)`` selects one. Every byte is
     checked when it is read.
     """
 
@@ -90,21 +90,21 @@ class Arrays(_Found["xarray.Dataset"]):
         return open_lazily(self._path(name))
 
     def __repr__(self) -> str:
-        return f"Arrays({self._what}: {', '.join(self)})"
+        return f"Arrays({self._kind}: {', '.join(self)})"
 
 
 @dataclass(frozen=True)
 class Results:
-    """What a run made.
+    """Results of a run.
 
     Attributes
     ----------
     folder
-        The folder of results.
+        The results folder.
     tables
-        Name to table.
+        Mapping from names to tables.
     scores
-        Name to the scores of the images, of which tables have the means.
+        Mapping from names to the scores of images, whose means the tables hold.
     """
 
     folder: Path
@@ -142,35 +142,42 @@ class Results:
         HeatproofError
             If there is no such kind.
         """
-        if kind not in KINDS:
-            raise HeatproofError(f"There are no stores of {kind!r}: {suggest_name(kind, KINDS)}")
+        if kind not in STORE_KINDS:
+            raise HeatproofError(f"There are no stores of {kind!r}: {suggest_name(kind, STORE_KINDS)}")
         return Arrays(self.folder, kind)
 
     def provenance(self, name: str) -> dict[str, Any]:
-        """Return what a table, a store or any other file of the run was made from, as its manifest says.
+        """Return what a table, a store or any other file of the run was computed from, as its manifest records it.
 
         Parameters
         ----------
         name
-            A file of the results that a manifest describes, with its ending or without, as ``idsds_table``,
+            A file of the results that a manifest describes, with or without its ending, such as ``idsds_table``,
             ``scores/digits/resnet20/finetuned/idsds`` or ``weights/digits/resnet20/finetuned``; a manifest itself; or a
-            store, as ``maps/digits/resnet20/finetuned/grad_cam``.
+            store, such as ``maps/digits/resnet20/finetuned/grad_cam``.
 
         Returns
         -------
         dict
-            ``made_from``: names that this function takes in turn, down to ``datasets/…``, which lists the images; and
-            files of your own, by their path. Of a file what its manifest says: always ``key``, ``config`` and ``code``
-            (digests of the config and of the code behind it), ``versions`` and ``files`` with their digests, and what
-            its stage adds, such as ``input_sha256`` or ``read`` (what was read), ``options`` and ``costs``. Of a store
-            its ``attributes`` (with the config slice, ``made_by``), ids, labels and arrays, and ``manifests``: those of
-            its shards, each with its images, ``seconds``, ``network_passes``, ``check_passes``
-            and ``device``.
+            ``made_from`` lists the direct inputs: names that this function takes in turn, down to ``datasets/…``, which
+            lists the images; and the user's files, by their path. For a file, the dict has the content of its manifest:
+            always ``key``, ``config`` and ``code`` (digests of the config and of the code that determine it),
+            ``versions`` and ``files`` with their digests, and entries of its stage, such as ``input_sha256`` or
+            ``read`` (the files that were read), ``options`` and ``costs``. For a store, the dict has its ``attributes``
+            (with its part of the config, ``made_by``), ids, labels and arrays, and ``manifests``: those of its shards,
+            each with its images, ``seconds``, ``network_passes``, ``check_passes`` and ``device``.
 
         Raises
         ------
         HeatproofError
-            If there is no manifest of it.
+            If the run has no manifest for the name.
+
+        Examples
+        --------
+        >>> import heatproof
+        >>> results = heatproof.open("results")  # doctest: +SKIP
+        >>> results.provenance("idsds_table")["made_from"]  # doctest: +SKIP
+        ['scores/digits/cifar_resnet20/finetuned/idsds', ...]
         """
         from heatproof.stores.manifest import read_checksummed
         from heatproof.stores.store import describe_store, read_shard_manifests
@@ -179,22 +186,22 @@ class Results:
         base = self.folder / inside.removesuffix(".zarr")
         store = base.with_name(f"{base.name}.zarr")
         if store.is_dir():
-            made = read_shard_manifests(store)
-            return {**describe_store(store), "manifests": made, "made_from": _made_from(made)}
-        wanted = os.path.normpath(self.folder / inside)
+            manifests = read_shard_manifests(store)
+            return {**describe_store(store), "manifests": manifests, "made_from": _made_from(manifests)}
+        target = os.path.normpath(self.folder / inside)
         for path in sorted(self.folder.rglob("*.json")):
             record = (".jobs" not in path.parts and read_checksummed(path)) or {}
             files = [os.path.normpath(path.parent / facts["file"]) for facts in record.get("files", ())]
             files.append(os.path.normpath(path))
-            if record and wanted in (*files, *(os.path.splitext(file)[0] for file in files)):
+            if record and target in (*files, *(os.path.splitext(file)[0] for file in files)):
                 return {**record, "made_from": _made_from([record])}
-        stores = [f"{kind}/{store}" for kind in KINDS for store in self.arrays(kind)]
-        known = [*self.tables, *stores, *(f"scores/{one}" for one in self.scores)]
-        raise HeatproofError(f"The run has nothing called {name!r}: {suggest_name(name, known)}")
+        stores = [f"{kind}/{store}" for kind in STORE_KINDS for store in self.arrays(kind)]
+        known_names = [*self.tables, *stores, *(f"scores/{one}" for one in self.scores)]
+        raise HeatproofError(f"The run has nothing called {name!r}: {suggest_name(name, known_names)}")
 
     @property
     def answer(self) -> str:
-        """The run's own answer, a sentence for each network and metric; empty where it has none yet."""
+        """The conclusions of the run, one sentence for each network and metric; empty if it has none yet."""
         if "verdict" not in self.tables:
             return ""
         table = self.tables["verdict"]
@@ -206,7 +213,7 @@ class Results:
         )
 
     def __repr__(self) -> str:
-        stores = ", ".join(f"{len(self.arrays(kind))} {kind}" for kind in KINDS if len(self.arrays(kind)))
+        stores = ", ".join(f"{len(self.arrays(kind))} {kind}" for kind in STORE_KINDS if len(self.arrays(kind)))
         return f"Results of {self.folder}: {len(self.tables)} tables; {stores or 'no stores'}"
 
 
@@ -215,7 +222,7 @@ def _is_name(value: Any) -> bool:
 
 
 def _made_from(manifests: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return what files were made from, a store by its name in place of its shards' manifests."""
+    """Return the inputs of files from their manifests; a store has its name in place of the manifests of its shards."""
     names: dict[str, None] = {}
     for one in manifests:
         dataset = one.get("made_by", {}).get("dataset")
@@ -231,7 +238,7 @@ def open(folder: str | Path = "results") -> Results:
     Parameters
     ----------
     folder
-        The folder ``results`` of a run, or the folder that it is in.
+        The folder ``results`` of a run, or the folder that contains it.
 
     Returns
     -------
@@ -241,14 +248,21 @@ def open(folder: str | Path = "results") -> Results:
     Raises
     ------
     HeatproofError
-        If there is no such folder, or it has no results.
+        If the folder does not exist or has no results.
+
+    Examples
+    --------
+    >>> import heatproof
+    >>> results = heatproof.open("results")  # doctest: +SKIP
+    >>> results.tables["idsds_table"]  # doctest: +SKIP
+    >>> results.maps["digits/cifar_resnet20/finetuned/saliency"]["attribution"]  # doctest: +SKIP
     """
-    found = resolve_user_folder(folder)
-    if not found.is_dir():
+    path = resolve_user_folder(folder)
+    if not path.is_dir():
         raise HeatproofError(f"There is no folder {folder}: name the folder results of a run.")
-    if (found / "results").is_dir() and not any(found.glob("*.csv")):
-        found = resolve_user_folder(found / "results")
-    results = Results(found)
-    if not len(results.tables) and not any(len(results.arrays(kind)) for kind in KINDS):
-        raise HeatproofError(f"{found} has neither tables nor stores: name the folder results of a run.")
+    if (path / "results").is_dir() and not any(path.glob("*.csv")):
+        path = resolve_user_folder(path / "results")
+    results = Results(path)
+    if not len(results.tables) and not any(len(results.arrays(kind)) for kind in STORE_KINDS):
+        raise HeatproofError(f"{path} has neither tables nor stores: name the folder results of a run.")
     return results

@@ -1,6 +1,7 @@
-"""Scores of the maps of many images: what metrics read is made batch by batch, and kept by the cache.
+"""Scores of the maps of many images: responses are computed batch by batch and cached.
 
-Neither images nor maps of all images lie in memory at once, unless a metric's score of an image depends on the others.
+Neither the images nor the maps of all images are in memory at once, unless a metric's score of an image depends on the
+other images.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatproof.api.evaluate import SelectedMetric, metric_inputs, stored_arrays, undefined_reason
+from heatproof.api.evaluate import stored_arrays
+from heatproof.api.score_datasets import undefined_reason
+from heatproof.api.selected_metrics import SelectedMetric, metric_inputs
 from heatproof.base.methods import Method
 from heatproof.base.provenance import code_digest
 from heatproof.inputs.identity import identity_of
 from heatproof.metrics.scoring import ExplainerMaps, score_batch
 from heatproof.models.adapter import CountPasses
-from heatproof.models.memory import AdaptiveBatchSize
+from heatproof.models.adaptive_batch_size import AdaptiveBatchSize
 from heatproof.perturbation.batching import intact_responses
 from heatproof.responses.base import Arrays, Batch, MethodMaps, MetricInput, NetworkRun, Response, ScoredImages
 
@@ -41,7 +44,7 @@ class Scores:
     valid
         (N,) bool, whether the score is defined.
     reason
-        Why the first image without a score has none; else empty.
+        Why the first image without a score has none; otherwise empty.
     """
 
     score: np.ndarray
@@ -51,20 +54,20 @@ class Scores:
 
 @dataclass(frozen=True)
 class Scoring:
-    """Maps of some images on a checked network, and the metrics that score them.
+    """Maps of images on a checked network, and the metrics that score them.
 
     Attributes
     ----------
     run
-        The images, the network, and what keeps responses.
+        The images, the network, and the cache of responses.
     maps
-        ``attribution`` (method, image, y, x), possibly read when it is asked for.
+        ``attribution`` (method, image, y, x), possibly read when accessed.
     methods
-        M methods: which of the maps each is, with signs or without.
+        M methods: the index of the map of each, and whether it is signed or absolute.
     keys
-        Of each map, a digest of what decides it but for the images.
+        For each map a digest of everything that determines it except the images.
     metrics
-        As `heatproof.api.evaluate.select_metrics` returns them.
+        As `heatproof.api.selected_metrics.select_metrics` returns them.
     """
 
     run: ExplainRun
@@ -72,59 +75,63 @@ class Scoring:
     methods: Sequence[Method]
     keys: Sequence[str]
     metrics: Mapping[str, SelectedMetric]
-    known: dict[str, CachedArrays] = field(default_factory=dict, repr=False)
+    cached_responses: dict[str, CachedArrays] = field(default_factory=dict, repr=False)
     adaptive_size: AdaptiveBatchSize = field(default_factory=lambda: AdaptiveBatchSize("scores"), repr=False)
 
     def scores(self) -> dict[str, dict[str, Scores]]:
-        """Return metric to method to scores."""
+        """Return a mapping from metric to method to scores."""
         from heatproof.base.batches import track
 
-        return {name: self._of(one) for name, one in track(self.metrics.items(), "scores", unit="metric")}
+        return {name: self._score(one) for name, one in track(self.metrics.items(), "scores", unit="metric")}
 
-    def _of(self, one: SelectedMetric) -> dict[str, Scores]:
-        given = {key: one.options[key] for key in one.entry.reads.evaluate_only_options}
-        network_run = replace(self._network_run, caller_inputs=given)
-        readings = metric_inputs(one, self.metrics, network_run)
-        kept = {
-            (metric_input.argument, method): self._filled(metric_input.response, network_run, method)
-            for metric_input in readings
+    def _score(self, metric: SelectedMetric) -> dict[str, Scores]:
+        caller_inputs = {key: metric.options[key] for key in metric.entry.reads.evaluate_only_options}
+        network_run = replace(self._network_run, caller_inputs=caller_inputs)
+        inputs = metric_inputs(metric, self.metrics, network_run)
+        cached = {
+            (metric_input.argument, method): self._respond(metric_input.response, network_run, method)
+            for metric_input in inputs
             for method in (self.methods if metric_input.response.needs_maps else [None])
         }
-        sizes = [metric_input.response.images_at_once(self.run.images_at_once) for metric_input in readings]
+        sizes = [metric_input.response.images_at_once(self.run.images_at_once) for metric_input in inputs]
         count = len(self.run.keys)
         step = count if None in sizes else min([self.run.images_at_once, *(size for size in sizes if size is not None)])
         parts: dict[str, list[Scores]] = {method.name: [] for method in self.methods}
         for low in range(0, count, step):
             rows = range(low, min(low + step, count))
-            for name, part in self._of_rows(one, readings, kept, rows):
+            for name, part in self._score_rows(metric, inputs, cached, rows):
                 parts[name].append(part)
         return {
             name: Scores(
-                np.concatenate([part.score for part in found]),
-                np.concatenate([part.valid for part in found]),
-                next((part.reason for part in found if part.reason), ""),
+                np.concatenate([part.score for part in method_parts]),
+                np.concatenate([part.valid for part in method_parts]),
+                next((part.reason for part in method_parts if part.reason), ""),
             )
-            for name, found in parts.items()
+            for name, method_parts in parts.items()
         }
 
-    def _of_rows(
-        self, one: SelectedMetric, readings: Sequence[MetricInput], kept: Mapping[Any, CachedArrays], rows: range
+    def _score_rows(
+        self, metric: SelectedMetric, inputs: Sequence[MetricInput], cached: Mapping[Any, CachedArrays], rows: range
     ) -> Iterator[tuple[str, Scores]]:
         run, keys = self.run, self.run.keys[rows.start : rows.stop]
         labels = run.labels[rows.start : rows.stop].cpu().numpy()
         images = ScoredImages(run.ids[rows.start : rows.stop], labels, run.size, run.seed, run.network.task)
-        shared = {name: found.read(keys) for (name, method), found in kept.items() if method is None}
-        # One method after another, so that the maps of one lie in memory.
+        shared = {name: cached_arrays.read(keys) for (name, method), cached_arrays in cached.items() if method is None}
+        # Methods are scored one by one, so that the maps of only one are in memory.
         for method in self.methods:
-            of_method = {name: found.read(keys) for (name, of), found in kept.items() if of == method}
-            explained = ExplainerMaps([replace(method, index=0)], self._maps(method, rows), of_method)
-            for scored in score_batch(one.entry, one.options, images, readings, shared, [explained]):
+            method_arrays = {
+                name: cached_arrays.read(keys)
+                for (name, method_of_key), cached_arrays in cached.items()
+                if method_of_key == method
+            }
+            explained = ExplainerMaps([replace(method, index=0)], self._maps(method, rows), method_arrays)
+            for scored in score_batch(metric.entry, metric.options, images, inputs, shared, [explained]):
                 undefined = np.flatnonzero(~scored.valid)
-                why = undefined_reason(scored.inputs["maps"][undefined[0]], one.entry) if len(undefined) else ""
-                yield method.name, Scores(scored.score, scored.valid, why)
+                reason = undefined_reason(scored.inputs["maps"][undefined[0]], metric.entry) if len(undefined) else ""
+                yield method.name, Scores(scored.score, scored.valid, reason)
 
     def _maps(self, method: Method, rows: Sequence[int]) -> np.ndarray:
-        """Return the maps (B, 1, H, W) that a method is made of, with their signs."""
+        """Return the signed maps (B, 1, H, W) that a method is computed from."""
         return self.maps.isel(method=method.index, image=list(rows)).values[:, None]
 
     @cached_property
@@ -137,10 +144,10 @@ class Scoring:
             seed=self.run.seed,
         )
 
-    def _filled(self, response: Response, network_run: NetworkRun, method: Method | None) -> CachedArrays:
-        """Return a response to all images, along the maps of a method where it needs some."""
+    def _respond(self, response: Response, network_run: NetworkRun, method: Method | None) -> CachedArrays:
+        """Return a response for all images, along the maps of a method if the response needs maps."""
         code = code_digest([type(response).__module__, __name__])
-        what = [
+        identity = [
             response.kind,
             code,
             response.settings,
@@ -149,7 +156,7 @@ class Scoring:
             self.run.seed,
         ]
         if method is not None:
-            what += [self.keys[method.index], method.index, method.transform]
+            identity += [self.keys[method.index], method.index, method.transform]
 
         def make(network_run: NetworkRun, batch: Batch, rows: Sequence[int]) -> Arrays:
             if response.needs_intact:
@@ -160,21 +167,21 @@ class Scoring:
                 method_maps = MethodMaps(self._maps(method, rows), [replace(method, index=0)])
             return stored_arrays(response, response.run(network_run, batch, method_maps))
 
-        return self._made(identity_of(what)[:32], network_run, make)
+        return self._cached(identity_of(identity)[:32], network_run, make)
 
     def _intact(self, network_run: NetworkRun) -> CachedArrays:
         def make(network_run: NetworkRun, batch: Batch, rows: Sequence[int]) -> Arrays:
             return intact_responses(network_run.query(batch))
 
-        return self._made("intact-" + code_digest([intact_responses.__module__]), network_run, make)
+        return self._cached("intact-" + code_digest([intact_responses.__module__]), network_run, make)
 
-    def _made(self, key: str, network_run: NetworkRun, make: Any) -> CachedArrays:
-        """Return the arrays of all images, of which those that are not kept yet are made."""
-        if key in self.known:
-            return self.known[key]
+    def _cached(self, key: str, network_run: NetworkRun, make: Any) -> CachedArrays:
+        """Return the arrays of all images, and compute those that are not cached yet."""
+        if key in self.cached_responses:
+            return self.cached_responses[key]
         run = self.run
-        kept = self.known[key] = run.cache.kept("responses", key, run.keys)
-        missing = kept.missing(run.keys)
+        cached = self.cached_responses[key] = run.cache.arrays("responses", key, run.keys)
+        missing = cached.missing(run.keys)
         counter = CountPasses(run.network.network)
         try:
             for low in range(0, len(missing), run.images_at_once):
@@ -182,12 +189,12 @@ class Scoring:
                 began, before = time.perf_counter(), counter.images
                 images = run.network.copy_to_device(run.source.read(rows))
                 batch = Batch(images, run.labels[rows], [run.ids[row] for row in rows])
-                made: Arrays = {}
+                arrays: Arrays = {}
                 for attempt in self.adaptive_size.attempts(network_run.batch_size):
                     with attempt as size:
-                        made = make(replace(network_run, batch_size=size), batch, rows)
+                        arrays = make(replace(network_run, batch_size=size), batch, rows)
                 seconds = time.perf_counter() - began
-                kept.add([run.keys[row] for row in rows], made, seconds, counter.images - before)
+                cached.add([run.keys[row] for row in rows], arrays, seconds, counter.images - before)
         finally:
             counter.close()
-        return kept
+        return cached

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from heatproof.attribution._batches import as_leaf, pad_single_image_passes, split_batch
-from heatproof.attribution._plain import require_unaltered_outputs
+from heatproof.attribution._unaltered import require_unaltered_outputs
 from heatproof.attribution.registry import ExplainContext
 from heatproof.errors import NotApplicable
 
@@ -124,7 +124,7 @@ def _read_called_attention(
     """Yield the attention of a network of any library, read from its calls of softmax."""
     import torch
 
-    from heatproof.attribution._functions import AttentionRecorder
+    from heatproof.attribution._function_rules import AttentionRecorder
     from heatproof.attribution._layers import describe_unlocated_tokens, locate_attended_tokens
 
     read: tuple[int, ...] | None = None

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from heatproof.attribution._functions import ATTENTION, UnfusedAttention
+from heatproof.attribution._function_rules import ATTENTION, UnfusedAttention
 
 # These activations are zero at zero, so that the ratio of output and input describes them.
 ACTIVATIONS = frozenset(

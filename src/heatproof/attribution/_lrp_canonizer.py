@@ -23,7 +23,7 @@ from zennit.types import AvgPool, Convolution
 from heatproof.attribution._out_of_place import RecordingProxy, write_out_of_place
 from heatproof.errors import NotApplicable
 from heatproof.models.logits import logits_attribute
-from heatproof.models.state import copy_network
+from heatproof.models.preserve import copy_network
 
 ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 PRODUCTS = {operator.mul, operator.imul, torch.mul, torch.multiply, "mul", "mul_", "multiply", "multiply_"}

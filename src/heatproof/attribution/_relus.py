@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from heatproof.attribution._functions import FunctionRules
+from heatproof.attribution._function_rules import FunctionRules
 
 # Functions that compute a ReLU for some of their arguments.
 RELUS = frozenset(

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch.nn import functional
 
-from heatproof.attribution._functions import FunctionRules
+from heatproof.attribution._function_rules import FunctionRules
 from heatproof.attribution._relus import RELUS, relu_of
 
 # Elementwise operations, for the rescale rule (section 3.5.1).

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from heatproof.attribution._batches import as_leaf, pad_single_image, pad_single_image_passes, require, split_batch
 from heatproof.attribution._hooks import in_this_thread
-from heatproof.attribution._plain import require_unaltered_outputs
+from heatproof.attribution._unaltered import require_unaltered_outputs
 from heatproof.attribution.registry import ExplainContext, explainer
 from heatproof.errors import NotApplicable
 

@@ -14,7 +14,7 @@ from heatproof.attribution._batches import (
     split_batch,
     take_background,
 )
-from heatproof.attribution._plain import require_unaltered_outputs
+from heatproof.attribution._unaltered import require_unaltered_outputs
 from heatproof.attribution.registry import ExplainContext, explainer
 from heatproof.base.options import Bounds, Count
 from heatproof.base.randomness import counter_normal

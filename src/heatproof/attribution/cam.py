@@ -23,7 +23,7 @@ from heatproof.attribution._batches import (
     require,
     split_batch,
 )
-from heatproof.attribution._plain import require_unaltered_outputs
+from heatproof.attribution._unaltered import require_unaltered_outputs
 from heatproof.attribution.registry import ExplainContext, explainer
 from heatproof.base.grids import AnyGrid, grid_shape
 from heatproof.base.options import Bounds, Count, PatchGrid

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from heatproof.attribution._batches import as_leaf, require, split_batch, take_background
-from heatproof.attribution._plain import require_unaltered_outputs
+from heatproof.attribution._unaltered import require_unaltered_outputs
 from heatproof.attribution.registry import BaselineName, ExplainContext, MapSums, Tolerance, explainer
 from heatproof.base.options import Count
 from heatproof.errors import NotApplicable

@@ -15,8 +15,8 @@ import torch
 from heatproof.attribution.registry import ApplicabilityFigure, ExplainContext, ExplainFunction, MapSums
 from heatproof.errors import DamagedInput, HeatproofError, NotApplicable, first_line, machine_fault
 from heatproof.models.adapter import reader_of
-from heatproof.models.memory import AdaptiveBatchSize
-from heatproof.models.state import preserve_network
+from heatproof.models.adaptive_batch_size import AdaptiveBatchSize
+from heatproof.models.preserve import preserve_network
 
 # Parts of the messages of PyTorch and captum if no gradient reaches the images.
 NO_GRADIENT = ("does not require grad", "not have been used in the graph", "is not connected to every target layer")

@@ -264,7 +264,7 @@ NETWORK_KINDS = {
     "bagnet": "logits that are the mean of patch logits",
     "bcos": "logits that are one linear map of each image",
 }
-"""Kinds of networks that explainers apply to; `heatproof.attribution._kinds` finds those of a network."""
+"""Kinds of networks that explainers apply to; `heatproof.attribution._network_traits` finds those of a network."""
 
 
 @dataclass(frozen=True)

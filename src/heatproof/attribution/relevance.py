@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from heatproof.attribution._batches import as_leaf, pad_single_image, split_batch
-from heatproof.attribution._plain import require_unaltered_outputs
+from heatproof.attribution._unaltered import require_unaltered_outputs
 from heatproof.attribution.registry import EXPLAINERS, ExplainContext, Tolerance, explainer, require_library
 from heatproof.errors import NotApplicable
 

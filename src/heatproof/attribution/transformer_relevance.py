@@ -17,7 +17,7 @@ from heatproof.attribution._attention import (
     weigh_by_gradients,
 )
 from heatproof.attribution._batches import as_leaf, pad_single_image, split_batch
-from heatproof.attribution._plain import require_unaltered_outputs
+from heatproof.attribution._unaltered import require_unaltered_outputs
 from heatproof.attribution.registry import ExplainContext, Tolerance, explainer
 from heatproof.errors import NotApplicable
 

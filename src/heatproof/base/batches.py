@@ -1,4 +1,4 @@
-"""Loops over batches: read the next batch while the network processes the current one, and show progress."""
+"""Loops over batches: read the next batch while the network processes the current one, and report progress."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ import torch
 
 T = TypeVar("T")
 
-# A dataset of the user's own need not be read by two threads at once.
+# A user's dataset may not be safe to read from two threads at once.
 READ_LOCK = Lock()
 
 
 def prefetch(
     read: Callable[[T], torch.Tensor], items: Iterable[T], device: torch.device
 ) -> Iterator[tuple[T, torch.Tensor]]:
-    """Yield each item with its data, read one item ahead, in order.
+    """Yield each item with its data, in order, and read the next item in the meantime.
 
     Parameters
     ----------
     read
-        Function that reads one item; called in a separate thread that holds `READ_LOCK`.
+        Function that reads one item. It is called in a separate thread that holds `READ_LOCK`.
     items
         Items to read, for example the first image of each batch.
     device
@@ -47,46 +47,46 @@ def prefetch(
         return images.pin_memory() if device.type == "cuda" else images
 
     with ThreadPoolExecutor(1, thread_name_prefix="ahead") as pool:
-        begun = ((item, pool.submit(fetch, item)) for item in items)
-        # An item is waited for only when the one after it has begun.
-        for waiting, _ in pairwise(chain(begun, [None])):
-            assert waiting is not None
-            yield waiting[0], waiting[1].result()
+        submitted = ((item, pool.submit(fetch, item)) for item in items)
+        # The next item is submitted before the result of the current one is awaited.
+        for current, _ in pairwise(chain(submitted, [None])):
+            assert current is not None
+            yield current[0], current[1].result()
 
 
 log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LINES = 10.0
-# None shows progress where somebody watches; see `show_progress`.
-_WANTED: ContextVar[bool | None] = ContextVar("progress", default=None)
+# None reports progress only to a terminal or a notebook; see `show_progress`.
+_PROGRESS: ContextVar[bool | None] = ContextVar("progress", default=None)
 
 
 @contextmanager
-def show_progress(wanted: bool | None) -> Iterator[None]:
-    """Say whether loops inside show how far they are.
+def show_progress(setting: bool | None) -> Iterator[None]:
+    """Set whether loops inside the context report their progress.
 
     Parameters
     ----------
-    wanted
-        True: also where output is a file; False: nowhere; None: as outside, and by default where stderr is a terminal
-        or a notebook.
+    setting
+        True reports progress even if the output is a file; False reports nothing; None keeps the setting outside of the
+        context, by which progress is reported if stderr is a terminal or a notebook.
     """
-    token = _WANTED.set(_WANTED.get() if wanted is None else wanted)
+    token = _PROGRESS.set(_PROGRESS.get() if setting is None else setting)
     try:
         yield
     finally:
-        _WANTED.reset(token)
+        _PROGRESS.reset(token)
 
 
 def is_interactive() -> bool:
-    """Tell whether stderr is a terminal or a notebook, where somebody waits."""
+    """Tell whether stderr is a terminal or a notebook."""
     return sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel.")
 
 
 def report_progress(line: str, progress: bool | None = None) -> None:
-    """Say a line on how far it is, where `track` would."""
-    wanted = _WANTED.get() if progress is None else progress
-    if wanted or (wanted is None and is_interactive()):
+    """Write a progress line to stderr if progress is shown there, otherwise to the log."""
+    setting = _PROGRESS.get() if progress is None else progress
+    if setting or (setting is None and is_interactive()):
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
     else:
@@ -94,36 +94,36 @@ def report_progress(line: str, progress: bool | None = None) -> None:
 
 
 def track(
-    items: Iterable[T], what: str, unit: str = "it", total: int | None = None, *, progress: bool | None = None
+    items: Iterable[T], step: str, unit: str = "it", total: int | None = None, *, progress: bool | None = None
 ) -> Iterator[T]:
-    """Yield the items and show how far they are: a bar where somebody watches, else lines in the log.
+    """Yield the items and report progress: with a bar if stderr is a terminal or a notebook, otherwise with log lines.
 
     Parameters
     ----------
     items
-        What to go through.
-    what
-        A word or two on the step.
+        Items to iterate over.
+    step
+        Name of the step, in a word or two.
     unit
-        What one item is.
+        Name of one item.
     total
-        How many there are, where `items` has no length.
+        Number of items, if `items` has no length.
     progress
-        As in `show_progress`. Where it is True and nobody watches, the lines are written to stderr.
+        As in `show_progress`. If it is True and stderr is neither a terminal nor a notebook, the lines go to stderr.
     """
     if total is None and isinstance(items, Sized):
         total = len(items)
-    wanted = _WANTED.get() if progress is None else progress
-    if wanted is not False and is_interactive():
+    setting = _PROGRESS.get() if progress is None else progress
+    if setting is not False and is_interactive():
         from tqdm import tqdm
 
-        yield from tqdm(items, desc=what, unit=unit, total=total, leave=False)
+        yield from tqdm(items, desc=step, unit=unit, total=total, leave=False)
         return
 
-    of_all = f" of {total}" if total else ""
-    if wanted:
-        # The first item may take long.
-        report_progress(f"{what}: 0{of_all} {unit}", wanted)
+    of_total = f" of {total}" if total else ""
+    if setting:
+        # Announce the step first, because its first item may take long.
+        report_progress(f"{step}: 0{of_total} {unit}", setting)
     start = last = time.monotonic()
     done = 0
     for item in items:
@@ -133,6 +133,6 @@ def track(
         if now - last >= SECONDS_BETWEEN_LINES:
             last = now
             rate = done / (now - start)
-            left = f", {(total - done) / rate:.0f} s left" if total else ""
-            report_progress(f"{what}: {done}{of_all} {unit}, {rate:.2f} {unit}/s{left}", wanted)
-    report_progress(f"{what}: {done} {unit} in {time.monotonic() - start:.1f} s", wanted)
+            remaining = f", {(total - done) / rate:.0f} s left" if total else ""
+            report_progress(f"{step}: {done}{of_total} {unit}, {rate:.2f} {unit}/s{remaining}", setting)
+    report_progress(f"{step}: {done} {unit} in {time.monotonic() - start:.1f} s", setting)

@@ -1,6 +1,6 @@
-"""Grids of patches: which there are, how they are written, and their geometry.
+"""Grids of patches: their notation and their geometry.
 
-A grid is a whole number, for a square one, or rows and columns. Training, patch drops, maps and scores share it.
+A grid is an integer for a square grid, or rows and columns. Training, patch drops, maps and scores share the same grid.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import numpy as np
 
 from heatproof.errors import HeatproofError
 
-# Of rows and of columns. Above it there is a slip of the hand.
-MOST = 1024
+# Largest number of rows and of columns; a larger one is a typo.
+MAXIMUM_SIDE = 1024
 
 
 class NonSquareGrid(NamedTuple):
-    """A grid that is not square; ``4x8`` in names, and ``[4, 8]`` where a config writes it."""
+    """A grid that is not square, written ``4x8`` in names and ``[4, 8]`` in a config."""
 
     rows: int
     columns: int
@@ -30,45 +30,45 @@ class NonSquareGrid(NamedTuple):
         return f"[{self.rows}, {self.columns}]"
 
 
-# As configs, options and records keep it. A square grid is a number in all of them, however it was written.
+# The form in configs, options and records. A square grid is a number in all of them, however the user wrote it.
 Grid = int | NonSquareGrid
-# As callers may write it.
+# The forms that callers may use.
 AnyGrid = int | Sequence[int]
 
 
-def as_grid(value: Any, what: str = "The grid") -> Grid:
-    """Return the one form of a grid: ``[4, 4]`` is 4, and ``[4, 8]`` is (4, 8).
+def as_grid(value: Any, label: str = "The grid") -> Grid:
+    """Return the standard form of a grid: ``[4, 4]`` is 4, and ``[4, 8]`` is (4, 8).
 
     Parameters
     ----------
     value
-        A whole number, for as many rows as columns, or rows and columns as a list or tuple of two.
-    what
-        What an error calls the value.
+        An integer, for as many rows as columns, or rows and columns as a list or tuple of two.
+    label
+        Name of the value in error messages.
 
     Raises
     ------
     HeatproofError
-        If it is neither.
+        If the value is neither.
     """
     sides = tuple(value) if isinstance(value, list | tuple) else (value, value)
     if len(sides) != 2 or not all(map(_is_side, sides)):
         raise HeatproofError(
-            f"{what} must be a whole number of at least 1, or [rows, columns], as [4, 8], not {value!r:.60}."
+            f"{label} must be a whole number of at least 1, or [rows, columns], as [4, 8], not {value!r:.60}."
         )
     rows, columns = map(int, sides)
     return rows if rows == columns else NonSquareGrid(rows, columns)
 
 
 def _is_side(value: Any) -> bool:
-    # To Python true is a number as well.
+    # In Python, bool is a subclass of int.
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= 1
 
 
 def grid_shape(grid: AnyGrid) -> tuple[int, int]:
     """Return the rows and columns of a grid; errors as in `as_grid`."""
-    kept = as_grid(grid)
-    return (kept, kept) if isinstance(kept, int) else (kept.rows, kept.columns)
+    standard = as_grid(grid)
+    return (standard, standard) if isinstance(standard, int) else (standard.rows, standard.columns)
 
 
 def patch_count(grid: AnyGrid) -> int:
@@ -78,17 +78,17 @@ def patch_count(grid: AnyGrid) -> int:
 
 
 def grid_name(grid: AnyGrid) -> str:
-    """Return how names and paths write a grid: ``4``, or ``4x8``; errors as in `as_grid`."""
+    """Return a grid as it is written in names and paths: ``4``, or ``4x8``; errors as in `as_grid`."""
     return str(as_grid(grid))
 
 
 def parse_grid_name(name: str) -> Grid:
-    """Return the grid that `grid_name` writes like that.
+    """Return the grid that `grid_name` writes as `name`.
 
     Raises
     ------
     HeatproofError
-        If no grid is written like that.
+        If `grid_name` writes no grid like that.
     """
     if not re.fullmatch(r"[1-9]\d{0,3}(x[1-9]\d{0,3})?", name, re.ASCII):
         raise HeatproofError(f"The grid must be written as 4, or as 4x8 for 4 rows and 8 columns, not as {name!r:.60}.")
@@ -96,30 +96,34 @@ def parse_grid_name(name: str) -> Grid:
 
 
 def grid_table_value(grid: AnyGrid) -> int | str:
-    """Return what stands for a grid in a table: a number for a square one, else its name."""
-    kept = as_grid(grid)
-    return kept if isinstance(kept, int) else str(kept)
+    """Return the value of a grid in a table: a number for a square grid, otherwise its name."""
+    standard = as_grid(grid)
+    return standard if isinstance(standard, int) else str(standard)
 
 
 def grid_sort_key(grid: AnyGrid) -> tuple[int, int]:
-    """Return a key that orders grids, fewest patches first."""
+    """Return a sort key by which grids with fewer patches come first."""
     return patch_count(grid), grid_shape(grid)[0]
 
 
 def normalise_grid_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of patches with their ``grid`` in the form of `as_grid`, however a caller or JSON has it.
+    """Return settings with their ``grid``, and that of their ``baseline_options``, in the standard form of `as_grid`.
 
-    That of their ``baseline_options`` as well. What is no list stays, for whoever reads it to judge.
+    A value that is not a list stays unchanged, for its reader to check.
     """
-    made = dict(settings)
-    if isinstance(made.get("grid"), list | tuple):
-        made["grid"] = as_grid(made["grid"])
-    filled = made.get("baseline_options")
-    return {**made, "baseline_options": normalise_grid_settings(filled)} if isinstance(filled, Mapping) else made
+    normalised = dict(settings)
+    if isinstance(normalised.get("grid"), list | tuple):
+        normalised["grid"] = as_grid(normalised["grid"])
+    baseline_options = normalised.get("baseline_options")
+    return (
+        {**normalised, "baseline_options": normalise_grid_settings(baseline_options)}
+        if isinstance(baseline_options, Mapping)
+        else normalised
+    )
 
 
 class Box(NamedTuple):
-    """A patch's pixels: rows [top, bottom), columns [left, right)."""
+    """Pixels of a patch: rows [top, bottom), columns [left, right)."""
 
     top: int
     bottom: int
@@ -134,36 +138,36 @@ def divides(grid: AnyGrid, height: int, width: int) -> bool:
 
 
 def square_grids(height: int, width: int) -> list[int]:
-    """Return all square grids that divide an image, from that of one patch on."""
+    """Return all square grids that divide an image, starting with a single patch."""
     return [side for side in range(1, min(height, width) + 1) if divides(side, height, width)]
 
 
 def grid_remedy(grid: AnyGrid, height: int, width: int) -> str:
-    """Return what to take in place of a grid that does not divide an image, as the end of a sentence.
+    """Return which grid to use instead of one that does not divide an image, as the end of a sentence.
 
-    The nearest square grids in place of a square one. Of an image or a grid that is not square also the grid whose rows
-    and columns are each the closest; of two that are equally close, the fewer.
+    For a square grid, these are the nearest square grids. If the image or the grid is not square, the grid whose rows
+    and columns are each the closest is named as well; of two that are equally close, the one with fewer.
     """
     rows, columns = grid_shape(grid)
     square = square_grids(height, width)
-    near = [side for side in square if side < rows][-1:] + [side for side in square if side > rows][:1]
+    nearest = [side for side in square if side < rows][-1:] + [side for side in square if side > rows][:1]
     if rows == columns and height == width:
-        return f"use {' or '.join(map(str, near))}"
+        return f"use {' or '.join(map(str, nearest))}"
     closest = as_grid([_closest(rows, height), _closest(columns, width)])
     rule = f"rows have to divide the height and columns the width, so use {format_grid(closest)}"
-    # One patch is the whole image.
-    others = [str(one) for one in near if one not in (1, closest)] if rows == columns else []
-    return rule + (f", or of square grids use {' or '.join(others)}" if others else "")
+    # A single patch would cover the image.
+    alternatives = [str(one) for one in nearest if one not in (1, closest)] if rows == columns else []
+    return rule + (f", or of square grids use {' or '.join(alternatives)}" if alternatives else "")
 
 
 def _closest(side: int, length: int) -> int:
-    # Several rows do not become one, which is no grid of theirs.
+    # Several rows are not replaced with one, which would not divide the image.
     divisors = [one for one in range(min(side, length, 2), length + 1) if length % one == 0]
     return min(divisors, key=lambda one: (abs(one - side), one))
 
 
 def format_grid(grid: AnyGrid) -> str:
-    """Return how a config writes a grid: ``4``, or ``[4, 8]``."""
+    """Return a grid as a config writes it: ``4``, or ``[4, 8]``."""
     return repr(as_grid(grid))
 
 
@@ -173,18 +177,18 @@ def patch_size(grid: AnyGrid, height: int, width: int, *, truncate: bool = False
     Parameters
     ----------
     grid
-        A whole number, for as many rows as columns of patches, or (rows, columns).
+        An integer, for as many rows as columns of patches, or (rows, columns).
     height, width
-        Of the image, in pixels.
+        Size of the image in pixels.
     truncate
-        Round the patch size down where the grid does not divide the image, so that the last rows and columns belong
-        to no patch, as in the code published with Hesse et al. 2024. Left out, such a grid is an error.
+        Whether to round the patch size down if the grid does not divide the image. The last rows and columns then
+        belong to no patch, as in the code published with Hesse et al. 2024. If False, such a grid is an error.
 
     Raises
     ------
     HeatproofError
-        If it is no grid, if its rows do not divide the height or its columns the width, or if it has more patches
-        along a side than the image has pixels.
+        If the grid is not valid, if its rows do not divide the height or its columns the width, or if it has more
+        patches along a side than the image has pixels.
     """
     rows, columns = grid_shape(grid)
     fits = rows <= height and columns <= width
@@ -224,15 +228,15 @@ def patch_sums(maps: np.ndarray, grid: AnyGrid, *, truncate: bool = False) -> np
     maps
         (N, H, W), any sign.
     grid
-        A whole number, for as many rows as columns of patches, or (rows, columns); has to divide H and W.
+        An integer, for as many rows as columns of patches, or (rows, columns); must divide H and W.
     truncate
-        Leave the last rows and columns out where the grid does not divide the map, as in the published code.
+        Whether to leave the last rows and columns out if the grid does not divide the map, as in the published code.
 
     Returns
     -------
     numpy.ndarray
-        (N, rows × columns) float64, patches row by row. Patches with the same pixels have exactly the same sum; a patch
-        with a NaN is NaN.
+        (N, rows × columns) float64, patches row by row. Patches with the same pixels have exactly the same sum; the sum
+        of a patch with a NaN is NaN.
 
     Raises
     ------

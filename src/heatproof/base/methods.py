@@ -1,4 +1,4 @@
-"""A method: one of an explainer's maps, with its signs (``raw``) or without (``abs``)."""
+"""A method: one of an explainer's maps, either signed (``raw``) or as absolute values (``abs``)."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ ABS_SUFFIX = "_abs"
 
 
 class Maps(NamedTuple):
-    """Maps of some images.
+    """Maps of images by one explainer.
 
     Attributes
     ----------
     values
-        (N, M, H, W): float32, or float64 where H and W are those of a grid of patches, whose sums they are.
+        (N, M, H, W): float32 pixels, or float64 sums over patches, for which H and W are the rows and columns of the
+        grid.
     absolute
-        Of such sums: those of absolute values, (N, M, H, W).
+        Sums of absolute values over patches, (N, M, H, W), if `values` are sums.
     """
 
     values: np.ndarray
     absolute: np.ndarray | None = None
 
     def take_images(self, rows: Sequence[int]) -> Maps:
-        """Return the maps of some of the images, by their rows in order."""
+        """Return the maps of a subset of the images, by their rows in order."""
         if len(rows) == len(self.values):
             return self
         return Maps(self.values[rows], None if self.absolute is None else self.absolute[rows])
@@ -34,22 +35,22 @@ class Maps(NamedTuple):
 
 @dataclass(frozen=True)
 class Method:
-    """A method: its name, the place of its map among those of its explainer, and ``raw`` or ``abs``."""
+    """A method: its name, the index of its map among those of its explainer, and ``raw`` or ``abs``."""
 
     name: str
     index: int = 0
     transform: str = "raw"
 
-    def of(self, maps: Maps | np.ndarray) -> np.ndarray:
-        """Return the method's maps (N, H, W) from those of its explainer (N, maps, H, W)."""
-        known = maps if isinstance(maps, Maps) else Maps(maps)
+    def select_maps(self, maps: Maps | np.ndarray) -> np.ndarray:
+        """Return the maps (N, H, W) of the method from those of its explainer (N, maps, H, W)."""
+        all_maps = maps if isinstance(maps, Maps) else Maps(maps)
         if self.transform != "abs":
-            return known.values[:, self.index]
-        return np.abs(known.values[:, self.index]) if known.absolute is None else known.absolute[:, self.index]
+            return all_maps.values[:, self.index]
+        return np.abs(all_maps.values[:, self.index]) if all_maps.absolute is None else all_maps.absolute[:, self.index]
 
 
 def methods_of(maps: Mapping[str, bool]) -> list[Method]:
-    """Return the methods of an explainer: every map raw, and a signed one absolute as well.
+    """Return the methods of an explainer: every map raw, and each signed map as absolute values as well.
 
     Parameters
     ----------

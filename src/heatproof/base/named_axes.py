@@ -1,4 +1,4 @@
-"""Arrays whose dimensions have names (xarray.DataArray), put into our order; without an import of xarray."""
+"""Arrays with named dimensions (xarray.DataArray), put into standard order without importing xarray."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ MAP_DIMS = ("image", "y", "x")
 
 
 def is_labelled_array(values: Any) -> bool:
-    """Tell whether something is an xarray.DataArray."""
+    """Tell whether an object is an xarray.DataArray."""
     return hasattr(values, "dims") and hasattr(values, "transpose") and not hasattr(values, "data_vars")
 
 
-def in_dimension_order(values: Any, names: tuple[str, ...], what: str) -> Any:
-    """Return the array of an xarray.DataArray with its dimensions in our order; anything else as it is.
+def in_dimension_order(values: Any, names: tuple[str, ...], label: str) -> Any:
+    """Return the array of an xarray.DataArray with its dimensions in the order of `names`; other objects unchanged.
 
     Raises
     ------
     HeatproofError
-        If it has dimensions of other names.
+        If its dimensions have other names.
     """
     if not is_labelled_array(values):
         return values
     if sorted(map(str, values.dims)) != sorted(names):
         raise HeatproofError(
-            f"The {what} have the dimensions {', '.join(map(str, values.dims))}: name them {', '.join(names)}, or give "
-            "the array without names in this order."
+            f"The {label} have the dimensions {', '.join(map(str, values.dims))}: name them {', '.join(names)}, or "
+            "pass the array without names in this order."
         )
     return values.transpose(*names).values

@@ -1,4 +1,4 @@
-"""Digests of config, files and code, which decide whether results are current."""
+"""Digests of config and code, which determine whether results are current."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ LIBRARIES = ("captum", "numpy", "scipy", "timm", "torch", "torchcam", "torchvisi
 
 
 class Key(NamedTuple):
-    """What a result follows from: the same config and the same code make the same result of the same inputs.
+    """The key of a result: from the same inputs, the same config and the same code compute the same result.
 
     Attributes
     ----------
     config
         Digest of the job's part of the config, and of the `config` of everything upstream.
     code
-        Digest of the code that the job can run, and of the `code` of everything upstream.
+        Digest of the code that the job can execute, and of the `code` of everything upstream.
     """
 
     config: str
@@ -34,52 +34,52 @@ class Key(NamedTuple):
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> Key:
-        """Return the key that a manifest records; empty where it records none."""
+        """Return the key in a manifest; empty strings if there is none."""
         return cls(manifest.get("config", ""), manifest.get("code", ""))
 
     @classmethod
     def joined(cls, keys: Iterable[Key]) -> Key:
-        """Return one key for several, in their order."""
-        every = list(keys)
-        return cls(digest([key.config for key in every]), digest([key.code for key in every]))
+        """Return one key for several keys; their order matters."""
+        all_keys = list(keys)
+        return cls(digest([key.config for key in all_keys]), digest([key.code for key in all_keys]))
 
 
 def digest(value: Any) -> str:
-    """Return 16 hexadecimal digits for a plain value (dicts in any order of keys)."""
+    """Return a digest, 16 hexadecimal digits, of a value that JSON can represent; the order of keys does not matter."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def key_of(settings: Any, modules: Iterable[str]) -> Key:
-    """Return the key of what follows from settings, and from the keys of what is upstream, which stand among them.
+    """Return the key of a result from its settings, which contain the keys of upstream results, and its code.
 
     Parameters
     ----------
     settings
-        Plain values and dataclasses of them.
+        Values that JSON can represent, and dataclasses of them.
     modules
-        Those whose code makes the result, by what they import.
+        Modules whose code computes the result; everything that they import counts as well.
     """
     upstream: set[str] = set()
     config = digest(_plain(settings, upstream))
     return Key(config, digest([_code_of(tuple(modules)), sorted(upstream)]))
 
 
-# A plan asks for the same few modules thousands of times.
+# A plan needs the digest of the same few modules thousands of times.
 @cache
 def _code_of(modules: tuple[str, ...]) -> str:
     return code_digest(modules)
 
 
 def as_json(value: Any) -> Any:
-    """Return dataclasses, mappings, lists and tuples of plain values as JSON has them; a key is a list of two."""
+    """Convert dataclasses, mappings, lists and tuples to values for JSON; a `Key` becomes a list of two strings."""
     return _plain(value, None)
 
 
 def _plain(value: Any, codes: set[str] | None) -> Any:
-    """Return a value as JSON has it, with the `config` of a key in its place if its `code` is added to `codes`."""
+    """Convert a value for JSON; with `codes`, replace a key by its `config`, and add its `code` to `codes`."""
     kind = type(value)
-    # Most values are, and a plan has a hundred thousand of them.
+    # First, because a plan has a hundred thousand values, and most are of these types.
     if kind in ATOMS:
         return value
     if kind is Key and codes is not None:
@@ -98,11 +98,11 @@ def _names_of(kind: Hashable) -> tuple[str, ...] | None:
 
 
 def library_versions() -> dict[str, str]:
-    """Return the versions of the libraries that decide what numbers come out."""
+    """Return the versions of the libraries that can affect numbers."""
     return {name: _version(name) for name in LIBRARIES}
 
 
-# Every manifest has them, and reading what pip has stored takes milliseconds each.
+# Cached, because every manifest has the versions, and looking one up takes milliseconds.
 @cache
 def _version(name: str) -> str:
     try:
@@ -112,25 +112,25 @@ def _version(name: str) -> str:
 
 
 def code_digest(modules: Iterable[str]) -> str:
-    """Return a digest of the code that the given modules of ours can run.
+    """Return a digest of the code that modules can execute.
 
-    It covers each module and, through their import statements, every module of this package that they import.
-    Comments, docstrings, blank lines and type-checking imports do not count, so that an edit of those reruns nothing.
-    A module of a user's own (``package.module``) counts with its own source and with the modules of this package that
-    it imports, without what else it imports.
+    It covers the modules and all modules of this package that they import, directly or through others. Comments,
+    docstrings, blank lines and type-checking imports are excluded, so that editing them makes no result stale. A user's
+    module (``package.module``) counts with its own source and the modules of this package that it imports, but without
+    other modules that it imports.
 
-    Each file is read once in a process: an edit counts from the next process on.
+    Each file is read once in a process; an edit counts from the next process on.
 
     Parameters
     ----------
     modules
-        Dotted names.
+        Dotted names of modules.
     """
     return _digest_of(import_closure(modules))
 
 
 def import_closure(modules: Iterable[str]) -> frozenset[str]:
-    """Return the modules themselves and every module of this package that they import, directly or through others."""
+    """Return the modules and all modules of this package that they import, directly or through others."""
     names: set[str] = set()
     pending = list(modules)
     while pending:
@@ -148,7 +148,7 @@ def _digest_of(modules: frozenset[str]) -> str:
 
 @cache
 def source_path(module: str) -> Path | None:
-    """Return the file of a module of ours, or of a user's module that can be found; else None."""
+    """Return the source file of a module of this package or of a user; None if there is none."""
     if module == PACKAGE or module.startswith(PACKAGE + "."):
         base = ROOT.joinpath(*module.split(".")[1:])
         for path in (base.with_suffix(".py"), base / "__init__.py"):
@@ -165,15 +165,14 @@ def source_path(module: str) -> Path | None:
 
 
 class Source(NamedTuple):
-    """What counts of a module's source.
+    """The part of a module's source that affects keys.
 
     Attributes
     ----------
     digest
-        Of the code without comments, docstrings and type-checking blocks; empty for a module that cannot be
-        found.
+        Digest of the code without comments, docstrings and type-checking blocks; "" for a module that cannot be found.
     imports
-        The modules of this package that it imports, wherever in the file.
+        Modules of this package that it imports, at any place in the file.
     """
 
     digest: str
@@ -182,7 +181,7 @@ class Source(NamedTuple):
 
 @cache
 def read_source(module: str) -> Source:
-    """Return what counts of a module's source, of which the file is parsed once."""
+    """Return the digest and the imports of a module; each file is parsed once."""
     path = source_path(module)
     if path is None:
         return Source("", ())
@@ -194,16 +193,16 @@ def read_source(module: str) -> Source:
 
 
 def digest_of_tree(tree: ast.AST) -> str:
-    """Return a digest of a syntax tree, without what is empty and without positions.
+    """Return a digest of a syntax tree, without empty fields and positions.
 
-    It is the same under every Python that runs us: fields that a newer one adds are empty in our code.
+    It does not depend on the version of Python, because fields that newer versions add are empty for this code.
     """
     text: list[str] = []
     _write(tree, text)
     return hashlib.sha256(" ".join(text).encode()).hexdigest()
 
 
-# Several times as fast as `ast.unparse`, and a plan asks for a hundred files and more.
+# Several times as fast as `ast.unparse`, and a plan needs more than a hundred files.
 def _write(node: ast.AST, text: list[str]) -> None:
     text.append(type(node).__name__)
     for name in node._fields:
@@ -227,17 +226,17 @@ def _write(node: ast.AST, text: list[str]) -> None:
 
 
 def _strip(node: ast.AST, imports: set[str]) -> None:
-    """Take docstrings and type-checking blocks out of a node, and add to `imports` the names that it imports."""
+    """Remove docstrings and type-checking blocks from a node, and add the names that it imports to `imports`."""
     if isinstance(node, ast.Import):
         imports.update(alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
         imports.add(node.module)
         imports.update(f"{node.module}.{alias.name}" for alias in node.names)
-    # Statements stand in these lists alone; expressions, which are most of a tree, are not walked.
+    # Only these fields contain statements; expressions, which are most of a tree, are skipped.
     for name in ("body", "orelse", "finalbody", "handlers", "cases"):
         children = getattr(node, name, None)
         if isinstance(children, list):
-            children[:] = [kept for child in children for kept in _kept(child)]
+            children[:] = [statement for child in children for statement in _without_type_checking(child)]
             for child in children:
                 _strip(child, imports)
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
@@ -246,10 +245,10 @@ def _strip(node: ast.AST, imports: set[str]) -> None:
             node.body = node.body[1:] or [ast.Pass()]
 
 
-def _kept(node: ast.AST) -> list[Any]:
-    """Return what is left of a statement: of a type-checking block, the other branch."""
+def _without_type_checking(node: ast.AST) -> list[Any]:
+    """Return the statements that replace a statement: for a type-checking block, those of its other branch."""
     if isinstance(node, ast.If):
         name = node.test.attr if isinstance(node.test, ast.Attribute) else getattr(node.test, "id", None)
         if name == "TYPE_CHECKING":
-            return [kept for child in node.orelse for kept in _kept(child)]
+            return [statement for child in node.orelse for statement in _without_type_checking(child)]
     return [node]

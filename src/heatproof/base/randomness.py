@@ -1,9 +1,9 @@
-"""Random numbers that depend on seed, purpose and image id only, not on batch, shard, worker, order or device.
+"""Random numbers that depend only on seed, purpose and image id, not on batch, shard, worker, order or device.
 
-What belongs to an image is drawn by counter: Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers:
-as easy as 1, 2, 3", 2011, where seed, purpose and image id are the key, and the place of a number is the counter.
-No library draws it on every device: NumPy's Philox is another of the family, PyTorch's is for CUDA alone, with a key
-for a whole batch.
+Numbers for an image are drawn by counter, with Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random
+numbers: as easy as 1, 2, 3", 2011. Seed, purpose and image id form the key, and the position of a number is the
+counter. It is implemented here because no library draws the same numbers on every device: NumPy's Philox is another
+member of the family, and PyTorch's exists only for CUDA, with one key for a whole batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 WORD = 0xFFFFFFFF
-# Blocks of four numbers made at once: on a CPU what its caches hold, elsewhere what a few dozen megabytes hold.
+# Blocks of four numbers that are computed at once: on a CPU as many as fit its caches, elsewhere a few dozen megabytes.
 BLOCKS_ON_CPU = 1 << 14
 BLOCKS_ELSEWHERE = 1 << 20
 
@@ -32,18 +32,18 @@ def derive_seed(seed: int, purpose: str, image_id: str = "") -> int:
     Parameters
     ----------
     seed
-        The workflow's seed.
+        The seed of the workflow.
     purpose
-        What is drawn, for example ``"rise masks"``; two purposes never share a stream.
+        What the numbers are for, for example ``"rise masks"``; two purposes never share a stream.
     image_id
-        The image, where the draw is per image.
+        The image, if each image has its own numbers.
     """
     text = f"{seed}\x1f{purpose}\x1f{image_id}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
 
 def torch_generator(seed: int, purpose: str, image_id: str = "") -> torch.Generator:
-    """Return a CPU generator, for training loops and libraries that take one."""
+    """Return a CPU generator, for training loops and for libraries that take one."""
     import torch
 
     return torch.Generator().manual_seed(derive_seed(seed, purpose, image_id))
@@ -65,22 +65,22 @@ def counter_bits(
     start: int = 0,
     device: torch.device | str = "cpu",
 ) -> torch.Tensor:
-    """Draw whole numbers below 2³² for each image.
+    """Draw integers below 2³² for each image.
 
     Parameters
     ----------
     seed
-        The workflow's seed.
+        The seed of the workflow.
     purpose
-        What is drawn; two purposes never share a stream.
+        What the numbers are for; two purposes never share a stream.
     image_ids
-        N strings; ``[""]`` for one draw that is the same for all images.
+        N strings; ``[""]`` for one draw that all images share.
     shape
-        Of what is drawn for one image.
+        Shape of the numbers for one image.
     start
-        How many numbers of each image's stream are passed over.
+        How many numbers of each image's stream to skip.
     device
-        Where they are made: the same numbers everywhere.
+        Where the numbers are computed; they are the same on every device.
 
     Returns
     -------
@@ -112,7 +112,7 @@ def counter_uniform(
     seed, purpose, image_ids, shape, start, device
         As in `counter_bits`.
     dtype
-        They are drawn as float32, the default, and converted.
+        The numbers are drawn as float32, the default, and converted.
     """
     import torch
 
@@ -137,8 +137,8 @@ def counter_normal(
 ) -> torch.Tensor:
     """Draw from the standard normal distribution for each image; devices differ in the last bits of a logarithm.
 
-    Box and Muller, "A note on the generation of random normal deviates", 1958, which needs a fixed count of uniform
-    numbers for each normal one, as nothing that rejects does. The largest magnitude is 6.8.
+    The method is that of Box and Muller, "A note on the generation of random normal deviates", 1958. It takes a fixed
+    number of uniform numbers for each normal one, unlike methods based on rejection. The largest magnitude is 6.8.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def counter_normal(
 
     def place(words: Sequence[torch.Tensor], out: torch.Tensor) -> None:
         for first in (0, 2):
-            # Half a step more than zero: it has no logarithm.
+            # Half a step is added, because zero has no logarithm.
             radius = words[first].float().mul_(2.0**-32).add_(2.0**-33).log_().mul_(-2).sqrt_()
             angle = words[first + 1].float().mul_(math.tau * 2.0**-32)
             torch.mul(radius, angle.cos(), out=out[..., first])
@@ -169,7 +169,7 @@ def counter_integers(
     start: int = 0,
     device: torch.device | str = "cpu",
 ) -> torch.Tensor:
-    """Draw whole numbers (N, *shape) from 0 to `below` - 1, at most 2³¹, for each image; see `counter_bits`."""
+    """Draw integers (N, *shape) from 0 to `below` - 1 for each image; `below` is at most 2³¹. See `counter_bits`."""
     if below > 2**31:
         raise ValueError(
             f"{below} numbers are more than 2³¹, so that their product with 32 bits would have more than 64."
@@ -180,37 +180,37 @@ def counter_integers(
 def counter_permutation(
     seed: int, purpose: str, image_ids: Sequence[str], count: int, *, device: torch.device | str = "cpu"
 ) -> torch.Tensor:
-    """Draw an order (N, count) of 0 … `count` - 1 for each image; see `counter_bits`."""
-    # Devices agree on the order of equal numbers only if it is a stable one.
+    """Draw a permutation (N, count) of 0 … `count` - 1 for each image; see `counter_bits`."""
+    # Devices agree on the order of equal numbers only if the sort is stable.
     return counter_bits(seed, purpose, image_ids, (count,), device=device).argsort(dim=1, stable=True)
 
 
 def philox(counter: Sequence[Any], key: Sequence[Any]) -> list[Any]:
-    """Return the four words that Philox4x32-10 makes of the four of a counter and the two of a key.
+    """Return the four words that Philox4x32-10 computes from the four words of a counter and the two of a key.
 
     Parameters
     ----------
     counter
         int64 below 2³², four NumPy arrays or four torch tensors of one shape; they are overwritten.
     key
-        As the counter, or whole numbers, in shapes that broadcast to that of the counter.
+        As the counter, or integers, in shapes that broadcast to that of the counter.
     """
     import numpy as np
     import torch
 
     a, b, c, d = counter
-    # Both have these functions; written into given memory, they take half the time.
+    # Both libraries have these functions; writing into existing memory takes half the time.
     library: Any = torch if isinstance(a, torch.Tensor) else np
     p, q = library.empty_like(a), library.empty_like(a)
     for number in range(ROUNDS):
         left, right = ((word + number * step) & WORD for word, step in zip(key, KEY_STEPS, strict=True))
         library.multiply(a, MULTIPLIERS[0], out=p)
         library.multiply(c, MULTIPLIERS[1], out=q)
-        # The upper halves of b and d are masked with the words that they go into, and so are the signs.
-        for word, other, own, product in ((a, b, left, q), (c, d, right, p)):
+        # The upper halves and the signs of b and d are masked together with the words that they are combined into.
+        for word, counter_word, key_word, product in ((a, b, left, q), (c, d, right, p)):
             library.bitwise_right_shift(product, 32, out=word)
-            word ^= other
-            word ^= own
+            word ^= counter_word
+            word ^= key_word
             word &= WORD
         b, q, d, p = q, b, p, d
     b &= WORD
@@ -232,27 +232,29 @@ def _draw(
     dtype: torch.dtype,
     place: Callable[[Sequence[torch.Tensor], torch.Tensor], None],
 ) -> torch.Tensor:
-    """Return (N, *shape): what `place` makes, block by block, of the four words (rows, blocks) of each counter.
+    """Return the numbers (N, *shape) that `place` computes, block by block, from the four words of each counter.
 
-    `seeds` are (N,) int64, one an image.
+    `seeds` are (N,) int64, one for each image. `place` gets words (rows, blocks) and writes into its second argument.
     """
     import torch
 
     device, count = torch.device(device), math.prod(shape)
-    first, passed_over = divmod(start, 4)
-    blocks = -(-(passed_over + count) // 4)
-    # A product of two words in PyTorch takes twice as long on a CPU.
+    first, skipped = divmod(start, 4)
+    blocks = -(-(skipped + count) // 4)
+    # On a CPU, multiplying words in PyTorch takes twice as long as in NumPy.
     numpy = device.type == "cpu"
     keys: Any = seeds[:, None].numpy() if numpy else seeds[:, None].to(device)
-    most = BLOCKS_ON_CPU if numpy else BLOCKS_ELSEWHERE
+    blocks_at_once = BLOCKS_ON_CPU if numpy else BLOCKS_ELSEWHERE
     drawn = torch.empty((len(seeds), blocks, 4), dtype=dtype, device=device)
-    together = max(1, most // max(blocks, 1))
-    for top in range(0, len(seeds), together):
-        key = keys[top : top + together]
-        for left in range(0, blocks, most):
-            out = drawn[top : top + together, left : left + most]
-            index: Any = torch.arange(first + left, first + left + out.shape[1], device=device).repeat(len(key), 1)
+    rows_at_once = max(1, blocks_at_once // max(blocks, 1))
+    for first_row in range(0, len(seeds), rows_at_once):
+        key = keys[first_row : first_row + rows_at_once]
+        for first_block in range(0, blocks, blocks_at_once):
+            out = drawn[first_row : first_row + rows_at_once, first_block : first_block + blocks_at_once]
+            index: Any = torch.arange(first + first_block, first + first_block + out.shape[1], device=device).repeat(
+                len(key), 1
+            )
             index = index.numpy() if numpy else index
             words = philox([index & WORD, index >> 32, index * 0, index * 0], [key & WORD, key >> 32])
             place([torch.from_numpy(word) for word in words] if numpy else words, out)
-    return drawn.flatten(1)[:, passed_over : passed_over + count].reshape(len(seeds), *shape)
+    return drawn.flatten(1)[:, skipped : skipped + count].reshape(len(seeds), *shape)

@@ -1,4 +1,4 @@
-"""Registries, and import of ``package.module:callable``."""
+"""Registries of components, and import of ``package.module:callable``."""
 
 from __future__ import annotations
 
@@ -20,58 +20,63 @@ from heatproof.errors import HeatproofError
 
 T = TypeVar("T")
 
-# A sentence is to be read: of more names than this, it says where they stand.
-LISTED = 16
-# Less alike are names that share letters by chance, as shapley_flow and saliency do.
-ALIKE = 0.6
-# Letters with which the beginning of a name says which one is meant.
-BEGINNING = 3
-# What is looked up here, and the kind under which `heatproof list` prints all names of it.
-KINDS = {"dataset": "datasets", "architecture": "models", "explainer": "explainers", "metric": "metrics"}
+# A sentence with more names than this would be too long; it refers to `heatproof list` instead.
+MAXIMUM_LISTED = 16
+# Below this similarity, names share letters by chance, as shapley_flow and saliency do.
+MINIMUM_SIMILARITY = 0.6
+# Shortest beginning of a name that identifies it.
+MINIMUM_PREFIX = 3
+# Kinds of entries, and the argument of `heatproof list` that prints all of their names.
+LIST_COMMANDS = {"dataset": "datasets", "architecture": "models", "explainer": "explainers", "metric": "metrics"}
 
 
 def join_names(names: Collection[str]) -> str:
-    """Return names as an English list."""
+    """Join names as an English list: ``a, b and c``."""
     return " and ".join(filter(None, [", ".join(list(names)[:-1]), *list(names)[-1:]]))
 
 
-def suggest_name(name: str, known: Iterable[str], kind: str | None = None) -> str:
-    """Return a ``; did you mean …?`` clause, or how a function of one's own is written, or the list of known names.
+def suggest_name(name: str, known_names: Iterable[str], kind: str | None = None) -> str:
+    """Return the end of an error message about an unknown name.
+
+    This is ``did you mean …?``, or how a reference to a user's function is written, or the list of known names.
 
     Parameters
     ----------
     name
-        What was given. Names that begin with it are the nearest.
-    known
-        What could have been meant.
+        The unknown name. Known names that begin with it are preferred.
+    known_names
+        The known names.
     kind
-        Of `heatproof list`, where that prints all of them; functions of one's own can stand for these.
+        Argument of `heatproof list` that prints all of the known names. References to a user's functions are allowed
+        for these kinds.
     """
-    names = sorted(known)
+    names = sorted(known_names)
     if not names:
         return "there are none."
-    longer = [one for one in names if one.startswith(name)] if len(name) >= BEGINNING else []
-    close = difflib.get_close_matches(name, longer or names, n=1, cutoff=0 if longer else ALIKE)
-    if close:
-        return f"did you mean {close[0]!r}?"
+    starting_with = [one for one in names if one.startswith(name)] if len(name) >= MINIMUM_PREFIX else []
+    matches = difflib.get_close_matches(
+        name, starting_with or names, n=1, cutoff=0 if starting_with else MINIMUM_SIMILARITY
+    )
+    if matches:
+        return f"did you mean {matches[0]!r}?"
     module, _, function = name.rpartition(".")
     if kind and module and name.replace(".", "_").isidentifier():
         return f"a function of your own is written {module}:{function}."
-    if len(names) <= LISTED:
+    if len(names) <= MAXIMUM_LISTED:
         return f"known are {', '.join(names)}."
-    where = f", as `heatproof list {kind}` prints them" if kind else ""
-    return f"known are {', '.join(names[:LISTED])} and {len(names) - LISTED} more{where}."
+    listing = f", as `heatproof list {kind}` prints them" if kind else ""
+    return f"known are {', '.join(names[:MAXIMUM_LISTED])} and {len(names) - MAXIMUM_LISTED} more{listing}."
 
 
 def fold_name(name: str) -> str:
-    """Return what a name has in common with those that some file systems take for the same: case, and Unicode forms."""
+    """Return a name without differences in case and Unicode form, which some file systems ignore."""
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
 
 def colliding_name(name: str, names: Iterable[str]) -> str | None:
-    """Return the first of some names whose files a file system could take for those of this name, or None."""
-    alike = fold_name(name)
-    return next((one for one in names if fold_name(one) == alike), None)
+    """Return the first of some names whose files a file system could confuse with those of `name`, or None."""
+    folded = fold_name(name)
+    return next((one for one in names if fold_name(one) == folded), None)
 
 
 def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
@@ -80,14 +85,13 @@ def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
     Raises
     ------
     HeatproofError
-        If there is no such name; the message has the nearest one, or how a function of one's own is written.
+        If the name is unknown; the message suggests the nearest one, or shows how a user's function is written.
     """
     if not isinstance(name, str):
-        raise HeatproofError(
-            f"A {kind} is {type(name).__name__}: give one of the names {', '.join(sorted(table)[:LISTED])}."
-        )
+        known = ", ".join(sorted(table)[:MAXIMUM_LISTED])
+        raise HeatproofError(f"The name of a {kind} is {type(name).__name__}, not a string: use one of {known}.")
     if name not in table:
-        raise HeatproofError(f"There is no {kind} named {name!r}: {suggest_name(name, table, KINDS.get(kind))}")
+        raise HeatproofError(f"There is no {kind} named {name!r}: {suggest_name(name, table, LIST_COMMANDS.get(kind))}")
     return table[name]
 
 
@@ -97,35 +101,35 @@ def options_of(function: Callable[..., Any]) -> dict[str, Any]:
     return {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
 
 
-def select_options(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def select_options(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the given options that are keyword-only arguments of a function."""
-    return {name: given[name] for name in options_of(function) if name in given}
+    return {name: options[name] for name in options_of(function) if name in options}
 
 
 class RegistryEntry:
-    """Entry of a registry, with what lists say of it."""
+    """Base class of the entries of a registry."""
 
     code: ClassVar[str] = "function"
     """Field of what is registered."""
 
     @property
     def summary(self) -> str:
-        """First line of the docstring of what is registered."""
+        """First line of the docstring of the registered function or class."""
         return (inspect.getdoc(getattr(self, self.code)) or "").partition("\n")[0]
 
 
 class Registry(MutableMapping[str, T]):
-    """Names to what modules register under them with a decorator.
+    """A mapping from names to the entries that modules register with a decorator.
 
-    The modules of heatproof's own that do so are found by themselves, and imported when the whole table is read or a
-    name is not there yet: so a job imports the one module that it needs, and a new entry is a new file.
+    The registry finds heatproof's own modules and imports them when the whole table is read or a name is not registered
+    yet. So a job imports only the module that it needs, and a new entry takes only a new file.
 
     Parameters
     ----------
     package
-        Where they are.
+        Package that holds the modules.
     decorator
-        The name of the decorator, by which a module is known without being imported.
+        Name of the decorator, by which a module is recognised without importing it.
     """
 
     def __init__(self, package: str, decorator: str) -> None:
@@ -135,7 +139,7 @@ class Registry(MutableMapping[str, T]):
 
     def _complete(self) -> dict[str, T]:
         if not self._is_complete:
-            # The modules look entries up while they are imported.
+            # Set first, because the modules look up entries while they are imported.
             self._is_complete = True
             try:
                 self._import_modules()
@@ -148,14 +152,14 @@ class Registry(MutableMapping[str, T]):
         module_spec = importlib.util.find_spec(self._package)
         for folder in (module_spec and module_spec.submodule_search_locations) or ():
             for file in sorted(Path(folder).glob("*.py"), key=lambda file: file.stem):
-                # The other modules cost seconds to import, which every process of a plan would pay.
+                # Importing the other modules would cost every process of a plan some seconds.
                 if f"\n@{self._decorator}(" in file.read_text(encoding="utf-8"):
                     importlib.import_module(f"{self._package}.{file.stem}")
 
     def load_callable(self, name: str, module: str) -> Callable[..., Any]:
-        """Return what is registered in a module under a name, or the user's own that a reference names.
+        """Return the callable that a module registers under a name, or the user's callable that a reference names.
 
-        Of heatproof's own modules only the one that registers it is imported.
+        Of heatproof's own modules, only the one that registers the name is imported.
 
         Raises
         ------
@@ -169,7 +173,7 @@ class Registry(MutableMapping[str, T]):
         return getattr(entry, entry.code)
 
     def loaded_entries(self) -> list[T]:
-        """Return what the modules that are imported already have registered."""
+        """Return the entries of the modules that are imported already."""
         return list(self._entries.values())
 
     def __getitem__(self, name: str) -> T:
@@ -189,75 +193,77 @@ class Registry(MutableMapping[str, T]):
 
 
 def load_plugins(named: Iterable[str] = ()) -> list[str]:
-    """Import modules that register explainers, metrics, models or the like, and return their names.
+    """Import modules that register explainers, metrics, models and the like, and return the names of the modules.
 
     Parameters
     ----------
     named
-        Modules that a config names; those that installed packages declare as entry points of the group ``heatproof``
-        come on top.
+        Modules that a config names. Modules that installed packages declare as entry points of the group ``heatproof``
+        are imported as well.
 
     Raises
     ------
     HeatproofError
-        If one of them cannot be imported, or nobody named the config (`forbid_user_code`).
+        If a module cannot be imported, or a config names one while user code is forbidden (`forbid_user_code`).
     """
     named = list(named)
     if named:
-        _require_named(f"plugin {named[0]!r}")
+        _require_allowed(f"plugin {named[0]!r}")
     modules = list(dict.fromkeys([*named, *(point.value for point in entry_points(group="heatproof"))]))
     for module in modules:
         remedy = "write it as package.module, and make it importable (installed, or on PYTHONPATH)"
-        with _imports(f"plugin {module!r}", remedy):
+        with _import_errors(f"plugin {module!r}", remedy):
             importlib.import_module(module)
     return modules
 
 
-_found_by: ContextVar[str] = ContextVar("found_by", default="")
+_why_forbidden: ContextVar[str] = ContextVar("found_by", default="")
 
 
 @contextmanager
-def forbid_user_code(found: str) -> Iterator[None]:
-    """Import nothing that a config names, because nobody named this config: a results folder can come from anywhere.
+def forbid_user_code(reason: str) -> Iterator[None]:
+    """Forbid importing modules that a config names, because no user named this config.
+
+    A results folder, and the config in it, can come from anywhere.
 
     Parameters
     ----------
-    found
-        The config and the remedy, for the sentence: ``the last run here was of mine.yaml: name it …``.
+    reason
+        The config and the remedy, as the end of a sentence: ``the last run here was of mine.yaml: name it …``.
     """
-    token = _found_by.set(found)
+    token = _why_forbidden.set(reason)
     try:
         yield
     finally:
-        _found_by.reset(token)
+        _why_forbidden.reset(token)
 
 
-def _require_named(what: str) -> None:
-    if found := _found_by.get():
-        raise HeatproofError(f"The {what} is code that is not heatproof's, and {found}.")
+def _require_allowed(label: str) -> None:
+    if reason := _why_forbidden.get():
+        raise HeatproofError(f"The {label} is user code, which is not imported because {reason}.")
 
 
 @contextmanager
-def _imports(what: str, remedy: str) -> Iterator[None]:
+def _import_errors(label: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # the module's code is the user's, and can fail in any way
         reason = " ".join(str(error).split())
-        place = _place_of(error.name) if isinstance(error, ModuleNotFoundError) and error.name else None
+        place = _folder_of_module(error.name) if isinstance(error, ModuleNotFoundError) and error.name else None
         if place:
             remedy = f"put PYTHONPATH={place} before the command, so that it and its jobs find the module"
-        raise HeatproofError(f"The {what} cannot be imported ({reason}): {remedy}.") from None
+        raise HeatproofError(f"The {label} cannot be imported ({reason}): {remedy}.") from None
 
 
-def _place_of(module: str) -> str | None:
-    """Return the folder in which a module lies: the working folder, or that of a config on the command line."""
-    first = module.partition(".")[0]
-    # Of a package that is found already, a part is missing.
-    if importlib.util.find_spec(first):
+def _folder_of_module(module: str) -> str | None:
+    """Return the folder that holds a module: the working folder, or that of a config on the command line."""
+    package = module.partition(".")[0]
+    # The package itself is importable, so only a submodule is missing.
+    if importlib.util.find_spec(package):
         return None
-    configs = [Path(given).parent for given in sys.argv[1:] if given.endswith((".yaml", ".yml"))]
+    configs = [Path(argument).parent for argument in sys.argv[1:] if argument.endswith((".yaml", ".yml"))]
     for folder in (Path(), *configs):
-        if (folder / f"{first}.py").is_file() or (folder / first).is_dir():
+        if (folder / f"{package}.py").is_file() or (folder / package).is_dir():
             return os.path.relpath(folder)
     return None
 
@@ -268,17 +274,17 @@ def is_reference(name: str) -> bool:
 
 
 def import_callable(reference: str, kind: str) -> Callable[..., Any]:
-    """Import ``package.module:callable``, named by the user's own config.
+    """Import ``package.module:callable``, which the user's config names.
 
     Raises
     ------
     HeatproofError
-        If the module or the callable is not there, or nobody named the config (`forbid_user_code`).
+        If the module or the callable does not exist, or user code is forbidden (`forbid_user_code`).
     """
-    _require_named(f"{kind} {reference!r}")
+    _require_allowed(f"{kind} {reference!r}")
     module_name, _, attribute = reference.partition(":")
     remedy = "write it as package.module:callable, and make the package importable (installed, or on PYTHONPATH)"
-    with _imports(f"{kind} {reference!r}", remedy):
+    with _import_errors(f"{kind} {reference!r}", remedy):
         target = getattr(importlib.import_module(module_name), attribute)
     if not callable(target):
         raise HeatproofError(f"The {kind} {reference!r} is not callable: name a function or class.")

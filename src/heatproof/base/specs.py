@@ -1,8 +1,7 @@
-"""Values that the jobs of several stages are given: how they run, datasets, trainings, responses and shards.
+"""Parts of the specs of jobs: datasets, trainings, responses and shards; and the runtime settings of jobs.
 
-A stage (`heatproof.plan.stage`) is made of these, and so are the networks and explainers of
-`heatproof.models.registry` and `heatproof.attribution.registry`. A job gets all
-of it as JSON, and reads it back with the same types.
+Stages (`heatproof.plan.stage`) have fields of these types. A job gets its spec as JSON, and reads it back with the same
+types.
 """
 
 from __future__ import annotations
@@ -19,20 +18,24 @@ NO_KEY = Key("", "")
 
 
 def spec_file_name(stage: str, content: Mapping[str, Any]) -> str:
-    """Return the name of the file that tells a job what to do.
+    """Return the name of the spec file of a job.
 
     Parameters
     ----------
     stage
         Name of the stage.
     content
-        ``run``, the class of the stage as ``module:name``, and ``spec``, its fields; the name has a digest of both.
+        ``run``, the class of the stage as ``module:name``, and ``spec``, its fields. The name contains a digest of
+        both.
     """
     return f"{stage}-{digest({key: content[key] for key in ('run', 'spec')})}.json"
 
 
 def matches_its_name(path: str | Path, content: Mapping[str, Any]) -> bool:
-    """Tell whether such a file says what its name says, so that no other content of the folder is executed."""
+    """Return whether the content of a spec file matches the digest in its name.
+
+    A job executes what its spec says, so that a file with another content must not be accepted.
+    """
     if not isinstance(content.get("run"), str) or not isinstance(content.get("spec"), dict):
         return False
     reads = content.get("reads", {})
@@ -45,24 +48,24 @@ def matches_its_name(path: str | Path, content: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Runtime:
-    """How jobs run, in ``HEATPROOF_MACHINE``; no part of any key.
+    """Settings of how jobs run, from the environment variable ``HEATPROOF_MACHINE``. They are not part of keys.
 
     Attributes
     ----------
     batch_size
-        Largest number of images in one network pass.
+        Largest number of images in a network pass.
     threads
-        Threads of PyTorch.
+        Number of threads of PyTorch.
     device
         ``auto``, ``cpu``, ``cuda`` or ``mps``.
     compile
         Whether networks are compiled.
     deterministic
-        Whether PyTorch uses deterministic algorithms alone.
+        Whether PyTorch uses only deterministic algorithms.
     plugins
         Modules that a job imports before it starts.
     baselines
-        Names of functions of the user's own that fill patches.
+        User's functions that fill patches, as ``package.module:function``.
     """
 
     batch_size: int | Literal["auto"] = 64
@@ -76,26 +79,26 @@ class Runtime:
 
 @dataclass(frozen=True)
 class DatasetSpec:
-    """What opens a dataset.
+    """The spec of a dataset.
 
     Attributes
     ----------
     kind
-        Name in the table of datasets, or ``package.module:function``.
+        Name in the registry of datasets, or ``package.module:function``.
     module
-        Module that enters it there.
+        Module of its loader.
     options, seed
-        Arguments of its function.
+        Arguments of its loader.
     name
-        Name that the config gives it.
+        Name in the config.
     key, manifest
-        Key of what the stage `prepare` leaves, and the path of its manifest.
+        Key of the results of the stage `prepare`, and the path of their manifest.
     task
         One of `heatproof.base.tasks.TASKS`.
     rows
-        What is a row of the evaluation split: ``label``, each label that a picture has, or each number of a regression;
-        ``picture``, whatever its labels; or ``distinct``, a picture with its labels for a callable target. Of classes,
-        the first two are the same.
+        What a row of the evaluation split is: ``label``, an image with one of its labels, or with one number of a
+        regression; ``picture``, an image with whatever labels it has; or ``distinct``, an image with its labels for a
+        callable target. For datasets of classes, the first two are the same.
     """
 
     kind: str
@@ -120,15 +123,16 @@ class Schedule:
     schedule
         ``step`` multiplies the learning rate by `decay` every `decay_every` epochs; ``cosine`` goes to zero.
     shift
-        Images are moved by up to that many pixels either way, edges repeated; 0 leaves them.
+        Images are shifted at random by up to this number of pixels in each direction, and edges are repeated; 0 for no
+        shift.
     precision
-        ``float32``, or ``bfloat16`` for activations and products of the training passes in bfloat16. Weights and steps
-        are float32 either way, and so is validation, because the weights are used in float32.
+        ``float32`` or ``bfloat16``. With bfloat16, activations and products of the training passes are in bfloat16;
+        weights, optimizer steps and validation stay in float32, because the weights are used in float32.
     loss
-        ``cross_entropy``; ``binary_cross_entropy``, the mean over classes or labels of each by itself; or
+        ``cross_entropy``; ``binary_cross_entropy``, the mean over classes or labels of their binary cross-entropies; or
         ``squared_error``.
     random_horizontal_flip
-        Probability with which an image is mirrored.
+        Probability of mirroring an image.
     """
 
     epochs: int
@@ -158,9 +162,9 @@ class TrainingSettings(Schedule):
     devices
         Number of devices that share the training.
     labels
-        ``given``; ``shuffled``, from which nothing can be learnt; or ``own``, the network's own answers.
+        ``given``; ``shuffled``, from which nothing can be learnt; or ``own``, the network's own outputs.
     random_resized_crop
-        Smallest share of a picture's area that a random crop has; 0 for the images as they are.
+        Smallest share of the area of an image that a random crop has; 0 for no crops.
     """
 
     seed: int
@@ -176,11 +180,11 @@ class FinetuningSettings(TrainingSettings):
     Attributes
     ----------
     grid
-        Of the patches, one of which an image loses.
+        Patch grid; one patch of an image is deleted.
     share
-        Share of the images that lose a patch.
+        Share of the images in which a patch is deleted.
     baseline
-        What a deleted patch is filled with.
+        Baseline that fills a deleted patch.
     """
 
     grid: Grid
@@ -199,16 +203,16 @@ class ResponseSpec:
 
 @dataclass(frozen=True)
 class ShardRange:
-    """The part of a store that a job makes.
+    """The shard of a store that a job computes.
 
     Attributes
     ----------
     number
         Number of the shard.
     size
-        How many images each shard has.
+        Number of images in a shard.
     images
-        Index of the first image of the shard, and that after the last one.
+        Position of the first image of the shard, and the position after its last image.
     """
 
     number: int

@@ -1,7 +1,7 @@
-"""Tasks of networks: what a number, a probability and a decision are for each of them.
+"""Tasks of networks, and whether a network of each task provides a number, a probability or a decision.
 
-The words are the field's. Patch deletion and most explainers need any number for an image; some metrics need a
-probability, and some a decision. What a task does not give is a gap with a reason.
+Patch deletion and most explainers need any number for an image; some metrics need a probability, and some a decision.
+If a task does not provide one, the metric is not applicable, with a reason.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from heatproof.errors import HeatproofError
 Need = Literal["number", "probability", "decision"]
 Task = Literal["binary", "multiclass", "multilabel", "regression"]
 TASKS: tuple[Task, ...] = get_args(Task)
-# Of a callable target, whatever the network is for.
+# The task of a callable target, for any network.
 CALLABLE = "callable"
 NEEDS: tuple[Need, ...] = ("number", "probability", "decision")
-# Losses that a network can be trained with, the usual one first.
+# Losses that a network can be trained with; the first is the default.
 LOSSES = {
     "binary": ("cross_entropy", "binary_cross_entropy"),
     "multiclass": ("cross_entropy", "binary_cross_entropy"),
@@ -27,11 +27,11 @@ LOSSES = {
     "regression": ("squared_error",),
     CALLABLE: ("squared_error",),
 }
-# Between the id of a picture and the label of a row of it.
+# Separates the id of an image from a label in the id of a row.
 ROW_SEPARATOR = "#"
-# Classes exclude each other, and their probabilities sum to 1.
+# Tasks whose classes exclude each other, so that their probabilities sum to 1.
 EXCLUSIVE = ("binary", "multiclass")
-# What a network gives besides a number.
+# Tasks whose networks provide a probability and a decision as well as a number.
 WITH_PROBABILITY = (*EXCLUSIVE, "multilabel")
 TASK_NAMES = {
     "binary": "a binary classifier",
@@ -43,33 +43,33 @@ TASK_NAMES = {
 
 
 def check_task(task: str | None) -> None:
-    """Refuse what is no task.
+    """Refuse an unknown task.
 
     Raises
     ------
     HeatproofError
-        With the tasks that there are.
+        With the known tasks.
     """
     if task is not None and task not in TASKS:
         raise HeatproofError(f"The task is {task!r}: take one of {', '.join(TASKS)}, or leave it out.")
 
 
 def task_provides(task: str, need: Need) -> bool:
-    """Tell whether networks of a task give a number, a probability or a decision for an image and a target."""
+    """Tell whether networks of a task provide a number, a probability or a decision for an image and a target."""
     return need == "number" or task in WITH_PROBABILITY
 
 
 def unsupported_reason(task: str, need: Need, remedy: str = "") -> str | None:
-    """Return in words of a gap why something that needs a probability or a decision does not apply; None if it does.
+    """Return why a method that needs a probability or a decision is not applicable; None if it is applicable.
 
     Parameters
     ----------
     task
         One of `TASKS`, or `CALLABLE`.
     need
-        What it reads of the network.
+        The output that the method reads.
     remedy
-        What to set so that it applies.
+        The setting that makes it applicable.
     """
     if task_provides(task, need):
         return None
@@ -78,57 +78,58 @@ def unsupported_reason(task: str, need: Need, remedy: str = "") -> str | None:
 
 
 def distinct_targets(targets: Any, count: int) -> tuple[Any, np.ndarray]:
-    """Return the distinct targets of images, and for each image the number of its own.
+    """Return the distinct targets of images, and for each image the index of its target among them.
 
     Parameters
     ----------
     targets
-        What a callable target is given: an array or tensor (N, …), a sequence of N of anything, or None.
+        Input of a callable target: an array or tensor (N, …), a sequence of N objects, or None.
     count
         N.
 
     Returns
     -------
     distinct
-        T of them, in the order of their first image: an array or tensor (T, …), or a list; ``[None]`` for None.
+        The T distinct targets in the order of their first image: an array or tensor (T, …), or a list; ``[None]`` for
+        None.
     numbers : numpy.ndarray
         (N,) int64.
 
     Raises
     ------
     HeatproofError
-        If they are of another number of images.
+        If the number of targets is not the number of images.
     """
     if targets is None:
         return [None], np.zeros(count, dtype=np.int64)
     try:
-        given = len(targets)
+        length = len(targets)
     except TypeError:
-        given = -1
-    if given != count or isinstance(targets, str | bytes | dict):
+        length = -1
+    if length != count or isinstance(targets, str | bytes | dict):
         raise HeatproofError(
-            f"The targets are {type(targets).__name__} of {max(given, 0)}, and there are {count} images: give one for "
+            f"The targets are {type(targets).__name__} of {max(length, 0)}, and there are {count} images: give one for "
             "each image, or leave them out."
         )
     if str(getattr(targets, "layout", "torch.strided")) != "torch.strided":
         targets = targets.to_dense()
-    places: dict[Hashable, int] = {}
-    first: list[int] = []
+    index_by_key: dict[Hashable, int] = {}
+    first_rows: list[int] = []
     numbers = np.empty(count, dtype=np.int64)
-    # All at once: an object that is told by its address must not leave it to the next one.
-    every = [targets[row] for row in range(count)]
-    for row, one in enumerate(every):
+    # All objects exist at once: an object that is identified by its address must not release it to the next one.
+    objects = [targets[row] for row in range(count)]
+    for row, one in enumerate(objects):
         key = _identity(one)
-        if key not in places:
-            places[key] = len(first)
-            first.append(row)
-        numbers[row] = places[key]
+        if key not in index_by_key:
+            index_by_key[key] = len(first_rows)
+            first_rows.append(row)
+        numbers[row] = index_by_key[key]
     is_array = hasattr(targets, "shape") and hasattr(targets, "dtype")
-    return (targets[first] if is_array else [every[row] for row in first]), numbers
+    return (targets[first_rows] if is_array else [objects[row] for row in first_rows]), numbers
 
 
 def _identity(target: Any) -> Hashable:
-    """Return what equal targets have in common."""
+    """Return a key that equal targets share."""
     if hasattr(target, "detach"):
         target = target.detach().cpu()
         # NumPy has no bfloat16.
@@ -138,7 +139,7 @@ def _identity(target: Any) -> Hashable:
     if isinstance(target, np.ndarray):
         return type(target).__name__, target.shape, tuple(map(_identity, target.ravel().tolist()))
     if isinstance(target, bool | int | float | str | bytes) or target is None:
-        # Zero has two signs that are equal.
+        # repr keeps 0.0 and -0.0 apart, which are equal.
         return type(target).__name__, repr(target)
     if isinstance(target, tuple | list):
         return type(target).__name__, tuple(map(_identity, target))
@@ -146,7 +147,7 @@ def _identity(target: Any) -> Hashable:
 
 
 def repeat_target(distinct: Any, number: int, count: int) -> Any:
-    """Return one target as often as a batch has images: an array or tensor (count, …), a list, or None."""
+    """Return one target, repeated for each image of a batch: an array or tensor (count, …), a list, or None."""
     one = distinct[number]
     if one is None and len(distinct) == 1:
         return None
@@ -156,13 +157,16 @@ def repeat_target(distinct: Any, number: int, count: int) -> Any:
 
 
 def describe_targets(kind: str, columns: Sequence[Any], digests: Sequence[str] | None) -> list[str]:
-    """Return what is explained in words, which are the same for the same alone."""
+    """Describe the explained targets in words; different targets have different descriptions."""
     if digests is not None:
         return [f"target {one}" for one in digests]
     called = {"multilabel": "label", "regression": "output"}.get(kind, "class")
     return [f"{called} {one}" for one in columns]
 
 
-def row_id(picture: str, label: str) -> str:
-    """Return the id of a row: a picture and one of its labels. No two rows have one, whatever is in the names."""
-    return f"{picture}{ROW_SEPARATOR}{label.replace('%', '%25').replace(ROW_SEPARATOR, '%23')}"
+def row_id(image_id: str, label: str) -> str:
+    """Return the id of a row, which is an image with one of its labels.
+
+    No two rows share an id, whatever the names contain.
+    """
+    return f"{image_id}{ROW_SEPARATOR}{label.replace('%', '%25').replace(ROW_SEPARATOR, '%23')}"

@@ -1,9 +1,9 @@
 """`heatproof accept`: keep results that the current code reproduces exactly, after an upgrade or edit.
 
-What other code made counts as stale, and an edit of a helper can so cost a week of work. Here a sample of each store
-is computed again: the first batch of its first shard, in the composition in which it was computed then. Of a training
-it is the first epoch, and what takes seconds is made again as a whole. Where every byte is the same, manifests get the
-key of today's code, and the next run leaves the files alone. What differs is said and stays stale.
+Results from other code count as stale, so that an edit of a helper could cost a week of computing. This command
+computes a sample of each store again: the first batch of its first shard, with the same images in the batch. Of a
+training, it repeats the first epoch; jobs of seconds are repeated completely. If every byte is the same, the manifests
+get the key of the current code, and the next run keeps the files. Results that differ are reported and stay stale.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ if TYPE_CHECKING:
     from heatproof.stages.weights import Training
 
 TRAININGS = ("pretrain", "finetune")
-# Made again as a whole.
+# Stages that take seconds and are repeated completely.
 SHORT = ("prepare", "fetch_start", "fetch", "keep_epoch")
 
 Verdict = tuple[str, str | None]
 
 
 def accept(graph: Graph, runtime: Runtime) -> Iterator[Verdict]:
-    """Recompute samples of results made by other code, and update the keys of unchanged results.
+    """Recompute samples of results from other code, and update the keys of unchanged results.
+
+    Scores, tables, figures and pages are not compared, because a run recomputes them without network passes.
 
     Parameters
     ----------
@@ -47,8 +49,7 @@ def accept(graph: Graph, runtime: Runtime) -> Iterator[Verdict]:
     Yields
     ------
     tuple
-        Path of a manifest, and a description of the difference or None. Scores, tables, figures and pages are not
-        compared, because a run recomputes them without network passes.
+        Path of a manifest, and a description of the difference; None if there is no difference.
     """
     differing: set[str] = set()
     for job in graph.jobs():
@@ -63,14 +64,14 @@ def accept(graph: Graph, runtime: Runtime) -> Iterator[Verdict]:
 
 
 def _is_of_other_code(results: Results, product: Product) -> bool:
-    """Tell whether a product is of this config, and of other code alone."""
+    """Return whether a result is complete, from this config, and from other code."""
     manifest = results.manifest(product.manifest)
     then = Key.of(manifest or {})
     return then.config == product.key.config and then.code != product.key.code and results.is_complete(product)
 
 
 def _store(manifest: str) -> str:
-    """Return the manifest's path without the shard."""
+    """Return the path of a shard's manifest without the number of the shard."""
     return manifest.rsplit(".", 2)[0]
 
 
@@ -86,20 +87,20 @@ def _compare(job: Job, todo: list[Product], differing: set[str], runtime: Runtim
 def _sample(job: Job, todo: list[Product], differing: set[str], runtime: Runtime) -> Iterator[Verdict]:
     spec = cast("ShardStage", job.spec)
     start, stop = spec.shard.images
-    # What stands in the first shard stands for those after it.
+    # The first shard is compared; if it is unchanged, later shards are taken to be unchanged.
     size = runtime.batch_size
-    few = min(start + (64 if size == "auto" else size), stop) if spec.shard.number == 0 else start
+    sample_stop = min(start + (64 if size == "auto" else size), stop) if spec.shard.number == 0 else start
     names = {product.manifest for product in todo}
-    refused = [name for name in sorted(names) if _store(name) in differing]
-    yield from ((name, "its first shard differs") for name in refused)
-    if len(refused) < len(names):
+    differing_stores = [name for name in sorted(names) if _store(name) in differing]
+    yield from ((name, "its first shard differs") for name in differing_stores)
+    if len(differing_stores) < len(names):
         with compare_with_stored() as verdicts:
-            spec.sampled((start, few), names.difference(refused)).run(runtime)
+            spec.sampled((start, sample_stop), names.difference(differing_stores)).run(runtime)
         yield from (verdict for verdict in verdicts if verdict[0] in names)
 
 
 def _made_again(job: Job, runtime: Runtime) -> Iterator[Verdict]:
-    """Make all files of a short job beside the results, and compare."""
+    """Repeat a short job in a temporary folder, and compare all of its files."""
     (product,) = job.products
     manifest = read_checksummed(product.manifest) or {}
     with tempfile.TemporaryDirectory(prefix=".accept-", dir=RESULTS) as folder:
@@ -117,14 +118,14 @@ def _made_again(job: Job, runtime: Runtime) -> Iterator[Verdict]:
 
 
 def _first_epoch(job: Job, runtime: Runtime) -> Iterator[Verdict]:
-    """Train for one epoch, and compare its row of the history."""
-    # Here, because torch takes long to import.
+    """Repeat the first epoch of a training, and compare its row of the history."""
+    # Imported here, because importing torch takes long.
     from heatproof.jobs.train import history_of_first_epoch
 
     (product,) = job.products
     spec, manifest = cast("Training", job.spec), read_checksummed(product.manifest) or {}
     if spec.training.devices > 1:
-        yield product.manifest, "a training on several devices does not repeat its digits"
+        yield product.manifest, "a training on several devices is not reproducible to the last digit"
         return
     then = verified_bytes(spec.files["history"], listed=False).decode("utf-8").splitlines()[:2]
     now = history_of_first_epoch(spec, runtime).splitlines()
@@ -141,12 +142,12 @@ def _date_forward(product: Product, manifest: Mapping[str, Any]) -> Verdict:
 
 
 def report(graph: Graph, runtime: Runtime) -> str:
-    """Return what `accept` finds, as text: a line for each result that differs, and how many are the same."""
+    """Run `accept`, and return a report: a line for each result that differs, and the number of unchanged results."""
     verdicts = list(accept(graph, runtime))
     if not verdicts:
-        return "There is nothing to accept: no result is of this config and of other code."
+        return "There is nothing to accept: no result is from this config and from other code."
     lines = [f"{manifest}: {difference}." for manifest, difference in verdicts if difference is not None]
     same = len(verdicts) - len(lines)
     return "\n".join(
-        [*lines, f"{same} of {len(verdicts)} results of other code are the same under today's, and stand."]
+        [*lines, f"{same} of {len(verdicts)} results from other code are the same with the current code, and are kept."]
     )

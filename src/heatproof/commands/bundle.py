@@ -1,4 +1,4 @@
-"""Bundles: the tables of a finished run with what made them, in one file to cite, verify and rank with others."""
+"""Bundles: one file with the tables, the page and the provenance of a run, to cite, verify and rank with others."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from heatproof.base.from_json import as_type
 from heatproof.base.provenance import Key
-from heatproof.base.typed import as_type
 from heatproof.errors import HeatproofError
 from heatproof.files.archive import MOST_UNPACKED, Member, read_archive
 from heatproof.files.publishing import public
@@ -31,36 +31,36 @@ from heatproof.stores.manifest import parse_checksummed, read_checksummed, verif
 if TYPE_CHECKING:
     from heatproof.plan.graph import Graph
 
-# Of the files that manifests list; a pattern's * stays in its folder.
+# Patterns of the files that are packed, if a manifest lists them; a * does not match folders.
 PACKED = ("*.csv", "ranking/*.csv", "similarity/*.csv", "baselines/*.csv", "report/index.html", "figures/*.svg")
 SUMS, CONFIG, ABOUT = "SHA256SUMS", "config.yaml", "about.json"
 RANKED = ("scores.csv", "idsds_table.csv")
-# Raised whenever bundles of before cannot be checked any more.
+# Version of the format; raised whenever earlier bundles cannot be verified any more.
 FORMAT = 2
-# The first moment that a zip file can tell: the same run makes the same bytes.
+# The earliest time in a zip file, for all members, so that the same run makes the same bytes.
 NO_TIME = (1980, 1, 1, 0, 0, 0)
 MOST_ABOUT, MOST_SUMS, MOST_MANIFEST = 2**19, 2**22, 2**24
-# What is kept of a bundle that is read, beside the table that is ranked.
-KEPT = {SUMS: MOST_SUMS, CONFIG: MOST_ABOUT, ABOUT: MOST_ABOUT, ".json": MOST_MANIFEST}
+# Members whose content is read from a bundle, besides the table that is ranked, with their largest sizes.
+READ_MEMBERS = {SUMS: MOST_SUMS, CONFIG: MOST_ABOUT, ABOUT: MOST_ABOUT, ".json": MOST_MANIFEST}
 AGAIN = "ask for the bundle again, or make it with `heatproof bundle`"
 
 
 @dataclass(frozen=True)
-class About:
-    """What a bundle is of: two runs that agree in it can be compared.
+class BundleRecord:
+    """The provenance of a bundle, by which it is decided whether two bundles can be compared.
 
     Attributes
     ----------
     format
-        Of the bundle.
+        Version of the format of the bundle.
     heatproof
-        The version that made it.
+        Version of heatproof that made it.
     config
-        All values of the config, as they are published.
+        All values of the config, without secrets and local paths.
     datasets
-        Name to the key of a dataset: its ``config`` and its ``code``.
+        Name of each dataset to its key.
     keys
-        Manifest to the key that the config gives it.
+        Path of each manifest to its key.
     """
 
     format: int
@@ -71,25 +71,25 @@ class About:
 
 
 def bundle(configs: Sequence[str], *, out: str) -> str:
-    """Write the tables, the page and the figures of a run with their manifests, its config and checksums.
+    """Write a bundle of a run: tables, page and figures with their manifests, the config, and checksums.
 
     Parameters
     ----------
     configs
-        As the run was given them; none for those of the last run.
+        Configs of the run; empty for those of the last run.
     out
-        The file, which ends in ``.zip``.
+        Path of the bundle, which ends in ``.zip``.
 
     Returns
     -------
     str
-        What is in it, in a sentence.
+        A sentence on the content of the bundle.
 
     Raises
     ------
     HeatproofError
-        If there is no table of scores, or a file is not what this config makes, or has other bytes than its manifest
-        says.
+        If there is no table of scores, a file is not a current result of this config, or its bytes differ from its
+        manifest.
     """
     from heatproof.plan.graph import Graph
     from heatproof.workflow.last_run import load_named_or_last
@@ -98,17 +98,17 @@ def bundle(configs: Sequence[str], *, out: str) -> str:
         raise HeatproofError(f"The bundle is called {out}: give it a name that ends in .zip.")
     followed = load_named_or_last(configs)
     graph = Graph(followed.plan)
-    contents, keys = _made(graph, shlex.join(["heatproof", "run", *followed.named]))
+    contents, keys = _files_to_pack(graph, shlex.join(["heatproof", "run", *followed.named]))
     if not any(name in contents for name in RANKED):
         raise HeatproofError(f"{RESULTS} has neither {' nor '.join(RANKED)}: run the workflow to one of them first.")
     if sum(map(len, contents.values())) > MOST_UNPACKED:
         raise HeatproofError(f"The tables and figures have more than {MOST_UNPACKED >> 30} GiB: bundle fewer of them.")
     files = len(contents)
     datasets = {name: followed.plan.dataset_spec(name).key for name in followed.plan.datasets}
-    # As it is read: texts as keys.
+    # As it will be read from JSON, with text as keys.
     config = json.loads(json.dumps(public(followed.plan.config), default=str))
-    about = About(FORMAT, version("heatproof"), config, datasets, keys)
-    contents[CONFIG], contents[ABOUT] = _as_yaml(config), json.dumps(asdict(about), indent=1, sort_keys=True).encode()
+    record = BundleRecord(FORMAT, version("heatproof"), config, datasets, keys)
+    contents[CONFIG], contents[ABOUT] = _as_yaml(config), json.dumps(asdict(record), indent=1, sort_keys=True).encode()
     contents[SUMS] = _sums({name: hashlib.sha256(data).hexdigest() for name, data in contents.items()})
     with atomic_write(out) as aside, zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in sorted(contents.items()):
@@ -118,21 +118,21 @@ def bundle(configs: Sequence[str], *, out: str) -> str:
     return f"{note}; `heatproof verify {out}` checks it. {followed.note}".rstrip()
 
 
-def _made(graph: Graph, command: str) -> tuple[dict[str, bytes], dict[str, Key]]:
-    """Return the files to pack with their manifests by name, and the keys of the manifests.
+def _files_to_pack(graph: Graph, command: str) -> tuple[dict[str, bytes], dict[str, Key]]:
+    """Return the bytes of the files to pack and of their manifests, by name, and the keys of the manifests.
 
     Parameters
     ----------
     graph
-        The jobs of the config that is packed: only what a manifest of theirs lists is packed.
+        The jobs of the config; only files that their manifests list are packed.
     command
-        What makes it.
+        Command that makes the files, for error messages.
     """
     from heatproof.workflow.reconcile import Results
 
     results, root = Results(graph), graph.plan.results.root
     contents, keys = dict[str, bytes](), dict[str, Key]()
-    asked: list[str] = []
+    packed: list[str] = []
     for job in graph.jobs():
         for product in job.products:
             names = {os.path.relpath(file, root): file for file in product.files if file != product.manifest}
@@ -140,27 +140,27 @@ def _made(graph: Graph, command: str) -> tuple[dict[str, bytes], dict[str, Key]]
             if not any(map(os.path.lexists, [product.manifest, *names.values()] if names else [])):
                 continue
             if results.manifest(product.manifest) is None or not results.is_complete(product):
-                lacks = next((file for file in product.files if not os.path.lexists(file)), product.manifest)
-                raise HeatproofError(f"{lacks} is missing or damaged: `{command}` makes it again; pack it then.")
-            own = os.path.relpath(product.manifest, root)
-            for name, file in {own: product.manifest, **names}.items():
+                missing = next((file for file in product.files if not os.path.lexists(file)), product.manifest)
+                raise HeatproofError(f"{missing} is missing or damaged: `{command}` makes it again; pack it then.")
+            manifest_name = os.path.relpath(product.manifest, root)
+            for name, file in {manifest_name: product.manifest, **names}.items():
                 with one_sentence_errors(file, f"`{command}` makes it again; pack it then"):
                     contents[name] = read_result_bytes(file)
-            recorded = parse_checksummed(contents[own], Path(product.manifest)) or {}
-            keys[own] = Key.of(recorded)
+            recorded = parse_checksummed(contents[manifest_name], Path(product.manifest)) or {}
+            keys[manifest_name] = Key.of(recorded)
             for name, file in names.items():
-                if _listed(recorded, own).get(name) != (digest := hashlib.sha256(contents[name]).hexdigest()):
+                if _listed(recorded, manifest_name).get(name) != (digest := hashlib.sha256(contents[name]).hexdigest()):
                     raise HeatproofError(
-                        f"{file} has not the bytes that {product.manifest} lists (SHA-256 {digest[:8]}…): remove it, "
-                        f"and `{command}` makes it again; pack the results then."
+                        f"The bytes of {file} differ from those that {product.manifest} lists (SHA-256 {digest[:8]}…): "
+                        f"remove it, and `{command}` makes it again; pack the results then."
                     )
-            asked += names.values()
-    for job in graph.jobs_leading_to(asked):
+            packed += names.values()
+    for job in graph.jobs_leading_to(packed):
         for product in job.products:
             if results.is_stale(job, product):
                 raise HeatproofError(
-                    f"{product.manifest} is of another config, code or input than the one to be packed: `{command}` "
-                    "makes it again; or name the config that the results are of."
+                    f"{product.manifest} is from another config, code or input than the results to be packed: "
+                    f"`{command}` makes it again; or name the config that the results are from."
                 )
     return contents, keys
 
@@ -171,13 +171,13 @@ def _is_packed(name: str) -> bool:
 
 
 def _listed(manifest: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Return the files that a manifest lists, by their names in the results folder, with their digests."""
+    """Return the SHA-256 of the files that a manifest lists, by their paths in the results folder."""
     folder = os.path.dirname(name)
     return {os.path.normpath(os.path.join(folder, one["file"])): one["sha256"] for one in manifest["files"]}
 
 
 def _as_yaml(config: Mapping[str, Any]) -> bytes:
-    # In one order, whether or not the values were read from JSON.
+    # Sorted, so that the order does not depend on whether the values were read from JSON.
     return dump(json.loads(json.dumps(config, sort_keys=True))).encode()
 
 
@@ -185,26 +185,26 @@ def _sums(digests: Mapping[str, str]) -> bytes:
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items())).encode()
 
 
-# ---- bundles that come from others -----------------------------------------------------------------------------------
+# ---- reading bundles, which may come from an untrusted source --------------------------------------------------------
 
 
 def verify(path: str) -> str:
-    """Check the files of a bundle against its checksums and their manifests, and those against each other.
+    """Check the files of a bundle against its checksums and manifests, and the manifests against each other.
 
-    Nothing that the bundle names is imported or run, and nothing of it is written.
+    Nothing that the bundle names is imported or executed, and nothing of it is written to disk.
 
     Returns
     -------
     str
-        What was checked.
+        A sentence on what was checked.
 
     Raises
     ------
     HeatproofError
-        If a file is missing, added, changed, or not what its manifest says.
+        If a file is missing, added or changed, or differs from its manifest.
     """
-    members, about = read(path)
-    manifests = len(about.keys)
+    members, record = read(path)
+    manifests = len(record.keys)
     files = len(members) - manifests - len((CONFIG, ABOUT))
     return (
         f"{path} is whole: its {len(members)} files have their checksums; its {manifests} manifests list all {files} "
@@ -213,24 +213,24 @@ def verify(path: str) -> str:
     )
 
 
-def read(path: str | Path, keep: Mapping[str, int] = {}) -> tuple[dict[str, Member], About]:
-    """Return the files of a bundle by name, checked as `verify` says, and what it is of.
+def read(path: str | Path, keep: Mapping[str, int] = {}) -> tuple[dict[str, Member], BundleRecord]:
+    """Return the members of a bundle by name, and its provenance, after the checks of `verify`.
 
     Parameters
     ----------
     path
         The bundle.
     keep
-        Names of files whose content is kept, beside that of manifests, each with the most bytes.
+        Names of files whose content is returned in addition to that of manifests, each with its largest size in bytes.
 
     Raises
     ------
     HeatproofError
-        If it is no bundle, or not whole.
+        If the file is not a bundle, or is damaged.
     """
-    members = read_archive(path, {**keep, **KEPT}, AGAIN, "a bundle")
+    members = read_archive(path, {**keep, **READ_MEMBERS}, AGAIN, "a bundle")
     if SUMS not in members:
-        raise HeatproofError(f"{path} has no {SUMS}: it is no bundle of heatproof, or was packed again without it.")
+        raise HeatproofError(f"{path} has no {SUMS}: it is not a bundle of heatproof, or was packed again without it.")
     sums = members.pop(SUMS).content
     note = dict(line.split("  ", 1)[::-1] for line in sums.decode(errors="replace").split("\n") if "  " in line)
     for what, names in (("lacks", note.keys() - members), ("has, beside what it lists,", members.keys() - note)):
@@ -241,36 +241,36 @@ def read(path: str | Path, keep: Mapping[str, int] = {}) -> tuple[dict[str, Memb
             raise HeatproofError(f"{name} in {path} has other bytes than its checksum says: {AGAIN}.")
     if sums != _sums(note):
         raise HeatproofError(f"{SUMS} in {path} is not as heatproof writes it: {AGAIN}.")
-    about = _read_about(path, members)
-    _require_manifests(path, members, about)
-    return members, about
+    record = _read_about(path, members)
+    _require_manifests(path, members, record)
+    return members, record
 
 
-def _read_about(path: str | Path, members: Mapping[str, Member]) -> About:
-    """Return what a bundle is of, whose config is the one beside it."""
-    if lacks := next((name for name in (ABOUT, CONFIG) if name not in members), None):
-        raise HeatproofError(f"{path} has no {lacks}: {AGAIN}.")
+def _read_about(path: str | Path, members: Mapping[str, Member]) -> BundleRecord:
+    """Return the provenance of a bundle, after comparing it with the config in the bundle."""
+    if missing := next((name for name in (ABOUT, CONFIG) if name not in members), None):
+        raise HeatproofError(f"{path} has no {missing}: {AGAIN}.")
     with one_sentence_errors(f"{ABOUT} in {path}", AGAIN):
         value = parse_json(members[ABOUT].content)
-        made = value.get("format") if isinstance(value, dict) else FORMAT
-        if made != FORMAT:
+        version_of_format = value.get("format") if isinstance(value, dict) else FORMAT
+        if version_of_format != FORMAT:
             raise HeatproofError(
                 f"{path} is a bundle of another version of heatproof, which this version cannot check: make it again "
                 "with `heatproof bundle`, or use the other version."
             )
-        about: About = as_type(About, value, "the record")
-        as_type(dict[str, Any], about.config.get("metrics"), "metrics")
-        same = members[CONFIG].content == _as_yaml(about.config)
+        record: BundleRecord = as_type(BundleRecord, value, "the record")
+        as_type(dict[str, Any], record.config.get("metrics"), "metrics")
+        same = members[CONFIG].content == _as_yaml(record.config)
     if not same:
         raise HeatproofError(f"{CONFIG} in {path} is not the config that {ABOUT} records: {AGAIN}.")
-    return about
+    return record
 
 
-def _require_manifests(path: str | Path, members: Mapping[str, Member], about: About) -> None:
-    """Refuse a file that no manifest lists as it is, and a manifest that is damaged or of another config."""
+def _require_manifests(path: str | Path, members: Mapping[str, Member], record: BundleRecord) -> None:
+    """Raise an error if no manifest lists a file as it is, or a manifest is damaged or from another config."""
     names = {name for name in members if name.endswith(".json")} - {ABOUT}
-    if odd := names ^ about.keys.keys():
-        raise HeatproofError(f"{min(odd)} in {path} is no manifest that {ABOUT} knows: {AGAIN}.")
+    if unknown := names ^ record.keys.keys():
+        raise HeatproofError(f"{min(unknown)} in {path} is no manifest that {ABOUT} knows: {AGAIN}.")
     listed, keys = dict[str, tuple[str, int]](), dict[str, Any]()
     read: list[tuple[str, dict[str, Any]]] = []
     for name in sorted(names):
@@ -278,13 +278,13 @@ def _require_manifests(path: str | Path, members: Mapping[str, Member], about: A
             recorded = parse_checksummed(members[name].content, Path(FOLDER, name))
         if recorded is None or "files" not in recorded:
             raise HeatproofError(f"{name} in {path} is damaged, or no manifest of files: {AGAIN}.")
-        if Key.of(recorded) != about.keys[name]:
-            raise HeatproofError(f"{name} in {path} is of another config or code than {ABOUT} says: {AGAIN}.")
+        if Key.of(recorded) != record.keys[name]:
+            raise HeatproofError(f"{name} in {path} is from another config or code than {ABOUT} says: {AGAIN}.")
         folder = os.path.dirname(name)
         for one in recorded["files"]:
             file, facts = os.path.normpath(os.path.join(folder, one["file"])), (one["sha256"], one["bytes"])
             if listed.setdefault(file, facts) != facts:
-                raise HeatproofError(f"Two manifests in {path} say different things of {file}: {AGAIN}.")
+                raise HeatproofError(f"Two manifests in {path} disagree on {file}: {AGAIN}.")
         keys[name] = recorded.get("key")
         read.append((name, recorded))
     for name in members.keys() - names - {ABOUT, CONFIG}:
@@ -292,25 +292,25 @@ def _require_manifests(path: str | Path, members: Mapping[str, Member], about: A
             raise HeatproofError(f"No manifest in {path} lists {name} with the bytes that it has: {AGAIN}.")
     digests = {file: member.sha256 for file, member in members.items()}
     for name, recorded in read:
-        for known, said in ((digests, recorded.get("input_sha256", {})), (keys, recorded.get("read", {}))):
-            for file, value in said.items():
-                own = PurePosixPath(file)
-                inside = str(own.relative_to(RESULTS)) if own.is_relative_to(RESULTS) else ""
+        for known, stated in ((digests, recorded.get("input_sha256", {})), (keys, recorded.get("read", {}))):
+            for file, value in stated.items():
+                path_in_results = PurePosixPath(file)
+                inside = str(path_in_results.relative_to(RESULTS)) if path_in_results.is_relative_to(RESULTS) else ""
                 if known.get(inside, value) != value:
                     raise HeatproofError(f"{name} in {path} was made from another {inside} than it has: {AGAIN}.")
 
 
 def tables(paths: Sequence[str | Path]) -> list[UserTable]:
-    """Return the tables to rank of bundles and results folders, and tables of the user's own, as they are.
+    """Return the tables of scores in bundles, results folders and table files.
 
     Raises
     ------
     HeatproofError
-        If one cannot be read, a table of a run is not as its manifest says, or bundles cannot be compared, and why: the
-        same network in two of them, a dataset with other images, a metric with other options, another target or fill.
+        If a table cannot be read, a table of a run differs from its manifest, or bundles cannot be compared. The
+        message says why: two bundles have the same network, or differ in a dataset, a metric, the target or the drops.
     """
     found: list[UserTable] = []
-    abouts: dict[str, tuple[About, bytes]] = {}
+    abouts: dict[str, tuple[BundleRecord, bytes]] = {}
     for path in map(Path, paths):
         if path.is_dir():
             inside = resolve_user_folder(path / RESULTS if (path / RESULTS).is_dir() else path)
@@ -319,12 +319,12 @@ def tables(paths: Sequence[str | Path]) -> list[UserTable]:
                 raise HeatproofError(f"{path} has neither {' nor '.join(RANKED)}: name a run's results, or a table.")
             found.append(UserTable(table, verified_bytes(table, most=MOST_BYTES)))
         elif path.suffix.lower() == ".zip":
-            members, about = read(path, dict.fromkeys(RANKED, MOST_BYTES))
+            members, record = read(path, dict.fromkeys(RANKED, MOST_BYTES))
             name = next((name for name in RANKED if name in members), None)
             if name is None:
                 raise HeatproofError(f"{path} has neither {' nor '.join(RANKED)}: {AGAIN}.")
             found.append(UserTable(path / name, members[name].content))
-            abouts[str(path)] = (about, members[name].content)
+            abouts[str(path)] = (record, members[name].content)
         elif FOLDER in path.absolute().parts and _is_of_a_run(path):
             found.append(UserTable(path, verified_bytes(path, listed=False, most=MOST_BYTES)))
         else:
@@ -334,16 +334,16 @@ def tables(paths: Sequence[str | Path]) -> list[UserTable]:
 
 
 def _is_of_a_run(table: Path) -> bool:
-    """Tell whether what stands beside a table below a results folder can be its manifest."""
-    beside = table.with_suffix(".json")
-    return beside != table and (not beside.exists() or read_checksummed(beside) is not None)
+    """Return whether a table in a results folder is from a run: a file with the name of its manifest is not another."""
+    manifest = table.with_suffix(".json")
+    return manifest != table and (not manifest.exists() or read_checksummed(manifest) is not None)
 
 
-def _require_comparable(abouts: Mapping[str, tuple[About, bytes]]) -> None:
+def _require_comparable(abouts: Mapping[str, tuple[BundleRecord, bytes]]) -> None:
     seen: dict[tuple[str, str], tuple[str, Any]] = {}
     cases: dict[tuple[str, ...], str] = {}
-    for path, (about, table) in abouts.items():
-        for kind, what, value in _facts(about):
+    for path, (record, table) in abouts.items():
+        for kind, what, value in _facts(record):
             before = seen.setdefault((kind, what), (path, value))
             if before[1] != value:
                 raise HeatproofError(
@@ -362,11 +362,11 @@ def _require_comparable(abouts: Mapping[str, tuple[About, bytes]]) -> None:
                 )
 
 
-def _facts(about: About) -> Iterator[tuple[str, str, Any]]:
-    yield from (("the dataset", name, key) for name, key in about.datasets.items())
-    yield from (("the metric", name, options) for name, options in about.config["metrics"].items())
-    yield from (("the setting", name, about.config.get(name)) for name in ("target", "drops"))
-    yield "the version of", "heatproof", about.heatproof
+def _facts(record: BundleRecord) -> Iterator[tuple[str, str, Any]]:
+    yield from (("the dataset", name, key) for name, key in record.datasets.items())
+    yield from (("the metric", name, options) for name, options in record.config["metrics"].items())
+    yield from (("the setting", name, record.config.get(name)) for name in ("target", "drops"))
+    yield "the version of", "heatproof", record.heatproof
 
 
 def _short(value: Any) -> str:

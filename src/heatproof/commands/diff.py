@@ -1,4 +1,4 @@
-"""Two runs compared: which scores moved, and whether by more than chance in their images explains."""
+"""`heatproof diff`: compare the scores of two runs, and test whether changes exceed the uncertainty of their images."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ from heatproof.report.tables.score_import import FIRST_ROW
 KEY = [*CASE, "method"]
 NUMBERS = ["score", "ci_low", "ci_high", "rank"]
 LEVEL = 0.95
-# Lines of a kind that are printed; the table has all of them.
+# Largest number of lines of each kind that are printed; the table has all.
 MOST = 10
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs between two runs.
+    """The differences between two runs.
 
     Attributes
     ----------
     table
-        A row a score of either run: ``before`` and ``after``, ``change`` with ``change_low`` and ``change_high``, ``p``
-        of no change, ``moved``, ranks and sets before and after, and ``only`` ("before" or "after") where one run lacks
-        it. Those that moved come first, then by the size of the change.
+        One row for each score of either run: ``before`` and ``after``; ``change`` with its interval ``change_low`` to
+        ``change_high``; ``p``, the p-value of no change; ``moved``, whether the change is significant; ranks, and
+        whether the method is in the best set, before and after; and ``only``, "before" or "after" if one run lacks the
+        score. Significant changes come first, then larger changes.
     sentences
-        What there is to say, the most important first.
+        A summary, most important lines first.
     """
 
     table: pd.DataFrame
@@ -51,23 +52,23 @@ class Difference:
 def diff(before: str | Path, after: str | Path, *, level: float = LEVEL) -> Difference:
     """Compare the scores of two runs.
 
-    The interval of a change is that of a difference of two independent means: its variance is the sum of those that the
-    intervals of the scores tell. On the same images scores of two runs vary together, so that it is then too wide
-    rather than too narrow. Probabilities are corrected over all scores (Holm).
+    The interval of a change is that of a difference of two independent means: its variance is the sum of the variances
+    that follow from the intervals of the two scores. On the same images, scores of two runs are correlated, and the
+    interval is too wide rather than too narrow. p-values are corrected over all scores by Holm's method.
 
     Parameters
     ----------
     before, after
-        Results, or bundles.
+        Results folders or bundles.
     level
-        Coverage of the intervals in the tables, and of those here.
+        Coverage of the intervals in the tables, and of the intervals of changes.
 
     Raises
     ------
     HeatproofError
         If a run cannot be read, or the two have no score in common.
     """
-    table = _beside(_read(before), _read(after), level)
+    table = _join(_read(before), _read(after), level)
     if not (table["only"] == "").any():
         raise HeatproofError(f"{before} and {after} have no score in common: not one network, method and metric.")
     return Difference(table, list(_sentences(table)))
@@ -84,25 +85,25 @@ def _read(path: str | Path) -> pd.DataFrame:
         table[name] = pd.to_numeric(texts, errors="coerce").astype(float)
         wrong = ~np.isfinite(table[name]) & (texts != "")
         if wrong.any():
-            said = f"{texts[wrong].iloc[0]!r:.60} in row {wrong.idxmax() + FIRST_ROW} of {name!r}"
-            raise HeatproofError(f"The table of {path} has {said}, which is not a finite number: name another.")
+            value = f"{texts[wrong].iloc[0]!r:.60} in row {wrong.idxmax() + FIRST_ROW} of {name!r}"
+            raise HeatproofError(f"The table of {path} has {value}, which is not a finite number: name another.")
     if (twice := table.duplicated(KEY)).any():
         row = table.loc[twice, KEY].iloc[0]
         raise HeatproofError(f"The table of {path} has {' / '.join(map(str, row))} twice: take one row out.")
     return table.assign(in_best_set=table["in_best_set"] == "True")
 
 
-def _beside(before: pd.DataFrame, after: pd.DataFrame, level: float) -> pd.DataFrame:
+def _join(before: pd.DataFrame, after: pd.DataFrame, level: float) -> pd.DataFrame:
     from statsmodels.stats.multitest import multipletests
 
-    kept = [*KEY, *NUMBERS, "in_best_set"]
-    both = before[kept].merge(after[kept], on=KEY, how="outer", suffixes=("_before", "_after"), indicator="only")
+    columns = [*KEY, *NUMBERS, "in_best_set"]
+    both = before[columns].merge(after[columns], on=KEY, how="outer", suffixes=("_before", "_after"), indicator="only")
     width = norm.ppf((1 + level) / 2)
     errors = [(both[f"ci_high_{one}"] - both[f"ci_low_{one}"]) / (2 * width) for one in ("before", "after")]
     error = np.hypot(*errors)
     change = both["score_after"] - both["score_before"]
     with np.errstate(divide="ignore", invalid="ignore"):
-        # Equal scores without a width have not moved.
+        # Equal scores whose intervals have no width have not changed.
         sizes = np.where(change == 0, 0.0, change.abs() / error)
     p = pd.Series(2 * norm.sf(sizes), index=both.index)
     moved = pd.Series(False, index=both.index)
@@ -132,9 +133,9 @@ def _beside(before: pd.DataFrame, after: pd.DataFrame, level: float) -> pd.DataF
 def _sentences(table: pd.DataFrame) -> Iterator[str]:
     shared = table[table["only"] == ""]
     moved = shared[shared["moved"]]
-    untold = int(shared["p"].isna().sum())
-    told = f"Of {len(shared)} scores in both runs, {len(moved)} moved by more than their intervals"
-    yield f"{told}{f'; {untold} have no interval in one of them' if untold else ''}."
+    without_interval = int(shared["p"].isna().sum())
+    sentence = f"Of {len(shared)} scores in both runs, {len(moved)} moved by more than their intervals"
+    yield f"{sentence}{f'; {without_interval} have no interval in one of them' if without_interval else ''}."
     for row in moved.head(MOST).to_dict("records"):
         place = f"{row['dataset']} / {row['model']} {row['weights']}, {row['metric']}"
         interval = f"{rounded(row['change_low'], 3)} to {rounded(row['change_high'], 3)}"
@@ -143,23 +144,23 @@ def _sentences(table: pd.DataFrame) -> Iterator[str]:
         yield f"  and {len(moved) - MOST} more"
     for key, part in shared.groupby(CASE, sort=True):
         case = [str(name) for name in key]
-        came, went = (
+        entered, left = (
             part.loc[part[f"best_{now}"] & ~part[f"best_{other}"], "method"].tolist()
             for now, other in (("after", "before"), ("before", "after"))
         )
-        if came or went:
-            said = [f"{join_names(came)} came in"] * bool(came) + [f"{join_names(went)} went out"] * bool(went)
-            yield f"The set of the best on {' / '.join(case[:3])}, {case[3]}: {', '.join(said)}."
+        if entered or left:
+            phrases = [f"{join_names(entered)} came in"] * bool(entered) + [f"{join_names(left)} went out"] * bool(left)
+            yield f"The set of the best on {' / '.join(case[:3])}, {case[3]}: {', '.join(phrases)}."
     for one in ("before", "after"):
         alone = table[table["only"] == one]
         if len(alone):
             methods = sorted(set(alone["method"]) - set(shared["method"]))
-            told = f", among them all of {join_names(methods[:MOST])}" if methods else ""
-            yield f"{len(alone)} scores are only in the run {one}{told}."
+            sentence = f", among them all of {join_names(methods[:MOST])}" if methods else ""
+            yield f"{len(alone)} scores are only in the run {one}{sentence}."
 
 
 def print_diff(before: str, after: str, out: str | None = None) -> None:
-    """Print what moved; write the table or a page where asked to."""
+    """Print the differences between two runs, and write them to a table or a page if `out` is given."""
     found = diff(before, after)
     print(escaped(str(found)))
     if out is None:

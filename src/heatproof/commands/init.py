@@ -1,4 +1,4 @@
-"""`heatproof init`: a config for a folder of photographs and a network, to run as it is or to change."""
+"""`heatproof init`: write a config for a folder of photographs and a network, to run as it is or to edit."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from heatproof.base.registry import is_reference, look_up
 from heatproof.base.specs import DatasetSpec
 from heatproof.base.tasks import task_provides
 from heatproof.config.files import default_config, merge
+from heatproof.data.image_files import pictures_below
 from heatproof.data.label_search import FoundTable, find_labels
-from heatproof.data.opening import picture_size
-from heatproof.data.pictures import pictures_below
+from heatproof.data.open_image import picture_size
 from heatproof.data.registry import DATASETS
 from heatproof.data.rows import as_rows
 from heatproof.errors import HeatproofError
@@ -36,18 +36,18 @@ from heatproof.plan import resolve
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 
-# Short forms of the architectures of libraries.
+# `LIBRARY:NAME` is short for the architecture of a library with the option `name`.
 LIBRARIES = {"timm": "timm_model", "torchvision": "torchvision_model", "transformers": "transformers_model"}
 DROPS, CURVES = 500, 64
-# Pictures whose headers are looked at.
+# Number of image files whose sizes are read.
 LOOKED_AT = 200
-# Longer over shorter side of pictures that are not cut to squares.
+# Largest aspect ratio of images that are not cropped to squares.
 MOST_OBLONG = 4
-# Classes that a sentence names.
+# Number of classes that a sentence names.
 NAMED = 4
-# Grids in the order in which they are chosen: the paper's is 4.
+# Patch grids in the order in which they are chosen; the paper uses 4.
 GRIDS = (4, 5, 3, 7, 6, 8, 2)
-# Cheap ones of several families, and the reference maps.
+# Cheap explainers of several families, and the reference maps.
 EXPLAINERS: list[Any] = [
     "saliency",
     "input_x_gradient",
@@ -78,31 +78,32 @@ def init(
     task: str | None = None,
     columns: Sequence[str] = (),
 ) -> str:
-    """Write a config for photographs and a network, and return what to do next.
+    """Write a config for photographs and a network, and return the next commands as text.
 
     Parameters
     ----------
     photos
-        A folder as the dataset `image_folder` takes it.
+        Folder for the dataset `image_folder`.
     model
-        ``timm:NAME``, ``torchvision:NAME``, ``transformers:FOLDER``, a function that builds a network,
-        ``package.module:function``, or an architecture of heatproof.
+        ``timm:NAME``, ``torchvision:NAME``, ``transformers:FOLDER``, ``package.module:function`` for a function that
+        builds a network, or an architecture of heatproof.
     out
-        Where the config is written.
+        Path of the config.
     checkpoint
-        File or address of weights. Their head is kept where it has as many outputs as there are classes, and else
-        trained anew; left out, the network is trained from scratch.
+        File or address of weights. If their head has as many outputs as there are classes, it is used; otherwise a new
+        head is trained. Without a checkpoint, the network is trained from scratch.
     labels
-        A table of labels, or ``folders`` for a folder a class; left out, what is found in the folder or beside it.
+        A table of labels, or ``folders`` for one folder for each class; by default, they are searched in the folder and
+        next to it.
     task
-        ``binary``, ``multiclass``, ``multilabel`` or ``regression``; left out, what the labels say.
+        ``binary``, ``multiclass``, ``multilabel`` or ``regression``; by default, it is inferred from the labels.
     columns
-        Columns of the table, such as ``label=diagnosis``; several for the label are one a class.
+        Columns of the table, such as ``label=diagnosis``; several columns for the label have one class each.
 
     Raises
     ------
     HeatproofError
-        If the file is there, the folder is not laid out as it should be, or the network is unknown.
+        If the file exists, the layout of the folder is not supported, or the network is unknown.
     """
     if os.path.lexists(out):
         raise HeatproofError(f"{out} is there: give another name with --out, or remove it.")
@@ -119,12 +120,12 @@ def init(
     sizes = sizes_below(top)
     sides = [min(size) for size in sizes]
     middle = round(median(sides))
-    told = published.pop("size", None)
-    height, width = facts.size or (height_and_width(told) if told else _fitting(sizes))
+    published_size = published.pop("size", None)
+    height, width = facts.size or (height_and_width(published_size) if published_size else _fitting(sizes))
     grids = _grids(height, width)
     counts = {name: len(known.splits[name]) for name in ("train", "validation", "evaluation")}
     spec = DatasetSpec("image_folder", "", {}, 0, task=getattr(known, "task", "multiclass"))
-    # What is counted is what is scored: of several labels each that a picture has.
+    # Rows are scored, not images: an image with several labels has one row for each.
     scored = len(as_rows(known, spec).splits["evaluation"])
     _require_enough(photos, known.num_classes, counts, scored)
     trained: dict[str, Any] = {"checkpoint": checkpoint} if checkpoint else {}
@@ -134,7 +135,7 @@ def init(
         head = _read_head(settings, checkpoint, order, known)
         trained |= {} if head.is_kept else {"transfer": True}
     if checkpoint or not is_known:
-        # Written out, as architectures of heatproof's own know nothing of what others trained.
+        # Given explicitly, because heatproof's architectures do not know the preprocessing of other people's weights.
         trained |= {"mean": list(facts.mean), "std": list(facts.std)}
     config: dict[str, Any] = {
         "datasets": [
@@ -166,10 +167,10 @@ def init(
         config["pretraining"] = {"epochs": 10 if checkpoint else 30, "batch_size": 32, "lr": 0.01}
     plan = make_plan(merge(default_config(), config))
     variants = sum(patch_count(grid) + 1 for grid in plan.config["drops"]["grids"])
-    about = HEAD.format(
-        # A comment ends with its line, and what follows would be a key.
+    comments = HEAD.format(
+        # Escaped, because text after a line break would not be part of the comment.
         photos=escaped(photos, keep=""),
-        classes=_kind_of(getattr(known, "task", "multiclass"), known.num_classes),
+        classes=_describe_task(getattr(known, "task", "multiclass"), known.num_classes),
         splits=", ".join(f"{count} {split}" for split, count in counts.items()),
         smallest=min(sides),
         middle=middle,
@@ -185,26 +186,31 @@ def init(
     )
     scratch = f"It trains {name} from scratch: give published weights with --checkpoint{_weights_of(settings)}."
     weights = OWN_WEIGHTS if checkpoint else scratch
-    about += f"# {OWN_WEIGHTS}\n" if checkpoint or not is_known else ""
-    about += f"# {head.found}\n" if head.found else ""
-    about += "".join(f"# {line}\n" for line in _told_of(table))
-    write_text(out, about + dump(config))
+    comments += f"# {OWN_WEIGHTS}\n" if checkpoint or not is_known else ""
+    comments += f"# {head.found}\n" if head.found else ""
+    comments += "".join(f"# {line}\n" for line in _describe_table(table))
+    write_text(out, comments + dump(config))
     quoted = shlex.quote(out)
-    told = [f"{out} is written. {weights}", *([head.found] if head.found else []), *_told_of(table), "Next:"]
+    published_size = [
+        f"{out} is written. {weights}",
+        *([head.found] if head.found else []),
+        *_describe_table(table),
+        "Next:",
+    ]
     commands = (f"check {quoted}", f"estimate {quoted}", f"run {quoted} --cores 2")
-    return "\n".join([*told, *(f"  heatproof {command}" for command in commands)])
+    return "\n".join([*published_size, *(f"  heatproof {command}" for command in commands)])
 
 
 def _metrics_of(task: str) -> list[Any]:
-    """Return further metrics, reading the number itself where there is no probability."""
+    """Return further metrics; they read the logit for tasks without probabilities."""
     names = ("deletion_morf", "deletion_lerf")
     return [name if task_provides(task, "probability") else {name: {"output": "logit"}} for name in names]
 
 
-def _columns_of(given: Sequence[str]) -> dict[str, Any]:
-    """Return option of the dataset from ``what=name``."""
+def _columns_of(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return options of the dataset from arguments ``what=name``."""
     found: dict[str, list[str]] = {}
-    for one in given:
+    for one in arguments:
         what, _, name = one.partition("=")
         if not name:
             raise HeatproofError(f"--column {one}: write what it is and its name, such as label=diagnosis.")
@@ -212,21 +218,31 @@ def _columns_of(given: Sequence[str]) -> dict[str, Any]:
     return {what: names if len(names) > 1 else names[0] for what, names in found.items()}
 
 
-def _kind_of(task: str, count: int) -> str:
+def _describe_task(task: str, count: int) -> str:
     kinds = {"regression": "numbers", "multilabel": f"{count} labels, several an image"}
     return kinds.get(task, f"{count} classes")
 
 
-def _told_of(table: FoundTable | None) -> list[str]:
-    """Return what comments say of a table of labels, one line each."""
+def _describe_table(table: FoundTable | None) -> list[str]:
+    """Return lines for comments on a table of labels."""
     if table is None:
         return []
-    said = [*(f"{note}." for note in table.table.notes), *(f"Assumed: {one}." for one in table.assumptions)]
-    return [escaped(" ".join(line.split()), keep="") for line in said]
+    lines = [*(f"{note}." for note in table.table.notes), *(f"Assumed: {one}." for one in table.assumptions)]
+    return [escaped(" ".join(line.split()), keep="") for line in lines]
 
 
 class _Head(NamedTuple):
-    """What is done with the head of weights: in words, whether it is kept, and options of the dataset for its order."""
+    """The use of the head of a checkpoint.
+
+    Attributes
+    ----------
+    found
+        A sentence for the user; "" if nothing is known about the head.
+    is_kept
+        Whether the head is used; otherwise a new one is trained.
+    labels
+        Options of the dataset that map labels to outputs of the head.
+    """
 
     found: str
     is_kept: bool
@@ -234,11 +250,11 @@ class _Head(NamedTuple):
 
 
 def _read_head(settings: dict[str, Any], checkpoint: str, named: str, dataset: Any) -> _Head:
-    """Look at the head of weights, and write the options of the network with which the rest of them fits."""
+    """Inspect the head of a checkpoint, and set the options of the network with which its other weights fit."""
     from heatproof.jobs.fetch import inspect_head
 
     classes = list(dataset.class_names)
-    # One output says which of two classes it is.
+    # A binary task has one output for two classes.
     outputs = 1 if dataset.task == "binary" else len(classes)
     local = Path(checkpoint).expanduser()
     if not is_file(checkpoint):
@@ -249,11 +265,11 @@ def _read_head(settings: dict[str, Any], checkpoint: str, named: str, dataset: A
     labels = _labels_of(settings, classes)
     try:
         head = inspect_head(spec, local, labels.get("num_outputs", outputs))
-    except Exception:  # a builder or a library can fail in any way, and `heatproof check` says of what file
+    except Exception:  # a builder or a library can raise any exception, which `heatproof check` reports
         return _Head("", False, {})
     settings["options"] = head.options or settings["options"]
-    shown = [escaped(name, keep="") for name in classes[:NAMED]]
-    order = ", ".join(shown) + (", …" if len(classes) > NAMED else "")
+    names = [escaped(name, keep="") for name in classes[:NAMED]]
+    order = ", ".join(names) + (", …" if len(classes) > NAMED else "")
     file = escaped(Path(checkpoint).name, keep="")
     if head.fits and labels:
         return _Head(f"{file} keeps its head, whose config names the class of each output.", True, labels)
@@ -266,58 +282,58 @@ def _read_head(settings: dict[str, Any], checkpoint: str, named: str, dataset: A
         )
     if head.outputs is None:
         return _Head("", False, {})
-    anew = (
+    replaced = (
         f"{file} has {head.outputs} output{'s' * (head.outputs != 1)}, and there are {len(classes)} classes: a new "
         "head is trained (transfer: true)"
     )
     known = f"outputs: {{{escaped(classes[0], keep='')}: number, …}} and num_outputs: {head.outputs}"
     among = f"; where the classes are among the {head.outputs}, give the dataset {known} instead"
-    return _Head(f"{anew}{among if head.outputs > len(classes) else ''}.", False, {})
+    return _Head(f"{replaced}{among if head.outputs > len(classes) else ''}.", False, {})
 
 
 def _weights_of(settings: Mapping[str, Any]) -> str:
-    """Return where the weights of a network of transformers are, as the end of a sentence."""
+    """Return the path of the weights of a transformers model, as the end of a sentence; "" if there are none."""
     folder = settings["options"].get("name", "") if settings["architecture"] == LIBRARIES["transformers"] else ""
     weights = Path(folder) / "model.safetensors"
     return f", as {escaped(str(weights), keep='')}" if folder and has_file(folder, weights.name) else ""
 
 
 def _labels_of(settings: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
-    """Return options of the dataset with which labels are outputs, where the network's folder names all classes."""
+    """Return dataset options that map labels to outputs, if the config of a transformers model names all classes."""
     if settings["architecture"] != LIBRARIES["transformers"]:
         return {}
-    told = read_json_file(settings["options"]["name"], CONFIG).get("id2label")
-    named: dict[str, Any] = told if isinstance(told, dict) else {}
-    names = {str(name): number for number, name in named.items()}
+    id_to_label = read_json_file(settings["options"]["name"], CONFIG).get("id2label")
+    labels: dict[str, Any] = id_to_label if isinstance(id_to_label, dict) else {}
+    names = {str(name): number for number, name in labels.items()}
     try:
         outputs = {name: int(names[name]) for name in classes}
     except (KeyError, ValueError):
         return {}
-    return {"outputs": outputs, "num_outputs": len(named)}
+    return {"outputs": outputs, "num_outputs": len(labels)}
 
 
 def _require_enough(photos: str, classes: int, counts: Mapping[str, int], scored: int) -> None:
-    """Refuse a folder of which no two pictures would be scored.
+    """Raise an error if fewer than two rows would be scored.
 
     Raises
     ------
     HeatproofError
-        With how many there are.
+        With the numbers of images.
     """
     if counts["evaluation"] < 2:
         raise HeatproofError(
             f"{photos} has {sum(counts.values())} pictures of {classes} classes, which leaves {counts['evaluation']} "
-            "to be scored, and two at least are needed: add pictures, some ten a class."
+            "to be scored, and at least two are needed: add pictures, about ten for each class."
         )
     if scored < 2:
         raise HeatproofError(
             f"The {counts['evaluation']} pictures of {photos} that are to be scored have {scored} label(s) that are "
-            "present, and two at least are needed: add pictures with labels."
+            "present, and at least two are needed: add pictures with labels."
         )
 
 
 def read_model(model: str) -> tuple[dict[str, Any], dict[str, Any], str]:
-    """Return a model's settings, how its published weights read pictures (options of the dataset), and its name.
+    """Return the settings of a model, the preprocessing of its published weights as dataset options, and its name.
 
     No weights are loaded.
     """
@@ -326,11 +342,11 @@ def read_model(model: str) -> tuple[dict[str, Any], dict[str, Any], str]:
         return {"architecture": model, "options": {}}, {}, model
     if library in LIBRARIES:
         settings: dict[str, Any] = {"architecture": LIBRARIES[library], "options": {"name": name}}
-        # Says in one sentence what is wrong with a name.
+        # Raises an error if the name is wrong.
         facts_of(settings)
         return settings, preprocessing(**settings), escaped(Path(name).name.partition(".")[0], keep="")
     try:
-        # It imports the function, as for any config.
+        # Imports the function, as for any config.
         resolve.read_model(model, {"architecture": model, "datasets": []}, default_config())
     except HeatproofError as error:
         raise HeatproofError(
@@ -341,7 +357,7 @@ def read_model(model: str) -> tuple[dict[str, Any], dict[str, Any], str]:
 
 
 def facts_of(settings: Mapping[str, Any]) -> tuple[InputFacts, bool]:
-    """Return what a network expects of its input, and whether mean and deviation are known."""
+    """Return the facts about the input of a network, and whether its mean and deviation are known."""
     architecture, options = settings["architecture"], settings["options"]
     if is_reference(architecture):
         return InputFacts(), False
@@ -350,12 +366,12 @@ def facts_of(settings: Mapping[str, Any]) -> tuple[InputFacts, bool]:
 
 
 def sizes_below(folder: Path) -> list[tuple[int, int]]:
-    """Read the height and width of pictures below a folder, in pixels, from their headers."""
+    """Return height and width, in pixels, of a sample of the image files below a folder, from their headers."""
     found = pictures_below(folder)
     sizes = []
-    # From all of the folder, not the first class alone.
+    # Evenly spaced, so that the sample has all classes.
     for picture in found[:: max(len(found) // LOOKED_AT, 1)]:
-        # What cannot be opened is named by the dataset.
+        # The dataset reports image files that cannot be opened.
         with suppress(HeatproofError):
             sizes.append(picture_size(folder / picture.path))
     if not sizes:
@@ -364,10 +380,10 @@ def sizes_below(folder: Path) -> list[tuple[int, int]]:
 
 
 def _fitting(sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Return height and width for a network that takes any.
+    """Return an input size, height and width, for a network that accepts any.
 
-    Those of the pictures where all have one shape, and else the side of a square; the shorter side up to 224 pixels,
-    both multiples of 16 or 8.
+    If all images have one size, it has their aspect ratio; otherwise it is a square. The shorter side is at most 224
+    pixels, and both sides are multiples of 16, or of 8 if they are short.
     """
     middle = round(median(min(size) for size in sizes))
     height, width = sizes[0] if len(set(sizes)) == 1 else (middle, middle)
@@ -378,7 +394,7 @@ def _fitting(sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
 
 
 def _grids(height: int, width: int) -> list[Any]:
-    """Return the square grids that divide images, the best first, or rows and columns where there are none.
+    """Return the square grids that divide images, the best first; if there are none, a grid of rows and columns.
 
     Raises
     ------
@@ -393,7 +409,7 @@ def _grids(height: int, width: int) -> list[Any]:
 
 
 def _divisors(length: int) -> list[int]:
-    """Return the numbers of patches along a side, those of `GRIDS` first."""
+    """Return the numbers of patches that divide a side, those of `GRIDS` first."""
     found = [count for count in range(2, min(length, 33)) if length % count == 0]
     return sorted(found, key=lambda count: (GRIDS.index(count) if count in GRIDS else len(GRIDS), count))
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from heatproof.attribution.registry import EXPLAINERS, NETWORK_KINDS
+from heatproof.commands.plain_text import Rows, in_columns, kind_with_options, options_as_text
 from heatproof.config.files import default_config, read_config, workflow_folder
 from heatproof.data.registry import DATASETS
 from heatproof.files.publishing import escaped
 from heatproof.metrics.registry import METRICS, outputs_of
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.plan.validate import Plan, make_plan
-from heatproof.report.page.plain_text import Rows, in_columns, kind_with_options, options_as_text
 
 # Titles with the rows of their tables. A title without rows is left out.
 Sections = dict[str, Rows]

@@ -6,9 +6,9 @@ import math
 import sys
 from pathlib import Path
 
+from heatproof.commands.plain_text import in_columns, kind_with_options
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import escaped
-from heatproof.report.page.plain_text import in_columns, kind_with_options
 from heatproof.report.stores import StoreInfo, read_store_info, stores_below
 
 # First word of the last column for a store that cannot be read.

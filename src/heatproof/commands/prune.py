@@ -1,7 +1,7 @@
-"""`heatproof prune`: what a results folder could do without, and what it would cost to make it again.
+"""`heatproof prune`: list results that are not needed any more with the cost of making them again, and remove them.
 
-Of a store, the shards alone are removed. Its metadata and manifests are small, and by them tables, scores and pages
-stay what they are: Snakemake does not make again what is missing behind files that are current.
+Of a store, only the shards are removed. Metadata and manifests, which are small, stay, so that tables, scores and pages
+stay current: Snakemake does not make missing inputs of current files.
 """
 
 from __future__ import annotations
@@ -38,29 +38,31 @@ NOTE = (
     "Tables, scores and pages stay what they are, and the same command makes nothing again. A change that needs what\n"
     "was removed makes it again: more images, another metric, or a page that is drawn anew."
 )
-# Stages whose stores are of one of the kinds.
+# Stages whose stores have attribution maps.
 MAP_STAGES = ("attribute", "attribute_reference")
-# Folders of stores and scores; weights and datasets took work that no other file can stand for.
+# Folders of stores and scores. Weights and datasets are not removed, because nothing else replaces the work in them.
 STORED = sorted(("maps", *RESPONSES))
 FOLDERS = (*STORED, "scores")
 
 
 @dataclass
 class Prunable:
-    """Something that can go.
+    """Files that can be removed.
 
     Attributes
     ----------
-    kind, what
-        One of `KINDS`, and what it is for the reader.
+    kind
+        One of `KINDS`.
+    what
+        Description for the user.
     paths
         Files and folders that would be removed.
     passes, seconds
-        Images that went through a network, and the time that it took, to make it; 0 where no manifest says.
+        Number of images that passed through a network, and the time in seconds, to make them; 0 if not known.
     manifest
-        What lists the files, where it stays; "" where nothing does.
+        Manifest that lists the files and is not removed; "" if there is none.
     bytes
-        Size of all paths.
+        Size of all files in bytes.
     """
 
     kind: str
@@ -75,9 +77,10 @@ class Prunable:
         self.bytes = sum(map(_size, self.paths))
 
     def remove(self) -> int:
-        """Remove it, and return its size."""
+        """Remove the files, and return their size in bytes."""
         if self.manifest:
-            # Before the files: what is missing without a word would be made again where Snakemake remembers nothing.
+            # Written before files are removed: files that are missing otherwise would be made again if Snakemake's own
+            # records are missing.
             write_text(pruned_list_path(self.manifest), "\n".join(path.name for path in self.paths))
         for path in map(refuse_links, self.paths):
             if path.is_dir():
@@ -90,18 +93,23 @@ class Prunable:
 def prune(
     *configs: str | Path, targets: Sequence[str] = (), delete: Sequence[str] = (), folder: str | Path = RESULTS
 ) -> str:
-    """Return what can go of a results folder, and remove the kinds that are named.
+    """List what can be removed from a results folder, and remove some kinds of it.
 
     Parameters
     ----------
     configs
-        A config, and others laid over it.
+        A config, and others merged into it in turn.
     targets
-        What the runs of this folder ask Snakemake for; left out, all of the rule ``all``.
+        Targets of the runs in this folder; by default those of the rule ``all``.
     delete
-        Kinds to remove, of `KINDS`.
+        Kinds to remove, from `KINDS`.
     folder
         The results folder.
+
+    Returns
+    -------
+    str
+        The list, as text.
 
     Raises
     ------
@@ -138,31 +146,31 @@ def prune(
 
 
 def find(graph: Graph, wanted: Sequence[Job], folder: str | Path = RESULTS) -> list[Prunable]:
-    """Return what can go.
+    """Return the files that can be removed.
 
     Parameters
     ----------
     graph
         The jobs of the config.
     wanted
-        Those of them that runs ask for: what they still have to read stays.
+        Jobs that runs need; files that they have yet to read are not returned.
     folder
         The results folder.
     """
     results, folder = Results(graph), Path(folder)
-    jobs, asked = list(graph.jobs()), {id(job) for job in wanted}
+    jobs, requested = list(graph.jobs()), {id(job) for job in wanted}
     readers: dict[str, list[Job]] = {}
     for job in jobs:
-        # What was never asked for waits for nothing.
-        if id(job) in asked or any(results.manifest(product.manifest) for product in job.products):
+        # Jobs that were never run and are not needed do not count as readers.
+        if id(job) in requested or any(results.manifest(product.manifest) for product in job.products):
             for file in job.inputs:
                 readers.setdefault(file, []).append(job)
     found = [*_stores(jobs, readers, results), *_epochs(jobs, readers, results), *_others(jobs, folder)]
     found += [Prunable("targets", path.name, [path]) for path in sorted(folder.glob(".targets/*"))]
     journals = [path for name in STORED for path in sorted(folder.glob(f"{name}/**/.*.journal"))]
-    # Shards are written in folders beside the store, whose names go on after the store's.
-    aside = [path for name in STORED for path in sorted(folder.glob(f"{name}/**/.*.zarr.*")) if path.is_dir()]
-    found.append(Prunable("leftovers", "journals and half-written shards", [*journals, *aside]))
+    # Temporary folders of shards have the name of the store with a suffix.
+    temporary = [path for name in STORED for path in sorted(folder.glob(f"{name}/**/.*.zarr.*")) if path.is_dir()]
+    found.append(Prunable("leftovers", "journals and half-written shards", [*journals, *temporary]))
     return [one for one in found if one.bytes]
 
 
@@ -174,13 +182,13 @@ def _line(kind: str, found: Sequence[Prunable]) -> str:
 
 
 def _is_done(job: Job, results: Results) -> bool:
-    """Tell whether all that a job makes was made by this config, whether or not it has been pruned since."""
+    """Return whether all results of a job are from this config, even if they have been pruned."""
     manifests = [results.manifest(product.manifest) for product in job.products]
     return all(manifests) and not any(results.is_stale(job, product) for product in job.products)
 
 
 def _is_read(files: Iterable[str], readers: Mapping[str, list[Job]], results: Results) -> bool:
-    """Tell whether some job reads the files, and all that do are done with them."""
+    """Return whether there are jobs that read the files, and all of them are done."""
     using = [reader for file in files for reader in readers.get(file, ())]
     return bool(using) and all(_is_done(reader, results) for reader in using)
 
@@ -199,13 +207,13 @@ def _stores(jobs: Sequence[Job], readers: Mapping[str, list[Job]], results: Resu
 
 def _epochs(jobs: Sequence[Job], readers: Mapping[str, list[Job]], results: Results) -> Iterator[Prunable]:
     for product in (product for job in jobs for product in job.products):
-        kept = [file for file in product.files if "/kept/" in file and os.path.isfile(file)]
-        if _is_read(kept, readers, results):
-            yield Prunable("epochs", _named(product), list(map(Path, kept)), manifest=product.manifest)
+        files = [file for file in product.files if "/kept/" in file and os.path.isfile(file)]
+        if _is_read(files, readers, results):
+            yield Prunable("epochs", _named(product), list(map(Path, files)), manifest=product.manifest)
 
 
 def _others(jobs: Sequence[Job], folder: Path) -> Iterator[Prunable]:
-    """Yield the stores and scores of the folder that no job of the config makes."""
+    """Yield stores and scores in the folder that no job of the config makes."""
     known = {_base(product.manifest) for job in jobs for product in job.products}
     found: dict[str, list[Path]] = {}
     for name in FOLDERS:
@@ -224,7 +232,7 @@ def _others(jobs: Sequence[Job], folder: Path) -> Iterator[Prunable]:
 
 
 def _base(path: str) -> str:
-    """Return what the files of one store, or of one table of scores, share of their paths."""
+    """Return the common part of the paths of all files of a store, or of a table of scores."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/{name.partition('.')[0]}"
 

@@ -1,4 +1,4 @@
-"""Configs as files: where they are, how they are read, and how one is laid over another."""
+"""Config files: where they are, how they are read, and how one is merged over another."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from heatproof.files import strict_yaml
 from heatproof.files.reading import printable_path
 
 Config = dict[str, Any]
-PACKAGED = Path(__file__).parents[1] / "_workflow"
-DEFAULT = "config/config.yaml"
-# Numbers of the embedded default that are lowered where a dataset has fewer images.
-COUNTS = ("images", "accuracy_images")
-# Snakemake takes a config that has this key for a template, and runs the Python in it.
-TEMPLATE = "__use_yte__"
+PACKAGED_WORKFLOW = Path(__file__).parents[1] / "_workflow"
+DEFAULT_CONFIG = "config/config.yaml"
+# Numbers of images that are lowered if a dataset has fewer, unless a user's config sets them.
+IMAGE_COUNTS = ("images", "accuracy_images")
+# Snakemake treats a config with this key as a template, and runs the Python in it.
+TEMPLATE_KEY = "__use_yte__"
 
 
-# Written as the number that it is.
+# A default count is written to YAML as a plain integer.
 SafeRepresenter.add_representer(DefaultCount, SafeRepresenter.represent_int)
 
 
@@ -37,23 +37,23 @@ def default_config(folder: str | Path | None = None) -> Config:
     Parameters
     ----------
     folder
-        That of a Snakefile, beside which a default may stand; left out, that of the package. A working folder never
-        has the default: it may be somebody else's, and a config names code that is run.
+        Folder of a Snakefile that may contain a default config; by default that of the package. The working folder is
+        never searched: it may belong to someone else, and a config names code that is run.
     """
-    beside = [Path(folder) / DEFAULT] if folder is not None else []
-    path = next((one for one in beside if one.is_file()), workflow_folder() / DEFAULT)
+    candidates = [Path(folder) / DEFAULT_CONFIG] if folder is not None else []
+    path = next((one for one in candidates if one.is_file()), workflow_folder() / DEFAULT_CONFIG)
     default = read_mapping(path)
     evaluation = default.get("evaluation")
     if isinstance(evaluation, dict):
-        evaluation |= {key: DefaultCount(evaluation[key]) for key in COUNTS if type(evaluation.get(key)) is int}
+        evaluation |= {key: DefaultCount(evaluation[key]) for key in IMAGE_COUNTS if type(evaluation.get(key)) is int}
     return default
 
 
 def unset_counts(config: Mapping[str, Any]) -> list[str]:
-    """Return the numbers of images under `evaluation` that are those of the embedded default, or of no config."""
+    """Return the numbers of images under `evaluation` that no config sets, or only the embedded default."""
     evaluation = config.get("evaluation")
-    given = evaluation if isinstance(evaluation, Mapping) else {}
-    return [key for key in COUNTS if key not in given or isinstance(given[key], DefaultCount)]
+    section = evaluation if isinstance(evaluation, Mapping) else {}
+    return [key for key in IMAGE_COUNTS if key not in section or isinstance(section[key], DefaultCount)]
 
 
 def workflow_folder() -> Path:
@@ -62,48 +62,51 @@ def workflow_folder() -> Path:
     Raises
     ------
     HeatproofError
-        If there is neither.
+        If neither exists.
     """
-    for folder in (PACKAGED, Path(__file__).parents[3]):
+    for folder in (PACKAGED_WORKFLOW, Path(__file__).parents[3]):
         if (folder / "Snakefile").is_file():
             return folder
     raise HeatproofError("The workflow is not installed with this package: install heatproof again with pip.")
 
 
-def config_file(given: str | Path) -> Path:
-    """Return the path of a config: a file, or the name of one that comes with heatproof, such as ``quick``.
+def config_file(name_or_path: str | Path) -> Path:
+    """Return the path of a config: a file, or the name of a config that comes with heatproof, such as ``quick``.
 
-    The name of one that comes with heatproof is never that of a file: a file ``quick`` is written ``./quick``.
+    A name of a config that comes with heatproof never refers to a file in the working folder: write ``./quick`` for a
+    file ``quick``.
 
     Raises
     ------
     HeatproofError
-        If there is neither.
+        If neither exists.
     """
     shipped = workflow_folder() / "config"
-    known = {one.stem: one for one in shipped.glob("*.yaml")}
-    if str(given) in known:
-        return known[str(given)]
-    if os.path.exists(given):
-        return Path(given)
-    where, name = os.path.split(given)
-    # Endings make all of them alike.
-    beside = {one.stem: str(Path(where) / one.name) for one in sorted(Path(where or ".").glob("*.y*ml"))}
-    is_path = bool(where) or Path(name).suffix in (".yaml", ".yml")
-    close = get_close_matches(Path(name).stem, beside, n=1)
+    shipped_configs = {one.stem: one for one in shipped.glob("*.yaml")}
+    if str(name_or_path) in shipped_configs:
+        return shipped_configs[str(name_or_path)]
+    if os.path.exists(name_or_path):
+        return Path(name_or_path)
+    folder, name = os.path.split(name_or_path)
+    # Endings are left out, because they would make all names similar.
+    similar = {one.stem: str(Path(folder) / one.name) for one in sorted(Path(folder or ".").glob("*.y*ml"))}
+    is_path = bool(folder) or Path(name).suffix in (".yaml", ".yml")
+    close = get_close_matches(Path(name).stem, similar, n=1)
     if is_path and close:
-        hint = f"did you mean {printable_path(beside[close[0]])}?"
+        hint = f"did you mean {printable_path(similar[close[0]])}?"
     elif is_path:
         hint = "check the path, or let `heatproof init PHOTOS --model MODEL` write one."
     else:
-        hint = suggest_name(str(given), known, "configs")
+        hint = suggest_name(str(name_or_path), shipped_configs, "configs")
     raise HeatproofError(
-        f"There is no config {printable_path(given)}, neither a file nor one that comes with heatproof: {hint}"
+        f"There is no config {printable_path(name_or_path)}, neither a file nor one that comes with heatproof: {hint}"
     )
 
 
 def read_config(*configs: str | Path) -> Config:
-    """Read configs as the workflow does: each laid over those before it and over the embedded default, lists replaced.
+    """Read configs as the workflow does.
+
+    Each config is merged over the embedded default and those before it; lists are replaced.
 
     Parameters
     ----------
@@ -113,38 +116,38 @@ def read_config(*configs: str | Path) -> Config:
     Raises
     ------
     HeatproofError
-        If a file is missing, or is not a mapping of strict YAML (`heatproof.files.strict_yaml`).
+        If a file is missing, or is not a mapping in strict YAML (`heatproof.files.strict_yaml`).
     """
     return reduce(merge, map(read_mapping, map(config_file, configs)), default_config())
 
 
 def read_mapping(path: str | Path) -> Config:
-    """Read a config as it is written, with what nothing but Snakemake would understand refused.
+    """Read a config as written, and refuse keys that only Snakemake interprets.
 
     Raises
     ------
     HeatproofError
         As `heatproof.files.strict_yaml.read_mapping` does.
     """
-    given = strict_yaml.read_mapping(path)
-    if TEMPLATE in given:
+    config = strict_yaml.read_mapping(path)
+    if TEMPLATE_KEY in config:
         raise HeatproofError(
-            f"The config {printable_path(path)} has the key {TEMPLATE!r}, with which Snakemake runs what stands in the other "
-            "keys: remove it."
+            f"The config {printable_path(path)} has the key {TEMPLATE_KEY!r}, with which Snakemake runs the other keys "
+            "as code: remove it."
         )
-    return given
+    return config
 
 
-def read_snakemake_config(given: Mapping[str, Any], settings: Any, folder: str | None) -> Config:
-    """Return the config of a Snakefile: the files that Snakemake was given, as all commands read them.
+def read_snakemake_config(config: Mapping[str, Any], settings: Any, folder: str | None) -> Config:
+    """Return the config of a Snakefile from the files that were passed to Snakemake, read as all commands read them.
 
     Parameters
     ----------
-    given
+    config
         The config as Snakemake has it.
     settings
-        Snakemake's own: the files, the values that are laid over them, and what Snakemake made of both. Where it has
-        something else, another workflow made it, which uses this one.
+        Snakemake's settings: the config files, the values that override them, and the resulting config. If `config`
+        differs from that config, another workflow that uses this one made it.
     folder
         As `default_config` takes it.
 
@@ -154,13 +157,13 @@ def read_snakemake_config(given: Mapping[str, Any], settings: Any, folder: str |
         As `read_config` does.
     """
     default = default_config(folder)
-    if given != settings.overwrite_config:
-        return merge(default, given)
+    if config != settings.overwrite_config:
+        return merge(default, config)
     return reduce(merge, [*map(read_mapping, settings.configfiles), settings.config], default)
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Config:
-    """Lay one mapping over another, key by key; anything but a mapping is replaced."""
+    """Merge one mapping over another, key by key; values that are not mappings are replaced."""
     merged = dict(copy.deepcopy(base))
     for key, value in over.items():
         both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)

@@ -8,20 +8,20 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError, PydanticKnownError, core_schema
 
-from heatproof.base.grids import MOST, as_grid, grid_shape
+from heatproof.base.grids import MAXIMUM_SIDE, as_grid, grid_shape
 from heatproof.base.options import parse_duration
 from heatproof.base.registry import fold_name, is_reference
 from heatproof.errors import HeatproofError
 
-# File systems take 255 bytes; endings, numbers and the names of temporary files come on top.
-LONGEST_NAME = 150
-MOST_ENTRIES = 1000
-# Where names of a table stand in the schema, until the table is laid in.
+# File systems allow 255 bytes; endings, numbers and the names of temporary files are added to a name.
+MAXIMUM_NAME_BYTES = 150
+MAXIMUM_ENTRIES = 1000
+# Placeholder in the schema for the names in a table of heatproof.
 NAMES = "names"
 
 
 class Entries:
-    """Annotation of a mapping of names to settings that a config writes as a list of names or {name: settings}."""
+    """Annotation of a mapping from names to settings, which a config writes as a list of names or {name: settings}."""
 
     def __init__(self, kind: str, least: int = 1) -> None:
         self.kind, self.least = kind, least
@@ -42,14 +42,14 @@ class Entries:
             return dict(items)
         if not isinstance(items, list) or len(items) < self.least:
             raise HeatproofError(f"{key!r} in the config must be a list of names or {{name: settings}}, not {items!r}.")
-        if len(items) > MOST_ENTRIES:
-            raise HeatproofError(f"{key!r} in the config has {len(items)} entries: name at most {MOST_ENTRIES}.")
+        if len(items) > MAXIMUM_ENTRIES:
+            raise HeatproofError(f"{key!r} in the config has {len(items)} entries: name at most {MAXIMUM_ENTRIES}.")
         entries: dict[str, Any] = {}
         files: dict[str, str] = {}
         for index, item in enumerate(items):
             name, settings = next(iter(item.items()), (None, None)) if isinstance(item, Mapping) else (item, None)
-            alone = isinstance(item, str) or (isinstance(item, Mapping) and len(item) == 1)
-            if not alone or not isinstance(settings, Mapping | None):
+            is_entry = isinstance(item, str) or (isinstance(item, Mapping) and len(item) == 1)
+            if not is_entry or not isinstance(settings, Mapping | None):
                 indent = isinstance(item, Mapping) and None in item.values()
                 hint = ": indent the settings further than the name" if indent else ""
                 raise HeatproofError(
@@ -58,15 +58,15 @@ class Entries:
             name = str(name)  # YAML reads 18 as a number
             if name in entries:
                 raise HeatproofError(f"{key} names {name!r} twice: give the second entry another name.")
-            plain = name.replace("_", "").replace("-", "").replace(".", "").isalnum()
-            if not plain or name.startswith(".") or len(name.encode()) > LONGEST_NAME:
+            is_plain = name.replace("_", "").replace("-", "").replace(".", "").isalnum()
+            if not is_plain or name.startswith(".") or len(name.encode()) > MAXIMUM_NAME_BYTES:
                 raise HeatproofError(
-                    f"{name!r} in {key} cannot name a folder: use letters, digits, '_', '-' and '.', {LONGEST_NAME} "
-                    "bytes at most; what it refers to goes into its settings."
+                    f"{name!r} in {key} cannot name a folder: use letters, digits, '_', '-' and '.', "
+                    f"{MAXIMUM_NAME_BYTES} bytes at most; what it refers to goes into its settings."
                 )
-            if (other := files.setdefault(fold_name(name), name)) != name:
+            if (colliding := files.setdefault(fold_name(name), name)) != name:
                 raise HeatproofError(
-                    f"{key} names {other!r} and {name!r}, which some file systems take for one name: rename one of "
+                    f"{key} names {colliding!r} and {name!r}, which some file systems take for one name: rename one of "
                     "the two."
                 )
             entries[name] = dict(settings or {})
@@ -78,7 +78,7 @@ class Entries:
 
 
 class NameOf:
-    """Annotation of a name that a table of heatproof has; the plan looks it up."""
+    """Annotation of a name in a table of heatproof; the plan looks it up."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -88,20 +88,20 @@ class NameOf:
 
 
 def require_distinct(values: list[Any]) -> list[Any]:
-    """Return a list, if it names nothing twice and is not out of all proportion."""
-    if len(values) > MOST_ENTRIES:
-        told = {"count": len(values), "most": MOST_ENTRIES}
-        raise PydanticCustomError("twice", "has {count} entries: name at most {most}", told)
-    twice = next((value for index, value in enumerate(values) if value in values[:index]), None)
-    if twice is not None:
-        raise PydanticCustomError("twice", "names {value} twice", {"value": repr(twice)})
+    """Refuse a list that names a value twice or has too many entries; otherwise return it."""
+    if len(values) > MAXIMUM_ENTRIES:
+        context = {"count": len(values), "most": MAXIMUM_ENTRIES}
+        raise PydanticCustomError("twice", "has {count} entries: name at most {most}", context)
+    repeated = next((value for index, value in enumerate(values) if value in values[:index]), None)
+    if repeated is not None:
+        raise PydanticCustomError("twice", "names {value} twice", {"value": repr(repeated)})
     return values
 
 
 def validate_target(value: Any) -> Any:
-    """Return what a config can name as its target: ``label``, ``predicted``, the number of a class, or a function."""
+    """Refuse values other than ``label``, ``predicted``, the number of a class, or a reference to a function."""
     named = isinstance(value, str) and (value in ("label", "predicted") or is_reference(value))
-    if not named and (type(value) is not int or not 0 <= value < MOST_IMAGES):
+    if not named and (type(value) is not int or not 0 <= value < MAXIMUM_IMAGES):
         raise PydanticCustomError(
             "target",
             "`label`, `predicted`, the number of a class, counted from 0, or a function of yours as "
@@ -111,23 +111,23 @@ def validate_target(value: Any) -> Any:
 
 
 def validate_grid(value: Any) -> Any:
-    """Return a grid of at least two patches in the one form of `heatproof.base.grids.as_grid`."""
+    """Return a grid of at least two patches in the standard form of `heatproof.base.grids.as_grid`."""
     if type(value) is int and value < 2:
         raise PydanticKnownError("greater_than_equal", {"ge": 2})
-    if type(value) is int and value > MOST:
-        raise PydanticKnownError("less_than_equal", {"le": MOST})
+    if type(value) is int and value > MAXIMUM_SIDE:
+        raise PydanticKnownError("less_than_equal", {"le": MAXIMUM_SIDE})
     try:
         grid = as_grid(value)
     except HeatproofError:
         grid = 1
-    if grid == 1 or max(grid_shape(grid)) > MOST:
-        told = f"a whole number of at least 2 and at most {MOST}, or [rows, columns]"
-        raise PydanticCustomError("grid", told)
+    if grid == 1 or max(grid_shape(grid)) > MAXIMUM_SIDE:
+        expected = f"a whole number of at least 2 and at most {MAXIMUM_SIDE}, or [rows, columns]"
+        raise PydanticCustomError("grid", expected)
     return grid
 
 
 def validate_time(value: str) -> str:
-    """Return a time that `parse_duration` reads, or ``none``."""
+    """Refuse values other than ``none`` and durations that `parse_duration` reads."""
     try:
         _ = value == "none" or parse_duration(value)
     except HeatproofError:
@@ -135,15 +135,16 @@ def validate_time(value: str) -> str:
     return value
 
 
-# Upper bounds are far above what anybody runs: above them a slip of the hand, or a config that is to break a machine.
+# Upper bounds are far above any real run. A larger number is a typo, or belongs to a config that is meant to exhaust
+# the machine.
 Epochs = Annotated[int, Field(ge=1, le=100_000)]
-MOST_IMAGES = 100_000_000
-MOST_IN_BATCH = 1_000_000
-Images = Annotated[int, Field(ge=2, le=MOST_IMAGES)]
-# A layer by its name in the network, with the number of one of its channels behind a colon.
-Layer = Annotated[str, Field(pattern=r"^[^:\s]+(:[0-9]{1,9})?$", max_length=LONGEST_NAME)]
-ImagesPerBatch = Annotated[int, Field(ge=1, le=MOST_IN_BATCH)]
-# Tags of a value that is one for all, or several by name; they stand in no message.
+MAXIMUM_IMAGES = 100_000_000
+MAXIMUM_IN_BATCH = 1_000_000
+Images = Annotated[int, Field(ge=2, le=MAXIMUM_IMAGES)]
+# Name of a layer of the network, optionally with the number of one of its channels after a colon.
+Layer = Annotated[str, Field(pattern=r"^[^:\s]+(:[0-9]{1,9})?$", max_length=MAXIMUM_NAME_BYTES)]
+ImagesPerBatch = Annotated[int, Field(ge=1, le=MAXIMUM_IN_BATCH)]
+# Tags of a value that is one for all, or several by name; messages leave them out.
 ONE_VALUE, SEVERAL_VALUES = "one value", "several values"
 OneOrSeveral = Discriminator(lambda value: ONE_VALUE if isinstance(value, int | float | str) else SEVERAL_VALUES)
 NumberOrAuto = Discriminator(lambda value: SEVERAL_VALUES if value == "auto" else ONE_VALUE)
@@ -158,10 +159,10 @@ Grid = Annotated[
     WithJsonSchema(
         {
             "anyOf": [
-                {"type": "integer", "minimum": 2, "maximum": MOST},
+                {"type": "integer", "minimum": 2, "maximum": MAXIMUM_SIDE},
                 {
                     "type": "array",
-                    "items": {"type": "integer", "minimum": 1, "maximum": MOST},
+                    "items": {"type": "integer", "minimum": 1, "maximum": MAXIMUM_SIDE},
                     "minItems": 2,
                     "maxItems": 2,
                 },

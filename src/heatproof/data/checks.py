@@ -10,8 +10,8 @@ import numpy as np
 from heatproof.base.registry import is_reference
 from heatproof.base.specs import DatasetSpec
 from heatproof.base.tasks import EXCLUSIVE
+from heatproof.data.image_files import PictureReader
 from heatproof.data.lazy import SPLIT_NAMES, LazyDataset
-from heatproof.data.pictures import PictureReader
 from heatproof.data.registry import DATASETS, Dataset, Split
 from heatproof.data.rows import Rows, as_rows, unwrap_rows
 from heatproof.data.survey import survey

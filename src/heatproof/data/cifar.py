@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from heatproof.data.image_files import find_folder
 from heatproof.data.lazy import FileList, LazyDataset
-from heatproof.data.pictures import find_folder
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_list, require_regular

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 import numpy as np
 
 from heatproof.base.options import Bounds, Side
+from heatproof.data.image_files import Interpolation, find_folder, picture_reader
 from heatproof.data.lazy import FileList, LazyDataset
-from heatproof.data.pictures import Interpolation, find_folder, picture_reader
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_list

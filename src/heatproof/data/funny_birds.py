@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from heatproof.base.options import ImageCount, Size
+from heatproof.data.image_files import Interpolation, find_folder, picture_reader
 from heatproof.data.lazy import FileList, LazyDataset
-from heatproof.data.pictures import Interpolation, find_folder, picture_reader
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import MOST_JSON_BYTES, one_sentence_errors, parse_json, printable_path, read_bytes

@@ -10,11 +10,7 @@ from typing import NamedTuple
 from heatproof.base.options import Count, ImageCount, Size
 from heatproof.base.tasks import Task
 from heatproof.data.bands import Channels
-from heatproof.data.label_table import read_label_table
-from heatproof.data.label_values import LabelOptions
-from heatproof.data.lazy import FileList, LazyDataset
-from heatproof.data.outputs import OutputNumbers
-from heatproof.data.pictures import (
+from heatproof.data.image_files import (
     Interpolation,
     endings_of,
     find_folder,
@@ -25,6 +21,10 @@ from heatproof.data.pictures import (
     search_hint,
     subfolders,
 )
+from heatproof.data.label_table import read_label_table
+from heatproof.data.label_values import LabelOptions
+from heatproof.data.lazy import FileList, LazyDataset
+from heatproof.data.outputs import OutputNumbers
 from heatproof.data.registry import Dataset, dataset
 from heatproof.errors import HeatproofError
 

@@ -14,8 +14,7 @@ from typing import Literal
 import numpy as np
 
 from heatproof.base.options import ImageCount, Size
-from heatproof.data.lazy import FileList, LazyDataset
-from heatproof.data.pictures import (
+from heatproof.data.image_files import (
     Interpolation,
     find_folder,
     folders_below,
@@ -24,6 +23,7 @@ from heatproof.data.pictures import (
     pictures_below,
     subfolders,
 )
+from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_bytes, read_list

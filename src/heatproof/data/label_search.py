@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from heatproof.data.image_files import pictures_below, subfolders
 from heatproof.data.label_file import RawTable, read_raw_table
 from heatproof.data.label_paths import PictureIndex
 from heatproof.data.label_table import GROUP_COLUMNS, LabelTable, normalised_column, read_label_table
 from heatproof.data.label_values import AmbiguousTableError, LabelOptions
-from heatproof.data.pictures import pictures_below, subfolders
 from heatproof.errors import HeatproofError
 
 ENDINGS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".json.gz")

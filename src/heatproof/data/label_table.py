@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from heatproof.base.registry import suggest_name
+from heatproof.data.image_files import ENDINGS, pictures_below
 from heatproof.data.label_cells import number_of, split_cell
 from heatproof.data.label_file import Cell, RawTable, read_raw_table
 from heatproof.data.label_paths import PictureIndex, match_pictures
@@ -22,7 +23,6 @@ from heatproof.data.label_values import (
     columns_of_classes,
 )
 from heatproof.data.lazy import FileList
-from heatproof.data.pictures import ENDINGS, pictures_below
 from heatproof.errors import HeatproofError
 
 # Default names of the columns. The first one that a table has is used; case is ignored.

@@ -54,7 +54,7 @@ class LazyDataset:
         Split to a function that lists its images. ``train`` includes the images of the splits in `shares`.
     read
         Function from places to images (N, C, H, W) float32 in [0, 1]. It can have further methods, such as ``crop``;
-        see `heatproof.data.pictures.PictureReader`.
+        see `heatproof.data.image_files.PictureReader`.
     seed
         The workflow's seed.
     shares
@@ -158,7 +158,7 @@ class LazyDataset:
         return hasattr(self._read, "crop")
 
     def random_crop(self, split: str, row: int, draws: np.ndarray, smallest: float) -> np.ndarray:
-        """Return a random crop (1, C, H, W) of one original image; see `heatproof.data.pictures.crop_box`."""
+        """Return a random crop (1, C, H, W) of one original image; see `heatproof.data.image_files.crop_box`."""
         listed, rows = self._selected(split)
         return self.reader.crop(listed.places[rows[row]], draws, smallest)
 

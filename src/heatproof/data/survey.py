@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from heatproof.base.options import Size
 from heatproof.data.bands import Channels, is_stack
-from heatproof.data.opening import ORIENTATION, open_planes, opened_picture
+from heatproof.data.open_image import ORIENTATION, open_planes, opened_picture
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import printable_path
 

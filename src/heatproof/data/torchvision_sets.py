@@ -14,8 +14,8 @@ import numpy as np
 from heatproof.base.options import ImageCount, Size
 from heatproof.base.registry import suggest_name
 from heatproof.data.bands import three_channels
+from heatproof.data.image_files import Interpolation, PictureReader, folders_below, picture_reader
 from heatproof.data.lazy import FileList, LazyDataset
-from heatproof.data.pictures import Interpolation, PictureReader, folders_below, picture_reader
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
 

@@ -1,1 +1,1 @@
-"""What a config costs on this device, before it is run."""
+"""Estimate the cost of a config on this device."""

@@ -1,6 +1,6 @@
-"""What is timed in a process of its own: a job of the workflow as it is, random weights, and training steps.
+"""Child process of `heatproof estimate`: run a job of the workflow, or time a network or training steps.
 
-Prints one line of JSON: what it found, its seconds of the processor, and the most memory of it and of the device.
+It prints one line of JSON: the results, the seconds of processor time, and the peak memory of process and device.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 from pkgutil import resolve_name
 from typing import Any, TypedDict
 
-from heatproof.base.ending import end_with_parent
+from heatproof.base.from_json import as_type
+from heatproof.base.signals import end_with_parent
 from heatproof.base.specs import DatasetSpec, FinetuningSettings, Runtime, TrainingSettings
-from heatproof.base.typed import as_type
 from heatproof.models.registry import ModelSpec
 
 STEPS = 3
 
 
 class TimedPass(TypedDict):
-    """Seconds an image of a network's passes, height and width in pixels, and how many images each split has."""
+    """Seconds per image of passes of a network, height and width in pixels, and number of images of each split."""
 
     forward: float
     gradient: float
@@ -32,7 +32,7 @@ class TimedPass(TypedDict):
 
 
 class TimedSteps(TypedDict):
-    """Seconds an image to train, validate and read, and processor seconds until a training's first step."""
+    """Seconds per image for training, validating and reading, and processor seconds until the first training step."""
 
     train: float
     validate: float
@@ -41,19 +41,25 @@ class TimedSteps(TypedDict):
 
 
 class CountedSteps(TimedSteps):
-    """Steps of a training, and how many images each split has."""
+    """Times of training steps, and the number of images of each split."""
 
     splits: dict[str, int]
 
 
 def main(arguments: list[str]) -> None:
-    """Run a job of a stage, or a timing below: its class as ``module:name``, its fields and how jobs run, as JSON."""
+    """Run a job of a stage, or one of the timings below, and print the results.
+
+    Parameters
+    ----------
+    arguments
+        The class as ``module:name``, its fields as JSON, and the runtime settings as JSON.
+    """
     end_with_parent()
     runtime = Runtime(**json.loads(arguments[2]))
     job: Any = as_type(resolve_name(arguments[0]), json.loads(arguments[1]), "the job")
     # Jobs return nothing.
     found = job.run(runtime) or {}
-    # In kilobytes, but for macOS.
+    # ru_maxrss is in kilobytes, on macOS in bytes.
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
     used = {"processor": time.process_time(), "memory": memory, "device_gib": device_memory()}
     print(json.dumps({**found, **used, "device": device_of(runtime)}))
@@ -61,17 +67,17 @@ def main(arguments: list[str]) -> None:
 
 @dataclass(frozen=True)
 class StartUp:
-    """A process that imports what a job needs."""
+    """The start of a job: its imports."""
 
     def run(self, runtime: Runtime) -> None:
-        """Import what a job needs."""
+        """Import the modules of a job."""
         import heatproof.jobs.attribute
         import heatproof.jobs.train  # noqa: F401
 
 
 @dataclass(frozen=True)
 class TimeWeights:
-    """Random weights of a network for several files."""
+    """Write random weights of a network to several files, and time its passes."""
 
     dataset: DatasetSpec
     model: ModelSpec
@@ -80,11 +86,11 @@ class TimeWeights:
     target: str | int = "label"
 
     def run(self, runtime: Runtime) -> TimedPass:
-        """Leave random weights where a job looks for them, and time one pass of the network."""
+        """Write random weights, and return the times of a forward pass and of a gradient."""
         import torch
 
         from heatproof.data.checks import open_dataset
-        from heatproof.models.memory import batch_size_of
+        from heatproof.models.adaptive_batch_size import batch_size_of
         from heatproof.models.network import build_network, configure_torch, normalise, reader_of_dataset, save_weights
 
         device = configure_torch(runtime)
@@ -115,17 +121,17 @@ class TimeWeights:
 
 @dataclass(frozen=True)
 class TimeResnet50:
-    """A ResNet-50 in a precision."""
+    """Time a ResNet-50 in some precision."""
 
     precision: str
 
     def run(self, runtime: Runtime) -> dict[str, float]:
-        """Time what published throughputs are of: a pass of a ResNet-50, images of 224 pixels.
+        """Time a forward pass of a ResNet-50 on images of 224 pixels, as in published throughputs.
 
         Returns
         -------
         dict
-            ``forward``, seconds an image.
+            ``forward``, seconds per image.
         """
         import torch
         from torchvision.models import resnet50
@@ -147,7 +153,7 @@ class TimeResnet50:
 
 @dataclass(frozen=True)
 class TimeTraining:
-    """Some steps of a training."""
+    """Time steps of a training."""
 
     dataset: DatasetSpec
     model: ModelSpec
@@ -156,7 +162,7 @@ class TimeTraining:
     ignores_labels: bool = False
 
     def run(self, runtime: Runtime) -> TimedSteps:
-        """Time the loop that trains, on a few batches; its start imports more than other jobs."""
+        """Time the training loop on a few batches; its start is timed as well, because it imports more than others."""
         import torch
 
         from heatproof.data.checks import open_dataset
@@ -170,8 +176,7 @@ class TimeTraining:
         reader = reader_of_dataset(self.dataset, dataset)
         network = build_network(self.model, reader.classes or 1, reader=reader).to(device)
         schedule = replace(self.training, epochs=1)
-        # Where a handful of images is timed, batches are small as well.
-        # Where no images are for training, nothing is trained, and other images are as good for the timing.
+        # Without training images, evaluation images serve for the timing. The batch is small if few images are timed.
         split = "train" if len(dataset.splits["train"]) else "evaluation"
         size = min(schedule.batch_size, len(dataset.splits[split]), 8 * self.images)
         began = time.perf_counter()
@@ -184,22 +189,24 @@ class TimeTraining:
             use_complete_output(network.eval(), [Examples(images, labels)], size)
             with torch.no_grad():
                 labels = network(images.to(device)).cpu()
-        # One image to validate on: `fit` is the loop as it is, and wants some.
-        few = Examples(images.repeat(STEPS, 1, 1, 1), torch.cat([labels] * STEPS))
+        # `fit` needs images to validate on; one is enough.
+        some_images = Examples(images.repeat(STEPS, 1, 1, 1), torch.cat([labels] * STEPS))
         one = Examples(images[:1], labels[:1])
         fit(network, Examples(images, labels), one, schedule, 0)
         started = time.process_time()
-        whole = _seconds(lambda: fit(network, few, one, schedule, 0), device, repeats=1)
-        verified = _seconds(lambda: validate(network, few, schedule.batch_size, schedule.loss), device, repeats=1)
+        training_seconds = _seconds(lambda: fit(network, some_images, one, schedule, 0), device, repeats=1)
+        validation_seconds = _seconds(
+            lambda: validate(network, some_images, schedule.batch_size, schedule.loss), device, repeats=1
+        )
         count = size * STEPS
-        start = max(started - whole / STEPS, 0.0) if device.type == "cpu" else 0.0
-        return {"train": whole / count, "validate": verified / count, "read": read, "start": start}
+        start = max(started - training_seconds / STEPS, 0.0) if device.type == "cpu" else 0.0
+        return {"train": training_seconds / count, "validate": validation_seconds / count, "read": read, "start": start}
 
 
 def _seconds(function: Any, device: Any, repeats: int = 2) -> float:
     import torch
 
-    # A processor's own time, so that other programs do not count; of one thread it is the wall time.
+    # Processor time excludes other programs; with one thread it is otherwise equal to wall time.
     clock = time.process_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
 
     def finished() -> None:
@@ -213,7 +220,7 @@ def _seconds(function: Any, device: Any, repeats: int = 2) -> float:
 
 
 def device_of(runtime: Runtime) -> str:
-    """Return the device that jobs with these settings run on, in words."""
+    """Return the name of the device that jobs with these settings run on."""
     if "torch" not in sys.modules:
         return ""
     import torch
@@ -225,7 +232,7 @@ def device_of(runtime: Runtime) -> str:
 
 
 def device_memory() -> float:
-    """Return the most memory of a GPU that was in use, in GiB; 0 without one."""
+    """Return the peak memory of the GPU in GiB; 0 without a GPU."""
     torch = sys.modules.get("torch")
     return torch.cuda.max_memory_reserved() / 2**30 if torch is not None and torch.cuda.is_available() else 0.0
 

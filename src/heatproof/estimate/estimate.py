@@ -1,4 +1,4 @@
-"""`heatproof estimate`: hours, jobs, disk and memory of a config, from a few images on this device."""
+"""`heatproof estimate`: estimate hours, jobs, disk space and memory of a config, from a few images on this device."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Seconds of timing after which the other networks are told from one pass of theirs.
+# Seconds after which further networks are estimated from one pass.
 BUDGET = 300.0
-# Of the share of images that fits a budget: to a five-hundredth.
+# Bisection steps for the share of images that fits a budget: to 1/512.
 HALVINGS = 9
-RANDOM = "Weights were random: an explainer that applies to yours alone is not counted."
+RANDOM = "Weights were random: an explainer that is applicable only to your weights is not counted."
 NVIDIA = "NVIDIA, DeepLearningExamples, ResNet-50 v1.5 for PyTorch, inference"
 SCALED = f"{NVIDIA}; the A100's from its training against the V100's there"
 TIMM = "timm, results/benchmark-infer-amp-nchw"
-# Images of 224 pixels a second through a ResNet-50 in large batches, by precision, as others measured and published
-# it; half precision stands for bfloat16.
+# Published throughputs of a ResNet-50 in images per second, by precision: images of 224 pixels, large batches. Numbers
+# for half precision are used for bfloat16.
 GPUS: dict[str, tuple[dict[str, float], str]] = {
     "t4": ({"float32": 428, "bfloat16": 1198}, NVIDIA),
     "v100": ({"float32": 1261, "bfloat16": 3382}, NVIDIA),
@@ -59,68 +59,72 @@ def estimate(
     as_if: tuple[str, float] | str | None = None,
     within: float | None = None,
 ) -> str:
-    """Return what a config costs, as text.
+    """Return an estimate of the costs of a config, as text.
 
     Parameters
     ----------
     paths
-        A config, and others laid over it.
+        A config, and others merged into it in turn.
     workers
-        GPUs, or jobs at once on a CPU.
+        Number of GPUs, or of parallel jobs on a CPU.
     device
-        ``auto``, ``cpu``, ``cuda`` or ``mps``; None for the config's.
+        ``auto``, ``cpu``, ``cuda`` or ``mps``; None for that of the config.
     images
-        How many are timed; None for 16 of up to 64 pixels, and for 2 of more.
+        Number of images that are timed; None for 16 images of up to 64 pixels, or 2 larger ones.
     responses
-        Whether ``results/scores.csv`` is wanted, and so responses along every map, beside the IDSDS table.
+        Whether to include ``results/scores.csv``, which needs responses along the rankings of all maps, and not only
+        the IDSDS table.
     budget
-        Seconds after which further networks are not timed with every explainer: what one pass of theirs takes, over
-        one of a network that was, stands in.
+        Seconds after which further networks are not timed with every explainer. Their times are those of a network
+        that was timed, scaled by the ratio of the times of one pass.
     as_if
-        A model of the config, or DATASET/MODEL, and how many images a second go through it on the device that is meant:
-        everything that runs a network is scaled by that over what is measured here. Or the name of a GPU in
-        `GPUS`, whose published throughput of a ResNet-50 is held against this device's.
+        Estimate for another device. Either a model of the config (or DATASET/MODEL) and its throughput on that device
+        in images per second, or the name of a GPU in `GPUS`, whose published throughput of a ResNet-50 is compared with
+        that of this device. Times of all jobs that run a network are scaled by the ratio.
     within
-        Seconds that a run may take: the most images that fit are told as lines of the config. None for its `budget`.
+        Seconds that a run may take; the output then has the lines of the config with the most images that fit. None
+        for the `budget` of the config.
 
     Raises
     ------
     HeatproofError
-        If the config is wrong, `as_if` names no model of it, or a stage fails on the first images.
+        If the config is wrong, `as_if` names no model of the config, or a stage fails on the first images.
     """
     if workers < 1 or (images is not None and images < 1):
         raise HeatproofError("--gpus and --images have to be at least 1.")
-    plan, missing = plan_of(paths, device, images)
+    plan, missing_datasets = plan_of(paths, device, images)
     if within is None and plan.config["budget"] != "none":
         within = parse_duration(plan.config["budget"])
     precision = plan.precision_of("maps")
     pair = _pair_of(plan, *as_if) if isinstance(as_if, tuple) else None
     published = throughput(as_if, precision) if isinstance(as_if, str) else None
-    few = min(images or images_to_time(max(_size_of(plan, *pair) for pair in plan.pairs())), plan.images)
+    count = min(images or images_to_time(max(_size_of(plan, *pair) for pair in plan.pairs())), plan.images)
     with tempfile.TemporaryDirectory(prefix="heatproof-estimate-") as folder:
-        bench = Bench(plan, Path(folder), few, partial(log.info, "timing %s"))
-        measured, scaled = time_all(bench, responses, budget, missing)
+        bench = Bench(plan, Path(folder), count, partial(log.info, "timing %s"))
+        measured, scaled = time_all(bench, responses, budget, missing_datasets)
         if published:
             faster = published[0] * bench.run(TimeResnet50(precision))[2]["forward"]
             measured.scale(faster)
-            meant = f"{as_if} with {published[0]:.0f} images a second through a ResNet-50 ({published[1]})"
+            meant = f"{as_if} with {published[0]:.0f} images per second through a ResNet-50 ({published[1]})"
         elif isinstance(as_if, tuple) and pair:
             faster = measured.as_if(pair, as_if[1])
-            meant = f"{as_if[0]} at {as_if[1]:g} images a second"
-    where = f"{bench.device}, told for one {faster:.3g} times as fast: {meant}" if as_if else bench.device
+            meant = f"{as_if[0]} at {as_if[1]:g} images per second"
+    where = f"{bench.device}, scaled to one {faster:.3g} times as fast: {meant}" if as_if else bench.device
     notes = []
-    if missing:
-        notes.append(f"Noise stood for what is not here: {', '.join(missing)}. Reading pictures comes on top.")
+    if missing_datasets:
+        notes.append(
+            f"Noise replaced missing datasets: {', '.join(missing_datasets)}. Reading images takes additional time."
+        )
     if scaled:
-        notes.append(f"By one pass, and the explainers of another network: {', '.join(scaled)}.")
-    spec = _told(" under ".join(map(str, paths)), where, bench, measured, workers, responses)
-    spec += ["", _maps_told(plan)]
+        notes.append(f"Estimated from one pass, and from the explainers of another network: {', '.join(scaled)}.")
+    lines = _table(" under ".join(map(str, paths)), where, bench, measured, workers, responses)
+    lines += ["", _describe_map_sizes(plan)]
     if within is not None:
-        spec += ["", _fitting_told(plan, measured, workers, responses, within)]
-    return "\n".join([*spec, *notes, RANDOM])
+        lines += ["", _describe_fitting_images(plan, measured, workers, responses, within)]
+    return "\n".join([*lines, *notes, RANDOM])
 
 
-def _maps_told(plan: Plan) -> str:
+def _describe_map_sizes(plan: Plan) -> str:
     kinds = {"float32": (4, 0), "float16": (2, 0), "patch_sums": (16, plan.config["drops"]["grids"][0])}
     sizes = [f"{format_bytes(account.map_bytes(plan, *kind))} as {name}" for name, kind in kinds.items()]
     return (
@@ -129,12 +133,14 @@ def _maps_told(plan: Plan) -> str:
     )
 
 
-def _fitting_told(plan: Plan, measured: account.Measured, workers: int, responses: bool, within: float) -> str:
-    """Return the lines of the config with which a run lasts no longer than `within` seconds."""
-    given = plan.images_of_kinds
+def _describe_fitting_images(
+    plan: Plan, measured: account.Measured, workers: int, responses: bool, within: float
+) -> str:
+    """Return the lines of the config with which a run takes no longer than `within` seconds."""
+    images_of_kinds = plan.images_of_kinds
 
     def lasts(share: float) -> tuple[dict[str, int], float]:
-        images = {kind: max(2, round(count * share)) for kind, count in given.items()}
+        images = {kind: max(2, round(count * share)) for kind, count in images_of_kinds.items()}
         accuracy = round(plan.config["evaluation"]["accuracy_images"] * share)
         fewer = Plan(merge(plan.config, {"evaluation": {"images": images, "accuracy_images": accuracy}}))
         return images, account.wall_time(account.jobs_with_costs(fewer, measured, responses), workers)
@@ -155,14 +161,15 @@ def _fitting_told(plan: Plan, measured: account.Measured, workers: int, response
             low, images = middle, found
         else:
             high = middle
-    kept = ", ".join(f"{kind}: {count}" for kind, count in images.items())
+    images_text = ", ".join(f"{kind}: {count}" for kind, count in images.items())
     accuracy = round(plan.config["evaluation"]["accuracy_images"] * low)
-    return f"Within the budget of {_clock(within)}:\n\nevaluation:\n  images: {{{kept}}}\n  accuracy_images: {accuracy}"
+    lines = f"evaluation:\n  images: {{{images_text}}}\n  accuracy_images: {accuracy}"
+    return f"Within the budget of {_clock(within)}:\n\n{lines}"
 
 
 def _pair_of(plan: Plan, name: str, images_per_second: float) -> tuple[str, str]:
     if not 0 < images_per_second < float("inf"):
-        raise HeatproofError(f"--as-if {name}={images_per_second:g}: give images a second, above 0.")
+        raise HeatproofError(f"--as-if {name}={images_per_second:g}: give images per second, above 0.")
     pairs = [pair for pair in plan.pairs() if name in (pair[1], "/".join(pair))]
     if len(pairs) == 1:
         return pairs[0]
@@ -172,7 +179,7 @@ def _pair_of(plan: Plan, name: str, images_per_second: float) -> tuple[str, str]
 
 
 def throughput(name: str, precision: str) -> tuple[float, str]:
-    """Return the images a second that go through a ResNet-50 on a GPU, and the source.
+    """Return the published throughput of a ResNet-50 on a GPU, in images per second, and its source.
 
     Parameters
     ----------
@@ -184,43 +191,43 @@ def throughput(name: str, precision: str) -> tuple[float, str]:
     Raises
     ------
     HeatproofError
-        If there is no such GPU here, or no number of it in this precision.
+        If there is no published number for the GPU in this precision.
     """
     if name not in GPUS:
         raise HeatproofError(
-            f"--as-if {name}: no published throughput of such a GPU is stored here, {suggest_name(name, GPUS)} For any "
-            "other device give one of your own as MODEL=N."
+            f"--as-if {name}: no published throughput of such a GPU is stored here, {suggest_name(name, GPUS)} For "
+            "another device, give your own as MODEL=N."
         )
     rates, source = GPUS[name]
     if precision not in rates:
         raise HeatproofError(
             f"--as-if {name}: its published throughput is in {' and '.join(rates)}, and the config's precision is "
-            f"{precision}: set precision to one of these, or give a throughput of your own as MODEL=N."
+            f"{precision}: set precision to one of these, or give your own throughput as MODEL=N."
         )
     return rates[precision], source
 
 
 def images_to_time(size: int) -> int:
-    """Return how many images of this side in pixels are timed."""
+    """Return the number of images that are timed, from their side in pixels."""
     return 16 if size <= 64 else 2
 
 
 def plan_of(paths: Sequence[str | Path], device: str | None, images: int | None = None) -> tuple[Plan, list[str]]:
-    """Return the plan of configs laid over each other, and the datasets that are not here, in whose place noise stands.
+    """Return the plan of a config, and the names of datasets that are missing on this machine and replaced by noise.
 
     Raises
     ------
     HeatproofError
-        If the config is wrong, or a dataset is not here and nothing is known of its size.
+        If the config is wrong, or a dataset is missing and its size is not known.
     """
     config = merge(read_config(*paths), {} if device is None else {"device": device})
     datasets, missing = [], []
     for item in config["datasets"]:
-        name, given = (item, {}) if isinstance(item, str) else next(iter(item.items()))
-        kind = given.get("dataset", name)
+        name, settings = (item, {}) if isinstance(item, str) else next(iter(item.items()))
+        kind = settings.get("dataset", name)
         entry = DATASETS.get(kind)
-        taken = entry is not None and "task" in entry.options
-        options = {k: v for k, v in given.items() if k != "dataset" and (k != "task" or taken)}
+        takes_task = entry is not None and "task" in entry.options
+        options = {k: v for k, v in settings.items() if k != "dataset" and (k != "task" or takes_task)}
         instead = None
         if entry is not None and entry.count is not None:
             try:
@@ -230,9 +237,9 @@ def plan_of(paths: Sequence[str | Path], device: str | None, images: int | None 
                 instead = synthetic.noise_dataset_for(kind, options, entry.image_size(options))
         if instead:
             instead["evaluation_images"] = images or images_to_time(max(height_and_width(instead["size"])))
-            instead |= {"task": given["task"]} if "task" in given else {}
+            instead |= {"task": settings["task"]} if "task" in settings else {}
             missing.append(name)
-        datasets.append({name: instead or dict(given)})
+        datasets.append({name: instead or dict(settings)})
     return make_plan({**config, "datasets": datasets}), missing
 
 
@@ -242,7 +249,10 @@ def _size_of(plan: Plan, dataset: str, model: str) -> int:
 
 
 def shards_to_time(graph: Graph, jobs: list[PlannedJob]) -> dict[tuple[str, str | None], dict[str, PlannedJob]]:
-    """Return a job of each kind that makes shards, by (dataset, model) and kind: all explainers, the last weights."""
+    """Return one job of each kind that makes shards, by (dataset, model) and kind.
+
+    The jobs have all explainers, and the last weights of the config.
+    """
     found: dict[tuple[str, str | None], dict[str, PlannedJob]] = {}
     fixed = {"weights": graph.plan.weights[-1], "shard": 0}
     for job in filter(account.is_shard, jobs):
@@ -256,15 +266,27 @@ def shards_to_time(graph: Graph, jobs: list[PlannedJob]) -> dict[tuple[str, str 
 def time_all(
     bench: Bench, responses: bool, budget: float, missing: Collection[str] = ()
 ) -> tuple[account.Measured, list[str]]:
-    """Time every stage on every network; return it, and the networks that were only timed by one pass.
+    """Time every stage on every network.
 
-    For `missing` datasets noise stands, of which only the number of training images is known.
+    Parameters
+    ----------
+    bench
+        Runs the timings.
+    responses, budget
+        As for `estimate`.
+    missing
+        Names of datasets that are replaced by noise, with a known number of training images.
+
+    Returns
+    -------
+    tuple
+        The measured costs, and the models that were timed by one pass only.
     """
     plan, graph, began, scaled = bench.plan, Graph(bench.plan), time.monotonic(), []
     measured = account.Measured(bench.start_up())
     jobs = account.jobs_to_tables(graph, responses)
     kinds = shards_to_time(graph, jobs)
-    # By the size of images: the seconds of a gradient, and what was timed on a network.
+    # Size of images to the seconds of a gradient, and the costs, of the network that was timed.
     known: dict[Any, tuple[float, dict[str, JobCost], TimedSteps]] = {}
     for dataset in plan.datasets if plan.reference_explainers else ():
         bench.report_progress(f"maps of {dataset} that know no model")
@@ -301,11 +323,11 @@ def time_all(
     return measured, scaled
 
 
-def _told(name: str, where: str, bench: Bench, measured: account.Measured, workers: int, responses: bool) -> list[str]:
+def _table(name: str, where: str, bench: Bench, measured: account.Measured, workers: int, responses: bool) -> list[str]:
     jobs = account.jobs_with_costs(bench.plan, measured, responses)
     target = "results/idsds_table.csv" + (" and results/scores.csv" if responses else "")
     total, disk = sum(job.seconds for job in jobs), sum(job.bytes for job in jobs)
-    # Of a run of minutes, hours would be zeros.
+    # For runs of minutes, hours would round to zero.
     unit, length = ("hours", 3600) if total > 3600 else ("seconds", 1)
     lines = [
         f"{name} to {target}, timed on {bench.images} images on this device ({where}):",
@@ -313,11 +335,11 @@ def _told(name: str, where: str, bench: Bench, measured: account.Measured, worke
         f"{'stage':<10} {'jobs':>7} {unit:>9} {'longest job':>12} {'disk':>10} {'memory':>8}",
     ]
     for stage in dict.fromkeys(job.stage for job in jobs):
-        own = [job for job in jobs if job.stage == stage]
-        seconds, memory = [job.seconds for job in own], max(job.memory for job in own)
+        jobs_of_stage = [job for job in jobs if job.stage == stage]
+        seconds, memory = [job.seconds for job in jobs_of_stage], max(job.memory for job in jobs_of_stage)
         lines.append(
-            f"{stage:<10} {len(own):>7} {sum(seconds) / length:>9.3g} {_clock(max(seconds)):>12} "
-            f"{format_bytes(sum(job.bytes for job in own)):>10} {f'{memory:6.1f} G' if memory else '':>8}"
+            f"{stage:<10} {len(jobs_of_stage):>7} {sum(seconds) / length:>9.3g} {_clock(max(seconds)):>12} "
+            f"{format_bytes(sum(job.bytes for job in jobs_of_stage)):>10} {f'{memory:6.1f} G' if memory else '':>8}"
         )
     network = sum(job.seconds * job.devices for job in jobs if job.network)
     wall = account.wall_time(jobs, workers)

@@ -1,4 +1,4 @@
-"""Time the jobs of a plan on a few images, each in a process of its own, as the workflow runs it."""
+"""Time jobs of a plan on a few images, each in its own process, as in the workflow."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from heatproof.base.ending import CONTROLLER
 from heatproof.base.provenance import as_json
+from heatproof.base.signals import CONTROLLER
 from heatproof.base.specs import FinetuningSettings, ShardRange
 from heatproof.errors import HeatproofError
 from heatproof.estimate.child import StartUp, TimeTraining, TimeWeights
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
 @dataclass
 class JobCost:
-    """What one kind of job costs.
+    """The cost of one kind of job.
 
     Attributes
     ----------
     fixed
-        Seconds of a job whatever the number of images: start-up, imports, weights, gate, writing.
+        Seconds that do not depend on the number of images: start, imports, weights, applicability check, writing.
     per_image
-        Seconds an image, by explainer where the job has several, else under the stage's name.
+        Seconds per image, by explainer if the job has several, otherwise by the name of the stage.
     bytes_per_image
-        What stays on the disk.
+        Bytes on disk per image.
     memory, device_memory
-        Most memory of the process and of the GPU, in GiB.
+        Peak memory of the process and of the GPU, in GiB.
     """
 
     fixed: float
@@ -54,17 +54,17 @@ class JobCost:
     device_memory: float = 0.0
 
     def scaled(self, ratio: float) -> JobCost:
-        """Return the same with a network whose passes take `ratio` times as long."""
+        """Return the cost with a network whose passes take `ratio` times as long."""
         return replace(self, per_image={name: seconds * ratio for name, seconds in self.per_image.items()})
 
     def seconds(self, images: float, names: list[str] | None = None) -> float:
-        """Return the seconds of a job with so many images, of all explainers or of some."""
+        """Return the seconds of a job for a number of images, with all explainers or some."""
         chosen = self.per_image if names is None else {name: self.per_image.get(name, 0.0) for name in names}
         return self.fixed + images * sum(chosen.values())
 
 
 class Bench:
-    """Runs jobs of a plan on its first few images, in a folder of its own."""
+    """Runs jobs of a plan on its first few images, in a temporary folder."""
 
     def __init__(self, plan: Plan, folder: Path, images: int, report_progress: Callable[[str], None]) -> None:
         self.plan = replace(plan, results=Folder(str(folder / "results")))
@@ -73,21 +73,21 @@ class Bench:
         self.device = ""
 
     def run(self, job: Any) -> tuple[float, float, dict[str, Any]]:
-        """Run a job, or a timing of `heatproof.estimate.child`; return its seconds, peak GiB of memory, and findings.
+        """Run a job, or a timing of `heatproof.estimate.child`; return its seconds, peak memory in GiB, and results.
 
-        On a CPU the seconds are those of the processor, so that other programs on this machine do not count; what it
-        found has their share of the wall time, ``share``.
+        On a CPU, the seconds are processor time, so that other programs on this machine do not count. The results have
+        ``share``, the ratio of the seconds to wall time.
 
         Raises
         ------
         HeatproofError
-            If it fails; the message has its last line.
+            If the process fails; the message has the last line of its error.
         """
         what = f"{type(job).__module__}:{type(job).__name__}"
-        given = [json.dumps(as_json(job)), json.dumps(vars(self.runtime))]
-        command = [sys.executable, "-P", "-m", "heatproof.estimate.child", what, *given]
+        arguments = [json.dumps(as_json(job)), json.dumps(vars(self.runtime))]
+        command = [sys.executable, "-P", "-m", "heatproof.estimate.child", what, *arguments]
         began = time.monotonic()
-        # Memory is kept as in the workflow's jobs: without, a network at 224 pixels takes up to twice as long.
+        # The allocator is configured as for jobs; otherwise a network at 224 pixels takes up to twice as long.
         environment = MALLOC | os.environ | {CONTROLLER: str(os.getpid())}
         child = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)  # noqa: S603
         wall = time.monotonic() - began
@@ -100,49 +100,49 @@ class Bench:
         return seconds, found["memory"], {**found, "share": seconds / wall}
 
     def shard(self, job: Job) -> JobCost:
-        """Run a job that makes shards of stores, and read from their manifests what each of them cost."""
+        """Run a job that makes shards of stores, and return its cost, with that of each store from its manifest."""
         spec = cast("ShardStage", job.spec)
         seconds, memory, found = self.run(replace(spec, shard=ShardRange(0, self.images, (0, self.images))))
         timed = JobCost(seconds, memory=memory, device_memory=found["device_gib"])
         names = [entry.name for entry in getattr(spec, "explainers", ())] or [job.stage]
         for name, product in zip(names, job.products, strict=True):
-            made = read_json(product.manifest)
-            if made is None or made["gap"]:
+            manifest = read_json(product.manifest)
+            if manifest is None or manifest["gap"]:
                 continue
-            timed.per_image[name] = made["seconds"] * found["share"] / self.images
-            timed.bytes_per_image += sum(facts["bytes"] for facts in made["files"]) / self.images
-            timed.fixed -= made["seconds"] * found["share"]
+            timed.per_image[name] = manifest["seconds"] * found["share"] / self.images
+            timed.bytes_per_image += sum(facts["bytes"] for facts in manifest["files"]) / self.images
+            timed.fixed -= manifest["seconds"] * found["share"]
         timed.fixed = max(timed.fixed, 0.0)
         return timed
 
     def weights(self, dataset: str, model: str) -> TimedPass:
-        """Leave random weights of a model, and time a pass of it."""
-        every = dict.fromkeys([PRETRAINED, *self.plan.weights])
+        """Write random weights of a model, and time its passes."""
+        names = dict.fromkeys([PRETRAINED, *self.plan.weights])
         where = {"dataset": dataset, "model": model}
-        outputs = [self.plan.results.weights.format(**where, weights=weights) for weights in every]
-        of = (self.plan.dataset_spec(dataset), self.plan.model_spec(model))
+        outputs = [self.plan.results.weights.format(**where, weights=weights) for weights in names]
+        specs = (self.plan.dataset_spec(dataset), self.plan.model_spec(model))
         target = self.plan.config["target"]
-        return cast("TimedPass", self.run(TimeWeights(*of, outputs, self.images, target))[2])
+        return cast("TimedPass", self.run(TimeWeights(*specs, outputs, self.images, target))[2])
 
     def training(self, dataset: str, model: str, weights: str) -> TimedSteps:
-        """Time training steps of a model: seconds to ``train``, to ``validate`` and to ``read`` an image."""
-        # A kept epoch is of its finetuning.
+        """Time the training of certain weights: seconds per image to train, to validate and to read."""
+        # A saved epoch belongs to its training.
         trained = self.plan.saved_epochs[weights][0] if weights in self.plan.saved_epochs else weights
-        made = weights_of(Graph(self.plan), Network(dataset, model, trained))
-        # Where a checkpoint is fetched, what a finetuning would take.
+        spec = weights_of(Graph(self.plan), Network(dataset, model, trained))
+        # For a fetched checkpoint, the time of a finetuning.
         task = self.plan.trained_on(dataset).task
-        usual = FinetuningSettings(**self.plan.training_settings(self.plan.models[model].finetuning, task))
-        settings, whole = getattr(made, "training", usual), getattr(made, "ignores_labels", False)
-        of = (self.plan.trained_on(dataset), self.plan.trained_spec(model))
-        return cast("TimedSteps", self.run(TimeTraining(*of, settings, self.images, whole))[2])
+        default_settings = FinetuningSettings(**self.plan.training_settings(self.plan.models[model].finetuning, task))
+        settings, ignores_labels = getattr(spec, "training", default_settings), getattr(spec, "ignores_labels", False)
+        specs = (self.plan.trained_on(dataset), self.plan.trained_spec(model))
+        return cast("TimedSteps", self.run(TimeTraining(*specs, settings, self.images, ignores_labels))[2])
 
     def start_up(self) -> float:
-        """Return the seconds in which a job starts and imports what it needs, the second time."""
+        """Return the seconds that a job takes to start and to import its modules, without the first time."""
         self.run(StartUp())
         return self.run(StartUp())[0]
 
     def scores(self, dataset: str, model: str, metrics: list[str]) -> JobCost:
-        """Time the scoring of some metrics on the stores that are there; their mean cost."""
+        """Return the mean cost of scoring some metrics on existing stores."""
         where = (dataset, model, self.plan.weights[-1])
         total, memory, marginal = 0.0, 0.0, 0.0
         for metric in metrics:
@@ -150,7 +150,7 @@ class Bench:
             spec = replace(cast("Score", job.spec), shard_size=self.images)
             one, used, _ = self.run(replace(spec, images=1))
             more, used, _ = self.run(replace(spec, images=self.images))
-            # Below a tenth of a second it is noise of the start-up.
+            # Differences below a tenth of a second are noise of the start.
             slope = (more - one) / max(self.images - 1, 1) if more - one > 0.1 else 0.0
             total, marginal, memory = total + one, marginal + slope, max(memory, used)
         count = max(len(metrics), 1)

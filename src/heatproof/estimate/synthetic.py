@@ -1,4 +1,4 @@
-"""A dataset of noise in the place of one that is not here: passes take as long, whatever the pixels."""
+"""A dataset of noise that replaces a missing one in timings, because times do not depend on pixel values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from heatproof.base.options import Bounds, ImageCount, Size, as_size_option, hei
 from heatproof.base.randomness import numpy_generator
 from heatproof.data.registry import Split
 
-# Classes, and training images without those for validation: what decides the cost of a training.
+# Number of classes and of training images (without validation), which determine the cost of a training.
 KNOWN = {
     "imagenet": (1000, 1_255_543),
     "places365": (365, 1_767_390),
@@ -26,7 +26,7 @@ IMAGES = 64
 
 
 class Noise:
-    """Images of noise, as many as are timed."""
+    """A dataset of noise images."""
 
     def __init__(self, classes: int, size: Size, seed: int, evaluation: int) -> None:
         self.num_classes, self._size, self._seed = classes, height_and_width(size), seed
@@ -46,14 +46,14 @@ class Noise:
 
 
 class NoiseWithParts(Noise):
-    """Images of noise cut into strips, which are their parts."""
+    """A dataset of noise images whose parts are horizontal strips."""
 
     def __init__(self, classes: int, size: Size, seed: int, evaluation: int, parts: int) -> None:
         super().__init__(classes, size, seed, evaluation)
         self.part_names = tuple(f"part {number}" for number in range(parts))
 
     def part_masks(self, split: str, start: int, stop: int) -> np.ndarray:
-        """Return where each part of images [start, stop) is: (N, K, H, W) bool."""
+        """Return masks of the parts of images [start, stop): (N, K, H, W) bool."""
         height, width = self._size
         count = len(self.part_names)
         mask = np.arange(height) * count // height == np.arange(count)[:, None]
@@ -61,7 +61,7 @@ class NoiseWithParts(Noise):
         return np.broadcast_to(mask[None, :, :, None], shape).copy()
 
     def without_part(self, split: str, start: int, stop: int) -> np.ndarray:
-        """Return images [start, stop) with each of their parts black: (N, K, 3, H, W) float32 in [0, 1]."""
+        """Return images [start, stop), each with one of its parts black: (N, K, 3, H, W) float32 in [0, 1]."""
         masks = self.part_masks(split, start, stop)[:, :, None]
         return np.where(masks, np.float32(0), self.images(split, start, stop)[:, None])
 
@@ -82,11 +82,11 @@ def load(
     classes, size
         Number of classes, and side of the square images in pixels, or height and width.
     train_images
-        How many images the dataset in whose place it stands would train on.
+        Number of training images of the dataset that it replaces.
     evaluation_images
-        How many there are to time; the gate tries explainers on no more.
+        Number of evaluation images; the applicability check uses no more.
     parts
-        How many parts an image has; 0: none are known.
+        Number of parts of an image; 0 for a dataset without parts.
     """
     if parts:
         return NoiseWithParts(classes, size, seed, evaluation_images, parts)
@@ -94,11 +94,11 @@ def load(
 
 
 def noise_dataset_for(kind: str, options: dict[str, Any], size: tuple[int, int] | None) -> dict[str, Any] | None:
-    """Return the config's settings of a stand-in for a dataset; None where its size is not known."""
+    """Return the settings of a noise dataset that replaces a dataset; None if the size of that is not known."""
     if kind not in KNOWN:
         return None
     classes, train = KNOWN[kind]
     train = min(train, options.get("train_images") or train)
     side = as_size_option(size) if size else 224
-    told = {"dataset": f"{__name__}:load", "classes": classes, "size": side, "train_images": train}
-    return told | ({"parts": PARTS[kind]} if kind in PARTS else {})
+    settings = {"dataset": f"{__name__}:load", "classes": classes, "size": side, "train_images": train}
+    return settings | ({"parts": PARTS[kind]} if kind in PARTS else {})

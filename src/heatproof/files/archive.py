@@ -1,4 +1,4 @@
-"""Archives that come from others: their members are read with caps, and nothing of them is written to a disk."""
+"""Read zip archives from untrusted sources: with limits on sizes, and without writing anything to disk."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pathlib import Path
 from heatproof.files.publishing import HIDDEN, escaped
 from heatproof.files.reading import one_sentence_errors, open_regular
 
-# No bundle of a run comes near them: members, bytes of the list of members, and bytes of all members, unpacked.
+# Far above any bundle of a run: number of members, bytes of the central directory, and unpacked bytes of all members.
 MOST_MEMBERS, MOST_LISTING, MOST_UNPACKED = 10_000, 2**22, 2**30
 MOST_NAME_BYTES = 255
-PIECE = 2**20
-# The record that ends an archive, and what announces one of archives of more than 4 GiB.
+BLOCK_BYTES = 2**20
+# Signatures of the record that ends an archive, and of the locator that precedes it in archives of more than 4 GiB.
 END, END_BYTES, LARGE, LARGE_BYTES = b"PK\x05\x06", 22, b"PK\x06\x07", 20
 # Encrypted, a patch, strongly encrypted.
 FOREIGN_FLAGS = 0x1 | 0x20 | 0x40
@@ -34,11 +34,11 @@ class Member:
     Attributes
     ----------
     sha256
-        Of its bytes, in hexadecimal.
+        SHA-256 of its bytes, in hexadecimal.
     size
-        Bytes.
+        Number of bytes.
     content
-        Its bytes; empty where they were not asked for.
+        Its bytes; empty if they were not requested.
     """
 
     sha256: str
@@ -52,19 +52,21 @@ def read_archive(path: str | Path, wanted: Mapping[str, int], remedy: str, kind:
     Parameters
     ----------
     path
-        The archive; it can be a link, as the user names it.
+        Path of the archive. It may be a symbolic link, because the user names it.
     wanted
-        How the names of those end of which the content is kept, each with the most bytes that one has.
+        Endings of the names of members whose content is returned, each with the largest size that is accepted, in
+        bytes.
     remedy
-        What to do where it cannot be read.
+        Second half of the error message: what to do if the archive cannot be read.
     kind
-        What it is, such as "a bundle".
+        What the archive is, such as "a bundle", for the error message.
 
     Raises
     ------
     HeatproofError
-        If it is no zip archive and nothing else, a member is not a plain file, stored or deflated, of the size that the
-        archive says, with a name that is the same on every system, or the archive is larger than any bundle.
+        If the file is anything but one zip archive, if the archive is larger than any bundle, or if a member is not a
+        regular file, is neither stored nor deflated, has another size than the archive lists, or has a name that
+        differs between operating systems.
     """
     with one_sentence_errors(path, remedy, kind), open_regular(path) as file:
         _require_plain_end(file)
@@ -75,7 +77,7 @@ def read_archive(path: str | Path, wanted: Mapping[str, int], remedy: str, kind:
             seen = set[str]()
             for one in listed:
                 _require_plain(one)
-                # The same file where upper and lower case are one.
+                # On file systems that ignore case, both would be one file.
                 if one.filename.casefold() in seen:
                     raise ValueError(f"it has {one.filename} twice")
                 seen.add(one.filename.casefold())
@@ -83,55 +85,55 @@ def read_archive(path: str | Path, wanted: Mapping[str, int], remedy: str, kind:
 
 
 def _require_plain_end(file: io.BufferedReader) -> None:
-    """Refuse what else than one zip archive is in a file, before its list of members is read."""
+    """Raise ValueError if a file is anything but one zip archive, before its central directory is read."""
     size = os.fstat(file.fileno()).st_size
     start = max(0, size - END_BYTES - LARGE_BYTES)
     file.seek(start)
     end = file.read(END_BYTES + LARGE_BYTES)
     record = end[-END_BYTES:]
     if not record.startswith(END) or len(record) < END_BYTES:
-        raise ValueError("it is no zip archive, or has something behind it")
+        raise ValueError("it is not a zip archive, or data follow the archive")
     members, listing, offset = (int.from_bytes(record[at : at + n], "little") for at, n in ((10, 2), (12, 4), (16, 4)))
     if end[:-END_BYTES].startswith(LARGE) or members > MOST_MEMBERS or listing > MOST_LISTING:
         raise ValueError(f"it holds more than {MOST_MEMBERS:,} files or {MOST_UNPACKED >> 30} GiB")
     if offset + listing + END_BYTES != size or any(record[-2:]):
-        raise ValueError("it has something before, between or behind its files")
+        raise ValueError("it has data before, between or after its files")
     file.seek(0)
 
 
-def _require_plain(one: zipfile.ZipInfo) -> None:
-    name = one.filename
-    shown = escaped(name, keep="")
+def _require_plain(member: zipfile.ZipInfo) -> None:
+    name = member.filename
+    printable = escaped(name, keep="")
     parts = name.split("/")
-    is_odd = unicodedata.normalize("NFC", name) != name or any(
+    has_odd_letters = unicodedata.normalize("NFC", name) != name or any(
         unicodedata.category(letter) in HIDDEN for letter in name
     )
-    if is_odd or one.orig_filename != name or {"\\", ":"} & set(name) or {"", ".", ".."} & set(parts):
-        raise ValueError(f"the name {shown} is not one of a file in it")
+    if has_odd_letters or member.orig_filename != name or {"\\", ":"} & set(name) or {"", ".", ".."} & set(parts):
+        raise ValueError(f"the name {printable} cannot be that of a file in an archive")
     if any(len(part.encode()) > MOST_NAME_BYTES for part in parts):
-        raise ValueError(f"the name {shown[:60]}… is longer than that of any file")
-    if stat.S_IFMT(one.external_attr >> 16) not in (0, stat.S_IFREG) or one.external_attr & DOS_FOLDER:
-        raise ValueError(f"{shown} is a link, a folder or another thing that is not a regular file")
-    if one.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or one.flag_bits & FOREIGN_FLAGS:
-        raise ValueError(f"{shown} is encrypted, or packed in another way than deflated")
+        raise ValueError(f"the name {printable[:60]}… is longer than file names can be")
+    if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG) or member.external_attr & DOS_FOLDER:
+        raise ValueError(f"{printable} is not a regular file, but a link, a folder or the like")
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or member.flag_bits & FOREIGN_FLAGS:
+        raise ValueError(f"{printable} is encrypted, or compressed by another method than deflate")
 
 
-def _read(archive: zipfile.ZipFile, one: zipfile.ZipInfo, wanted: Mapping[str, int]) -> Member:
-    # With one byte more, a member that is longer than the archive says is seen, and not cut.
-    longer = copy(one)
+def _read(archive: zipfile.ZipFile, listed: zipfile.ZipInfo, wanted: Mapping[str, int]) -> Member:
+    # zipfile stops at the listed size. One byte more shows that a member is longer than listed.
+    longer = copy(listed)
     longer.file_size += 1
-    most = next((size for ending, size in wanted.items() if one.filename.endswith(ending)), 0)
-    if most and one.file_size > most:
-        raise ValueError(f"{one.filename} has {one.file_size:,} bytes, more than {most:,}")
-    sha256, size, pieces = hashlib.sha256(), 0, []
+    limit = next((size for ending, size in wanted.items() if listed.filename.endswith(ending)), 0)
+    if limit and listed.file_size > limit:
+        raise ValueError(f"{listed.filename} has {listed.file_size:,} bytes, more than {limit:,}")
+    sha256, size, blocks = hashlib.sha256(), 0, []
     with archive.open(longer) as member:
-        while piece := member.read(PIECE):
-            size += len(piece)
-            if size > one.file_size:
+        while block := member.read(BLOCK_BYTES):
+            size += len(block)
+            if size > listed.file_size:
                 break
-            sha256.update(piece)
-            if most:
-                pieces.append(piece)
-    if size != one.file_size:
-        raise ValueError(f"{one.filename} has not the {one.file_size:,} bytes that the archive says")
-    return Member(sha256.hexdigest(), size, b"".join(pieces))
+            sha256.update(block)
+            if limit:
+                blocks.append(block)
+    if size != listed.file_size:
+        raise ValueError(f"{listed.filename} does not have the {listed.file_size:,} bytes that the archive lists")
+    return Member(sha256.hexdigest(), size, b"".join(blocks))

@@ -1,4 +1,4 @@
-"""One run at a time on a results folder, which several working folders can share."""
+"""Lock a results folder, so that one run at a time works on it; several working folders can share it."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from heatproof.files.reading import read_json
 from heatproof.files.writing import open_lock
 
 LOCK = ".lock"
-# Seconds between two signs of life of whoever holds the folder.
+# Seconds between two updates of the modification time of the lock file, by which other hosts see that its holder runs.
 BEAT = 15.0
 
 
 def lock_folder(folder: str, kind: str = "results folder") -> IO[str]:
-    """Refuse to run beside another run on the same results, and hold them until `unlock_folder`.
+    """Lock a folder until `unlock_folder` is called.
 
-    The system lets go of the lock when the process ends, even by a kill. Where a file system has no locks between
-    hosts, the file says who holds it; its time, which is set every few seconds, says that the holder is alive.
+    The system releases the lock when the process ends, even if it is killed. For file systems without locks between
+    hosts, the lock file names its holder, which updates the modification time every few seconds while it runs.
 
     Parameters
     ----------
     folder
-        The results folder, or another one that one process at a time may write to.
+        The results folder, or another folder that one process at a time may write to.
     kind
-        What it is.
+        What the folder is, for the error message.
 
     Raises
     ------
     HeatproofError
-        If another run is going on; the sentence names its host and process.
+        If another process holds the lock; the message names its host and process.
     """
     path = Path(folder) / LOCK
     try:
@@ -66,7 +66,7 @@ def lock_folder(folder: str, kind: str = "results folder") -> IO[str]:
 
 @contextmanager
 def locked_folder(folder: str, kind: str = "results folder") -> Iterator[None]:
-    """Hold a folder within a context, as `lock_folder` does."""
+    """Lock a folder within a context, as `lock_folder` does."""
     held = lock_folder(folder, kind)
     try:
         yield
@@ -75,18 +75,18 @@ def locked_folder(folder: str, kind: str = "results folder") -> Iterator[None]:
 
 
 def unlock_folder(file: IO[str]) -> None:
-    """Give the results folder back."""
-    # Closed already, or the folder is gone: there is nothing to give back.
+    """Release the lock of a folder."""
+    # The file may be closed already, or the folder may be gone.
     with suppress(OSError, ValueError):
         file.seek(0)
         file.truncate()
-        # A process that was forked in between has the file open as well.
+        # Closing is not enough: a process that was forked meanwhile has the file open as well.
         fcntl.flock(file, fcntl.LOCK_UN)
         file.close()
 
 
 def _lock(file: IO[str]) -> bool:
-    """Take the system's lock; a file system without locks has none to refuse."""
+    """Take the system's lock, and return whether no other process has it; True on a file system without locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -95,7 +95,7 @@ def _lock(file: IO[str]) -> bool:
 
 
 def _is_alive(holder: Mapping[str, Any], me: Mapping[str, Any], age: float) -> bool:
-    """Tell whether another process, which wrote the lock file, still runs."""
+    """Return whether another process wrote the lock file and is still running."""
     if not holder or holder == me:
         return False
     if holder.get("host") != me["host"]:

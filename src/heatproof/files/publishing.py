@@ -1,4 +1,4 @@
-"""What leaves this machine or reaches a terminal: no secrets, no places, no formulas and no control characters."""
+"""Clean texts that are published or printed: remove secrets, local paths, spreadsheet formulas, control characters."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from urllib.parse import unquote, urlsplit
 if TYPE_CHECKING:
     import pandas as pd
 
-# Before the name of a file or folder of which the place is not told; and in the place of a secret.
+# Stands for the folder of a file whose location is hidden; and for a secret.
 ELSEWHERE, ELIDED = "…/", "…"
-# In them lie the folders of people.
+# Folders that contain the home folders of users.
 HOMES = {"home", "homes", "users", "documents and settings"}
-# How an option that keeps a secret ends.
+# Endings of the names of options that hold secrets.
 CONCEALING = (
     r"(?:token|signature|sig|secret|passwo?r?d|passwd|pwd|(?:api|access|secret)[_-]?key|credentials?|authorization)"
 )
 _IN_WORD = r"[^\s'\"<>|]"
-# Up to the next one, or the end of a word.
+# An address ends where the next one begins, or at the end of a word.
 _ADDRESS = rf"[A-Za-z][\w+.-]+:/{{2,}}(?:(?![A-Za-z][\w+.-]+://){_IN_WORD})*"
 ADDRESS = re.compile(_ADDRESS)
-# With a letter of a drive, of another's home folder, of a machine in the network, or behind a variable.
+# Paths that begin with a drive letter, another user's home folder, a network host, or an environment variable.
 _OUTSIDE = r"[A-Za-z]:[\\/]|~[^\W\d][\w.-]*[\\/]|\\\\|//|\$\w+[\\/]|\$\{\w+\}[\\/]|%\w+%[\\/]"
 _UPWARDS = r"(?:[^\s'\"<>|/\\]+[\\/])*\.\.[\\/]"
 _PATH = rf"(?<![\w/\\.…)\]~*}}-])(?:{_OUTSIDE}|{_UPWARDS}|/root\b|/(?={_IN_WORD}+/)){_IN_WORD}*"
-# A value that is a path as a whole can have spaces.
+# A value that consists of one path may contain spaces.
 WHOLE_PATH = re.compile(rf"{_OUTSIDE}|{_UPWARDS}|[/\\]|~[^/\\]|\.\.$")
 QUOTED = re.compile(rf"([\"'])((?:{_OUTSIDE}|{_UPWARDS}|/)[^\"'\n]*)\1")
 _USER = (
     r"(?<![\w@/])(?:[^\s'\"<>/@:]+:[^\s'\"<>/@]+@(?=[\w\[])"
     r"|[\w.+-]+@(?=[\w.-]+:(?!//)|(?:[\w-]+\.)+[A-Za-z]{2,}))"
 )
-# How it begins; without a bound, a long text takes time by the square of its length.
+# How the name of an option begins. Without a bound, the time would grow with the square of the length of a text.
 _NAME = r"[\w-]{0,64}"
-# As in an address, a header of a request, and a mapping that somebody prints.
+# Secrets in an address, in a header of a request, and in a printed mapping.
 _ASSIGNED = rf"{_NAME}{CONCEALING}=(?!\d+\b)[^\s&'\"]+"
 _HEADER = r"\bbearer\s+\S+|\bauthorization\s*:\s*(?:\w+\s+)?[^\s'\"]+"
 _HEADER += rf"|\b(?:x-{_NAME}{CONCEALING}|api-key)\s*:\s*[^\s'\"]+"
@@ -49,28 +49,28 @@ TOKEN = re.compile(
 )
 SHORT = 3
 APOSTROPHE = "'"
-# Between cells, to one spreadsheet or another.
+# Characters that some spreadsheet takes for a separator of cells.
 SEPARATORS = r",;|:\t\n\v\f\x1c-\x1f\x85\u2028\u2029"
-# What a spreadsheet takes for the start of a formula, in Latin and in wide letters: at the start of a cell, with what
-# it skips before one, or behind a space, which can separate cells too, unless one follows as behind a dash.
+# Characters that begin a formula in a spreadsheet, in Latin and in full width: at the start of a cell, after characters
+# that spreadsheets skip, or after a space (which can separate cells too), unless a space follows, as after a dash.
 SKIPPED = r"\0\"'`“”‘’\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff"
 FORMULA = re.compile(rf"(?:(?:\A|[{SEPARATORS}])[\s{SKIPPED}]*[=+\-@＝＋－＠]|\s[{SKIPPED}]*[=+\-@＝＋－＠](?! ))")
-# Of Unicode: control, format (bidirectional overrides among them), half a character, separators of lines.
+# Unicode categories: control, format (with bidirectional overrides), surrogates, line and paragraph separators.
 HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def public(value: Any) -> Any:
-    """Return a plain value as it may be published: addresses without secrets, files elsewhere by their name alone.
+    """Return a value as it may be published: addresses without secrets, and absolute paths reduced to file names.
 
-    Whoever reads a manifest, a store or a page needs to know which data were used, and not where they lay on
-    somebody's machine or with what token they were fetched. Relative paths and those that begin with ``~/`` name
-    nobody and stay.
+    Readers of a manifest, a store or a page need to know which data were used, but not where the files were on a
+    machine or with which token they were downloaded. Relative paths and paths that begin with ``~/`` identify nobody,
+    and stay.
 
     Parameters
     ----------
     value
-        A text, such as a path, an address, or a sentence with some of them; or mappings and lists of such; anything
-        else is returned as it is.
+        A text, such as a path, an address, or a sentence that contains some; or mappings and lists of texts. Other
+        values are returned unchanged.
     """
     if isinstance(value, Mapping):
         return {
@@ -82,13 +82,13 @@ def public(value: Any) -> Any:
     if not isinstance(value, str) or value.isalnum():
         return value
     found = _public_text(value)
-    # What is percent-encoded is read by whoever wants to read it.
+    # Percent-encoding hides nothing from a reader.
     decoded = unquote(found)
     return found if decoded == found or _public_text(decoded) == decoded else public(decoded)
 
 
 def plain_addresses(value: Any) -> Any:
-    """Return a plain value whose addresses have no user, password, query and fragment; all else stays as it is."""
+    """Return a value whose addresses have no user, password, query and fragment; everything else is unchanged."""
     if isinstance(value, Mapping):
         return {plain_addresses(key): plain_addresses(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -102,8 +102,8 @@ def _keeps_a_secret(key: Any) -> bool:
 
 def _public_text(text: str) -> str:
     if WHOLE_PATH.match(text) and "://" not in text:
-        return _place(text)
-    text = QUOTED.sub(lambda one: f"{one[1]}{_place(one[2])}{one[1]}", text)
+        return _without_location(text)
+    text = QUOTED.sub(lambda one: f"{one[1]}{_without_location(one[2])}{one[1]}", text)
     return TOKEN.sub(_public_token, text)
 
 
@@ -112,22 +112,22 @@ def _public_token(found: re.Match[str]) -> str:
     if kind == "address":
         scheme, slashes, rest = re.split(r"(:/+)", token, maxsplit=1)
         local = "file" in scheme.lower().split("+") or len(slashes) != len("://")
-        return _place(unquote(rest)) if local else _plain_address(token)
+        return _without_location(unquote(rest)) if local else _plain_address(token)
     if kind == "secret":
         return re.sub(r"([=:\s]).*", rf"\1{ELIDED}", token, flags=re.DOTALL)
-    return _place(token) if kind == "path" else ""
+    return _without_location(token) if kind == "path" else ""
 
 
-def _place(path: str) -> str:
-    """Return the name of a file or folder without its place."""
+def _without_location(path: str) -> str:
+    """Return the name of a file or folder without its location."""
     plain = PurePosixPath(path.replace("\\", "/"))
-    # The name of a home folder is that of its owner.
+    # A home folder has the name of its owner, which is hidden as well.
     return ELSEWHERE + ("home" if _is_home(plain) else TOKEN.sub(_public_token, plain.name))
 
 
 def _is_home(path: PurePosixPath) -> bool:
-    own = {"", "..", "root", PurePosixPath(os.path.expanduser("~")).name}
-    return path.name in own or path.name.startswith("~") or path.parent.name.lower() in HOMES
+    homes = {"", "..", "root", PurePosixPath(os.path.expanduser("~")).name}
+    return path.name in homes or path.name.startswith("~") or path.parent.name.lower() in HOMES
 
 
 def _plain_address(address: str) -> str:
@@ -137,7 +137,7 @@ def _plain_address(address: str) -> str:
     except ValueError:
         return ELSEWHERE
     scheme, separator, rest = address.partition("://")
-    # A password can have any character; behind the name of a host, only a port follows a colon.
+    # A password can contain any character; after the name of a host, only a port follows a colon.
     rest = re.sub(r"^(?:[^/?#@]*@|[^/?#@:]+:(?!\d*(?:[/?#]|$))\S*@)+", "", rest)
     return scheme.lower() + separator + re.split("[?#;]", rest)[0]
 
@@ -146,17 +146,18 @@ def without_secrets(text: str, address: str) -> str:
     """Return a text, such as the message of an error, without the user, password, query and fragment of an address."""
     start, *more = re.split("[?#]", address.partition("://")[2])
     secrets = [*start.partition("/")[0].rpartition("@")[0].split(":"), *more]
-    # What is as short as a part of a word keeps nothing secret. The longest first: one can be a part of another.
+    # Short texts are skipped, because they could be parts of words. The longest secret comes first, because it may
+    # contain another one.
     known = sorted((re.escape(secret) for secret in secrets if len(secret) > SHORT), key=len, reverse=True)
-    pieces = text.split(address)
-    return _plain_address(address).join(re.sub("|".join(known), "…", piece) if known else piece for piece in pieces)
+    parts = text.split(address)
+    return _plain_address(address).join(re.sub("|".join(known), "…", part) if known else part for part in parts)
 
 
 def without_formulas(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table in whose CSV no cell is a formula to a spreadsheet, whatever it takes for a separator.
+    """Return a table whose CSV has no cell that a spreadsheet takes for a formula, whatever separator it assumes.
 
-    An apostrophe stands before what begins a formula, in cells and in names of columns. Numbers stay as they are,
-    negative ones too. A table that was made so stays as it is.
+    In cells and names of columns, an apostrophe is put before a character that would begin a formula. Numbers are
+    unchanged, negative ones included, and so is a table that this function returned.
     """
     import pandas as pd
 
@@ -169,14 +170,14 @@ def without_formulas(table: pd.DataFrame) -> pd.DataFrame:
 def _without_formula(cell: Any) -> Any:
     if not isinstance(cell, str):
         return cell
-    # Alone it is not quoted in a CSV file, and what follows would begin a row.
+    # pandas does not quote a lone \r in a CSV file, and the rest of the cell would begin a row.
     cell = cell.replace("\r", "\n")
     return FORMULA.sub(lambda found: _with_apostrophe(found, cell), cell)
 
 
 def _with_apostrophe(found: re.Match[str], cell: str) -> str:
     before, start, rest = found[0][:-1], found[0][-1], cell[found.end() - 1 :]
-    # A cell ends where the separator comes again before which it begins; the first of all has any.
+    # A cell ends at the separator that precedes it; the first cell of a text can end at any.
     ends = [rest.partition(one)[0] for one in set(before) if one.isspace() or re.match(f"[{SEPARATORS}]", one)]
     if found.start() == 0 or not ends:
         ends.append(rest)
@@ -194,15 +195,17 @@ def _is_number(text: str) -> bool:
 
 
 def escaped(text: str, keep: str = "\n\t") -> str:
-    r"""Return a text whose control characters are shown and not obeyed, ``\x1b`` for ESC.
+    r"""Return a text with control characters escaped, such as ``\x1b`` for ESC.
 
-    A terminal obeys them, wherever they come from: they clear the screen, write the clipboard, or turn the order of
-    letters round. Bytes of names that are not UTF-8, for which there is no letter, are shown too.
+    A terminal would execute them: they can clear the screen, write to the clipboard, or reverse the order of letters.
+    Bytes of file names that are not UTF-8 are escaped too.
 
     Parameters
     ----------
+    text
+        The text.
     keep
-        Control characters that pass; none within a cell of a table.
+        Control characters that are not escaped; "" for a cell of a table.
     """
     if text.isascii() and text.isprintable():
         return text

@@ -1,8 +1,8 @@
-"""The one door: every file that comes from others is opened here.
+"""Open files safely: every file that may come from an untrusted source is opened here.
 
-Two kinds of files come from others. What lies below a results folder has no symbolic link on its way (`refuse_links`),
-because results can come from anywhere. A file that the user names, or that a dataset of the user's holds, can be a
-link. Both are regular files, and nothing is read of which the size is not bounded.
+There are two kinds. Files below a results folder are opened only if no part of their path is a symbolic link
+(`refuse_links`), because a results folder can be received from anybody. Files that the user names, and files of a
+user's dataset, may be links. Both must be regular files, and sizes are bounded before anything is read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from heatproof.errors import HeatproofError, machine_fault
 
-# The folder below which no symbolic link is followed; it may be one itself.
+# The folder below which no symbolic link is followed. The folder itself may be a link.
 FOLDER = "results"
 KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -29,60 +29,60 @@ KINDS = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFDIR: "a folder",
 }
-# The lists of Places365, the longest that are known, have 70 MB.
+# The longest known lists, those of Places365, have 70 MB.
 LONGEST_LIST = 2**30
-# No JSON of ours comes near them: bytes, lists and mappings, and values. A list of images has the most values.
+# Limits far above any JSON file of heatproof: bytes, lists and mappings, keys, and values (lists of images have most).
 MOST_JSON_BYTES, MOST_JSON_PARTS, MOST_JSON_KEYS, MOST_JSON_VALUES = 2**28, 2**20, 2**21, 2**24
 ESCAPED_IN_JSON = re.compile(rb"\\u[dD][89a-fA-F]")
 KEY_IN_JSON, LONG_NUMBER_IN_JSON = re.compile(rb'"\s*:'), re.compile(rb"[0-9]{19}")
 
 
 def resolve_user_folder(folder: str | Path) -> Path:
-    """Return a folder that the user names; where a link leads to it, the place that it really is.
+    """Return a folder that the user names, with symbolic links on the way to it resolved.
 
-    The user may name a link. Below what is returned, `refuse_links` refuses all of them.
+    The user may name a link; below the folder that is returned, `refuse_links` refuses all links.
     """
     real = os.path.realpath(folder)
     return Path(folder) if os.path.abspath(folder) == real else Path(real)
 
 
 def refuse_links(path: str | Path) -> Path:
-    """Return a path below which nothing leaves the results folder.
+    """Return a path after checking that no part of it below the results folder is a symbolic link.
 
-    A path is looked at below the first ``results`` in it; without one, all of it is.
+    The part of the path below its first ``results`` is checked; if there is none, all of it.
 
     Raises
     ------
     HeatproofError
-        If the path, or a folder on its way below the results folder, is a symbolic link: results can come from
-        anywhere, and a link would let them show or overwrite files elsewhere.
+        If the path, or a folder on the way to it, is a symbolic link. Results can be received from anybody, and a link
+        could expose or overwrite files elsewhere.
     """
     path = Path(path)
-    # Not normalised: ".." behind a link leads elsewhere than without it.
+    # The path is not normalised, because ".." after a link leads elsewhere than its text says.
     parts = os.fspath(path).split(os.sep)
     below = parts.index(FOLDER) + 1 if FOLDER in parts else 1
     for end in range(below + (FOLDER in parts), len(parts) + 1):
         part = os.sep.join(parts[:end])
         if part and os.path.islink(part):
             raise HeatproofError(
-                f"{printable_path(part)} is a symbolic link, and nothing is read or written through one below {FOLDER}/: put "
-                f"the files in its place, or make {FOLDER} itself the link."
+                f"{printable_path(part)} is a symbolic link, and nothing is read or written through one below "
+                f"{FOLDER}/: put the files in its place, or make {FOLDER} itself the link."
             )
     return path
 
 
 def refuse_links_in(folder: str | Path) -> None:
-    """Refuse a folder in which anything is no regular file or folder, because others write there without looking.
+    """Raise an error if a folder contains anything but regular files and folders, because Snakemake writes there.
 
     Parameters
     ----------
     folder
-        Of a results folder; it may be missing.
+        A folder of a results folder; it may be missing.
 
     Raises
     ------
     HeatproofError
-        If there is a symbolic link, or a pipe or the like.
+        If there is a symbolic link, a pipe or the like.
     """
     pending = [os.fspath(refuse_links(folder))]
     while pending:
@@ -100,12 +100,12 @@ def refuse_links_in(folder: str | Path) -> None:
 
 
 def require_regular(path: str | Path, mode: int) -> None:
-    """Refuse what is no regular file, by the mode that `os.stat` gives.
+    """Raise an error if a mode, as returned by `os.stat`, is not that of a regular file.
 
     Raises
     ------
     HeatproofError
-        If it is a pipe, which would be waited for without end, a device, a socket or a folder.
+        If it is a pipe (reading it would block forever), a device, a socket or a folder.
     """
     if not stat.S_ISREG(mode):
         kind = KINDS.get(stat.S_IFMT(mode), "something else")
@@ -115,18 +115,18 @@ def require_regular(path: str | Path, mode: int) -> None:
 
 
 def open_regular(path: str | Path) -> io.BufferedReader:
-    """Open a regular file for reading, and nothing else.
+    """Open a file for reading, if it is a regular file.
 
     Raises
     ------
     OSError
-        If it does not exist or cannot be opened.
+        If the file does not exist or cannot be opened.
     HeatproofError
         As `require_regular` does.
     """
-    # Opening a device can already act on it.
+    # Before opening, because opening a device can trigger an action.
     require_regular(path, os.stat(path).st_mode)
-    # What was looked at can have been replaced since then; without waiting for the other end of a pipe.
+    # And again after opening, because the file can have been replaced; O_NONBLOCK does not wait for the end of a pipe.
     file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115
     try:
         require_regular(path, os.fstat(file.fileno()).st_mode)
@@ -150,9 +150,9 @@ def read_bytes(path: str | Path, most: int | None = None) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if most is not None and size > most:
             raise OSError(f"it has {size:,} bytes, more than {most:,}")
-        # As much memory as is asked for is taken at once, so that a limit far above the size costs time.
+        # read() allocates as many bytes as requested, so that a limit far above the size would cost time.
         content = file.read() if most is None else file.read(size + 1)
-        # It can grow while it is read.
+        # The file can grow while it is read.
         if most is not None and len(content) > size:
             content += file.read(most + 1 - size)
     if most is not None and len(content) > most:
@@ -161,7 +161,7 @@ def read_bytes(path: str | Path, most: int | None = None) -> bytes:
 
 
 def read_result_bytes(path: str | Path, most: int | None = None) -> bytes:
-    """Return the bytes of a regular file below a results folder, on the way to which there is no link.
+    """Return the bytes of a regular file below a results folder, if no part of its path is a link.
 
     Raises
     ------
@@ -191,28 +191,28 @@ def parse_json(content: bytes) -> Any:
     Raises
     ------
     ValueError
-        If it is none, is nested too deeply, has more values than any file of heatproof, a key twice, or a whole number
-        of more than 64 bits.
+        If the bytes are not JSON, are nested too deeply, have more values than any file of heatproof, a duplicate key,
+        or an integer of more than 64 bits.
     """
     parts = content.count(b"[") + content.count(b"{")
-    # As many keys as there are colons at most, which are counted much faster.
+    # There are at most as many keys as colons, and colons are counted much faster.
     keys = content.count(b":")
     keys = keys if keys <= MOST_JSON_KEYS else sum(1 for _ in KEY_IN_JSON.finditer(content))
     if parts > MOST_JSON_PARTS or keys > MOST_JSON_KEYS or content.count(b",") > MOST_JSON_VALUES:
         raise ValueError("it has more values than any file of heatproof")
-    whole = _whole_number if LONG_NUMBER_IN_JSON.search(content) else None
+    parse_int = _parse_integer if LONG_NUMBER_IN_JSON.search(content) else None
     try:
-        value = json.loads(content.decode("utf-8"), object_pairs_hook=_unique, parse_int=whole)
+        value = json.loads(content.decode("utf-8"), object_pairs_hook=_unique, parse_int=parse_int)
         if ESCAPED_IN_JSON.search(content):
-            # Half a character, which no file and no terminal takes.
+            # Raises an error for a lone surrogate, which cannot be written to a file or a terminal.
             json.dumps(value, ensure_ascii=False).encode("utf-8")
         return value
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def _whole_number(digits: str) -> int:
-    # What is no number of NumPy's, or none that can be formatted, fails in its readers in ways of their own.
+def _parse_integer(digits: str) -> int:
+    # Readers could fail on integers that NumPy cannot hold or Python cannot format.
     if not -(2**63) <= (number := int(digits)) < 2**63:
         raise ValueError("it has a whole number of more than 64 bits")
     return number
@@ -226,7 +226,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_json(path: str | Path) -> dict[str, Any] | None:
-    """Return the mapping of a JSON file of a results folder; None where it is missing, no file, or no whole JSON.
+    """Return the mapping in a JSON file of a results folder; None if it is missing, not a file, or not valid JSON.
 
     Raises
     ------
@@ -242,12 +242,12 @@ def read_json(path: str | Path) -> dict[str, Any] | None:
 
 
 def read_list(path: Path) -> str:
-    """Read a list that comes with a dataset, UTF-8 text.
+    """Return the text of a list that comes with a dataset, with line ends converted to a line feed.
 
     Raises
     ------
     HeatproofError
-        If it is not a regular file, longer than any such list, or no such text.
+        If it is not a regular file, is longer than any such list, or is not UTF-8.
     """
     try:
         content = read_bytes(path, LONGEST_LIST)
@@ -256,7 +256,7 @@ def read_list(path: Path) -> str:
             f"{printable_path(path)} cannot be read ({reason_of(error)}): download it again."
         ) from None
     try:
-        # As text files are read: every kind of line end becomes \n.
+        # As in Python's text mode, every kind of line end becomes \n.
         return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError:
         raise HeatproofError(f"{printable_path(path)} is not text in UTF-8: download it again.") from None
@@ -264,24 +264,24 @@ def read_list(path: Path) -> str:
 
 @contextmanager
 def one_sentence_errors(path: str | Path, remedy: str, kind: str = "") -> Iterator[None]:
-    """Turn whatever goes wrong while a file is read into a sentence that names the file and the remedy.
+    """Convert any exception while a file is read into an error of one sentence that names the file and the remedy.
 
-    Libraries fail in any way on damaged bytes. Where memory ran out or a disk failed, the sentence says that instead:
-    nothing must be removed for it.
+    Libraries raise exceptions of any type on damaged bytes. If memory ran out or a disk failed, the sentence says that
+    instead, because the file should not be removed then.
 
     Parameters
     ----------
     path
         The file.
     remedy
-        What to do about it, without a full stop.
+        What the user should do, without a full stop.
     kind
-        As what it is read, such as "a table", where the user names any file.
+        What the file is read as, such as "a table", if the user can name any file.
 
     Raises
     ------
     HeatproofError
-        One from inside, as it is, or the sentence.
+        The sentence; a `HeatproofError` from inside the context is raised unchanged.
     """
     try:
         yield
@@ -291,28 +291,28 @@ def one_sentence_errors(path: str | Path, remedy: str, kind: str = "") -> Iterat
         if isinstance(error, FileNotFoundError) and not kind:
             raise HeatproofError(f"{printable_path(path)} is missing: {remedy}.") from None
         what = f"cannot be read as {kind}" if kind else "cannot be read"
-        said = machine_fault(error) or f"{printable_path(path)} {what} ({reason_of(error)}): {remedy}."
-        raise HeatproofError(said) from None
+        sentence = machine_fault(error) or f"{printable_path(path)} {what} ({reason_of(error)}): {remedy}."
+        raise HeatproofError(sentence) from None
 
 
 def reason_of(error: BaseException) -> str:
-    """Return what an error says, on one line of at most 200 characters."""
-    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(said.split())[:200] or type(error).__name__
+    """Return the message of an error on one line of at most 200 characters."""
+    message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(message.split())[:200] or type(error).__name__
 
 
 def printable_path(path: str | Path) -> str:
-    """Return a path as text that can be printed and written, bytes that are not UTF-8 escaped."""
+    """Return a path as text that can be printed and written, with bytes escaped that are not UTF-8."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def require_utf8(path: str | Path, what: str) -> None:
-    """Refuse a name that is not UTF-8, which no list of images can hold.
+    """Raise an error if a name is not UTF-8, because lists of images are UTF-8.
 
     Raises
     ------
     HeatproofError
-        If it is none; the sentence shows it escaped.
+        If the name is not UTF-8; the message contains it with these bytes escaped.
     """
     try:
         str(path).encode("utf-8")

@@ -1,7 +1,7 @@
-"""YAML of configs, of which every value means one thing, and which breaks no machine.
+"""Read and write the YAML of configs: unambiguous values only, with limits on size and nesting.
 
-YAML 1.1, which most programs of Python read, and YAML 1.2 understand some words differently: ``no`` is false or a text,
-``017`` is 15 or 17, ``1:30`` is 90 or a text. What they understand alike is read; all else is refused and not guessed.
+YAML 1.1, which most Python programs read, and YAML 1.2 disagree on some values: ``no`` is false or text, ``017`` is 15
+or 17, ``1:30`` is 90 or text. Only values on which they agree are read; all others raise an error.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from heatproof.errors import HeatproofError
 from heatproof.files.publishing import escaped
 from heatproof.files.reading import open_regular, printable_path
 
-# Far above what anybody writes. Nodes are counted where they are used, so that aliases of aliases do not multiply.
+# Far above any config. Nodes of an alias are counted each time it is used, so that aliases of aliases cannot multiply.
 MOST_BYTES = 2**20
 MOST_NODES = 100_000
 DEEPEST = 50
 LONGEST_NUMBER = 400
-# With libyaml where PyYAML has it, which is ten times as fast.
+# libyaml is ten times as fast, where PyYAML includes it.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 CONSTANTS = {
@@ -32,10 +32,10 @@ CONSTANTS = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
-WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]+")
 REAL = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+][0-9]+)?")
-# What one version of YAML at least takes for something else than a text: (pattern, what it is, what to write instead).
+# Texts that at least one version of YAML takes for something else: (pattern, what it is, what to write instead).
 UNCLEAR = [
     (
         re.compile("y|n|yes|no|on|off", re.IGNORECASE),
@@ -58,13 +58,13 @@ UNCLEAR = [
     (re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]+)?|[-+]?\.[0-9][0-9_]*([eE][-+]?[0-9]+)?"), "", ""),
     (re.compile("="), "the default value of a mapping to some programs", "it as a text"),
 ]
-# Ends of lines to some programs alone, and characters that turn the order of letters round: what stands behind them is
-# not what a reader sees.
+# Characters that end lines in some programs only, and characters that reverse the order of letters: a reader sees
+# another text than the program.
 DECEPTIVE = re.compile("[\x85\u2028\u2029\u202a-\u202e\u2066-\u2069]|\r(?!\n)")
 
 
 def read_mapping(path: str | Path) -> dict[str, Any]:
-    """Read the mapping of keys to values that a config is.
+    """Return the mapping in a config file.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
     Raises
     ------
     HeatproofError
-        One sentence with the file, the line and the remedy, whatever the file holds.
+        If the file cannot be read or is not valid; the message names the file, the line and the remedy.
     """
     name = f"The config {escaped(printable_path(path), keep='')}"
     try:
@@ -88,10 +88,10 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise HeatproofError(f"{name} is not text in UTF-8.") from None
-    given = load(text, name)
-    if not isinstance(given, dict):
+    value = load(text, name)
+    if not isinstance(value, dict):
         raise HeatproofError(f"{name} must be a mapping of keys to values.")
-    return given
+    return value
 
 
 def load(text: str, name: str = "The YAML") -> Any:
@@ -102,7 +102,7 @@ def load(text: str, name: str = "The YAML") -> Any:
     text
         One document.
     name
-        What it is, as a sentence begins with it.
+        Subject of error messages.
 
     Raises
     ------
@@ -112,8 +112,8 @@ def load(text: str, name: str = "The YAML") -> Any:
     if found := DECEPTIVE.search(text):
         line = text.count("\n", 0, found.start()) + 1
         raise HeatproofError(
-            f"{name} has the character {found[0]!a} in line {line}, which shows a text otherwise than it is read: "
-            "remove it, or write it so, in double quotes."
+            f"{name} has the character {found[0]!a} in line {line}, which makes the text look different from what is "
+            "read: remove it, or write it so, in double quotes."
         )
     for line, words in enumerate(text.split("\n"), 1):
         if words.startswith("%"):
@@ -125,12 +125,13 @@ def load(text: str, name: str = "The YAML") -> Any:
 
 
 def meaning(text: str) -> Any:
-    """Return what a text without quotes and tag means.
+    """Return the value of a scalar without quotes and tag.
 
     Raises
     ------
     ValueError
-        If programs do not agree on it, with what it is to some and what to write instead.
+        If programs do not agree on its meaning. The arguments are what some programs take it for, and what to write
+        instead.
     """
     if text in CONSTANTS:
         return CONSTANTS[text]
@@ -138,7 +139,7 @@ def meaning(text: str) -> Any:
         return text
     if len(text) > LONGEST_NUMBER and re.fullmatch(r"[-+]?[0-9.][0-9a-fA-F_.x:eE+-]*", text):
         raise ValueError(f"a number of more than {LONGEST_NUMBER} characters", "a shorter one")
-    if WHOLE.fullmatch(text):
+    if INTEGER.fullmatch(text):
         return int(text)
     if HEXADECIMAL.fullmatch(text):
         return int(text, 16)
@@ -153,7 +154,7 @@ def meaning(text: str) -> Any:
 
 
 def _number(text: str) -> str:
-    """Return how a number is written that all programs take for one."""
+    """Return a number in a notation that all programs take for a number."""
     mantissa, _, exponent = text.replace("_", "").lower().partition("e")
     if not exponent:
         return mantissa
@@ -162,14 +163,14 @@ def _number(text: str) -> str:
 
 
 class _Reader:
-    """Builds the value of one document from the parser's events, and counts as it goes."""
+    """Builds the value of one document from the events of the parser, and counts nodes and depth."""
 
     def __init__(self, text: str, name: str) -> None:
         self.name, self.nodes = name, 0
         self.events: Iterator[Any] = yaml.parse(text, Loader=LOADER)
-        # The value of each anchor, how many nodes it has, and how deep it is.
+        # For each anchor: its value, the number of its nodes, and its depth.
         self.anchors: dict[str, tuple[Any, int, int]] = {}
-        # How deep the value is that is being read, from the document down.
+        # Depth of the deepest node of the value that is being read, counted from the document.
         self.reached = 0
 
     def document(self) -> Any:
@@ -242,8 +243,8 @@ class _Reader:
             self.refuse(event, f"has {_short(event.value)}, which is {what},", f"write {instead}, or quotes for a text")
 
     def mapping(self, depth: int) -> dict[Any, Any]:
-        given: dict[Any, Any] = {}
-        # By their letters, since 18 and "18" name the same file.
+        mapping: dict[Any, Any] = {}
+        # Keys are compared as text, because 18 and "18" would name the same file.
         lines: dict[str, int] = {}
         merged: Any = []
         while not isinstance(event := next(self.events), events.MappingEndEvent):
@@ -264,16 +265,16 @@ class _Reader:
             value = self.value(value_event, depth + 1)
             if key == "<<" and event.implicit[0]:
                 merged = value if isinstance(value, list) else [value]
-                if not all(isinstance(one, dict) for one in merged):
+                if not all(isinstance(source, dict) for source in merged):
                     self.refuse(value_event, "has << before something that is no mapping", "write *NAME of a mapping")
             else:
-                given[key] = value
-        for one in merged:
-            for key, value in one.items():
+                mapping[key] = value
+        for source in merged:
+            for key, value in source.items():
                 if str(key) not in lines:
                     lines[str(key)] = 0
-                    given[key] = value
-        return given
+                    mapping[key] = value
+        return mapping
 
 
 def _line(event: Any) -> int:
@@ -291,7 +292,7 @@ def _short(text: str) -> str:
 
 
 def _where(error: yaml.YAMLError, text: str) -> str:
-    """Return where a file is no YAML, and the usual cause."""
+    """Return the position of a syntax error and its usual cause, as the end of a sentence."""
     mark = getattr(error, "problem_mark", None)
     place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
     lines = text.splitlines()
@@ -307,10 +308,10 @@ def _where(error: yaml.YAMLError, text: str) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts in double quotes where they would mean something else without."""
+    """Writes texts in double quotes if they would mean something else without quotes."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Write what is there twice, twice."""
+        """Write an object that occurs twice in full both times."""
         return True
 
 
@@ -326,17 +327,19 @@ _Dumper.add_representer(str, _write_text)
 
 
 def dump(value: Any) -> str:
-    """Return YAML that `load` reads back as the same value, and whose comments nothing in the value can end.
+    """Return YAML that `load` reads back as the same value.
+
+    No text in the value can end a comment that is written before it.
 
     Parameters
     ----------
     value
-        Mappings, lists, texts, numbers, truths and None.
+        Mappings, lists, texts, numbers, booleans and None.
     """
 
     def written(unicode: bool) -> str:
         return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=unicode, width=110)
 
-    # The letters of all languages, unless some of them would not be seen for what they are.
+    # Letters of all languages are written as they are, unless some of them could not be recognised by a reader.
     text = written(True)
     return text if escaped(text) == text else written(False)

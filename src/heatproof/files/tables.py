@@ -1,4 +1,4 @@
-"""Tables as they are read from files, of no more cells than memory holds."""
+"""Parse tables in CSV and Parquet from bytes, with limits on the number of cells."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from heatproof.files.reading import one_sentence_errors, read_bytes
 if TYPE_CHECKING:
     import pandas as pd
 
-# A table of a run with 300 networks, 60 metrics and 100 methods is a tenth of it. A cell takes some 60 bytes of memory.
+# Ten times a table of a run with 300 networks, 60 metrics and 100 methods. A cell takes about 60 bytes of memory.
 MOST_BYTES, MOST_CELLS, MOST_COLUMNS = 2**29, 2**24, 2**12
-# What to do about a table of the user's own that cannot be read, and what it is.
+# Arguments of `one_sentence_errors` for a table that the user names.
 TABLE_REMEDY_AND_KIND = ("give a CSV file with a header", "a table")
-# In memory, of scores of images, each text once, and then as a table. Rows that are unpacked at once.
+# Bytes that a Parquet table may take in memory, and the number of rows that are decompressed at once.
 MOST_UNPACKED, ROWS = 2**30, 2**16
 
 
 class UserTable(NamedTuple):
-    """A table as it was read: its path, to be named in errors, and its bytes."""
+    """A table that a user names: its path, for error messages, and its bytes."""
 
     path: Path
     content: bytes
 
 
 def read_user_table(path: str | Path) -> UserTable:
-    """Return a table that the user names, which no manifest need list.
+    """Return a table that the user names; it needs no manifest.
 
     Raises
     ------
     HeatproofError
-        If it is no regular file, or larger than any table.
+        If it is not a regular file, or is larger than any table.
     """
     with one_sentence_errors(path, *TABLE_REMEDY_AND_KIND):
         return UserTable(Path(path), read_bytes(path, MOST_BYTES))
 
 
 def rows_of(content: bytes, separator: str) -> Iterator[list[str]]:
-    """Yield the rows of CSV with their cells, as they stand there, its header first.
+    """Yield the rows of a CSV file as lists of text, the header first.
 
     Raises
     ------
     ValueError
-        If it is not text in UTF-8.
+        If the bytes are not UTF-8 text.
     """
     if b"\0" in content:
         raise ValueError("it is not text in UTF-8")
@@ -57,12 +57,12 @@ def rows_of(content: bytes, separator: str) -> Iterator[list[str]]:
 
 
 def decompressed(content: bytes, most: int = MOST_BYTES) -> bytes:
-    """Return the bytes of a file, unpacked if it is packed by gzip.
+    """Return the bytes of a file, decompressed if it is compressed by gzip.
 
     Raises
     ------
     ValueError
-        If it is damaged, or has more than `most` bytes, unpacked.
+        If it is damaged, or has more than `most` bytes after decompression.
     """
     import zlib
 
@@ -78,7 +78,7 @@ def decompressed(content: bytes, most: int = MOST_BYTES) -> bytes:
             raise ValueError("it has too many bytes, unpacked")
         if not unpacking.eof:
             raise ValueError("its end is missing")
-        # A file can be several packed ones, one after the other.
+        # A gzip file can consist of several members.
         content = unpacking.unused_data
     return b"".join(parts) if parts else content
 
@@ -91,7 +91,7 @@ def parse_csv(
     most_cells: int = MOST_CELLS,
     header: bool = True,
 ) -> pd.DataFrame:
-    """Return a table of CSV in UTF-8.
+    """Return the table in a CSV file in UTF-8.
 
     Parameters
     ----------
@@ -100,29 +100,29 @@ def parse_csv(
     separator
         One character.
     text
-        Whether every cell is text as it stands there; else columns have the types that pandas finds.
+        Whether every cell is returned as text; otherwise pandas infers the types of columns.
     most_cells
-        The most cells that such a table has.
+        Largest number of cells that is accepted.
     header
-        Whether the first row names the columns, which are numbers from 0 on else.
+        Whether the first row has the names of the columns; otherwise they are numbered from 0.
 
     Raises
     ------
     ValueError
-        If it is none, a row has more cells than the header, or there are more columns or cells than in any table.
+        If the bytes are not CSV, a row has more cells than the header, or there are too many columns or cells.
     """
     import warnings
 
     import pandas as pd
 
-    # Each of the two ends a row. Cells that a row lacks are filled in.
+    # Both characters end a row. pandas fills cells that are missing in a row, so each row counts with all columns.
     columns, rows = len(next(rows_of(content, separator), [])), content.count(b"\n") + content.count(b"\r") + 1
     if columns > MOST_COLUMNS:
         raise ValueError(f"it has {columns:,} columns, and {MOST_COLUMNS:,} is the limit")
     if columns * rows > most_cells:
         raise ValueError(f"it has {columns * rows:,} cells, and {most_cells:,} is the limit")
     with warnings.catch_warnings():
-        # Rows that are longer than the header would be cut with a warning.
+        # pandas would cut rows that are longer than the header, with a warning only.
         warnings.simplefilter("error", pd.errors.ParserWarning)
         as_text: Any = {"dtype": str, "keep_default_na": False} if text else {}
         as_text |= {} if header else {"header": None}
@@ -130,26 +130,26 @@ def parse_csv(
 
 
 def parse_parquet(content: bytes, columns: list[str] | None = None) -> pd.DataFrame:
-    """Return a table of Parquet, or some of its columns.
+    """Return the table in a Parquet file, or some of its columns.
 
     Raises
     ------
     ValueError
-        If it is none, or has more cells than any table.
+        If the bytes are not Parquet, or have too many cells.
     """
     from pyarrow import ArrowException, BufferReader, Table
     from pyarrow.parquet import ParquetFile
 
     try:
-        # A page that repeats one value has few bytes and any number of rows; that of a text, which is kept once here,
-        # any number of bytes.
+        # A page that repeats one value has few bytes and any number of rows. Dictionaries store each text once, so that
+        # a long text that is repeated takes no memory for each row.
         file = ParquetFile(BufferReader(content), read_dictionary=_texts_of(content))
         facts = file.metadata
         cells = facts.num_rows * facts.num_columns
         if cells > MOST_CELLS * 4:
             raise ValueError(f"it has {cells:,} cells, and {MOST_CELLS * 4:,} is the limit")
         batches, decompressed = [], 0
-        # Threads that cannot be started, where memory runs out, are an error of their own kind.
+        # Without threads, because a thread that cannot be started raises another error than a lack of memory.
         for batch in file.iter_batches(ROWS, columns=columns, use_threads=False):
             decompressed += sum(map(_unpacked, batch.columns))
             if decompressed > MOST_UNPACKED:
@@ -162,12 +162,12 @@ def parse_parquet(content: bytes, columns: list[str] | None = None) -> pd.DataFr
 
 
 def _texts_of(content: bytes) -> list[str]:
-    """Return the columns of texts in a table of Parquet.
+    """Return the names of the text columns of a Parquet file.
 
     Raises
     ------
     ValueError
-        If there are columns of lists or mappings, which no table of scores has.
+        If there are columns of lists or mappings, which tables of scores do not have.
     """
     from pyarrow import BufferReader
     from pyarrow.parquet import ParquetFile
@@ -180,7 +180,7 @@ def _texts_of(content: bytes) -> list[str]:
 
 
 def _unpacked(column: Any) -> int:
-    """Return the bytes that an array of Arrow takes, with each text as often as it is used."""
+    """Return the bytes that an Arrow array takes once its dictionary is expanded."""
     from pyarrow import compute, types
 
     if not types.is_dictionary(column.type):
@@ -190,7 +190,7 @@ def _unpacked(column: Any) -> int:
 
 
 def _plain(schema: Any) -> Any:
-    """Return the types of a table with its texts as texts."""
+    """Return the schema of a table with dictionaries of texts replaced by texts."""
     from pyarrow import field, types
     from pyarrow import schema as schema_of
 

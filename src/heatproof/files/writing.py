@@ -1,4 +1,4 @@
-"""Files of the results folder: written aside and moved into place, and never outside the folder."""
+"""Write files of the results folder atomically, and never outside the folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def file_lock(path: Path) -> Iterator[None]:
-    """Hold a lock that the system releases if the process dies; where locks do not work, go without."""
+    """Hold a lock that the system releases if the process dies; on file systems without locks, continue without."""
     with open_lock(path) as file:
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -34,28 +34,28 @@ def file_lock(path: Path) -> Iterator[None]:
 
 
 def open_lock(path: str | Path) -> IO[str]:
-    """Open a lock file, which nobody can open who may not write into its folder.
+    """Open a lock file that only users with write permission for its folder can open.
 
-    Whoever can read a file can hold its lock. So the file can be read and written by its owner, and by its group and
-    all others only where these may write into the folder; one that an earlier version left wider is narrowed by its
-    owner.
+    Whoever can read a file can hold its lock. The file is therefore readable and writable for its owner, and for its
+    group and for others only if these may write into the folder. If an earlier version of heatproof left wider
+    permissions, the owner of the file restricts them.
 
     Raises
     ------
     HeatproofError
-        If it is no regular file, or leads through a symbolic link below the results folder.
+        If the path is not a regular file, or leads through a symbolic link below the results folder.
     OSError
         If it cannot be opened.
     """
     path = refuse_links(path)
-    # Opened without following, and without waiting: the file could become a link or a pipe after it was looked at.
+    # O_NOFOLLOW and O_NONBLOCK, because the file could have become a link or a pipe since it was checked.
     number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     folder, status = os.stat(path.parent), os.fstat(number)
     if not stat.S_ISREG(status.st_mode):
         os.close(number)
         raise HeatproofError(f"{path} is no regular file: remove it, and run the same command again.")
     if status.st_uid == os.geteuid():
-        # The group that may write into the folder; another one that the file keeps may not.
+        # The file gets the group of the folder, because permissions for the group are about that group.
         with suppress(OSError):
             os.chown(number, -1, folder.st_gid)
         mode = 0o600
@@ -63,7 +63,7 @@ def open_lock(path: str | Path) -> IO[str]:
             mode |= 0o060
         if folder.st_mode & stat.S_IWOTH:
             mode |= 0o006
-        # On a file system without permissions, they are those of the whole.
+        # Some file systems have no permissions for single files.
         with suppress(OSError):
             os.fchmod(number, mode)
     return os.fdopen(number, "r+", encoding="utf-8")
@@ -71,12 +71,12 @@ def open_lock(path: str | Path) -> IO[str]:
 
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[Path]:
-    """Yield a path to write to, and move what was written there into place; a failure leaves nothing behind.
+    """Yield a temporary path to write to, and move the file into place afterwards; a failure leaves nothing behind.
 
     Parameters
     ----------
     path
-        Final path; the temporary one has the same ending, by which writers choose a format.
+        Final path. The temporary path has the same ending, because writers choose a format by it.
 
     Raises
     ------
@@ -84,47 +84,47 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
         If the path leads through a symbolic link below the results folder.
     """
     path = Path(path)
-    # Where users choose the file, they choose links on the way to it as well.
+    # Paths outside a results folder are chosen by the user, and may contain links.
     if FOLDER in path.parts:
         refuse_links(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     host = os.uname().nodename
     for leftover in path.parent.glob(f".{host}.*.{glob.escape(path.name)}"):
-        # What a process of this machine was writing when it was killed.
+        # A temporary file of a process of this machine that was killed.
         process = leftover.name.removeprefix(f".{host}.").partition(".")[0]
         if process.isdecimal() and not psutil.pid_exists(int(process)):
             leftover.unlink(missing_ok=True)
-    # A name that nobody can prepare a link under.
+    # A random name, so that nobody can place a link there in advance.
     aside = path.with_name(f".{host}.{os.getpid()}.{secrets.token_hex(8)}.{path.name}")
-    # A file that was not there, with the permissions that the umask leaves.
+    # O_EXCL creates a new file, with the permissions that the umask leaves.
     os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
     try:
         yield aside
-        # Else a machine that loses its power may keep the new name and none of the bytes.
+        # Without fsync, a power failure could leave the new name without the bytes.
         with open(aside, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(aside, path)
     finally:
-        # On a full disk a half-written file would stay in the way of the next attempt.
+        # On a full disk, a half-written file would take the room that the next attempt needs.
         with suppress(OSError):
             aside.unlink()
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Write a JSON file aside and move it into place."""
+    """Write a JSON file atomically."""
     write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a text file aside and move it into place."""
+    """Write a text file atomically."""
     with atomic_write(path) as aside:
         aside.write_text(text, encoding="utf-8")
 
 
 def write_table(table: pd.DataFrame, path: str | Path) -> None:
-    """Write a table as CSV or Parquet, chosen by the path's ending, aside and then moved into place.
+    """Write a table atomically, as CSV or Parquet by the ending of the path.
 
-    In a CSV file, which spreadsheets open, no text begins as a formula.
+    In CSV files, which spreadsheets open, cells that would be formulas get an apostrophe (`without_formulas`).
     """
     with atomic_write(path) as aside:
         if aside.suffix == ".parquet":
@@ -134,10 +134,10 @@ def write_table(table: pd.DataFrame, path: str | Path) -> None:
 
 
 class BackgroundWriter:
-    """Writes in a thread of its own, in order, while the next batch is computed; at most one write waits.
+    """A thread that writes one file at a time, in order, while the next batch is computed.
 
-    What a write raises is raised by the next call, or at the end of the context. A process that ends lets the write in
-    progress end first, and one that is killed leaves what `atomic_write` leaves: the whole file, or none.
+    An exception of a write is raised by the next call, or at the end of the context. A process that ends waits for the
+    write in progress. A process that is killed leaves the complete file or none, as `atomic_write` does.
     """
 
     def __init__(self) -> None:
@@ -148,19 +148,19 @@ class BackgroundWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # What went wrong first is what is told.
+        # If the context raised an exception, that one is reported, and not one of a write.
         with suppress(Exception) if kind else nullcontext():
             self.wait()
 
     def submit(self, write: Callable[[], None]) -> None:
-        """Wait for the write before this one, and begin this one."""
+        """Wait for the previous write, and start this one."""
         self.wait()
-        # Not before it is needed: most processes that import this write nothing.
+        # The thread starts with the first write, because most processes write nothing.
         self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="behind")
         self._last = self._pool.submit(write)
 
     def wait(self) -> None:
-        """Return when everything is written."""
+        """Wait until everything is written."""
         last, self._last = self._last, None
         if last is not None:
             last.result()

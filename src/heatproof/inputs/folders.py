@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heatproof.data.opening import open_picture
-from heatproof.data.pictures import list_classes, pictures_below, search_hint, subfolders
+from heatproof.data.image_files import list_classes, pictures_below, search_hint, subfolders
+from heatproof.data.open_image import open_picture
 from heatproof.errors import HeatproofError, first_line, is_out_of_memory
 from heatproof.inputs.arrays import configuration_of
 from heatproof.inputs.loaders import REPEATED_IMAGES, refuse_random

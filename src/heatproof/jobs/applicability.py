@@ -14,7 +14,7 @@ from heatproof.attribution.registry import ApplicabilityFigure
 from heatproof.files.publishing import public
 from heatproof.stores.manifest import read_checksummed, write_checksummed
 
-# Name of the figure that `heatproof.attribution._plain` records.
+# Name of the figure that `heatproof.attribution._unaltered` records.
 COMPARED = "difference_from_network"
 
 

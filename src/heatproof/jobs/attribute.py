@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from heatproof.attribution.explaining import MapMaker, check_applicability, explain_batch
-from heatproof.attribution.own import PLAIN_ARGUMENTS, as_explainer, positional_arguments_of
+from heatproof.attribution.plain_functions import PLAIN_ARGUMENTS, as_explainer, positional_arguments_of
 from heatproof.attribution.registry import (
     EXPLAINERS,
     ApplicabilityFigure,
@@ -28,7 +28,7 @@ from heatproof.base.provenance import digest
 from heatproof.base.randomness import numpy_generator
 from heatproof.base.specs import Runtime
 from heatproof.data.checks import check_target, open_dataset
-from heatproof.data.few import probe_rows_of_split, read_rows
+from heatproof.data.probe_images import probe_rows_of_split, read_rows
 from heatproof.data.registry import Dataset
 from heatproof.errors import DamagedInput, HeatproofError, NotApplicable
 from heatproof.files.publishing import public
@@ -41,14 +41,14 @@ from heatproof.jobs.applicability import (
 )
 from heatproof.jobs.shards import BACKGROUND_WRITES, EVALUATION, Origin, Shard, open_shard
 from heatproof.models.adapter import CountPasses, check_loaded, reader_of
-from heatproof.models.memory import AdaptiveBatchSize, batch_size_file, batch_size_of
+from heatproof.models.adaptive_batch_size import AdaptiveBatchSize, batch_size_file, batch_size_of
 from heatproof.models.network import configure_torch, find_layer, load_network, normalise, reader_of_dataset
 from heatproof.models.output_reader import probabilities
 from heatproof.models.registry import InputFacts
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.perturbation.dataset_mean import dataset_options, mean_split, needs_dataset
 from heatproof.stores.manifest import comparison_passes
-from heatproof.stores.sources import images_of
+from heatproof.stores.source_files import images_of
 from heatproof.stores.stored_maps import encode_maps, map_arrays
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def _open_shard(
     settings |= {"dataset": asdict(inputs.dataset), "model": asdict(inputs.model) if inputs.model else None}
     settings["explainer"] = {key: getattr(entry, key) for key in ("name", "kind", "options")}
     images = images_of(inputs.dataset.manifest)
-    value_ranges = images.whole(mean_split(dataset)) if _reads_training_images(entry) else []
+    value_ranges = images.all_images_of(mean_split(dataset)) if _reads_training_images(entry) else []
     split = dataset.splits[EVALUATION]
     origin = Origin(
         entry.key,

@@ -32,7 +32,6 @@ from heatproof.files.reading import file_digest, require_regular
 from heatproof.files.writing import write_table
 from heatproof.models.expected_accuracy import ACCURACY_IMAGES, Accuracy, describe_accuracy, require_accuracy
 from heatproof.models.from_transformers import read_weights
-from heatproof.models.names import describe_misfits, match_names
 from heatproof.models.network import (
     build_network,
     build_without_weights,
@@ -44,9 +43,10 @@ from heatproof.models.network import (
 from heatproof.models.output_reader import OutputReader
 from heatproof.models.packaged import find_packaged, is_file, is_packaged
 from heatproof.models.registry import ARCHITECTURES, ModelSpec
+from heatproof.models.weight_names import describe_misfits, match_names
 from heatproof.models.weights_file import max_file_size, read_state, require_finite, require_memory, require_size
 from heatproof.stores.manifest import write_manifest
-from heatproof.stores.sources import images_of
+from heatproof.stores.source_files import images_of
 
 if TYPE_CHECKING:
     from heatproof.stages.weights import CheckpointStage

@@ -1,8 +1,8 @@
-"""The guard of lower precision: what it does to scores and orders, on a sample of a run's own images.
+"""The precision guard: compare scores in a lower precision with those in float32 on a sample of a run's images.
 
-Before a network's maps and responses are made in TF32 or bfloat16, the jobs that make and score them run on a few
-images in both precisions, in a folder that is removed. A pair of methods that float32 separates on these images and
-that lower precision puts the other way round ends the run.
+Before maps and responses of a network are computed in TF32 or bfloat16, the jobs that compute and score them run on a
+few images in both precisions, in a temporary results folder. The run ends if two methods that float32 separates on
+these images have the opposite order in the lower precision.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Two-sided, of a difference of means in its standard errors.
+# Number of standard errors by which a difference of means is significant, two-sided at 5 %.
 SEPARATED = 1.96
 NETWORK = ["dataset", "model", "weights"]
 COLUMNS = ["metric", "method", "images", "float32", "lower", "difference", "rank_float32", "rank_lower", "swapped_with"]
@@ -41,15 +41,15 @@ def guard(spec: Guard, runtime: Runtime) -> None:
 
     Parameters
     ----------
-    told
-        What the job is told.
+    spec
+        Spec of the job.
     runtime
-        As of any job.
+        Runtime settings.
 
     Raises
     ------
     HeatproofError
-        If a pair of methods swaps, and the config refuses that.
+        If two methods swap, and the config refuses that.
     """
     try:
         for job in (*spec.exact, *spec.lower):
@@ -58,24 +58,24 @@ def guard(spec: Guard, runtime: Runtime) -> None:
     finally:
         shutil.rmtree(spec.folder, ignore_errors=True)
     rows, swapped = [], []
-    for of, (exact, lower) in both.items():
-        found, swaps = compare(exact, lower, higher_is_better=of.higher_is_better)
-        rows.append(found.assign(metric=of.metric))
-        swapped += [(of.metric, *pair) for pair in swaps]
+    for scores, (exact, lower) in both.items():
+        found, swaps = compare(exact, lower, higher_is_better=scores.higher_is_better)
+        rows.append(found.assign(metric=scores.metric))
+        swapped += [(scores.metric, *pair) for pair in swaps]
     table = pd.concat(rows, ignore_index=True)
     largest = table["difference"].abs().max()
     log.info("%s changes scores by %.2g at most, and swaps %d pairs", spec.about, largest, len(swapped))
     output = spec.files["table"]
     if swapped and spec.refuse:
-        # Snakemake removes what a failed job leaves under the names that it knows.
-        kept = output.replace(".csv", ".refused.csv")
-        write_table(table[COLUMNS], kept)
-        raise HeatproofError(_refusal(spec, swapped, kept))
+        # Under another name, because Snakemake removes the outputs of a failed job.
+        refused_table = output.replace(".csv", ".refused.csv")
+        write_table(table[COLUMNS], refused_table)
+        raise HeatproofError(_error_message(spec, swapped, refused_table))
     write_table(table[COLUMNS], output)
     publish_tables(spec, [output], [spec.weights])
 
 
-def _refusal(spec: Guard, swapped: list[tuple[str, str, str]], table: str) -> str:
+def _error_message(spec: Guard, swapped: list[tuple[str, str, str]], table: str) -> str:
     metric, one, two = swapped[0]
     more = f", and {len(swapped) - 1} more pairs" if len(swapped) > 1 else ""
     return (
@@ -95,16 +95,15 @@ def compare(
     exact, lower
         Scores (images, methods), NaN where undefined.
     higher_is_better
-        Of the metric, for ranks.
+        Whether higher scores of the metric are better, for ranks.
 
     Returns
     -------
     table : pandas.DataFrame
-        A row for each method: its mean scores and ranks in both, and with which methods it swaps.
+        One row for each method: its mean scores and ranks in both precisions, and the methods with which it swaps.
     swapped : list of tuple
-        Pairs of methods whose means differ in `exact` by more than chance does on as many images, and whose means in
-        `lower` are the other way round or equal. Differences are paired by image; images where either is undefined do
-        not count.
+        Pairs of methods whose means in `exact` differ significantly, and whose means in `lower` are equal or in the
+        opposite order. Differences are paired by image, without images for which a score is undefined.
     """
     lower = lower.reindex(index=exact.index, columns=exact.columns)
     pairs = list(itertools.combinations(exact.columns, 2))
@@ -114,15 +113,21 @@ def compare(
     ranks = {f"rank_{name}": rankdata(sign * means[name], nan_policy="omit") for name in means}
     table = means.assign(difference=means["lower"] - means["float32"], images=exact.notna().sum(), **ranks)
 
-    def beside(method: str) -> str:
+    def swapped_with(method: str) -> str:
         return " ".join(other for pair in swapped if method in pair for other in pair if other != method)
 
-    table["swapped_with"] = table.index.map(beside)
+    table["swapped_with"] = table.index.map(swapped_with)
     return table.rename_axis("method").reset_index(), swapped
 
 
 def _swaps(exact: np.ndarray, lower: np.ndarray) -> bool:
-    """Tell whether two methods, (N, 2) in each precision, are told apart by the first and not so by the second."""
+    """Return whether two methods differ significantly in float32, and not in the same direction in lower precision.
+
+    Parameters
+    ----------
+    exact, lower
+        Scores (N, 2) of the two methods on N images.
+    """
     first, second = exact[:, 0] - exact[:, 1], lower[:, 0] - lower[:, 1]
     first, second = first[np.isfinite(first)], second[np.isfinite(second)]
     if len(first) < 2:
@@ -138,7 +143,7 @@ def _scores(path: str) -> pd.DataFrame:
 
 
 def all_guards(spec: Precision) -> None:
-    """Write the tables of all networks as one."""
+    """Write one table from the tables of all networks."""
     tables = [
         parse_csv(verified_bytes(one.table, listed=False), text=False).assign(
             **{key: getattr(one, key) for key in NETWORK}

@@ -21,7 +21,7 @@ from heatproof.data.rows import Rows, unwrap_rows
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import printable_path
 from heatproof.stores.manifest import write_checksummed
-from heatproof.stores.sources import (
+from heatproof.stores.source_files import (
     FileRecord,
     ImagesRead,
     data_root,
@@ -68,7 +68,7 @@ def prepare(spec: DatasetSpec, manifest: str) -> None:
     record = _make_record(dataset, spec, facts, began, read_record(path))
     write_record(path, record)
     read = ImagesRead(spec.name, record)
-    write_checksummed(manifest, {**facts, "data": read.data(*read.whole(*SPLIT_NAMES))})
+    write_checksummed(manifest, {**facts, "data": read.data(*read.all_images_of(*SPLIT_NAMES))})
 
 
 def _describe_evaluation_rows(dataset: Rows) -> dict[str, list[Any]]:

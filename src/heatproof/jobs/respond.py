@@ -21,18 +21,18 @@ from heatproof.base.methods import Method
 from heatproof.base.specs import Runtime
 from heatproof.base.tasks import task_provides
 from heatproof.data.checks import check_target, open_dataset
-from heatproof.data.few import probe_rows_of_split, read_rows
+from heatproof.data.probe_images import probe_rows_of_split, read_rows
 from heatproof.errors import NotApplicable
 from heatproof.files.publishing import public
 from heatproof.jobs.shards import BACKGROUND_WRITES, EVALUATION, ImageRange, Origin, Shard, open_shard
 from heatproof.models.adapter import check_loaded, reader_of
-from heatproof.models.memory import batch_size_of
+from heatproof.models.adaptive_batch_size import batch_size_of
 from heatproof.models.network import configure_torch, reader_of_dataset
 from heatproof.perturbation.batching import intact_responses, open_network
 from heatproof.perturbation.dataset_mean import dataset_options, mean_split, needs_dataset
 from heatproof.responses.base import Batch, Explain, MethodMaps, NetworkRun, Response, response_of
 from heatproof.stores.manifest import read_shard
-from heatproof.stores.sources import images_of, ranges_of
+from heatproof.stores.source_files import images_of, ranges_of
 from heatproof.stores.store import ArraySpec
 from heatproof.stores.stored_maps import stored_maps
 
@@ -127,7 +127,7 @@ def _open(
         set[ImageRange](),
     )
     if needs_dataset(response.settings.get("baseline"), response.settings.get("baseline_options")):
-        value_ranges.update(images.whole(mean_split(network_run.dataset)))
+        value_ranges.update(images.all_images_of(mean_split(network_run.dataset)))
     name, methods = None, []
     if explainer:
         maps = read_shard(explainer.maps_store, job.shard.number)
@@ -232,6 +232,6 @@ def explainer_of(job: ResponseStage, network_run: NetworkRun, name: str, method:
             targets=targets.to(network_run.device),
             image_ids=tuple(one for one in batch.ids for _ in range(len(images) // len(batch.ids))),
         )
-        return torch.from_numpy(method.of(explain_batch(maker, context)))
+        return torch.from_numpy(method.select_maps(explain_batch(maker, context)))
 
     return explain

@@ -20,7 +20,7 @@ from heatproof.metrics.scoring import ExplainerMaps, MethodScores, score_batch
 from heatproof.responses.base import MetricInput, ScoredImages, response_of
 from heatproof.stores.manifest import comparison_passes, read_checksummed, read_shard, write_manifest
 from heatproof.stores.rows import ScoredRows, scored_rows
-from heatproof.stores.sources import joined_data
+from heatproof.stores.source_files import joined_data
 from heatproof.stores.store import describe_store, read
 from heatproof.stores.stored_maps import stored_maps
 

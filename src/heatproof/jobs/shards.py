@@ -23,15 +23,15 @@ from typing import Any
 
 import numpy as np
 
+from heatproof.base.integer_types import as_dtype
 from heatproof.base.provenance import Key, library_versions
 from heatproof.base.specs import ShardRange
-from heatproof.base.whole_numbers import as_dtype
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.reading import open_regular, refuse_links
 from heatproof.files.writing import BackgroundWriter, atomic_write
 from heatproof.stores import manifest
-from heatproof.stores.sources import ImagesRead, records_same_data
+from heatproof.stores.source_files import ImagesRead, records_same_data
 from heatproof.stores.store import ArraySpec, Layout, ensure_metadata, read, remove_leftovers, write_shard
 
 log = logging.getLogger(__name__)
@@ -209,7 +209,7 @@ class Shard:
         start, size = self.shard * self.layout.shard_size, self.layout.shard_size
         self.done = start
         remove_leftovers(self.store, self.shard)
-        manifest_facts = manifest.whole(self.manifest, self.key)
+        manifest_facts = manifest.read_if_intact(self.manifest, self.key)
         if manifest_facts and not manifest_facts["gap"] and self._is_of_these_images(manifest_facts):
             self.seconds, self.passes = manifest_facts["seconds"], manifest_facts["network_passes"]
             self.done = manifest_facts["images"][1]

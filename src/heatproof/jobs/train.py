@@ -35,11 +35,19 @@ from heatproof.models.network import (
 )
 from heatproof.models.weights_file import read_safetensors
 from heatproof.perturbation.dataset_mean import dataset_options
-from heatproof.stores.manifest import key_with_inputs, publish_tables, touch, verified_bytes, verified_path, whole
-from heatproof.stores.sources import images_of, records_same_data
-from heatproof.training.checkpoint import EpochRow, FirstEpochEnded, FirstEpochJournal, Journal
+from heatproof.stores.manifest import (
+    key_with_inputs,
+    publish_tables,
+    read_if_intact,
+    touch,
+    verified_bytes,
+    verified_path,
+)
+from heatproof.stores.source_files import images_of, records_same_data
 from heatproof.training.devices import DeviceGroup
+from heatproof.training.examples import read_examples
 from heatproof.training.in_domain import SCALE_IMAGES, finetune_in_domain
+from heatproof.training.journal import EpochRow, FirstEpochEnded, FirstEpochJournal, Journal
 from heatproof.training.loop import (
     Examples,
     Trained,
@@ -48,7 +56,6 @@ from heatproof.training.loop import (
     untrained_result,
 )
 from heatproof.training.losses import CompleteOutputReader, scale_of
-from heatproof.training.reading import read_examples
 
 if TYPE_CHECKING:
     from heatproof.models.output_reader import OutputReader
@@ -168,7 +175,7 @@ def _run(train: Train[J], job: J, runtime: Runtime) -> None:
 def is_current(job: Training) -> bool:
     """Return whether the weights and all saved epochs are current: same settings, code and input bytes."""
     key, _ = key_with_inputs(job.key, _initial_weights(job))
-    recorded = whole(job.manifest, key)
+    recorded = read_if_intact(job.manifest, key)
     if (
         recorded is None
         or not set(job.keep) <= set(recorded.get("kept", ()))
@@ -189,7 +196,7 @@ def _journal_key(job: Training) -> str:
 def _data(job: Training) -> dict[str, list[list[Any]]]:
     """Return the record of the training and validation images."""
     images = images_of(job.dataset.manifest)
-    return images.data(*images.whole("train", "validation"))
+    return images.data(*images.all_images_of("train", "validation"))
 
 
 def _examples(dataset: Dataset, job: Training) -> list[Examples]:

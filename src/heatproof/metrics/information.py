@@ -13,9 +13,9 @@ from heatproof.metrics.pic import POINTS, aic_scores, sic_scores
 from heatproof.metrics.registry import Result, metric
 from heatproof.metrics.subsets import infidelity_scores, sensitivity_n_scores
 from heatproof.responses.curves import TARGETS
-from heatproof.responses.explanations import MapChanges
-from heatproof.responses.network import Subsets
-from heatproof.responses.pictures import InformationCurves
+from heatproof.responses.information_curves import InformationCurves
+from heatproof.responses.map_changes import MapChanges
+from heatproof.responses.subsets import Subsets
 
 PIC = "Kapishnikov et al., XRAI, 2019, section 4.1; Walker et al. (MAS) 2024, section 2.2"
 UNDEFINED = (

@@ -13,7 +13,7 @@ from heatproof.errors import HeatproofError
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.registry import Result, metric
 from heatproof.responses.base import Arrays, Batch, MetricInput, NetworkRun, Options, ScoredImages, drops_of
-from heatproof.responses.network import Removals
+from heatproof.responses.subsets import Removals
 
 
 def insertion_options(

@@ -102,7 +102,7 @@ def score_batch(
         for index, method in enumerate(explainer.methods):
             inputs = dict(shared)
             if explainer.maps is not None:
-                inputs["maps"] = method.of(explainer.maps)
+                inputs["maps"] = method.select_maps(explainer.maps)
             for metric_input in along_maps:
                 inputs |= metric_input.inputs(explainer.arrays[metric_input.argument], images, index)
             try:

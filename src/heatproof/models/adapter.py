@@ -20,9 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from heatproof.errors import HeatproofError, first_line, machine_fault
 from heatproof.models.output_reader import OutputReader
+from heatproof.models.preserve import enable_gradients, exclusive_use, preserve_network, preserve_random_states
 from heatproof.models.reachable import check_eval_mode, reachable_modules
 from heatproof.models.rounding import largest_difference, rounding_tolerance
-from heatproof.models.state import enable_gradients, exclusive_use, preserve_network, preserve_random_states
 
 # Images that a check passes together; it passes the first and the last of them alone as well.
 CHECKED_IMAGES = 3

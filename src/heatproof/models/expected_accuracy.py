@@ -11,7 +11,7 @@ import torch
 from scipy.stats import binom
 from torch.nn import functional
 
-from heatproof.base.class_order import LEAST_GAIN, MOSTLY_RIGHT, best_order, correct_after_exchange
+from heatproof.base.class_order import MINIMUM_GAIN, MOSTLY_RIGHT, best_order, correct_after_exchange
 from heatproof.data.registry import Dataset
 from heatproof.errors import HeatproofError
 from heatproof.models.network import normalise
@@ -139,7 +139,7 @@ def describe_accuracy(
     sentence = (
         f"the checkpoint {label} classifies {accuracy.value:.0%} of {accuracy.images} {accuracy.split} images correctly"
     )
-    if tried[best] >= accuracy.value + LEAST_GAIN:
+    if tried[best] >= accuracy.value + MINIMUM_GAIN:
         return f"{sentence}, and {tried[best]:.0%} with {best}: set that in {_setting_of(best, measurement)}"
     if accuracy.at_chance:
         return (

@@ -20,9 +20,9 @@ from heatproof.data.rows import Rows, unwrap_rows
 from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.writing import atomic_write, refuse_links
 from heatproof.models.adapter import attach
-from heatproof.models.names import describe_misfits
 from heatproof.models.output_reader import OutputReader
 from heatproof.models.registry import ARCHITECTURES, InputFacts, ModelSpec, normalisation_of
+from heatproof.models.weight_names import describe_misfits
 from heatproof.models.weights_file import max_file_size, read_safetensors, require_finite
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from heatproof.errors import HeatproofError, is_out_of_memory, machine_fault
 from heatproof.files.publishing import escaped
 from heatproof.files.reading import open_regular, require_regular
 from heatproof.models import saved_by_torch
-from heatproof.models.names import extract_weights
+from heatproof.models.weight_names import extract_weights
 
 # A checkpoint may contain training state, numbers of twice the precision, and a head for many more classes.
 SIZE_FACTOR, EXTRA_BYTES = 16, 2**30

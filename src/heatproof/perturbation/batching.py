@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from heatproof.base.integer_types import widen_dtype
 from heatproof.base.specs import Runtime
 from heatproof.base.tasks import EXCLUSIVE, task_provides
-from heatproof.base.whole_numbers import widen_dtype
 from heatproof.errors import HeatproofError
 from heatproof.models.adapter import reader_of
-from heatproof.models.memory import AdaptiveBatchSize, batch_size_file, batch_size_of
+from heatproof.models.adaptive_batch_size import AdaptiveBatchSize, batch_size_file, batch_size_of
 from heatproof.models.network import load_network
 from heatproof.models.output_reader import OutputReader, log_probabilities
 from heatproof.models.probabilities import NEAR_ONE, PROBABILITIES_MESSAGE

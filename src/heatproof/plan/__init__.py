@@ -1,1 +1,1 @@
-"""From a config to what every job is told: the one owner of names, paths, keys and specs. Importable without torch."""
+"""Plan a config: names, paths, keys and specs of all jobs. Importable without torch."""

@@ -1,33 +1,33 @@
-"""The results folder, as a value: where everything that more than one stage reads or writes is."""
+"""The results folder as a value, with the paths of all files that more than one stage reads or writes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Stands for the model and for the weights in the path of maps that know no model.
+# Stands for the model and for the weights in the path of maps that do not use the model.
 NO_MODEL = "no_model"
 _NETWORK = "{dataset}/{model}/{weights}"
-# Folders that two results folders can have in common.
+# Folders that two results folders can share.
 COMMON = ("datasets", "weights", "checkpoints")
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A results folder. Properties are patterns of paths with the wildcards of the rules.
+    """A results folder. Its properties are patterns of paths, with the wildcards of the rules.
 
     Attributes
     ----------
     root
-        The folder.
+        Path of the folder.
     shared
-        The results folder that datasets and weights are in, where that is another one; "" where they are in this one.
+        Another results folder whose datasets and weights are used; "" if they are in this folder.
     """
 
     root: str = "results"
     shared: str = ""
 
     def file(self, name: str) -> str:
-        """Return the path of a file by its name in the folder, in which wildcards stay."""
+        """Return the path of a file from its path in the folder, which may contain wildcards."""
         common = self.shared and name.partition("/")[0] in COMMON
         return f"{self.shared if common else self.root}/{name}"
 
@@ -48,16 +48,16 @@ class Folder:
 
     @property
     def maps(self) -> str:
-        """Store of an explainer's maps, without its ending."""
+        """Store of an explainer's maps, without ``.zarr``."""
         return self.file(f"maps/{_NETWORK}/{{explainer}}")
 
     @property
     def reference_maps(self) -> str:
-        """Store of the maps of an explainer that knows no model, without its ending."""
+        """Store of the maps of an explainer that does not use the model, without ``.zarr``."""
         return self.file(f"maps/{{dataset}}/{NO_MODEL}/{NO_MODEL}/{{explainer}}")
 
     def store(self, rule: str) -> str:
-        """Return the store of the responses that a rule makes, without its ending.
+        """Return the store of the responses of a rule, without ``.zarr``.
 
         Parameters
         ----------
@@ -67,12 +67,12 @@ class Folder:
         return self.file(f"{rule}/{_NETWORK}{STORED[rule]}")
 
     def on_grids(self, rule: str) -> str:
-        """Return the store of the responses of ``drops`` or ``features`` on a grid and baseline, without its ending."""
+        """Return the store of ``drops`` or ``features`` for a grid and a baseline, without ``.zarr``."""
         return self.store(rule).replace("{response}", "g{grid}_{baseline}")
 
     @property
     def drops(self) -> str:
-        """Store of patch drops on a grid and baseline, without its ending."""
+        """Store of patch drops for a grid and a baseline, without ``.zarr``."""
         return self.on_grids("drops")
 
     @property
@@ -86,6 +86,6 @@ class Folder:
         return self.file(f"scores/{_NETWORK}/{{metric}}.json")
 
 
-# Rule to the end of the path of its stores, in the place of a network; patch drops and features have names too.
+# Rule to the part of the path of its stores after the network.
 STORED = {"drops": "/{response}", "features": "/{response}", "curves": "/{explainer}/{response}"}
 STORED |= {"subsets": "/{response}", "parts": "", "channels": ""}

@@ -1,6 +1,7 @@
-"""The job graph: what runs, what it reads and writes, and what makes it current, said once for each stage.
+"""The job graph: the jobs of a config, the files that they read and write, and the keys of their results.
 
-Rules, the check of results before a start, `heatproof accept`, `heatproof estimate` and the page of stages read it.
+It is read by the rules, by the check of results at the start of a run, by `heatproof accept`, by `heatproof estimate`,
+and by the documentation of stages.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ if TYPE_CHECKING:
     from heatproof.plan.plan import Plan
 
 T = TypeVar("T")
-# In the order in which they stand in paths.
+# In their order in paths.
 WILDCARDS = ("dataset", "model", "weights", "explainer", "response", "metric", "grid", "baseline", "shard")
 
 
-def _grid(value: Any) -> Grid:
+def _read_grid(value: Any) -> Grid:
     return parse_grid_name(value) if isinstance(value, str) else as_grid(value)
 
 
-# What a wildcard, which Snakemake has as a text, is in a plan; the others are texts.
-READ: dict[str, Callable[[Any], Any]] = {"grid": _grid, "shard": int}
+# Types of wildcards, which are text in Snakemake; wildcards that are not listed are text in a plan as well.
+WILDCARD_TYPES: dict[str, Callable[[Any], Any]] = {"grid": _read_grid, "shard": int}
 
 
 def benchmark_of(stage: str, wildcards: Sequence[str]) -> str:
-    """Return where the time and memory of a job are written."""
+    """Return the path of the benchmark file of a job, to which Snakemake writes its time and memory."""
     return "/".join(["results/benchmarks", stage, *(wildcards or [stage])]) + ".tsv"
 
 
@@ -44,17 +45,17 @@ class Job:
     Attributes
     ----------
     stage
-        The rule's name.
+        Name of the stage, and of its rule.
     wildcards
-        What tells it from the others of its stage.
-    told
-        All that it is told.
+        Wildcards that identify the job among those of its stage.
+    spec
+        Spec of the job.
     inputs
         Files that it waits for.
     products
-        What it leaves; several where one job makes the stores of several explainers.
+        Its results, each with a manifest; several if one job makes the stores of several explainers.
     sources
-        Files of the user's own that it reads; the manifests hold the digests of their bytes.
+        Files of the user that it reads; its manifests have the digests of their bytes.
     """
 
     stage: str
@@ -71,17 +72,17 @@ class Job:
 
     @cached_property
     def spec_json(self) -> dict[str, Any]:
-        """What it is told as plain values, which it gets as JSON."""
+        """The spec as plain values, which the job gets as JSON."""
         return as_json(self.spec)
 
     @property
     def outputs(self) -> list[str]:
-        """All files that Snakemake knows the job by."""
+        """All files that Snakemake counts as outputs of the job."""
         return [file for product in self.products for file in product.files]
 
     @property
     def benchmark(self) -> str:
-        """Where its time and memory are written; a file that Snakemake counts as an output."""
+        """Path of the file for its time and memory, which Snakemake counts as an output."""
         return benchmark_of(self.stage, [str(self.wildcards[name]) for name in WILDCARDS if name in self.wildcards])
 
 
@@ -92,88 +93,97 @@ class Graph:
     Attributes
     ----------
     plan
-        What they follow from.
-    makers
-        File to the job that makes it, of the jobs that were asked for already.
+        The plan.
+    producers
+        File to the job that makes it, for the jobs that were requested so far.
     """
 
     plan: Plan
     producers: dict[str, Job] = field(default_factory=dict)
-    _known: dict[tuple[Any, ...], Job] = field(default_factory=dict)
-    _made_once: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    _jobs_by_key: dict[tuple[Any, ...], Job] = field(default_factory=dict)
+    _cache: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
     def job(self, stage: str, wildcards: Wildcards) -> Job:
-        """Return one job; wildcards can be texts, as Snakemake has them."""
-        plain = {name: READ.get(name, str)(value) for name, value in wildcards.items()}
+        """Return one job; wildcards can be text, as in Snakemake."""
+        plain = {name: WILDCARD_TYPES.get(name, str)(value) for name, value in wildcards.items()}
         key = (stage, *sorted((name, str(value)) for name, value in plain.items()))
-        if key not in self._known:
-            job = self._known[key] = self._made(stage, plain)
+        if key not in self._jobs_by_key:
+            job = self._jobs_by_key[key] = self._make_job(stage, plain)
             self.producers |= dict.fromkeys(job.outputs, job)
-        return self._known[key]
+        return self._jobs_by_key[key]
 
-    def _made(self, stage: str, where: Wildcards) -> Job:
+    def _make_job(self, stage: str, where: Wildcards) -> Job:
         kind, plan = STAGES[stage], self.plan
         spec, inputs = kind.make_spec(self, **where)
         spec, sources = spec.complete(plan, **where), tuple(kind.sources(plan, **where))
         waits = tuple(dict.fromkeys([*inputs, *sources]))
         return Job(stage, where, spec, waits, tuple(spec.products()), sources)
 
-    def compute_once(self, make: Callable[..., T], *given: Any) -> T:
-        """Return what a function makes of this graph and of what is given, which is made once."""
-        if (make, given) not in self._made_once:
-            self._made_once[make, given] = make(self, *given)
-        return cast("T", self._made_once[make, given])
+    def compute_once(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Return what a function returns for this graph and further arguments; the result is cached."""
+        if (function, arguments) not in self._cache:
+            self._cache[function, arguments] = function(self, *arguments)
+        return cast("T", self._cache[function, arguments])
 
     def spec(self, stage: str, **wildcards: Any) -> Any:
-        """Return what a job is told."""
+        """Return the spec of a job."""
         return self.job(stage, wildcards).spec
 
     def has(self, stage: str) -> bool:
-        """Tell whether there are jobs of a stage."""
+        """Return whether a stage has jobs."""
         return any(True for _ in STAGES[stage].all_wildcards(self.plan))
 
     def targets(self) -> list[str]:
-        """Return what the rule `all` asks for: tables, figures and pages."""
-        asked = [name for name, kind in STAGES.items() if kind.is_requested(self.plan)]
-        jobs = [self.job(name, where) for name in asked for where in STAGES[name].all_wildcards(self.plan)]
+        """Return the files that the rule `all` requests: tables, figures and pages."""
+        requested = [name for name, kind in STAGES.items() if kind.is_requested(self.plan)]
+        jobs = [self.job(name, where) for name in requested for where in STAGES[name].all_wildcards(self.plan)]
         return [file for job in jobs for file in job.spec.files.values()]
 
     def jobs(self) -> list[Job]:
-        """Return every job, stage by stage, what is upstream first."""
+        """Return every job, stage by stage, upstream stages first."""
         return self._jobs
 
     @cached_property
     def _jobs(self) -> list[Job]:
-        found = {
+        jobs_of_stage = {
             name: [self.job(name, wildcards) for wildcards in kind.all_wildcards(self.plan)]
             for name, kind in sorted(STAGES.items())
         }
         producers = {
-            name: (self.producers.get(file) for job in jobs for file in job.inputs) for name, jobs in found.items()
+            name: (self.producers.get(file) for job in jobs for file in job.inputs)
+            for name, jobs in jobs_of_stage.items()
         }
-        # In the order of their names where nothing else decides, so that it is the same in every process.
-        waits = {name: sorted({maker.stage for maker in of if maker}) for name, of in producers.items()}
-        return [job for name in TopologicalSorter(waits).static_order() for job in found[name]]
+        # Ties are broken by name, so that the order is the same in every process.
+        upstream = {name: sorted({producer.stage for producer in jobs if producer}) for name, jobs in producers.items()}
+        return [job for name in TopologicalSorter(upstream).static_order() for job in jobs_of_stage[name]]
 
     def upstream_keys(self, job: Job) -> dict[str, Key]:
-        """Return the manifests of what a job reads, each with the key that it must have."""
+        """Return the manifests of the inputs of a job, each with the key that it must have."""
         producers = [(file, self.producers[file]) for file in job.inputs if file in self.producers]
-        return {one.manifest: one.key for file, maker in producers for one in maker.products if file in one.files}
+        return {one.manifest: one.key for file, producer in producers for one in producer.products if file in one.files}
 
-    def of(self, plan: Plan) -> Graph:
-        """Return the jobs of another plan."""
+    def for_plan(self, plan: Plan) -> Graph:
+        """Return the job graph of another plan."""
         return Graph(plan)
 
     def jobs_on(self, stages: Iterable[str], where: Wildcards) -> list[Job]:
-        """Return the jobs of some stages that are of a network, as its wildcards say, or of all networks."""
-        all_wildcards = [(name, one) for name in stages for one in STAGES[name].all_wildcards(self.plan)]
-        of = [
-            (name, one) for name, one in all_wildcards if all(one.get(key, where[key]) == where[key] for key in where)
+        """Return the jobs of some stages for one network, given by its wildcards, and those for all networks."""
+        candidates = [(name, one) for name in stages for one in STAGES[name].all_wildcards(self.plan)]
+        matching = [
+            (name, one) for name, one in candidates if all(one.get(key, where[key]) == where[key] for key in where)
         ]
-        return [self.job(name, wildcards) for name, wildcards in of]
+        return [self.job(name, wildcards) for name, wildcards in matching]
 
     def jobs_leading_to(self, files: Iterable[str], among: Sequence[Job] | None = None) -> list[Job]:
-        """Return the jobs that lead to some files, upstream first; `among` some, or all."""
+        """Return the jobs that are needed to make some files, upstream first.
+
+        Parameters
+        ----------
+        files
+            Paths.
+        among
+            Jobs to choose from; None for all jobs of the graph.
+        """
         wanted, found = set(files), []
         for job in reversed(self.jobs() if among is None else among):
             if not wanted.isdisjoint(job.outputs):
@@ -182,9 +192,9 @@ class Graph:
         return found[::-1]
 
     def depths(self) -> Iterator[tuple[Job, int]]:
-        """Yield every job with the length of the longest way to it, upstream first."""
-        rank: dict[str, int] = {}
+        """Yield every job with its depth, the length of the longest path of jobs that leads to it; upstream first."""
+        depth_of: dict[str, int] = {}
         for job in self.jobs():
-            own = 1 + max((rank[file] for file in job.inputs if file in rank), default=-1)
-            rank |= dict.fromkeys(job.outputs, own)
-            yield job, own
+            depth = 1 + max((depth_of[file] for file in job.inputs if file in depth_of), default=-1)
+            depth_of |= dict.fromkeys(job.outputs, depth)
+            yield job, depth

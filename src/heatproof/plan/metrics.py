@@ -1,7 +1,7 @@
-"""Metrics that a config names, and the responses that they read.
+"""Read the metrics of a config, and find the responses that they need.
 
-Responses are named by what they are, not by who reads them: metrics that need the same sequence share one cache, and a
-metric over responses that are there makes no network pass.
+A response is identified by its settings, not by the metric that reads it. Metrics that need the same response share one
+store, and a metric whose responses already exist needs no network pass.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from heatproof.base.options import (
     short_repr,
 )
 from heatproof.base.registry import import_callable, is_reference, look_up, suggest_name
-from heatproof.config.types import MOST_IMAGES
+from heatproof.config.types import MAXIMUM_IMAGES
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS, Metric
 from heatproof.perturbation.baselines import BASELINES
@@ -32,25 +32,25 @@ from heatproof.responses.base import MetricInput, Response, ScoredImages
 
 @dataclass(frozen=True)
 class MetricChoice:
-    """A metric under the name that the config gives it, or `drops`.
+    """A metric with the name and the options that the config gives it.
 
     Attributes
     ----------
     metric
-        Its entry in the table.
+        Its entry in the registry.
     options
-        All of its options, filled in.
+        All of its options, with defaults filled in.
     responses
-        What it reads, by the name of the argument that takes it.
+        The responses that it reads, by the name of the argument that takes them.
     module
-        Where its code is.
+        Module of its code.
     output
-        Which output of the network is read, where the metric does not choose that itself.
+        Which output of the network is read, if the metric does not choose it.
     domain
-        The baseline of the run that the metric takes; None where it names one of its own, or has none. Weights that
-        were finetuned in the domain of another one are not scored with it.
+        The baseline of the run that the metric uses; None if it names its own or uses none. Weights finetuned in the
+        domain of another baseline are not scored with it.
     images
-        On how many images it is scored; None for those of the responses that it reads.
+        Number of images on which it is scored; None for all images of the responses that it reads.
     """
 
     name: str
@@ -64,73 +64,77 @@ class MetricChoice:
 
     @property
     def kinds(self) -> set[str]:
-        """Kinds of responses that it reads, as `evaluation.images` names them."""
+        """Kinds of responses that it reads, by the keys of `evaluation.images`."""
         return {one.rule for one in self.responses.values()} & {"curves", "subsets", "parts"} or {"drops"}
 
 
 def read_metric(
     name: str,
-    given: dict[str, Any],
+    settings: dict[str, Any],
     sizes: Iterable[tuple[int, int]] = (),
     reference: tuple[Grid, str] = (4, "zeros"),
     target: str | int = "label",
 ) -> MetricChoice:
-    """Return what the config says of a metric, checked by scoring a made-up answer with it.
+    """Return a metric of the config, after checking its options by scoring made-up responses.
 
     Parameters
     ----------
     name, given
-        From the config.
+        Name and settings from the config.
     sizes
         Height and width of the images of all datasets, where known.
     reference
         Grid and baseline of the finetuning.
     target
-        The class that the run explains and scores.
+        The target that the run explains and scores.
 
     Raises
     ------
     HeatproofError
-        One sentence for the first thing that is wrong.
+        A sentence about the first error.
     """
-    kind, images, sizes = given.pop("metric", name), given.pop("images", None), list(sizes)
-    if images is not None and (type(images) is not int or not 2 <= images <= MOST_IMAGES):
+    kind, images, sizes = settings.pop("metric", name), settings.pop("images", None), list(sizes)
+    if images is not None and (type(images) is not int or not 2 <= images <= MAXIMUM_IMAGES):
         raise HeatproofError(
-            f"'images' of the metric {name!r} must be a whole number of at least 2 and at most {MOST_IMAGES}, not "
+            f"'images' of the metric {name!r} must be a whole number of at least 2 and at most {MAXIMUM_IMAGES}, not "
             f"{short_repr(images)}."
         )
-    metric = _referenced(kind) if is_reference(kind) else look_up(METRICS, kind, "metric")
+    metric = _metric_of_reference(kind) if is_reference(kind) else look_up(METRICS, kind, "metric")
     what = f"metric {name!r}"
     if metric.name in ("idsds", "sds"):
         raise HeatproofError(
             f"The {what} follows from `drops`: every grid, baseline and output that is named there is scored, and "
             "called idsds where the weights are in-domain, else sds."
         )
-    # The workflow knows the others from the model or the dataset.
+    # The workflow takes the other options from the model or the dataset.
     known = {key: value for key, value in metric.options.items() if key not in metric.reads.evaluate_only_options}
-    unknown = [key for key in given if key not in known]
+    unknown = [key for key in settings if key not in known]
     if unknown:
         raise HeatproofError(f"The {what} has no option {unknown[0]!r}: {suggest_name(str(unknown[0]), known)}")
     for function in (metric.options_function, metric.function):
-        own = {key: value for key, value in given.items() if key in options_of(function)}
-        check_options(function, own, what, positional=metric.inputs if function is metric.function else ())
-    given = normalise_grid_options(given, metric.options_function, metric.function)
+        options_of_function = {key: value for key, value in settings.items() if key in options_of(function)}
+        check_options(
+            function, options_of_function, what, positional=metric.inputs if function is metric.function else ()
+        )
+    settings = normalise_grid_options(settings, metric.options_function, metric.function)
     domain = None
-    if "baseline" not in given and known.get("baseline") == "zeros":
-        # Zero stands for the mean colour in the papers, which is what the run says it is. Single pixels have no border.
-        patches = "grid" in known and (given.get("grid") or known["grid"])
+    if "baseline" not in settings and known.get("baseline") == "zeros":
+        # In the papers, zero is the mean colour, so the baseline of the run replaces it. A baseline that fills patches
+        # from their border cannot fill single pixels; for these it is the mean.
+        patches = "grid" in known and (settings.get("grid") or known["grid"])
         can_fill = patches or "grid" not in look_up(BASELINES, reference[1], "baseline").options
         domain = reference[1] if can_fill else "mean"
-        given = {**given, "baseline": domain}
+        settings = {**settings, "baseline": domain}
     if "target" in known:
-        if given.get("target", target) != target:
+        if settings.get("target", target) != target:
             raise HeatproofError(
-                f"The {what} scores target: {given['target']}, and the maps of this run explain target: {target}: "
-                f"leave it out, or write target: {given['target']} at the top of the config, for all maps and metrics."
+                f"The {what} scores target: {settings['target']}, and the maps of this run explain target: {target}: "
+                f"leave it out, or write target: {settings['target']} at the top of the config, for all maps and "
+                "metrics."
             )
-        # Responses hold the run's target in the place of the label.
-        given = {**given, "target": "label"}
-    options = {**known, **given}
+        # In responses, the target of the run has the place of the label.
+        settings = {**settings, "target": "label"}
+    options = {**known, **settings}
     check_defaults(options, what)
     try:
         responses = metric.responses(metric.reads.complete(options, reference), sizes)
@@ -139,7 +143,7 @@ def read_metric(
         _try_out(metric, options, responses, min(sizes, default=(224, 224)))
     except HeatproofError as error:
         raise HeatproofError(f"The {what} cannot be scored like that. {error}") from None
-    except Exception as error:  # a metric can be the user's own, and fail in any way
+    except Exception as error:  # a user's metric can raise any exception
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise HeatproofError(f"The {what} fails on made-up responses ({reason}): mend it, or its options.") from None
     output = options.get("output", "logit")
@@ -150,7 +154,7 @@ def read_metric(
     )
 
 
-def _referenced(reference: str) -> Metric:
+def _metric_of_reference(reference: str) -> Metric:
     function = import_callable(reference, "metric")
     found = [metric for metric in METRICS.values() if metric.function is function]
     if not found:
@@ -188,7 +192,7 @@ def _check_baselines(responses: Iterable[Response], what: str) -> None:
 def _try_out(
     metric: Metric, options: Mapping[str, Any], responses: Mapping[str, Response], size: tuple[int, int]
 ) -> None:
-    """Score two made-up images: what an option gets wrong is said now, and not after a day of passes."""
+    """Score two made-up images, so that a wrong option raises an error now, and not after a day of network passes."""
     images = ScoredImages(("0", "1"), np.zeros(2, dtype=np.int64), size, 0)
     inputs: dict[str, Any] = {"image_ids": images.ids}
     for argument, response in responses.items():

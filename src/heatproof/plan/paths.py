@@ -1,4 +1,4 @@
-"""Names of networks, test cases and files: patterns with Snakemake's wildcards, and the files of one shard."""
+"""Networks and test cases as values, and paths of the files of a shard."""
 
 from __future__ import annotations
 
@@ -14,45 +14,46 @@ if TYPE_CHECKING:
 
 RESULTS = "results"
 PRETRAINED = "pretrained"
-# Seconds since 1970: files that are stale are dated back to before it (`heatproof.workflow.reconcile`).
+# Seconds since 1970. Stale files get modification times before it, so that Snakemake makes them again
+# (`heatproof.workflow.reconcile`).
 STALE_TIME = 1_000_000_000
 
 
 def response_files(response: Response | type[Response], store: str, shard: int | str) -> list[str]:
-    """Return the files that one shard of a response consists of, its manifest first."""
+    """Return the files of one shard of a response, its manifest first."""
     return [f"{store}.{shard}.json", *(response_file(response, store, array, shard) for array in response.array_specs)]
 
 
 def response_file(response: Response | type[Response], store: str, array: str, shard: int | str) -> str:
-    """Return the shard of one array of a response."""
+    """Return the file of one shard of an array of a response."""
     return f"{store}.zarr/{array}/c/{'/'.join([str(shard), *['0'] * len(response.array_specs[array].dims)])}"
 
 
 def map_files(maps: str, shard: int | str) -> list[str]:
-    """Return the files that one shard of an explainer's maps consists of, its manifest first."""
+    """Return the files of one shard of an explainer's maps, its manifest first."""
     return [f"{maps}.{shard}.json", map_file(maps, shard)]
 
 
 def map_file(maps: str, shard: int | str) -> str:
-    """Return the shard that holds the maps themselves."""
+    """Return the file of one shard of the array of maps."""
     return f"{maps}.zarr/attribution/c/{shard}/0/0/0"
 
 
-# A file of a shard: the kind of its store, the store's place below it, and the shard's number.
+# A file of a shard: the folder of the kind of store, the path of the store below it, and the number of the shard.
 SHARD = re.compile(RESULTS + r"/(\w+)/(.+?)(?:\.zarr/\w+/c/(\d+)[\d/]*|\.(\d+)\.json)$")
-# Where an explainer stands in the place of a store.
+# Position of the explainer in the path of a store.
 EXPLAINER_AT = {"maps": 3, "curves": 3}
 
 
 def producing_job(file: str, apart: bool) -> tuple[str, ...]:
-    """Return what stands for the job that makes a file of a shard, and for any other file itself.
+    """Return an identifier of the job that makes a file of a shard; for any other file, the file itself.
 
     Parameters
     ----------
     file
-        A path below the results folder, or another.
+        A path, below the results folder or elsewhere.
     apart
-        Whether each explainer has jobs of its own.
+        Whether each explainer has its own jobs.
     """
     found = SHARD.match(file)
     if found is None:
@@ -65,7 +66,7 @@ def producing_job(file: str, apart: bool) -> tuple[str, ...]:
 
 
 class Network(NamedTuple):
-    """A network that is scored: a model with some weights, on a dataset."""
+    """A network that is scored: a model with certain weights, on a dataset."""
 
     dataset: str
     model: str
@@ -81,15 +82,15 @@ class Case:
     network
         Dataset, model and weights.
     metric
-        The name that the metric has in tables.
+        Name of the metric in tables.
     training_seed
-        Seed of the training that made the weights; None for weights that are scored as they were published.
+        Seed of the training of the weights; None for published weights that are scored unchanged.
     grid, baseline
-        Of the patch drops that the metric reads; None where it reads none.
+        Patch grid and baseline of the patch drops that the metric reads; None if it reads none.
     output
-        ``logit`` or ``probability``: what is read of the network's answer.
+        ``logit`` or ``probability``: which output of the network is read.
     target
-        The class whose output is read: ``label`` or ``predicted``.
+        Target of the run, as in the config, such as ``label`` or ``predicted``.
     """
 
     network: Network
@@ -102,15 +103,15 @@ class Case:
 
     @property
     def where(self) -> dict[str, str]:
-        """Dataset, model, weights and metric by name, as in paths and tables."""
+        """Dataset, model, weights and metric, by the names that they have as wildcards and columns."""
         return {**self.network._asdict(), "metric": self.metric}
 
     def to_spec(self) -> dict[str, Any]:
-        """Return plain values that stand for it in a manifest."""
+        """Return a description of plain values for a manifest."""
         return {**asdict(self), "network": self.network._asdict()}
 
 
 def layer_and_channel(named: str) -> tuple[str, int | None]:
-    """Return the layer and the channel of ``layer:channel``; None for all channels of a layer."""
+    """Split ``layer:channel`` into layer and channel; the channel is None for all channels of a layer."""
     layer, _, channel = named.partition(":")
     return layer, int(channel) if channel else None

@@ -1,4 +1,4 @@
-"""The plan: everything that follows from a config, and values that the jobs of several stages are given."""
+"""The plan: everything that follows from a config, and the specs that jobs of several stages share."""
 
 from __future__ import annotations
 
@@ -19,48 +19,48 @@ from heatproof.plan.selection import Selection
 from heatproof.responses.base import Response
 from heatproof.responses.patches import Patches
 from heatproof.stores.manifest import read_checksummed
-from heatproof.stores.sources import data_root, is_there
+from heatproof.stores.source_files import data_root, is_there
 
 
 class Plan(Selection):
     """Everything that follows from a config. Build it with `heatproof.plan.validate.make_plan`."""
 
-    # ---- what jobs are given -----------------------------------------------------------------------------------------
+    # ---- specs -------------------------------------------------------------------------------------------------------
 
     def runtime(self) -> Runtime:
-        """Return how jobs run."""
+        """Return the runtime settings of jobs."""
         keys = ("batch_size", "threads", "device", "compile", "deterministic", "plugins")
         return Runtime(**{key: self.config[key] for key in keys}, baselines=self.config["own_baselines"])
 
     @cache
     def has_label_rows(self, dataset: str) -> bool:
-        """Tell whether rows of the evaluation split are anything but pictures that have one class each."""
+        """Return whether rows of the evaluation split are anything but images with one class each."""
         return has_label_rows(self.dataset_spec(dataset))
 
     def dataset_spec(self, dataset: str) -> DatasetSpec:
-        """Return what opens a dataset; its key stands in all that follows from it."""
+        """Return the spec of a dataset; its key is part of the keys of all results of the dataset."""
         entry, target = self.datasets[dataset], self.config["target"]
         task = entry["task"]
         rows: Literal["label", "picture", "distinct"] = "distinct" if self.target_function else "label"
         if rows == "label" and target != "label" and task not in EXCLUSIVE:
             rows = "picture"
-        made = DatasetSpec(
+        spec = DatasetSpec(
             entry["kind"], entry["module"], as_json(entry["options"]), self.config["seed"], task=task, rows=rows
         )
-        return self._keyed(made, dataset)
+        return self._keyed(spec, dataset)
 
     @cache
     def trained_on(self, dataset: str) -> DatasetSpec:
-        """Return what opens a dataset to train on, which does not depend on what is explained."""
+        """Return the spec of a dataset for trainings, which does not depend on the target."""
         return self._keyed(replace(self.dataset_spec(dataset), name="", key=NO_KEY, manifest="", rows="label"), dataset)
 
-    def _keyed(self, made: DatasetSpec, dataset: str) -> DatasetSpec:
-        key = key_of(made, ["heatproof.jobs.prepare", made.module])
-        return replace(made, name=dataset, key=key, manifest=self.results.dataset.format(dataset=dataset))
+    def _keyed(self, spec: DatasetSpec, dataset: str) -> DatasetSpec:
+        key = key_of(spec, ["heatproof.jobs.prepare", spec.module])
+        return replace(spec, name=dataset, key=key, manifest=self.results.dataset.format(dataset=dataset))
 
     @cache
     def splits_from_results(self, dataset: str) -> dict[str, Any] | None:
-        """Return the splits of a dataset as the results have them, where its files are not there, as after a copy."""
+        """Return the splits of a dataset from the results if its files are missing, as after a copy; otherwise None."""
         spec = self.dataset_spec(dataset)
         if is_there(data_root(spec.options)):
             return None
@@ -69,29 +69,32 @@ class Plan(Selection):
 
     @cache
     def model_spec(self, model: str) -> ModelSpec:
-        """Return what builds a network."""
+        """Return the spec of a model."""
         entry = self.models[model]
         return ModelSpec(entry.architecture, entry.module, as_json(entry.options), entry.facts, model)
 
     @cache
     def trained_spec(self, model: str) -> ModelSpec:
-        """Return what builds a network, without the layer that CAMs read, which changes neither weights nor outputs."""
+        """Return the spec of a model without the layer for CAMs, which affects neither weights nor outputs."""
         spec = self.model_spec(model)
         return replace(spec, facts=InputFacts(spec.facts.mean, spec.facts.std, spec.facts.size))
 
     def training_settings(self, settings: Mapping[str, Any], task: str = "multiclass") -> dict[str, Any]:
-        """Return the settings of a training for a task, with the seed and without the epochs that are kept."""
+        """Return the settings of a training for a task, with its seed, and without the epochs that are saved."""
         loss = LOSSES[task][0] if settings["loss"] == "auto" else settings["loss"]
-        kept = {key: value for key, value in settings.items() if key != "keep"}
-        return {"seed": self.config["seed"], **kept, "loss": loss}
+        without_saved_epochs = {key: value for key, value in settings.items() if key != "keep"}
+        return {"seed": self.config["seed"], **without_saved_epochs, "loss": loss}
 
     @cache
     def store_of(self, where: Network, response: Response, explainer: str = "") -> str:
-        """Return the path of the store of a response, without its ending."""
+        """Return the path of the store of a response, without ``.zarr``."""
         return self.results.store(response.rule).format(**where._asdict(), explainer=explainer, response=response.name)
 
     def maps_of(self, dataset: str, model: str, weights: str, explainer: str) -> str:
-        """Return the path of an explainer's maps, without its ending; if it knows no model, those of the dataset."""
+        """Return the path of the store of an explainer's maps, without ``.zarr``.
+
+        An explainer that does not use the model has one store for each dataset.
+        """
         network = (model, weights) if self.explainers[explainer].uses_model else (NO_MODEL, NO_MODEL)
         names = dict(zip(Network._fields, (dataset, *network), strict=True))
         return self.results.maps.format(**names, explainer=explainer)
@@ -121,13 +124,17 @@ class Plan(Selection):
         ]
 
     def metric_names(self) -> list[str]:
-        """Return every metric that is scored, by the name it has in tables."""
+        """Return every metric that is scored, by its name in tables."""
         return sorted({case.metric for case in self.all_cases()})
 
     def score_files(self, cases: list[Case] | None = None) -> list[str]:
-        """Return the scores of some test cases; left out, those of the patch drops."""
+        """Return the files of scores of some test cases; by default, of those of the patch drops."""
         return [self.results.scores.format(**case.where) for case in (self.test_cases() if cases is None else cases)]
 
     def responses_read_by(self, entry: MetricChoice) -> dict[str, tuple[Response, list[int] | None]]:
-        """Return what a metric reads by the argument that takes it: the responses that are made, and their points."""
+        """Return the responses that a metric reads, by the argument that takes them.
+
+        Each is the response that is computed, and the points of it to read (None for all): responses that differ only
+        in their points share one store.
+        """
         return {argument: self.shared_responses.get(one, (one, None)) for argument, one in entry.responses.items()}

@@ -1,4 +1,4 @@
-"""What a config names: datasets, models and explainers under the names that it gives them."""
+"""Read the datasets, models and explainers of a config."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
-from heatproof.attribution.own import positional_arguments_of
+from heatproof.attribution.plain_functions import positional_arguments_of
 from heatproof.attribution.registry import EXPLAINERS, SAME_AS_DROPS, Explainer
 from heatproof.base.methods import Method, methods_of
 from heatproof.base.options import check_defaults, check_options, defining_module, normalise_grid_options, options_of
@@ -25,7 +25,7 @@ SCHEMES = ("https://", "http://", "file://")
 
 
 class DatasetChoice(TypedDict):
-    """A dataset under the name that the config gives it; ``size`` is height and width, None where not known."""
+    """A dataset of the config; ``size`` is height and width of its images, None if not known."""
 
     kind: str
     task: str
@@ -36,7 +36,25 @@ class DatasetChoice(TypedDict):
 
 @dataclass(frozen=True)
 class ExplainerChoice:
-    """An explainer under the name that the config gives it."""
+    """An explainer of the config.
+
+    Attributes
+    ----------
+    name
+        Name in the config.
+    kind
+        Name in the registry, or ``package.module:function``.
+    options
+        All of its options, with defaults filled in.
+    maps
+        Name of each map to whether it is signed.
+    needs
+        Facts of the model that it needs, such as the layer for CAMs.
+    uses_model
+        Whether its maps depend on the model.
+    module
+        Module of its code.
+    """
 
     name: str
     kind: str
@@ -54,20 +72,42 @@ class ExplainerChoice:
 
     @property
     def rows(self) -> list[Method]:
-        """Every map raw, and a signed one absolute as well: method, place of its map in the store, and transform."""
+        """The methods: each map raw, and each signed map also as absolute values."""
         return methods_of(self.maps)
 
 
-# Whose networks `LIBRARY:NAME` names, in short for the architecture `LIBRARY_model` and its option `name`.
+# `LIBRARY:NAME` is short for the architecture `LIBRARY_model` with the option `name`.
 LIBRARIES = ("timm", "torchvision", "transformers")
 
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """A model under the name that the config gives it.
+    """A model of the config.
 
-    Models of one ``kind`` are an entry of the config and its copies with other seeds of training. ``stated`` are the
-    input facts that the config itself names.
+    Attributes
+    ----------
+    name
+        Name of the model; copies for other training seeds have their own.
+    kind
+        Name of the entry in the config, the same for its copies with other training seeds.
+    architecture, options, module
+        The architecture with its options, and the module of its code.
+    facts
+        Facts about its input, such as size, mean and deviation.
+    design
+        Facts about its design.
+    datasets
+        Names of the datasets that it is for.
+    checkpoint, sha256
+        Path or address of published weights, and their SHA-256.
+    transfer
+        Whether a training begins with the checkpoint.
+    pretraining, finetuning
+        Settings of its trainings.
+    stated
+        Names of the facts that the config itself gives.
+    expected_accuracy
+        Accuracy that the checkpoint must reach.
     """
 
     name: str
@@ -87,64 +127,68 @@ class ModelChoice:
     expected_accuracy: float | None = None
 
 
-def _find(table: Mapping[str, Any], kind: str, what: str, name: str, given: Mapping[str, Any]) -> Any:
-    """Look up a kind; an entry that has settings and no kind may be one under a name of the user's own."""
+def _find(table: Mapping[str, Any], kind: str, what: str, name: str, settings: Mapping[str, Any]) -> Any:
+    """Look up a name in a registry.
+
+    If an entry with settings is not found, it may have a custom name and lack the key that says its kind; the error
+    then mentions that key.
+    """
     try:
         return look_up_architecture(kind) if what == "architecture" else look_up(table, kind, what)
     except HeatproofError as error:
-        if kind != name or not given:
+        if kind != name or not settings:
             raise
         raise HeatproofError(
-            f"{error} Under a name of your own, `{what}` among the settings says which it is."
+            f"{error} An entry with a custom name needs the key `{what}` among its settings."
         ) from None
 
 
-def read_dataset(name: str, given: dict[str, Any]) -> DatasetChoice:
-    """Return what the config says of a dataset."""
-    kind = given.pop("dataset", name)
-    entry = None if is_reference(kind) else _find(DATASETS, kind, "dataset", name, given)
+def read_dataset(name: str, settings: dict[str, Any]) -> DatasetChoice:
+    """Return a dataset of the config."""
+    kind = settings.pop("dataset", name)
+    entry = None if is_reference(kind) else _find(DATASETS, kind, "dataset", name, settings)
     load = entry.load if entry else import_callable(kind, "dataset")
-    task, given = _task_of(load, name, given)
-    check_options(load, given, f"dataset {name!r}", keywords=("seed",))
-    size = None if entry is None else entry.image_size(given)
-    return {"kind": kind, "task": task, "options": given, "module": defining_module(load, kind), "size": size}
+    task, settings = _task_of(load, name, settings)
+    check_options(load, settings, f"dataset {name!r}", keywords=("seed",))
+    size = None if entry is None else entry.image_size(settings)
+    return {"kind": kind, "task": task, "options": settings, "module": defining_module(load, kind), "size": size}
 
 
-def _task_of(load: Callable[..., Any], name: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the task of a dataset, and the options of its loader, which gets the task where it takes it.
+def _task_of(load: Callable[..., Any], name: str, settings: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the task of a dataset, and the options of its loader, with the task if the loader has that option.
 
-    Without the key, it is what the loader says by its default or by an attribute `task`, as a class can have.
+    Without the key `task`, the task is the loader's default, or an attribute `task` of the loader, such as a class has.
     """
-    options = dict(given)
+    options = dict(settings)
     try:
-        takes = options_of(load)
-    except (TypeError, ValueError):  # said by whoever checks the options
-        takes = {}
-    stated, own = options.pop("task", None), takes.get("task", getattr(load, "task", None))
+        loader_options = options_of(load)
+    except (TypeError, ValueError):  # `check_options` raises the error
+        loader_options = {}
+    stated, default = options.pop("task", None), loader_options.get("task", getattr(load, "task", None))
     if stated is not None and stated not in TASKS:
-        wanted = suggest_name(str(stated), TASKS)
-        raise HeatproofError(f"The task of the dataset {name!r} is {stated!r}: {wanted}")
-    if stated is not None and "task" in takes:
+        suggestion = suggest_name(str(stated), TASKS)
+        raise HeatproofError(f"The task of the dataset {name!r} is {stated!r}: {suggestion}")
+    if stated is not None and "task" in loader_options:
         options["task"] = stated
-    return str(stated or (own if own in TASKS else "multiclass")), options
+    return str(stated or (default if default in TASKS else "multiclass")), options
 
 
-def read_explainer(name: str, given: dict[str, Any]) -> ExplainerChoice:
-    """Return what the config says of an explainer, options filled in."""
-    kind = given.pop("explainer", name)
+def read_explainer(name: str, settings: dict[str, Any]) -> ExplainerChoice:
+    """Return an explainer of the config, with default options filled in."""
+    kind = settings.pop("explainer", name)
     if is_reference(kind):
         function = import_callable(kind, "explainer")
-        found = next((known for known in EXPLAINERS.values() if known.function is function), None)
-        entry = found or Explainer(name, function, {name: True})
+        registered = next((known for known in EXPLAINERS.values() if known.function is function), None)
+        entry = registered or Explainer(name, function, {name: True})
     else:
-        entry = _find(EXPLAINERS, kind, "explainer", name, given)
+        entry = _find(EXPLAINERS, kind, "explainer", name, settings)
     defaults = check_options(
-        entry.function, given, f"explainer {name!r}", positional=positional_arguments_of(entry.function)
+        entry.function, settings, f"explainer {name!r}", positional=positional_arguments_of(entry.function)
     )
     check_defaults(defaults, f"explainer {name!r}")
-    given = normalise_grid_options(given, entry.function)
-    if (filled := given.get("baseline")) not in (None, SAME_AS_DROPS):
-        look_up({**BASELINES, SAME_AS_DROPS: None}, filled, f"baseline of the explainer {name!r}")
+    settings = normalise_grid_options(settings, entry.function)
+    if (baseline := settings.get("baseline")) not in (None, SAME_AS_DROPS):
+        look_up({**BASELINES, SAME_AS_DROPS: None}, baseline, f"baseline of the explainer {name!r}")
     if name == entry.name:
         maps = dict(entry.maps)
     elif len(entry.maps) == 1:
@@ -152,27 +196,27 @@ def read_explainer(name: str, given: dict[str, Any]) -> ExplainerChoice:
     else:
         maps = {f"{name}_{label}": signed for label, signed in entry.maps.items()}
     module = defining_module(entry.function, kind)
-    return ExplainerChoice(name, kind, {**defaults, **given}, maps, entry.needs, entry.uses_model, module)
+    return ExplainerChoice(name, kind, {**defaults, **settings}, maps, entry.needs, entry.uses_model, module)
 
 
-def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelChoice:
-    """Return what the config says of a model, laid over what its architecture says of itself."""
-    architecture = given.get("architecture", name)
-    options = dict(given.get("options", {}))
-    library, _, called = architecture.partition(":")
+def read_model(name: str, settings: Mapping[str, Any], config: Config) -> ModelChoice:
+    """Return a model of the config: its settings override those of its architecture."""
+    architecture = settings.get("architecture", name)
+    options = dict(settings.get("options", {}))
+    library, _, name_in_library = architecture.partition(":")
     if library in LIBRARIES:
-        architecture, options = f"{library}_model", {"name": called, **options}
-    entry = None if is_reference(architecture) else _find(ARCHITECTURES, architecture, "architecture", name, given)
+        architecture, options = f"{library}_model", {"name": name_in_library, **options}
+    entry = None if is_reference(architecture) else _find(ARCHITECTURES, architecture, "architecture", name, settings)
     build = entry.build if entry else import_callable(architecture, "architecture")
     check_options(build, options, f"model {name!r}", positional=("num_classes",))
-    named = {key: given[key] for key in ("mean", "std", "cam_layer") if key in given}
-    facts = entry.facts_for(options, named) if entry else InputFacts()
+    stated_facts = {key: settings[key] for key in ("mean", "std", "cam_layer") if key in settings}
+    facts = entry.facts_for(options, stated_facts) if entry else InputFacts()
     design = entry.design_for(options) if entry else Design(architecture)
-    overrides = {key: tuple(value) if isinstance(value, list) else value for key, value in named.items()}
-    datasets = tuple(given.get("datasets", config["datasets"]))
+    overrides = {key: tuple(value) if isinstance(value, list) else value for key, value in stated_facts.items()}
+    datasets = tuple(settings.get("datasets", config["datasets"]))
     for dataset in datasets:
         look_up(config["datasets"], dataset, "dataset in this config")
-    checkpoint, sha256, transfer = given.get("checkpoint"), given.get("sha256"), given.get("transfer", False)
+    checkpoint, sha256, transfer = settings.get("checkpoint"), settings.get("sha256"), settings.get("transfer", False)
     if checkpoint and is_packaged(checkpoint):
         sha256 = sha256 or look_up_packaged(checkpoint, name, architecture, options).sha256
     if checkpoint and "://" in checkpoint and not checkpoint.lower().startswith(SCHEMES):
@@ -182,23 +226,21 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelChoi
         )
     if checkpoint and "://" in checkpoint and not sha256:
         raise HeatproofError(
-            f"The checkpoint of model {name!r} is a URL: give its sha256 beside it, so that what arrives is what "
-            "you mean."
+            f"The checkpoint of model {name!r} is a URL: give its sha256 as well, to verify the download."
         )
     if sha256 and not checkpoint:
         raise HeatproofError(
-            f"The model {name!r} has a sha256 and no checkpoint that it could be of: give the checkpoint, or leave the "
-            "sha256 out."
+            f"The model {name!r} has a sha256 and no checkpoint: give the checkpoint, or leave the sha256 out."
         )
     if transfer and not checkpoint:
         raise HeatproofError(
-            f"The model {name!r} is to be transferred and has no checkpoint to begin with: give the checkpoint, or "
-            "leave transfer out."
+            f"The model {name!r} has transfer: true and no checkpoint to begin with: give the checkpoint, or leave "
+            "transfer out."
         )
-    expected = given.get("expected_accuracy")
+    expected = settings.get("expected_accuracy")
     if expected is not None and (transfer or not checkpoint):
         raise HeatproofError(
-            f"The model {name!r} has an expected_accuracy and no checkpoint that is scored as it is: leave it out."
+            f"The model {name!r} has an expected_accuracy and no checkpoint that is scored unchanged: leave it out."
         )
     return ModelChoice(
         name=name,
@@ -211,9 +253,9 @@ def read_model(name: str, given: Mapping[str, Any], config: Config) -> ModelChoi
         checkpoint=checkpoint,
         sha256=sha256,
         transfer=transfer,
-        pretraining={**config["pretraining"], **given.get("pretraining", {})},
-        finetuning={**config["finetuning"], **given.get("finetuning", {})},
+        pretraining={**config["pretraining"], **settings.get("pretraining", {})},
+        finetuning={**config["finetuning"], **settings.get("finetuning", {})},
         module=defining_module(build, architecture),
-        stated=frozenset(named),
+        stated=frozenset(stated_facts),
         expected_accuracy=expected,
     )

@@ -1,4 +1,4 @@
-"""What there is to do by a config: which datasets, models, weights, methods, images, and what belongs together."""
+"""The selection of a config: datasets, models, weights, methods, metrics and images, and which belong together."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from heatproof.plan.folder import Folder
 from heatproof.plan.metrics import MetricChoice, read_metric
 from heatproof.plan.paths import PRETRAINED, Network, layer_and_channel
 from heatproof.plan.resolve import DatasetChoice, ExplainerChoice, ModelChoice, read_dataset, read_explainer, read_model
-from heatproof.responses.answers import LabelOutputs
 from heatproof.responses.base import Response, shared_responses
-from heatproof.responses.network import Channels
+from heatproof.responses.label_outputs import LabelOutputs
 from heatproof.responses.patches import Patches
+from heatproof.responses.subsets import Channels
 
-# Means over so many images are steady, and maps of more would only take memory.
+# Means over this many images are stable; maps of more images would only take memory.
 SIMILARITY_IMAGES = 512
-# Says how good a network of several labels is.
+# The response from which the accuracy of a network with several labels is computed.
 ANSWERS = LabelOutputs()
-# Far above what anybody trains; a plan of more takes minutes and gigabytes.
+# Far above any real config; planning more networks would take minutes and gigabytes.
 MOST_NETWORKS = 10_000
 
 
-# Plans are compared as objects: a large one asks for the same few specs thousands of times, and keeps them.
+# Compared by identity, because methods are cached by plan and called thousands of times.
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """What a normalised config chooses, and the folder that results are in."""
+    """The selection of a normalised config, and the results folder."""
 
     config: Config
     results: Folder = field(default_factory=Folder)
 
     @cached_property
     def datasets(self) -> dict[str, DatasetChoice]:
-        """Dataset name to its entry."""
-        return {name: read_dataset(name, dict(given)) for name, given in self.config["datasets"].items()}
+        """Name of each dataset to its entry."""
+        return {name: read_dataset(name, dict(settings)) for name, settings in self.config["datasets"].items()}
 
     @cached_property
     def target_function(self) -> str:
-        """The callable target that is explained, as ``package.module:function``; "" where it is a class."""
+        """The callable target, as ``package.module:function``; "" if the target is a class."""
         target = str(self.config["target"])
         if is_reference(target):
             import_callable(target, "target")
@@ -59,23 +59,23 @@ class Selection:
 
     @property
     def target_modules(self) -> list[str]:
-        """Modules whose code decides what is explained: that of a callable target."""
+        """Modules whose code determines the target: that of a callable target."""
         target = self.target_function
         return [defining_module(import_callable(target, "target"), target)] if target else []
 
     def task_of(self, dataset: str) -> str:
-        """Return what a network on a dataset gives: the dataset's task, or ``callable``."""
+        """Return the task of a network on a dataset: that of the dataset, or ``callable`` for a callable target."""
         return CALLABLE if self.target_function else self.datasets[dataset]["task"]
 
     def unsupported_reason(self, dataset: str, metric: str) -> str | None:
-        """Return in words of a gap why a metric of the config does not apply on a dataset; None where it does."""
+        """Return the reason why a metric of the config is not applicable on a dataset; None if it is applicable."""
         if metric not in self.metrics:
             return None
         entry = self.metrics[metric]
         return entry.metric.unsupported_reason(self.task_of(dataset), entry.options)
 
     def reads_response(self, dataset: str, response: Response) -> bool:
-        """Tell whether a metric that applies on a dataset, or the table of accuracy, reads a response."""
+        """Return whether a response is read on a dataset, by an applicable metric or the table of accuracy."""
         if response == ANSWERS:
             return self.task_of(dataset) == "multilabel"
         return any(
@@ -87,8 +87,8 @@ class Selection:
 
     @cached_property
     def explainers(self) -> dict[str, ExplainerChoice]:
-        """Explainer name to its entry, in the config's order."""
-        entries = {name: read_explainer(name, dict(given)) for name, given in self.config["explainers"].items()}
+        """Name of each explainer to its entry, in the order of the config."""
+        entries = {name: read_explainer(name, dict(settings)) for name, settings in self.config["explainers"].items()}
         makers: dict[str, str] = {}
         for entry in entries.values():
             for method in entry.methods:
@@ -101,8 +101,8 @@ class Selection:
 
     @cached_property
     def models(self) -> dict[str, ModelChoice]:
-        """Model name to its entry."""
-        entries = {name: read_model(name, given, self.config) for name, given in self.config["models"].items()}
+        """Name of each model to its entry."""
+        entries = {name: read_model(name, settings, self.config) for name, settings in self.config["models"].items()}
         if (count := len(entries) * self.config["training_seeds"]) > MOST_NETWORKS:
             raise HeatproofError(
                 f"The config has {count:,} networks by `models` and `training_seeds`: lower one of the two, so that "
@@ -127,11 +127,11 @@ class Selection:
 
     @property
     def kinds(self) -> dict[str, str]:
-        """Model name to the name of the entry in the config; models of one kind differ in the seeds of training."""
+        """Name of each model to its entry in the config; models of one entry differ in their training seeds."""
         return {name: model.kind for name, model in self.models.items()}
 
     def fetched_models(self) -> list[str]:
-        """Return the models whose weights are a checkpoint as it is."""
+        """Return the models whose weights are an unchanged checkpoint."""
         return [name for name, model in self.models.items() if model.checkpoint and not model.transfer]
 
     def transferred_models(self) -> list[str]:
@@ -143,7 +143,7 @@ class Selection:
         return [name for name in self.models if name not in self.fetched_models()]
 
     def checkpoint_file(self, model: str) -> list[str]:
-        """Return the checkpoint of a model where it is a file."""
+        """Return a list with the checkpoint of a model if it is a file; otherwise an empty list."""
         checkpoint = self.models[model].checkpoint
         return [checkpoint] if checkpoint and is_file(checkpoint) else []
 
@@ -152,7 +152,10 @@ class Selection:
         """Names of the weights that are scored, for every model: every entry, and the epochs that it keeps."""
         names: list[str] = []
         for entry in self.config["weights"]:
-            names += [entry, *(name for name, (of, _) in self.saved_epochs.items() if of == entry)]
+            names += [
+                entry,
+                *(name for name, (weights_of_epoch, _) in self.saved_epochs.items() if weights_of_epoch == entry),
+            ]
         return names
 
     def finetuned(self) -> list[str]:
@@ -187,28 +190,29 @@ class Selection:
 
     @cached_property
     def model_explainers(self) -> list[str]:
-        """Names of the explainers that look at the model."""
+        """Names of the explainers that use the model."""
         return [name for name, entry in self.explainers.items() if entry.uses_model]
 
     @cached_property
     def reference_explainers(self) -> list[str]:
-        """Names of the explainers that know no model; their maps are made once per dataset."""
+        """Names of the explainers that do not use the model; their maps are computed once for each dataset."""
         return [name for name, entry in self.explainers.items() if not entry.uses_model]
 
     @cached_property
     def methods(self) -> dict[str, ExplainerChoice]:
-        """Method name to its explainer's entry."""
+        """Name of each method to the entry of its explainer."""
         return {method: entry for entry in self.explainers.values() for method in entry.methods}
 
     @property
     def reference_methods(self) -> list[str]:
-        """Names of the methods that know no model."""
+        """Names of the methods that do not use the model."""
         return [name for name, entry in self.methods.items() if not entry.uses_model]
 
     def explainer_options(self, explainer: str, baseline: str = "") -> dict[str, Any]:
-        """Return the options of an explainer; one whose baseline is to be the same as the drops' gets `baseline`.
+        """Return the options of an explainer.
 
-        One whose tolerance is left open gets that of the config.
+        An option `baseline` that is to follow the patch drops becomes `baseline`, or by default the baseline of the
+        finetuning. An option `tolerance` that is None becomes the tolerance of the config.
         """
         options = dict(self.explainers[explainer].options)
         if options.get("baseline") == SAME_AS_DROPS:
@@ -224,18 +228,21 @@ class Selection:
         return list(product(self.config["drops"]["grids"], self.baselines))
 
     def combinations_on(self, weights: str, model: str) -> list[GridAndBaseline]:
-        """Return the combinations that some weights are scored with: along the axis, those of their own baseline."""
+        """Return the combinations with which certain weights are scored.
+
+        If the config varies baselines, finetuned weights are scored only with their own baseline.
+        """
         return [pair for pair in self.combinations if pair[1] in self._domains(weights, model)]
 
     def _domains(self, weights: str, model: str) -> list[str]:
-        """Return the baselines that some weights are scored with."""
+        """Return the baselines with which certain weights are scored."""
         tuned = self.finetuning(model, weights)
         if tuned and self.config["baselines"] and tuned["baseline"] in self.baselines:
             return [tuned["baseline"]]
         return self.baselines
 
     def intact_drops(self, network: Network) -> Patches:
-        """Return the patch drops from which what a network says of the intact image is read."""
+        """Return the patch drops whose store also provides the outputs of a network for the intact images."""
         grid, baseline = self.combinations_on(network.weights, network.model)[0]
         return Patches({"grid": grid, "baseline": baseline})
 
@@ -246,14 +253,14 @@ class Selection:
 
     @cached_property
     def images_of_kinds(self) -> dict[str, int]:
-        """Kind of response to the number of images of metrics that read it."""
-        given = self.config["evaluation"]["images"]
-        by_kind: dict[str, int] = given if isinstance(given, dict) else {"drops": given}
+        """Kind of response to the number of images of the metrics that read it."""
+        images = self.config["evaluation"]["images"]
+        by_kind: dict[str, int] = images if isinstance(images, dict) else {"drops": images}
         drops, curves = by_kind["drops"], by_kind.get("curves", by_kind["drops"])
         return {"drops": drops, "curves": curves, **{kind: by_kind.get(kind, curves) for kind in ("subsets", "parts")}}
 
     def images_of(self, metric: str) -> int:
-        """Return the number of images that a metric is scored on, by the name that it has in tables."""
+        """Return the number of images on which a metric is scored, by the name of the metric in tables."""
         if metric not in self.metrics:
             return self.images_of_kinds["drops"]
         entry = self.metrics[metric]
@@ -261,11 +268,11 @@ class Selection:
 
     @cached_property
     def images(self) -> int:
-        """Number of images that are explained: the most that a metric is scored on."""
+        """Number of images that are explained: the largest number on which a metric is scored."""
         return max([self.images_of_kinds["drops"], *map(self.images_of, self.metrics)])
 
     def describe_images(self) -> str:
-        """Return how many images are scored, in words."""
+        """Return a phrase on how many images are scored."""
         kinds = {self.images_of_kinds["drops"]: ["patch drops"]}
         for name in self.metrics:
             kinds.setdefault(self.images_of(name), []).append(name)
@@ -275,7 +282,7 @@ class Selection:
 
     @cached_property
     def _response_images(self) -> dict[str, int]:
-        """Name of each response that metrics of the config read to the most images that one of them is scored on."""
+        """Name of each response to the largest number of images of a metric of the config that reads it."""
         found: dict[str, int] = {}
         for name, entry in self.metrics.items():
             for read in entry.responses.values():
@@ -284,7 +291,7 @@ class Selection:
         return found
 
     def response_images(self, response: Response) -> int:
-        """Return of how many images a response is made."""
+        """Return the number of images of a response."""
         more = {"drops": self.drop_images, "features": self.drop_images, "channels": self.similarity_images}
         if response == ANSWERS:
             return self.drop_images
@@ -292,71 +299,71 @@ class Selection:
 
     def precision_of(self, stage: str) -> str:
         """Return the precision of the networks in a stage: ``maps``, or the rule of a response."""
-        given = self.config["precision"]
-        if isinstance(given, str):
-            return given
-        return str(given.get({"features": "drops", "channels": "drops"}.get(stage, stage), "float32"))
+        precision = self.config["precision"]
+        if isinstance(precision, str):
+            return precision
+        return str(precision.get({"features": "drops", "channels": "drops"}.get(stage, stage), "float32"))
 
     @property
     def has_precision_guard(self) -> bool:
-        """Whether a lower precision is compared with float32 before anything is made in it."""
+        """Whether a lower precision is compared with float32 on a few images before it is used."""
         lower = {self.precision_of(stage) for stage in ("maps", "drops", "curves", "subsets", "parts")} != {"float32"}
         return lower and bool(self.config["precision_guard"]["images"])
 
     @property
     def drop_images(self) -> int:
-        """Number of images with patch drops."""
+        """Number of images of the patch drops."""
         return max(self.images, self.config["evaluation"]["accuracy_images"])
 
     @property
     def similarity_images(self) -> int:
-        """Number of images on which networks are compared."""
-        given = self.config["similarity"].get("images")
-        return min(given, self.images) if given else min(self.images_of_kinds["drops"], SIMILARITY_IMAGES)
+        """Number of images on which the similarity of networks is computed."""
+        images = self.config["similarity"].get("images")
+        return min(images, self.images) if images else min(self.images_of_kinds["drops"], SIMILARITY_IMAGES)
 
     @property
     def channels(self) -> Channels:
-        """Activations of channels by which networks are compared; the numbers of the channels do not change them."""
+        """The response with activations of channels, for the similarity of networks; it has all channels of a layer."""
         layers = list(
             dict.fromkeys(layer for layer, _ in map(layer_and_channel, self.config["similarity"]["channels"]))
         )
         return Channels({"layers": layers} if layers else {})
 
     def shards(self, images: int) -> list[int]:
-        """Return the numbers of the shards that the first `images` images lie in."""
+        """Return the numbers of the shards that contain the first `images` images."""
         return list(range(-(-images // self.config["shard_size"])))
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Return every (dataset, model) that belong together."""
+        """Return every pair of a dataset and a model that is for it."""
         return [(dataset, model) for dataset in self.datasets for model in self.models_of(dataset)]
 
     def networks(self) -> Iterator[Network]:
         """Yield every network that is scored: dataset, model, weights."""
         for (dataset, model), weights in product(self.pairs(), self.weights):
-            # Published weights are the same whatever seed the finetuning has.
+            # Published weights do not depend on the seed, so that copies for other training seeds have the same.
             if weights != PRETRAINED or self.models[model].kind == model or model not in self.fetched_models():
                 yield Network(dataset, model, weights)
 
     def size_of(self, dataset: str, model: str) -> tuple[int, int] | None:
-        """Return height and width of the images that a model gets; None where they are not known."""
+        """Return height and width of the input of a model on a dataset; None if not known."""
         return self.models[model].facts.size or self.datasets[dataset]["size"]
 
     def channels_of(self, dataset: str, model: str) -> int:
-        """Return how many channels images have, as the options of the dataset or of the model say, or its mean."""
-        said = (self.datasets[dataset]["options"].get("channels"), self.models[model].options.get("channels"))
-        return next((one for one in said if isinstance(one, int)), len(self.models[model].facts.mean))
+        """Return the number of channels of images, from the options of the dataset or the model, or from its mean."""
+        stated = (self.datasets[dataset]["options"].get("channels"), self.models[model].options.get("channels"))
+        return next((one for one in stated if isinstance(one, int)), len(self.models[model].facts.mean))
 
     def models_of(self, dataset: str) -> list[str]:
         """Return the models for a dataset."""
         return [name for name, model in self.models.items() if dataset in model.datasets]
 
     def metrics_of(self, weights: str, model: str) -> dict[str, tuple[Grid, str, str]]:
-        """Return what is scored on patch drops: metric name to (grid, baseline, output) for some weights.
+        """Return the single-deletion metrics of certain weights: name to (grid, baseline, output).
 
-        IDSDS where and only where they are in-domain.
+        The metric is IDSDS if and only if deleted patches are in the domain of the weights.
         """
         finetuning = self.finetuning(model, weights)
-        # Images that all keep their patches put no deleted patch into the domain.
+        # A finetuning in which no image loses a patch does not put deleted patches into the domain.
         deletes = finetuning is not None and finetuning["share"] > 0
         domain = (finetuning["grid"], finetuning["baseline"]) if finetuning is not None and deletes else None
         return {
@@ -367,20 +374,20 @@ class Selection:
 
     @property
     def reference(self) -> GridAndBaseline:
-        """Grid and baseline of the finetuning, whose scores carry the plain name."""
+        """Grid and baseline of the finetuning, whose metrics have names without a suffix."""
         return self.config["finetuning"]["grid"], self.config["finetuning"]["baseline"]
 
     @cached_property
     def metrics(self) -> dict[str, MetricChoice]:
-        """Metric name to its entry: what is scored beside the patch drops."""
-        known = sorted({size for pair in self.pairs() if (size := self.size_of(*pair))})
+        """Name of each metric of the config to its entry, without those of single deletion."""
+        sizes = sorted({size for pair in self.pairs() if (size := self.size_of(*pair))})
         entries: dict[str, MetricChoice] = {}
         grid, plain = self.reference
-        for name, given in self.config["metrics"].items():
-            entries[name] = read_metric(name, dict(given), known, self.reference, self.config["target"])
+        for name, settings in self.config["metrics"].items():
+            entries[name] = read_metric(name, dict(settings), sizes, self.reference, self.config["target"])
             for other in self.config["baselines"][1:] if entries[name].domain == plain else ():
-                variant, settings = f"{name}_{other}", {"metric": name, **given}
-                entry = read_metric(variant, settings, known, (grid, other), self.config["target"])
+                variant, settings = f"{name}_{other}", {"metric": name, **settings}
+                entry = read_metric(variant, settings, sizes, (grid, other), self.config["target"])
                 if entry.domain == other:
                     entries[variant] = entry
         for name, entry in entries.items():
@@ -396,12 +403,12 @@ class Selection:
         return entries
 
     def metrics_on(self, weights: str, model: str) -> list[str]:
-        """Return the metrics of the config that some weights are scored with: not those of another one's domain."""
+        """Return the metrics of the config with which certain weights are scored, without those of other domains."""
         domains = {None, *self._domains(weights, model)}
         return [name for name, entry in self.metrics.items() if not self.config["baselines"] or entry.domain in domains]
 
     def entry(self, model: str, weights: str, metric: str) -> MetricChoice:
-        """Return a metric of the config, or one of the patch drops, which are named by `metrics_of`."""
+        """Return a metric of the config, or one of single deletion with a name from `metrics_of`."""
         if metric in self.metrics:
             return self.metrics[metric]
         grid, baseline, output = self.metrics_of(weights, model)[metric]
@@ -411,49 +418,55 @@ class Selection:
 
     @cached_property
     def shared_responses(self) -> dict[Response, tuple[Response, list[int] | None]]:
-        """Every response that a metric of the config reads to the one that serves it, and the points to read."""
+        """Each response that a metric reads to the response that is computed for it, and the points of it to read."""
         return shared_responses(response for entry in self.metrics.values() for response in entry.responses.values())
 
     def responses_of_rule(self, rule: str) -> dict[str, Response]:
-        """Return the responses that metrics of the config read and a rule makes, by name."""
+        """Return the responses of a rule that metrics of the config read, by name."""
         return {response.name: response for response, _ in self.shared_responses.values() if response.rule == rule}
 
     @cached_property
     def method_responses(self) -> dict[str, Response]:
-        """Responses that are made for every method, by name."""
+        """Responses that are computed for every method, by name."""
         return self.responses_of_rule("curves")
 
     @cached_property
     def model_responses(self) -> dict[str, Response]:
-        """Responses that are made once for a network, by name; those of patches and parts are rules apart."""
+        """Responses that are computed once for a network, by name, without those of patches and parts."""
         of_labels = [ANSWERS] if any(self.reads_response(dataset, ANSWERS) for dataset in self.datasets) else []
         return self.responses_of_rule("subsets") | {response.name: response for response in of_labels}
 
     @property
     def part_metrics(self) -> list[str]:
-        """Names of the metrics that read what a model loses without the parts of an object."""
+        """Names of the metrics that read responses to removed parts of an object."""
         return [name for name, entry in self.metrics.items() if "parts" in entry.kinds]
 
     def finetuning(self, model: str, weights: str) -> dict[str, Any] | None:
-        """Return how these weights were finetuned; None for `pretrained`. A kept epoch is of its whole training."""
+        """Return the settings of the finetuning of certain weights; None for `pretrained`.
+
+        Weights of a saved epoch have the settings of their complete training.
+        """
         entry = self.saved_epochs[weights][0] if weights in self.saved_epochs else weights
         if entry == PRETRAINED:
             return None
         settings = {**self.models[model].finetuning, **self.config["weights"][entry]}
-        # It changes no epoch, only how many of them are looked at.
+        # It does not change the training, only which epochs are saved.
         settings.pop("keep")
         return settings
 
     def training_task(self, dataset: str, model: str, weights: str) -> str:
-        """Return the task of what these weights are trained for: of a callable target, where no label is read."""
+        """Return the task of the training of certain weights.
+
+        It is that of the dataset, unless the training imitates the network's own outputs for a callable target.
+        """
         tuned = self.finetuning(model, weights)
-        own = tuned is not None and tuned["labels"] == "own"
-        return self.task_of(dataset) if own else self.datasets[dataset]["task"]
+        imitates_outputs = tuned is not None and tuned["labels"] == "own"
+        return self.task_of(dataset) if imitates_outputs else self.datasets[dataset]["task"]
 
     def training(self, model: str, weights: str) -> Mapping[str, Any]:
-        """Return how these weights are trained, where they are: by a finetuning, or else by the pretraining."""
+        """Return the settings of the training of certain weights: of their finetuning, or else of the pretraining."""
         return self.finetuning(model, weights) or self.models[model].pretraining
 
     def training_devices(self, model: str, weights: str) -> int:
-        """Return how many devices share the training of these weights."""
+        """Return the number of devices that share the training of certain weights."""
         return int(self.training(model, weights)["devices"])

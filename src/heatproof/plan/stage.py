@@ -1,8 +1,8 @@
-"""A stage of the workflow, said once: what it is told, what runs, what it leaves, and what is said of it.
+"""The base class of stages. A stage declares the spec of its jobs, the function that they run, and their outputs.
 
-A stage is a frozen dataclass in a module of `heatproof.stages`. Its fields are what a job is told. The plan makes one
-for each job, the job gets it as JSON, and reads it back with the same types. Importable without pandas and torch, as
-the workflow reads the table of stages while it builds its plan.
+A stage is a frozen dataclass in a module of `heatproof.stages`, and an instance of it is the spec of one job. The plan
+makes a spec for each job; the job gets it as JSON, and reads it back with the same types. This module and those of the
+stages can be imported without pandas and torch, because the workflow reads the registry of stages while it plans.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from importlib import import_module
 from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypedDict, TypeVar, dataclass_transform
 
+from heatproof.base.from_json import as_type
 from heatproof.base.provenance import Key, key_of
 from heatproof.base.registry import Registry
 from heatproof.base.specs import NO_KEY, Runtime
-from heatproof.base.typed import as_type
 from heatproof.plan.folder import Folder
 
 if TYPE_CHECKING:
@@ -31,14 +31,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ReportEntry:
-    """What Snakemake's report says of files.
+    """The entry of files in Snakemake's report.
 
     Attributes
     ----------
-    category, what
-        Under which heading they stand, and what they are in a few words.
+    category
+        Heading under which the files are listed.
+    what
+        A few words on what the files are.
     caption
-        The text beside them, in reStructuredText, with Jinja's ``{{ snakemake.wildcards }}`` and the like.
+        Text next to the files, in reStructuredText; it can contain Jinja expressions, such as
+        ``{{ snakemake.wildcards }}``.
     """
 
     category: str
@@ -48,16 +51,17 @@ class ReportEntry:
 
 @dataclass(frozen=True)
 class Output:
-    """A file that a stage leaves.
+    """An output file of a stage.
 
     Attributes
     ----------
     path
         Its path in the results folder, with wildcards.
-    about
-        What the report says of it; None for a file that stands in no report.
-    grows
-        Whether Snakemake keeps it when a job starts, because a job adds to it, or finds it whole and leaves it alone.
+    report_entry
+        Its entry in Snakemake's report; None if it is not in the report.
+    is_updated
+        Whether a job updates the file, or leaves it unchanged if it is complete, so that Snakemake must not remove it
+        when the job starts.
     """
 
     path: str
@@ -67,22 +71,22 @@ class Output:
 
 @dataclass(frozen=True)
 class Product:
-    """What stands under one manifest.
+    """The results of a job that share one manifest.
 
     Attributes
     ----------
     manifest
-        Its path.
+        Path of the manifest.
     key
-        What the manifest must say for this config and code.
+        Key that the manifest must have for this config and code.
     files
-        All files that Snakemake knows, the manifest included.
+        All files that Snakemake knows, including the manifest.
     data
-        The file that jobs downstream wait for.
+        The file that downstream jobs wait for.
     images
-        How far a shard must reach; None for what is no shard.
-    kept
-        Epochs that a training must have kept.
+        For a shard, the position after its last image; None for other results.
+    saved_epochs
+        Epochs that a training must have saved.
     """
 
     manifest: str
@@ -94,48 +98,48 @@ class Product:
 
 
 def report_outputs(category: str, what: str, caption: str, /, **paths: str) -> dict[str, Output]:
-    """Return outputs that stand in Snakemake's report, by the names that the stage knows them by.
+    """Return outputs that are in Snakemake's report, by name.
 
     Parameters
     ----------
     category, what, caption
         See `ReportEntry`.
     paths
-        Name to the path in the results folder.
+        Name of each output to its path in the results folder.
     """
     report_entry = ReportEntry(category, what, cleandoc(caption))
     return {name: Output(path, report_entry) for name, path in paths.items()}
 
 
 def plain_outputs(**paths: str) -> dict[str, Output]:
-    """Return outputs that stand in no report, by the names that the stage knows them by."""
+    """Return outputs that are not in Snakemake's report, by name."""
     return {name: Output(path) for name, path in paths.items()}
 
 
 def named_tables(**outputs: str) -> Mapping[str, str]:
-    """Return tables that figures and the index page read: name there to the name of the output."""
+    """Return the tables of a stage for figures and the index page: their name for a table to the name of the output."""
     return outputs
 
 
 class JobGraph(Protocol):
-    """The jobs of a plan, as a stage asks for them: `heatproof.plan.graph.Graph`."""
+    """The part of `heatproof.plan.graph.Graph` that stages use."""
 
     @property
     def plan(self) -> Plan:
-        """What the jobs follow from."""
+        """The plan of the jobs."""
 
     def spec(self, stage: str, **wildcards: Any) -> Any:
-        """Return what a job of another stage is told."""
+        """Return the spec of a job of another stage."""
 
-    def compute_once(self, make: Callable[..., T], *given: Any) -> T:
-        """Return what a function makes of these jobs and of what is given, which is made once."""
+    def compute_once(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Return what a function returns for this graph and further arguments; the result is cached."""
 
-    def of(self, plan: Plan) -> Any:
-        """Return the jobs of another plan."""
+    def for_plan(self, plan: Plan) -> Any:
+        """Return the job graph of another plan."""
 
 
 class Bootstrap(TypedDict):
-    """Keyword arguments of what draws intervals."""
+    """Keyword arguments of functions that compute bootstrap intervals."""
 
     seed: int
     repetitions: int
@@ -144,16 +148,18 @@ class Bootstrap(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """What a job is told.
+    """The spec of a job.
 
     Attributes
     ----------
     results
         The results folder.
-    files, manifest
-        Paths of what the job leaves, by the names of `outputs`, and of its manifest.
+    files
+        Paths of the outputs of the job, by the names of `outputs`.
+    manifest
+        Path of its manifest.
     key
-        What the manifest must say for this config and code.
+        Key that the manifest must have for this config and code.
     """
 
     # The graph fills these in.
@@ -163,80 +169,81 @@ class Stage:
     key: Key = NO_KEY
 
     name: ClassVar[str] = ""
-    """Of the stage, and of its rule."""
+    """Name of the stage, and of its rule."""
     message: ClassVar[str] = ""
-    """What a job makes, for the terminal."""
+    """What a job makes, for lines on the terminal."""
     code: ClassVar[tuple[str, ...]] = ()
-    """Module of the function in `work`, if not the stage's own: an edit of it, or of its imports, makes files again."""
+    """Module of the function in `work`, if not that of the stage. Edits of it and of its imports make results stale."""
     runs_network: ClassVar[bool] = False
-    """Whether it fetches or trains networks, or passes images through them; what follows from scores takes seconds."""
+    """Whether jobs fetch or train networks, or pass images through them; other jobs take seconds."""
     outputs: ClassVar[Mapping[str, Output]] = {}
-    """What it leaves beside the manifest; the first is what stands for it."""
+    """Outputs of a job without the manifest; downstream jobs wait for the first one."""
     manifest_path: ClassVar[str] = ""
-    """Path of its manifest in the results folder."""
+    """Path of its manifest in the results folder, with wildcards."""
     tables: ClassVar[Mapping[str, str]] = {}
-    """Tables that figures and the index page read: their names there, and which of the outputs they are."""
+    """Tables for figures and the index page: their name for a table to the name of the output."""
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return the wildcards of all jobs of the stage."""
+        """Return the wildcards of each job of the stage."""
         return [{}]
 
     @classmethod
     def is_requested(cls, plan: Plan) -> bool:
-        """Tell whether the rule `all` asks for what it leaves."""
+        """Return whether the rule `all` requests the outputs of the stage."""
         return False
 
     @classmethod
     def sources(cls, plan: Plan, **where: Any) -> Iterable[str]:
-        """Return the files of the user's own that a job reads."""
+        """Return the user's files that a job reads."""
         return ()
 
     @classmethod
     def planned_outputs(cls, plan: Plan) -> Mapping[str, Output]:
-        """Return what a job leaves beside the manifest, where that follows from the config."""
+        """Return the outputs of a job without the manifest; stages override it if they depend on the config."""
         return cls.outputs
 
     @classmethod
     def wildcard_constraints(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
-        """Return wildcards that have other values in other stages with the same paths: name to the values here."""
+        """Return wildcard constraints that distinguish the stage from others with the same paths: name to values."""
         return {}
 
     @classmethod
     def patterns(cls, plan: Plan) -> list[Output]:
-        """Return the outputs of the rule: all that a job leaves, with the path from the working folder."""
-        left = list(cls.planned_outputs(plan).values())
-        # The manifest is as its files.
-        left.append(Output(cls.manifest_path, is_updated=any(one.is_updated for one in left)))
+        """Return the outputs of the rule, including the manifest, with paths relative to the working folder."""
+        outputs = list(cls.planned_outputs(plan).values())
+        # The manifest is updated if a file is.
+        outputs.append(Output(cls.manifest_path, is_updated=any(output.is_updated for output in outputs)))
         return [
-            replace(one, path=constrained(plan.results.file(one.path), cls.wildcard_constraints(plan))) for one in left
+            replace(output, path=constrained(plan.results.file(output.path), cls.wildcard_constraints(plan)))
+            for output in outputs
         ]
 
     @classmethod
     def paths(cls, results: Folder, **where: Any) -> dict[str, str]:
-        """Return the paths of `outputs` in a results folder, by their names."""
+        """Return the paths of `outputs` in a results folder, by name."""
         return {name: results.file(one.path.format(**where)) for name, one in cls.outputs.items()}
 
     @classmethod
     def common(cls, plan: Plan) -> dict[str, Any]:
-        """Return what every job of its kind is told."""
+        """Return fields that have the same values in the specs of all jobs."""
         return {}
 
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return what a job is told, and the files that it waits for.
+        """Return the spec of a job and the files that it waits for.
 
         Parameters
         ----------
         graph
-            Of the plan, and of the other jobs.
+            The plan and its other jobs.
         where
-            The job's wildcards.
+            Wildcards of the job.
         """
         raise NotImplementedError
 
     def complete(self, plan: Plan, **where: Any) -> Self:
-        """Return the job with the folder, its files, what every job of its kind is told, and its key."""
+        """Return the spec with the fields that the graph fills in: folder, files, common fields and key."""
         results = plan.results
         files = {name: results.file(one.path.format(**where)) for name, one in self.planned_outputs(plan).items()}
         manifest = results.file(self.manifest_path.format(**where))
@@ -245,41 +252,46 @@ class Stage:
 
     @property
     def identity(self) -> Any:
-        """What the job is told without what changes no result: the key is of this."""
+        """The content that the key covers: the spec without fields that affect no result."""
         return self
 
     @property
     def modules(self) -> list[str]:
-        """Modules whose code makes what the job leaves, with all that they import."""
+        """Modules whose code makes the results, together with everything that they import."""
         return list(self.code or [type(self).__module__])
 
     def products(self) -> list[Product]:
-        """Return what the job leaves; several if it makes the stores of several explainers."""
-        left = tuple(self.files.values())
-        return [Product(self.manifest, self.key, (*left, self.manifest), (*left, self.manifest)[0])]
+        """Return the results of the job; several if it makes the stores of several explainers."""
+        files = tuple(self.files.values())
+        return [Product(self.manifest, self.key, (*files, self.manifest), (*files, self.manifest)[0])]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return the work, to be called without arguments: a function of the module in `code`, which is imported here.
+        """Return the work of the job as a function without arguments.
 
-        It is not called here, so that the traceback of an error has no step in the stage.
+        Implementations import the module in `code` and return a function of it. They do not call it, so that the
+        traceback of an error does not contain the stage.
         """
         raise NotImplementedError
 
     def run(self, runtime: Runtime) -> None:
-        """Do the work."""
+        """Run the job in this process."""
         self.work(runtime)()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Stage):
-    """What every job after the scores is told; none of them runs a network.
+    """The spec of a job after the scores; none of these jobs runs a network.
 
     Attributes
     ----------
-    seed, bootstrap, level
-        Seed, number and coverage of bootstrap intervals.
+    seed
+        Seed of bootstrap resamples.
+    bootstrap
+        Number of bootstrap resamples.
+    level
+        Coverage of bootstrap intervals.
     references
-        Methods that know no model.
+        Methods that do not use the model.
     """
 
     seed: int = 0
@@ -289,19 +301,19 @@ class Report(Stage):
 
     @classmethod
     def is_requested(cls, plan: Plan) -> bool:
-        """Tell whether the rule `all` asks for what it leaves: always, unless a stage says otherwise."""
+        """Return whether the rule `all` requests the outputs: True, unless a stage overrides it."""
         return True
 
     @classmethod
     def common(cls, plan: Plan) -> dict[str, Any]:
-        """Return how intervals are drawn, and the reference methods."""
+        """Return the settings of bootstrap intervals, and the reference methods."""
         scores = plan.config["scores"]
         drawn = {"seed": plan.config["seed"], "bootstrap": scores["bootstrap"], "level": scores["level"]}
         return {**drawn, "references": plan.reference_methods}
 
     @property
     def resampling(self) -> Bootstrap:
-        """How resamples are drawn, by the names that functions have for it."""
+        """The settings of bootstrap intervals, as keyword arguments."""
         return {"seed": self.seed, "repetitions": self.bootstrap, "level": self.level}
 
 
@@ -311,38 +323,38 @@ STAGES: Registry[type[Stage]] = Registry(STAGES_PACKAGE, "stage")
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def stage(name: str) -> Callable[[type[S]], type[S]]:
-    """Make a class a frozen dataclass, and enter it in the table of stages.
+    """Return a decorator that makes a class a frozen dataclass, and registers it as a stage.
 
     Parameters
     ----------
     name
-        Of the stage and its rule.
+        Name of the stage and of its rule.
     """
 
-    def enter(kind: type[S]) -> type[S]:
-        made = dataclass(frozen=True, kw_only=True)(kind)
-        made.name = name
-        STAGES[name] = made
-        return made
+    def register(kind: type[S]) -> type[S]:
+        decorated = dataclass(frozen=True, kw_only=True)(kind)
+        decorated.name = name
+        STAGES[name] = decorated
+        return decorated
 
-    return enter
+    return register
 
 
 def load_spec(reference: str, plain: Mapping[str, Any]) -> Any:
-    """Return what a job is told.
+    """Return the spec of a job from JSON.
 
     Parameters
     ----------
     reference
-        The class of the stage, as ``module:name``. A module of heatproof is imported here; one of the user's own has
-        been imported as a plugin.
+        Class of the stage, as ``module:name``. A module of heatproof is imported here; a module of a plugin has been
+        imported before.
     plain
-        Its fields as JSON has them, as `heatproof.base.provenance.as_json` returns them.
+        Fields of the spec, as `heatproof.base.provenance.as_json` returns them.
 
     Raises
     ------
     ValueError
-        If it is no stage, or a field is missing, unknown, or of another type.
+        If there is no such stage, or a field is missing, unknown, or of another type.
     """
     module = reference.partition(":")[0]
     if module.startswith(f"{STAGES_PACKAGE}."):
@@ -355,7 +367,7 @@ def load_spec(reference: str, plain: Mapping[str, Any]) -> Any:
 
 
 def constrained(pattern: str, values: Mapping[str, Iterable[str]]) -> str:
-    """Return a path pattern with wildcards that take some values alone; with none, it is no path at all."""
-    for name, some in values.items():
-        pattern = pattern.replace(f"{{{name}}}", f"{{{name},{'|'.join(map(re.escape, some)) or '(?!)'}}}")
+    """Return a path pattern whose wildcards are constrained to some values; with no values, it matches no path."""
+    for name, allowed in values.items():
+        pattern = pattern.replace(f"{{{name}}}", f"{{{name},{'|'.join(map(re.escape, allowed)) or '(?!)'}}}")
     return pattern

@@ -1,4 +1,4 @@
-"""The plan as a whole: a config is checked against all that it names before work starts."""
+"""Build the plan of a config, and check the config against everything that it names before any job starts."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from heatproof.plan.resolve import ModelChoice
 
 
 def make_plan(config: Mapping[str, Any]) -> Plan:
-    """Check a config and build its plan.
+    """Check a config, and return its plan.
 
     Raises
     ------
     HeatproofError
-        One sentence for the first thing that is wrong, before any work starts.
+        A sentence about the first error.
     """
-    own: dict[str, None] = {}
-    verified = shorten_baseline_names(normalise(config), own)
-    plan = Plan({**verified, "plugins": load_plugins(verified["plugins"]), "own_baselines": list(own)})
-    register_baselines(own)
+    custom_baselines: dict[str, None] = {}
+    checked = shorten_baseline_names(normalise(config), custom_baselines)
+    plan = Plan({**checked, "plugins": load_plugins(checked["plugins"]), "own_baselines": list(custom_baselines)})
+    register_baselines(custom_baselines)
     _ = plan.explainers, plan.methods, plan.metrics
-    for name, given in plan.config["weights"].items():
-        if name == PRETRAINED and given:
+    for name, settings in plan.config["weights"].items():
+        if name == PRETRAINED and settings:
             raise HeatproofError("The weights 'pretrained' take no settings: `pretraining` says how they are made.")
-        if name != PRETRAINED and not given and get_close_matches(name, [PRETRAINED], cutoff=0.7):
+        if name != PRETRAINED and not settings and get_close_matches(name, [PRETRAINED], cutoff=0.7):
             raise HeatproofError(
                 f"The weights {name!r} would be finetuned like `finetuned`: did you mean {PRETRAINED!r}? Any other "
-                "name is one of your own."
+                "name is a custom one."
             )
     for entry in plan.models.values():
         _check_preprocessing(entry)
@@ -50,7 +50,7 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
     for name in [*plan.baselines, *(settings["baseline"] for settings in finetunings if settings)]:
         look_up(BASELINES, name, "baseline")
     _check_tasks(plan)
-    _check_kept(plan)
+    _check_saved_epochs(plan)
     _check_devices(plan)
     _check_patch_sums(plan)
     for dataset, model in plan.pairs():
@@ -65,23 +65,25 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
 
 
 def _check_leaderboard(plan: Plan) -> None:
-    """Refuse a leaderboard of metrics or methods that the config does not have."""
-    asked = plan.config["leaderboard"]
-    if not asked["metrics"]:
+    """Raise an error if the leaderboard names metrics or methods that the config does not have."""
+    leaderboard = plan.config["leaderboard"]
+    if not leaderboard["metrics"]:
         return
     for key, known in (("metrics", plan.metric_names()), ("methods", plan.methods)):
-        for name in asked[key]:
+        for name in leaderboard[key]:
             if name not in known:
                 raise HeatproofError(
                     f"leaderboard.{key} names {name!r}, and the config has no such {key.removesuffix('s')}: "
                     f"{suggest_name(name, known)}"
                 )
-    if len(asked["methods"]) == 1:
-        raise HeatproofError(f"leaderboard.methods names {asked['methods'][0]!r} alone: name two methods or more.")
+    if len(leaderboard["methods"]) == 1:
+        raise HeatproofError(
+            f"leaderboard.methods names {leaderboard['methods'][0]!r} alone: name two methods or more."
+        )
 
 
 def _check_preprocessing(model: ModelChoice) -> None:
-    """Refuse weights that come from elsewhere without the preprocessing that they were trained with."""
+    """Raise an error if a user's architecture has published weights without the preprocessing of their training."""
     ready = model.checkpoint or not model.pretraining["epochs"]
     missing = [key for key in ("mean", "std") if key not in model.stated]
     if is_reference(model.architecture) and ready and missing:
@@ -93,7 +95,7 @@ def _check_preprocessing(model: ModelChoice) -> None:
 
 
 def _check_trained(plan: Plan, dataset: str) -> None:
-    """Refuse to train on a dataset whose pictures are all for evaluation."""
+    """Raise an error if a model is to be trained on a dataset whose images are all for evaluation."""
     trained = [model for model, _ in plan.trainings() if model in plan.models_of(dataset)]
     if trained and plan.datasets[dataset]["options"].get("evaluation") == 1:
         raise HeatproofError(
@@ -104,11 +106,11 @@ def _check_trained(plan: Plan, dataset: str) -> None:
 
 
 def _check_tasks(plan: Plan) -> None:
-    """Refuse what needs classes where a network gives a number alone, and losses that are not those of a task."""
+    """Raise an error for settings that need classes on a task without them, and for losses of another task."""
     for dataset in plan.datasets:
         task = plan.task_of(dataset)
         if not task_provides(task, "decision"):
-            for key, value in _of_classes(plan, dataset):
+            for key, value in _keys_for_classes(plan, dataset):
                 why = f"and {TASK_NAMES[task]} gives a number alone"
                 raise HeatproofError(
                     f"{key} is {value}, which needs classes, {why}"
@@ -122,7 +124,8 @@ def _check_tasks(plan: Plan) -> None:
             if loss not in ("auto", *LOSSES[training_task]):
                 raise HeatproofError(
                     f"The {weights} weights of {model!r} are trained with loss: {loss} on {dataset!r}, and what is "
-                    f"learnt is {TASK_NAMES[training_task]}: leave loss out, or set it to {' or '.join(LOSSES[training_task])}."
+                    f"learnt is {TASK_NAMES[training_task]}: leave loss out, or set it to "
+                    f"{' or '.join(LOSSES[training_task])}."
                 )
             if settings["label_smoothing"] and not task_provides(training_task, "decision"):
                 raise HeatproofError(
@@ -131,8 +134,8 @@ def _check_tasks(plan: Plan) -> None:
                 )
 
 
-def _of_classes(plan: Plan, dataset: str) -> Iterator[tuple[str, Any]]:
-    """Yield the keys of a config, with their values, that mean something of classes alone."""
+def _keys_for_classes(plan: Plan, dataset: str) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of a config, with their values, that need classes."""
     config = plan.config
     for key in ("only_correct", "balanced"):
         if config["evaluation"][key]:
@@ -148,7 +151,7 @@ def _of_classes(plan: Plan, dataset: str) -> Iterator[tuple[str, Any]]:
             yield f"expected_accuracy of the model {model!r}", expected
 
 
-def _check_kept(plan: Plan) -> None:
+def _check_saved_epochs(plan: Plan) -> None:
     if plan.config["pretraining"]["keep"] and PRETRAINED not in plan.config["weights"]:
         raise HeatproofError(
             "pretraining.keep names epochs, and `pretrained` is not among the weights that are scored: add it there, "
@@ -161,13 +164,13 @@ def _check_kept(plan: Plan) -> None:
                     f"pretraining.keep names epoch {epoch}, and the model {model!r} has a checkpoint and is not "
                     "trained here: leave `keep` out, or give this model a config of its own."
                 )
-            named, made = f"The weights {entry!r} keep", "finetuned"
+            subject, trained = f"The weights {entry!r} keep", "finetuned"
             if entry == PRETRAINED:
-                named, made = "pretraining.keep names", "trained"
+                subject, trained = "pretraining.keep names", "trained"
             if epoch > (epochs := plan.training(model, weights)["epochs"]):
                 raise HeatproofError(
-                    f"{named} epoch {epoch}, and the model {model!r} is {made} for {epochs}: keep earlier ones, or "
-                    "raise the epochs."
+                    f"{subject} epoch {epoch}, and the model {model!r} is {trained} for {epochs}: keep earlier ones, "
+                    "or raise the epochs."
                 )
 
 
@@ -182,7 +185,7 @@ def _check_devices(plan: Plan) -> None:
 
 
 def _check_patch_sums(plan: Plan) -> None:
-    """Refuse what reads maps of pixels where stores have sums over patches alone."""
+    """Raise an error if something reads maps of pixels, and stores have only sums over patches."""
     if plan.config["attribution"]["stored_as"] != "patch_sums":
         return
     if len(plan.config["drops"]["grids"]) > 1:
@@ -199,31 +202,37 @@ def _check_patch_sums(plan: Plan) -> None:
 
 
 def require_size(plan: Plan, dataset: str, model: str) -> None:
-    """Hold the size that a network of heatproof's own is built for against that of a dataset's images.
+    """Check that a network of heatproof is built for the size of a dataset's images.
 
     Raises
     ------
     HeatproofError
-        If both are known and differ.
+        If both sizes are known and differ.
     """
-    entry, given = plan.models[model], plan.datasets[dataset]["size"]
+    entry, image_size = plan.models[model], plan.datasets[dataset]["size"]
     known = ARCHITECTURES.get(entry.architecture)
-    taken = {**known.options, **entry.options}.get("size") if known else None
-    if taken and given and entry.module.startswith("heatproof.") and height_and_width(taken) != given:
-        raise _other_size(model, height_and_width(taken), dataset, given)
+    input_size = {**known.options, **entry.options}.get("size") if known else None
+    if (
+        input_size
+        and image_size
+        and entry.module.startswith("heatproof.")
+        and height_and_width(input_size) != image_size
+    ):
+        raise _size_error(model, height_and_width(input_size), dataset, image_size)
 
 
-def _other_size(model: str, taken: Sequence[int], dataset: str, given: Sequence[int]) -> HeatproofError:
+def _size_error(model: str, input_size: Sequence[int], dataset: str, image_size: Sequence[int]) -> HeatproofError:
     return HeatproofError(
-        f"The model {model!r} takes images of {taken[0]}×{taken[1]} pixels, and those of {dataset!r} have "
-        f"{given[0]}×{given[1]}: set the size option of one of them, or name the datasets that the model is for."
+        f"The model {model!r} takes images of {input_size[0]}×{input_size[1]} pixels, and those of {dataset!r} have "
+        f"{image_size[0]}×{image_size[1]}: set the size option of one of them, or name the datasets "
+        "that the model is for."
     )
 
 
 def _check_grids(plan: Plan, dataset: str, model: str) -> None:
-    taken, given = plan.models[model].facts.size, plan.datasets[dataset]["size"]
-    if taken and given and tuple(taken) != tuple(given):
-        raise _other_size(model, taken, dataset, given)
+    input_size, image_size = plan.models[model].facts.size, plan.datasets[dataset]["size"]
+    if input_size and image_size and tuple(input_size) != tuple(image_size):
+        raise _size_error(model, input_size, dataset, image_size)
     size = plan.size_of(dataset, model)
     if size is None:
         return
@@ -233,29 +242,36 @@ def _check_grids(plan: Plan, dataset: str, model: str) -> None:
     for where, grid in sorted(grids, key=lambda one: (one[0], grid_sort_key(one[1]))):
         if not divides(grid, *size):
             square = isinstance(grid, int) and size[0] == size[1]
-            every = f"take one of {', '.join(map(str, square_grids(*size)[1:]))}"
+            alternatives = f"take one of {', '.join(map(str, square_grids(*size)[1:]))}"
             raise HeatproofError(
-                f"The grid {format_grid(grid)} in {where} does not divide the {size[0]}×{size[1]} images of {dataset!r}: "
-                f"{every if square else grid_remedy(grid, *size)}."
+                f"The grid {format_grid(grid)} in {where} does not divide the {size[0]}×{size[1]} images of "
+                f"{dataset!r}: {alternatives if square else grid_remedy(grid, *size)}."
             )
 
 
 def _with_counts(plan: Plan, unset: Collection[str]) -> Plan:
-    """Return the plan with as many evaluation images as each dataset has, where no config says how many.
+    """Return the plan with numbers of images that the config leaves open lowered to what each dataset has.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    unset
+        Keys of `evaluation` that the config leaves open.
 
     Raises
     ------
     HeatproofError
-        If a config asks for more than there are, or a dataset has fewer than two.
+        If the config requests more images than a dataset has, or a dataset has fewer than two.
     """
     counts = {name: count for name in plan.datasets if (count := _count(plan, name, unset)) is not None}
     fewest = min(counts.values(), default=None)
     if fewest is None:
         return plan
-    given = plan.config["evaluation"]
-    lowered = {key: min(given[key], fewest) for key in unset}
-    if lowered != {key: given[key] for key in unset}:
-        plan = replace(plan, config={**plan.config, "evaluation": {**given, **lowered}})
+    evaluation = plan.config["evaluation"]
+    lowered = {key: min(evaluation[key], fewest) for key in unset}
+    if lowered != {key: evaluation[key] for key in unset}:
+        plan = replace(plan, config={**plan.config, "evaluation": {**evaluation, **lowered}})
     for dataset, available in counts.items():
         if available < 2:
             raise HeatproofError(
@@ -272,9 +288,9 @@ def _with_counts(plan: Plan, unset: Collection[str]) -> Plan:
 
 
 def _count(plan: Plan, dataset: str, unset: Collection[str]) -> int | None:
-    """Return the number of evaluation images of a dataset; None where it cannot be known before work starts.
+    """Return the number of evaluation images of a dataset; None if it cannot be known before any job starts.
 
-    A loader of the user's own is called only where the number decides how many images are scored.
+    A user's loader is called only if the number determines how many images are scored.
     """
     listed = plan.splits_from_results(dataset)
     if listed:
@@ -291,16 +307,16 @@ def _count(plan: Plan, dataset: str, unset: Collection[str]) -> int | None:
     except Exception:
         if entry is not None:
             raise
-        # It can fail in any way, which `heatproof.workflow.trial` and the job that opens it say.
+        # A user's loader can raise any exception, which `trial` and the job that opens the dataset report.
         return None
 
 
 def _check_parts(plan: Plan, dataset: str) -> None:
-    """Refuse a metric over parts where a dataset is known to have none; one of the user's own is asked by the stage."""
+    """Raise an error if a metric needs parts, and a dataset of heatproof has none; a job checks a user's dataset."""
     entry = DATASETS.get(plan.datasets[dataset]["kind"])
     if plan.part_metrics and entry is not None and not entry.parts:
         with_parts = " or ".join(repr(name) for name, known in DATASETS.items() if known.parts)
         raise HeatproofError(
-            f"The metric {plan.part_metrics[0]!r} needs a dataset whose parts are known, and {dataset!r} has none: take "
-            f"{with_parts}, or leave the metric out."
+            f"The metric {plan.part_metrics[0]!r} needs a dataset whose parts are known, and {dataset!r} has none: "
+            f"take {with_parts}, or leave the metric out."
         )

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.stats import rankdata
 
-from heatproof.base.whole_numbers import widen_dtype
+from heatproof.base.integer_types import widen_dtype
 
 # Pairs compared at a time, so that the arrays fit into the processor's cache.
 _PAIRS = 1_048_576

@@ -17,7 +17,7 @@ from heatproof.files.writing import atomic_write, write_table, write_text
 from heatproof.ranking.per_image import one_score_per_image
 from heatproof.report.figures.registry import FIGURES
 from heatproof.stores.manifest import publish_tables, read_checksummed
-from heatproof.stores.sources import images_of, joined_data
+from heatproof.stores.source_files import images_of, joined_data
 from heatproof.stores.tables import read_parquet, read_text
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from heatproof.base.from_json import has_fields
 from heatproof.base.grids import as_grid
 from heatproof.base.tasks import TASKS
-from heatproof.base.typed import has_fields
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import ELSEWHERE
 from heatproof.files.reading import resolve_user_folder

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from heatproof.base.grids import Grid, normalise_grid_settings
+from heatproof.base.integer_types import as_dtype, widen_dtype
 from heatproof.base.methods import Method
 from heatproof.base.provenance import digest
 from heatproof.base.registry import select_options
 from heatproof.base.specs import ResponseSpec
-from heatproof.base.whole_numbers import as_dtype, widen_dtype
 from heatproof.errors import HeatproofError
 
 if TYPE_CHECKING:
@@ -521,7 +521,7 @@ class MapResponse(Response):
                 if self.recomputes_maps and network_run.explain
                 else None
             )
-            yield method.of(method_maps.maps), explain
+            yield method.select_maps(method_maps.maps), explain
 
     def stack_methods(self, by_method: Sequence[Arrays]) -> Arrays:
         """Return the array of the store from the quantities of each method.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from heatproof.base.provenance import Key
 from heatproof.plan.stage import JobGraph, Report, Wildcards, report_outputs, stage
 from heatproof.responses.curves import Curves
-from heatproof.responses.pictures import InformationCurves
+from heatproof.responses.information_curves import InformationCurves
 from heatproof.stages.methods import joined_key
 from heatproof.stages.score import Score, inputs_of
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.base.provenance import Key
 from heatproof.base.specs import DatasetSpec
-from heatproof.plan.comparisons import plain_cases
+from heatproof.plan.comparisons import default_cases
 from heatproof.plan.stage import JobGraph, Output, Report, Wildcards, stage
 from heatproof.plan.stage import report_outputs as in_report
 from heatproof.stages.methods import (
@@ -85,7 +85,7 @@ class Montage(Report):
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
-        cases = plain_cases(plan)
+        cases = default_cases(plan)
         spec = cls(
             images=min(images_with_maps(plan), IMAGES),
             datasets={dataset: plan.dataset_spec(dataset) for dataset in plan.datasets},

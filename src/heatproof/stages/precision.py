@@ -107,7 +107,7 @@ class Guard(Stage):
         # A run removes this folder when it begins and when it ends, so that a failed job leaves nothing.
         folder = plan.results.file("/".join((".jobs", "guard", *network)))
         exact, lower = (
-            graph.of(_sample(plan, precision, f"{folder}/{name}"))
+            graph.for_plan(_sample(plan, precision, f"{folder}/{name}"))
             for name, precision in (("exact", "float32"), ("lower", None))
         )
         # A metric that is not applicable has no scores to compare.

@@ -17,9 +17,9 @@ from heatproof.plan.paths import Network, map_file, response_files
 from heatproof.plan.stage import JobGraph, Product, Wildcards, stage
 from heatproof.responses.base import MapResponse, NetworkResponse, Response, response_of
 from heatproof.responses.features import Features as FeaturesResponse
-from heatproof.responses.network import Channels as ChannelsResponse
 from heatproof.responses.parts import Parts as PartsResponse
 from heatproof.responses.patches import Patches
+from heatproof.responses.subsets import Channels as ChannelsResponse
 from heatproof.stages.attribute import maps_of
 from heatproof.stages.shards import (
     ShardStage,

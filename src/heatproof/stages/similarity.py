@@ -11,8 +11,8 @@ from heatproof.base.provenance import Key
 from heatproof.base.specs import DatasetSpec
 from heatproof.plan.paths import response_files
 from heatproof.plan.stage import JobGraph, Report, report_outputs, stage
-from heatproof.responses.network import Channels
 from heatproof.responses.patches import Patches
+from heatproof.responses.subsets import Channels
 from heatproof.stages.attribute import maps_of
 from heatproof.stages.methods import all_metrics, dataset_files, map_files
 from heatproof.stages.responses import response_key

@@ -1,9 +1,9 @@
-"""Batches of a cache: arrays of some images in one file, each image with a name and a digest.
+"""Store batches of a cache: one file holds arrays of several images, each image with a name and a digest.
 
-A file has three lines and then the values of one image after another: what kind of file it is, the SHA-256 of the third
-line, and a description in JSON. It is written aside and moved into place, so that a process that is killed leaves all
-of it or nothing. What is read was possibly written by others: what does not fit its description or its digests counts
-as damaged.
+A file has three lines, followed by the values of one image after another. The lines are the type of the file, the
+SHA-256 of the third line, and a description in JSON. Files are written atomically, so that a killed process leaves a
+complete file or none. Files may come from an untrusted source: a file that does not match its description or its
+digests counts as damaged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from heatproof.base.typed import as_type
+from heatproof.base.from_json import as_type
 from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.reading import open_regular, parse_json, refuse_links
 from heatproof.files.writing import atomic_write
@@ -29,24 +29,24 @@ log = logging.getLogger(__name__)
 KIND = b"heatproof batch 1\n"
 ENDING = ".batch"
 DTYPES = ("float64", "float32", "int64", "int32", "int16", "int8", "bool")
-# Of 64 images, a description has 6 KB.
+# The description of 64 images has 6 KB.
 MOST_DESCRIPTION, MOST_DIMENSIONS = 2**24, 8
 
 
 @dataclass(frozen=True)
-class Described:
-    """What a file says of itself.
+class Description:
+    """The description in a batch file.
 
     Attributes
     ----------
     arrays
-        Name to dtype and shape of the values of one image.
+        Name of each array to the dtype and shape of the values of one image.
     names
-        Of the images.
+        Names of the images.
     digests
-        Of the values of each image.
+        Digest of the values of each image.
     seconds, passes
-        That the batch took.
+        Time in seconds and number of network passes that the batch took.
     """
 
     arrays: dict[str, tuple[str, list[int]]]
@@ -60,9 +60,9 @@ class Described:
             if dtype not in DTYPES or len(shape) > MOST_DIMENSIONS or not all(0 < length < 2**31 for length in shape):
                 raise ValueError(f"it has an array of {dtype} {shape}, which heatproof does not write")
         if not (self.names and self.arrays) or len(self.names) != len(self.digests):
-            raise ValueError("it has no values, or not as many digests as images")
+            raise ValueError("it has no values, or the numbers of digests and images differ")
         if not (math.isfinite(self.seconds) and self.seconds >= 0 and self.passes >= 0):
-            raise ValueError("it took less than nothing")
+            raise ValueError("its seconds or passes are negative or not finite")
 
     @property
     def image_bytes(self) -> int:
@@ -73,38 +73,38 @@ class Described:
 @dataclass(frozen=True)
 class _File:
     path: Path
-    told: Described
+    description: Description
     begin: int
 
     def read(self, places: Sequence[int]) -> list[dict[str, np.ndarray]]:
-        """Return the values of some of the images.
+        """Return the values of the images at some positions in the file.
 
         Raises
         ------
         ValueError, OSError, HeatproofError
-            If they are not those that were written.
+            If the file is damaged, or cannot be read.
         """
         found = []
         with open_regular(refuse_links(self.path)) as file:
             for place in places:
-                file.seek(self.begin + place * self.told.image_bytes)
-                content = file.read(self.told.image_bytes)
-                if _digest(content) != self.told.digests[place]:
+                file.seek(self.begin + place * self.description.image_bytes)
+                content = file.read(self.description.image_bytes)
+                if _digest(content) != self.description.digests[place]:
                     raise ValueError("its bytes are not those that were written")
-                found.append(_arrays(content, self.told.arrays))
+                found.append(_arrays(content, self.description.arrays))
         return found
 
 
 @dataclass(eq=False)
 class BatchFolder:
-    """The batches of one folder, which count together: values of images by their names.
+    """The batch files of one folder, as one mapping from names of images to values.
 
     Attributes
     ----------
     path
-        The folder; it need not be there.
+        The folder; it need not exist.
     arrays
-        What the values of an image must be, name to dtype and shape; None for whatever the first batch has.
+        Name of each array to the dtype and shape of the values of one image; None to take those of the first file.
     """
 
     path: Path
@@ -116,8 +116,8 @@ class BatchFolder:
             try:
                 file = _opened(path)
                 if self.arrays is None:
-                    self.arrays = file.told.arrays
-                if file.told.arrays != self.arrays:
+                    self.arrays = file.description.arrays
+                if file.description.arrays != self.arrays:
                     raise ValueError("it has other arrays")
             except Exception as error:
                 self._forget(path, error)
@@ -126,14 +126,14 @@ class BatchFolder:
 
     @property
     def names(self) -> list[str]:
-        """Of all images that have values."""
+        """Names of all images that have values."""
         return list(self._places)
 
     def _take(self, file: _File) -> None:
-        self._places.update({name: (file, place) for place, name in enumerate(file.told.names)})
+        self._places.update({name: (file, place) for place, name in enumerate(file.description.names)})
 
     def _forget(self, path: Path, error: Exception) -> None:
-        """Remove a damaged file, whose values are made again."""
+        """Remove a damaged file, so that its values are computed again."""
         if machine_fault(error) or path.is_dir():
             raise error
         log.info("%s is damaged and is made again (%s)", path, error)
@@ -141,7 +141,7 @@ class BatchFolder:
         self._places = {name: known for name, known in self._places.items() if known[0].path != path}
 
     def missing(self, names: Sequence[str]) -> list[int]:
-        """Return the rows of the images that have no values, after a look at the bytes of those that have some."""
+        """Return the positions in `names` of the images without values, after verifying the values of all others."""
         files: dict[Path, tuple[_File, list[int]]] = {}
         for name in dict.fromkeys(names):
             if name in self._places:
@@ -155,18 +155,18 @@ class BatchFolder:
         return [row for row, name in enumerate(names) if name not in self._places]
 
     def add(self, names: Sequence[str], arrays: Mapping[str, np.ndarray], seconds: float, passes: int) -> None:
-        """Keep the values of some images, arrays (images, …); a file of the same images is replaced.
+        """Write the values of several images, arrays (images, …); a file of the same images is replaced.
 
         Raises
         ------
         HeatproofError
-            If the file cannot be written; what was kept before stays.
+            If the file cannot be written; earlier files stay.
         """
-        kept = {name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)}
-        contents = [b"".join(values[row].tobytes() for values in kept.values()) for row in range(len(names))]
-        described = {name: (str(values.dtype), list(values.shape[1:])) for name, values in kept.items()}
-        told = Described(described, list(names), list(map(_digest, contents)), round(seconds, 6), passes)
-        line = json.dumps(vars(told), sort_keys=True).encode() + b"\n"
+        contiguous = {name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)}
+        contents = [b"".join(values[row].tobytes() for values in contiguous.values()) for row in range(len(names))]
+        array_types = {name: (str(values.dtype), list(values.shape[1:])) for name, values in contiguous.items()}
+        description = Description(array_types, list(names), list(map(_digest, contents)), round(seconds, 6), passes)
+        line = json.dumps(vars(description), sort_keys=True).encode() + b"\n"
         head = KIND + hashlib.sha256(line).hexdigest().encode() + b"\n" + line
         path = self.path / (hashlib.sha256("\n".join(names).encode()).hexdigest()[:24] + ENDING)
         try:
@@ -175,21 +175,21 @@ class BatchFolder:
                 file.writelines(contents)
         except OSError as error:
             error.filename = error.filename or str(path)
-            said = machine_fault(error) or (
-                f"{path} cannot be written ({error}): make it possible, or use another folder, and repeat the call, "
-                "which goes on with what was kept."
+            sentence = machine_fault(error) or (
+                f"{path} cannot be written ({error}): change the permissions or use another folder, and repeat the "
+                "call, which continues with the files written so far."
             )
-            raise HeatproofError(said) from error
-        self.arrays = described if self.arrays is None else self.arrays
-        self._take(_File(path, told, len(head)))
+            raise HeatproofError(sentence) from error
+        self.arrays = array_types if self.arrays is None else self.arrays
+        self._take(_File(path, description, len(head)))
 
     def read(self, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return the values of images, arrays (images, …).
+        """Return the values of several images, arrays (images, …).
 
         Raises
         ------
         HeatproofError
-            If one is missing or damaged.
+            If the values of an image are missing or damaged.
         """
         found: list[dict[str, np.ndarray]] = []
         for name in names:
@@ -197,10 +197,10 @@ class BatchFolder:
             try:
                 found += file.read([place])
             except Exception as error:
-                said = machine_fault(error) or (
-                    f"{file.path} is damaged or gone ({error}): repeat the call that made it, which makes it again."
+                sentence = machine_fault(error) or (
+                    f"{file.path} is damaged or missing ({error}): repeat the call that wrote it, to write it again."
                 )
-                raise HeatproofError(said) from None
+                raise HeatproofError(sentence) from None
         arrays = self.arrays or {}
         return {
             name: np.stack([one[name] for one in found]) if found else np.empty((0, *shape), dtype)
@@ -208,11 +208,12 @@ class BatchFolder:
         }
 
     def cost(self, names: Sequence[str]) -> tuple[float, float]:
-        """Return the mean of the seconds and the passes that an image took."""
-        files = [self._places[name][0].told for name in names]
+        """Return the mean seconds and the mean number of network passes that an image took."""
+        descriptions = [self._places[name][0].description for name in names]
         seconds, passes = (
-            math.fsum(getattr(told, what) / len(told.names) for told in files) / max(len(files), 1)
-            for what in ("seconds", "passes")
+            math.fsum(getattr(description, field) / len(description.names) for description in descriptions)
+            / max(len(descriptions), 1)
+            for field in ("seconds", "passes")
         )
         return seconds, passes
 
@@ -221,12 +222,12 @@ def _opened(path: Path) -> _File:
     with open_regular(refuse_links(path)) as file:
         head = [_line(file, most) for most in (len(KIND), 65, MOST_DESCRIPTION)]
         if head[0] != KIND or head[1] != hashlib.sha256(head[2]).hexdigest().encode() + b"\n":
-            raise ValueError("it is no batch of heatproof, or its description is not the one that was written")
-        told: Described = as_type(Described, parse_json(head[2]), "it")
+            raise ValueError("it is not a batch of heatproof, or its description was changed")
+        description: Description = as_type(Description, parse_json(head[2]), "it")
         begin, end = file.tell(), file.seek(0, 2)
-    if end - begin != told.image_bytes * len(told.names):
-        raise ValueError("it has another size than it says")
-    return _File(path, told, begin)
+    if end - begin != description.image_bytes * len(description.names):
+        raise ValueError("its size differs from its description")
+    return _File(path, description, begin)
 
 
 def _line(file: IO[bytes], most: int) -> bytes:

@@ -1,8 +1,8 @@
-"""Manifests: record the inputs and outputs of a stage, and check whether they are current.
+"""Manifests: record the inputs and outputs of a job, and check whether results are current.
 
-Beside the files of every stage stands a JSON manifest with the key of the spec (``config`` and ``code``), the digests
-of what was read and written, and where the numbers came from. By it a stage finds what it need not make again, and a
-results folder that was copied to another place is known for what it is.
+Next to the files of every job is a JSON manifest with the key of its spec (``config`` and ``code``), the digests of the
+files that it read and wrote, and the provenance of its numbers. A job uses it to find results that it need not compute
+again, and a run uses it to recognise results in a folder that was copied from elsewhere.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from heatproof.base.from_json import has_fields
 from heatproof.base.provenance import Key, digest, library_versions
-from heatproof.base.typed import has_fields
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import public
 from heatproof.files.reading import (
@@ -34,7 +34,7 @@ from heatproof.files.writing import write_json
 
 
 class Published(Protocol):
-    """A job whose manifest lists files: its key, and the path of the manifest."""
+    """A job with a manifest."""
 
     @property
     def key(self) -> Key:
@@ -45,28 +45,28 @@ class Published(Protocol):
         """Path of its manifest."""
 
 
-# A manifest's digest of itself: a flipped bit in a name, a key or a reason would still be JSON.
+# Field with the checksum of a record: a flipped bit in a name, a key or a reason would still be valid JSON.
 CHECKSUM_KEY = "seal"
-# Where a record lies below the results folder: a file that is exchanged for another of its name takes its record along.
-PLACE = "place"
-# Raised whenever results of before cannot be read any more; stands in every manifest.
+# Field with the path of a record below the results folder: it detects records that were moved or exchanged.
+PATH_FIELD = "place"
+# Version of the format, in every manifest; raised whenever earlier results cannot be read any more.
 FORMAT = 4
 MOST_NAME_BYTES = 255
-# Facts with reasons why there is nothing, which quote errors of libraries, and so files.
-REASONS = {"gap", "gaps", "gate", "gates"}
-HEAL = "remove it with `rm {path}` and run your snakemake command with this path as its target."
+# Fields with reasons why something is not applicable. They can quote errors of libraries, and so names of local files.
+REASON_FIELDS = {"gap", "gaps", "gate", "gates"}
+REMEDY = "remove it with `rm {path}` and run your snakemake command with this path as its target."
 
 
-# ---- what stands in a record: one can come from anywhere, with a right digest ----------------------------------------
+# ---- types of records: a record can come from an untrusted source, and have a correct checksum -----------------------
 
 
-# Dataset and split to ranges of images that were read: the first, that after the last, and their digest.
+# "dataset/split" to the ranges of images that were read: first image, image after the last, and digest.
 Data = dict[str, list[tuple[int, int, str]]]
 
 
 @dataclass(frozen=True)
 class ListedFile:
-    """A file that a manifest describes: its path from the manifest's folder, its digest and its size."""
+    """A file that a manifest lists: its path relative to the manifest's folder, its SHA-256 and its size in bytes."""
 
     file: str
     sha256: str
@@ -75,7 +75,7 @@ class ListedFile:
 
 @dataclass(frozen=True)
 class Check:
-    """What the applicability check of an explainer found."""
+    """The result of the applicability check of an explainer; `gap` is the reason if it is not applicable."""
 
     images: int
     figures: dict[str, Any]
@@ -84,17 +84,24 @@ class Check:
     check_passes: int = 0
 
 
-def comparison_passes(gate: Mapping[str, Any], images: int) -> int:
-    """Return how often images of a shard pass to compare altered passes with plain ones, as in the check on a few.
+def comparison_passes(check: Mapping[str, Any], images: int) -> int:
+    """Return the number of passes that comparing altered with plain outputs took on a shard.
 
-    Of a shard that a killed job left, it could not be counted any more.
+    It is extrapolated from the applicability check, because it is unknown for a shard that a killed job left.
+
+    Parameters
+    ----------
+    check
+        Record of the applicability check of an explainer.
+    images
+        Number of images of the shard.
     """
-    return 0 if gate["gap"] else round(gate["check_passes"] * images / gate["images"])
+    return 0 if check["gap"] else round(check["check_passes"] * images / check["images"])
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What every manifest of files has, and what some have; stages add facts that are only shown."""
+    """Fields of a manifest of files. Those with defaults are optional; stages add further fields for information."""
 
     config: str
     code: str
@@ -120,7 +127,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class ShardManifest(Manifest):
-    """What the manifest of a shard has beside."""
+    """Fields of the manifest of a shard of a store; `gap` is the reason if an explainer is not applicable."""
 
     key: str = field(kw_only=True)
     shard: int = field(kw_only=True)
@@ -132,8 +139,9 @@ class ShardManifest(Manifest):
 class ListOfImages:
     """Ids and labels of the images of a split.
 
-    Of evaluation rows of several labels, numbers or a callable target, the label is what the row is about; `pictures`
-    has the id of each row's picture, and `given` what the dataset says of it: its labels, or the row's number.
+    If an image has several labels or numbers, or the target is a callable, each row of the evaluation split is an image
+    with one target, and `labels` has the targets. `pictures` then has the id of the image of each row, and `given` the
+    labels of that image, or the number of the row.
     """
 
     ids: list[str]
@@ -144,7 +152,7 @@ class ListOfImages:
 
 @dataclass(frozen=True)
 class DatasetManifest:
-    """What the manifest of a dataset has."""
+    """Fields of the manifest of a dataset."""
 
     name: str
     config: str
@@ -158,17 +166,17 @@ class DatasetManifest:
 
 @dataclass(frozen=True)
 class CheckRecord(Check):
-    """The record of an applicability check, with the key of the store of the maps."""
+    """The record of an applicability check, with the key of the store of maps that it belongs to."""
 
     key: str = field(kw_only=True)
 
 
-# What a record must have for what it has: the first that fits decides.
+# A field that a record has to the type that the record must then be of; the first match decides.
 SCHEMAS = {"splits": DatasetManifest, "shard": ShardManifest, "files": Manifest, "figures": CheckRecord}
 
 
 def _is_sound(value: dict[str, Any], folder: Path) -> bool:
-    """Tell whether what stands in a record is of the types that its readers take it for."""
+    """Return whether the fields of a record have the types that its readers expect."""
     schema: Any = next((kind for name, kind in SCHEMAS.items() if name in value), None)
     if schema is None:
         return "key" not in value
@@ -179,43 +187,49 @@ def _is_sound(value: dict[str, Any], folder: Path) -> bool:
 
 
 def one_sentence_result_errors(path: str | Path) -> AbstractContextManager[None]:
-    """Say in one sentence what goes wrong with a file that a run makes again; as `one_sentence_errors`."""
-    return one_sentence_errors(path, HEAL.format(path=path).removesuffix("."))
+    """Convert exceptions as `one_sentence_errors` does; the remedy is to remove the file and run its job again."""
+    return one_sentence_errors(path, REMEDY.format(path=path).removesuffix("."))
 
 
 def write_checksummed(path: str | Path, value: Mapping[str, Any]) -> None:
-    """Write a mapping as JSON with a digest of itself, aside and moved into place."""
-    # As it will be read: tuples become lists, keys text, and bytes of names that are not UTF-8 question marks.
+    """Write a mapping as JSON with a checksum of its content, atomically."""
+    # The checksum is of the value as it will be read: JSON turns tuples into lists and keys into text, and bytes of
+    # names that are not UTF-8 become question marks.
     place, text = _place(path), json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
-    plain = {**json.loads(text), "format": FORMAT, **({PLACE: place} if place else {})}
+    plain = {**json.loads(text), "format": FORMAT, **({PATH_FIELD: place} if place else {})}
     write_json(path, {**plain, CHECKSUM_KEY: digest(plain)})
 
 
 def read_checksummed(path: str | Path) -> dict[str, Any] | None:
-    """Return what `write_checksummed` wrote, without the digest; None where it is missing, damaged, or of another place.
+    """Return what `write_checksummed` wrote, without the checksum.
+
+    Returns
+    -------
+    dict or None
+        None if the file is missing or damaged, or was moved from another path of a results folder.
 
     Raises
     ------
     HeatproofError
-        If another version of heatproof wrote it, whose results this one does not read, or a link leads to it.
+        If a version of heatproof wrote it whose results this version cannot read, or its path contains a link.
     """
     return _unsealed(read_json(path), Path(path))
 
 
 def parse_checksummed(content: bytes, path: Path) -> dict[str, Any] | None:
-    """Return what stands in the bytes of a record, as `read_checksummed` does.
+    """Return the record in some bytes, as `read_checksummed` does for a file.
 
     Parameters
     ----------
     content
         The bytes.
     path
-        Where they would lie in a results folder: files that it lists are in that folder.
+        Path that the record would have in a results folder; the files that it lists must be in that folder.
 
     Raises
     ------
     HeatproofError
-        If another version of heatproof wrote it.
+        If a version of heatproof wrote it whose results this version cannot read.
     """
     try:
         value = parse_json(content)
@@ -232,31 +246,31 @@ def _unsealed(value: dict[str, Any] | None, path: Path) -> dict[str, Any] | None
             f"{path} was made by another version of heatproof, whose results this version cannot read: move the "
             "results folder away, or use the other version."
         )
-    place = value.pop(PLACE, "")
+    place = value.pop(PATH_FIELD, "")
     is_here = isinstance(place, str) and (not place or os.path.abspath(path).endswith(os.sep + place))
     return value if is_here and _is_sound(value, path.parent) else None
 
 
 def _place(path: str | Path) -> str:
-    """Return the path of a record from its results folder; "" for one that lies in none."""
+    """Return the path of a record relative to its results folder; "" if it is in none."""
     parts = Path(path).parts
     return "/".join(parts[len(parts) - parts[::-1].index(FOLDER) :]) if FOLDER in parts else ""
 
 
 def _is_inside(folder: Path, facts: Mapping[str, Any]) -> bool:
-    """Tell whether a manifest's entry names a file of the results folder that the manifest lies in."""
+    """Return whether an entry of a manifest names a file inside the results folder of the manifest."""
     name, parts = facts["file"], folder.parts
-    # No file can have such a name, and asking for it fails in other ways than "it is missing".
+    # No file can have such a name, and looking for it would raise other errors than "it is missing".
     if "\0" in name or any(len(one.encode("utf-8", "replace")) > MOST_NAME_BYTES for one in name.split("/")):
         return False
     above = parts[::-1].index(FOLDER) if FOLDER in parts else 0
     inside = os.path.normpath(name).split("/")
-    # As many steps up as there are folders below the results folder.
+    # ".." may lead up to the results folder, but not out of it.
     return not os.path.isabs(name) and inside.count("..") <= above
 
 
 def require_manifest(path: str | Path) -> dict[str, Any]:
-    """Return a manifest.
+    """Return the content of a manifest.
 
     Raises
     ------
@@ -266,55 +280,56 @@ def require_manifest(path: str | Path) -> dict[str, Any]:
     recorded = read_checksummed(path)
     if recorded is None:
         if os.path.exists(path):
-            raise HeatproofError(f"{path} is damaged: {HEAL.format(path=path)}")
+            raise HeatproofError(f"{path} is damaged: {REMEDY.format(path=path)}")
         raise HeatproofError(f"{path} is missing: run your snakemake command with this path as its target.")
     return recorded
 
 
 def verified_path(path: str | Path, manifest: str | Path | None = None) -> Path:
-    """Return the path of a file whose bytes are those that its stage left.
+    """Return the path of a file after comparing its bytes with the manifest that lists it.
 
-    A job knows the manifests of what it reads by their keys; a file that none in its folder lists passes here.
+    A file that no manifest in its folder lists is accepted, because jobs check the keys of the manifests that they
+    depend on.
 
     Parameters
     ----------
     path
         The file.
     manifest
-        What lists it, where that is not beside it.
+        The manifest, if it is not in the same folder.
 
     Raises
     ------
     HeatproofError
-        If it is missing, or its bytes or its manifest are damaged.
+        If the file is missing, or the file or its manifest is damaged.
     """
     _checked_digest(path, manifest)
     return Path(path)
 
 
 def verified_bytes(path: str | Path, *, listed: bool = True, most: int | None = None) -> bytes:
-    """Return the bytes of a file, which are those that its stage left.
+    """Return the bytes of a file after comparing them with the manifest that lists it.
 
     Parameters
     ----------
     path
         The file.
     listed
-        Whether a manifest must list it, as where nothing else says that it is what a run left.
+        Whether a manifest must list the file, because nothing else shows that a run wrote it.
     most
-        The most bytes that such a file has; None for no limit.
+        Largest number of bytes that is accepted if no manifest lists the file; None for no limit.
 
     Raises
     ------
     HeatproofError
-        If it is missing, larger, not listed, or its bytes or its manifest are damaged.
+        If the file is missing, too large or not listed, or the file or its manifest is damaged.
     """
     refuse_links(path)
     if not os.path.lexists(path):
         raise HeatproofError(f"{path} is missing: run your snakemake command with this path as its target.")
     recorded = _recorded(Path(path), None, listed)
     if recorded is not None:
-        # No more is read than the file has to have.
+        # Read no more bytes than the manifest lists.
         most = recorded["bytes"]
     with one_sentence_result_errors(path):
         content = read_bytes(path, most)
@@ -326,8 +341,8 @@ def _checked_digest(path: str | Path, manifest: str | Path | None = None) -> str
     path = refuse_links(path)
     if not path.exists():
         raise HeatproofError(f"{path} is missing: run your snakemake command with this path as its target.")
-    recorded = _recorded(path, manifest, must=False)
-    # The size first: a file that is far larger takes minutes to read.
+    recorded = _recorded(path, manifest, must_be_listed=False)
+    # The size is compared first, because a far larger file would take minutes to read.
     actual = "" if recorded and os.stat(path).st_size > recorded["bytes"] else file_digest(path)
     _require_same(path, actual, recorded)
     return actual
@@ -335,23 +350,25 @@ def _checked_digest(path: str | Path, manifest: str | Path | None = None) -> str
 
 def _require_same(path: str | Path, actual: str, recorded: Mapping[str, Any] | None) -> None:
     if recorded is not None and recorded["sha256"] != actual:
-        raise HeatproofError(f"{path} is damaged (its SHA-256 differs from the manifest): {HEAL.format(path=path)}")
+        raise HeatproofError(f"{path} is damaged (its SHA-256 differs from the manifest): {REMEDY.format(path=path)}")
 
 
-def _recorded(path: Path, manifest: str | Path | None, must: bool) -> Mapping[str, Any] | None:
-    """Return what the manifest of a file says of it; None for a manifest, which has a digest of itself."""
-    own = Path(manifest) if manifest else path.with_suffix(".json")
-    # Most have a manifest of their own name; a stage that makes several tables has one for all, beside them.
-    alone = manifest is not None or own.exists()
-    manifests = [require_manifest(own)] if alone else map(read_checksummed, sorted(path.parent.glob("*.json")))
-    if own == path:
+def _recorded(path: Path, manifest: str | Path | None, must_be_listed: bool) -> Mapping[str, Any] | None:
+    """Return the entry of a file in its manifest; None for a manifest, which has its own checksum."""
+    manifest_path = Path(manifest) if manifest else path.with_suffix(".json")
+    # Most files have a manifest of the same name; several tables of one job have one manifest in their folder.
+    is_single = manifest is not None or manifest_path.exists()
+    manifests = (
+        [require_manifest(manifest_path)] if is_single else map(read_checksummed, sorted(path.parent.glob("*.json")))
+    )
+    if manifest_path == path:
         return None
-    every = (facts for content in manifests for facts in (content or {}).get("files", ()))
+    entries = (facts for content in manifests for facts in (content or {}).get("files", ()))
     here = os.path.normpath(path)
-    recorded = next((one for one in every if os.path.normpath(own.parent / one["file"]) == here), None)
-    if recorded is None and (alone or must):
+    recorded = next((one for one in entries if os.path.normpath(manifest_path.parent / one["file"]) == here), None)
+    if recorded is None and (is_single or must_be_listed):
         raise HeatproofError(
-            f"No manifest lists {path}, so that nobody knows whether it is what a run left: remove it, and run your "
+            f"No manifest lists {path}, so it cannot be verified that a run wrote it: remove it, and run your "
             "snakemake command with this path as its target."
         )
     return recorded
@@ -360,18 +377,18 @@ def _recorded(path: Path, manifest: str | Path | None, must: bool) -> Mapping[st
 def key_with_inputs(
     key: Key, inputs: Iterable[str | Path], *more: Any, foreign: Iterable[str | Path] = ()
 ) -> tuple[str, dict[str, str]]:
-    """Return the key of a spec together with the bytes of its inputs, and the digests of those by path.
+    """Return a digest of the key of a spec and the bytes of its inputs, and the digests of the inputs by path.
 
     Parameters
     ----------
     key
-        Of the spec.
+        Key of the spec.
     inputs
-        Files that earlier stages left.
+        Files that other jobs wrote.
     more
-        Anything else that the key depends on.
+        Anything else that the digest covers.
     foreign
-        Files of the user's own, which have no manifest.
+        Files of the user, which have no manifest.
 
     Raises
     ------
@@ -384,20 +401,20 @@ def key_with_inputs(
 
 
 def write_manifest(path: str | Path, files: Iterable[str | Path], *, spec_key: Key, key: str, **facts: Any) -> None:
-    """Write a manifest, aside and moved into place, after the files that it describes.
+    """Write a manifest atomically; its files must have been written before.
 
     Parameters
     ----------
     path
-        Of the manifest.
+        Path of the manifest.
     files
-        What it describes.
+        Files that it lists.
     spec_key
         Key of the job's spec.
     key
-        Digest of that key and of the bytes of the job's inputs.
+        Digest of that key and of the bytes of the job's inputs, from `key_with_inputs`.
     facts
-        What else it records.
+        Further fields.
     """
     folder = Path(path).parent
     described = [
@@ -405,11 +422,11 @@ def write_manifest(path: str | Path, files: Iterable[str | Path], *, spec_key: K
         for file in files
     ]
     base = {**spec_key._asdict(), "key": key, "files": described, "versions": library_versions()}
-    write_checksummed(path, {**base, **facts, **{name: public(facts[name]) for name in REASONS & facts.keys()}})
+    write_checksummed(path, {**base, **facts, **{name: public(facts[name]) for name in REASON_FIELDS & facts.keys()}})
 
 
-def whole(path: str | Path, key: str) -> dict[str, Any] | None:
-    """Return a manifest if it is of this key and every file is byte for byte what it says; else None."""
+def read_if_intact(path: str | Path, key: str) -> dict[str, Any] | None:
+    """Return a manifest if it has this key and all files that it lists are undamaged; otherwise None."""
     recorded = read_checksummed(path)
     if recorded is None or recorded.get("key") != key:
         return None
@@ -423,7 +440,9 @@ def whole(path: str | Path, key: str) -> dict[str, Any] | None:
 
 
 def read_shard(base: str, shard: int) -> dict[str, Any]:
-    """Return the manifest of a shard of a store, which has its ``key`` and, where nothing was made, the ``gap``.
+    """Return the manifest of a shard of a store.
+
+    It has the ``key`` of the store, and ``gap``, the reason if an explainer is not applicable.
 
     Raises
     ------
@@ -433,12 +452,12 @@ def read_shard(base: str, shard: int) -> dict[str, Any]:
     path = f"{base}.{shard}.json"
     recorded = require_manifest(path)
     if recorded.get("shard") != shard:
-        raise HeatproofError(f"{path} is damaged: {HEAL.format(path=path)}")
+        raise HeatproofError(f"{path} is damaged: {REMEDY.format(path=path)}")
     return recorded
 
 
 def shard_manifest_paths(store: str | Path) -> list[Path]:
-    """Return the manifests of a store's shards that are there, in the order of the shards."""
+    """Return the paths of the existing manifests of a store's shards, in the order of the shards."""
     store = Path(store)
     base = store.name.removesuffix(".zarr")
     manifest = re.compile(re.escape(base) + r"\.(0|[1-9][0-9]{0,8})\.json")
@@ -451,9 +470,9 @@ def shard_manifest_paths(store: str | Path) -> list[Path]:
 
 
 def touch(path: str | Path) -> None:
-    """Set the time of a manifest and its files.
+    """Set the modification times of a manifest and its files to now.
 
-    Snakemake compares times: what was checked and found whole is as new as what it was checked against.
+    Snakemake compares times: files that were found to be current must be newer than their inputs.
     """
     listed = (read_checksummed(path) or {}).get("files", ())
     for file in [Path(path), *(Path(path).parent / facts["file"] for facts in listed)]:
@@ -468,6 +487,20 @@ def publish_tables(
     foreign: Iterable[str | Path] = (),
     **facts: Any,
 ) -> None:
-    """Write the manifest of a job without arrays, from the bytes that it read and left, and what else it records."""
+    """Write the manifest of a job that writes files without arrays.
+
+    Parameters
+    ----------
+    job
+        The job: its key, and the path of the manifest.
+    outputs
+        Files that the job wrote.
+    inputs
+        Files of other jobs that it read.
+    foreign
+        Files of the user that it read.
+    facts
+        Further fields.
+    """
     key, digests = key_with_inputs(job.key, inputs, foreign=foreign)
     write_manifest(job.manifest, outputs, spec_key=job.key, key=key, input_sha256=digests, **facts)

@@ -1,12 +1,14 @@
 """Read and write Zarr stores; no other module opens Zarr.
 
-A store is one Zarr v3 group for the whole evaluation split: arrays over (``image``, …) cut in shards along the images,
-with image ids and labels as coordinates. A shard is one file, written aside and moved into place, so that jobs can make
-shards of one array at once and nobody ever reads half of one. Images that were not computed are NaN.
+A store is one Zarr v3 group for the complete evaluation split: arrays over (``image``, …), divided into shards along
+the images, with image ids and labels as coordinates. A shard is one file that is written atomically, so that several
+jobs can write shards of an array at the same time, and no reader sees an incomplete shard. Values of images that were
+not computed are NaN.
 
-Whatever is read is checked first, because a store can come from anywhere. The group's ``zarr.json`` has the digests of
-all metadata and coordinates, and one of itself; the manifests beside the store have those of the shards. Metadata must
-be what `ensure_metadata` writes: no other codec, type or version of Zarr is opened.
+Everything is verified before it is read, because a store can come from an untrusted source. The group's ``zarr.json``
+has the digests of all metadata and coordinates, and a checksum of itself; the manifests in the folder of the store have
+the digests of the shards. Metadata must be those that `ensure_metadata` writes: other codecs, types or versions of Zarr
+are refused.
 """
 
 from __future__ import annotations
@@ -38,39 +40,40 @@ from heatproof.files.writing import file_lock
 from heatproof.stores.manifest import CHECKSUM_KEY, require_manifest, shard_manifest_paths
 from heatproof.stores.zarr_format import check_dimensions, expected_metadata, is_list, unpacked_bytes
 
-# The checksum comes last, over what lies on the disk.
+# The checksum comes last, so that it covers the compressed bytes.
 COMPRESSORS = (ZstdCodec(level=3), Crc32cCodec())
-# What equals the fill value must still be a file, or its loss could not be told from it. A setting, because
-# zarr.open_array does not heed its argument `config` for an array that is there.
+# Chunks that equal the fill value are written too, otherwise a lost file could not be distinguished from them. It is a
+# global setting, because zarr.open_array ignores its argument `config` for an existing array.
 WRITE_ALL = {"array.write_empty_chunks": True}
 METADATA = "zarr.json"
-# What is opened: the types that heatproof writes, and what no store of it comes near.
+# The types that heatproof writes.
 DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "string")
 GROUP = {"zarr_format": 3, "node_type": "group"}
 LISTED = re.compile(r"[A-Za-z0-9_]+/(zarr\.json|c/0)")
 MOST_METADATA_BYTES, MOST_LENGTH = 2**24, 2**40
-# Names of images have at most half as many, unpacked; Zstandard adds little to what it cannot make smaller.
+# Names of images have at most half as many bytes; Zstandard adds little to data that it cannot compress.
 MOST_LISTED_BYTES = 2 * MOST_JSON_BYTES
-# Stands in the index of a shard for a chunk that is not there.
+# Offset in the index of a shard for a missing chunk.
 ABSENT = 2**64 - 1
-# Nanoseconds.
+# Nanoseconds: within this time of a change, a file can change again and keep its times.
 RECENT = 10**9
-# As a target, because Snakemake does not make again what is missing behind tables that stand.
+# The path must be a target, because Snakemake does not make missing inputs of existing tables.
 TARGET = "run your snakemake command with this path as its target."
 
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """One array of a store: what stands beside ``image``.
+    """One array of a store.
 
     Attributes
     ----------
     dims, shape
         Names and lengths of the dimensions after ``image``.
     dtype
-        NumPy name; floats are NaN where nothing was computed, integers -1.
+        NumPy name. Values that were not computed are NaN in arrays of floats, and -1 in arrays of integers.
     chunk_by_image
-        One chunk an image, inside the shard; else one chunk a shard, for rows of a few numbers.
+        Whether each image has its own chunk inside the shard; otherwise a shard is one chunk, for rows of a few
+        numbers.
     """
 
     dims: tuple[str, ...]
@@ -81,20 +84,20 @@ class ArraySpec:
 
 @dataclass(frozen=True)
 class Layout:
-    """The shape of a store, the same for every job that writes into it.
+    """The layout of a store, the same for every job that writes into it.
 
     Attributes
     ----------
     image_ids, labels
-        Of the whole evaluation split.
+        Ids and labels of the images of the complete evaluation split.
     shard_size
-        Images in one shard.
+        Number of images in a shard.
     arrays
-        Array name to what it holds of each image.
+        Name of each array to its dimensions and type.
     attributes
-        Provenance; ``key`` among them tells whether a store that is there already is this one.
+        Provenance. Its ``key`` tells whether an existing store is the same.
     coordinates
-        Names along other dimensions, for example of the maps.
+        Names along other dimensions, for example names of maps.
     """
 
     image_ids: Sequence[str]
@@ -111,15 +114,15 @@ def shard_file(store: str | Path, array: str, shard: int, trailing: int) -> str:
 
 
 def ensure_metadata(store: str | Path, layout: Layout) -> None:
-    """Write the group's metadata and coordinates unless the same are there already, undamaged.
+    """Write the group's metadata and coordinates, unless the same ones exist and are undamaged.
 
-    Whichever job comes first writes them; all write the same bytes, file by file, each moved into place. When an array
-    has another shape or cut than before, its old shards are removed, because they could be read as if they fitted.
+    The first job writes them; all jobs would write the same bytes, each file atomically. If an array has another shape
+    or division into shards than before, its old shards are removed, because they could be read as if they fitted.
     """
     store = refuse_links(store)
     store.parent.mkdir(parents=True, exist_ok=True)
     with file_lock(store.parent / f".{store.name}.lock"):
-        # Of a writer that was killed: who writes metadata holds the lock, and shards have a dot more in their names.
+        # Left by a killed process: the lock excludes other writers of metadata, and folders of shards have more dots.
         for leftover in store.parent.glob(f".{glob.escape(store.name)}.*"):
             if leftover.is_dir() and leftover.name.count(".") == store.name.count(".") + 2:
                 shutil.rmtree(leftover, ignore_errors=True)
@@ -132,18 +135,18 @@ def _write_metadata(store: Path, layout: Layout) -> None:
         recorded = _group(str(store), _signature(store / METADATA))["files"]
         if open_store(store).attributes["key"] == layout.attributes["key"]:
             return
-    with _folder_beside(store, "") as aside:
+    with _temporary_folder(store, "") as aside:
         fresh_store = aside / "new"
         with zarr.config.set(WRITE_ALL):
             _create(fresh_store, layout)
         for name in layout.arrays:
             present, fresh = store / name / METADATA, fresh_store / name / METADATA
-            # Damaged metadata were those of the same cut, where the group says so.
+            # Damaged metadata belong to the same shards if the group lists the digest of the new metadata.
             same = recorded.get(f"{name}/{METADATA}") == file_digest(fresh)
             if not same and not (present.is_file() and present.read_bytes() == fresh.read_bytes()):
                 shutil.rmtree(store / name, ignore_errors=True)
         files = [path for path in fresh_store.rglob("*") if path.is_file()]
-        # The group's own metadata carry the key and come last: with them, the store stands.
+        # The group's own metadata have the key and come last: they make the store valid.
         for fresh in sorted(files, key=lambda path: (path.parent == fresh_store, path)):
             target = refuse_links(store / fresh.relative_to(fresh_store))
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -151,10 +154,10 @@ def _write_metadata(store: Path, layout: Layout) -> None:
 
 
 @contextmanager
-def _folder_beside(store: Path, what: str) -> Iterator[Path]:
-    """Give a folder to write to, which is removed in the end.
+def _temporary_folder(store: Path, what: str) -> Iterator[Path]:
+    """Yield a temporary folder, which is removed at the end.
 
-    Beside the store, not in it: what a killed job leaves there must not look like an array of the store.
+    It is next to the store and not in it, because a folder that a killed job leaves must not look like an array.
     """
     prefix = f".{store.name}.{what}"
     with tempfile.TemporaryDirectory(prefix=prefix, dir=store.parent, ignore_cleanup_errors=True) as aside:
@@ -173,7 +176,7 @@ def _create(path: Path, layout: Layout) -> None:
         _create_array(group, name, spec, count, layout.shard_size)
     files = {file.relative_to(path).as_posix(): file_digest(file) for file in path.rglob("*/*") if file.is_file()}
     attributes = {**layout.attributes, "coordinates": "image_id label", "files": files}
-    # Plain, as it will be read.
+    # The checksum is of the attributes as they will be read from JSON.
     attributes = json.loads(json.dumps(attributes, sort_keys=True))
     group.attrs.update({**attributes, CHECKSUM_KEY: digest(attributes)})
 
@@ -206,29 +209,31 @@ def _create_array(group: zarr.Group, name: str, spec: ArraySpec, count: int, sha
 
 
 def remove_leftovers(store: str | Path, shard: int) -> None:
-    """Remove what a killed job left beside a store of a shard, which has one writer."""
+    """Remove temporary folders that a killed job left for a shard; a shard has one writer."""
     store = Path(store)
     for leftover in store.parent.glob(f".{glob.escape(store.name)}.*.{shard}.*"):
         shutil.rmtree(leftover, ignore_errors=True)
 
 
 def write_shard(store: str | Path, array: str, shard: int, start: int, values: np.ndarray) -> str:
-    """Write images from `start` on into one shard, and return the path of its file.
+    """Write the values of consecutive images of one shard, and return the path of its file.
 
     Parameters
     ----------
     store
-        A store whose metadata stand.
+        A store whose metadata have been written.
     array
         Name of the array.
-    shard, start
-        The shard's number, and the first image that `values` holds; all of them lie in the shard.
+    shard
+        Number of the shard.
+    start
+        Position of the first image of `values` in the evaluation split; all images must be in the shard.
     values
-        (images, …) in the array's dtype.
+        Values (images, …) in the array's dtype.
     """
     store = Path(store)
     final = Path(shard_file(store, array, shard, values.ndim - 1))
-    with _folder_beside(store, f"{array}.{shard}.") as aside:
+    with _temporary_folder(store, f"{array}.{shard}.") as aside:
         shutil.copy(store / array / METADATA, aside / METADATA)
         with zarr.config.set(WRITE_ALL):
             target = zarr.open_array(aside, mode="r+", zarr_format=3)
@@ -242,34 +247,39 @@ def write_shard(store: str | Path, array: str, shard: int, start: int, values: n
 
 
 def read(store: str | Path, array: str, start: int, stop: int, ids: Sequence[str] | None = None) -> np.ndarray:
-    """Return images [start, stop) of an array, every byte checked.
+    """Return the values of images [start, stop) of an array, after verifying all bytes.
 
     Parameters
     ----------
     store
-        A store, with the manifests of its shards beside it.
+        A store, with the manifests of its shards in the same folder.
     array
         Name of the array.
     start, stop
-        Positions of the images in the store's evaluation split, or of `ids` where they are given.
+        Positions of the images in the store's evaluation split; with `ids`, positions in `ids`.
     ids
-        Image ids of another store or dataset: its images [start, stop) are looked up here by their ids.
+        Image ids of another store or dataset, whose images [start, stop) are looked up by id.
+
+    Returns
+    -------
+    numpy.ndarray
+        Values (images, …).
 
     Raises
     ------
     HeatproofError
-        If the store or one of its shards is missing or damaged, or of other config or code than its manifest, or an
-        image in the range was not computed; the message names the file and says how to heal it.
+        If the store or a shard is missing, damaged, or from another config or code than its manifest, or if an image
+        in the range was not computed; the message names the file and the remedy.
     """
     opened = open_store(store)
     if array not in opened.arrays:
-        raise HeatproofError(f"{store} has no array {array!r}: {_heal_store(Path(store))}")
+        raise HeatproofError(f"{store} has no array {array!r}: {_store_remedy(Path(store))}")
     if ids is not None and list(ids[start:stop]) != list(opened.image_ids[start:stop]):
         return _read_by_id(opened, array, ids[start:stop])
     facts = opened.arrays[array]
     if stop > facts.shape[0]:
         raise HeatproofError(f"{store} holds {facts.shape[0]} images, but images up to {stop} were requested.")
-    _refuse_too_much(opened, facts, stop - start)
+    _check_memory(opened, facts, stop - start)
     parts = []
     for shard in range(start // facts.shard_size, -(-stop // facts.shard_size)):
         low, high = max(start, shard * facts.shard_size), min(stop, (shard + 1) * facts.shard_size)
@@ -297,71 +307,71 @@ def _read_by_id(opened: Store, array: str, ids: Sequence[str]) -> np.ndarray:
 
 
 def read_shard_manifests(store: str | Path) -> list[dict[str, Any]]:
-    """Return the manifests of a store's shards that are there, in the order of the shards.
+    """Return the contents of the existing manifests of a store's shards, in the order of the shards.
 
     Raises
     ------
     HeatproofError
-        If the store or a manifest is damaged, or a manifest is of other config or code than the store, or of images
-        that it has not.
+        If the store or a manifest is damaged, or a manifest is from another config or code than the store, or lists
+        images that the store does not have.
     """
     opened, folder = open_store(store), os.path.dirname(store)
     found = []
     for listing in shard_manifest_paths(store):
-        made = _made(opened, str(listing))
-        if "images" not in made or made["images"][1] > len(opened.image_ids):
-            raise HeatproofError(f"{listing} is of images that {store} has not: remove {listing} and {TARGET}")
-        for facts in made["files"]:
+        manifest = _shard_manifest(opened, str(listing))
+        if "images" not in manifest or manifest["images"][1] > len(opened.image_ids):
+            raise HeatproofError(f"{listing} lists images that {store} does not have: remove {listing} and {TARGET}")
+        for facts in manifest["files"]:
             file = os.path.join(folder, facts["file"])
-            # What was pruned is not there; whoever reads what is there compares its bytes.
+            # Pruned files are missing. Bytes are verified when they are read.
             if (there := _signature(file)) and there[1] != facts["bytes"]:
                 raise HeatproofError(
                     f"{file} is damaged (it has another size): remove it with `rm {file}` and {TARGET}"
                 )
-        found.append(made)
+        found.append(manifest)
     return found
 
 
-def _made(opened: Store, listing: str) -> dict[str, Any]:
+def _shard_manifest(opened: Store, listing: str) -> dict[str, Any]:
     recorded = _manifest(listing, _signature(listing))
     if recorded.get("key") != opened.attributes["key"]:
         raise HeatproofError(
-            f"{opened.path} and {listing} are of different configs or code: remove {listing} and {TARGET}"
+            f"{opened.path} and {listing} are from different configs or code: remove {listing} and {TARGET}"
         )
     return recorded
 
 
-def _refuse_too_much(opened: Store, facts: ArrayMetadata, images: int) -> None:
-    needed, there = images * facts.image_bytes, psutil.virtual_memory().available
-    if needed > there:
+def _check_memory(opened: Store, facts: ArrayMetadata, images: int) -> None:
+    needed, available = images * facts.image_bytes, psutil.virtual_memory().available
+    if needed > available:
         raise HeatproofError(
-            f"{opened.path} says that {images} images take {needed / 2**30:,.0f} GiB, and {there / 2**30:,.0f} GiB of "
-            "memory are free: ask for fewer images, or do not trust this store."
+            f"{opened.path} states that {images} images take {needed / 2**30:,.0f} GiB, and "
+            f"{available / 2**30:,.0f} GiB of memory are free: request fewer images, or do not trust this store."
         )
 
 
 def _check_shard(opened: Store, facts: ArrayMetadata, path: str, shard: int, remedy: str) -> None:
-    """Refuse a shard that its manifest does not know byte for byte, or that unpacks to more than its shape says."""
+    """Raise an error if a shard differs from its manifest, or would decompress to more bytes than its shape says."""
     listing = f"{str(opened.path).removesuffix('.zarr')}.{shard}.json"
-    recorded = _made(opened, listing)
+    recorded = _shard_manifest(opened, listing)
     relative = os.path.relpath(path, Path(listing).parent)
-    told = next((one for one in recorded["files"] if one["file"] == relative), None)
+    entry = next((one for one in recorded["files"] if one["file"] == relative), None)
     signature = _signature(path)
-    # The size first: a file that is far larger takes minutes to read.
-    is_larger = told is not None and signature and signature[1] > told["bytes"]
-    if told is None or is_larger or told["sha256"] != _digest(path, signature):
-        raise HeatproofError(f"{path} is damaged (its bytes are not those that were written): {remedy}")
+    # The size is compared first, because a far larger file would take minutes to read.
+    is_larger = entry is not None and signature and signature[1] > entry["bytes"]
+    if entry is None or is_larger or entry["sha256"] != _digest(path, signature):
+        raise HeatproofError(f"{path} is damaged (its bytes differ from those that were written): {remedy}")
     with _damage_as_sentence(f"{path} is damaged (%s): {remedy}"):
         _check_frames(path, facts)
 
 
 def _signature(path: str | Path) -> tuple[int, ...]:
-    """Return what changes when a file does, for caches of what it holds."""
+    """Return values that change when a file changes, as a key for caches of its content."""
     try:
         status = os.stat(path, follow_symlinks=False)
     except OSError:
         return ()
-    # What was written just now can be written again within one tick of the file system's clock.
+    # A file that was written just now can change again within the resolution of the file system's clock.
     now = time.time_ns() if status.st_ctime_ns + RECENT > time.time_ns() else 0
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, now
 
@@ -377,11 +387,11 @@ def _digest(path: str | Path, signature: tuple[int, ...]) -> str:
 
 
 def _check_frames(path: str, facts: ArrayMetadata) -> None:
-    """Refuse a shard whose compressed chunks are larger, unpacked, than the array's shape says."""
+    """Raise ValueError if a chunk of a shard would decompress to another size than the array's shape says."""
     data = read_bytes(path)
     chunks = [(0, len(data))]
     if facts.is_sharded:
-        # At the end of a shard: offset and length of every chunk, little-endian, and a CRC32C.
+        # The index at the end of a shard: offset and length of every chunk, little-endian, and a CRC32C.
         count = facts.shard_size
         index = np.frombuffer(data[-(16 * count + 4) : -4], dtype="<u8").reshape(count, 2)
         chunks = [(int(offset), int(length)) for offset, length in index if offset != ABSENT]
@@ -392,20 +402,20 @@ def _check_frames(path: str, facts: ArrayMetadata) -> None:
 
 def _not_computed(values: np.ndarray) -> np.ndarray:
     rows = values.reshape(len(values), -1)
-    # Nothing that is computed is NaN, so that a row which is partly so is damaged.
+    # Computed values are never NaN, so a row that is partly NaN is damaged.
     return np.isnan(rows).any(1) if np.issubdtype(values.dtype, np.floating) else (rows == -1).all(1)
 
 
-def _heal_store(store: str | Path) -> str:
+def _store_remedy(store: str | Path) -> str:
     base = str(store).removesuffix(".zarr")
-    return f"run your snakemake command with {base}.0.json as its target, which writes them anew and computes nothing."
+    return f"run your snakemake command with {base}.0.json as its target, which writes them again without computing."
 
 
 @contextmanager
 def _damage_as_sentence(sentence: str) -> Iterator[None]:
-    """Turn any exception about damaged bytes into a sentence, with the exception's text for ``(%s)``.
+    """Convert any exception into an error with a sentence, in which ``(%s)`` becomes the message of the exception.
 
-    Where memory ran out or a disk failed, the sentence says that instead: nothing must be removed for it.
+    If memory ran out or a disk failed, the sentence says that instead, because no file should be removed then.
     """
     try:
         yield
@@ -413,12 +423,12 @@ def _damage_as_sentence(sentence: str) -> Iterator[None]:
         raise HeatproofError(machine_fault(error) or sentence.replace("(%s)", f"({reason_of(error)})", 1)) from None
 
 
-# ---- metadata, which decide what is opened ---------------------------------------------------------------------------
+# ---- metadata --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ArrayMetadata:
-    """What the metadata of an array say."""
+    """Shape, type and division into shards of an array."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -428,29 +438,29 @@ class ArrayMetadata:
 
     @property
     def image_bytes(self) -> int:
-        """Bytes of one image's values."""
+        """Number of bytes of the values of one image."""
         return math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
 
     @property
     def chunk_bytes(self) -> int:
-        """Bytes of one chunk, unpacked."""
+        """Number of bytes of one chunk after decompression."""
         return self.image_bytes * (1 if self.is_sharded else self.shard_size)
 
 
 @dataclass(frozen=True)
 class Store:
-    """A store whose metadata and coordinates are checked.
+    """A store whose metadata and coordinates have been verified.
 
     Attributes
     ----------
     path
-        Of the group.
+        Path of the group.
     attributes
         Provenance, with the ``key``.
     arrays
-        Arrays over images and other dimensions, by name.
+        Metadata of the arrays over images and other dimensions, by name.
     image_ids, labels
-        Of the whole evaluation split.
+        Ids and labels of the images of the complete evaluation split.
     coordinates
         Names along other dimensions.
     """
@@ -464,13 +474,12 @@ class Store:
 
 
 def open_store(store: str | Path) -> Store:
-    """Check a store's metadata and coordinates, and return what they say.
+    """Verify the metadata and coordinates of a store, and return them.
 
     Raises
     ------
     HeatproofError
-        If there is no store, if its metadata or coordinates are damaged, or if they are not of the kind that heatproof
-        writes.
+        If there is no store, or its metadata or coordinates are damaged, or heatproof could not have written them.
     """
     path = os.fspath(store)
     group = _group(path, _signature(f"{path}/{METADATA}"))
@@ -479,16 +488,18 @@ def open_store(store: str | Path) -> Store:
 
 @lru_cache(maxsize=4096)
 def _group(path: str, signature: tuple[int, ...]) -> dict[str, Any]:
-    """Return the attributes of a group, which agree with the digest of themselves."""
+    """Return the attributes of a group after verifying their checksum."""
     if not signature:
         raise HeatproofError(f"{path} is not a store of heatproof: there is no {METADATA} in it.")
-    with _damage_as_sentence(f"{path} is damaged, or not a store of heatproof (%s): if it is one, {_heal_store(path)}"):
+    with _damage_as_sentence(
+        f"{path} is damaged, or not a store of heatproof (%s): if it is one, {_store_remedy(path)}"
+    ):
         metadata = parse_json(read_bytes(_inside(path, METADATA), MOST_METADATA_BYTES))
         if {key: metadata[key] for key in metadata if key != "attributes"} != GROUP:
-            raise ValueError(f"{METADATA} has more in it, or less, than heatproof writes")
+            raise ValueError(f"{METADATA} has other fields than heatproof writes")
         attributes: dict[str, Any] = metadata["attributes"]
-        sealed = {key: value for key, value in attributes.items() if key != CHECKSUM_KEY}
-        if attributes[CHECKSUM_KEY] != digest(sealed) or not isinstance(sealed.get("key"), str):
+        content = {key: value for key, value in attributes.items() if key != CHECKSUM_KEY}
+        if attributes[CHECKSUM_KEY] != digest(content) or not isinstance(content.get("key"), str):
             raise ValueError(f"the bytes of {METADATA} are not those that were written")
         wrong = next((file for file in attributes["files"] if not LISTED.fullmatch(file)), None)
         if wrong is not None:
@@ -497,11 +508,11 @@ def _group(path: str, signature: tuple[int, ...]) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=4096)
-def _open(path: str, signatures: tuple[tuple[int, ...], ...], seal: str) -> Store:
+def _open(path: str, signatures: tuple[tuple[int, ...], ...], checksum: str) -> Store:
     attributes = _group(path, _signature(f"{path}/{METADATA}"))
     arrays: dict[str, ArrayMetadata] = {}
     coordinates: dict[str, Any] = {}
-    with _damage_as_sentence(f"The metadata of {path} are damaged (%s): {_heal_store(path)}"):
+    with _damage_as_sentence(f"The metadata of {path} are damaged (%s): {_store_remedy(path)}"):
         for file, recorded in attributes["files"].items():
             if not os.path.isfile(_inside(path, file)):
                 raise ValueError(f"{file} is missing")
@@ -529,7 +540,7 @@ def _open(path: str, signatures: tuple[tuple[int, ...], ...], seal: str) -> Stor
 
 
 def _inside(store: str, file: str) -> str:
-    """Return the path of a file of a store, on the way to which there is no symbolic link."""
+    """Return the path of a file of a store after checking that no part of it is a symbolic link."""
     path = refuse_links(f"{store}/{file}")
     parts = file.split("/")
     for end in range(1, len(parts) + 1):
@@ -542,7 +553,7 @@ def _inside(store: str, file: str) -> str:
 
 
 def _checked_facts(metadata: Mapping[str, Any]) -> ArrayMetadata:
-    """Return what an array's metadata say, if they are just what heatproof writes: else a codec could run anything."""
+    """Return the metadata of an array if heatproof would write the same; other codecs could execute code."""
     shape, dtype = metadata["shape"], metadata["data_type"]
     cut = metadata["chunk_grid"]["configuration"]["chunk_shape"]
     lengths = [*shape, *cut]
@@ -554,7 +565,7 @@ def _checked_facts(metadata: Mapping[str, Any]) -> ArrayMetadata:
     return ArrayMetadata(tuple(shape), dtype, cut[0], is_sharded, tuple(metadata["dimension_names"]))
 
 
-# By digest: the stores of a dataset have the same ids, and one copy of them is enough.
+# Coordinates by digest: all stores of a dataset have the same ids, which are kept in memory once.
 _decoded: dict[tuple[str, str, ArrayMetadata], Any] = {}
 
 
@@ -571,12 +582,12 @@ def _coordinate(path: str, name: str, facts: ArrayMetadata, sha256: str) -> Any:
 
 
 def describe_store(store: str | Path) -> dict[str, Any]:
-    """Return a store's attributes, ids, labels, names along other dimensions, and each array's shape and dtype.
+    """Return the attributes, ids, labels and coordinates of a store, and shape, dtype and shards of each array.
 
     Raises
     ------
     HeatproofError
-        As `open_store`.
+        As `open_store` does.
     """
     opened = open_store(store)
     arrays = {

@@ -1,4 +1,4 @@
-"""Read tables of a results folder, whose bytes are those that a manifest lists."""
+"""Read tables of a results folder after comparing their bytes with a manifest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heatproof.stores.manifest import one_sentence_result_errors, verified_bytes
 
 
 def read_text(path: str | Path, *, listed: bool = False) -> pd.DataFrame:
-    """Read a table with every cell as text, whatever they look like.
+    """Return a table with every cell as text.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ def read_text(path: str | Path, *, listed: bool = False) -> pd.DataFrame:
     Raises
     ------
     HeatproofError
-        If it is missing, or has not the bytes that its manifest says.
+        If the file is missing, or its bytes differ from its manifest.
     """
     content = verified_bytes(path, listed=listed, most=MOST_BYTES)
     with one_sentence_result_errors(path):
@@ -31,21 +31,21 @@ def read_text(path: str | Path, *, listed: bool = False) -> pd.DataFrame:
 
 
 def read_parquet(path: str | Path, columns: list[str] | None = None, *, listed: bool = False) -> pd.DataFrame:
-    """Read a file of scores.
+    """Return the table in a Parquet file of scores.
 
     Parameters
     ----------
     path
         A Parquet file of a results folder.
     columns
-        Some columns; None for all.
+        Names of columns to read; None for all.
     listed
         Whether a manifest must list it, as `heatproof.stores.manifest.verified_bytes` does.
 
     Raises
     ------
     HeatproofError
-        If it is missing, or has not the bytes that its manifest says.
+        If the file is missing, or its bytes differ from its manifest.
     """
     content = verified_bytes(path, listed=listed)
     with one_sentence_result_errors(path):

@@ -1,4 +1,4 @@
-"""What the metadata and the compressed chunks of a store say, looked at before Zarr opens them."""
+"""Check metadata and compressed chunks of a store before Zarr opens them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_NAME_BYTES = 2**12
 def expected_metadata(
     metadata: Mapping[str, Any], dtype: str, shape: list[int], cut: list[int], is_sharded: bool
 ) -> dict[str, Any]:
-    """Return the metadata that heatproof writes of an array: other codecs could run anything."""
+    """Return the metadata that heatproof writes for an array. Others are refused, because codecs can execute code."""
     little: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "little"}}
     serializer = {"string": {"name": "vlen-utf8", "configuration": {}}, "int8": {"name": "bytes"}}.get(dtype, little)
     checksum: dict[str, Any] = {"name": "crc32c"}
@@ -44,7 +44,7 @@ def expected_metadata(
 
 
 def check_dimensions(dims: Sequence[str], shape: Sequence[int], coordinates: Mapping[str, Any]) -> None:
-    """Refuse an array whose dimensions are not told apart by their names, or have more or less names along them."""
+    """Raise ValueError if names of dimensions repeat, or a coordinate has another length than its dimension."""
     if len(set(dims)) < len(dims) or dims[0] != "image" or len(dims) != len(shape):
         raise ValueError(f"the dimensions {', '.join(dims)} of an array are not those that heatproof writes")
     for name, length in zip(dims[1:], shape[1:], strict=True):
@@ -53,7 +53,7 @@ def check_dimensions(dims: Sequence[str], shape: Sequence[int], coordinates: Map
 
 
 def unpacked_bytes(frame: bytes) -> int | None:
-    """Return how many bytes a Zstandard frame says that it unpacks to; None where it does not say (RFC 8878, 3.1.1)."""
+    """Return the decompressed size that a Zstandard frame states; None if it states none (RFC 8878, section 3.1.1)."""
     if frame[:4] != b"\x28\xb5\x2f\xfd" or len(frame) < 6:
         return None
     descriptor = frame[4]
@@ -65,14 +65,14 @@ def unpacked_bytes(frame: bytes) -> int | None:
 
 
 def is_list(chunk: bytes, count: int, dtype: str) -> bool:
-    """Tell whether a chunk is a list of so many texts or numbers, no longer than any list of images.
+    """Return whether a chunk holds a number of texts or numbers, and is no larger than any list of images.
 
     Parameters
     ----------
     chunk
-        A Zstandard frame, and its checksum.
+        A Zstandard frame, followed by its checksum.
     count
-        How many there should be.
+        Expected number of texts or numbers.
     dtype
         ``string``, or a NumPy name.
     """
@@ -80,5 +80,5 @@ def is_list(chunk: bytes, count: int, dtype: str) -> bool:
     most = min(count * MOST_NAME_BYTES + 4, MOST_JSON_BYTES) if is_text else count * np.dtype(dtype).itemsize
     if unpacked is None or unpacked > most or count > MOST_JSON_VALUES:
         return False
-    # Memory for all texts is taken by their number, which stands before them.
+    # The decoder allocates memory for as many texts as the first four bytes state.
     return not is_text or int.from_bytes(Zstd().decode(chunk[:-4])[:4], "little") == count

@@ -12,8 +12,9 @@ from heatproof.base.grids import AnyGrid
 from heatproof.base.randomness import torch_generator
 from heatproof.base.specs import FinetuningSettings
 from heatproof.errors import HeatproofError
-from heatproof.models.state import copy_network
+from heatproof.models.preserve import copy_network
 from heatproof.perturbation.baselines import baseline_images
+from heatproof.training.examples import ConcatenatedImages
 from heatproof.training.loop import (
     Examples,
     Images,
@@ -26,7 +27,6 @@ from heatproof.training.loop import (
     split_into_batches,
 )
 from heatproof.training.losses import SQUARED, outputs_as_labels, scale_of
-from heatproof.training.reading import ConcatenatedImages
 
 # Number of images whose outputs determine the scale of outputs.
 SCALE_IMAGES = 256

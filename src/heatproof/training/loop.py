@@ -19,9 +19,9 @@ from heatproof.base.grids import AnyGrid, patch_count, patch_masks
 from heatproof.base.randomness import counter_uniform, torch_generator
 from heatproof.base.specs import FinetuningSettings, Schedule
 from heatproof.errors import HeatproofError, is_out_of_memory
-from heatproof.models.names import describe_misfits
-from heatproof.training.checkpoint import EpochRow, Journal, check_history
+from heatproof.models.weight_names import describe_misfits
 from heatproof.training.devices import DeviceGroup, sound_backward
+from heatproof.training.journal import EpochRow, Journal, check_history
 from heatproof.training.losses import SQUARED, compute_loss, count_correct, sum_absolute_errors
 
 log = logging.getLogger(__name__)

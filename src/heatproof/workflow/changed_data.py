@@ -1,4 +1,4 @@
-"""Data as an input: what changed of the files of datasets and of checkpoints since results were made from them."""
+"""Detect changes of datasets and checkpoints since results were computed from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from heatproof.base.provenance import Key
 from heatproof.plan.graph import Graph, Job
 from heatproof.stores.manifest import read_checksummed
-from heatproof.stores.sources import (
+from heatproof.stores.source_files import (
     FileChanges,
     data_root,
     file_changes,
@@ -20,7 +20,7 @@ from heatproof.stores.sources import (
 )
 from heatproof.workflow.reconcile import Results
 
-# So many files are named, and the others counted.
+# Number of files that a sentence names; further ones are counted.
 NAMED = 3
 UNSEEN = (
     "The loader of the dataset {name!r} names none of its files, so that a change in them is not seen: give it "
@@ -33,16 +33,16 @@ LOST = "The record of the files of {name!r} is missing or damaged, so that they 
 
 @dataclass(frozen=True)
 class DatasetChanges:
-    """What was found of the files of a dataset.
+    """Changes of the files of a dataset.
 
     Attributes
     ----------
     job
-        The job that lists its images.
-    look
-        What a look at its files found; None where there is no record of them.
+        The job that lists the images of the dataset.
+    file_changes
+        Changes since the record of its files; None if there is no record.
     is_listed
-        Whether the list of its images is of these files; also where nothing of them is there.
+        Whether the list of images is from the present files; True as well if all files are missing.
     """
 
     job: Job
@@ -51,84 +51,91 @@ class DatasetChanges:
 
     @property
     def sentences(self) -> list[str]:
-        """What is to be said of it."""
+        """Messages for the user about the dataset."""
         name = self.job.wildcards["dataset"]
         if self.file_changes is None or self.file_changes.is_missing:
             return [(MISSING if self.is_listed else LOST).format(name=name)]
         unseen = [] if self.file_changes.record.named else [UNSEEN.format(name=name)]
         changed = self.file_changes.changed
-        told = CHANGED.format(name=name, files=some_of(changed), them="it" if len(changed) == 1 else "them")
-        return [*unseen, *([told] if changed else [])]
+        sentence = CHANGED.format(name=name, files=first_names(changed), them="it" if len(changed) == 1 else "them")
+        return [*unseen, *([sentence] if changed else [])]
 
 
-def some_of(files: Iterable[str]) -> str:
-    """Return the names of the first files, and how many more there are."""
-    every = list(files)
-    more = len(every) - NAMED
-    return ", ".join(every[:NAMED]) + (f" and {more} more" if more > 0 else "")
+def first_names(files: Iterable[str]) -> str:
+    """Return a phrase with the names of the first files and the number of further ones."""
+    names = list(files)
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def inspect_data(graph: Graph, contents: bool = False) -> dict[str, DatasetChanges]:
-    """Look at the files of all datasets of a config whose images have been listed; nothing is written.
+    """Return the changes of all datasets of a config whose images have been listed; nothing is written.
 
     Parameters
     ----------
     graph
         The jobs of the config.
     contents
-        Read every file, and not only those of another size or time than was recorded.
+        Whether to read every file, and not only those whose size or times differ from the record.
     """
     found = {}
     for name in graph.plan.datasets:
         job = graph.job("prepare", {"dataset": name})
         (product,) = job.products
         recorded = read_checksummed(product.manifest)
-        # What lists the images with other options or code is made anew whatever the files are.
+        # A list of images from other options or code is made again in any case.
         if recorded is None or Key.of(recorded) != product.key:
             continue
         record, root = read_record(record_path(product.manifest)), data_root(graph.plan.dataset_spec(name).options)
-        looked = None if record is None else file_changes(record, root, contents)
-        same = looked is not None and "data" in recorded and is_same_data(recorded, {name: looked.record}.get)
-        if looked is not None and not same and looked.is_missing:
-            # It is a record of other files than the list of images.
-            looked = None
-        found[name] = DatasetChanges(job, looked, same or (looked is None and not is_there(root)))
+        changes = None if record is None else file_changes(record, root, contents)
+        same = changes is not None and "data" in recorded and is_same_data(recorded, {name: changes.record}.get)
+        if changes is not None and not same and changes.is_missing:
+            # The record is from other files than the list of images.
+            changes = None
+        found[name] = DatasetChanges(job, changes, same or (changes is None and not is_there(root)))
     return found
 
 
 def changes_by_dataset(seen: Mapping[str, DatasetChanges]) -> dict[str, FileChanges]:
-    """Return what looks at files found, by the name of the dataset."""
+    """Return the changes of the files of datasets, by name of the dataset."""
     return {name: one.file_changes for name, one in seen.items() if one.file_changes is not None}
 
 
 def describe_changes(graph: Graph, contents: bool = False) -> list[str]:
-    """Say what changed of data and checkpoints since results were made, and what a run would make again, a line each.
+    """Describe changes of data and checkpoints since results were computed, and which jobs a run would repeat.
 
     Parameters
     ----------
     graph
         The jobs of the config.
     contents
-        Read every file.
+        Whether to read every file.
+
+    Returns
+    -------
+    list of str
+        One line for each change, and one for the jobs.
     """
     seen = inspect_data(graph, contents)
     lines = [sentence for one in seen.values() for sentence in one.sentences]
     results = Results(graph, changes_by_dataset(seen), contents)
-    again, reread = Counter[str](), set[str]()
-    fetching = [(job, one.manifest) for job in graph.jobs() if job.sources for one in job.products]
-    made = [(job, manifest) for job, manifest in fetching if results.manifest(manifest)]
-    checkpoints = dict.fromkeys(path for one in made for path in results.changed_user_files(*one))
+    repeated, changed_files = Counter[str](), set[str]()
+    jobs_with_files = [(job, one.manifest) for job in graph.jobs() if job.sources for one in job.products]
+    finished = [(job, manifest) for job, manifest in jobs_with_files if results.manifest(manifest)]
+    checkpoints = dict.fromkeys(path for one in finished for path in results.changed_user_files(*one))
     lines += [f"The checkpoint {path} changed: what follows from it is made again." for path in checkpoints]
     for job, _ in graph.depths():
         current = [one.manifest for one in job.products if results.has_current_key(one)]
-        same = reread.isdisjoint(job.inputs) and all(results.inputs_unchanged(job, manifest) for manifest in current)
+        same = changed_files.isdisjoint(job.inputs) and all(
+            results.inputs_unchanged(job, manifest) for manifest in current
+        )
         if current and not same:
-            # What is of a list of images is judged by these images.
-            reread.update(job.outputs if job.inputs else ())
-            again[job.stage] += 1
-    if again:
-        jobs = ", ".join(f"{count} of {stage}" for stage, count in again.items())
+            # Results that read a list of images are judged by the digests of these images.
+            changed_files.update(job.outputs if job.inputs else ())
+            repeated[job.stage] += 1
+    if repeated:
+        jobs = ", ".join(f"{count} of {stage}" for stage, count in repeated.items())
         lines.append(
-            f"A run makes again what follows, at most {again.total()} job{'s' if again.total() > 1 else ''}: {jobs}."
+            f"A run makes again what follows, at most {repeated.total()} job{'s' * (repeated.total() > 1)}: {jobs}."
         )
     return lines

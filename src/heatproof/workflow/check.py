@@ -20,38 +20,41 @@ from heatproof.workflow.trial import inspect_image_files, run_trial
 
 
 def check_config(*paths: str | Path, contents: bool = False) -> str:
-    """Check configs laid over each other, and return a summary of what it asks for, and where explainers look.
+    """Check a config, and return a summary of it, with the layers that explainers read.
 
-    What changed of the data of results that are there is said as well.
+    The summary also has changes of the data since existing results were computed.
 
     Parameters
     ----------
     paths
-        The configs.
+        A config, and others merged into it in turn.
     contents
-        Read every file of the data, and not only those of another size or time than was recorded.
+        Whether to read every file of the data, and not only those whose size or times differ from the record.
 
     Raises
     ------
     HeatproofError
-        One sentence for the first thing that is wrong.
+        A sentence about the first error.
     """
     plan = make_plan(read_config(*paths))
-    odd = check_machine(plan)
-    asked, looked = describe_targets(plan), inspect_image_files(plan)
-    pictures = "".join(f"\n{line}" for line in [*asked, *looked, *odd, *describe_changes(Graph(plan), contents)])
+    warnings = check_machine(plan)
+    targets, image_files = describe_targets(plan), inspect_image_files(plan)
+    further_lines = "".join(
+        f"\n{line}" for line in [*targets, *image_files, *warnings, *describe_changes(Graph(plan), contents)]
+    )
     jobs = len(plan.pairs()) * len(plan.weights)
     name = " under ".join(map(str, paths))
     return (
         f"{name} is sound: {len(plan.datasets)} dataset(s), {len(plan.models)} model(s) with "
         f"{len(plan.weights)} weights each, {len(plan.methods)} methods from {len(plan.explainers)} explainers, "
-        f"{plan.describe_images()}, {len(plan.test_cases())} test cases on {jobs} networks; {len(plan.metrics)} further "
-        f"metrics in results/scores.csv.{pictures}" + "".join(f"\n  {line}" for line in describe_layers(plan))
+        f"{plan.describe_images()}, {len(plan.test_cases())} test cases on {jobs} networks; {len(plan.metrics)} "
+        f"further metrics in results/scores.csv.{further_lines}"
+        + "".join(f"\n  {line}" for line in describe_layers(plan))
     )
 
 
 def describe_targets(plan: Plan) -> list[str]:
-    """Say of each dataset what it is for and what is explained of it, a line each; nothing of classes and labels."""
+    """Return a line for each dataset with its task and target; none for classes whose label is explained."""
     target = plan.config["target"]
     numbers = {"multilabel": "label", "regression": "number"}
     lines = []
@@ -70,9 +73,9 @@ def describe_targets(plan: Plan) -> list[str]:
 
 
 def describe_layers(plan: Plan) -> list[str]:
-    """Say of each model which layer CAMs read, with its grid, and which tokens attention is between.
+    """Return a line for each model with the layer that CAMs read, its grid, and the tokens of attention.
 
-    Only where an explainer of the config reads one or the other, as networks are built for it, with random weights.
+    The list is empty if no explainer of the config needs them, because networks are built for it, with random weights.
     """
     kinds = [EXPLAINERS[entry.kind] for entry in plan.explainers.values() if entry.kind in EXPLAINERS]
     if not any(entry.needs or entry.applies_to & {"attention", "windows", "plain_vit"} for entry in kinds):
@@ -85,7 +88,7 @@ def describe_layers(plan: Plan) -> list[str]:
 def _layout(plan: Plan, model: str, shape: tuple[int, ...]) -> str:
     import torch
 
-    from heatproof.attribution._kinds import inspect_network
+    from heatproof.attribution._network_traits import inspect_network
     from heatproof.models.network import build_network
 
     facts = plan.models[model].facts
@@ -94,42 +97,49 @@ def _layout(plan: Plan, model: str, shape: tuple[int, ...]) -> str:
         try:
             network = build_network(plan.model_spec(model), num_classes=2).eval().requires_grad_(False)
             for parameter in network.parameters():
-                # A head that starts at zero would hide what the logits depend on.
+                # With a head of zeros, the logits would not depend on any layer.
                 if parameter.ndim == 2 and not parameter.any():
                     torch.nn.init.normal_(parameter)
             return str(inspect_network(network, torch.randn(2, *shape), facts.cam_layer))
         except Exception as error:
-            # A network of the user's own, such as one for images of one channel, can fail in any way.
+            # A user's network, such as one for images with one channel, can raise any exception.
             return f"not looked into ({type(error).__name__}: {' '.join(str(error).split())[:100]})"
 
 
 def check_machine(plan: Plan, libraries: bool = True, here: bool = True, gaps: list[str] | None = None) -> list[str]:
-    """Look for the optional libraries that a config needs, unless jobs have their own, and for checkpoints and layers.
+    """Check that libraries, checkpoints and layers that a config needs exist, and run a trial of user code.
 
     Parameters
     ----------
     plan
         The plan.
-    libraries, here
-        Whether jobs have the libraries of this process, and whether they run on this machine.
+    libraries
+        Whether jobs use the libraries of this process; otherwise libraries are not checked, and there is no trial.
+    here
+        Whether jobs run on this machine.
     gaps
-        As in `heatproof.workflow.trial.run_trial`, whose lines are returned.
+        As in `heatproof.workflow.trial.run_trial`.
+
+    Returns
+    -------
+    list of str
+        The warnings of the trial.
 
     Raises
     ------
     HeatproofError
-        If a library or a checkpoint is not there, or a network has no layer of the name that the user gave.
+        If a library, a checkpoint or a layer that the user names does not exist.
     """
     if libraries:
         _require_libraries(plan)
     _check_checkpoints(plan)
     _check_layers(plan)
     _check_channels(plan)
-    odd = run_trial(plan, here, gaps) if libraries else []
-    # What is tried says more of what else does not fit.
+    warnings = run_trial(plan, here, gaps) if libraries else []
+    # After the trial, whose errors say more.
     for pair in plan.pairs():
         require_size(plan, *pair)
-    return odd
+    return warnings
 
 
 def _require_libraries(plan: Plan) -> None:
@@ -146,7 +156,7 @@ def _require_libraries(plan: Plan) -> None:
 
 
 def _check_checkpoints(plan: Plan) -> None:
-    """Look for the checkpoints that are files, and for the packages that hold others."""
+    """Raise an error if the file or the package of a checkpoint does not exist."""
     for model, entry in plan.models.items():
         if entry.checkpoint and is_packaged(entry.checkpoint):
             find_packaged(entry.checkpoint)
@@ -159,9 +169,9 @@ def _check_checkpoints(plan: Plan) -> None:
 
 
 def _check_layers(plan: Plan) -> None:
-    """Build the networks whose CAM layer the user named, and look for it there.
+    """Raise an error if a network does not have the layer for CAMs that the user names.
 
-    Without any CAM only if networks are compared, which reads the layer's channels.
+    Networks are built only if an explainer reads the layer, or networks are compared, which reads its channels.
     """
     cams = any("cam_layer" in entry.needs for entry in plan.explainers.values())
     if not cams and not plan.config["report"]["all_metrics"]:
@@ -175,9 +185,10 @@ def _check_layers(plan: Plan) -> None:
 
 
 def _check_channels(plan: Plan) -> None:
-    """Look for the channels that are compared by name in the networks, of which one at least has to have each.
+    """Raise an error if no network has a channel that `similarity.channels` names.
 
-    Networks are built without weights, and get an image without values; one that cannot pass it is taken at its word.
+    Networks are built on the meta device, without weights, and get images without values. A network that fails on them
+    is not checked further.
     """
     named = plan.config["similarity"]["channels"]
     if not named:
@@ -191,7 +202,7 @@ def _check_channels(plan: Plan) -> None:
     for dataset, model in plan.pairs():
         network = build_without_weights(plan.model_spec(model), num_classes=2).eval()
         known |= {name for name, _ in network.named_modules(remove_duplicate=False) if name}
-        # The size is that of the data, or any that is usual where no config says one.
+        # If the size is not known, any common one will do.
         height, width = plan.size_of(dataset, model) or (64, 64)
         device = next((one.device for one in network.parameters()), torch.device("cpu"))
         images = torch.zeros(2, plan.channels_of(dataset, model), height, width, device=device)
@@ -212,7 +223,7 @@ def _check_channels(plan: Plan) -> None:
 
 
 def _is_known(model: ModelChoice) -> bool:
-    """Tell whether the layer is that of the architecture, or one around it, so that no network need be built."""
+    """Return whether a model's layer for CAMs is that of its architecture, or contains it, so that it must exist."""
     entry = ARCHITECTURES.get(model.architecture)
     known = entry.facts_for(model.options, model.stated).cam_layer if entry else None
     return known is not None and f"{known}.".startswith(f"{model.facts.cam_layer}.")

@@ -13,9 +13,9 @@ from contextlib import suppress
 
 import psutil
 
-from heatproof.base.ending import EndedBySignal, end_with_parent, received_signal, run_process, signal_handling
 from heatproof.base.provenance import Key
 from heatproof.base.registry import load_plugins
+from heatproof.base.signals import EndedBySignal, end_with_parent, received_signal, run_process, signal_handling
 from heatproof.base.specs import Runtime, matches_its_name
 from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.publishing import escaped
@@ -25,9 +25,9 @@ from heatproof.stores.manifest import require_manifest
 
 log = logging.getLogger(__name__)
 
-# Seconds that a job has to end once its Snakemake is gone.
+# Seconds that a job has to end after its Snakemake has ended.
 ORPHANED = 2.0
-# Of matplotlib, in the working folder.
+# Settings of matplotlib, which it reads from the working folder.
 SETTINGS = "matplotlibrc"
 
 
@@ -40,9 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The path of a JSON file with ``run``, the class of the stage as ``module:name``, and ``spec``, its fields. How
         jobs run (batch size, threads, device) is in the environment variable ``HEATPROOF_MACHINE``.
     """
-    # The next run may begin as soon as its Snakemake is gone.
+    # A short time, because the next run may start as soon as Snakemake has ended.
     end_with_parent(ORPHANED)
-    # Of libraries, which can name files of a data set; they go where our own lines go.
+    # Warnings of libraries can contain control characters from names of files; the log escapes them.
     logging.captureWarnings(True)
     (path,) = sys.argv[1:] if arguments is None else arguments
     runtime = Runtime(**json.loads(os.environ.get("HEATPROOF_MACHINE", "{}")))
@@ -50,12 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def work() -> None:
         request = read_json(path)
         if request is None or not matches_its_name(path, request):
-            what = "is missing" if request is None else "has another content than its name says"
+            what = "is missing" if request is None else "does not match the digest in its name"
             raise HeatproofError(f"{path}, the specification of the job, {what}: run your snakemake command again.")
         for manifest, key in request.get("reads", {}).items():
             if Key.of(require_manifest(manifest)) != Key(*key):
                 raise HeatproofError(
-                    f"{manifest} is of another config or of other code than this run: run your snakemake command again."
+                    f"{manifest} is from another config or other code than this run: run your snakemake command again."
                 )
         load_plugins(runtime.plugins)
         if runtime.baselines:
@@ -66,8 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             job = load_spec(request["run"], request["spec"])
         except ValueError as error:
             raise HeatproofError(
-                f"{path} does not tell the job what this version of heatproof asks for ({error}): run "
-                "your snakemake command again."
+                f"{path} is not a valid specification for this version of heatproof ({error}): run your snakemake "
+                "command again."
             ) from None
         started = psutil.Process().create_time()
         log.info("%s: started in %.2f s", job.name, time.time() - started)
@@ -77,8 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_and_report_errors(work, "job")
 
 
-class _Escaped(logging.Formatter):
-    """Lines in which control characters, of an image's name for example, are shown."""
+class _EscapingFormatter(logging.Formatter):
+    """Formats lines with control characters escaped, which can come from the name of an image, for example."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record."""
@@ -86,41 +86,46 @@ class _Escaped(logging.Formatter):
 
 
 def run_and_report_errors(work: Callable[[], object], what: str = "command") -> int:
-    """Do some work, and return the exit status: 0, or else with one sentence on what is wrong.
+    """Run a function, print any error as one sentence, and return the exit status.
 
     Parameters
     ----------
     work
-        What is done.
+        The function.
     what
-        What a user calls it: ``"command"`` or ``"job"``.
+        What it is called in messages: ``"command"`` or ``"job"``.
+
+    Returns
+    -------
+    int
+        0 without an error.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Escaped("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+    handler.setFormatter(_EscapingFormatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("heatproof").setLevel(logging.INFO)
     try:
         with signal_handling(what):
-            # Matplotlib reads it whatever it is, and would wait for the other end of a pipe.
+            # matplotlib would open it even if it is a pipe, and block.
             if os.path.exists(SETTINGS) and not os.path.isdir(SETTINGS):
                 require_regular(SETTINGS, os.stat(SETTINGS).st_mode)
             work()
-            # Here, and not when Python ends, a reader that has gone can be told from an error.
+            # Flushed here and not at exit, so that a closed pipe can be handled below.
             sys.stdout.flush()
     except HeatproofError as error:
-        return _ended() or _say(str(error))
+        return _signal_status() or _print_error(str(error))
     except BrokenPipeError:
-        # The reader of our output has gone, as `head` does.
+        # The reader of the output has ended, as `head` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except EndedBySignal as ended:
         return ended.status
     except Exception as error:
-        if status := _ended():
+        if status := _signal_status():
             return status
         fault = machine_fault(error)
         if fault is not None:
-            return _say(fault)
-        # Without the steps of this module, which are the same whatever went wrong.
+            return _print_error(fault)
+        # Without the frames of this module, which are the same for every error.
         within = error.__traceback__
         while within is not None and within.tb_frame.f_code.co_filename == __file__:
             within = within.tb_next
@@ -130,17 +135,17 @@ def run_and_report_errors(work: Callable[[], object], what: str = "command") -> 
     return 0
 
 
-def _ended() -> int:
-    """Return the exit status of a process that a signal has ended, else 0.
+def _signal_status() -> int:
+    """Return the exit status for the signal that ends this process; 0 if there was none.
 
-    A library that is interrupted, as in the middle of an import, turns that into an error of its own.
+    It is needed because a library that a signal interrupts, as during an import, can raise another exception.
     """
     number = received_signal()
     return 0 if number is None else 128 + number
 
 
-def _say(sentence: str) -> int:
-    # Where the disk is full, or nobody listens any more, the exit status still tells.
+def _print_error(sentence: str) -> int:
+    # If the disk is full or the reader has ended, the exit status still shows the error.
     with suppress(OSError):
         print(escaped(f"heatproof: {sentence}"), file=sys.stderr, flush=True)
     return 1

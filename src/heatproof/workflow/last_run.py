@@ -1,7 +1,7 @@
-"""The config of the last run in a results folder, which commands follow where none is named.
+"""Record the config of the last run in a results folder; commands use it if the user names no config.
 
-A results folder can come from anywhere. What it records are values: they are shown by the name that they had, and
-followed only where they name no code but heatproof's own.
+A results folder can come from an untrusted source. The record has values only, and a config that names code outside
+heatproof is refused.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from heatproof.plan.validate import Plan, make_plan
 from heatproof.stores.manifest import read_checksummed, write_checksummed
 
 RECORD = ".last_run.json"
-# The environment variable with the names of a config whose values stand in another file, as a JSON list.
+# Environment variable with the names of the configs whose merged values Snakemake gets as one file, as a JSON list.
 NAMES_VARIABLE = "HEATPROOF_NAMED"
-KINDS = {"named": list, "values": dict, "when": str}
+FIELD_TYPES = {"named": list, "values": dict, "when": str}
 
 
 def record_run(config: Mapping[str, Any], named: Sequence[str | Path], folder: str | Path = RESULTS) -> None:
-    """Write down which config a run has.
+    """Record the config of a run.
 
     Parameters
     ----------
     config
-        All of its values, those of the default config included. Addresses are written without their secrets.
+        All values, including those of the default config. Addresses are written without secrets.
     named
-        The files that it was read from, and options; none for the default config.
+        Files and options that the config was read from; empty for the default config.
     folder
         The results folder.
     """
@@ -44,9 +44,9 @@ def record_run(config: Mapping[str, Any], named: Sequence[str | Path], folder: s
     write_checksummed(refuse_links(Path(folder) / RECORD), record)
 
 
-def _name_of(given: str | Path) -> str:
-    """Return how a config is shown: one that comes with heatproof as users name it, and no folder elsewhere."""
-    path = Path(given)
+def _name_of(config: str | Path) -> str:
+    """Return the name of a config for messages: the name of a shipped config, or a path without folders elsewhere."""
+    path = Path(config)
     if path.parent == workflow_folder() / "config":
         return path.stem
     return str(public((path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path).as_posix()))
@@ -54,18 +54,18 @@ def _name_of(given: str | Path) -> str:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """The config that a command is about.
+    """The config of a command.
 
     Attributes
     ----------
     plan
-        What it means.
+        Its plan.
     config
-        Its values, those of the default config included.
+        Its values, including those of the default config.
     named
-        How it is given to a command; empty for the default config.
-    told
-        A sentence on the run whose config it is; "" where the command was given one.
+        Its names, as arguments of a command; empty for the default config.
+    note
+        A sentence on the run that the config is from; "" if the user named the config.
     """
 
     plan: Plan
@@ -75,20 +75,20 @@ class RunConfig:
 
 
 def load_named_or_last(configs: Sequence[str], folder: str | Path = RESULTS) -> RunConfig:
-    """Return the config that a command is given, or that of the last run where it is given none.
+    """Return the config that the user names, or by default that of the last run.
 
     Parameters
     ----------
     configs
-        Files, or names of configs that come with heatproof.
+        Files, or names of shipped configs; empty for the config of the last run.
     folder
         The results folder.
 
     Raises
     ------
     HeatproofError
-        If none is given, and no run is recorded, the record is damaged, or its config names code that is not
-        heatproof's.
+        If `configs` is empty, and no run is recorded, the record is damaged, or its config names code outside
+        heatproof.
     """
     if configs:
         config = read_config(*configs)
@@ -100,7 +100,7 @@ def load_named_or_last(configs: Sequence[str], folder: str | Path = RESULTS) -> 
         raise HeatproofError(f"No config is named, and {why}: name one, such as mine.yaml or quick.")
     config, named, when = recorded
     names = " with ".join(named) or "the default config"
-    remedy = f"nobody named the config of the last run in {folder}, {names}: name it, and its code is run"
+    remedy = f"the config of the last run in {folder}, {names}, was not named explicitly: name it to run its code"
     with forbid_user_code(remedy):
         plan = make_plan(config)
     note = f"No config is named: this follows {names}, as the last run in {folder} had it ({when})."
@@ -108,8 +108,8 @@ def load_named_or_last(configs: Sequence[str], folder: str | Path = RESULTS) -> 
 
 
 def _recorded(path: Path) -> tuple[Config, list[str], str] | None:
-    """Return config, names and time of a record, or None if it is not as `record_run` writes it."""
+    """Return config, names and time of a record; None if `record_run` could not have written it."""
     record = read_checksummed(path) or {}
-    if not all(isinstance(record.get(key), kind) for key, kind in KINDS.items()):
+    if not all(isinstance(record.get(key), kind) for key, kind in FIELD_TYPES.items()):
         return None
     return record["values"], list(map(str, record["named"])), record["when"]

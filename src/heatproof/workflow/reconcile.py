@@ -1,9 +1,9 @@
-"""Compare the results folder with the config at the start of a run: current, stale or damaged.
+"""Compare the results folder with the config at the start of a run, and set file times accordingly.
 
-Snakemake goes by file times, and times say nothing of the config and code that a file is of. The manifests do. At each
-start every manifest is compared with the job graph: what is current gets times in the order of the jobs, what is stale
-is dated back, so that Snakemake makes it again. So a copied folder, a folder without ``.snakemake``, or one in which
-another config ran in between is known for what it is. Nothing that took work is removed or changed.
+Snakemake decides by file times, which do not tell which config and code a file is from; manifests do. At each start,
+every manifest is compared with the job graph. Current results get times in the order of the jobs; stale results get
+times before `STALE_TIME`, so that Snakemake makes them again. This handles a copied folder, a folder without
+``.snakemake``, and a folder in which another config ran meanwhile. Contents of results are neither removed nor changed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from heatproof.files.writing import write_text
 from heatproof.plan.graph import Graph, Job, Product
 from heatproof.plan.paths import STALE_TIME
 from heatproof.stores.manifest import read_checksummed
-from heatproof.stores.sources import (
+from heatproof.stores.source_files import (
     FileChanges,
     FileRecord,
     file_digests,
@@ -36,11 +36,11 @@ from heatproof.stores.sources import (
     write_record,
 )
 
-# Folders that are the same for all targets.
+# Folders that all targets share.
 OF_ALL_TARGETS = {"datasets", "checkpoints", "weights", "benchmarks", "logs"}
-# The record of files of the user's own that are no data, in the results folder.
+# Name of the record of the user's files that are not data, such as checkpoints, in the results folder.
 SOURCES = ".sources"
-# Files up to this many bytes are read as a whole at every start.
+# Files of up to this many bytes are verified at every start.
 SMALL = 2**20
 
 
@@ -49,27 +49,27 @@ def reconcile(
     changes_by_dataset: Mapping[str, FileChanges] = MappingProxyType({}),
     memory: str | Path = ".snakemake",
 ) -> list[str]:
-    """Set the times of results by what their manifests say.
+    """Compare all results with the job graph, and set their times: current, stale or damaged.
 
     Parameters
     ----------
     graph
         The jobs of the config.
-    looks
-        What was found of the files of datasets, by their names.
+    changes_by_dataset
+        Changes of the files of datasets, by name of the dataset.
     memory
-        Snakemake's folder. Where it remembers no job, results that are not whole count as stale; else jobs that read
-        them say so.
+        Snakemake's folder. If Snakemake remembers no job, incomplete results count as stale; otherwise they are left
+        to the jobs that read them.
 
     Returns
     -------
     list of str
-        A sentence for everything that is damaged. It counts as stale, so that a run that needs it makes it again.
+        A sentence for each damaged result. It counts as stale, so that a run that needs it makes it again.
 
     Raises
     ------
     HeatproofError
-        If results are of another version of heatproof, or a folder of theirs is a symbolic link; nothing is touched
+        If results are from another version of heatproof, or one of their folders is a symbolic link; no time is changed
         then.
     """
     metadata = Path(memory) / "metadata"
@@ -79,27 +79,27 @@ def reconcile(
     if not results.refuse_other_versions():
         return damaged
     for folder in {os.path.dirname(file) for job in graph.jobs() for file in [*job.outputs, job.benchmark]}:
-        # Snakemake removes and writes below them.
+        # Snakemake removes and writes files in them.
         refuse_links(folder)
     for job, rank in graph.depths():
-        # No earlier than all that is stale: an archive may have brought the times of 1970.
+        # Not earlier than stale results, because files from an archive may have times of 1970.
         newest = max([STALE_TIME * 10**9, *modification_times(job.inputs)])
         for product in job.products:
             if damage := results.damage(product):
                 damaged.append(damage)
                 mark_stale(job, product, rank)
             elif results.is_current(job, product) or results.is_pruned(job, product):
-                # What is dated ahead of today would hide all that is made from now on.
+                # A time in the future would make everything that is made from now on look old.
                 if min(known := modification_times(product.files)) < newest or max(known) > now:
                     _set_times(product.files, newest)
             elif results.is_stale(job, product):
-                # A list of images that is of other files alone is made anew before this, unless the run is a dry one.
+                # If only the files of a dataset changed, its images have been listed again before, except in a dry run.
                 if job.inputs or not results.has_current_key(product):
                     mark_stale(job, product, rank)
             elif not remembers or results.manifest(product.manifest) is None:
-                # Nothing says whose a file is that has no manifest.
+                # A file without a manifest can be from any config and code.
                 mark_stale(job, product, rank)
-        # Snakemake counts it among the outputs, and it says nothing of them.
+        # Snakemake counts the benchmark file among the outputs, but its time says nothing about the results.
         if any(measured < newest for measured in modification_times([job.benchmark])):
             _set_times([job.benchmark], newest)
     results.remember_sources()
@@ -107,10 +107,10 @@ def reconcile(
 
 
 def switch_target(folder: str | Path, target: str | int) -> None:
-    """Put the maps, responses, scores and tables of another target aside, and bring back those of this one.
+    """Move the maps, responses, scores and tables of another target away, and move those of this target back.
 
-    Networks and datasets stay; all else is renamed to ``.targets/TARGET`` below the results folder and back, so that
-    nothing is computed twice. A call that was killed on its way is completed by the next.
+    Networks and datasets stay; all other folders are moved to ``.targets/TARGET`` below the results folder and back, so
+    that nothing is computed twice. If a call is killed, the next one completes it.
 
     Parameters
     ----------
@@ -122,12 +122,12 @@ def switch_target(folder: str | Path, target: str | int) -> None:
     Raises
     ------
     HeatproofError
-        If a folder cannot be moved, or the results are of another version of heatproof; nothing is touched then.
+        If a folder cannot be moved, or the results are from another version of heatproof; nothing is moved then.
     """
-    # A colon cannot stand in names of folders everywhere.
-    asked = str(target).replace(":", ".")
-    here, aside, marker = Path(folder), Path(folder) / ".targets", Path(folder) / ".target"
-    # Folders without the file are of the default.
+    # Some file systems do not allow colons in names.
+    requested = str(target).replace(":", ".")
+    here, moved_away, marker = Path(folder), Path(folder) / ".targets", Path(folder) / ".target"
+    # A folder without the marker has results of the default target.
     present = (
         read_result_bytes(marker).decode("utf-8", "replace").strip()
         if marker.is_file() and not marker.is_symlink()
@@ -135,37 +135,37 @@ def switch_target(folder: str | Path, target: str | int) -> None:
     )
     if not re.fullmatch(r"\w+(\.\w+)*", present):
         raise HeatproofError(f"{marker} does not hold the name of a target: remove it, or write 'label' into it.")
-    for manifest in sorted((here / "datasets").glob("*.json")) if present != asked else ():
-        # Every target has those of datasets, and refuses here what another version wrote.
+    for manifest in sorted((here / "datasets").glob("*.json")) if present != requested else ():
+        # Raises an error if another version of heatproof wrote it; every target has the manifests of datasets.
         read_checksummed(manifest)
-    stays = here if present == asked else aside / present
-    for source, place in ((here, stays), (aside / asked, here)):
-        if source != here and present != asked and here.is_dir():
-            # As soon as nothing of the other target is here: from now on, what is here is of this one.
-            write_text(marker, asked)
+    folder_of_present = here if present == requested else moved_away / present
+    for source, destination in ((here, folder_of_present), (moved_away / requested, here)):
+        if source != here and present != requested and here.is_dir():
+            # All results of the other target have been moved away: from now on, results are of this target.
+            write_text(marker, requested)
         refuse_links(source)
-        for path in sorted(source.iterdir()) if source.is_dir() and source != place else ():
-            moved = refuse_links(place / path.name)
+        for path in sorted(source.iterdir()) if source.is_dir() and source != destination else ():
+            moved = refuse_links(destination / path.name)
             if path.name in OF_ALL_TARGETS or path.name.startswith(".") or moved.exists():
                 continue
             try:
-                place.mkdir(parents=True, exist_ok=True)
+                destination.mkdir(parents=True, exist_ok=True)
                 refuse_links(path).rename(moved)
             except OSError as error:
                 raise HeatproofError(machine_fault(error) or f"{path} cannot be moved ({error.strerror}).") from None
 
 
 class Results:
-    """The manifests of a results folder, each read once.
+    """The state of a results folder, from its manifests; each manifest is read once.
 
     Parameters
     ----------
     graph
         The jobs of the config.
-    looks
-        What was found of the files of datasets, by their names; of others it is what was recorded last.
+    changes_by_dataset
+        Changes of the files of datasets, by name of the dataset; for other datasets, the last record counts.
     contents
-        Read every file of the user's own, and not only those of another size or time than was recorded.
+        Whether to read every file of the user, and not only those whose size or times differ from the record.
     """
 
     def __init__(
@@ -173,19 +173,19 @@ class Results:
     ) -> None:
         self.graph, self.contents = graph, contents
         self.changes_by_dataset = changes_by_dataset
-        # None where one is missing or damaged.
+        # Returns None if a manifest is missing or damaged.
         self.manifest: Callable[[str], dict[str, Any] | None] = cache(read_checksummed)
         self.record: Callable[[str], FileRecord | None] = cache(self._record)
 
     def refuse_other_versions(self) -> bool:
-        """Read every manifest before anything is touched, and return whether there is one.
+        """Read all manifests before anything is changed, and return whether there are any.
 
-        Without a file that could be one, the jobs are not gone through: at the papers' size that takes seconds.
+        If no file could be a manifest, the jobs are not visited, which would take seconds for large configs.
 
         Raises
         ------
         HeatproofError
-            If one is of another version of heatproof.
+            If a manifest is from another version of heatproof.
         """
         if next(Path(self.graph.plan.results.root).rglob("*.json"), None) is None:
             return False
@@ -193,7 +193,7 @@ class Results:
         return any(manifests)
 
     def is_stale(self, job: Job, product: Product) -> bool:
-        """Tell whether a product is of another config, code, input or number of images than the graph's."""
+        """Return whether a result is from another config, code or input, or has too few images or saved epochs."""
         recorded = self.manifest(product.manifest)
         if recorded is None:
             return False
@@ -204,15 +204,15 @@ class Results:
         )
 
     def has_current_key(self, product: Product) -> bool:
-        """Tell whether a product is of this config and code."""
+        """Return whether a result is from this config and code."""
         return Key.of(self.manifest(product.manifest) or {}) == product.key
 
     def is_current(self, job: Job, product: Product) -> bool:
-        """Tell whether a product is whole, and of this config, code and inputs."""
+        """Return whether a result is complete, and from this config, code and inputs."""
         return self.is_complete(product) and not self.is_stale(job, product)
 
     def is_pruned(self, job: Job, product: Product) -> bool:
-        """Tell whether a product is of this config, code and inputs, and lacks only what `heatproof prune` took."""
+        """Return whether a result is from this config, code and inputs, and lacks only files that were pruned."""
         taken = pruned_list_path(product.manifest)
         if self.manifest(product.manifest) is None or self.is_stale(job, product) or not taken.is_file():
             return False
@@ -220,24 +220,24 @@ class Results:
         return missing <= set(read_result_bytes(taken).decode("utf-8", "replace").split("\n"))
 
     def jobs_to_run(self, files: Iterable[str]) -> list[Job]:
-        """Return the jobs that a run would carry out to make some files, upstream first.
+        """Return the jobs that a run would execute to make some files, upstream first.
 
-        What lies behind a file that is current is not looked at, as Snakemake does not make it again; what was pruned
-        is made again where another of these jobs reads it.
+        Inputs of current files are not considered, because Snakemake does not make them again. Pruned files are made
+        again if one of the returned jobs reads them.
         """
-        asked, read, found = set(files), set[str](), list[Job]()
-        for job in reversed(self.graph.jobs_leading_to(asked)):
+        requested, read, found = set(files), set[str](), list[Job]()
+        for job in reversed(self.graph.jobs_leading_to(requested)):
             is_read = not read.isdisjoint(job.outputs)
-            if not is_read and asked.isdisjoint(job.outputs):
+            if not is_read and requested.isdisjoint(job.outputs):
                 continue
-            stands = self.is_current if is_read else lambda *one: self.is_current(*one) or self.is_pruned(*one)
-            if not all(stands(job, product) for product in job.products):
+            is_usable = self.is_current if is_read else lambda *one: self.is_current(*one) or self.is_pruned(*one)
+            if not all(is_usable(job, product) for product in job.products):
                 found.append(job)
                 read.update(job.inputs)
         return found[::-1]
 
     def is_complete(self, product: Product) -> bool:
-        """Tell whether all files of a product are there, in the sizes that its manifest says."""
+        """Return whether all files of a result exist, with the sizes in its manifest."""
         recorded = self.manifest(product.manifest)
         if recorded is None:
             return False
@@ -246,10 +246,10 @@ class Results:
         return sizes_fit and all(map(_stat, product.files))
 
     def damage(self, product: Product) -> str | None:
-        """Return a sentence on what is damaged of a product that is there; None where nothing is.
+        """Return a sentence about damage to a result; None if it is missing or undamaged.
 
-        Small files are read as a whole, such as metadata and tables; of large ones, which whoever reads them checks, it
-        is the size.
+        The bytes of small files, such as metadata and tables, are compared. For large files only the size is compared,
+        because they are verified when they are read.
         """
         recorded = self.manifest(product.manifest)
         if recorded is None:
@@ -259,17 +259,17 @@ class Results:
                 refuse_links(file)
             stat, size = _stat(file), facts["bytes"]
             if stat and (stat.st_size != size or (size <= SMALL and file_digest(file) != facts["sha256"])):
-                return f"{file} is damaged (its bytes are not those that were written)."
+                return f"{file} is damaged (its bytes differ from those that were written)."
         return self._store_damage(product, recorded) if product.images is not None else None
 
     def _store_damage(self, product: Product, recorded: dict[str, Any]) -> str | None:
-        # Here, because zarr takes long to import, and without results nothing of it is needed.
+        # Imported here, because importing zarr takes long, and is not needed without results.
         from heatproof.stores.store import open_store
 
         base = product.manifest.rsplit(".", 2)[0]
-        gate, store = f"{base}.gate.json", f"{base}.zarr"
-        if os.path.exists(gate) and self.manifest(gate) is None:
-            return f"{gate} is damaged."
+        check_record, store = f"{base}.gate.json", f"{base}.zarr"
+        if os.path.exists(check_record) and self.manifest(check_record) is None:
+            return f"{check_record} is damaged."
         try:
             key = open_store(store).attributes["key"]
         except HeatproofError as error:
@@ -278,7 +278,7 @@ class Results:
         return None if key == recorded["key"] else other
 
     def inputs_unchanged(self, job: Job, manifest: str) -> bool:
-        """Tell whether what a job read has the bytes still that it had then."""
+        """Return whether the inputs that a job read, according to its manifest, are unchanged."""
         recorded = self.manifest(manifest) or {}
         then = recorded.get("input_sha256", {})
         if any(self._digests.get(os.path.normpath(path), digest) != digest for path, digest in then.items()):
@@ -292,15 +292,15 @@ class Results:
         return not self.changed_user_files(job, manifest)
 
     def changed_user_files(self, job: Job, manifest: str) -> list[str]:
-        """Return the files of the user's own that a job reads and whose bytes are others than its manifest says."""
+        """Return the user's files that a job reads and whose bytes differ from its manifest."""
         then = (self.manifest(manifest) or {}).get("input_sha256", {})
         now = self._sources[1] if job.sources else {}
-        # A job that is none of the graph can be asked about as well.
+        # The job need not be one of the graph.
         now = {**now, **file_digests(None, [one for one in job.sources if one not in now])[1]}
         return [one for one in job.sources if now.get(one, "") != then.get(public(Path(one).as_posix()))]
 
     def remember_sources(self) -> None:
-        """Write what is known now of the user's own files, so that the next start reads only what changes."""
+        """Write the record of the user's files, so that the next start reads only files that have changed."""
         now = self.__dict__.get("_sources", (None,))[0]
         if now is not None and not is_same_record(read_record(self._sources_file), now):
             write_record(self._sources_file, now)
@@ -319,13 +319,13 @@ class Results:
 
     @cached_property
     def _sources(self) -> tuple[FileRecord | None, dict[str, str]]:
-        """The files of the user's own that jobs read, and the SHA-256 of each."""
+        """The record of the user's files that jobs read, and the SHA-256 of each file."""
         paths = dict.fromkeys(source for job in self.graph.jobs() for source in job.sources)
         return file_digests(read_record(self._sources_file), list(paths), self.contents) if paths else (None, {})
 
     @cached_property
     def _digests(self) -> dict[str, str]:
-        """What the manifests say of the bytes of all files that jobs of the graph make."""
+        """The SHA-256 of all files that jobs of the graph make, from the manifests."""
         return {
             os.path.normpath(file): facts["sha256"]
             for job in self.graph.jobs()
@@ -334,21 +334,20 @@ class Results:
         }
 
     def _files(self, product: Product) -> list[tuple[Path, dict[str, Any]]]:
-        """Return the files that a manifest lists, each with what it says of it."""
+        """Return the files that a manifest lists, each with its entry."""
         recorded = self.manifest(product.manifest) or {}
         return [(Path(product.manifest).parent / facts["file"], facts) for facts in recorded.get("files", ())]
 
 
 def pruned_list_path(manifest: str | Path) -> Path:
-    """Return where the names of the files stand that were pruned of what a manifest lists, one a line."""
+    """Return the path of the list of pruned files of a manifest; it has one name per line."""
     return Path(manifest).with_suffix(".pruned")
 
 
 def mark_stale(job: Job, product: Product, rank: int) -> None:
-    """Make a job's files older than all that they could be made from, so that Snakemake makes them again.
+    """Make the files of a result older than all inputs of its job, so that Snakemake makes them again.
 
-    Where they are made from no file, there is nothing that they could be older than: their manifest, which took no
-    work, is removed instead.
+    If the job has no inputs, the manifest is removed instead.
     """
     if not job.inputs:
         Path(product.manifest).unlink(missing_ok=True)
@@ -364,12 +363,12 @@ def _set_times(files: Iterable[str], when: int) -> None:
 
 
 def modification_times(files: Iterable[str]) -> list[int]:
-    """Return when files were changed, in nanoseconds; of those that are there."""
+    """Return the modification times, in nanoseconds, of the files that exist."""
     return [stat.st_mtime_ns for stat in map(_stat, files) if stat]
 
 
 def _stat(file: str | Path) -> os.stat_result | None:
-    """Return what the system says of a file; None where it is missing."""
+    """Return the status of a file; None if it is missing."""
     try:
         return os.stat(file)
     except OSError:

@@ -1,4 +1,4 @@
-"""Functions that the Snakefile calls, besides the plan."""
+"""Functions that the Snakefile calls: checks before a run, environment and specs of jobs, outputs of rules."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from heatproof.base.ending import CONTROLLER, EndedBySignal, end_with_parent, install_signal_handlers, received_signal
 from heatproof.base.provenance import digest
+from heatproof.base.signals import CONTROLLER, EndedBySignal, end_with_parent, install_signal_handlers, received_signal
 from heatproof.base.specs import spec_file_name
 from heatproof.errors import RESUME_HINT, HeatproofError, machine_fault
 from heatproof.files.lock import lock_folder, unlock_folder
@@ -27,14 +27,15 @@ from heatproof.plan.paths import producing_job
 from heatproof.plan.stage import STAGES
 from heatproof.plan.validate import Plan, make_plan
 from heatproof.stores.manifest import read_checksummed
-from heatproof.stores.sources import FileChanges, data_root, is_there, record_path, write_record
+from heatproof.stores.source_files import FileChanges, data_root, is_there, record_path, write_record
 from heatproof.workflow.changed_data import DatasetChanges, changes_by_dataset, inspect_data
 from heatproof.workflow.check import check_machine
 from heatproof.workflow.last_run import NAMES_VARIABLE, RECORD
 from heatproof.workflow.reconcile import modification_times, reconcile, switch_target
 
-# A network's activations are asked of the system and given back at every layer, unless glibc keeps them: half of the
-# time of an EfficientNet at 224 pixels on a CPU goes into that. Other allocators do not read these.
+# By default, glibc requests the memory of activations from the system at every layer and releases it again, which
+# takes half of the time of an EfficientNet at 224 pixels on a CPU. With these variables, it keeps the memory. Other
+# allocators ignore them.
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_TOP_PAD_": str(2**28)}
 
 KILLED = (
@@ -43,50 +44,60 @@ KILLED = (
     f"command again; {RESUME_HINT}."
 )
 PICKLE = ".snakemake/iocache/latest.pkl"
-# Where `snakemake --archive` puts packages of environments.
+# Folder in which `snakemake --archive` puts packages of environments.
 CONDA_ARCHIVE = ".snakemake/conda-archive"
-# Megabytes with which no job can do anything.
+# Megabytes of free disk space below which no job can work.
 LITTLE = 16
 
 
-# Folders in which Snakemake, and the shell of a job, write without a look at links.
+# Folders in which Snakemake and the shell of a job write without checking for links.
 BY_SNAKEMAKE = ("logs", "benchmarks")
-# What jobs are told, by key; written when they start and removed when the run ends.
+# Folder of the specs of jobs, which are written when jobs start and removed when the run ends.
 SPECS = ".jobs"
 
 
 def check_before_start(
     config: Mapping[str, Any], is_main: bool, deployment: Iterable[object] = (), local: bool = True
 ) -> Graph:
-    """Return the job graph of a config; the main process also looks at libraries, checkpoints and networks.
+    """Return the job graph of a config; the main process also checks libraries, checkpoints and networks.
 
-    With conda among the software deployment methods, jobs have libraries of their own.
+    Parameters
+    ----------
+    config
+        The config.
+    is_main
+        Whether this is the main process of the run.
+    deployment
+        Snakemake's software deployment methods; with conda, jobs have other libraries than this process.
+    local
+        Whether jobs run on this machine.
     """
     plan = make_plan(config)
     if is_main:
-        # A login node needs no GPU.
+        # `local`, because a login node needs no GPU.
         gaps: list[str] = []
         check_machine(plan, not uses_conda(deployment), local, gaps)
-        # What one method or metric lacks is a gap, and all others are scored.
+        # A method or a metric that fails is not applicable, and all others are scored.
         for sentence in gaps:
             print(escaped(f"heatproof: {sentence} The run goes on without it."), file=sys.stderr)
     return Graph(plan)
 
 
 def refuse_packages_of_folder(deployment: Any) -> None:
-    """Let Snakemake execute nothing that lies below ``.snakemake`` of the working folder.
+    """Prevent Snakemake from executing files below ``.snakemake`` of the working folder.
 
     Parameters
     ----------
     deployment
-        Snakemake's settings; environments of conda are made in a folder of the user's, unless they name one.
+        Snakemake's deployment settings. Environments of conda are made in the user's cache folder, unless the settings
+        name another one.
 
     Raises
     ------
     HeatproofError
         If Snakemake would install packages from there.
     """
-    # What a dry run knew of files, which --trust-io-cache reads; it may be another's.
+    # A pickle file that --trust-io-cache reads; it may come from an untrusted source.
     with suppress(OSError):
         os.unlink(PICKLE)
     if not (deployment and uses_conda(deployment.deployment_method)):
@@ -102,21 +113,22 @@ def refuse_packages_of_folder(deployment: Any) -> None:
 
 
 def named_configs(settings: Any) -> list[str]:
-    """Return what a run was given as its config, from Snakemake's settings: files, and values as ``key=value``."""
+    """Return the names of the configs of a run from Snakemake's settings: files, and values as ``key=value``."""
     if NAMES_VARIABLE in os.environ:
         return json.loads(os.environ[NAMES_VARIABLE])
     return [*map(str, settings.configfiles), *(f"{key}={value}" for key, value in settings.config.items())]
 
 
 def handle_signals(is_main: bool) -> None:
-    """End in order where a signal asks Snakemake to end, with its jobs on this machine; `heatproof run` says so itself.
+    """Install signal handlers that end Snakemake and its jobs on this machine.
 
-    Snakemake would wait on SIGTERM for what may take days, and leave its jobs alone on SIGHUP.
+    Without them, Snakemake would wait for running jobs on SIGTERM, which can take days, and leave jobs running on
+    SIGHUP. If `heatproof run` started Snakemake, that command prints the message.
 
     Parameters
     ----------
     is_main
-        Whether this is the process that a user or `heatproof run` started, and not one that a cluster did.
+        Whether this process was started by a user or by `heatproof run`, and not by a cluster.
     """
     install_signal_handlers("" if "HEATPROOF_COMMAND" in os.environ else "run")
     if is_main:
@@ -124,9 +136,9 @@ def handle_signals(is_main: bool) -> None:
 
 
 def start_run(graph: Graph, folder: str, dry_run: bool) -> None:
-    """Look at the results before a run of the main process, and take the folder for it.
+    """Lock the results folder, and reconcile the results with the config, before the main process runs jobs.
 
-    A dry run beside another run leaves the results as they are.
+    A dry run that cannot lock the folder, because another run works on it, changes nothing.
 
     Parameters
     ----------
@@ -135,12 +147,12 @@ def start_run(graph: Graph, folder: str, dry_run: bool) -> None:
     folder
         The results folder.
     dry_run
-        Whether nothing is to be made.
+        Whether the run is a dry run.
 
     Raises
     ------
     HeatproofError
-        If another run is going on, the folder cannot be written, or its results are of another version.
+        If another run works on the folder, the folder is not writable, or its results are from another version.
     """
     try:
         held = lock_folder(folder)
@@ -158,28 +170,29 @@ def start_run(graph: Graph, folder: str, dry_run: bool) -> None:
         refuse_links(Path(folder) / RECORD)
         atexit.register(shutil.rmtree, Path(folder) / SPECS, ignore_errors=True)
     found = update_data_records(graph, folder, dry_run)
-    # Snakemake takes a table that is there for whole, and no job may read it.
-    _say(f"{sentence} A run that needs it makes it again." for sentence in reconcile(graph, found))
+    # Damage is reported here, because Snakemake takes an existing file for complete, and possibly no job reads it.
+    _print_messages(f"{sentence} A run that needs it makes it again." for sentence in reconcile(graph, found))
     if dry_run:
         unlock_folder(held)
 
 
 def update_data_records(graph: Graph, folder: str, dry_run: bool) -> dict[str, FileChanges]:
-    """Look at the files of datasets, say what changed, and list the images of those again whose files did.
+    """Report changes of the files of datasets, and list the images of changed datasets again.
 
     Returns
     -------
     dict
-        What was found where nothing may be written; nothing where the records on the disk are of today.
+        In a dry run, which writes nothing, the changes by dataset; otherwise it is empty, because the records on disk
+        have been updated.
 
     Raises
     ------
     HeatproofError
-        If files are no dataset any more.
+        If the files of a dataset are not a valid dataset any more.
     """
     seen = inspect_data(graph)
     for one in seen.values():
-        _say(one.sentences)
+        _print_messages(one.sentences)
     if not dry_run:
         for one in (*seen.values(), *_of_other_rows(graph, seen)):
             _list_again(graph, one, folder)
@@ -187,36 +200,37 @@ def update_data_records(graph: Graph, folder: str, dry_run: bool) -> dict[str, F
 
 
 def _of_other_rows(graph: Graph, seen: Container[str]) -> Iterator[DatasetChanges]:
-    """Yield the datasets with rows whose list is missing or of other options, such as the rows of another target.
+    """Yield datasets whose rows differ from their images, and whose list of rows is missing or from other options.
 
-    What does not depend on these, such as networks, is not made again for a list that is newer.
+    The rows of another target are an example. They are listed here and not by a job, because a newer list would make
+    Snakemake repeat jobs that do not depend on rows, such as trainings.
     """
     for name in graph.plan.datasets:
         job, spec_json = graph.job("prepare", {"dataset": name}), graph.plan.dataset_spec(name)
         (product,) = job.products
         was_listed = os.path.lexists(record_path(product.manifest))
         listed = read_checksummed(product.manifest) if os.path.lexists(product.manifest) else {}
-        # What is damaged is said, and made again by the run.
+        # A damaged list is reported elsewhere, and made again by the run.
         had_rows = listed is not None and "pictures" in listed.get("splits", {}).get("evaluation", {})
         has_rows = listed is not None and (had_rows or graph.plan.has_label_rows(name))
         if name not in seen and was_listed and has_rows and is_there(data_root(spec_json.options)):
             yield DatasetChanges(job, None, is_listed=False)
 
 
-def _say(sentences: Iterable[str]) -> None:
+def _print_messages(sentences: Iterable[str]) -> None:
     for sentence in sentences:
         print(escaped(f"heatproof: {sentence}"), file=sys.stderr)
 
 
 def _list_again(graph: Graph, seen: DatasetChanges, folder: str) -> None:
-    """List the images of a dataset again where its files have changed, or record their times where only these have.
+    """List the images of a dataset again if its files have changed; if only times have, update the record.
 
-    Here, and not by Snakemake, which would start all jobs of the dataset, as it goes by times alone.
+    This is not left to Snakemake, which decides by times and would repeat all jobs of the dataset.
 
     Raises
     ------
     HeatproofError
-        If the files are no dataset any more.
+        If the files are not a valid dataset any more.
     """
     (product,) = seen.job.products
     if seen.is_listed:
@@ -227,19 +241,20 @@ def _list_again(graph: Graph, seen: DatasetChanges, folder: str) -> None:
     environment = {**os.environ, **job_environment(graph.plan, "", ())}
     done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)  # noqa: S603
     if done.returncode:
-        told = [line for line in done.stderr.splitlines() if line.startswith("heatproof: ")]
-        raise HeatproofError(told[-1].removeprefix("heatproof: ") if told else done.stderr)
+        errors = [line for line in done.stderr.splitlines() if line.startswith("heatproof: ")]
+        raise HeatproofError(errors[-1].removeprefix("heatproof: ") if errors else done.stderr)
 
 
 def remove_specs(folder: str) -> None:
-    """Remove what jobs of an earlier run were told.
+    """Remove the specs of jobs of an earlier run.
 
-    A spec names what a job runs, and one that is there already is not written again: none may come with the folder.
+    A spec determines what a job executes, and existing specs are not written again. A received folder must therefore
+    not bring its own.
 
     Raises
     ------
     HeatproofError
-        If it is a symbolic link, or cannot be removed.
+        If the folder of specs is a symbolic link, or cannot be removed.
     """
     specs = refuse_links(Path(folder) / SPECS)
     try:
@@ -254,16 +269,18 @@ def remove_specs(folder: str) -> None:
 
 
 def spec_file(graph: Graph, job: Job, folder: str, write: bool = True) -> str:
-    """Return the path of the small file that tells a job what to do, named by its content.
+    """Return the path of the spec file of a job; its name contains a digest of its content.
 
     Parameters
     ----------
-    graph, job
-        The job, and what the others of the graph make.
+    graph
+        The jobs of the config.
+    job
+        The job.
     folder
         The results folder, which compute nodes share.
     write
-        Write the file, unless it is there.
+        Whether to write the file if it does not exist.
     """
     content = {"run": job.run, "spec": job.spec_json}
     path = Path(folder) / SPECS / spec_file_name(job.stage, content)
@@ -272,34 +289,33 @@ def spec_file(graph: Graph, job: Job, folder: str, write: bool = True) -> str:
     return str(path)
 
 
-# Without the working folder among the places of modules: a psutil.py in a received folder would run in every job.
-# The kernel's SIGKILL leaves a program no word; the shell that outlives it has one. The shell outlives a signal to both
-# as well, since Snakemake takes a job whose shell has ended for one that writes nothing any more.
+# -P keeps the working folder out of the module search path, because a psutil.py in a received folder would run in every
+# job. A process cannot print a message on SIGKILL, so the shell does. The shell also outlives other signals, because
+# Snakemake assumes that a job whose shell has ended does not write any more.
 JOB_COMMAND = (
     'exec > {log:q} 2>&1; trap : TERM HUP INT; "$HEATPROOF_PYTHON" -P -m heatproof.workflow.job {params.spec:q} '
     '|| {{ code=$?; [ $code -ne 137 ] || echo "$HEATPROOF_KILLED"; exit $code; }}'
 )
-"""The shell command of every job. The place of Python and how jobs run reach it by environment variables."""
+"""The shell command of every job. It gets the path of Python and the runtime settings from environment variables."""
 
 
 def one_file_per_job(files: Iterable[str], *, apart: bool) -> list[str]:
-    """Return the files that Snakemake is told of, of those that a job reads: one of each job that makes shards.
+    """Reduce the inputs of a job to one input for each upstream job that makes shards.
 
-    Snakemake looks at every input of every ready job again and again. The files of one job come together, and so the
-    one that is missing or has the earliest time (stale files are dated back: `heatproof.workflow.reconcile`)
-    stands for all.
+    Snakemake checks every input of every ready job again and again. All files of one job are made together, so that the
+    one that is missing or has the earliest time (stale files have times before `STALE_TIME`) represents them.
 
     Parameters
     ----------
     files
-        Paths below the results folder, and others.
+        Inputs, below the results folder or elsewhere.
     apart
-        Whether each explainer has jobs of its own.
+        Whether each explainer has its own jobs.
     """
     groups: dict[tuple[str, ...], list[str]] = {}
     for file in files:
         groups.setdefault(producing_job(file, apart), []).append(file)
-    # What is missing has no time, and comes first.
+    # A missing file has no time, and comes first.
     return [
         group[0] if len(group) == 1 else min(group, key=lambda file: modification_times([file]))
         for group in groups.values()
@@ -312,9 +328,9 @@ def job_environment(plan: Plan, folder: str, deployment: Iterable[object]) -> di
     Parameters
     ----------
     plan
-        For the machine's settings.
+        The plan, for the runtime settings.
     folder
-        The workflow's folder, whose ``src`` is importable in a job's own conda environment too.
+        The folder of the workflow, whose ``src`` is on the module search path in conda environments.
     deployment
         Snakemake's software deployment methods; with conda, a job runs the Python of its environment.
     """
@@ -322,7 +338,7 @@ def job_environment(plan: Plan, folder: str, deployment: Iterable[object]) -> di
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), os.path.join(folder, "src")]))
     return {
         "HEATPROOF_PYTHON": "python" if conda else sys.executable,
-        # Processes that a job starts import from where the job does.
+        # As -P for the job, for processes that it starts.
         "PYTHONSAFEPATH": "1",
         "HEATPROOF_MACHINE": json.dumps(vars(plan.runtime()), sort_keys=True),
         # Jobs end when this process does.
@@ -334,15 +350,15 @@ def job_environment(plan: Plan, folder: str, deployment: Iterable[object]) -> di
 
 
 def uses_conda(deployment: Iterable[object]) -> bool:
-    """Tell whether Snakemake's software deployment methods have conda among them."""
+    """Return whether conda is among Snakemake's software deployment methods."""
     return any(str(method).lower().endswith("conda") for method in deployment)
 
 
 def job_threads(plan: Plan, cores: int | None, is_local: bool) -> int:
-    """Return the threads that a job is counted with.
+    """Return the number of threads that a job counts with in Snakemake's scheduler.
 
-    With more `--cores` than this machine has, each job counts for several, so that jobs do not crowd each other out;
-    what a job really uses is the config's ``threads``, because float sums depend on it.
+    If `--cores` exceeds the cores of this machine, each job counts with more threads, so that not too many jobs run at
+    the same time. Jobs always use the config's ``threads``, because float sums depend on it.
     """
     threads = plan.config["threads"]
     if not is_local or not cores:
@@ -352,12 +368,12 @@ def job_threads(plan: Plan, cores: int | None, is_local: bool) -> int:
 
 
 def check_writable(folder: str) -> None:
-    """Write a file into the results folder and remove it.
+    """Check that the results folder is writable, by writing a file and removing it.
 
     Raises
     ------
     HeatproofError
-        If it is read-only or its disk is full.
+        If the folder is read-only or its disk is full.
     """
     try:
         write_text(Path(folder) / ".writable", "")
@@ -367,12 +383,12 @@ def check_writable(folder: str) -> None:
 
 
 def explain_failure(folder: str) -> str | None:
-    """Return what a look at the results folder tells of a failed run, where the jobs' own logs could not be written.
+    """Return a reason why a run failed that jobs could not write to their logs, such as a full disk; None if none.
 
     Raises
     ------
-    Ended
-        If a signal ended the run; Snakemake knows no exit status for that.
+    EndedBySignal
+        If a signal ended the run, because Snakemake has no exit status for that.
     """
     if (number := received_signal()) is not None:
         raise EndedBySignal(number)
@@ -390,7 +406,7 @@ KINDS = {".csv": "table", ".txt": "text", ".html": "page", ".png": "figure", ".s
 
 
 def captions_folder() -> str:
-    """Return a folder for captions, which is removed when this process ends."""
+    """Return a new folder for captions, which is removed when this process ends."""
     folder = tempfile.mkdtemp(prefix="heatproof-captions-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -399,29 +415,29 @@ def captions_folder() -> str:
 def outputs_of(
     graph: Graph, stage: str, report: Callable[..., Any], update: Callable[..., Any], captions: str | None
 ) -> list[Any]:
-    """Return the outputs of a stage's rule as Snakemake takes them.
+    """Return the outputs of the rule of a stage, with Snakemake's flags.
 
     Parameters
     ----------
     graph
         The jobs of the config.
     stage
-        The stage.
+        Name of the stage.
     report
-        Snakemake's mark of what stands in its report.
+        Snakemake's flag for outputs in its report.
     update
-        Snakemake's mark of what is kept when a job starts.
+        Snakemake's flag for outputs that it must not remove when a job starts.
     captions
-        The folder that captions are written into, which Snakemake reads from files; None for none.
+        Folder for the captions, which Snakemake reads from files; None for no captions.
     """
     marked = []
     for output in STAGES[stage].patterns(graph.plan):
-        file, about = update(output.path) if output.is_updated else output.path, output.report_entry
-        if about is not None:
-            caption = Path(captions) / f"{stage}-{digest(about.what)}.rst" if captions else None
+        file, entry = update(output.path) if output.is_updated else output.path, output.report_entry
+        if entry is not None:
+            caption = Path(captions) / f"{stage}-{digest(entry.what)}.rst" if captions else None
             if caption:
-                caption.write_text(about.caption, encoding="utf-8")
-            labels = {"what": about.what, "kind": KINDS[Path(file).suffix]}
-            file = report(file, caption=caption and str(caption), category=about.category, labels=labels)
+                caption.write_text(entry.caption, encoding="utf-8")
+            labels = {"what": entry.what, "kind": KINDS[Path(file).suffix]}
+            file = report(file, caption=caption and str(caption), category=entry.category, labels=labels)
         marked.append(file)
     return marked

@@ -1,6 +1,6 @@
-"""Terminal output of a run: one line per job, progress, and the final tables or the error.
+"""Terminal output of a run: one line for each job, progress, and finally the tables or the error.
 
-Snakemake's own log file keeps everything that it says.
+Snakemake's log file has its complete output.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from snakemake.logging import ColorizingTextHandler, DefaultFormatter
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from heatproof.base.ending import POLL_SECONDS, received_signal
 from heatproof.base.options import parse_duration
 from heatproof.base.registry import suggest_name
+from heatproof.base.signals import POLL_SECONDS, received_signal
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import escaped
 from heatproof.files.reading import open_regular, read_result_bytes, refuse_links
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 # Seconds between two lines of progress.
 EVERY = 10
 VERDICTS = 6
-SHOWN = 3
-# Bytes, in which the sentence on a failed job stands.
+RANKING_LINES = 3
+# Bytes at the end of a log that are searched for the error of a failed job.
 END_OF_A_LOG = 2**20
-# Seconds in which a signal that has ended a job reaches this process as well.
+# Seconds to wait for a signal that has ended a job to reach this process as well.
 PATIENCE = 1.0
 SILENT = {LogEvent[name] for name in ("WORKFLOW_STARTED", "JOB_STARTED", "JOB_FINISHED", "RESOURCES_INFO", "SHELLCMD")}
-# Of Snakemake's scheduler after every job, and of its ways to end.
+# Beginnings of messages that Snakemake prints after every job, and when it ends.
 STEPS = ("Select jobs to execute", "Assuming unrestricted", "Building DAG", "host: ", "Using shell")
 ENDS = (
     "Shutting down",
@@ -57,24 +57,24 @@ NOISE = (*STEPS, *ENDS, "Restored previous", "Cannot restore", "Elapsed time")
 
 @dataclass
 class Progress:
-    """How many jobs are done, and how fast."""
+    """The progress of a run."""
 
     began: float = field(default_factory=lambda: time.monotonic())
     last_shown: float = 0.0
     budget: str = "none"
 
     def line(self, done: int, total: int) -> str:
-        """Return a line with the rate and the time that is left at it, or nothing soon after the last one."""
+        """Return a line with the rate and the remaining time, or "" if the last line was less than `EVERY` s ago."""
         now = time.monotonic()
         if done < total and now - self.last_shown < EVERY:
             return ""
         self.last_shown = now
         rate = done / max(now - self.began, 1e-9)
         seconds = (total - done) / max(rate, 1e-9)
-        left = f", {duration(seconds)} left at this rate" if 0 < done < total else ""
-        if left and self.budget != "none" and now - self.began + seconds > parse_duration(self.budget):
-            left += f", beyond the budget of {self.budget}"
-        return f"{done} of {total} jobs done, {60 * rate:.3g} a minute{left}"
+        remaining = f", {duration(seconds)} left at this rate" if 0 < done < total else ""
+        if remaining and self.budget != "none" and now - self.began + seconds > parse_duration(self.budget):
+            remaining += f", beyond the budget of {self.budget}"
+        return f"{done} of {total} jobs done, {60 * rate:.3g} a minute{remaining}"
 
 
 def duration(seconds: float) -> str:
@@ -85,7 +85,7 @@ def duration(seconds: float) -> str:
 
 
 def job_line(what: str, wildcards: Wildcards, images: tuple[int, int] = (0, 0)) -> str:
-    """Return what a job makes and for whom: ``attribution maps: digits / resnet20 finetuned / rise, 64 images``."""
+    """Describe a job, such as ``attribution maps: digits / resnet20 finetuned / rise, 64 images``."""
     named = {name: str(value) for name, value in wildcards.items()}
     network = " ".join(named[key] for key in ("model", "weights") if key in named)
     whose = [named.get("dataset"), network, *map(named.get, ("explainer", "metric", "response", "figure"))]
@@ -98,7 +98,7 @@ def job_line(what: str, wildcards: Wildcards, images: tuple[int, int] = (0, 0)) 
 
 
 class EventFormatter(DefaultFormatter):
-    """Snakemake's events in the words of the config; what says nothing to a user is left to the log file."""
+    """Formats events of Snakemake as lines in terms of the config; events without interest to users are left out."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(None)
@@ -107,7 +107,7 @@ class EventFormatter(DefaultFormatter):
         self.failed: list[tuple[str, list[str]]] = []
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of an event, or nothing."""
+        """Return the line of an event, or ""."""
         event = getattr(record, "event", None)
         text = "" if event in SILENT else super().format(record)
         if text.startswith("MissingRuleException"):
@@ -115,7 +115,7 @@ class EventFormatter(DefaultFormatter):
         return "" if text.startswith(NOISE) else escaped(text)
 
     def _no_such_target(self, text: str) -> str:
-        """Name the nearest file that the config makes; whether a path is a target hangs on the config."""
+        """Return a message for a target that this config does not make, with the most similar file that it makes."""
         targets = re.findall(r"No rule to produce (\S+)", text)
         products = {file for job in self.graph.jobs() for file in job.outputs if ".zarr/" not in file}
         sentences = [f"heatproof: This config makes no {path!r}: {suggest_name(path, products)}" for path in targets]
@@ -126,19 +126,19 @@ class EventFormatter(DefaultFormatter):
         wildcards = dict(msg["wildcards"] or {})
         try:
             shard = getattr(self.graph.job(msg["rule_name"], wildcards).spec, "shard", None)
-        except KeyError:  # a rule that is no stage
+        except KeyError:  # a rule that is not a stage
             shard = None
         images = shard.images if shard else (0, 0)
         self.lines[msg["jobid"]] = line = job_line(msg["rule_msg"] or msg["rule_name"], wildcards, images)
         return f"[{time.strftime('%H:%M:%S')}] {line}"
 
     def format_progress(self, msg: dict[str, Any]) -> str:
-        """Return how far the run is."""
+        """Return a line with the progress of the run."""
         return self.progress.line(msg["done"], msg["total"])
 
     def format_job_error(self, msg: dict[str, Any]) -> str:
-        """Return which job failed, and did not end with the run; why is said at the end."""
-        # A terminal signals jobs and Snakemake together, and a job may be the first to end.
+        """Return a line for a job that failed, unless a signal ends the run; the error is printed at the end."""
+        # A terminal sends signals to jobs and Snakemake at the same time, and a job may be the first to end.
         last = time.monotonic() + PATIENCE
         while received_signal() is None and time.monotonic() < last:
             time.sleep(POLL_SECONDS)
@@ -157,7 +157,7 @@ class Terminal(ColorizingTextHandler):
 
 
 def replace_snakemake_output(logger: logging.Logger, graph: Graph) -> EventFormatter:
-    """Put our lines in the place of Snakemake's on the terminal, and return what formats them."""
+    """Replace Snakemake's lines on the terminal by those of an `EventFormatter`, and return it."""
     formatter = EventFormatter(graph)
     for handler in list(logger.handlers):
         if isinstance(handler, ColorizingTextHandler):
@@ -165,13 +165,13 @@ def replace_snakemake_output(logger: logging.Logger, graph: Graph) -> EventForma
             ours.filters = handler.filters
             logger.removeHandler(handler)
             logger.addHandler(ours)
-    # After Snakemake's last words.
+    # At exit, after the last message of Snakemake.
     atexit.register(print_failure, formatter)
     return formatter
 
 
 def print_failure(formatter: EventFormatter) -> None:
-    """Print the one sentence of the job that failed first; of a run that a signal ended, that has been said."""
+    """Print the error of the job that failed first, unless a signal ended the run, which has been reported."""
     if received_signal() is not None:
         return
     for line, logs in formatter.failed[:1]:
@@ -181,7 +181,7 @@ def print_failure(formatter: EventFormatter) -> None:
 
 
 def failure_sentence(logs: list[str]) -> str:
-    """Return what the log of a job says of its failure, in one sentence."""
+    """Return the error of a failed job in one sentence, from its logs."""
     for log in logs:
         try:
             with open_regular(refuse_links(log)) as file:
@@ -193,20 +193,20 @@ def failure_sentence(logs: list[str]) -> str:
         if sentences:
             return sentences[-1]
         if lines:
-            return f"{lines[-1]} - the whole is in {log}."
-    return "The job left no word: its log was not written."
+            return f"{lines[-1]} - the full log is {log}."
+    return "The job failed without writing a log."
 
 
 def print_results(results: Folder) -> None:
-    """Print where the tables are, what they come to in words, and the first lines of the ranking."""
+    """Print the paths of the tables, the verdicts, and the first lines of the rankings."""
     names = ("tables", "all_scores", "claims", "baselines", "reliability", "overview", "report_page")
-    made = {name: STAGES[name].paths(results) for name in names}
-    shown = (*made["tables"].values(), made["all_scores"]["scores"], made["claims"]["claims"])
-    if tables := [path for path in shown if _is_current(path)]:
+    paths_of = {name: STAGES[name].paths(results) for name in names}
+    listed_tables = (*paths_of["tables"].values(), paths_of["all_scores"]["scores"], paths_of["claims"]["claims"])
+    if tables := [path for path in listed_tables if _is_current(path)]:
         print(f"\nTables: {', '.join(tables)}", file=sys.stderr)
-    if _is_current(verdict := made["tables"]["verdict"]):
+    if _is_current(verdict := paths_of["tables"]["verdict"]):
         rows = _rows(verdict)
-        # In-domain scores first: the others are of networks that have seen no deleted patch. Single labels come last.
+        # In-domain scores come first, because other networks have never seen a deleted patch. Single labels come last.
         rows.sort(key=lambda row: (row.get("label", "") != "", not row["metric"].startswith("idsds")))
         for row in rows[:VERDICTS]:
             spec = f"{row['dataset']} / {row['model']} {row['weights']} / {row['metric']}: {row['sentence']}"
@@ -215,28 +215,28 @@ def print_results(results: Folder) -> None:
             print(f"{len(rows) - VERDICTS} more verdicts: {verdict}", file=sys.stderr)
         for sentence in dict.fromkeys(filter(None, (row.get("cannot_see") for row in rows))):
             print(escaped(sentence), file=sys.stderr)
-    if _is_current(summary := made["baselines"]["summary"]):
+    if _is_current(summary := paths_of["baselines"]["summary"]):
         print(escaped(read_result_bytes(summary, MOST_BYTES).decode("utf-8").strip()), file=sys.stderr)
-    rankings = {"patch drops alone": made["tables"]["meta_rank"], "all metrics": made["reliability"]["ranking"]}
-    for of, table in rankings.items():
+    rankings = {"patch drops alone": paths_of["tables"]["meta_rank"], "all metrics": paths_of["reliability"]["ranking"]}
+    for scope, table in rankings.items():
         if _is_current(table):
-            _say_ranking(of, table)
-    if _is_current(captions := made["overview"]["captions"]):
+            _print_ranking(scope, table)
+    if _is_current(captions := paths_of["overview"]["captions"]):
         print(escaped(_rows(captions)[0]["conclusion"]), file=sys.stderr)
-    if _is_current(page := made["report_page"]["page"]):
+    if _is_current(page := paths_of["report_page"]["page"]):
         print(f"Page: {page}", file=sys.stderr)
 
 
-def _say_ranking(of: str, table: str) -> None:
-    """Print the first methods of a Meta-Rank, and what its κ is of."""
-    first = _rows(table)[:SHOWN]
+def _print_ranking(scope: str, table: str) -> None:
+    """Print the first methods of a Meta-Rank, and the number of test cases behind its κ."""
+    first = _rows(table)[:RANKING_LINES]
     if first:
-        over = first[0].get("n_cases", "")
-        print(escaped(f"Ranking by {of} (κ over {over} test cases, {table}):"), file=sys.stderr)
+        count = first[0].get("n_cases", "")
+        print(escaped(f"Ranking by {scope} (κ over {count} test cases, {table}):"), file=sys.stderr)
     for row in first:
         low, high = (f"{float(row[key]):.2f}" if row[key] else "" for key in ("ci_low", "ci_high"))
-        without = ", ".join(filter(None, ["no interval", row.get("note")]))
-        interval = f"{low} to {high}" if low and high else without
+        no_interval = ", ".join(filter(None, ["no interval", row.get("note")]))
+        interval = f"{low} to {high}" if low and high else no_interval
         value = f"κ {float(row['kappa'] or 'nan'):.2f} ({interval})"
         print(escaped(f"{row['rank']:>4}  {row['method']:<36} {value}"), file=sys.stderr)
 
@@ -246,5 +246,5 @@ def _rows(path: str) -> list[dict[str, str]]:
 
 
 def _is_current(path: str) -> bool:
-    """Tell whether a file is there and not of another config or other code, which dates it back."""
+    """Return whether a file exists and is current; stale files have times before `STALE_TIME`."""
     return Path(path).exists() and Path(path).stat().st_mtime >= STALE_TIME

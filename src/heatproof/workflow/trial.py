@@ -1,6 +1,6 @@
-"""Test user code, checkpoint files and the device on a few images before any job starts.
+"""Try user code, checkpoint files and the device on a few images before any job starts.
 
-Nothing of this is imported unless a config has something to try, because torch takes seconds.
+Modules with torch are imported only if a config has something to try, because that takes seconds.
 """
 
 from __future__ import annotations
@@ -28,86 +28,89 @@ if TYPE_CHECKING:
     from heatproof.responses.base import Batch
 
 
-# Headers of so many local files are read in ten seconds.
+# Largest number of image files whose headers are read; this takes ten seconds for local files.
 LOOKED_AT = 100_000
-# How a folder is split is the config's; other data sets bring thousands of training images.
+# The dataset whose split depends on the config, so that it can have few training images.
 FOLDERS = "heatproof.data.image_folder"
 
 
 def run_trial(plan: Plan, device: bool = True, gaps: list[str] | None = None) -> list[str]:
-    """Try the device, if jobs run on this machine, and for every dataset and model what is of the user's own.
-
-    What is odd of checkpoints on a few images is returned, a line each, and how many rows pictures are.
+    """Try the device and all user code of a config on a few images of each dataset.
 
     Parameters
     ----------
     plan
         The plan.
     device
-        Whether jobs run on this machine.
+        Whether jobs run on this machine, so that the device is tried.
     gaps
-        Gets a sentence for each explainer and metric that fails, which is a gap of the run; None where that is an
-        error.
+        List to which a sentence is added for each explainer and metric that fails, and is therefore not applicable in
+        the run; None to raise an error instead.
+
+    Returns
+    -------
+    list of str
+        Warnings about checkpoints, and numbers of rows of datasets, one line each.
 
     Raises
     ------
     HeatproofError
-        One sentence for the first thing that a job would fall over.
+        A sentence about the first error that a job would raise.
     """
     if device and plan.config["device"] not in ("auto", "cpu"):
         from heatproof.models.network import configure_torch
 
         configure_torch(plan.runtime())
-    odd: list[str] = []
+    warnings: list[str] = []
     for name in plan.datasets:
         # A callable target is tried on every network.
         models = [model for model in plan.models_of(name) if plan.target_function or _is_tried(plan, model)]
-        explainers = [entry for entry in plan.explainers.values() if _is_own(entry.module)]
+        explainers = [entry for entry in plan.explainers.values() if _is_user_code(entry.module)]
         metrics = [
             one for one in plan.metrics.values() if one.metric.is_custom and not plan.unsupported_reason(name, one.name)
         ]
         module = plan.datasets[name]["module"]
-        own = models or explainers or metrics or _is_own(module) or module == FOLDERS
+        has_user_code = models or explainers or metrics or _is_user_code(module) or module == FOLDERS
         target = plan.config["target"]
-        if not (own or isinstance(target, int)) or plan.splits_from_results(name):
+        if not (has_user_code or isinstance(target, int)) or plan.splits_from_results(name):
             continue
         from heatproof.data.checks import check_dataset, check_target, describe_rows, open_dataset
 
         with _trying(f"dataset {name!r}"):
             dataset = open_dataset(plan.dataset_spec(name))
             check_dataset(dataset, name, plan.datasets[name]["task"])
-            # The first job that would fall over it comes after all trainings.
+            # Checked here, because the first job that would fail comes after all trainings.
             check_target(target, dataset)
-            if not own:
+            if not has_user_code:
                 continue
-            odd += describe_rows(dataset, name)
+            warnings += describe_rows(dataset, name)
             _count_training_images(plan, name, dataset)
             channels, height, width = dataset.images("evaluation", 0, 1).shape[1:]
         if channels != 3 or height != width:
-            # What a network is built for is images of three channels, and often squares.
+            # Published networks expect three channels, and often squares, so every model is tried on other images.
             models = plan.models_of(name)
         for model in models or plan.models_of(name)[:1]:
             tried = f"model {model!r}" + (f" with target {plan.target_function}" if plan.target_function else "")
             with _trying(tried):
-                network = _network(plan, model, name, dataset, odd)
+                network = _network(plan, model, name, dataset, warnings)
             for entry in explainers:
                 with _trying(f"explainer {entry.name!r} on {model!r}", gaps):
                     _explain(plan, entry, model, network, dataset)
             for scored in metrics:
                 with _trying(f"metric {scored.name!r} on {model!r}", gaps):
                     _score(plan, scored, model, network, dataset, name)
-    return odd
+    return warnings
 
 
 def inspect_image_files(plan: Plan) -> list[str]:
-    """Look at picture files of the datasets, and return what is done to them, and what networks expect, a line each.
+    """Check the image files of datasets, and return lines on how they are read and what networks expect.
 
-    Splits of fewer than two images a class are named as well.
+    There is also a line for splits with fewer than two images for each class.
 
     Raises
     ------
     HeatproofError
-        If pictures cannot be read: how many, the names of the first, and the remedy.
+        If image files cannot be read; the message has their number, the first names, and the remedy.
     """
     from heatproof.data.checks import check_pictures, open_dataset
 
@@ -118,7 +121,9 @@ def inspect_image_files(plan: Plan) -> list[str]:
         lines += check_pictures(dataset, name, LOOKED_AT)
         lines += _few_images(name, dataset) if plan.datasets[name]["task"] in EXCLUSIVE else []
         for model in plan.models_of(name):
-            lines += _read_otherwise(plan.models[model], name, dataset) if plan.models[model].checkpoint else []
+            lines += (
+                _preprocessing_differences(plan.models[model], name, dataset) if plan.models[model].checkpoint else []
+            )
     return lines
 
 
@@ -128,23 +133,23 @@ def _few_images(name: str, dataset: Dataset) -> list[str]:
     splits = {
         split: dataset.splits[split].labels.tolist() for split in ("train", "validation") if split in dataset.splits
     }
-    every = unwrap_rows(dataset).splits
-    classes = len({label for split in every.values() for label in split.labels.tolist()})
-    few = [f"{len(labels)} {split}" for split, labels in splits.items() if 0 < len(labels) < 2 * classes]
-    spec = f"{name}: warning: {' and '.join(few)} images for {classes} classes, fewer than two a class"
+    all_splits = unwrap_rows(dataset).splits
+    classes = len({label for split in all_splits.values() for label in split.labels.tolist()})
+    small_splits = [f"{len(labels)} {split}" for split, labels in splits.items() if 0 < len(labels) < 2 * classes]
+    spec = f"{name}: warning: {' and '.join(small_splits)} images for {classes} classes, fewer than two a class"
     return (
         [f"{spec}: a network trained on them can hardly be judged, so add pictures or take fewer classes"]
-        if few
+        if small_splits
         else []
     )
 
 
-def _read_otherwise(model: ModelChoice, name: str, dataset: Dataset) -> list[str]:
-    from heatproof.data.pictures import PictureReader
+def _preprocessing_differences(model: ModelChoice, name: str, dataset: Dataset) -> list[str]:
+    from heatproof.data.image_files import PictureReader
     from heatproof.models.preprocessing import preprocessing_differences
 
     reader = getattr(dataset, "reader", None)
-    # Pictures that are no larger than the network's input are not zoomed, whatever the weights were trained with.
+    # By default, images that are no larger than the input are not resized, whatever the weights were trained with.
     if not isinstance(reader, PictureReader) or (reader.is_default_box and reader.box == reader.size):
         return []
     sides = {"size": as_size_option(reader.size), "resize": as_size_option(reader.box)}
@@ -154,18 +159,18 @@ def _read_otherwise(model: ModelChoice, name: str, dataset: Dataset) -> list[str
     return [f"{spec}; set that in the dataset to read pictures so"] if others else []
 
 
-def _is_own(module: str) -> bool:
+def _is_user_code(module: str) -> bool:
     return not module.startswith("heatproof.")
 
 
 def _is_tried(plan: Plan, model: str) -> bool:
     entry = plan.models[model]
-    return _is_own(entry.module) or bool(plan.checkpoint_file(model)) or "channels" in entry.options
+    return _is_user_code(entry.module) or bool(plan.checkpoint_file(model)) or "channels" in entry.options
 
 
 @contextmanager
 def _trying(what: str, gaps: list[str] | None = None) -> Iterator[None]:
-    """Say in one sentence what the user's code, which can fail in any way, failed with; noted in `gaps` if given."""
+    """Convert any exception of user code into an error of one sentence; unusable components are added to `gaps`."""
     try:
         yield
     except _Unusable as error:
@@ -189,7 +194,7 @@ def _image(plan: Plan, model: str, dataset: Dataset) -> torch.Tensor:
     return normalise(dataset.images("evaluation", 0, 1), plan.models[model].facts)
 
 
-def _network(plan: Plan, model: str, name: str, dataset: Dataset, odd: list[str]) -> torch.nn.Module:
+def _network(plan: Plan, model: str, name: str, dataset: Dataset, warnings: list[str]) -> torch.nn.Module:
     from heatproof.jobs.fetch import check_checkpoint
     from heatproof.models.adapter import check_attached
     from heatproof.models.network import build_network, reader_of_dataset
@@ -203,32 +208,34 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset, odd: list[str]
     _require_trainable(plan, model, network)
     if plan.checkpoint_file(model):
         fetched = {"stage": "fetch_start"} if entry.transfer else {"stage": "fetch", "dataset": name}
-        if few := check_checkpoint(Graph(plan).spec(**fetched, model=model)):
-            odd.append(f"{name}: warning: {few}")
+        if warning := check_checkpoint(Graph(plan).spec(**fetched, model=model)):
+            warnings.append(f"{name}: warning: {warning}")
     try:
         image = _image(plan, model, dataset)
-        with _said_of_channels(network, image):
-            found = check_attached(network, image)
-        logits = found.logits
+        with _naming_channels(network, image):
+            checked_network = check_attached(network, image)
+        logits = checked_network.logits
         assert logits is not None, "a check has logits"
         if logits.shape[1] != dataset.num_classes:
             raise HeatproofError(
                 f"The model returns {logits.shape[1]} logits for one image, and there are {dataset.num_classes} "
                 "classes: it must return one logit per class."
             )
-        check_no_probabilities(found)
+        check_no_probabilities(checked_network)
     except HeatproofError as error:
-        said = str(error)
-        raise HeatproofError(f"The model {model!r} cannot be used on {name!r}: {said[0].lower()}{said[1:]}") from error
+        message = str(error)
+        raise HeatproofError(
+            f"The model {model!r} cannot be used on {name!r}: {message[0].lower()}{message[1:]}"
+        ) from error
     return network
 
 
 @contextmanager
-def _said_of_channels(network: torch.nn.Module, image: torch.Tensor) -> Iterator[None]:
-    """Say of a network that fails on an image where its first convolution takes other channels than that has."""
+def _naming_channels(network: torch.nn.Module, image: torch.Tensor) -> Iterator[None]:
+    """If a network fails on an image, and its first convolution has other channels than the image, say so."""
     try:
         yield
-    except Exception as error:  # a network fails in any way
+    except Exception as error:  # a network can raise any exception
         first = next((one for one in network.modules() if hasattr(one, "in_channels")), None)
         if first is None or first.in_channels == image.shape[1]:
             raise
@@ -239,7 +246,7 @@ def _said_of_channels(network: torch.nn.Module, image: torch.Tensor) -> Iterator
 
 
 def _require_trainable(plan: Plan, model: str, network: torch.nn.Module) -> None:
-    """Refuse to train parameters of half precision, which small steps do not change."""
+    """Raise an error if a model with parameters of half precision is to be trained."""
     halves = {str(one.dtype).removeprefix("torch.") for one in network.parameters() if one.is_floating_point()}
     halves &= {"float16", "bfloat16"}
     if halves and any(model == trained for trained, _ in plan.trainings()):
@@ -251,10 +258,10 @@ def _require_trainable(plan: Plan, model: str, network: torch.nn.Module) -> None
 
 
 def _count_training_images(plan: Plan, name: str, dataset: Dataset) -> None:
-    """Hold what a config wants of training images against how many there are."""
-    there = len(dataset.splits.get("train", ()))
+    """Raise an error if a dataset has fewer training images than the config needs."""
+    available = len(dataset.splits.get("train", ()))
     trained = [model for model, _ in plan.trainings() if model in plan.models_of(name)]
-    if not there and trained:
+    if not available and trained:
         also = ", and the baseline `mean` is their mean colour" if "mean" in plan.baselines else ""
         raise HeatproofError(
             f"The dataset {name!r} has no training images{also}, and the model {trained[0]!r} is to be trained or "
@@ -262,11 +269,11 @@ def _count_training_images(plan: Plan, name: str, dataset: Dataset) -> None:
             "pretrained out."
         )
     for explainer in plan.explainers:
-        asked = plan.explainer_options(explainer).get("baselines")
-        if isinstance(asked, int) and 0 < there < asked:
+        requested = plan.explainer_options(explainer).get("baselines")
+        if isinstance(requested, int) and 0 < available < requested:
             raise HeatproofError(
-                f"The explainer {explainer!r} asks for {asked} training images of {name!r} as baselines, and there are "
-                f"{there}: lower its option `baselines`."
+                f"The explainer {explainer!r} asks for {requested} training images of {name!r} as baselines, and there "
+                f"are {available}: lower its option `baselines`."
             )
 
 
@@ -292,18 +299,18 @@ def _explain(plan: Plan, entry: ExplainerChoice, model: str, network: torch.nn.M
     maker = maker_of(ExplainerSpec(entry.name, entry.kind, entry.module, options, dict(entry.maps)))
     alone = replace(several, images=batch.images[:1], targets=batch.labels[:1], image_ids=tuple(batch.ids[:1]))
     try:
-        # One alone comes first, and says more of shapes.
+        # A single image comes first, because its errors say more about shapes.
         explain_batch(maker, alone)
         check_limits({}, explain_batch(maker, several))
     except NotApplicable as reason:
-        # What the explainer itself says of the network is a row with its reason in the tables.
+        # If the explainer itself raised it, it is not applicable, and the tables have a row with the reason.
         raised_by = traceback.extract_tb(reason.__traceback__)[-1].filename
         if isinstance(reason, ExplainerFailed) or raised_by == explaining.__file__:
             raise _unusable("explainer", entry.name, model, str(reason)) from reason
 
 
 def _score(plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module, dataset: Dataset, name: str) -> None:
-    """Score maps that are drawn at random, with what the network, whose weights may be random, says of the images."""
+    """Score random maps with a user's metric, on responses of a network whose weights may be random."""
     import numpy as np
     import torch
 
@@ -323,7 +330,7 @@ def _score(plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module
     for argument, response in entry.responses.items():
         settings = response.settings
         if needs_dataset(settings.get("baseline"), settings.get("baseline_options")):
-            # Which colour it is decides nothing here.
+            # Any colour will do.
             black = {"value": [0.0] * batch.images.shape[1]}
             response = replace(response, settings={**settings, "baseline_options": black})
         if response.missing_inputs(network_run) or response.recomputes_maps or response.rule == "parts":
@@ -333,8 +340,8 @@ def _score(plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module
     returned: list[Any] = []
 
     @wraps(entry.metric.function)
-    def recorded(*given: Any, **options: Any) -> Any:
-        returned.append(entry.metric.function(*given, **options))
+    def recorded(*inputs: Any, **options: Any) -> Any:
+        returned.append(entry.metric.function(*inputs, **options))
         return returned[-1]
 
     images = ScoredImages(batch.ids, batch.labels.numpy(), (height, width), seed, plan.task_of(name))
@@ -343,7 +350,7 @@ def _score(plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module
     scored = list(score_batch(metric, entry.options, images, readings, arrays, explained, failed))
     if failed:
         raise _unusable("metric", entry.name, model, next(iter(failed.values())))
-    # What a metric itself calls undefined may be defined for a trained network.
+    # A score that the metric itself calls undefined may be defined for a trained network.
     if not any(one.valid.any() for one in scored) and all(np.asarray(one[1]).all() for one in returned):
         raise _unusable("metric", entry.name, model, "it calls its scores defined, and none is finite")
 
@@ -352,7 +359,7 @@ def _few(plan: Plan, model: str, dataset: Dataset) -> Batch:
     """Return the few images that tell whether an explainer applies, as a run checks it."""
     import torch
 
-    from heatproof.data.few import probe_rows_of_split, read_rows
+    from heatproof.data.probe_images import probe_rows_of_split, read_rows
     from heatproof.models.network import normalise
     from heatproof.responses.base import Batch
 
@@ -362,7 +369,7 @@ def _few(plan: Plan, model: str, dataset: Dataset) -> Batch:
 
 
 class _Unusable(HeatproofError):
-    """An explainer or a metric of the user's own that cannot be used, without which a run goes on."""
+    """Raised if a user's explainer or metric cannot be used; the run continues without it."""
 
 
 def _unusable(kind: str, name: str, model: str, reason: str) -> _Unusable:

@@ -180,7 +180,7 @@ def _panel(stores: dict[str, StoreInfo], method: str, image_id: str) -> Panel:
     if stored.gap:
         return Panel(method, None, stored.gap)
     chosen = Method(method, stored.maps.index(name), transform)
-    return Panel(method, chosen.of(stored_maps(stored.path, *_image_range(stored, image_id)))[0])
+    return Panel(method, chosen.select_maps(stored_maps(stored.path, *_image_range(stored, image_id)))[0])
 
 
 def _image_range(stored: StoreInfo, image_id: str) -> tuple[int, int]:

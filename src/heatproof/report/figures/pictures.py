@@ -169,7 +169,9 @@ def read_maps(results: Folder, where: Mapping[str, str], method: PlannedMethod, 
     base = maps_base(results, where, method)
     if gap := read_shard(base, 0)["gap"]:
         return str(gap)
-    return Method(method.method, method.index, method.transform).of(stored_maps(base + ".zarr", 0, len(ids), ids))
+    return Method(method.method, method.index, method.transform).select_maps(
+        stored_maps(base + ".zarr", 0, len(ids), ids)
+    )
 
 
 def label_of(dataset: Dataset, number: int) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from heatproof.claims.card import claims_table
 from heatproof.claims.evidence import Case, Evidence, Method, Model, Resampling
+from heatproof.claims.judge import claims_table
 from heatproof.claims.published_orders import published_orders
 from heatproof.files.tables import parse_csv
 from heatproof.files.writing import write_table

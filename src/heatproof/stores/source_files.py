@@ -1,8 +1,9 @@
-"""Records of the files that results are made from: size, times and SHA-256 of each, by which a change is seen.
+"""Record the input files of results with their sizes, times and SHA-256, to detect changes.
 
-The job `prepare` leaves one beside the manifest of a dataset. At each start the main process asks the system for size,
-times and inode of all files, and reads those of which something differs: equal bytes only renew the record. Jobs take
-the digests of the images that they read from it, and their manifests keep them (``data``).
+The job `prepare` writes such a record next to the manifest of a dataset. At each start, the main process gets the size,
+times and inode of all files from the system, and reads files for which one of them differs; if the bytes are equal,
+only the record is updated. Jobs take the digests of the images that they read from the record, and store them in their
+manifests (``data``).
 """
 
 from __future__ import annotations
@@ -26,51 +27,52 @@ if TYPE_CHECKING:
     import numpy as np
 
 FORMAT = 2
-# Of 10 million files with long names; no record is larger.
+# Enough for 10 million files with long names; no record is larger.
 MOST_BYTES = 2**30
-# A file can change again within one step of a file system's clock, which is 2 s at most, and keep its times.
+# Resolution of file systems' clocks, at most 2 s: a file that changes twice within it keeps its times.
 STEP = 2 * 10**9
-# How much later than the system's the clock of a local file system can be, in ns.
+# How far the clock of a local file system can be ahead of the system clock, in nanoseconds.
 TICK = 10**7
-# Network file systems answer many questions at a time.
+# Network file systems answer many requests in parallel.
 THREADS = 16
-# How many files a thread looks at, or reads, before it takes others.
+# Number of files that a thread stats, or reads, at a time.
 LOOKED_AT, READ = 4096, 64
-# Some file systems number files by 64 bits without a sign.
+# Some file systems have inode numbers of 64 bits without a sign.
 MOST_INODE = 2**63 - 1
-# Of a file that is not there, and of one of which nothing is known.
+# Entries of a file that is missing, and of one that could not be read.
 GONE = (-1, -1, -1, -1)
 UNKNOWN = bytes(32)
-# Of a manifest: dataset and split to the first image, that after the last, and their digest, of each range.
+# Field of a manifest: "dataset/split" to ranges of images, each with first image, image after the last, and digest.
 Data = Mapping[str, Sequence[Sequence[Any]]]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class FileRecord:
-    """What is known of some files; those of a dataset are told apart by what they decide.
+    """The state of several files at one time. Files of a dataset are in the order: lists, shared files, image files.
 
     Attributes
     ----------
     paths
-        Paths of files and folders, from a folder that is not recorded, or absolute.
+        Paths of files and folders: absolute, or relative to a root that is not recorded.
     stats
-        (N, 4) int64: size, times of the last change of content and of anything, in nanoseconds, and the inode: a link
-        can lead to another file that was written in the same step of the clock.
+        (N, 4) int64: size in bytes, modification time and change time in nanoseconds, and inode. The inode detects a
+        link that leads to another file written within the resolution of the clock.
     digests
-        (N, 32) uint8: SHA-256 of a file's bytes, or of the names in a folder; zeros where it could not be read.
+        (N, 32) uint8: SHA-256 of the bytes of a file, or of the names in a folder; zeros if it could not be read.
     recorded
-        When this was so, in nanoseconds since 1970.
-    lists, shared
-        How many of the files, from the first on, decide which images there are; how many after them hold bytes of
-        every image. All others are files of images.
+        Time of the record, in nanoseconds since 1970.
+    lists
+        Number of files, from the first on, that determine which images there are.
+    shared
+        Number of files after the lists that hold data of all images. All further files belong to single images.
     named
         Whether the dataset names its files at all.
     listed
-        Split to the digest of its ids and labels.
+        Split to the digest of its ids and labels, and the number of its images.
     rows
-        Split to the indices of each image's files, (images,) or (images, files of each) int64; empty where images have
-        no files of their own.
+        Split to the indices of the files of each image, (images,) or (images, files of each) int64; empty if images
+        have no files of their own.
     """
 
     paths: list[bytes]
@@ -84,7 +86,7 @@ class FileRecord:
     rows: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def digest(self, split: str, start: int, stop: int) -> str | None:
-        """Return the digest of images [start, stop) of a split; None where it has not as many."""
+        """Return the digest of images [start, stop) of a split; None if the split has fewer images."""
         listed, count = self.listed.get(split, ("", 0))
         if not listed or not 0 <= start <= stop <= count:
             return None
@@ -94,24 +96,24 @@ class FileRecord:
         return found.hexdigest()
 
     def without_lists(self) -> FileRecord:
-        """Return it with splits of which nothing is known, as what decides them has changed."""
+        """Return the record without splits, because files that determine them have changed."""
         return replace(self, listed={})
 
 
 @dataclass(frozen=True)
 class FileChanges:
-    """What a look at the files of a record found.
+    """Differences between a record and the files as they are now.
 
     Attributes
     ----------
     record
-        What is so now; nothing is known of the splits where files that decide them have changed.
+        The record of the present state, without splits if files that determine them have changed.
     changed
-        Paths whose content is another or that are gone.
-    is_renewed
-        Whether times have changed, or are to be trusted from now on.
+        Paths of files whose content has changed, or that are gone.
+    is_record_outdated
+        Whether the record should be written again: times have changed, or have become old enough to be trusted.
     is_missing
-        Whether none of the files is there, as where results were copied without their data.
+        Whether none of the files exists, as after results were copied without their data.
     """
 
     record: FileRecord
@@ -128,23 +130,23 @@ def record_files(
     lists: int = 0,
     **facts: Any,
 ) -> FileRecord:
-    """Look at files for the first time, or again.
+    """Return a record of the present state of files.
 
     Parameters
     ----------
     root
-        The folder that relative paths of the record are from.
+        Folder that paths in the record are relative to.
     paths
-        The files; relative ones are from the working folder.
+        The files; relative paths are relative to the working folder.
     began
-        When the caller began to read them, in nanoseconds since 1970.
+        Time at which the caller began to read the files, in nanoseconds since 1970.
     known
-        A record of before: files that have the size and times that it says are not read.
+        An earlier record: files with the same size, times and inode are not read again.
     lists
-        How many from the first on decide which images there are. Nothing is known of one that has changed since
-        `began`: the caller may have read it as it was before.
+        Number of files, from the first on, that determine which images there are. If such a file has changed since
+        `began`, its digest is zeros, because the caller may have read its earlier content.
     facts
-        What else the record holds.
+        Further fields of the record.
     """
     import numpy as np
 
@@ -165,16 +167,16 @@ def record_files(
 
 
 def file_changes(record: FileRecord, root: str | Path, contents: bool = False) -> FileChanges:
-    """Look at the files of a record; those with the size, times and inode that it says are not read.
+    """Compare a record with the files as they are now; files with the same size, times and inode are not read.
 
     Parameters
     ----------
     record
-        What was so.
+        The record.
     root
-        The folder that its paths are from.
+        Folder that its paths are relative to.
     contents
-        Read every file.
+        Whether to read every file.
     """
     import numpy as np
 
@@ -201,16 +203,16 @@ def file_changes(record: FileRecord, root: str | Path, contents: bool = False) -
 def file_digests(
     record: FileRecord | None, paths: Sequence[str], contents: bool = False
 ) -> tuple[FileRecord, dict[str, str]]:
-    """Return a record of some files, and the SHA-256 of each that is there, in hexadecimal.
+    """Return a record of files, and the SHA-256 in hexadecimal of each file that exists.
 
     Parameters
     ----------
     record
-        One of before, by which files that have the size and times that it says are not read; None for none.
+        An earlier record: files with the same size, times and inode are not read again. None if there is none.
     paths
         The files.
     contents
-        Read every file.
+        Whether to read every file.
     """
     now = record_files(".", paths, time.time_ns(), None if contents else record)
     digests = {path: row.tobytes().hex() for path, row in zip(paths, now.digests, strict=True) if row.any()}
@@ -218,7 +220,7 @@ def file_digests(
 
 
 def is_same_record(known: FileRecord | None, now: FileRecord) -> bool:
-    """Tell whether a record of before lets as many files go unread as that of today."""
+    """Return whether an earlier record is as good as the present one: the same files need not be read."""
     if known is None or known.paths != now.paths or (known.stats != now.stats).any():
         return False
     return bool((known.digests == now.digests).all() and (now.stats[:, 2] < known.recorded - STEP).all())
@@ -228,13 +230,13 @@ def is_same_record(known: FileRecord | None, now: FileRecord) -> bool:
 
 
 def data_root(options: Mapping[str, Any]) -> str:
-    """Return what relative paths in the record of a dataset are from: its `root`, or the working folder."""
+    """Return the folder that paths in the record of a dataset are relative to: its `root`, or the working folder."""
     root = options.get("root")
     return str(Path(root).expanduser()) if isinstance(root, str) and root else "."
 
 
 def is_there(root: str | Path) -> bool:
-    """Tell whether anything is at the root of a dataset; a disk that is not mounted leaves an empty folder."""
+    """Return whether the root of a dataset has content; a disk that is not mounted leaves an empty folder."""
     try:
         with os.scandir(root) as entries:
             return any(not one.name.startswith(".") for one in entries)
@@ -245,12 +247,12 @@ def is_there(root: str | Path) -> bool:
 
 
 def record_path(manifest: str | Path) -> Path:
-    """Return where the record of a dataset stands, by the path of its manifest."""
+    """Return the path of the record of a dataset, from the path of its manifest."""
     return Path(manifest).with_suffix(".files")
 
 
 def write_record(path: str | Path, record: FileRecord) -> None:
-    """Write a record with a digest of itself, aside and moved into place."""
+    """Write a record with a checksum, atomically."""
     import numpy as np
 
     splits = {split: [*record.listed[split], record.rows[split].size] for split in sorted(record.listed)}
@@ -259,15 +261,15 @@ def write_record(path: str | Path, record: FileRecord) -> None:
     parts = [json.dumps(head).encode() + b"\n", record.stats.astype("<i8").tobytes(), record.digests.tobytes()]
     parts += [np.asarray(record.rows[split], "<i8").tobytes() for split in splits]
     parts.append(b"\0".join(record.paths))
-    seal = hashlib.sha256()
+    checksum = hashlib.sha256()
     for part in parts:
-        seal.update(part)
+        checksum.update(part)
     with atomic_write(path) as aside, open(aside, "wb") as file:
-        file.writelines([seal.digest(), *parts])
+        file.writelines([checksum.digest(), *parts])
 
 
 def read_record(path: str | Path) -> FileRecord | None:
-    """Return what `write_record` wrote; None where it is missing or damaged."""
+    """Return the record that `write_record` wrote; None if it is missing or damaged."""
     try:
         content = read_result_bytes(path, MOST_BYTES)
     except OSError:
@@ -318,20 +320,20 @@ def _parsed(content: memoryview, at: int) -> FileRecord:
     return FileRecord(paths, stats, digests, head["recorded"], head["lists"], head["shared"], named, listed_as, rows)
 
 
-# ---- what jobs read ------------------------------------------------------------------------------------------------
+# ---- digests of images in manifests --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ImagesRead:
-    """Digests of the images of a dataset, for the manifests of jobs that read them. Get it from `images_of`."""
+    """Digests of the images of a dataset, for the manifests of jobs that read them. `images_of` returns it."""
 
     dataset: str = ""
     record: FileRecord | None = None
 
     def data(self, *ranges: tuple[str, int, int]) -> dict[str, list[list[Any]]]:
-        """Return what a manifest keeps of ranges of images: split, the first image, and that after the last.
+        """Return the field `data` of a manifest for ranges of images: split, first image, image after the last.
 
-        Nothing where no record is known of, as outside a workflow.
+        It is empty if there is no record, as outside a workflow.
         """
         found: dict[str, list[list[Any]]] = {}
         for split, start, stop in sorted(set(ranges)) if self.record else ():
@@ -340,14 +342,19 @@ class ImagesRead:
             of_split.append([start, stop, self.record.digest(split, start, stop) or ""])
         return found
 
-    def whole(self, *splits: str) -> list[tuple[str, int, int]]:
-        """Return the ranges that are all images of some splits."""
+    def all_images_of(self, *splits: str) -> list[tuple[str, int, int]]:
+        """Return the ranges of all images of some splits."""
         counts = self.record.listed if self.record else {}
         return [(split, 0, counts[split][1]) for split in splits if split in counts]
 
 
 def images_of(manifest: str) -> ImagesRead:
-    """Return what is known of the images of a dataset by the path of its manifest; "" for none.
+    """Return the digests of the images of a dataset.
+
+    Parameters
+    ----------
+    manifest
+        Path of the manifest of the dataset; "" for no dataset.
 
     Raises
     ------
@@ -359,24 +366,24 @@ def images_of(manifest: str) -> ImagesRead:
         return ImagesRead()
     record = read_record(path)
     if record is None:
-        raise HeatproofError(f"{path} is damaged: run the same command again, which makes it anew.")
+        raise HeatproofError(f"{path} is damaged: run the same command again, which writes it again.")
     return ImagesRead(Path(manifest).stem, record)
 
 
 def records_same_data(recorded: Mapping[str, Any], data: Data) -> bool:
-    """Tell whether a manifest says of ranges of images what `ImagesRead.data` says of them now."""
+    """Return whether a manifest has the present digests of ranges of images, as `ImagesRead.data` returns them."""
     then = recorded.get("data", {})
     return all(list(one) in then.get(name, ()) for name, ranges in data.items() for one in ranges)
 
 
 def ranges_of(recorded: Mapping[str, Any]) -> list[tuple[str, int, int]]:
-    """Return the ranges of images that a manifest names: split, the first image, and that after the last."""
+    """Return the ranges of images that a manifest names: split, first image, image after the last."""
     named = [(name.rpartition("/")[2], one) for name, ranges in recorded.get("data", {}).items() for one in ranges]
     return [(split, start, stop) for split, (start, stop, _) in named]
 
 
 def joined_data(recorded: Iterable[Mapping[str, Any]]) -> dict[str, list[list[Any]]]:
-    """Return what several manifests say of images, together."""
+    """Return the union of the field `data` of several manifests."""
     found: dict[str, set[tuple[Any, ...]]] = {}
     for one in recorded:
         for name, ranges in one.get("data", {}).items():
@@ -385,14 +392,14 @@ def joined_data(recorded: Iterable[Mapping[str, Any]]) -> dict[str, list[list[An
 
 
 def is_same_data(recorded: Mapping[str, Any], record: Callable[[str], FileRecord | None]) -> bool:
-    """Tell whether all images that a manifest names are the same still.
+    """Return whether all images that a manifest names are unchanged.
 
     Parameters
     ----------
     recorded
         The manifest.
     record
-        Gives the record of a dataset by its name; where there is none, nothing is known, and it counts as the same.
+        Function that returns the record of a dataset by its name; None counts as unchanged.
     """
     for name, ranges in recorded.get("data", {}).items():
         dataset, _, split = name.rpartition("/")
@@ -418,10 +425,10 @@ def _stats(names: Sequence[bytes], root: str | Path) -> np.ndarray:
     """Return sizes, times and inodes (N, 4) of files, `GONE` where one is missing."""
     import numpy as np
 
-    top, every = os.fsencode(root), np.full((len(names), len(GONE)), GONE, np.int64)
+    top, stats = os.fsencode(root), np.full((len(names), len(GONE)), GONE, np.int64)
 
     def chunk(low: int) -> None:
-        # One stat each, and little else: of a million files every step counts.
+        # One stat for each file and little else, because there can be millions of files.
         found = []
         for name in names[low : low + LOOKED_AT]:
             try:
@@ -430,14 +437,14 @@ def _stats(names: Sequence[bytes], root: str | Path) -> np.ndarray:
                 found.append(GONE)
             else:
                 found.append((one.st_size, one.st_mtime_ns, one.st_ctime_ns, one.st_ino & MOST_INODE))
-        every[low : low + LOOKED_AT] = found
+        stats[low : low + LOOKED_AT] = found
 
     _in_threads(chunk, range(0, len(names), LOOKED_AT))
-    return every
+    return stats
 
 
 def _digests(names: Sequence[bytes], root: str | Path, folders: bool = True) -> np.ndarray:
-    """Return the digests (N, 32) of files, and of folders where these are meant; zeros where one cannot be read."""
+    """Return the digests (N, 32) of files, and of folders if `folders`; zeros for those that cannot be read."""
     import numpy as np
 
     top = os.fsencode(root)
@@ -451,12 +458,12 @@ def _digests(names: Sequence[bytes], root: str | Path, folders: bool = True) -> 
 
 
 def _place(name: bytes, top: bytes) -> bytes:
-    """Return the path of what a record names; `top` is its root, which can be a file."""
+    """Return the path of an entry of a record; `top` is the root, which can be a file."""
     return name if name[:1] == b"/" else top if name == b"." else b"%s/%s" % (top, name)
 
 
 def _names(folder: bytes) -> list[bytes]:
-    """Return what a folder has, sorted, folders with a slash behind them; hidden files are no pictures."""
+    """Return the sorted names in a folder, without hidden files; names of folders end with a slash."""
     with os.scandir(folder) as entries:
         return sorted(one.name + b"/" * one.is_dir() for one in entries if not one.name.startswith(b"."))
 
@@ -471,8 +478,8 @@ def _digest(path: bytes) -> bytes:
         return UNKNOWN
 
 
-def _in_threads(do: Callable[[int], T], given: Sequence[int]) -> list[T]:
-    if len(given) < 2:
-        return [do(one) for one in given]
+def _in_threads(function: Callable[[int], T], arguments: Sequence[int]) -> list[T]:
+    if len(arguments) < 2:
+        return [function(one) for one in arguments]
     with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(do, given))
+        return list(pool.map(function, arguments))

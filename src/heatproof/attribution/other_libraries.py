@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from heatproof.attribution.own import as_explainer, split_delta, sum_over_channels
+from heatproof.attribution.plain_functions import as_explainer, split_delta, sum_over_channels
 from heatproof.errors import HeatproofError
 from heatproof.models.reachable import reachable_modules
 

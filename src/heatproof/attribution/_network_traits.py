@@ -9,7 +9,7 @@ from torch import nn
 
 from heatproof.attribution._attention import attention_blocks, find_transformer
 from heatproof.attribution._batches import as_leaf
-from heatproof.attribution._functions import AttentionRecorder
+from heatproof.attribution._function_rules import AttentionRecorder
 from heatproof.attribution._hooks import prefix_tokens
 from heatproof.attribution._layers import Layout, inspect_layers
 from heatproof.attribution._relus import ReluRules

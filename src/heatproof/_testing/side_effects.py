@@ -1,4 +1,4 @@
-"""Everything that a call must leave as it was: a network, and what is global in a process."""
+"""Everything that a call must leave unchanged: a network, and the global state of the process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torch import nn
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """Return a value as something that compares by contents: tensors by identity and values."""
+    """Return a value in a form that compares by content; tensors compare by identity and values."""
     if isinstance(value, torch.Tensor):
         return ("tensor", id(value), value.detach().clone().tolist(), value.requires_grad, value.is_inference())
     if isinstance(value, nn.Module) or depth > 4:
@@ -34,22 +34,22 @@ def _plain(value: Any, depth: int = 0) -> Any:
     return ("object", id(value)) if callable(value) else repr(value)
 
 
-def network_state(network: nn.Module, but: Collection[str] = ()) -> dict[str, Any]:
-    """Return state, modes, gradients, hooks, flags and attributes of all modules, but for attributes named in `but`."""
-    found: dict[str, Any] = {}
+def network_state(network: nn.Module, skip: Collection[str] = ()) -> dict[str, Any]:
+    """Return state, modes, gradients, hooks, flags and attributes of all modules, except attributes in `skip`."""
+    state: dict[str, Any] = {}
     for name, module in network.named_modules():
         for key, value in vars(module).items():
-            if key not in but:
-                found[f"{name}.{key}"] = _plain(value)
+            if key not in skip:
+                state[f"{name}.{key}"] = _plain(value)
     for name, parameter in network.named_parameters():
-        found[f"parameter {name}"] = (
+        state[f"parameter {name}"] = (
             id(parameter),
             parameter.requires_grad,
             None if parameter.is_inference() or parameter.grad is None else parameter.grad.clone().tolist(),
             len(parameter._backward_hooks or ()),
             len(getattr(parameter, "_post_accumulate_grad_hooks", None) or ()),
         )
-    return found
+    return state
 
 
 def _loggers() -> dict[str, logging.Logger]:
@@ -84,7 +84,7 @@ def _put_environment(wanted: Mapping[str, str]) -> None:
             os.environ[name] = wanted[name]
 
 
-# Where foreign code puts functions of its own in place of torch's.
+# Objects in which foreign code may replace functions of torch.
 _PATCHED: tuple[Any, ...] = (
     *(torch, torch.Tensor, nn.functional, nn),
     *{one for one in vars(nn).values() if isinstance(one, type) and issubclass(one, nn.Module)},
@@ -97,7 +97,7 @@ def _functions() -> dict[str, Any]:
         f"{owner.__name__}.{name}": (owner, name, value)
         for owner in _PATCHED
         for name, value in vars(owner).items()
-        # The default dtype has a class of its own.
+        # `Storage` depends on the default dtype, which is compared separately.
         if callable(value) and name != "Storage"
     }
 
@@ -142,7 +142,7 @@ def _put_signals(wanted: Mapping[int, Any]) -> None:
 
 
 class _Setting(NamedTuple):
-    """Something global in a process: how it is read, and how it is put back; None where nothing can."""
+    """A global setting of a process: how it is read, and how it is restored; None if it cannot be restored."""
 
     read: Callable[[], Any]
     put: Callable[[Any], Any] | None
@@ -230,26 +230,26 @@ def process_state() -> dict[str, Any]:
 
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return the keys whose values differ, or that only one has."""
-    found: list[str] = []
+    """Return the keys whose values differ, or that only one mapping has."""
+    changed: list[str] = []
     for key in before.keys() | after.keys():
         if key in ("loggers", "functions of torch"):
-            # Libraries that are imported late bring some of their own.
-            found += [name for name, value in before[key].items() if after[key].get(name) != value]
+            # Libraries that are imported late add entries.
+            changed += [name for name, value in before[key].items() if after[key].get(name) != value]
         elif key == "environment":
-            found += [
+            changed += [
                 name
                 for name in before[key].keys() | after[key].keys()
                 if before[key].get(name) != after[key].get(name) and not name.startswith("PYTEST_")
             ]
         elif key == "running threads":
-            found += [f"the running thread {one.name!r}" for one in after[key] - before[key]]
+            changed += [f"the running thread {one.name!r}" for one in after[key] - before[key]]
         elif before.get(key, "missing") != after.get(key, "missing"):
-            found.append(key)
-    return sorted(found)
+            changed.append(key)
+    return sorted(changed)
 
 
-# What libraries set where they are imported late.
+# Settings that libraries change when they are imported.
 LATE = (
     *("loggers", "root", "warnings", "show warnings", "environment", "running threads", "print options"),
     *("NumPy's print options", "functions of torch", "search path of modules", "signals", "standard output"),
@@ -259,7 +259,7 @@ LATE = (
 
 @contextmanager
 def restored_process() -> Iterator[None]:
-    """Put everything that is global in a process back at the end, whatever a faulty call left."""
+    """Restore the global state of the process at the end, whatever a faulty call changed."""
     before = process_state()
     try:
         yield
@@ -277,24 +277,24 @@ def seed_everything(seed: int) -> None:
 
 
 def process_changes(call: Callable[[], Any]) -> list[str]:
-    """Return what a call leaves otherwise in the process: in its first call, and in a second one from other states."""
-    found: set[str] = set()
+    """Return what a call changes in the process: in a first call, and in a second call from other states."""
+    changes: set[str] = set()
     for seed in (1, 2):
-        # Restored in between, so that a second call is seen to set what the first one set already.
+        # Restored in between, so that changes of the second call that repeat those of the first are detected.
         with restored_process():
             seed_everything(seed)
             before = process_state()
             call()
             changed = difference(before, process_state())
-            # A first call imports libraries, and a second one does not.
-            found |= {key for key in changed if seed > 1 or (key in before and key not in LATE)}
-    return sorted(found)
+            # The first call may import libraries; the second does not.
+            changes |= {key for key in changed if seed > 1 or (key in before and key not in LATE)}
+    return sorted(changes)
 
 
 def files_left_by(call: Callable[[], Any]) -> list[str]:
-    """Return what a second call leaves in the working folder, the home folder or that for temporary files."""
+    """Return the files that a second call leaves in the working folder, the home folder or that for temporary files."""
     call()
-    kept = tempfile.tempdir
+    temporary_folder = tempfile.tempdir
     with tempfile.TemporaryDirectory() as folder, restored_process():
         try:
             os.chdir(folder)
@@ -302,4 +302,4 @@ def files_left_by(call: Callable[[], Any]) -> list[str]:
             call()
             return sorted(os.listdir(folder))
         finally:
-            tempfile.tempdir = kept
+            tempfile.tempdir = temporary_folder

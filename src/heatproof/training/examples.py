@@ -11,8 +11,8 @@ import torch
 from torch.nn import functional
 
 from heatproof.base.randomness import counter_uniform
+from heatproof.data.image_files import CROP_DRAWS, crop_box
 from heatproof.data.lazy import LazyDataset
-from heatproof.data.pictures import CROP_DRAWS, crop_box
 from heatproof.data.registry import Dataset
 from heatproof.models.network import normalise
 from heatproof.models.registry import InputFacts

@@ -1,4 +1,4 @@
-"""How a process ends when a signal asks it to: in order, with its child processes, and within a time."""
+"""End a process gracefully on a signal: with cleanup, together with its child processes, and within a time limit."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ if TYPE_CHECKING:
     import psutil
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-# Seconds that child processes, and then this one, have to end by themselves; a scheduler gives about 30.
-# What a command has started has less, so that it ends before its command does.
+# Seconds that child processes, and then this one, have to end by themselves; a scheduler grants about 30. A command has
+# more time than the processes that it starts, so that they end before it does.
 GRACE, OF_COMMAND = 10.0, 15.0
-# Seconds between two looks at whether another process is still there.
+# Seconds between two checks of whether another process is running.
 POLL_SECONDS = 0.05
-# The process of which this one is a part, and which it must not outlive.
+# Environment variable with the id of the process that started this one, which must not outlive it.
 CONTROLLER = "HEATPROOF_CONTROLLER"
 
 
 class EndedBySignal(SystemExit):
-    """A signal asked this process to end. The exit status is that of a shell: 128 and the number of the signal."""
+    """Raised when a signal ends this process. The exit status is 128 plus the number of the signal, as in a shell."""
 
     def __init__(self, number: int) -> None:
         self.status = 128 + number
         super().__init__(self.status)
 
 
-# The signal that came first, the thread that ends the child processes since then, and whether Python ignored `EndedBySignal`.
-_first: int | None = None
-_ender: threading.Thread | None = None
+# The first signal, the thread that ends the child processes, and whether Python ignored `EndedBySignal`.
+_received: int | None = None
+_ending_thread: threading.Thread | None = None
 _ignored = False
 
 
 def received_signal() -> int | None:
-    """Return the signal that has asked this process to end, else None."""
-    return _first
+    """Return the number of the signal that ends this process; None if there was none."""
+    return _received
 
 
 def describe_signal(what: str, number: int) -> str:
-    """Return what is said of a command or job that a signal has ended."""
+    """Return the message for a command or job that a signal has ended."""
     name = signal.Signals(number).name
     return (
         f"The {what} was ended by {name}, for example by a time limit, preemption or a user: run the same command "
@@ -56,41 +56,44 @@ def describe_signal(what: str, number: int) -> str:
 
 
 def install_signal_handlers(what: str = "") -> None:
-    """Let SIGTERM, SIGHUP and SIGINT raise `EndedBySignal` in the main thread, after one sentence, and end child processes.
+    """Let SIGTERM, SIGHUP and SIGINT print a message, end child processes, and raise `EndedBySignal`.
 
-    A signal that is ignored, as SIGHUP is after ``nohup``, stays ignored. Signals after the first change nothing, so
-    that nobody who presses Ctrl-C twice leaves a file half removed. What has not ended after the grace time is killed.
+    The exception is raised in the main thread. A signal that is ignored, as SIGHUP is after ``nohup``, stays ignored.
+    Further signals have no effect, so that pressing Ctrl-C twice does not interrupt the cleanup. Processes that have
+    not ended after the grace time are killed.
 
     Parameters
     ----------
     what
-        ``"command"``, ``"run"`` or ``"job"``, for the sentence; nothing is said without.
+        ``"command"``, ``"run"`` or ``"job"``, for the message; "" for no message.
     """
     if threading.current_thread() is not threading.main_thread():
         return
     process, grace = os.getpid(), OF_COMMAND if what == "command" else GRACE
 
     def end(number: int, frame: FrameType | None) -> None:
-        global _first, _ender, _ignored
+        global _received, _ending_thread, _ignored
         if os.getpid() != process:
-            # A fork, which whoever made it ends: it ends as if nobody listened.
+            # In a forked process, which its parent ends: act as if there were no handler.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
-        if _first is not None:
+        if _received is not None:
             if _ignored:
                 _ignored = False
-                raise EndedBySignal(_first)
+                raise EndedBySignal(_received)
             return
-        _first = number
+        _received = number
         if what:
-            # Not by sys.stderr, which the main thread may be writing to; where nobody listens, the exit status tells.
+            # Not through sys.stderr, which the main thread may be writing to. Errors are ignored, because the exit
+            # status has the information too.
             with suppress(OSError):
                 os.write(2, f"heatproof: {describe_signal(what, number)}\n".encode())
-        # Snakemake is to know that it ends before its jobs do, which it would take for failed; it ends them itself.
+        # A command ends only Snakemake at first. Snakemake then ends its jobs itself; if jobs ended before it, it would
+        # count them as failed.
         alone = 2.0 if what == "command" else -1.0
-        _ender = threading.Thread(target=_end_children, args=(number, grace, alone), daemon=True)
-        _ender.start()
+        _ending_thread = threading.Thread(target=_end_children, args=(number, grace, alone), daemon=True)
+        _ending_thread.start()
         raise EndedBySignal(number)
 
     for number in SIGNALS:
@@ -101,24 +104,25 @@ def install_signal_handlers(what: str = "") -> None:
 
 
 def _unraisable(ignored: sys.UnraisableHookArgs) -> None:
-    """Ask again where Python ignores `EndedBySignal`, as in the callback of a weak reference, and print any other error.
+    """Send the signal again if Python ignored `EndedBySignal`, as in a callback of a weak reference.
 
-    Once a signal has come nothing else is printed: what was being built when it came complains as it is taken down.
+    Other exceptions are printed, unless a signal has come: objects that it interrupted while they were built raise
+    errors when they are destroyed.
     """
     global _ignored
     if not isinstance(ignored.exc_value, EndedBySignal):
-        if _first is None:
+        if _received is None:
             sys.__unraisablehook__(ignored)
         return
     _ignored = True
     number = ignored.exc_value.status - 128
-    # Not at once: it would be raised in here, and ignored again.
+    # With a delay, because an exception that is raised here would be ignored again.
     threading.Timer(POLL_SECONDS, signal.pthread_kill, (threading.main_thread().ident, number)).start()
 
 
 @contextmanager
 def signal_handling(what: str) -> Iterator[None]:
-    """End in order within a context, and leave it when all child processes have ended.
+    """Install signal handlers within a context, and leave it when all child processes have ended.
 
     Parameters
     ----------
@@ -130,26 +134,26 @@ def signal_handling(what: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if _ender is not None:
-            _ender.join()
+        if _ending_thread is not None:
+            _ending_thread.join()
         elif threading.current_thread() is threading.main_thread():
             for number, handler in before.items():
-                # None is that of a program that Python is a part of.
+                # None stands for a handler that was not installed from Python.
                 if handler is not None:
                     signal.signal(number, handler)
             sys.unraisablehook = hook
 
 
 def run_process(main: Callable[[], int], what: str) -> NoReturn:
-    """Run the function that is all that this process does, and exit with its status.
+    """Run the main function of a process, and exit with the status that it returns.
 
-    A signal ends it in order from the beginning. Once it is done, none does: whoever waits for this process would take
-    what is finished for unfinished.
+    Signal handlers are installed before it starts. After it has returned, signals are ignored, because an exit status
+    of a signal would make finished work count as unfinished.
 
     Parameters
     ----------
     main
-        Returns the exit status.
+        Function that returns the exit status.
     what
         As for `install_signal_handlers`.
     """
@@ -161,12 +165,12 @@ def run_process(main: Callable[[], int], what: str) -> NoReturn:
 
 
 def end_with_parent(grace: float = GRACE) -> None:
-    """End when the process is gone that started this one as a part of its own work, so that no writers are left behind.
+    """Watch the process that started this one, and end when it has ended, so that no process goes on writing.
 
     Parameters
     ----------
     grace
-        Seconds to end in order.
+        Seconds to end by itself.
     """
     pid = os.environ.get(CONTROLLER)
     if not pid:
@@ -187,41 +191,41 @@ def end_with_parent(grace: float = GRACE) -> None:
 
 
 def end_processes(find: Callable[[], Iterable[psutil.Process]], grace: float = GRACE) -> None:
-    """Ask processes to end, wait, and kill those that have not ended after the grace time.
+    """Send SIGTERM to processes, wait, and kill those that have not ended after the grace time.
 
     Parameters
     ----------
     find
-        Returns the processes; called again and again, for those that are started meanwhile.
+        Function that returns the processes; it is called repeatedly, because new ones can be started meanwhile.
     grace
-        In seconds.
+        Grace time in seconds.
     """
     import psutil
 
-    received_signal: set[psutil.Process] = set()
+    terminated: set[psutil.Process] = set()
     last = time.monotonic() + grace
     while True:
-        new = set(find()) - received_signal
+        new = set(find()) - terminated
         for process in new:
             with suppress(psutil.Error):
                 process.terminate()
-        received_signal |= new
-        left = [process for process in received_signal if _runs(process)]
-        if not left:
+        terminated |= new
+        running = [process for process in terminated if _runs(process)]
+        if not running:
             return
         if time.monotonic() > last:
             break
         time.sleep(POLL_SECONDS)
-    _kill(left)
+    _kill(running)
 
 
 def children(recursive: bool = True) -> list[psutil.Process]:
-    """Return the processes below this one, but for those of Python's own that ignore signals and end when it does.
+    """Return the child processes of this one, without Python's resource tracker, which ends with its parent.
 
     Parameters
     ----------
     recursive
-        Whether those are meant as well that its child processes have started.
+        Whether to include processes that the child processes have started.
     """
     import psutil
 
@@ -235,7 +239,7 @@ def children(recursive: bool = True) -> list[psutil.Process]:
 
 
 def _runs(process: psutil.Process) -> bool:
-    """Tell whether a process is there; one that has ended may wait for long until somebody reads its exit status."""
+    """Return whether a process is running; zombies, whose exit status nobody has read yet, are not."""
     import psutil
 
     try:
@@ -259,7 +263,7 @@ def _end_children(number: int, grace: float, alone: float) -> None:
 
 
 def _give_up(number: int, grace: float) -> None:
-    """End a process whose main thread does not."""
+    """End this process if its main thread does not end."""
     time.sleep(grace)
     with suppress(OSError, ValueError):
         sys.stdout.flush()

@@ -16,7 +16,7 @@ import numpy as np
 from heatproof.base.options import Size, as_size_option, height_and_width
 from heatproof.data.bands import ARRAY_EXTENSION, Channels, pixels_of
 from heatproof.data.lazy import FileList
-from heatproof.data.opening import covering_size, open_picture, open_planes, picture_size
+from heatproof.data.open_image import covering_size, open_picture, open_planes, picture_size
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import printable_path, require_regular, require_utf8
 

@@ -1,0 +1,95 @@
+"""Metrics as callers select them: with complete options, and the responses that they read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from heatproof.base.options import check_plain_values, short_repr, to_python_numbers
+from heatproof.base.registry import look_up, suggest_name
+from heatproof.errors import HeatproofError
+from heatproof.inputs.finetuned import Domain, deletion_of
+from heatproof.metrics.registry import METRICS, Metric
+from heatproof.metrics.single_deletion import single_deletion_name
+from heatproof.perturbation.baselines import BASELINES
+from heatproof.responses.base import MetricInput, NetworkRun, Response, shared_responses
+
+Metrics = Sequence[str] | Mapping[str, Mapping[str, Any]]
+
+
+class SelectedMetric(NamedTuple):
+    """A metric with complete options, the responses that it reads, and the name under which its scores are reported."""
+
+    entry: Metric
+    options: dict[str, Any]
+    responses: dict[str, Response]
+    reported_name: str
+
+    @property
+    def is_renamed(self) -> bool:
+        """Whether IDSDS was requested and the scores are SDS, because the network was not finetuned accordingly."""
+        return self.entry.name == "idsds" != self.reported_name
+
+
+def select_metrics(metrics: Metrics, common: Mapping[str, Any], domain: Domain) -> dict[str, SelectedMetric]:
+    """Return the metrics by name, each with the options that it has."""
+    is_mapping = isinstance(metrics, Mapping) and all(
+        isinstance(metric_options, Mapping) for metric_options in metrics.values()
+    )
+    if not (is_mapping or isinstance(metrics, list | tuple)) or not all(isinstance(name, str) for name in metrics):
+        raise HeatproofError(
+            f"The metrics are {short_repr(metrics)}: give a name, a list of names, or a mapping from names to options."
+        )
+    by_name = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
+    if not by_name:
+        raise HeatproofError("No metric is given: name at least one.")
+    entries = {
+        name: look_up(METRICS, metric_options.get("metric", name), "metric") for name, metric_options in by_name.items()
+    }
+    known_options = {key for entry in entries.values() for key in entry.options}
+    for key in common:
+        if key not in known_options:
+            # For a single metric, its own message names the option.
+            next(iter(entries.values())).complete_options({key: None} if len(entries) == 1 else {})
+            raise HeatproofError(f"None of the metrics has an option {key!r}: {suggest_name(key, known_options)}")
+    selected = {}
+    for name, entry in entries.items():
+        metric_options = {key: value for key, value in by_name[name].items() if key != "metric"}
+        requested_options = {key: value for key, value in common.items() if key in entry.options} | metric_options
+        requested_options = {key: to_python_numbers(value) for key, value in requested_options.items()}
+        # Plain values, by their annotations, are checked like the options of a config.
+        for function in filter(None, (entry.options_function, entry.function, entry.reads.options)):
+            check_plain_values(function, requested_options, f"metric {entry.name!r}")
+        options = domain.complete(entry.reads.complete(entry.complete_options(requested_options), domain.reference))
+        reported_name = entry.name
+        if reported_name in ("idsds", "sds"):
+            look_up(BASELINES, options["baseline"], "baseline")
+            reported_name = (
+                single_deletion_name(domain.finetuned, deletion_of(options))
+                if reported_name == "idsds"
+                else reported_name
+            )
+        selected[name] = SelectedMetric(entry, options, entry.responses(options), reported_name)
+    return selected
+
+
+def metric_inputs(
+    metric: SelectedMetric, metrics: Mapping[str, SelectedMetric], network_run: NetworkRun
+) -> list[MetricInput]:
+    """Return the responses that a metric reads.
+
+    If another of the metrics needs the same response in finer steps, both metrics share the finer one.
+
+    Raises
+    ------
+    HeatproofError
+        If the network run lacks something that a response needs.
+    """
+    shared = shared_responses(response for selected in metrics.values() for response in selected.responses.values())
+    inputs = []
+    for argument, needed in metric.responses.items():
+        response, points = shared[needed]
+        if missing := response.missing_inputs(network_run):
+            raise HeatproofError(f"The metric {metric.entry.name!r} needs {missing}.")
+        inputs.append(MetricInput(argument, response, points, metric.options.get("output", "logit")))
+    return inputs
