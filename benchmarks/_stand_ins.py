@@ -1,4 +1,4 @@
-"""Tiny networks of families that heatproof itself has at their published size alone."""
+"""Tiny networks of architectures that heatproof itself offers only at their published size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def densenet(num_classes: int) -> Any:
 
 
 def inception(num_classes: int) -> Any:
-    """Return two blocks of three branches, whose outputs are concatenated, as those of an Inception network are."""
+    """Return two blocks of three branches whose outputs are concatenated, as in an Inception network."""
     return Inception(num_classes)
 
 
@@ -33,7 +33,7 @@ class Inception(nn.Module):
 
 
 class Branches(nn.Module):
-    """A 1×1 convolution, one of 3×3, and average pooling with one of 1×1, side by side."""
+    """A 1×1 convolution, a 3×3 convolution, and average pooling with a 1×1 convolution, in parallel."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()

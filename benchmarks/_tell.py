@@ -1,4 +1,4 @@
-"""What benchmarks share: their options, and the table that they print and store."""
+"""Options that all benchmarks share, and the output of their tables."""
 
 import argparse
 from pathlib import Path
@@ -8,14 +8,14 @@ import pandas as pd
 
 def parser(doc: str) -> argparse.ArgumentParser:
     """Return a parser with the options of every benchmark."""
-    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--out", type=Path, metavar="FOLDER", help="store tables and figures there")
-    made.add_argument("--small", action="store_true", help="the smallest size, to see that it runs")
-    return made
+    argument_parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    argument_parser.add_argument("--out", type=Path, metavar="FOLDER", help="store tables and figures there")
+    argument_parser.add_argument("--small", action="store_true", help="the smallest size, to see that it runs")
+    return argument_parser
 
 
-def tell(rows: pd.DataFrame | list[dict[str, object]], name: str, out: Path | None) -> None:
-    """Print a table, and store it as OUT/NAME.csv where there is a folder."""
+def print_table(rows: pd.DataFrame | list[dict[str, object]], name: str, out: Path | None) -> None:
+    """Print a table, and store it as OUT/NAME.csv if a folder is given."""
     table = pd.DataFrame(rows)
     print(table.to_string(index=False, float_format="{:.4g}".format), flush=True)
     if out is not None:

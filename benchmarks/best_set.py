@@ -1,12 +1,12 @@
-"""How often the set of the best leaves out an equally best method, and whether the number of images that is named does.
+"""How often the set of the best excludes an equally good method, and how often the reported number of images suffices.
 
     python benchmarks/best_set.py [--out docs/data/best_set] [--repetitions 1000]
 
-Three tables. `level`: all methods of a cell have one mean, and noise of several kinds; a cell above 0.065 is run again
-with ten times the repetitions. `power`: the first method is better than each other one by an effect d, in units of
-the standard deviation of the paired differences. `needed`: methods beside two reference maps, where no method, or one,
-is better than each of them by d; "named" is how often a number of images is named, and "found then" how often so many
-fresh images show the difference. Each cell is stored when it ends, and the same command goes on after a kill.
+Three tables. `level`: all methods of a cell have the same mean, with noise of several kinds; a cell above 0.065 is run
+again with ten times the repetitions. `power`: the first method is better than each other one by an effect d, in units
+of the standard deviation of the paired differences. `needed`: methods with two reference maps, where no method, or one,
+is better than each of them by d; "named" is how often a number of images is reported, and "found then" how often so
+many new images show the difference. Each cell is stored when it ends, and the same command continues after a kill.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ METHODS = (8, 26, 50)
 IMAGES = (8, 16, 64)
 NETWORKS = (3, 4, 5, 6, 8, 13)
 LEVEL, AGAIN = 0.95, 0.065
-# Images and resamples of images a network, where there are scores of images.
+# Images per network, and resamples of images, where there are scores of images.
 OF_NETWORK, RESAMPLES = 32, 100
 
 
@@ -39,12 +39,12 @@ def skewed(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def unlike(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Return skewed noise whose size grows from the first method to the last one, to three times that of the first."""
+    """Return skewed noise whose size grows from the first method to the last one by a factor of three."""
     return np.geomspace(0.5, 1.5, shape[-2])[:, None] * skewed(rng, shape)
 
 
 def clustered(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Return noise of methods of which every third is nearly the same."""
+    """Return noise in which every third method has nearly the same values."""
     *outer, methods, cases = shape
     common = rng.normal(size=(*outer, 3, cases))
     return common[..., np.arange(methods) % 3, :] + 0.2 * rng.normal(size=shape)
@@ -62,7 +62,7 @@ NOISE: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] =
 
 
 def left_out_over_images(noise: str, methods: int, images: int, repetitions: int) -> tuple[float, float]:
-    """Return how often a method is left out though all are alike, and how often the set abstains."""
+    """Return how often an equally good method is excluded, and how often the set abstains."""
     rng = np.random.default_rng([methods, images, list(NOISE).index(noise)])
     sets = [best_set(NOISE[noise](rng, (methods, images)), level=LEVEL) for _ in range(repetitions)]
     return np.mean([not one.members.all() for one in sets]), np.mean([bool(one.reason) for one in sets])
@@ -71,9 +71,9 @@ def left_out_over_images(noise: str, methods: int, images: int, repetitions: int
 def left_out_over_networks(
     noise: str, methods: int, networks: int, repetitions: int, *, of_images: bool
 ) -> tuple[float, float]:
-    """Return the same over networks: the noise is the network's, and with scores of images also that of the images.
+    """Return the same over networks, with noise of the network and, for scores of images, also noise of the images.
 
-    Images are the same on all networks, and suit some methods more than others.
+    Images are the same on all networks, and favour some methods.
     """
     rng = np.random.default_rng([methods, networks, list(NOISE).index(noise), of_images])
     found = []
@@ -93,7 +93,7 @@ def left_out_over_networks(
 
 
 def level_cells(repetitions: int) -> Iterator[tuple[dict, Callable[[], dict]]]:
-    """Yield each cell of the first table, and what measures it."""
+    """Yield each cell of the first table, and the function that measures it."""
 
     def measured(over: Callable[[int], tuple[float, float]]) -> dict:
         runs = repetitions
@@ -109,7 +109,7 @@ def level_cells(repetitions: int) -> Iterator[tuple[dict, Callable[[], dict]]]:
             over = partial(left_out_over_images, noise, methods, images)
             yield {"cases": f"{images} images", **of}, partial(measured, over)
         if noise == UNLIKE:
-            # Over networks, methods of one mean then differ in κ: one with more noise is more often below the others.
+            # Over networks, methods with equal means then differ in κ: noisier ones are more often below the others.
             continue
         for networks, of_images in product(NETWORKS, (False, True)):
             over = partial(left_out_over_networks, noise, methods, networks, of_images=of_images)
@@ -117,7 +117,7 @@ def level_cells(repetitions: int) -> Iterator[tuple[dict, Callable[[], dict]]]:
 
 
 def power(methods: int, images: int, effect: float, repetitions: int) -> dict:
-    """Return how often nothing is left out or the set abstains, and the median size of the set."""
+    """Return how often the set is complete or abstains, and the median size of the set."""
     rng = np.random.default_rng([methods, images])
     sizes = []
     for _ in range(repetitions):
@@ -132,7 +132,7 @@ def power(methods: int, images: int, effect: float, repetitions: int) -> dict:
 
 
 def needed(methods: int, images: int, effect: float, noise: str, repetitions: int) -> dict:
-    """Return how often a number of images is named, and how often it does."""
+    """Return how often a number of images is reported, and how often this number is sufficient."""
     rng = np.random.default_rng([methods, images, round(10 * effect), list(NOISE).index(noise)])
     names = ["first reference", "second reference", *(f"method {place}" for place in range(methods))]
 
@@ -183,7 +183,7 @@ def tables(repetitions: int) -> dict[str, Iterator[tuple[dict, Callable[[], dict
 
 
 def main(repetitions: int, out: Path | None = None) -> None:
-    """Measure what is not stored yet, and print the tables."""
+    """Measure the cells that are not stored yet, and print the tables."""
     for name, cells in tables(repetitions).items():
         path = None if out is None else out / f"{name}.csv"
         rows = pd.read_csv(path).to_dict("records") if path is not None and path.exists() else []

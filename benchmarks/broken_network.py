@@ -1,8 +1,9 @@
-"""What breaking a network does to its deletion areas, on real digits with a small trained network; docs/limits.md.
+"""Deletion areas of a broken network, on real digits with a small trained network; docs/limits.md.
 
-A deletion area is the mean of the label's probability while pixels are deleted, most relevant first; lower is better.
-Weights are multiplied by noise around 1, and shrunken towards 0, so that the network guesses. The maps are made anew of
-each network. An area beside that of random maps of the same network tells what the maps add.
+A deletion area is the mean probability of the label while pixels are deleted, most relevant first; lower is better.
+Weights are multiplied by noise around 1, and shrunken towards 0, so that the network guesses. The maps are computed
+again for each network. Random maps of the same network are the reference: the difference from their area is the
+contribution of the maps.
 
     python benchmarks/broken_network.py --out FOLDER
 """
@@ -11,14 +12,14 @@ import copy
 
 import pandas as pd
 import torch
-from _tell import parser, tell
+from _tell import parser, print_table
 from metric_quality import SEED, explain, trained
 
 import heatproof
 
 METHODS = ("saliency", "integrated_gradients", "grad_cam", "random")
 DRAWS = 5
-# Of the noise by which each weight is multiplied, and what all weights are multiplied by.
+# Standard deviation of the noise that multiplies each weight, and the factor of the last layer's weights.
 BROKEN = {
     "as trained": (0.0, 1.0),
     "weights noised": (0.5, 1.0),
@@ -28,15 +29,15 @@ BROKEN = {
 
 
 def broken(network, noise, factor, seed):
-    """Return a copy whose weights are multiplied by N(1, noise), and those of its last layer by a factor."""
-    made, draw = copy.deepcopy(network), torch.Generator().manual_seed(seed)
+    """Return a copy whose weights are multiplied by N(1, noise), and those of its last layer also by a factor."""
+    broken_copy, draw = copy.deepcopy(network), torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for weights in made.parameters():
+        for weights in broken_copy.parameters():
             weights *= 1 + noise * torch.randn(weights.shape, generator=draw)
-        last = [module for module in made.modules() if isinstance(module, torch.nn.Linear)][-1]
+        last = [module for module in broken_copy.modules() if isinstance(module, torch.nn.Linear)][-1]
         last.weight *= factor
         last.bias *= factor
-    return made
+    return broken_copy
 
 
 def measure(network, images, labels):
@@ -52,15 +53,15 @@ def measure(network, images, labels):
 
 
 def main(options):
-    """Print and store the table: means over the draws of the noise."""
+    """Print and store the table of means over the draws of the noise."""
     network, images, labels = trained()
-    few = 4 if options.small else 128
+    count = 4 if options.small else 128
     rows = []
     for name, (noise, factor) in BROKEN.items():
         draws = range((2 if options.small else DRAWS) if noise else 1)
-        found = [measure(broken(network, noise, factor, SEED + draw), images[:few], labels[:few]) for draw in draws]
+        found = [measure(broken(network, noise, factor, SEED + draw), images[:count], labels[:count]) for draw in draws]
         rows.append({"network": name, **pd.DataFrame(found).mean()})
-    tell(rows, "broken_network", options.out)
+    print_table(rows, "broken_network", options.out)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python benchmarks/cache.py --out FOLDER
 
-Maps of a small network are made of images of 64 by 64 pixels that a data set draws when they are read, in a process of
-their own for each number of images; then the same call reads what the cache has. `MiB beyond the process` is by how
-much the largest memory that the process held grew with the call.
+A small network explains images of 64 by 64 pixels that a dataset draws when they are read, in a separate process for
+each number of images; then the same call reads the maps from the cache. `MiB beyond the process` is the growth of the
+process's peak memory during the call.
 """
 
 import json
@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from _tell import parser, tell
+from _tell import parser, print_table
 
 
 def measure(folder: str, count: int, size: int) -> None:
@@ -36,36 +36,36 @@ def measure(folder: str, count: int, size: int) -> None:
     layers = [nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(128, 10)]
     network = nn.Sequential(*layers).eval()
     methods = ["saliency", "input_x_gradient", "random"]
-    # What libraries take at their first use is no matter of the number of images.
+    # The memory that libraries take at their first use does not depend on the number of images.
     heatproof.explain(network, torch.randn(128, 3, size, size), None, methods, cache=f"{folder}-warm")
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
-    made = heatproof.explain(network, Drawn(), None, methods, cache=folder)
+    maps = heatproof.explain(network, Drawn(), None, methods, cache=folder)
     seconds = time.perf_counter() - began
-    total = sum(float(made["attribution"][:, row].sum()) for row in range(0, count, 50))
+    total = sum(float(maps["attribution"][:, row].sum()) for row in range(0, count, 50))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(json.dumps({"seconds": seconds, "peak": peak / 1024, "more": (peak - before) / 1024, "total": total}))
 
 
 def rows(counts: list[int], size: int) -> list[dict[str, object]]:
-    """Return what each number of images takes, cold and warm."""
+    """Return the time and memory for each number of images, with an empty and with a filled cache."""
     found: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder:
         for count in counts:
             for state in ("cold", "warm"):
                 command = [sys.executable, __file__, "--measure", f"{folder}/{count}", str(count), str(size)]
                 done = subprocess.run(command, capture_output=True, text=True, check=True)
-                told = json.loads(done.stdout.splitlines()[-1])
-                kept = sum(path.stat().st_size for path in Path(folder, str(count)).rglob("*.batch")) / 2**20
-                first = found[0]["peak in MiB"] if found else told["peak"]
+                measured = json.loads(done.stdout.splitlines()[-1])
+                cache_size = sum(path.stat().st_size for path in Path(folder, str(count)).rglob("*.batch")) / 2**20
+                first = found[0]["peak in MiB"] if found else measured["peak"]
                 found.append(
                     {
                         "images": count,
                         "cache": state,
-                        "seconds": told["seconds"],
-                        "peak in MiB": told["peak"],
-                        "ratio of peaks": told["peak"] / first,
-                        "MiB beyond the process": told["more"],
-                        "MiB kept": kept,
+                        "seconds": measured["seconds"],
+                        "peak in MiB": measured["peak"],
+                        "ratio of peaks": measured["peak"] / first,
+                        "MiB beyond the process": measured["more"],
+                        "MiB kept": cache_size,
                     }
                 )
     return found
@@ -75,5 +75,5 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--measure"]:
         measure(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
     else:
-        given = parser(__doc__).parse_args()
-        tell(rows([64, 256] if given.small else [500, 5000], 16 if given.small else 64), "cache", given.out)
+        args = parser(__doc__).parse_args()
+        print_table(rows([64, 256] if args.small else [500, 5000], 16 if args.small else 64), "cache", args.out)

@@ -1,9 +1,9 @@
-"""How often `heatproof.choose` is right: where nothing can be concluded, and where the truth is planted.
+"""How often `heatproof.choose` is right, where nothing can be concluded and where the truth is planted.
 
-Null control: networks with random weights and other images each time, on which maps of random methods are all alike: a
-winner is a false one. Planted truth: logits that are sums of pixels times weights, whose patches' drops are known; the
-method that returns them competes with noisy copies of itself, and has to be in the set. `wrong` is the share of runs
-with a false winner, or without the truth in the set; lower is better.
+Null control: networks with random weights and other images each time, on which maps of random methods are equivalent,
+so that any winner is false. Planted truth: logits that are sums of pixels times weights, whose patch drops are known;
+the method that returns them competes with noisy copies of itself, and has to be in the set. `wrong` is the share of
+runs with a false winner, or without the truth in the set; lower is better.
 
     python benchmarks/choice.py --out docs/data/choice
 """
@@ -13,14 +13,14 @@ from __future__ import annotations
 import warnings
 
 import torch
-from _tell import parser, tell
+from _tell import parser, print_table
 from torch import nn
 
 import heatproof
 
 SIDE = 16
 MEASURES = {"patch deletion": {"metric": "sds", "baseline": "zeros"}}
-# Standard deviations of what is added, in those of the truth.
+# Standard deviations of the added noise, in units of the standard deviation of the truth.
 NOISES = (0.0, 0.1, 0.2, 0.4, 0.8)
 
 
@@ -37,7 +37,7 @@ class Sums(nn.Module):
 
 
 def untrained(seed: int) -> nn.Module:
-    """A small convolutional network with random weights."""
+    """Return a small convolutional network with random weights."""
     torch.manual_seed(seed)
     layers = [nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2)]
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * (SIDE // 2) ** 2, 4)).eval()
@@ -65,19 +65,19 @@ def pictures(seed: int, count: int) -> torch.Tensor:
 
 
 def main() -> None:
-    """Run both controls and print how often the answer was which."""
+    """Run both controls and print the frequency of each verdict."""
     options = parser(__doc__)
     options.add_argument("--repetitions", type=int, default=100)
     options.add_argument("--images", type=int, default=60)
-    given = options.parse_args()
-    repetitions = 3 if given.small else given.repetitions
+    args = options.parse_args()
+    repetitions = 3 if args.small else args.repetitions
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     rows = []
     counts = {"open": 0, "winner": 0, "set": 0}
     for seed in range(repetitions):
         methods = {f"random {number}": drawn(1000 * seed + number) for number in range(8)}
-        images = pictures(seed, given.images)
+        images = pictures(seed, args.images)
         found = heatproof.choose(untrained(seed), images, methods=methods, measures=MEASURES, seed=seed)
         counts["winner" if found.best else "open" if found.verdict != "found" else "set"] += 1
     case = "eight random methods, networks without training"
@@ -86,13 +86,13 @@ def main() -> None:
     counts = {"open": 0, "winner": 0, "set": 0}
     for seed in range(repetitions):
         methods = {f"noise {share}": noisy(share, seed) for share in NOISES}
-        images = pictures(seed, given.images)
+        images = pictures(seed, args.images)
         found = heatproof.choose(Sums(seed).eval(), images, methods=methods, measures=MEASURES, seed=seed)
         inside += "noise 0.0" in found.methods
         counts["winner" if found.best else "open" if found.verdict != "found" else "set"] += 1
-    told = {"case": "planted truth among its noisy copies", "runs": repetitions, **counts}
-    rows.append({**told, "truth in the set": inside, "wrong": f"{1 - inside / repetitions:.1%}"})
-    tell(rows, "choice", given.out)
+    result = {"case": "planted truth among its noisy copies", "runs": repetitions, **counts}
+    rows.append({**result, "truth in the set": inside, "wrong": f"{1 - inside / repetitions:.1%}"})
+    print_table(rows, "choice", args.out)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""Count the code lines of the workflow half, and the blocks that it repeats, in one checkout or in two.
+"""Count the code lines of the workflow half, and its repeated blocks, in one checkout or in two.
 
     python benchmarks/code_lines.py [CHECKOUT [LATER CHECKOUT]]
 
-A code line is a line with code on it: no blank line, no comment, no line of a docstring. A repeated block is a run of
-six code lines or more, imports left out, that stands somewhere else in what is counted, indentation aside; every place
-counts. Of two checkouts the last column is the difference. Without an argument this repository alone is counted.
+A code line is a line with code: not a blank line, a comment, or a line of a docstring. A repeated block is a run of at
+least six code lines, without imports, that occurs elsewhere in the counted files, regardless of indentation; every
+occurrence counts. With two checkouts, the last column is the difference. Without an argument, this repository is
+counted.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 
 PACKAGE = "src/heatproof"
-# A path counts in the group that names it or the nearest folder above it; what is missing in a layout counts nothing.
+# A path counts in the group that names it or the nearest folder above it; paths that a layout lacks count nothing.
 GROUPS = {
     "plan": ["plan", "config", "base/options.py", "options.py"],
     "stages": ["stages", "jobs", "responses", "perturbation/patches.py", "metrics/score.py", "metrics/stored.py"],
@@ -58,7 +59,7 @@ GROUPS = {
     ],
     "evaluation": ["api/evaluate.py", "evaluation.py", "evaluate.py"],
 }
-# Not of the workflow half. Whatever is named neither here nor above is new, and counts as `other`.
+# Modules outside of the workflow half. A path that is named neither here nor above is new, and counts as `other`.
 LIBRARY = [
     "attribution",
     "claims",
@@ -134,7 +135,7 @@ def rule_lines(text: str) -> dict[int, str]:
 
 
 def repeated_blocks(files: list[list[str]]) -> int:
-    """Count the runs of `REPEATED` lines or more that stand somewhere else, in the lines of some files."""
+    """Count the runs of at least `REPEATED` lines that occur more than once in the lines of some files."""
     windows = [[tuple(lines[at : at + REPEATED]) for at in range(len(lines) - REPEATED + 1)] for lines in files]
     seen = Counter(window for file in windows for window in file)
     return sum(seen[here] > 1 and seen[before] < 2 for file in windows for before, here in pairwise([(), *file]))

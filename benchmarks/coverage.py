@@ -1,11 +1,11 @@
-"""How often intervals hold the truth, in simulations where it is known.
+"""Coverage of intervals in simulations where the truth is known.
 
-The score of a method is its quality plus Gaussian noise, of which a part is the network's and common to all of its
-test cases: their correlation within the network. So the chance that one method ranks above another is known, and with
-it the κ of infinitely many networks. Qualities are evenly spaced; the spread is the distance from worst to best
-in units of the noise. What no number of networks removes is the ½ that is added to all wins: where methods are far
-apart, κ is nearer to 0 than that of infinitely many. Beside it stands therefore how often the interval holds the mean κ
-of that many networks, over all repetitions. "Before" takes test cases as independent.
+The score of a method is its quality plus Gaussian noise. A part of the noise belongs to the network and is common to
+all of its test cases: their correlation within the network. So the probability that one method ranks above another is
+known, and with it the κ of infinitely many networks. Qualities are evenly spaced; the spread is the distance from worst
+to best in units of the noise. No number of networks removes the ½ that is added to all wins: where methods are far
+apart, κ is nearer to 0 than that of infinitely many networks. Therefore a second column reports how often the interval
+contains the mean κ of that many networks, over all repetitions. "Before" treats test cases as independent.
 
     python benchmarks/coverage.py [REPETITIONS] [--out FOLDER]
 
@@ -27,16 +27,16 @@ NETWORKS = (3, 6, 13)
 CORRELATIONS = (0.0, 0.5, 0.9)
 # Weights before and after finetuning, with two metrics each.
 CASES = 4
-# Each on its own a thing that goes wrong: few and many methods, hardly and surely different ones.
+# Cases that are difficult in different ways: few and many methods, with small and with large differences.
 SHAPES = ((4, 2), (30, 2), (10, 4))
-# Scores of images, by how skewed they are: draws of a shape, and their mean.
+# Scores of images by their skewness: a function that draws them, and their mean.
 SKEWED = {
     "none (normal)": (lambda rng, shape: rng.normal(size=shape), 0.0),
     "2.0 (exponential)": (lambda rng, shape: rng.exponential(size=shape), 1.0),
     "2.8 (χ² of one)": (lambda rng, shape: rng.chisquare(1, size=shape), 1.0),
     "6.2 (log-normal)": (lambda rng, shape: rng.lognormal(size=shape), float(np.exp(0.5))),
 }
-# Of variance 1. Three degrees of freedom are the fewest whole ones with a variance.
+# All have variance 1. Student's distribution has a variance from three degrees of freedom on.
 NOISES = {
     "normal": lambda rng, shape: rng.normal(size=shape),
     "t₃": lambda rng, shape: rng.standard_t(3, size=shape) / np.sqrt(3),
@@ -51,23 +51,23 @@ def true_kappa(quality, noise=1.0):
 
 
 def covered(truth, estimates, lows, highs):
-    """Return coverage of the true value, of the mean estimate, mean width, and mean rank correlation with the truth."""
+    """Return the coverage of the truth and of the mean estimate, the mean width, and the mean rank correlation."""
     estimates, lows, highs = map(np.array, (estimates, lows, highs))
-    held, held_mean = ((lows <= value) & (value <= highs) for value in (truth, estimates.mean(axis=0)))
+    covered_truth, held_mean = ((lows <= value) & (value <= highs) for value in (truth, estimates.mean(axis=0)))
     order = np.mean([spearmanr(truth, estimate).statistic for estimate in estimates])
-    return held.mean(), held_mean.mean(), np.nanmean(highs - lows), order
+    return covered_truth.mean(), held_mean.mean(), np.nanmean(highs - lows), order
 
 
 def draw_networks(rng, networks, methods, spread, correlation, cases=CASES):
     """Return qualities (M,) and scores (networks, cases, M)."""
     quality = np.linspace(0, spread, methods)
-    own = rng.normal(size=(networks, 1, methods))
+    network_noise = rng.normal(size=(networks, 1, methods))
     rest = rng.normal(size=(networks, cases, methods))
-    return quality, quality + np.sqrt(correlation) * own + np.sqrt(1 - correlation) * rest
+    return quality, quality + np.sqrt(correlation) * network_noise + np.sqrt(1 - correlation) * rest
 
 
 def over_networks(networks, correlation, repetitions, methods=10, spread=2, resamples=200, kind="student", cases=CASES):
-    """Simulate test cases of networks; return what `covered` does, with cases as independent and with networks."""
+    """Simulate test cases of networks; return the results of `covered`, with cases as independent and with networks."""
     found = {"before": [], "after": []}
     for repetition in range(repetitions):
         rng = np.random.default_rng([repetition, networks, methods])
@@ -78,16 +78,16 @@ def over_networks(networks, correlation, repetitions, methods=10, spread=2, resa
             found[name].append(meta_rank(scores.reshape(-1, methods), groups=groups, **options))
     truth = true_kappa(quality)
     return {
-        name: covered(truth, *zip(*((one.kappa, one.ci_low, one.ci_high) for one in every), strict=True))
-        for name, every in found.items()
+        name: covered(truth, *zip(*((one.kappa, one.ci_low, one.ci_high) for one in columns), strict=True))
+        for name, columns in found.items()
     }
 
 
 def over_scores(networks, correlation, repetitions, images=32, methods=10, spread=2, resamples=200):
-    """Simulate scores of images of each network; return coverage and width of mean scores, percentiles and Student.
+    """Simulate scores of images; return coverage and width for mean scores, with percentiles and Student.
 
-    The noise of an image is common to all methods in part, as images are easy or hard; scores are squeezed into
-    (-1, 1), and so skewed.
+    The noise of an image is partly common to all methods, because images are easy or hard. Scores are squeezed into
+    (-1, 1), and are therefore skewed.
     """
     # The mean of a squeezed Gaussian, by quadrature.
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
@@ -104,31 +104,31 @@ def over_scores(networks, correlation, repetitions, images=32, methods=10, sprea
             summary = summarise(values, repetition, repetitions=resamples)
             low, high = summary["ci_low"], summary["ci_high"]
             found["after"].append(((low <= true) & (true <= high), high - low))
-    return {name: [float(np.mean(column)) for column in zip(*every, strict=True)] for name, every in found.items()}
+    return {name: [float(np.mean(column)) for column in zip(*columns, strict=True)] for name, columns in found.items()}
 
 
 def over_skewed(skew, images, repetitions, resamples=200, together=50):
-    """Return how often the interval of a mean of skewed scores holds the true mean."""
+    """Return how often the interval of a mean of skewed scores contains the true mean."""
     draw, truth = SKEWED[skew]
     rng = np.random.default_rng([images, *skew.encode()])
-    held = []
+    is_covered = []
     for seed in range(-(-repetitions // together)):
         found = summarise(draw(rng, (together, images)), seed, repetitions=resamples)
-        held.append((found["ci_low"] <= truth) & (truth <= found["ci_high"]))
-    return np.mean(held)
+        is_covered.append((found["ci_low"] <= truth) & (truth <= found["ci_high"]))
+    return np.mean(is_covered)
 
 
 def over_far_networks(networks, noise, repetitions, correlation, methods=20, spread=3, resamples=200):
-    """Return coverage of κ, its least of a method, and coverage of mean κ, of many methods that are far apart."""
+    """Return coverage of κ, its minimum over methods, and coverage of mean κ, for many methods that are far apart."""
 
     def draw(rng, count, cases):
-        own, rest = (NOISES[noise](rng, (count, size, methods)) for size in (1, cases))
-        return np.sqrt(correlation) * own + np.sqrt(1 - correlation) * rest
+        network_noise, rest = (NOISES[noise](rng, (count, size, methods)) for size in (1, cases))
+        return np.sqrt(correlation) * network_noise + np.sqrt(1 - correlation) * rest
 
     rng = np.random.default_rng([networks, methods])
     quality = np.linspace(0, spread, methods)
     differences = np.sort(draw(rng, 10**5, 1).reshape(-1, 2) @ [1, -1])
-    # The chance that one method ranks above another, by the distance of their qualities; noise is symmetric.
+    # The probability that one method ranks above another, by the distance of their qualities; noise is symmetric.
     above = np.searchsorted(differences, quality[:, None] - quality) / len(differences)
     truth = np.log(above / (1 - above)).mean(axis=1)
     group = np.repeat(np.arange(networks), CASES).tolist()
@@ -137,12 +137,12 @@ def over_far_networks(networks, noise, repetitions, correlation, methods=20, spr
         scores = quality + draw(np.random.default_rng([repetition, networks, methods]), networks, CASES)
         found.append(meta_rank(scores.reshape(-1, methods), groups=group, seed=repetition, repetitions=resamples))
     kappa, low, high = (np.array([getattr(one, name) for one in found]) for name in ("kappa", "ci_low", "ci_high"))
-    held, held_mean = ((low <= value) & (value <= high) for value in (truth, kappa.mean(axis=0)))
-    return held.mean(), held.mean(axis=0).min(), held_mean.mean()
+    covered_truth, held_mean = ((low <= value) & (value <= high) for value in (truth, kappa.mean(axis=0)))
+    return covered_truth.mean(), covered_truth.mean(axis=0).min(), held_mean.mean()
 
 
 def over_images(cases, methods, spread, images, repetitions, over="both", resamples=100, effect=3.0, noise=2.0):
-    """Simulate scores of images; all networks score the same ones, of which each suits some methods more."""
+    """Simulate scores of images that all networks share, each of which favours some methods."""
     quality = np.linspace(0, spread, methods)
     found = []
     for repetition in range(repetitions):
@@ -157,19 +157,19 @@ def over_images(cases, methods, spread, images, repetitions, over="both", resamp
 
 
 def table(name, header, rows, out):
-    """Print a markdown table, and write it where a folder is given."""
-    told = [[cell if isinstance(cell, str) else f"{cell:.2f}" for cell in row] for row in rows]
-    for row in (header, ["---"] * len(header), *told):
+    """Print a markdown table, and store it if a folder is given."""
+    formatted = [[cell if isinstance(cell, str) else f"{cell:.2f}" for cell in row] for row in rows]
+    for row in (header, ["---"] * len(header), *formatted):
         print(f"| {' | '.join(row)} |", flush=True)
     print()
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         with open(out / f"{name}.csv", "w", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows([header, *told])
+            csv.writer(file, lineterminator="\n").writerows([header, *formatted])
 
 
 def limits(repetitions, out=None):
-    """Print where intervals hold the truth less often than they say; docs/limits.md has these tables."""
+    """Print where intervals contain the truth less often than their level; docs/limits.md has these tables."""
     print("Means of skewed scores:\n")
     rows = [
         [skew, str(images), f"{over_skewed(skew, images, 10 * repetitions):.3f}"]
@@ -221,9 +221,9 @@ def main(repetitions, out=None):
     print("The same 50 images on 26 networks, 10 methods, spread 2:\n")
     rows = []
     for over in ("cases", "both"):
-        # Every resample of images is a ranking of its own, so there are fewer here.
-        held, _, width, _ = over_images(26, 10, 2, 50, max(1, repetitions // 10), over)
-        rows.append([{"cases": "networks", "both": "images and networks"}[over], f"{held:.3f}", width])
+        # Every resample of images needs a separate ranking, so that there are fewer repetitions here.
+        is_covered, _, width, _ = over_images(26, 10, 2, 50, max(1, repetitions // 10), over)
+        rows.append([{"cases": "networks", "both": "images and networks"}[over], f"{is_covered:.3f}", width])
     table("drawn", ["drawn", "κ", "width"], rows, out)
 
 

@@ -1,12 +1,11 @@
-"""What a start costs that looks at the files of a dataset and finds nothing changed.
+"""Cost of a start that checks the files of a dataset and finds no change.
 
     python benchmarks/data_start.py --files 10000 1280000 --out FOLDER
 
-Empty files are made in class folders of 1,000, and recorded as `prepare` does. Then the check of a start
+So many empty files are created in class folders of 1,000, and recorded as `prepare` does. Then the check of a start
 (`heatproof.workflow.changed_data.inspect_data`: read the record, ask the system for size and times of each file,
-compare digests of all images) runs in a process of its own. It is compared with one `os.stat` a file in one thread,
-and with listing the folders, which every start does to count images. Looks are calls of `os.stat`, reads are files
-that were opened.
+compare digests of all images) runs in a separate process. The references are one `os.stat` per file in one thread, and
+the listing of the folders by which every start counts images. Looks are calls of `os.stat`, reads are opened files.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _tell import parser, tell
+from _tell import parser, print_table
 
 IN_FOLDER = 1000
 SPLIT = "evaluation"
 
 
 def fill(folder: Path, files: int) -> None:
-    """Make the files, and the record of them."""
+    """Create the files, and their record."""
     from heatproof.stores.source_files import record_files, write_record
 
     photos, paths = folder / "photos", []
@@ -41,19 +40,19 @@ def fill(folder: Path, files: int) -> None:
         paths.append(path)
     folders = [photos, *sorted(photos.iterdir())]
     facts = {"listed": {SPLIT: ("ids", files)}, "rows": {SPLIT: np.arange(files) + len(folders)}}
-    # As if it had been made after the last step of the file system's clock.
+    # Date the record after the last tick of the file system's clock.
     record = record_files(photos, [*folders, *paths], time.time_ns() + 10**10, lists=len(folders), **facts)
     write_record(folder / "photos.files", record)
 
 
 def most_memory() -> float:
-    """Return the most memory that this program has had since it began, in MiB."""
+    """Return the peak memory of this process so far, in MiB."""
     (line,) = [one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith("VmHWM:")]
     return int(line.split()[1]) / 2**10
 
 
 def look_once(folder: Path, counted: bool) -> dict[str, Any]:
-    """Look as a start does, and return what it cost."""
+    """Check the files as a start does, and return the cost."""
     from heatproof.stores import source_files as sources
 
     calls = {"looks": 0, "reads": 0}
@@ -85,7 +84,7 @@ def look_once(folder: Path, counted: bool) -> dict[str, Any]:
 
 
 def plainly(folder: Path) -> tuple[float, float]:
-    """Return the seconds of one `os.stat` a file in one thread, and of listing all folders."""
+    """Return the seconds of one `os.stat` per file in one thread, and of listing all folders."""
     from heatproof.data.image_files import pictures_below
 
     paths = [path for below in (folder / "photos").iterdir() for path in map(os.fspath, below.iterdir())]
@@ -128,11 +127,11 @@ def main() -> None:
     options.add_argument("--files", type=int, nargs="+", default=[10_000], help="how many")
     options.add_argument("--look", type=Path, help="look at the files of a folder, and print what it cost")
     options.add_argument("--counted", action="store_true", help="count calls as well")
-    given = options.parse_args()
-    if given.file_changes:
-        print(json.dumps(look_once(given.file_changes, given.counted)))
+    args = options.parse_args()
+    if args.look:
+        print(json.dumps(look_once(args.look, args.counted)))
         return
-    tell([row(files) for files in ([100] if given.small else given.files)], "data_start", given.out)
+    print_table([row(files) for files in ([100] if args.small else args.files)], "data_start", args.out)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Explainers on networks of odd constructions against their definitions: the largest difference.
+"""Largest difference between explainers and their definitions, on networks of unusual constructions.
 
-A definition is written out by hand, with `autograd.Function`s, on a twin of the network that writes nothing in place
-and shares nothing (tests/attribution/definitions.py; definitions_lrp_cam.py for LRP and class activation maps). The
-difference is a share of the largest value of the defined map; a method that does not apply has its reason. With another
-version of heatproof on the path, the differences are those of that version.
+A definition is written by hand, with `autograd.Function`s, on a twin of the network that neither writes in place nor
+shares modules (tests/attribution/definitions.py; definitions_lrp_cam.py for LRP and class activation maps). The
+difference is a share of the largest value of the defined map; for a method that does not apply, the row has the reason.
+With another version of heatproof on the path, that version is measured.
 
     python benchmarks/definitions.py --out docs/data/definitions
     PYTHONPATH=OTHER_CHECKOUT/src python benchmarks/definitions.py --out docs/data/definitions_before
@@ -15,14 +15,14 @@ import warnings
 from pathlib import Path
 
 import torch
-from _tell import parser, tell
+from _tell import parser, print_table
 
 from heatproof.attribution import registry
 from heatproof.models.registry import InputFacts
 
 
 def load(name):
-    """Return a module of the tests."""
+    """Import a module of the tests."""
     path = Path(__file__).parents[1] / "tests" / "attribution" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, path)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -35,20 +35,20 @@ OF_LAYERS = ["lrp", *of_layers.OF_GRADIENTS, *of_layers.OF_SCORES]
 IMAGES, BASELINES = 16, 4
 
 
-def made(explainer, network, images, targets, background):
-    """Return an explainer's maps (N, H, W); Grad-CAM reads the stem."""
+def maps_of(explainer, network, images, targets, background):
+    """Return the maps (N, H, W) of an explainer; Grad-CAM uses the stem."""
     ids = tuple(map(str, range(len(images))))
-    given = registry.ExplainContext(
+    context = registry.ExplainContext(
         *(network, network, InputFacts(cam_layer="stem"), images, targets, ids),
         seed=0,
         background=lambda count: background[:count],
     )
     options = {"baselines": len(background)} if explainer == "deep_shap" else of_layers.OPTIONS.get(explainer, {})
-    return registry.EXPLAINERS[explainer].function(given, **options)[explainer]
+    return registry.EXPLAINERS[explainer].function(context, **options)[explainer]
 
 
 def compared(explainer, construction, count):
-    """Return a row: the difference and the correlation of an explainer's maps and the defined ones, or a reason."""
+    """Return a row: difference and correlation of an explainer's maps and the defined ones, or the reason."""
     network, images = by_hand.network_of(construction), by_hand.images_of(count)
     background = by_hand.images_of(BASELINES, seed=2)
     targets = torch.arange(count) % 4
@@ -59,8 +59,8 @@ def compared(explainer, construction, count):
         expected = by_hand.defined(explainer, construction, network, images, targets, background)
     row = {"explainer": explainer, "construction": construction, "difference": None, "correlation": None, "reason": ""}
     try:
-        found = made(explainer, network, images, targets, background)
-    except Exception as error:  # what the version before raises is its answer
+        found = maps_of(explainer, network, images, targets, background)
+    except Exception as error:  # an error of an earlier version is its result
         return {**row, "reason": f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"}
     both = torch.stack([found.flatten(), expected.flatten()])
     return {
@@ -71,13 +71,13 @@ def compared(explainer, construction, count):
 
 
 def main():
-    given = parser(__doc__).parse_args()
+    args = parser(__doc__).parse_args()
     warnings.simplefilter("ignore")
-    count, names = (2, ["plain", "residual, in-place"]) if given.small else (IMAGES, list(by_hand.CONSTRUCTIONS))
-    tell(
+    count, names = (2, ["plain", "residual, in-place"]) if args.small else (IMAGES, list(by_hand.CONSTRUCTIONS))
+    print_table(
         [compared(one, name, count) for name in names for one in (*by_hand.EXPLAINERS, *OF_LAYERS)],
         "definitions",
-        given.out,
+        args.out,
     )
 
 

@@ -1,10 +1,11 @@
-"""Every stage of a run beside its floor: time, passes, reading, writing, start-up and memory, on this device.
+"""Every stage of a run compared with its floor: time, passes, reading, writing, start-up and memory, on this device.
 
-Runs the jobs of a config one after another in a temporary folder, each in a process of its own as the workflow does,
-with the throughput of its network measured in the same process. The floor is (network passes) / (best throughput);
-passes with a gradient have a throughput of their own, a bare forward and backward, and training steps have theirs.
-Reading and writing are busy seconds of their threads, which run beside the network. Without a config: a ResNet-20 at 32
-pixels, and a ResNet-18 at 224 on noise. `--precision bfloat16` lays it over, and prints what the guard measured.
+Runs the jobs of a config one after another in a temporary folder, each in a separate process as in the workflow, and
+measures the throughput of the job's network in the same process. The floor is (network passes) / (best throughput);
+passes with a gradient have a separate throughput, of a bare forward and backward, and so have training steps. Reading
+and writing are busy seconds of their threads, which run in parallel with the network. Without a config: a ResNet-20 at
+32 pixels, and a ResNet-18 at 224 on noise. `--precision bfloat16` runs these with bfloat16, and prints the measurements
+of the guard.
 
     python benchmarks/device.py --out docs/data/device
     python benchmarks/device.py --device cuda --batch 256 --precision bfloat16 --images 1024
@@ -28,7 +29,7 @@ from threading import local
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from _tell import parser, tell
+from _tell import parser, print_table
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
@@ -68,14 +69,14 @@ NETWORKS: dict[str, dict[str, Any]] = {
 }
 IMAGES = {"ResNet-20, 32×32": 256, "ResNet-18, 224×224": 16}
 # Code of stages whose work is network passes.
-NETWORK = ("heatproof.training.", "heatproof.attribution.", "heatproof.responses.")
-# Columns of several jobs of one kind that are no sums.
+NETWORK = ("heatproof.jobs.train", "heatproof.jobs.attribute", "heatproof.jobs.respond")
+# Columns for which jobs of one kind are not summed.
 LARGEST = ("start-up", "GiB", "GPU GiB", "images a second")
 LARGE = 6
 
 
 class Passes:
-    """Count the images that pass through networks, with and without a gradient, and those that only fill batches."""
+    """Count the images that pass through networks, with and without a gradient, and those that only pad batches."""
 
     def __init__(self) -> None:
         import torch
@@ -101,12 +102,12 @@ class Passes:
             self._inside = False
 
     def _counts(self, module: Any) -> bool:
-        # A wrapper fills the batch before the network gets it.
+        # A wrapper pads the batch before the network gets it.
         return type(module).__name__ not in ("PaddedBatches", "Probabilities") and len(list(module.modules())) > LARGE
 
 
 class Clock:
-    """Busy seconds of a function that is called in whatever thread, and perhaps within itself."""
+    """Busy seconds of a function that may be called in any thread and may call itself."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -115,12 +116,12 @@ class Clock:
     def around(self, owner: Any, name: str) -> None:
         function = getattr(owner, name)
 
-        def timed(*arguments: Any, **given: Any) -> Any:
+        def timed(*arguments: Any, **keywords: Any) -> Any:
             if getattr(self._inside, "running", False):
-                return function(*arguments, **given)
+                return function(*arguments, **keywords)
             self._inside.running, began = True, time.perf_counter()
             try:
-                return function(*arguments, **given)
+                return function(*arguments, **keywords)
             finally:
                 self._inside.running = False
                 self.seconds += time.perf_counter() - began
@@ -129,7 +130,7 @@ class Clock:
 
 
 def best(function: Callable[[], None], images: int, device: Any, repeats: int = 2) -> float:
-    """Images per second of the fastest repeat, after one that is not timed."""
+    """Return the images per second of the fastest repeat; a first one is not timed."""
     import torch
 
     seconds = []
@@ -143,22 +144,22 @@ def best(function: Callable[[], None], images: int, device: Any, repeats: int = 
 
 
 def throughput(job: Any, runtime: Runtime, gradients: bool, trained: bool) -> tuple[float, float]:
-    """Best images per second of the network of a job: of forward passes, and with a gradient or training step."""
+    """Return the best images per second of a job's network, forward or with a gradient or training step."""
     import torch
 
     from heatproof.data.checks import open_dataset
     from heatproof.models.network import build_network, configure_torch, normalise, set_precision
 
-    # Of a response, of maps or of a training.
-    of = getattr(job, "network", None) or getattr(job, "of", job)
-    device, dataset = configure_torch(runtime), open_dataset(of.dataset)
-    network = build_network(of.model, dataset.num_classes).to(device).eval().requires_grad_(False)
-    network = set_precision(network, getattr(of, "precision", "float32"), device)
+    # The job computes a response, maps or a training.
+    source = getattr(job, "network", None) or getattr(job, "inputs", job)
+    device, dataset = configure_torch(runtime), open_dataset(source.dataset)
+    network = build_network(source.model, dataset.num_classes).to(device).eval().requires_grad_(False)
+    network = set_precision(network, getattr(source, "precision", "float32"), device)
     size = job.training.batch_size if trained else runtime.batch_size
-    few = normalise(dataset.images("evaluation", 0, min(size, 16)), of.model.facts).to(device)
+    sample = normalise(dataset.images("evaluation", 0, min(size, 16)), source.model.facts).to(device)
     plain = backward = 0.0
     for count in sorted({size, max(size // 4, 1)}):
-        batch = few.repeat(-(-count // len(few)), 1, 1, 1)[:count].contiguous(memory_format=torch.channels_last)
+        batch = sample.repeat(-(-count // len(sample)), 1, 1, 1)[:count].contiguous(memory_format=torch.channels_last)
 
         def forward(batch: torch.Tensor = batch) -> None:
             with torch.inference_mode():
@@ -185,7 +186,7 @@ def throughput(job: Any, runtime: Runtime, gradients: bool, trained: bool) -> tu
 
 
 def run_job(path: str) -> None:
-    """Run the job of a file in this process, and print what it took as one line of JSON."""
+    """Run the job of a file in this process, and print its measurements as one line of JSON."""
     from heatproof.base.specs import Runtime
     from heatproof.plan.stage import load_spec
 
@@ -195,8 +196,7 @@ def run_job(path: str) -> None:
     if network:
         import torch
 
-        from heatproof.jobs import attribute as make
-        from heatproof.jobs import respond, shards
+        from heatproof.jobs import attribute, respond, shards
         from heatproof.models import network as network_module
         from heatproof.perturbation.batching import PaddedBatches
 
@@ -205,12 +205,12 @@ def run_job(path: str) -> None:
         passes, reading, writing = Passes(), Clock(), Clock()
         trained = job.name in ("pretrain", "finetune")
         reading.around(network_module, "normalise")
-        reading.around(make, "normalise")
-        for module in (make, respond):
+        reading.around(attribute, "normalise")
+        for module in (attribute, respond):
             opened = module.open_dataset
-            module.open_dataset = lambda given, opened=opened: TimedDataset(opened(given), reading)
+            module.open_dataset = lambda spec, opened=opened: TimedDataset(opened(spec), reading)
         writing.around(shards.Shard, "_keep")
-        # As an earlier commit calls it.
+        # The name in an earlier commit.
         writing.around(shards.Shard, "_publish" if hasattr(shards.Shard, "_publish") else "publish")
         fill = PaddedBatches.forward
 
@@ -219,15 +219,15 @@ def run_job(path: str) -> None:
             return fill(self, images)
 
         PaddedBatches.forward = counted
-        record = make.write_applicability
+        record = attribute.write_applicability
 
-        def checked(*given: Any, **named: Any) -> Any:
-            made = record(*given, **named)
-            passes.check += made["network_passes"]
-            return made
+        def checked(*arguments: Any, **keywords: Any) -> Any:
+            recorded = record(*arguments, **keywords)
+            passes.check += recorded["network_passes"]
+            return recorded
 
-        make.write_applicability = checked
-    # Libraries that a job imports where it needs them (captum brings matplotlib) are start-up as well.
+        attribute.write_applicability = checked
+    # Libraries that a job imports when it needs them (captum imports matplotlib) count as start-up as well.
     imports = Clock()
     imports.around(builtins, "__import__")
     began = time.perf_counter()
@@ -237,7 +237,7 @@ def run_job(path: str) -> None:
     if network:
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         on_device = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
-        made = (passes.plain, passes.gradient)
+        passes_made = (passes.plain, passes.gradient)
         found |= {
             "start-up": started + imports.seconds,
             "reading": reading.seconds,
@@ -245,15 +245,15 @@ def run_job(path: str) -> None:
             "GiB": used,
         }
         found |= {"GPU GiB": on_device, "padding and check": passes.padding + passes.check}
-        if sum(made):
-            plain, backward = throughput(job, runtime, made[1] > 0, trained)
-            floor = made[0] / plain + (made[1] / backward if made[1] else 0.0)
-            found |= {"forward": made[0], "gradient": made[1], "floor s": floor, "images a second": plain}
+        if sum(passes_made):
+            plain, backward = throughput(job, runtime, passes_made[1] > 0, trained)
+            floor = passes_made[0] / plain + (passes_made[1] / backward if passes_made[1] else 0.0)
+            found |= {"forward": passes_made[0], "gradient": passes_made[1], "floor s": floor, "images a second": plain}
     print(json.dumps(found))
 
 
 class TimedDataset:
-    """A dataset whose reading is timed."""
+    """A dataset that measures the time of reading."""
 
     def __init__(self, dataset: Any, clock: Clock) -> None:
         self._dataset = dataset
@@ -265,13 +265,13 @@ class TimedDataset:
 
 
 def jobs_of(config: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield stage, what for, and the request of the jobs that lead to the scores; responses of one explainer alone."""
+    """Yield stage, subject and request of the jobs that lead to the scores, with responses of one explainer."""
     from heatproof.plan.graph import Graph
     from heatproof.plan.validate import make_plan
 
     plan = make_plan(config)
     graph, runtime = Graph(plan), plan.runtime()
-    # A response costs the same along every map, so one explainer tells; scores need no network.
+    # A response costs the same for every map, so that one explainer is enough; scores need no network.
     one = next(iter(plan.explainers))
     for job in graph.jobs_leading_to(["results/scores.csv", "results/precision.csv"]):
         other = job.stage == "curves" and job.wildcards["explainer"] != one
@@ -335,40 +335,44 @@ def main() -> None:
     options.add_argument("--batch", type=int, default=32, help="batch_size")
     options.add_argument("--images", type=int, help="evaluation images")
     options.add_argument("--precision", default="float32")
-    given = options.parse_args()
+    args = options.parse_args()
     common = {
-        "device": given.device,
-        "batch_size": given.batch,
-        "precision": given.precision,
+        "device": args.device,
+        "batch_size": args.batch,
+        "precision": args.precision,
         "attribution_jobs": "apart",
         "weights": ["finetuned"],
         "explainers": EXPLAINERS,
         "metrics": METRICS,
     }
-    cases = {"given": reduce(merge, map(read_config, given.configs))} if given.configs else NETWORKS
-    if given.small:
+    cases = {"given": reduce(merge, map(read_config, args.configs))} if args.configs else NETWORKS
+    if args.small:
         few = {"models": [{"vgg": {"architecture": "cifar_vgg11_bn", "options": {"width": 2}}}]}
         few |= {"pretraining": {"epochs": 1}, "finetuning": {"epochs": 1}}
         cases = {name: {**config, **few} for name, config in list(cases.items())[:1]}
         common |= {"explainers": EXPLAINERS[:2], "metrics": METRICS[:1]}
     rows: list[dict[str, Any]] = []
     for name, config in cases.items():
-        images = given.images or (16 if given.small else IMAGES.get(name))
-        own = {**config, **common, **({"evaluation": {"images": images, "accuracy_images": images}} if images else {})}
-        if given.configs:
-            own = {**config, **{key: common[key] for key in ("device", "batch_size", "precision")}}
-        made, guarded = measured(name, merge(default_config(), own))
-        rows += made
+        images = args.images or (16 if args.small else IMAGES.get(name))
+        network_config = {
+            **config,
+            **common,
+            **({"evaluation": {"images": images, "accuracy_images": images}} if images else {}),
+        }
+        if args.configs:
+            network_config = {**config, **{key: common[key] for key in ("device", "batch_size", "precision")}}
+        measured_rows, guarded = measured(name, merge(default_config(), network_config))
+        rows += measured_rows
         if guarded is not None:
-            tell(guarded, f"guard_{name.split(',')[0]}", given.out)
-        # After each network, so that a run that is stopped keeps those that it has measured.
+            print_table(guarded, f"guard_{name.split(',')[0]}", args.out)
+        # Stored after each network, so that an interrupted run keeps its measurements.
         table = pd.DataFrame(rows)
         kinds = table.groupby(["network", "stage", "for"], sort=False)
         numbers = [name for name in table.columns if name not in ("network", "stage", "for")]
         spec = {name: "max" if name in LARGEST else "sum" for name in numbers}
         table = kinds.agg(spec).assign(jobs=kinds.size()).reset_index()
         table["over the floor"] = table["seconds"] / table["floor s"].where(table["floor s"] > 0)
-        tell(table, "device", given.out)
+        print_table(table, "device", args.out)
 
 
 if __name__ == "__main__":

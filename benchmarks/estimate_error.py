@@ -1,10 +1,10 @@
-"""What `heatproof estimate` says of three configs of different kind, beside what their jobs then take.
+"""Estimates of `heatproof estimate` for three kinds of configs, compared with what their jobs take.
 
     python benchmarks/estimate_error.py --out FOLDER
 
 A first look with a training (config/quick.yaml), every metric of the default config on a published-size ResNet-20 at 32
 pixels, and a ResNet-18 at 224 pixels on noise. The jobs run one after another, each by the command that the workflow
-calls. Both columns are processor seconds, start-up included, as `estimate` counts them on a CPU; a stage a line.
+calls. Both columns are processor seconds, start-up included, as `estimate` counts them on a CPU; one line per stage.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from _tell import parser, tell
+from _tell import parser, print_table
 from device import NOISE, working_in
 
 ROOT = Path(__file__).resolve().parent.parent
 RESNET = {"architecture": "torchvision_model", "options": {"name": "resnet18"}}
-# Name to what is laid over the default config, and whether results/scores.csv is asked for.
+# Name to the overrides of the default config, and whether the target is results/scores.csv.
 KINDS: dict[str, tuple[dict[str, Any] | str, bool]] = {
     "training and five methods, ResNet of a first look": ("config/quick.yaml", False),
     "responses along every map, ResNet-20 at 32×32": (
@@ -53,8 +53,8 @@ KINDS: dict[str, tuple[dict[str, Any] | str, bool]] = {
 }
 
 
-def told(config: dict[str, Any], responses: bool) -> dict[str, float]:
-    """Return stage to the seconds that `heatproof estimate` gives it."""
+def estimated_seconds(config: dict[str, Any], responses: bool) -> dict[str, float]:
+    """Return the estimated seconds of each stage."""
     from heatproof.estimate import account
     from heatproof.estimate.estimate import BUDGET, images_to_time, time_all
     from heatproof.estimate.measure import Bench
@@ -70,8 +70,8 @@ def told(config: dict[str, Any], responses: bool) -> dict[str, float]:
     return found
 
 
-def taken(config: dict[str, Any], responses: bool) -> dict[str, float]:
-    """Run the jobs of a config here; return stage to their processor seconds."""
+def measured_seconds(config: dict[str, Any], responses: bool) -> dict[str, float]:
+    """Run the jobs of a config; return the processor seconds of each stage."""
     from heatproof.estimate.account import TABLE_OF, jobs_to_tables
     from heatproof.plan.graph import Graph
     from heatproof.plan.validate import make_plan
@@ -96,17 +96,17 @@ def taken(config: dict[str, Any], responses: bool) -> dict[str, float]:
 def main() -> None:
     from heatproof.config.files import default_config, merge, read_config
 
-    given = parser(__doc__).parse_args()
+    args = parser(__doc__).parse_args()
     rows = []
-    for name, (laid, responses) in list(KINDS.items())[: 1 if given.small else None]:
+    for name, (laid, responses) in list(KINDS.items())[: 1 if args.small else None]:
         config = read_config(ROOT / laid) if isinstance(laid, str) else merge(default_config(), laid)
         with tempfile.TemporaryDirectory() as folder, working_in(folder):
-            estimated, measured = told(config, responses), taken(config, responses)
+            estimated, measured = estimated_seconds(config, responses), measured_seconds(config, responses)
         rows += [[name, stage, estimated.get(stage, 0.0), seconds] for stage, seconds in measured.items()]
         rows.append([name, "all", sum(estimated.values()), sum(measured.values())])
         table = pd.DataFrame(rows, columns=["config", "stage", "estimated s", "measured s"])
         table["estimated over measured"] = table["estimated s"] / table["measured s"]
-        tell(table, "estimate_error", given.out)
+        print_table(table, "estimate_error", args.out)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,18 @@
 """Three studies that falsify ways of judging attribution, on real digits with small networks; docs/falsification.md.
 
-Retraining on images whose removed pixels betray the class, two datasets whose watermarks alone tell the class, and maps
-that are crafted from knowing the watermarks; Li et al. 2024 (soundness and completeness), section 3, figures 1 to 3,
-and appendices C and D.1, figures 10 and 12.
+Retraining on images whose removed pixels reveal the class, two datasets in which only watermarks reveal the class, and
+maps that are crafted from knowledge of the watermarks; Li et al. 2024 (soundness and completeness), section 3, figures
+1 to 3, and appendices C and D.1, figures 10 and 12.
 
     python benchmarks/falsification.py --out docs/data/falsification && python docs/pages.py
     python benchmarks/falsification.py --photographs CIFAR10 --out docs/data/falsification && python docs/pages.py
 
-The second command is appendix C with black pixels, on photographs alone: on digits black is the background, so that it
+The second command is appendix C with black pixels, on photographs only: on digits black is the background, so that it
 removes nothing there, which is measured too. CIFAR10 is a folder with train/<class>/ and test/<class>/.
 
-Everything is done once for each seed, of which the split, the labels, the watermarks and the training depend. Each
-kind of images of each seed is a cell, which is stored in OUT/cells as soon as it is finished: after an interruption the
-same command goes on with those that are missing. The folder is removed when the table is complete.
+Everything is repeated for each seed, which determines the split, the labels, the watermarks and the training. Each kind
+of images of each seed is a cell, which is stored in OUT/cells as soon as it is finished: after an interruption the same
+command continues with the missing cells. The folder is removed when the table is complete.
 """
 
 import shutil
@@ -45,16 +45,16 @@ from heatproof.training.loop import Examples, fit, validate
 SEEDS, EPOCHS = range(6), 6
 FACTS_OF_DIGITS = InputFacts(mean=(0.3054,) * 3, std=(0.3768,) * 3)
 SPLITS = ("train", "validation", "evaluation")
-# Photographs: images of train, validation and test, trainings, and epochs. A few minutes each on one core.
+# Photographs: images of train, validation and test, trainings, and epochs. A training takes minutes on one core.
 PHOTOGRAPHS, PHOTOGRAPH_SEEDS, PHOTOGRAPH_EPOCHS = (5000, 1000, 2000), range(3), 12
-# As ImageNet's, which published networks for these photographs take.
+# Those of ImageNet, which published networks for these photographs use.
 FACTS_OF_PHOTOGRAPHS = InputFacts(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-# Pixels of a side: 9 of 1,024 pixels where 70 % are removed, and 49, about 5 %, where nothing else is.
+# Pixels per side: 9 of 1,024 pixels where 70 % are removed, and 49, about 5 %, where nothing else is removed.
 BLOCK, EDGE = 3, 7
 INTACT, MIDDLE, BOTH, ONLY = "intact", "middle removed", "middle and square removed", "square removed"
 TITLES = {INTACT: INTACT, MIDDLE: "middle\nremoved", BOTH: "middle and\nsquare removed", ONLY: "square\nremoved"}
 PLAIN, BLANK = "plain digits", "number on a blank canvas"
-# Images to the options of `watermarked`; plain digits have no watermark.
+# Kind of images to the options of `watermarked`; plain digits have no watermark.
 MARKED = {
     "digits with a number": {"mark": "number", "canvas": "digits"},
     BLANK: {"mark": "number", "canvas": "blank"},
@@ -92,7 +92,7 @@ def accuracy(network, images, labels):
 
 
 def removed(splits, value=None, **how):
-    """Return the splits with pixels replaced by a value, or by the mean of the training images, as ROAR does."""
+    """Return the splits with pixels replaced by a value, or by the mean of the training images, as in ROAR."""
     value = splits["train"][0].mean() if value is None else value
     return {
         name: (
@@ -104,13 +104,13 @@ def removed(splits, value=None, **how):
 
 
 def was_black(splits, **how):
-    """Return which share of the removed pixels of the tested images was below a tenth of the brightness before."""
+    """Return the share of the removed pixels of the test images whose brightness was below a tenth."""
     images, labels = splits["evaluation"]
     return float((images.max(axis=1) < 0.1)[class_masks(labels, images.shape[-1], **how)].mean())
 
 
 def black_pixels(folder, seed, images, epochs):
-    """Return the accuracies of figure 10: 5 % of each photograph black, at a place that the class decides."""
+    """Return the accuracies of figure 10: 5 % of each photograph are black, at a place that depends on the class."""
     limits = {"train_images": images[0], "validation_images": images[1]}
     data = image_folder(seed=seed, root=str(folder), size=32, **limits)
     counts = dict(zip(SPLITS, images, strict=True))
@@ -120,7 +120,7 @@ def black_pixels(folder, seed, images, epochs):
     parts = {
         one: {name: examples(*part, FACTS_OF_PHOTOGRAPHS) for name, part in made.items()} for one, made in sets.items()
     }
-    # Appendix C but for the size of the network, of the set, and of the training: Adam, and no augmentation.
+    # As in appendix C, with a smaller network and dataset and a shorter training: Adam, and no augmentation.
     schedule = Schedule(epochs, 128, "adam", 0.001, 0.0, 1e-4, "cosine", 0.1, 4, 0.0, 0)
     networks = {one: fitted(parts[one], schedule, seed) for one in sets}
     rows = [
@@ -147,12 +147,12 @@ def photographs(folder, out, small):
     table = pd.concat(parts, ignore_index=True)
     table.to_csv(out / "photographs.csv", index=False, float_format="%.6f")
     print(table.to_string(index=False, na_rep="", float_format="{:.3f}".format))
-    shown = table[table["study"] == "photographs"]
+    displayed = table[table["study"] == "photographs"]
     with sns.axes_style("whitegrid"):
         figure = Figure(figsize=(5.2, 3.4), layout="constrained", facecolor="white")
         axes = figure.subplots()
         how = {"errorbar": over_trainings, "palette": "colorblind", "err_kws": {"color": "0.2", "linewidth": 1.2}}
-        sns.barplot(shown, x="tested_on", y="value", hue="network", ax=axes, **how)
+        sns.barplot(displayed, x="tested_on", y="value", hue="network", ax=axes, **how)
         axes.set(xlabel="tested on", ylabel="test accuracy", ylim=(0, 1.03))
         axes.set_xticks(axes.get_xticks(), [INTACT, "5 % black at a place of the class"])
         axes.legend(title=None, frameon=False, fontsize=8.5, loc="upper left")
@@ -179,7 +179,7 @@ def retraining(plain, original, seed):
 
 
 def explain(network, images, labels, seed):
-    """Return method to maps (N, H, W), Rect and Pooling among them."""
+    """Return method to maps (N, H, W), including Rect and Pooling."""
     data = examples(images, labels)
     found = {}
     for name, options in METHODS.items():
@@ -207,17 +207,17 @@ def road(dataset, network, images, labels, maps, seed):
 
 
 def plain_digits(seed, images):
-    """Return the table of the retraining and of ROAD on plain digits, and images to show."""
+    """Return the table of the retraining and of ROAD on plain digits, and images for the figure."""
     plain = read(digits(seed=seed))
     original = trained(plain, seed)
-    table, shown = retraining(plain, original, seed)
+    table, displayed = retraining(plain, original, seed)
     chosen, labels = (part[:images] for part in plain["evaluation"])
     maps = explain(original, chosen, labels, seed)
-    return pd.concat([table, road(PLAIN, original, chosen, labels, maps, seed)]), shown
+    return pd.concat([table, road(PLAIN, original, chosen, labels, maps, seed)]), displayed
 
 
 def marked_digits(name, seed, images):
-    """Return Attr% of every method on one kind of watermark (figure 2) and ROAD on it, and maps to show."""
+    """Return Attr% of every method on one kind of watermark (figure 2), ROAD on it, and maps for the figure."""
     data = watermarked(seed=seed, **MARKED[name])
     splits = read(data)
     network = trained(splits, seed, EPOCHS * (2 if MARKED[name]["mark"] == "number" else 1))
@@ -232,9 +232,9 @@ def marked_digits(name, seed, images):
     table = pd.DataFrame({"method": list(found), "value": list(found.values())}).assign(
         dataset=name, study="watermarks"
     )
-    shown = {"image": chosen[0, 0], "IG": np.abs(maps["integrated_gradients"][0]), "Rect": maps["rect"][0]}
-    shown["Pooling"] = np.abs(maps["pooling"][0])
-    return pd.concat([table, road(name, network, chosen, labels, maps, seed)]), shown
+    displayed = {"image": chosen[0, 0], "IG": np.abs(maps["integrated_gradients"][0]), "Rect": maps["rect"][0]}
+    displayed["Pooling"] = np.abs(maps["pooling"][0])
+    return pd.concat([table, road(name, network, chosen, labels, maps, seed)]), displayed
 
 
 def picture(axes, values, title, **how):
@@ -244,7 +244,7 @@ def picture(axes, values, title, **how):
 
 
 def over_trainings(values):
-    """Return the ends of Student's 95 % interval of a mean over trainings, inside 0 to 1."""
+    """Return the ends of Student's 95 % interval of a mean over trainings, clipped to [0, 1]."""
     low, high = ttest_1samp(values, 0).confidence_interval(0.95) if np.ptp(values) > 0 else [np.mean(values)] * 2
     return max(low, 0), min(high, 1)
 
@@ -258,14 +258,14 @@ def draw_retraining(table, samples):
             for (name, images), one in zip(samples.items(), axes, strict=True):
                 picture(one, images[row], "" if row else TITLES[name], cmap="gray", vmin=0, vmax=1)
         axes = right.subplots()
-        shown = table.assign(
+        displayed = table.assign(
             case=table["tested_on"].where(
                 (table["trained_on"] == table["tested_on"]) | (table["network"] == "original"),
                 table["tested_on"] + ", after " + table["trained_on"],
             )
         )
         bars = {"palette": "colorblind", "errorbar": over_trainings, "err_kws": {"color": "0.2", "linewidth": 1.2}}
-        sns.barplot(shown, y="case", x="value", hue="network", ax=axes, **bars)
+        sns.barplot(displayed, y="case", x="value", hue="network", ax=axes, **bars)
         axes.set(xlabel="accuracy (lines: 95 % over trainings)", ylabel="tested on images", xlim=(0, 1.01))
         axes.tick_params(labelsize=7.5)
         sns.move_legend(axes, "lower center", bbox_to_anchor=(0.3, 1), ncols=2, title=None, frameon=False)
@@ -307,25 +307,25 @@ def draw_watermarks(shares, curves, pictures):
 
 
 def cell(name, seed, images, folder):
-    """Return the table of one kind of images of one seed, and what is drawn of it; made once, and stored."""
+    """Return the table of one kind of images of one seed, and its figure's data, from the store if it is complete."""
     path = folder / f"{name.replace(' ', '_')}_{seed}"
     if not path.with_suffix(".csv").exists():
         began = time.monotonic()
-        table, shown = plain_digits(seed, images) if name == PLAIN else marked_digits(name, seed, images)
-        np.savez_compressed(path.with_suffix(".npz"), **shown)
-        # The table comes last and at once: where it is, the cell is complete.
+        table, displayed = plain_digits(seed, images) if name == PLAIN else marked_digits(name, seed, images)
+        np.savez_compressed(path.with_suffix(".npz"), **displayed)
+        # The table is written last and atomically: where it exists, the cell is complete.
         write_table(table.assign(seed=seed), str(path.with_suffix(".csv")))
         print(f"{name}, seed {seed}: {time.monotonic() - began:.0f} s", flush=True)
-    with np.load(path.with_suffix(".npz")) as shown:
-        return pd.read_csv(path.with_suffix(".csv")), dict(shown)
+    with np.load(path.with_suffix(".npz")) as displayed:
+        return pd.read_csv(path.with_suffix(".csv")), dict(displayed)
 
 
 def run(images, seeds, folder):
-    """Run all studies and return the tidy table, a row a seed and value, and both figures."""
+    """Run all studies; return the tidy table, a row per seed and value, and both figures."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = {(name, seed): cell(name, seed, images, folder) for seed in seeds for name in (PLAIN, *MARKED)}
-    table = pd.concat([one for one, _ in made.values()], ignore_index=True)
-    pictures = {name: made[name, seeds[0]][1] for name in (PLAIN, *MARKED)}
+    results = {(name, seed): cell(name, seed, images, folder) for seed in seeds for name in (PLAIN, *MARKED)}
+    table = pd.concat([one for one, _ in results.values()], ignore_index=True)
+    pictures = {name: results[name, seeds[0]][1] for name in (PLAIN, *MARKED)}
     studies = dict(list(table.groupby("study")))
     drawn = draw_retraining(studies["retraining"], pictures[PLAIN])
     return table, drawn, draw_watermarks(studies["watermarks"], studies["road"], pictures)

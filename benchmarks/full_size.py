@@ -1,13 +1,13 @@
-"""Starts of a run over results at the papers' size: what Snakemake and the check of results cost before the first job.
+"""Starts of a run over results at the papers' size: cost of Snakemake and of the check before the first job.
 
     python benchmarks/full_size.py --out FOLDER
 
 The grid is that of benchmarks/paper_scale.py: 37 networks, 50,000 images of each in ten shards. Every file of every job
-is made up, of one byte, with the metadata of its store and with a manifest that says what a run would have said. Then
-the target is planned (`snakemake -n`) five times: with no results; as results that were copied here, without
-`.snakemake`; once more; with another option of one method; and without the later half of the jobs, as after a kill.
-Jobs are those that Snakemake would start. Calls are those of the check of results (`heatproof.workflow.reconcile`)
-alone, to open, look at or date a file, or to list a folder: each is a message to the server of a shared file system.
+is a dummy of one byte, with the metadata of its store and with the manifest that a run would have written. Then the
+target is planned (`snakemake -n`) five times: without results; with results that were copied here, without
+`.snakemake`; again; with another option of one method; and without the later half of the jobs, as after a kill. Jobs
+are those that Snakemake would start. Calls are those of the check of results (`heatproof.workflow.reconcile`) alone, to
+open, look at or date a file or to list a folder: on a shared file system each is a message to its server.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import paper_scale
 import yaml
-from _tell import parser, tell
+from _tell import parser, print_table
 
 TARGETS = ["results/idsds_table.csv"]
 CALLS = {os: ("stat", "lstat", "utime", "scandir", "listdir"), builtins: ("open",)}
@@ -42,7 +42,7 @@ def graph_of(folder: Path) -> Any:
 
 
 def fill(graph: Any, images: int) -> None:
-    """Make up everything that the target needs, in the working folder."""
+    """Create everything that the target needs, in the working folder."""
     from heatproof.base.provenance import digest
     from heatproof.stores.manifest import write_manifest
     from heatproof.stores.store import ArraySpec, Layout, ensure_metadata
@@ -52,7 +52,7 @@ def fill(graph: Any, images: int) -> None:
     for job in graph.jobs_leading_to(TARGETS):
         read = {path: keys[path] for path in graph.upstream_keys(job)}
         for product in job.products:
-            # Shards of one store have one key.
+            # All shards of a store have the same key.
             key = keys[product.manifest] = digest(product.key)
             facts: dict[str, Any] = {"read": read}
             if product.images is not None:
@@ -63,23 +63,23 @@ def fill(graph: Any, images: int) -> None:
                     holds = {name: ArraySpec(("y", "x"), (1, 1)) for name in arrays}
                     ensure_metadata(store, Layout(ids, labels, size, holds, {"key": key}))
                 facts |= {"images": [0, product.images], "gap": None}
-            made = [file for file in product.files if file != product.manifest]
-            for file in made:
+            files = [file for file in product.files if file != product.manifest]
+            for file in files:
                 Path(file).parent.mkdir(parents=True, exist_ok=True)
                 Path(file).write_bytes(b"-")
             if product.saved_epochs:
                 facts["kept"] = list(product.saved_epochs)
-            write_manifest(product.manifest, made, spec_key=product.key, key=key, **facts)
+            write_manifest(product.manifest, files, spec_key=product.key, key=key, **facts)
 
 
 @contextmanager
 def counted(calls: list[int]) -> Iterator[None]:
-    """Count the calls to the file system within."""
+    """Count the calls to the file system in a block."""
 
     def counting(function: Any) -> Any:
-        def call(*given: Any, **named: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
             calls[0] += 1
-            return function(*given, **named)
+            return function(*arguments, **named)
 
         return call
 
@@ -93,9 +93,9 @@ def counted(calls: list[int]) -> Iterator[None]:
             setattr(owner, name, function)
 
 
-def in_a_process(what: str, folder: Path, *given: object) -> Any:
-    """Do something in a process of its own, because the peak of children is that of the largest."""
-    command = [sys.executable, __file__, what, str(folder), *map(str, given)]
+def in_a_process(what: str, folder: Path, *arguments: object) -> Any:
+    """Call a function in a separate process, because the peak memory of children is that of the largest."""
+    command = [sys.executable, __file__, what, str(folder), *map(str, arguments)]
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
     if done.returncode:
@@ -109,7 +109,7 @@ def fill_here(folder: str, images: str) -> None:
 
 
 def lose_half_here(folder: str) -> None:
-    """Remove what the later half of the jobs has made, as if a kill had come before them."""
+    """Remove the files of the later half of the jobs, as if a kill had come before them."""
     jobs = graph_of(Path(folder)).jobs_leading_to(TARGETS)
     for job in jobs[len(jobs) // 2 :]:
         for file in job.outputs:
@@ -128,8 +128,8 @@ def check_here(folder: str) -> None:
 
 
 def plan_here(folder: str) -> None:
-    said, wall, processor, memory = paper_scale.plan(Path(folder), TARGETS)
-    jobs = paper_scale.job_counts(said).get("total", 0)
+    output, wall, processor, memory = paper_scale.plan(Path(folder), TARGETS)
+    jobs = paper_scale.job_counts(output).get("total", 0)
     print(json.dumps({"jobs": jobs, "wall s": wall, "processor s": processor, "peak GiB": memory}))
 
 
@@ -151,12 +151,12 @@ def _named(entry: Any) -> str:
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--methods", type=int, help="only so many explainers of the grid's 17, at least 3")
-    given = options.parse_args()
-    images = 500 if given.small else 50_000
-    config = paper_scale.grid(images) | {"shard_size": images // (1 if given.small else 10)}
-    if given.methods:
-        config["explainers"] = config["explainers"][: given.methods]
-    if given.small:
+    args = options.parse_args()
+    images = 500 if args.small else 50_000
+    config = paper_scale.grid(images) | {"shard_size": images // (1 if args.small else 10)}
+    if args.methods:
+        config["explainers"] = config["explainers"][: args.methods]
+    if args.small:
         config["explainers"] = ["saliency", {"integrated_gradients": {"steps": 50}}]
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as place:
@@ -179,7 +179,7 @@ def main() -> None:
         paper_scale.set_up(folder, config)
         in_a_process("--lose", folder)
         measure("half of them, as after a kill")
-    tell(rows, "full_size", given.out)
+    print_table(rows, "full_size", args.out)
 
 
 if __name__ == "__main__":

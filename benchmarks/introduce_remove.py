@@ -1,9 +1,10 @@
-"""Soundness and completeness on a linear model whose right attribution is known (paper 004, section 5.1, figure 6).
+"""Soundness and completeness on a linear model with known attribution (paper 004, section 5.1, figure 6).
 
-1,000 points of 200 Gaussian features, two classes by the sign of the sum (appendix G.1). The right map is x·sign(sum),
-negative values clipped, scaled to a maximum of 1. The paper does not say how it changes these maps. Here it is done in
-five ways: those of its table 3, which are for maps of images, and by giving attribution to some features without any
-and taking it from some with. Thresholds are values of the right map's scale, which a change does not move.
+1,000 points of 200 Gaussian features, two classes by the sign of the sum (appendix G.1). The correct map is
+x·sign(sum), negative values clipped, scaled to a maximum of 1. The paper does not say how it changes these maps. Here
+it is done in five ways: those of its table 3, which are for maps of images, and by giving attribution to some features
+without any and removing it from some with attribution. Thresholds are values on the scale of the correct map, which a
+change does not move.
 
     python benchmarks/introduce_remove.py --out docs/data/synthetic && python docs/pages.py
 """
@@ -23,10 +24,10 @@ LEVELS = np.round(np.arange(0.1, 1.0, 0.05), 2)
 # Algorithm 3 of the paper; its appendix E and the published code begin at 0.98.
 REMOVED = np.round(np.arange(0.01, 1.0, 0.01), 2)
 SHIFT = 0.6
-# Share of the features with or without attribution that is changed, and the largest value that Introduce gives.
+# Share of the features with or without attribution that is changed, and the largest value that Introduce assigns.
 SOME = {"some": (0.25, 1.0), "more": (0.5, 1.5)}
 SCHEMES = (*SOME, "random", "constant", "partial")
-# Where the paper says it, what it says of, sign of the change against the right map; means only where it prints one.
+# Place in the paper, subject, and sign of the change against the correct map; means only where the paper prints one.
 STATEMENTS = (
     ("introduce", "soundness", -1, "5.1, first paragraph: Introduce hurts soundness", None),
     ("introduce", "completeness", 1, "5.1, first paragraph: Introduce improves completeness", None),
@@ -55,13 +56,13 @@ def changed(truth, kind, scheme, rng):
 
 
 def right_map(points, weights):
-    """Return what each feature adds to the sum that decides the class; negative values clipped, the largest 1."""
+    """Return the contribution of each feature to the deciding sum; negative values clipped, the largest 1."""
     maps = np.maximum(points * weights * np.sign((points * weights).sum(1, keepdims=True)), 0)
     return maps / maps.max(1, keepdims=True)
 
 
 def curve_of(predicted, labels, positive, total, removed):
-    """Return what a metric reads; the label is also the class that is predicted for the intact point."""
+    """Return the input of a metric; the label is also the class that is predicted for the intact point."""
     arrays = {"predicted": predicted, "positive": positive, "total_positive": total, "changed": removed}
     return ResponseCurve(arrays, np.stack([labels, labels], axis=1), FEATURES)
 
@@ -77,12 +78,12 @@ def scores(points, maps):
     predicted = (points.sum(1, keepdims=True) - gone > 0).astype(int)
     curve = curve_of(predicted, labels, mass, maps.sum(1), np.broadcast_to(counts, predicted.shape))
     sound = np.array([soundness(curve, level=level)[0].mean() for level in LEVELS])
-    kept = np.stack([maps <= threshold for threshold in (np.inf, *sorted(THRESHOLDS, reverse=True))], axis=1)
-    left = np.einsum("nsf,nf->ns", kept, points)
-    # Where nothing is left the model has no class; the paper's step function is 0 there too.
+    visible = np.stack([maps <= threshold for threshold in (np.inf, *sorted(THRESHOLDS, reverse=True))], axis=1)
+    left = np.einsum("nsf,nf->ns", visible, points)
+    # Without any feature the model predicts no class; the paper's step function is 0 there too.
     predicted = np.where(left == 0, -1, left > 0).astype(int)
-    # Where no feature lies above a threshold the metric is undefined; the paper's accuracy counts the point as kept.
-    lost = completeness(curve_of(predicted, labels, None, maps.sum(1), (~kept).sum(2)))[2]["completeness"]
+    # Where no feature exceeds a threshold the metric is undefined; the paper counts the point as unchanged.
+    lost = completeness(curve_of(predicted, labels, None, maps.sum(1), (~visible).sum(2)))[2]["completeness"]
     return sound, np.where(np.isnan(lost), 0, lost).mean(0)
 
 
@@ -103,7 +104,8 @@ def trials(count, points, seed=0):
 def by_reader(points, seed=0, trials_of_each=20):
     """Return the change of completeness where a quarter of the features of one group gets U(0, 1).
 
-    Of a model that reads half of the features: those for the class, those that it does not read, and those against it.
+    The model reads half of the features; the groups are those in favour of the class, those not read, and those against
+    it.
     """
     rng = np.random.default_rng(seed)
     data = rng.standard_normal((points, FEATURES))
@@ -115,14 +117,14 @@ def by_reader(points, seed=0, trials_of_each=20):
         differences = []
         for _ in range(trials_of_each):
             chosen = group & (rng.random(truth.shape) < 0.25)
-            given = np.where(chosen, np.maximum(rng.random(truth.shape), truth), truth)
-            differences.append(scores(data * weights, given)[1].mean() - before)
+            changed_map = np.where(chosen, np.maximum(rng.random(truth.shape), truth), truth)
+            differences.append(scores(data * weights, changed_map)[1].mean() - before)
         rows.append({"features": name, "change": np.mean(differences), "deviation": np.std(differences)})
     return pd.DataFrame(rows)
 
 
 def means(found):
-    """Return a row a kind, scheme and metric: mean and standard deviation over trials of the mean of the curve."""
+    """Return a row for each kind, scheme and metric: mean and standard deviation over trials of the curve's mean."""
     rows = [
         {"kind": kind, "scheme": scheme, "metric": metric, "mean": one.mean(), "deviation": one.mean(1).std()}
         | {"trials": len(one)}
@@ -133,13 +135,13 @@ def means(found):
 
 
 def directions(found):
-    """Return a row a statement of the paper and scheme, with our change and whether its direction is the paper's."""
+    """Return a row for each statement of the paper and scheme, with our change and whether its direction agrees."""
     table = means(found).set_index(["kind", "scheme", "metric"])["mean"]
     rows = []
     for kind, metric, sign, where, printed in STATEMENTS:
         for scheme in SCHEMES:
             right, ours = table["right map", "", metric], table[kind, scheme, metric]
-            # A change below a point in a thousand is that of none.
+            # A change below that of one of the thousand points counts as none.
             measured = 0 if abs(ours - right) < 1e-3 else int(np.sign(ours - right))
             rows.append(
                 {"paper": where, "scheme": scheme, "right_map": right, "measured": ours, "paper_mean": printed}
@@ -150,7 +152,7 @@ def directions(found):
 
 
 def draw(found, path):
-    """Draw both curves, mean and standard deviation over trials, of the schemes that draw."""
+    """Draw both curves, mean and standard deviation over trials, of the random schemes."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.8), layout="constrained")
@@ -173,16 +175,16 @@ def main():
         "--out", type=Path, default=Path("introduce_remove"), help="folder of the tables and the figure"
     )
     parser.add_argument("--small", action="store_true", help="one trial, to see that it runs")
-    given = parser.parse_args()
-    count, points = (1, 100) if given.small else (1000, 1000)
+    args = parser.parse_args()
+    count, points = (1, 100) if args.small else (1000, 1000)
     began = time.monotonic()
     found = trials(count, points)
     tables = {"means": means(found), "directions": directions(found), "readers": by_reader(points)}
-    given.out.mkdir(parents=True, exist_ok=True)
+    args.out.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
-        table.to_csv(given.out / f"{name}.csv", index=False, float_format="%.6f")
+        table.to_csv(args.out / f"{name}.csv", index=False, float_format="%.6f")
         print(table.to_string(index=False))
-    draw(found, given.out / "introduce_remove.png")
+    draw(found, args.out / "introduce_remove.png")
     print(f"{count} trials of {points} points in {time.monotonic() - began:.0f} s")
 
 

@@ -1,10 +1,11 @@
-"""The main command from an empty folder, in this checkout and others, in turns: wall time, and what Snakemake takes.
+"""Wall time of the main command from an empty folder, in this checkout and others in turn, and Snakemake's share of it.
 
     python benchmarks/main_command.py [CHECKOUT ...] --out FOLDER
 
-Runs `snakemake --cores N results/idsds_table.csv` with a checkout's default config. Told are the jobs, wall seconds and
-their ratio to this checkout's, processor seconds of everything and of Snakemake's main process alone, the share of the
-latter in the wall time, and the share of the jobs' processor time that goes into starting Python and importing.
+Runs `snakemake --cores N results/idsds_table.csv` with a checkout's default config. The table has the number of jobs,
+wall seconds and their ratio to this checkout's, processor seconds of all processes and of Snakemake's main process
+alone, the share of the latter in the wall time, and the share of the jobs' processor time for starting Python and
+importing.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from _tell import parser, tell
+from _tell import parser, print_table
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = "results/idsds_table.csv"
-# What each job imports before it does something, in all checkouts.
+# The imports of each job before its work, in all checkouts.
 START = "import heatproof.workflow.job, torch, zarr"
 
 
@@ -38,12 +39,12 @@ def processor(function: Any) -> float:
 
 
 def run(checkout: Path, target: list[str], cores: int) -> dict[str, Any]:
-    """Run the workflow of a checkout in a folder of its own; return a row."""
+    """Run the workflow of a checkout in a separate folder; return a row."""
     path = os.pathsep.join([str(checkout / "src"), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path}
-    told: dict[str, Any] = {}
+    measurements: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as log:
-        # An earlier Snakefile looks for its config in the folder that it runs in, as in a clone.
+        # Earlier Snakefiles look for the config in the working folder, as in a clone.
         shutil.copytree(checkout / "config", Path(folder) / "config")
         command = [sys.executable, "-m", "snakemake", "--snakefile", str(checkout / "Snakefile"), "--cores", str(cores)]
         command += ["--directory", folder, "--", *target]
@@ -59,16 +60,18 @@ def run(checkout: Path, target: list[str], cores: int) -> dict[str, Any]:
                 except psutil.Error:
                     pass
                 time.sleep(0.2)
-            told.update({"wall s": time.monotonic() - began, "main process s": used, "code": running.returncode})
+            measurements.update(
+                {"wall s": time.monotonic() - began, "main process s": used, "code": running.returncode}
+            )
 
-        whole = processor(everything)
+        processor_seconds = processor(everything)
         log.seek(0)
-        said = log.read()
-    if told.pop("code"):
-        raise SystemExit(said[-3000:])
-    jobs = next(int(line.split()[1]) for line in said.splitlines() if line.startswith("total"))
+        output = log.read()
+    if measurements.pop("code"):
+        raise SystemExit(output[-3000:])
+    jobs = next(int(line.split()[1]) for line in output.splitlines() if line.startswith("total"))
     start = processor(lambda: subprocess.run([sys.executable, "-c", START], env=environment, check=False))
-    return {"jobs": jobs, **told, "processor s": whole, "start-up s": start * jobs}
+    return {"jobs": jobs, **measurements, "processor s": processor_seconds, "start-up s": start * jobs}
 
 
 def main() -> None:
@@ -77,24 +80,24 @@ def main() -> None:
     options.add_argument("--cores", type=int, default=2)
     options.add_argument("--rounds", type=int, default=1)
     options.add_argument("--all", action="store_true", help="everything that `all` makes, in place of the table")
-    given = options.parse_args()
-    target = ["results/datasets/digits.json"] if given.small else [] if given.all else [TARGET]
-    places = {"this checkout": ROOT, **{place.name: place.resolve() for place in given.checkouts}}
-    made: dict[str, list[dict[str, Any]]] = {name: [] for name in places}
-    for _ in range(given.rounds):
+    args = options.parse_args()
+    target = ["results/datasets/digits.json"] if args.small else [] if args.all else [TARGET]
+    places = {"this checkout": ROOT, **{place.name: place.resolve() for place in args.checkouts}}
+    rows_of_checkout: dict[str, list[dict[str, Any]]] = {name: [] for name in places}
+    for _ in range(args.rounds):
         for name, place in places.items():
-            made[name].append(run(place, target, given.cores))
-            print(name, made[name][-1], flush=True)
+            rows_of_checkout[name].append(run(place, target, args.cores))
+            print(name, rows_of_checkout[name][-1], flush=True)
     rows = []
-    for name, runs in made.items():
+    for name, runs in rows_of_checkout.items():
         row = {key: statistics.median(one[key] for one in runs) for key in runs[0]}
         jobs_alone = row["processor s"] - row["main process s"]
         row |= {"main process over wall": row["main process s"] / row["wall s"]}
         row |= {"start-up over jobs": row.pop("start-up s") / jobs_alone}
-        rows.append({"checkout": name, "target": " ".join(target) or "all", "cores": given.cores} | row)
+        rows.append({"checkout": name, "target": " ".join(target) or "all", "cores": args.cores} | row)
     for row in rows:
         row["over this checkout"] = row["wall s"] / rows[0]["wall s"]
-    tell(rows, "main_command_all" if given.all else "main_command", given.out)
+    print_table(rows, "main_command_all" if args.all else "main_command", args.out)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Processor time of a network's passes on a CPU, with glibc as it is and as jobs of the workflow set it.
+"""Processor time of network passes on a CPU, with default malloc settings and with those of the workflow's jobs.
 
     python benchmarks/malloc.py --out FOLDER
 
-Two processes, one thread each; the ratio is what counts. Time in the kernel goes into memory that is asked for anew.
+Two processes with one thread each; the ratio is the result. Time in the kernel is spent on allocating memory again.
 """
 
 import os
@@ -10,7 +10,7 @@ import resource
 import subprocess
 import sys
 
-from _tell import parser, tell
+from _tell import parser, print_table
 
 from heatproof.workflow.start import MALLOC
 
@@ -18,7 +18,7 @@ IMAGES, ROUNDS = 16, 6
 
 
 def measure(name):
-    """Print milliseconds an image, in the network and in the kernel."""
+    """Print milliseconds per image, in the network and in the kernel."""
     import timm
     import torch
 
@@ -41,8 +41,8 @@ def compare(name):
     totals = []
     for environment in (plain, {**plain, **MALLOC}):
         command = [sys.executable, __file__, "--measure", name]
-        told = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
-        totals.append(sum(map(float, told.split())))
+        output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+        totals.append(sum(map(float, output.split())))
     before, after = totals
     return {"network": name, "ms as it is": before, "ms as jobs set it": after, "times as fast": before / after}
 
@@ -53,4 +53,4 @@ if __name__ == "__main__":
     else:
         options = parser(__doc__).parse_args()
         names = ("resnet18",) if options.small else ("tf_efficientnet_lite0", "resnet18")
-        tell([compare(name) for name in names], "malloc", options.out)
+        print_table([compare(name) for name in names], "malloc", options.out)

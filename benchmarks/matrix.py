@@ -1,11 +1,11 @@
-"""Every explainer on published architectures at their native size: what is declared, what works, and why not.
+"""Every explainer on published architectures at their native size: which cells are declared, which work, and why not.
 
-Weights are random, with norms that have seen photographs. A cell works if maps are finite and not constant, every
-figure of the check on the first images is within its limit, a class activation map is an enlargement of its layer's
-grid, and the maps of the same network with other random weights differ. A cell that is not declared is tried once where
-it is cheap. Options are the cheapest that show this, and Score-CAM and its kin see the first channels of their layer
-alone. A network whose table is there already is not run again, but for the rows of `--explainers`, which are put in the
-place of those that are there.
+Weights are random, with norms calibrated on photographs. A cell works if maps are finite and not constant, every figure
+of the check on the first images is within its limit, a class activation map is an enlargement of its layer's grid, and
+the maps of the same network with other random weights differ. A cell that is not declared is tried once where it is
+cheap. Options are the cheapest that show this, and Score-CAM and similar explainers use only the first channels of
+their layer. A network whose table exists is not run again, except for the rows of `--explainers`, which replace the
+existing ones.
 
     python benchmarks/matrix.py --out docs/data/matrix && python docs/pages.py
     python benchmarks/matrix.py --out docs/data/matrix --only torchvision:resnet18 timm:vit_tiny_patch16_224
@@ -35,11 +35,11 @@ from torch.nn.functional import interpolate
 from heatproof.attribution._network_traits import NetworkTraits, inspect_network
 from heatproof.attribution.explaining import check_limits
 from heatproof.attribution.registry import EXPLAINERS, ApplicabilityFigure, ExplainContext, Explainer
-from heatproof.claims.meta_rank import THEIRS
+from heatproof.claims.meta_rank import METHODS_OF_PAPER
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models.registry import ARCHITECTURES, InputFacts
 
-# A library, the name there, and for transformers the options in which the published network differs from the defaults.
+# Library, name in it, and for transformers the options in which the published network differs from the defaults.
 NETWORKS: dict[str, dict[str, Any]] = {
     "torchvision:resnet18": {},
     "timm:vit_tiny_patch16_224": {},
@@ -82,7 +82,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "transformers:Dinov2": {"hidden_size": 384, "num_attention_heads": 6},
     "transformers:ResNet": {},
 }
-# Of section 4.1 of Meta-Rank, at the size that each is published with.
+# The networks of Meta-Rank, section 4.1, each at its published size.
 META_RANK: dict[str, dict[str, Any]] = {
     "timm:resnet18": {},
     "timm:resnet50": {},
@@ -91,7 +91,7 @@ META_RANK: dict[str, dict[str, Any]] = {
     "timm:efficientnet_b2": {"size": 288},
     "timm:densenet121": {},
 }
-# One of each family, as small as it is published or can be built: for tests.
+# One network of each family for tests, as small as it is published or can be built.
 SMALL: dict[str, dict[str, Any]] = {
     "timm:resnet10t": {"size": 64},
     "torchvision:vgg11_bn": {"size": 64},
@@ -129,24 +129,24 @@ FEW: dict[str, Any] = {
 }
 FEW_OF: dict[str, dict[str, Any]] = {
     "feature_ablation": {"grid": 4},
-    # The quadrature of a path that ends where the output saturates: by 4 steps a map can miss all of its sum.
+    # Where the output saturates before the end of the path, 4 steps can miss the complete sum of a map.
     "left_integrated_gradients": {"steps": 16},
-    # What four steps do not yet move.
+    # Four steps are too few to change the result.
     "extremal_perturbation": {"steps": 30, "areas": (0.1,), "spacing": 1 / 16, "learning_rate": 0.1},
 }
 CHANNELS = 16
 ENLARGED = {"grad_cam", "grad_cam_pp", "xgrad_cam", "layer_cam", "smooth_grad_cam_pp", "hires_cam"}
 ENLARGED |= {"score_cam", "ss_cam", "is_cam", "iba"}
-# A pass or two, so that what is not declared is tried as well.
+# Explainers that need one or two passes, so that they are also tried where they are not declared.
 CHEAP = {"guided_backprop", "deconvolution", "guided_grad_cam", "deep_lift", "lrp", "attn_lrp", "chefer_lrp", "bagnet"}
 CHEAP |= {"raw_attention", "attention_rollout", "attention_grad", "chefer_attention", "bcos", "grad_cam"}
-# What rounding leaves of the largest value, and by how much other weights must change a map's deviation from its mean.
+# Largest rounding error, as a share of the largest value, and the smallest change of a map by other weights.
 SAME, CHANGED = 1e-3, 1e-2
 COLUMNS = ["network", "found", "explainer", "declared", "works", "says", "seconds"]
 
 
 class Logits(nn.Module):
-    """A network of transformers, whose output is an object with logits, or an image tower with a linear head."""
+    """A network of transformers whose output is an object with logits, or an image tower with a linear head."""
 
     def __init__(self, inner: nn.Module, head: nn.Module | None = None) -> None:
         super().__init__()
@@ -158,10 +158,10 @@ class Logits(nn.Module):
         return outputs.logits if self.head is None else self.head(outputs.pooler_output)
 
 
-def build(name: str, given: dict[str, Any], seed: int) -> tuple[nn.Module, InputFacts, int]:
-    """Return a network with random weights, its facts, and the side of the images that it is made for."""
+def build(name: str, spec: dict[str, Any], seed: int) -> tuple[nn.Module, InputFacts, int]:
+    """Return a network with random weights, its facts, and its native image size."""
     library, _, known = name.partition(":")
-    options = dict(given)
+    options = dict(spec)
     size = options.pop("size", None)
     facts = InputFacts()
     torch.manual_seed(seed)
@@ -197,15 +197,15 @@ def _of_transformers(known: str, options: dict[str, Any]) -> nn.Module:
 
 def _prepared(network: nn.Module, size: int) -> nn.Module:
     for parameter in network.parameters():
-        # Heads that start at zero give no gradient to anything before them.
+        # Heads that are initialised to zero pass no gradient on.
         if parameter.ndim == 2 and not parameter.any():
             nn.init.normal_(parameter, std=0.02)
-        # Layer scales start far below what training makes of them, and hide the image from the logits.
+        # Layer scales are initialised far below their trained values, so that the logits hardly depend on the image.
         if parameter.ndim <= 3 and 0 < float(parameter.min()) == float(parameter.max()) < 0.5:
             nn.init.ones_(parameter)
     norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
     if norms:
-        # With the moments that they start from, activations vanish or grow from layer to layer.
+        # With the initial moments of the norms, activations vanish or grow from layer to layer.
         for norm in norms:
             norm.momentum = None
             norm.train()
@@ -215,7 +215,7 @@ def _prepared(network: nn.Module, size: int) -> nn.Module:
 
 
 def photographs(side: int, count: int) -> torch.Tensor:
-    """Return crops of the photographs that scikit-learn comes with, (N, 3, side, side) in [-1, 1]."""
+    """Return crops of scikit-learn's photographs, (N, 3, side, side) in [-1, 1]."""
     from sklearn.datasets import load_sample_images
 
     two = torch.stack([torch.from_numpy(one.copy()) for one in load_sample_images().images]).permute(0, 3, 1, 2)
@@ -225,14 +225,14 @@ def photographs(side: int, count: int) -> torch.Tensor:
 
 @contextmanager
 def few_channels() -> Iterator[None]:
-    """Let Score-CAM and its kin see the first channels alone, as each costs passes."""
+    """Restrict Score-CAM and similar explainers to the first channels, because each channel costs passes."""
     from torchcam.methods import ScoreCAM
 
     original = ScoreCAM._get_weights
 
-    def first(self: Any, *arguments: Any, **given: Any) -> Any:
+    def first(self: Any, *arguments: Any, **keywords: Any) -> Any:
         self.hook_a = [features[:, :CHANNELS] for features in self.hook_a]
-        return original(self, *arguments, **given)
+        return original(self, *arguments, **keywords)
 
     ScoreCAM._get_weights = first  # type: ignore[method-assign]
     try:
@@ -244,7 +244,7 @@ def few_channels() -> Iterator[None]:
 def explained_by(
     network: nn.Module, facts: InputFacts, size: int, figures: dict[str, ApplicabilityFigure]
 ) -> ExplainContext:
-    """Return two photographs to explain, whose targets are what the network says."""
+    """Return two photographs to explain, whose targets are the predicted classes."""
     images = photographs(size, 2)
     with torch.no_grad():
         targets = network(images).argmax(1)
@@ -257,27 +257,27 @@ def explained_by(
         ("one", "two"),
         seed=0,
         batch_size=8,
-        # Not the explained ones, whose deviation from their own moments says nothing.
+        # Other images than the explained ones, whose deviation from their own moments is always small.
         background=lambda count: photographs(size, 8)[2:][:count],
         figures=figures,
     )
 
 
-def maps_of(entry: Explainer, context: ExplainContext, whole: bool = False) -> torch.Tensor:
-    """Return the maps (2, M, H, W) of an explainer with few steps, samples and masks, or with its default options."""
-    few = {name: FEW[name] for name in entry.options if name in FEW} | FEW_OF.get(entry.name, {})
-    few = {} if whole else few
+def maps_of(entry: Explainer, context: ExplainContext, default_options: bool = False) -> torch.Tensor:
+    """Return the maps (2, M, H, W) of an explainer, with few steps, samples and masks or with its default options."""
+    cheap_options = {name: FEW[name] for name in entry.options if name in FEW} | FEW_OF.get(entry.name, {})
+    cheap_options = {} if default_options else cheap_options
     with few_channels():
-        return torch.stack(list(entry.function(context, **few).values()), 1).detach().float()
+        return torch.stack(list(entry.function(context, **cheap_options).values()), 1).detach().float()
 
 
 def check(entry: Explainer, maps: torch.Tensor, context: ExplainContext, found: NetworkTraits) -> list[str]:
-    """Return the checks that maps passed, in words.
+    """Return the checks that maps passed, as text.
 
     Raises
     ------
     NotApplicable
-        If they failed one.
+        If a check failed.
     """
     if not bool(maps.isfinite().all()):
         raise NotApplicable("its maps are not finite")
@@ -294,19 +294,19 @@ def check(entry: Explainer, maps: torch.Tensor, context: ExplainContext, found: 
 
 
 def _scaled(maps: torch.Tensor) -> torch.Tensor:
-    """Return maps without their mean, which says nothing, as shares of their largest deviation from it."""
+    """Return maps minus their mean, as shares of their largest deviation from it."""
     centred = maps - maps.mean((2, 3), keepdim=True)
     return centred / centred.abs().amax((2, 3), keepdim=True).clamp_min(torch.finfo(maps.dtype).tiny)
 
 
 def missed_by_enlargement(maps: torch.Tensor, grid: tuple[int, int]) -> float:
-    """Return what no bilinear enlargement of a grid gives of maps (N, H, W), as a share of their largest value."""
+    """Return the part of maps (N, H, W) that no bilinear enlargement of a grid yields, as a share of the maximum."""
     sides = []
     for cells, pixels in zip(grid, maps.shape[1:], strict=True):
         one = interpolate(torch.eye(cells)[None], pixels, mode="linear", align_corners=False)[0].double()
         sides.append(one.pinverse() @ one)
-    kept = sides[0].mT @ maps.double() @ sides[1]
-    return float((kept - maps).abs().max() / maps.abs().max())
+    enlarged = sides[0].mT @ maps.double() @ sides[1]
+    return float((enlarged - maps).abs().max() / maps.abs().max())
 
 
 def cell(
@@ -314,28 +314,32 @@ def cell(
     declared: bool,
     networks: list[Callable[[], ExplainContext]],
     found: NetworkTraits,
-    whole: bool = False,
+    default_options: bool = False,
 ) -> tuple[bool, str]:
-    """Return whether an explainer works on a network, and the checks that it passed or the reason why not."""
+    """Return whether an explainer works on a network, and the checks that it passed or the reason for the failure."""
     context = networks[0]()
     try:
-        maps = maps_of(entry, context, whole)
+        maps = maps_of(entry, context, default_options)
         passed = check(entry, maps, context, found)
         if declared:
-            other = maps_of(entry, networks[1](), whole)
+            other = maps_of(entry, networks[1](), default_options)
             if float((_scaled(other) - _scaled(maps)).abs().amax()) < CHANGED:
                 return False, "its maps are the same with other random weights"
             passed.append("other weights, other maps")
     except (HeatproofError, NotApplicable) as reason:
         return False, " ".join(str(reason).split())
     except Exception as error:
-        # What a library raises is what a user would meet: it is the reason.
+        # A user would get the same error of the library: it is the reason.
         return False, f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
     return True, "; ".join(passed)
 
 
 def row_by_row(
-    name: str, given: dict[str, Any], explainers: list[str] | None = None, tried: bool = True, whole: bool = False
+    name: str,
+    spec: dict[str, Any],
+    explainers: list[str] | None = None,
+    tried: bool = True,
+    default_options: bool = False,
 ) -> pd.DataFrame:
     """Return the table of one network, a row for every explainer that uses the model.
 
@@ -344,15 +348,15 @@ def row_by_row(
     name, given
         As in `NETWORKS`.
     explainers
-        Names of those to run; None for all.
+        Names of explainers to run; None for all.
     tried
-        Whether cheap ones that are not declared are tried too.
+        Whether cheap explainers that are not declared are tried too.
     whole
-        Whether to take the default options of explainers, and not few steps.
+        Whether to use the default options of explainers instead of few steps.
     """
-    made = [build(name, given, seed) for seed in (0, 1)]
-    found = inspect_network(made[0][0], photographs(made[0][2], 2), made[0][1].cam_layer)
-    networks = [lambda each=each: explained_by(*each, figures={}) for each in made]
+    built = [build(name, spec, seed) for seed in (0, 1)]
+    found = inspect_network(built[0][0], photographs(built[0][2], 2), built[0][1].cam_layer)
+    networks = [lambda each=each: explained_by(*each, figures={}) for each in built]
     rows = []
     for entry in EXPLAINERS.values():
         declared = bool(entry.applies_to & found.kinds)
@@ -360,7 +364,7 @@ def row_by_row(
             continue
         began = time.monotonic()
         works, says = (
-            cell(entry, declared, networks, found, whole)
+            cell(entry, declared, networks, found, default_options)
             if declared or (tried and entry.name in CHEAP)
             else (False, "not declared")
         )
@@ -370,32 +374,32 @@ def row_by_row(
 
 
 def main() -> None:
-    """Run the networks that have no table yet, and print the sums."""
+    """Run the networks that have no table yet, and print the totals."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", nargs="+", help="these networks")
     parser.add_argument("--explainers", nargs="+", help="these explainers, also where a table is there")
     parser.add_argument("--small", action="store_true", help="one small network and the cheap explainers")
     parser.add_argument("--meta-rank", action="store_true", help="the networks and methods of Meta-Rank, in full")
-    given = parser.parse_args()
-    usual = sorted(CHEAP) if given.small else list(THEIRS) if given.meta_rank else None
+    args = parser.parse_args()
+    usual = sorted(CHEAP) if args.small else list(METHODS_OF_PAPER) if args.meta_rank else None
     warnings.filterwarnings("ignore")
-    networks = {"timm:vit_tiny_patch16_224": SMALL["timm:vit_tiny_patch16_224"]} if given.small else NETWORKS
-    networks = META_RANK if given.meta_rank else networks
-    given.out.mkdir(parents=True, exist_ok=True)
+    networks = {"timm:vit_tiny_patch16_224": SMALL["timm:vit_tiny_patch16_224"]} if args.small else NETWORKS
+    networks = META_RANK if args.meta_rank else networks
+    args.out.mkdir(parents=True, exist_ok=True)
     for name, options in networks.items():
-        path = given.out / f"{name.replace(':', '.')}.csv"
+        path = args.out / f"{name.replace(':', '.')}.csv"
         there = pd.read_csv(path) if path.is_file() else None
-        if (there is not None and not given.explainers) or (given.only and name not in given.only):
+        if (there is not None and not args.explainers) or (args.only and name not in args.only):
             continue
         print(name, flush=True)
-        made = row_by_row(name, options, given.explainers or usual, whole=given.meta_rank)
+        new_rows = row_by_row(name, options, args.explainers or usual, default_options=args.meta_rank)
         if there is not None:
-            kept = there[~there["explainer"].isin(made["explainer"])]
+            old_rows = there[~there["explainer"].isin(new_rows["explainer"])]
             order = {explainer: place for place, explainer in enumerate(EXPLAINERS)}
-            made = pd.concat([kept, made]).sort_values("explainer", key=lambda names: names.map(order))
-        made.to_csv(path, index=False)
-    table = pd.concat([pd.read_csv(path) for path in sorted(given.out.glob("*.csv"))])
+            new_rows = pd.concat([old_rows, new_rows]).sort_values("explainer", key=lambda names: names.map(order))
+        new_rows.to_csv(path, index=False)
+    table = pd.concat([pd.read_csv(path) for path in sorted(args.out.glob("*.csv"))])
     declared = table[table["declared"]]
     print(
         f"{table['network'].nunique()} networks: {len(declared)} cells declared, {declared['works'].sum()} work, "

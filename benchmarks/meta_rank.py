@@ -1,8 +1,8 @@
-"""Time and memory of Meta-Rank as the number of methods grows (after figure 4 of the Meta-Rank paper).
+"""Time and memory of Meta-Rank for growing numbers of methods (after figure 4 of the Meta-Rank paper).
 
-Every size is run in a process of its own on one thread, several times; the least processor time counts, because other
-work on the machine only adds to it. Beside it stands the time of the one thing that cannot be saved: a matrix product
-over as many pairs and resamples, measured in the same process.
+Every size is run several times in a separate process with one thread; the least processor time counts, because other
+work on the machine only adds to it. The floor is the one operation that cannot be avoided: a matrix product over as
+many pairs and resamples, measured in the same process.
 
     python benchmarks/meta_rank.py --out FOLDER
 """
@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from _tell import parser, tell
+from _tell import parser, print_table
 
 CASES = 26
 SIZES = (10, 30, 100, 300, 1000, 3000, 10000)
@@ -92,5 +92,5 @@ if __name__ == "__main__":
         }
         for size, one in results.items()
     ]
-    tell(rows, "meta_rank", options.out)
+    print_table(rows, "meta_rank", options.out)
     draw(results, (options.out or Path()) / "meta_rank_scaling.png")

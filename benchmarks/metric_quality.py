@@ -1,4 +1,4 @@
-"""How good is each metric? A study on real digits with a ResNet-20 trained here; docs/metric_quality.md reads it.
+"""Quality of each metric, studied on real digits with a ResNet-20 that is trained here; docs/metric_quality.md.
 
 Sensitivity to an offset and to noise, reliability over images, invariance to the baseline, and the distance between the
 curves of maps with attribution introduced and removed; Walker et al. 2024 (MAS), section 5, and Li et al. 2024, 5.2,
@@ -6,7 +6,7 @@ figure 7 and table 1.
 
     python benchmarks/metric_quality.py --out docs/data/metric_quality && python docs/pages.py
 
-With `--studies apart` that study alone is made again, and takes the place of its rows in the stored table.
+With `--studies apart` only that study is run again, and replaces its rows in the stored table.
 """
 
 import argparse
@@ -51,7 +51,7 @@ MODIFIED = {
     "integrated_gradients": {"steps": 16},
     "extremal_perturbation": {"areas": (0.3,), "steps": 200},
 }
-# The curves of figure 7, of Grad-CAM, on enough images that a step of one of them is no more than soundness tolerates.
+# Figure 7 has Grad-CAM's curves. With so many images, one image is no larger a step than soundness tolerates.
 CURVES = {
     "completeness": {},
     "soundness": {"fractions": "paper"},
@@ -122,13 +122,13 @@ def explain(network, images, labels, methods=METHODS):
         context = ExplainContext(network, network, FACTS, images, labels, tuple(map(str, range(len(images)))), SEED)
         entry = EXPLAINERS[name]
         known = {key: value for key, value in options.items() if key in entry.options}
-        made = entry.function(context, **{**entry.options, **known})
-        found[name] = made[name].detach().abs().numpy()
+        maps = entry.function(context, **{**entry.options, **known})
+        found[name] = maps[name].detach().abs().numpy()
     return found
 
 
 def long(table, study, keys, values):
-    """Return a part of the CSV: study, metric, what was changed, quantity, value."""
+    """Return a part of the CSV: study, metric, change, quantity, value."""
     rows = table.melt(["metric", *keys], values, "quantity", "value")
     setting = rows[list(keys)].astype(str).agg(" · ".join, axis=1) if keys else ""
     return pd.DataFrame({"study": study, "metric": rows["metric"], "setting": setting}).assign(
@@ -136,22 +136,22 @@ def long(table, study, keys, values):
     )
 
 
-def offset(*given):
-    return long(heatproof.quality.offset_sensitivity(*given, METRICS), "offset", ["offset"], MOVED)
+def offset(*arguments):
+    return long(heatproof.quality.offset_sensitivity(*arguments, METRICS), "offset", ["offset"], MOVED)
 
 
-def noise(*given):
-    return long(heatproof.quality.noise_sensitivity(*given, METRICS), "noise", ["noise"], MOVED)
+def noise(*arguments):
+    return long(heatproof.quality.noise_sensitivity(*arguments, METRICS), "noise", ["noise"], MOVED)
 
 
-def reliability(*given):
+def reliability(*arguments):
     columns = ["alpha", "alpha_published", "inter_method", "n_images", "n_undefined"]
-    return long(reliability_table(heatproof.quality.image_scores(*given, METRICS)), "reliability", [], columns)
+    return long(reliability_table(heatproof.quality.image_scores(*arguments, METRICS)), "reliability", [], columns)
 
 
-def baselines(*given):
+def baselines(*arguments):
     columns = ["consistency", "consistency_published", "spearman", "n_images", "n_undefined"]
-    found = heatproof.quality.baseline_invariance(*given, {name: METRICS[name] for name in FILLED})
+    found = heatproof.quality.baseline_invariance(*arguments, {name: METRICS[name] for name in FILLED})
     return long(found, "baseline", ["baseline", "other"], columns)
 
 
@@ -171,8 +171,8 @@ def modified_curves(images=CURVE_IMAGES):
         kinds = {name: introduce_or_remove(values, name, scheme, ids, SEED) for name in ("introduce", "remove")}
         for kind, maps in {"original": scale_magnitudes(values), **kinds}.items():
             for metric, options in CURVES.items():
-                kept = {"rescale": False} if metric == "completeness" else {}
-                result = heatproof.evaluate(metric, network, pictures, labels, maps, **options, **kept)
+                extra_options = {"rescale": False} if metric == "completeness" else {}
+                result = heatproof.evaluate(metric, network, pictures, labels, maps, **options, **extra_options)
                 rows += [(scheme, kind, metric, x, y) for x, y in zip(*curve_of(metric, result), strict=True)]
     return pd.DataFrame(rows, columns=["scheme", "maps", "metric", "x", "y"])
 
@@ -189,7 +189,7 @@ def curve_of(metric, result):
 
 
 def draw_curves(table):
-    """Return figure 7: a row a scheme, a panel a metric, a line the original or changed maps."""
+    """Return figure 7: a row per scheme, a panel per metric, a line per original or changed maps."""
     with sns.axes_style("whitegrid"):
         figure = Figure(figsize=(11, 7.6), layout="constrained", facecolor="white")
         grid = figure.subplots(len(SCHEMES), len(CURVES), squeeze=False)
@@ -231,7 +231,7 @@ def of(table, study, quantity):
 
 
 def draw(table):
-    """Return the figure: a panel a question; metrics that read how large a map's values are stand out."""
+    """Return the figure: a panel per question; metrics that depend on the size of a map's values are highlighted."""
     strong, plain, noise = sns.color_palette("colorblind")[0], "0.65", sns.color_palette("colorblind")[1]
     with sns.axes_style("whitegrid"):
         figure = Figure(figsize=(10, 9), layout="constrained", facecolor="white")
@@ -287,7 +287,7 @@ if __name__ == "__main__":
     if options.studies:
         known = pd.read_csv(stored)
         result = pd.concat([result, known[~known["study"].isin(result["study"])]], ignore_index=True)
-        # In the order of a whole run.
+        # In the order of a complete run.
         order = {name: place for place, name in enumerate(("offset", "reliability", "baseline", "distance", "noise"))}
         result = result.sort_values("study", key=lambda names: names.map(order), kind="stable")
     result.to_csv(stored, index=False, float_format="%.6g")

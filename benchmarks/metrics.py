@@ -1,16 +1,16 @@
-"""Every metric's network passes, and its wall time over the floor: passes ÷ best throughput in the same run.
+"""Network passes of every metric, and its wall time over the floor: passes ÷ best throughput in the same run.
 
     python benchmarks/metrics.py [--images N] --out FOLDER
 
 On torchvision's ResNet-18 at 224×224 and on the embedded ResNet-20 at 32×32, random weights, channels_last. Images and
-maps are smooth noise; what a metric needs beside the network (ranking, imputation, encoding) is in its wall time. The
-last column sets the wall time against the time inside the network in that very call, which other programs slow alike.
+maps are smooth noise; the wall time includes a metric's other work (ranking, imputation, encoding). The last column
+divides the wall time by the time inside the network in the same call, which other programs slow down equally.
 """
 
 import time
 
 import torch
-from _tell import parser, tell
+from _tell import parser, print_table
 from torchvision.models import resnet18
 
 import heatproof
@@ -28,7 +28,7 @@ def networks():
 
 
 def seconds_per_image(network, size, repeats=5):
-    """Return the best time an image takes in a full batch."""
+    """Return the best time per image in a full batch."""
     images = torch.rand(BATCH, 3, size, size).contiguous(memory_format=torch.channels_last)
     best = float("inf")
     with torch.inference_mode():
@@ -40,7 +40,7 @@ def seconds_per_image(network, size, repeats=5):
 
 
 class Meter:
-    """Counts the images that go through a network, and the seconds in it."""
+    """Counts the images that pass through a network, and the seconds that it takes."""
 
     def __init__(self, network):
         self.passes, self.inside, self.entered = 0, 0.0, 0.0
@@ -56,7 +56,7 @@ class Meter:
 
 
 def smooth(count, channels, size):
-    """Return images in [0, 1] of 8-bit levels, smooth as photographs are, with a little grain."""
+    """Return images in [0, 1] with 8-bit levels, smooth as photographs, with a little noise."""
     coarse = torch.rand(count, channels, size // 8, size // 8)
     fine = torch.nn.functional.interpolate(coarse, size, mode="bicubic") + 0.02 * torch.randn(
         count, channels, size, size
@@ -65,7 +65,7 @@ def smooth(count, channels, size):
 
 
 def measure(count, small=False):
-    """Return a row for each metric and network, or the small network alone."""
+    """Return a row for each metric and network, or for the small network only."""
     rows = []
     for title, network, size in networks():
         if small and size > 100:
@@ -84,10 +84,10 @@ def measure(count, small=False):
             floor = seconds_per_image(network, size)
             meter.passes, meter.inside, began = 0, 0.0, time.perf_counter()
             heatproof.evaluate(name, network, images, labels, maps, batch_size=BATCH)
-            wall, made, there = time.perf_counter() - began, meter.passes, meter.inside
+            wall, passes, there = time.perf_counter() - began, meter.passes, meter.inside
             floor = min(floor, seconds_per_image(network, size))
-            row = {"network": title, "metric": name, "passes an image": made / number}
-            rows.append(row | {"over the floor": wall / (made * floor), "over the network": wall / there})
+            row = {"network": title, "metric": name, "passes an image": passes / number}
+            rows.append(row | {"over the floor": wall / (passes * floor), "over the network": wall / there})
             print(rows[-1], flush=True)
     return rows
 
@@ -95,5 +95,5 @@ def measure(count, small=False):
 if __name__ == "__main__":
     options = parser(__doc__)
     options.add_argument("--images", type=int, default=16, help="of 224 pixels; 16 times as many of 32")
-    given = options.parse_args()
-    tell(measure(1 if given.small else given.images, given.small), "metrics", given.out)
+    args = options.parse_args()
+    print_table(measure(1 if args.small else args.images, args.small), "metrics", args.out)

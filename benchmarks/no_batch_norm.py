@@ -1,4 +1,4 @@
-"""Do residual networks learn without batch norm, and without any bias? Accuracy by network, training and seed.
+"""Accuracy of residual networks without batch norm, and without any bias, by network, training and seed.
 
     python benchmarks/no_batch_norm.py --out FOLDER
     python benchmarks/no_batch_norm.py --out FOLDER --photographs cifar10    # train/CLASS/*.jpg and test/CLASS/*.jpg
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from _tell import parser, tell
+from _tell import parser, print_table
 from PIL import Image
 
 import heatproof.models.resnet  # noqa: F401
@@ -31,7 +31,7 @@ from heatproof.training.loop import Examples, fit, validate
 
 NETWORKS = ("cifar_resnet20", "cifar_resnet20_fixup", "cifar_resnet20_nobias")
 WIDTH = 8
-# Photographs of a class: to train on, to choose the epoch by, and to count the right ones of.
+# Photographs per class: for training, for the choice of the epoch, and for the accuracy.
 PICTURES = {"train": 200, "validation": 50, "evaluation": 50}
 DIGITS, CIFAR10 = (
     InputFacts((0.3054,) * 3, (0.3768,) * 3),
@@ -41,7 +41,7 @@ DIGITS, CIFAR10 = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """A training: what of a schedule differs between them."""
+    """The options of a schedule in which the trainings differ."""
 
     optimizer: str
     lr: float
@@ -54,7 +54,7 @@ class Recipe:
         return Schedule(epochs, self.batch_size, self.optimizer, self.lr, 0.9, decay, "cosine", 0.1, 1, 0.0, 1)
 
 
-# That of all other networks of config/studies.yaml, others for longer, and SGD at the rate of Fixup's code.
+# The training of all other networks of config/studies.yaml, longer ones, and SGD at the rate of Fixup's code.
 RECIPES = {
     "digits": (
         Recipe("adamw", 0.003, 12),
@@ -68,15 +68,15 @@ RECIPES = {
 
 
 def digits() -> dict[str, Examples]:
-    given = Digits(0, 0.2, 0.2)
+    dataset = Digits(0, 0.2, 0.2)
     return {
-        name: Examples(normalise(given.images(name, 0, len(split.labels)), DIGITS), torch.from_numpy(split.labels))
-        for name, split in given.splits.items()
+        name: Examples(normalise(dataset.images(name, 0, len(split.labels)), DIGITS), torch.from_numpy(split.labels))
+        for name, split in dataset.splits.items()
     }
 
 
 def photographs(folder: Path) -> dict[str, Examples]:
-    """Return the first photographs of each class, by name; those of `test` judge."""
+    """Return the first photographs of each class, by name; the photographs of `test` measure the accuracy."""
     classes = sorted(path.name for path in (folder / "train").iterdir() if path.is_dir())
     found = {}
     for split, count in PICTURES.items():
@@ -91,7 +91,7 @@ def photographs(folder: Path) -> dict[str, Examples]:
 
 
 def train(name: str, parts: dict[str, Examples], schedule: Schedule, seed: int) -> tuple[float, float]:
-    """Return accuracy on images that took no part, and the loss of the last epoch; NaN where it diverged."""
+    """Return the accuracy on images outside of the training, and the last epoch's loss; NaN where it diverged."""
     entry = ARCHITECTURES[name]
     spec = ModelSpec(name, entry.build.__module__, {"width": WIDTH}, entry.facts)
     network = build_network(spec, 10, derive_seed(seed, "initial weights"))
@@ -109,29 +109,29 @@ def main() -> None:
     options.add_argument("--photographs", type=Path, metavar="FOLDER", help="of classes, under train and test")
     options.add_argument("--networks", nargs="+", default=NETWORKS, choices=NETWORKS)
     options.add_argument("--seeds", type=int, default=3)
-    given = options.parse_args()
+    args = options.parse_args()
     torch.set_num_threads(1)
-    data = {"digits": digits()} | ({"photographs": photographs(given.photographs)} if given.photographs else {})
+    data = {"digits": digits()} | ({"photographs": photographs(args.photographs)} if args.photographs else {})
     cells = [(kind, recipe, seed, name) for kind in data for recipe in RECIPES[kind]
-             for seed, name in product(range(given.seeds), given.networks)]  # fmt: skip
-    if given.small:
+             for seed, name in product(range(args.seeds), args.networks)]  # fmt: skip
+    if args.small:
         cells, data["digits"] = (
             cells[:2],
             {n: Examples(p.images[:96], p.labels[:96]) for n, p in data["digits"].items()},
         )
-    stored = given.out / "no_batch_norm.csv" if given.out else None
+    stored = args.out / "no_batch_norm.csv" if args.out else None
     rows = pd.read_csv(stored).to_dict("records") if stored and stored.exists() else []
     keys = ("data", "optimizer", "lr", "epochs", "network", "seed")
     done = {tuple(row[key] for key in keys) for row in rows}
     for kind, recipe, seed, name in cells:
-        schedule = recipe.schedule(1 if given.small else None)
+        schedule = recipe.schedule(1 if args.small else None)
         row = dict(zip(keys, (kind, recipe.optimizer, recipe.lr, schedule.epochs, name, seed), strict=True))
         if tuple(row.values()) not in done:
             accuracy, loss = train(name, data[kind], schedule, seed)
             rows.append({**row, "accuracy": accuracy, "train_loss": loss})
-            tell(rows, "no_batch_norm", given.out)
-    if not given.out:
-        tell(rows, "no_batch_norm", None)
+            print_table(rows, "no_batch_norm", args.out)
+    if not args.out:
+        print_table(rows, "no_batch_norm", None)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""How often a run concludes what is not there, on networks that have learnt nothing.
+"""How often a run draws false conclusions, on networks that have learnt nothing.
 
 python benchmarks/null_control.py RESULTS [--repetitions 200]
 
-RESULTS is the folder of a run of config/null_control.yaml: its verdicts and claims are counted. Random maps are
-then drawn anew many times and scored on the cached patch drops of those networks. Such methods are all alike, so every
-difference that the intervals, the tests, the set of the best or Meta-Rank see among them is false.
+RESULTS is the folder of a run of config/null_control.yaml: its verdicts and claims are counted. Then random maps are
+drawn many times and scored on the cached patch drops of those networks. Such methods are equivalent, so that every
+difference between them in the intervals, the tests, the set of the best or Meta-Rank is false.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def cached_drops(results: Path, images: int) -> dict[tuple[str, ...], np.ndarray
 
 
 def false_differences(drops: dict[tuple[str, ...], np.ndarray], repetitions: int, level: float) -> pd.DataFrame:
-    """Return how often methods that are all alike are told from each other, with the nominal rate.
+    """Return how often a difference between equivalent methods is found, with the nominal rate.
 
     Parameters
     ----------
@@ -62,9 +62,9 @@ def false_differences(drops: dict[tuple[str, ...], np.ndarray], repetitions: int
             draws = numpy_generator(repetition, "null control", "/".join(network))
             maps = draws.standard_normal((METHODS, *dropped.shape))
             scores = np.stack([spearman_rows(one, dropped) for one in maps])
-            told = summarise(scores, repetition, repetitions=200, level=level)
-            means[row] = told["mean"]
-            count("interval of a score leaves out 0", (told["ci_low"] > 0) | (told["ci_high"] < 0))
+            summary = summarise(scores, repetition, repetitions=200, level=level)
+            means[row] = summary["mean"]
+            count("interval of a score leaves out 0", (summary["ci_low"] > 0) | (summary["ci_high"] < 0))
             count("set of the best leaves out a method", [not best_set(scores, level=level).members.all()])
             table = pd.DataFrame(scores, names)
             tests = pairwise_wilcoxon(table.T, level=1 - level)
@@ -82,7 +82,7 @@ def false_differences(drops: dict[tuple[str, ...], np.ndarray], repetitions: int
 
 
 def concluded(results: Path) -> pd.DataFrame:
-    """Return what the run itself concluded, counted."""
+    """Return the counts of the conclusions of the run itself."""
     verdict = pd.read_csv(results / "verdict.csv")
     claims = pd.read_csv(results / "claims.csv")
     rows = [("verdict: " + str(name), count, len(verdict)) for name, count in verdict["verdict"].value_counts().items()]
@@ -96,18 +96,18 @@ def main() -> None:
     parser.add_argument("results", type=Path)
     parser.add_argument("--repetitions", type=int, default=200)
     parser.add_argument("--images", type=int, default=64)
-    given = parser.parse_args()
-    drops = cached_drops(given.results, given.images)
+    args = parser.parse_args()
+    drops = cached_drops(args.results, args.images)
     found = {
-        "concluded": concluded(given.results),
-        "false_differences": false_differences(drops, given.repetitions, 0.95),
+        "concluded": concluded(args.results),
+        "false_differences": false_differences(drops, args.repetitions, 0.95),
     }
     for name, table in found.items():
-        (given.results / "null_control").mkdir(exist_ok=True)
-        table.to_csv(given.results / "null_control" / f"{name}.csv", index=False)
-        shown = table.astype({column: str for column in table.columns if table[column].dtype == int})
-        print("| " + " | ".join(shown.columns) + " |\n|" + " --- |" * len(shown.columns))
-        for row in shown.to_dict("records"):
+        (args.results / "null_control").mkdir(exist_ok=True)
+        table.to_csv(args.results / "null_control" / f"{name}.csv", index=False)
+        displayed = table.astype({column: str for column in table.columns if table[column].dtype == int})
+        print("| " + " | ".join(displayed.columns) + " |\n|" + " --- |" * len(displayed.columns))
+        for row in displayed.to_dict("records"):
             print("| " + " | ".join(f"{v:.3f}" if isinstance(v, float) else str(v) for v in row.values()) + " |")
         print()
 

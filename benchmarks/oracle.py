@@ -50,26 +50,26 @@ import zarr
 CONFIGS = {"default": "config", "quick": "quick", "parts": "parts", "everything": "everything"}
 TARGETS = ("all", "results/scores.csv", "results/claims.csv")
 ALL_METRICS = "report: {all_metrics: true}\n"
-# What decides what a checkout computes.
+# The paths that determine what a checkout computes.
 CODE = ("Snakefile", "config", "profiles", "src", "workflow")
 # Seconds differ from run to run, and so does what follows from them.
 MEASURED = {"costs.csv": ["seconds", "cost", "on_front"]}
 # Of a store's settings, at the end of its name.
 DIGEST = re.compile(r"-[0-9a-f]{8,}(?=\.zarr\b)")
-# They say which image a row is, and hold nothing that was computed.
+# These arrays identify the image of a row and contain no results.
 COORDINATES = {"image", "image_id", "label"}
 NAMED = 20
-# Beside the results of a run: which code finished it.
+# Next to the results of a run: the digest of the code that finished it.
 FINISHED = "finished"
 
 
 class Failed(Exception):
-    """A run that did not come to its end."""
+    """A run that did not finish."""
 
 
 @dataclass
 class Comparison:
-    """What two results folders have in common: counts, and what differs or stands on one side alone."""
+    """Results of the comparison of two results folders: counts, and what differs or exists on one side only."""
 
     tables: int = 0
     differing_numbers: list[str] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Comparison:
     missing_arrays: list[str] = field(default_factory=list)
 
     def equal(self) -> bool:
-        """Tell whether anything was compared, and none of its numbers differs or is missing."""
+        """Whether something was compared, and no number differs or is missing."""
         wrong = [self.differing_numbers, self.missing_tables, self.differing_arrays, self.missing_arrays]
         return bool(self.tables and self.arrays) and not any(wrong)
 
@@ -93,7 +93,7 @@ def compare(first: Path, second: Path, renames: Iterable[tuple[str, str]] = ()) 
     first, second
         Folders that a run left, named ``results`` in a working folder.
     renames
-        Regular expressions and what takes their place in the first side's paths of stores.
+        Regular expressions and their replacements, for the paths of stores on the first side.
     """
     found = Comparison()
     _compare_tables(first, second, found)
@@ -122,15 +122,17 @@ def _compare_tables(first: Path, second: Path, found: Comparison) -> None:
             continue
         for column in dict.fromkeys([*before, *after]):
             sides = [table[column] if column in table else [""] * len(table) for table in (before, after)]
-            numbers, said = compare_column(*sides)
+            numbers, difference = compare_column(*sides)
             if column not in before or column not in after:
-                said = f"only in the {'second' if column in after else 'first'}"
-            if said:
-                (found.differing_numbers if numbers else found.differing_texts).append(f"{name}, {column}: {said}")
+                difference = f"only in the {'second' if column in after else 'first'}"
+            if difference:
+                (found.differing_numbers if numbers else found.differing_texts).append(
+                    f"{name}, {column}: {difference}"
+                )
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """Return a table with the cells of a CSV as they are written, without the columns that a clock measured."""
+    """Return a table with the cells of a CSV as they are written, without the columns of measured times."""
     if path.suffix == ".parquet":
         return pd.read_parquet(path)
     try:
@@ -141,7 +143,7 @@ def read_table(path: Path) -> pd.DataFrame:
 
 
 def compare_column(before: Iterable[object], after: Iterable[object]) -> tuple[bool, str]:
-    """Return whether a column is one of numbers, and how it differs: no word where it does not.
+    """Return whether a column is numeric, and a description of its difference; "" where there is none.
 
     Parameters
     ----------
@@ -160,7 +162,7 @@ def compare_column(before: Iterable[object], after: Iterable[object]) -> tuple[b
 
 
 def number_of(cell: str) -> float | None:
-    """Return a cell as a number, NaN where it is empty, or None where it is a text."""
+    """Return a cell as a number, NaN where it is empty, or None where it is text."""
     try:
         return float({"": "nan", "True": "1", "False": "0", "None": "nan"}.get(cell, cell))
     except ValueError:
@@ -168,7 +170,7 @@ def number_of(cell: str) -> float | None:
 
 
 def _are_numbers(cells: Sequence[float | None]) -> bool:
-    """Tell whether cells are numbers or empty, and not all of them are empty."""
+    """Return whether all cells are numbers or empty, and at least one is a number."""
     return None not in cells and not np.isnan(np.array(cells, float)).all()
 
 
@@ -185,7 +187,7 @@ def _first(differ: Sequence[int], texts: Sequence[Sequence[str]]) -> str:
 
 
 def digests(results: Path) -> Iterator[tuple[str, str]]:
-    """Yield the path of every array that holds something of every image, and a digest of its content."""
+    """Yield the path of every array that has a value for every image, and a digest of its content."""
     for store in sorted(results.rglob("*.zarr")):
         for name, array in sorted(zarr.open_group(store, mode="r").arrays()):
             named = array.metadata.dimension_names or ()
@@ -194,12 +196,12 @@ def digests(results: Path) -> Iterator[tuple[str, str]]:
 
 
 def content(values: np.ndarray) -> str:
-    """Return a digest of an array's type, shape and values, in which every NaN is the same."""
+    """Return a digest of an array's type, shape and values, in which all NaN are equal."""
     if np.issubdtype(values.dtype, np.floating):
-        # Adding zero makes no difference between the two zeros.
+        # Adding zero turns a negative zero into a positive one.
         values = np.where(np.isnan(values), np.asarray(np.nan, values.dtype), values + values.dtype.type(0))
-    told = f"{values.dtype.str} {values.shape} ".encode()
-    return hashlib.blake2b(told + np.ascontiguousarray(values).tobytes(), digest_size=16).hexdigest()
+    type_and_shape = f"{values.dtype.str} {values.shape} ".encode()
+    return hashlib.blake2b(type_and_shape + np.ascontiguousarray(values).tobytes(), digest_size=16).hexdigest()
 
 
 def _compare_arrays(old: dict[str, str], new: dict[str, str], found: Comparison) -> None:
@@ -217,20 +219,20 @@ def _compare_arrays(old: dict[str, str], new: dict[str, str], found: Comparison)
 
 
 def _pair(old: dict[str, str], new: dict[str, str], found: Comparison) -> None:
-    """Pair arrays whose names differ in a digest alone: those of one content first, the others in order."""
-    others = []
+    """Pair arrays whose names differ only in a digest: those with equal content first, the others in order."""
+    unpaired = []
     for name, digest in old.items():
         twin = next((other for other, its in new.items() if its == digest), None)
         if twin is None:
-            others.append(name)
+            unpaired.append(name)
         else:
             del new[twin]
             found.arrays += 1
-    for name, other in zip(others, list(new), strict=False):
+    for name, other in zip(unpaired, list(new), strict=False):
         found.arrays += 1
         found.differing_arrays.append(f"{name} and {other}")
-    found.missing_arrays += [f"{name} (only in the first)" for name in others[len(new) :]]
-    found.missing_arrays += [f"{name} (only in the second)" for name in list(new)[len(others) :]]
+    found.missing_arrays += [f"{name} (only in the first)" for name in unpaired[len(new) :]]
+    found.missing_arrays += [f"{name} (only in the second)" for name in list(new)[len(unpaired) :]]
 
 
 def _renamed(name: str, renames: Iterable[tuple[str, str]]) -> str:
@@ -243,22 +245,22 @@ def _renamed(name: str, renames: Iterable[tuple[str, str]]) -> str:
 
 
 def code_of(checkout: Path) -> str:
-    """Return a digest of all that decides what a checkout computes."""
-    told = hashlib.blake2b(f"{TARGETS} {ALL_METRICS}".encode(), digest_size=16)
+    """Return a digest of everything that determines what a checkout computes."""
+    digest = hashlib.blake2b(f"{TARGETS} {ALL_METRICS}".encode(), digest_size=16)
     for part in CODE:
         files = [checkout / part, *(checkout / part).rglob("*")]
         for file in sorted(file for file in files if file.is_file() and "__pycache__" not in file.parts):
-            told.update(f"{file.relative_to(checkout)} {file.stat().st_size} ".encode() + file.read_bytes())
-    return told.hexdigest()
+            digest.update(f"{file.relative_to(checkout)} {file.stat().st_size} ".encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 def run(checkout: Path, config: str, folder: Path, cores: int) -> None:
-    """Run a config of a checkout on its code in a folder, unless this was done before.
+    """Run a config of a checkout in a folder, unless this code has finished it there before.
 
     Raises
     ------
     Failed
-        If the run does not come to its end, or the checkout is edited meanwhile.
+        If the run does not finish, or the checkout is edited meanwhile.
     """
     code, finished = code_of(checkout), folder / FINISHED
     if _finished(folder) == code:
@@ -269,7 +271,7 @@ def run(checkout: Path, config: str, folder: Path, cores: int) -> None:
     over.write_text(ALL_METRICS, encoding="utf-8")
     configs = [str(checkout / "config" / f"{name}.yaml") for name in dict.fromkeys(["config", CONFIGS[config]])]
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(checkout / "Snakefile"), "--cores", str(cores)]
-    # It says that what a kill cut off is run again. Snakemake by itself looks for it in the working folder.
+    # The profile makes Snakemake run interrupted jobs again. Snakemake looks for it in the working folder.
     command += ["--workflow-profile", str(checkout / "profiles/default"), "--directory", str(folder)]
     command += ["--configfile", *configs, str(over), "--", *TARGETS]
     environment = {**os.environ, "PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"}
@@ -291,22 +293,22 @@ def _finished(folder: Path) -> str | None:
 
 
 def compared(config: str, work: Path, folders: Sequence[Path], renames: Sequence[tuple[str, str]]) -> Comparison:
-    """Compare two runs of a config, or read what an earlier command found in them."""
-    stored, told = work / f"{config}.json", [*map(_finished, folders), [list(one) for one in renames]]
-    if stored.is_file() and None not in told:
+    """Compare two runs of a config, or read the result of an earlier command."""
+    stored, inputs = work / f"{config}.json", [*map(_finished, folders), [list(one) for one in renames]]
+    if stored.is_file() and None not in inputs:
         known = json.loads(stored.read_text(encoding="utf-8"))
-        if known["of"] == told:
+        if known["of"] == inputs:
             return Comparison(**known["found"])
     found = compare(folders[0] / "results", folders[1] / "results", renames)
     work.mkdir(parents=True, exist_ok=True)
     aside = stored.with_suffix(".part")
-    aside.write_text(json.dumps({"of": told, "found": asdict(found)}, indent=1), encoding="utf-8")
+    aside.write_text(json.dumps({"of": inputs, "found": asdict(found)}, indent=1), encoding="utf-8")
     aside.replace(stored)
     return found
 
 
 def main() -> int:
-    """Run and compare, print what came out, and return the exit status."""
+    """Run and compare, print the results, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("first", type=Path)
     parser.add_argument("second", type=Path)
@@ -316,19 +318,19 @@ def main() -> int:
     parser.add_argument("--second-results", metavar="PATTERN")
     parser.add_argument("--rename", action="append", default=[], metavar="OLD=NEW")
     parser.add_argument("--cores", type=int, default=2)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     # A run that is ended takes Snakemake with it, whose jobs then end by themselves.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    renames = [(old, new) for old, _, new in (one.partition("=") for one in asked.rename)]
-    sides = [("first", asked.first, asked.first_results), ("second", asked.second, asked.second_results)]
-    work, found, failed = asked.work.resolve(), {}, 0
-    for config in asked.configs:
+    renames = [(old, new) for old, _, new in (one.partition("=") for one in args.rename)]
+    sides = [("first", args.first, args.first_results), ("second", args.second, args.second_results)]
+    work, found, failed = args.work.resolve(), {}, 0
+    for config in args.configs:
         folders = []
         try:
             for side, checkout, pattern in sides:
                 folders.append(Path(pattern.replace("{}", config)) if pattern else work / side / config)
                 if not pattern:
-                    run(checkout.resolve(), config, folders[-1], asked.cores)
+                    run(checkout.resolve(), config, folders[-1], args.cores)
         except Failed as reason:
             print(reason, file=sys.stderr, flush=True)
             failed += 1
@@ -339,7 +341,7 @@ def main() -> int:
 
 
 def show(found: dict[str, Comparison]) -> None:
-    """Print a table, one row a config, and below it the first of what differs or is missing."""
+    """Print a table, one row per config, and below it the first differences and missing files."""
     heads = ("config", "tables", "numbers", "texts", "missing", "arrays", "differ", "missing")
     print(f"{heads[0]:<12}" + "".join(f"{head:>9}" for head in heads[1:]))
     for config, one in found.items():

@@ -1,8 +1,8 @@
-"""Time and memory of planning the papers' whole grid: `snakemake -n` on 37 networks and 50,000 images of each.
+"""Time and memory of planning the papers' complete grid: `snakemake -n` on 37 networks and 50,000 images of each.
 
-The config is config/paper.yaml with the networks of config/paper_cifar100.yaml and config/paper_meta_rank.yaml beside
-its own. No image and no weights are needed: the datasets are stand-ins, which nobody opens while a plan is made. All
-stands in a temporary folder.
+The config is config/paper.yaml with the networks of config/paper_cifar100.yaml and config/paper_meta_rank.yaml added.
+No image and no weights are needed: the datasets are stand-ins, which planning does not open. All files are in a
+temporary folder.
 
     python benchmarks/paper_scale.py [--images N] [--shard-size N] [--jobs apart] [TARGET ...]
 """
@@ -33,19 +33,19 @@ def read(name: str) -> dict[str, Any]:
 
 
 def grid(images: int) -> dict[str, Any]:
-    """The three configs as one, with as many images of every dataset."""
+    """Return the three configs as one, with as many images of every dataset."""
     config = read(PAPERS[0])
     datasets, models = {}, []
     for name in PAPERS:
-        given = read(name)
-        own = [next(iter(dataset)) for dataset in given["datasets"]]
-        for dataset in given["datasets"]:
+        base_config = read(name)
+        dataset_names = [next(iter(dataset)) for dataset in base_config["datasets"]]
+        for dataset in base_config["datasets"]:
             datasets |= dataset
-        for entry in given["models"]:
+        for entry in base_config["models"]:
             model, settings = next(iter(entry.items()))
-            settings = {"architecture": model, "datasets": own, **settings}
+            settings = {"architecture": model, "datasets": dataset_names, **settings}
             for section in ("pretraining", "finetuning"):
-                settings[section] = {**given.get(section, {}), **settings.get(section, {})}
+                settings[section] = {**base_config.get(section, {}), **settings.get(section, {})}
             models.append({f"{name}_{model}": settings})
     config["datasets"] = [{name: stand_in(name) | {"evaluation_images": images}} for name in datasets]
     config |= {"models": models, "evaluation": {"images": images, "accuracy_images": images}}
@@ -53,24 +53,24 @@ def grid(images: int) -> dict[str, Any]:
 
 
 def stand_in(name: str) -> dict[str, Any]:
-    """Settings of a dataset of noise, of which one image is looked at while a plan is made."""
-    made = synthetic.noise_dataset_for(name, {}, (32, 32) if name.startswith("cifar") else None)
-    assert made is not None, name
-    return made
+    """Return the settings of a dataset of noise, of which planning reads one image."""
+    dataset_settings = synthetic.noise_dataset_for(name, {}, (32, 32) if name.startswith("cifar") else None)
+    assert dataset_settings is not None, name
+    return dataset_settings
 
 
 def set_up(folder: Path, config: dict[str, Any]) -> None:
-    """A folder that the workflow runs in, with nothing in it but names."""
+    """Create a folder for the workflow that contains only names."""
     for entry in config["models"]:
         (settings,) = entry.values()
-        # A file is looked into while a plan is made; an address is not.
+        # Planning opens a file, but not an address.
         if "://" not in settings.get("checkpoint", "://"):
             settings |= {"checkpoint": "https://example.org/weights.pth", "sha256": "0" * 8}
     (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
 
 
 def plan(folder: Path, targets: list[str]) -> tuple[str, float, float, float]:
-    """Run `snakemake -n` there; return what it says, wall and processor seconds, and peak memory in GiB."""
+    """Run `snakemake -n` there; return its output, wall and processor seconds, and peak memory in GiB."""
     command = [sys.executable, "-m", "snakemake", "-n", "--quiet", "rules", "--snakefile", str(ROOT / "Snakefile")]
     command += ["--directory", str(folder), "--configfile", str(folder / "config.yaml"), "--cores", "1", "--", *targets]
     path = os.pathsep.join([str(folder), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
@@ -83,9 +83,9 @@ def plan(folder: Path, targets: list[str]) -> tuple[str, float, float, float]:
     return done.stdout + done.stderr, wall, processor, after.ru_maxrss / 2**20
 
 
-def job_counts(said: str) -> dict[str, int]:
-    """Jobs of every rule, from Snakemake's table."""
-    rows = [line.split() for line in said.splitlines()]
+def job_counts(output: str) -> dict[str, int]:
+    """Return the number of jobs of every rule, from Snakemake's table."""
+    rows = [line.split() for line in output.splitlines()]
     return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
 
 
@@ -105,8 +105,8 @@ if __name__ == "__main__":
     folder = options.keep or Path(tempfile.mkdtemp(prefix="heatproof-paper-"))
     folder.mkdir(parents=True, exist_ok=True)
     set_up(folder, config)
-    said, wall, processor, memory = plan(folder, options.targets)
-    for rule, count in job_counts(said).items():
+    output, wall, processor, memory = plan(folder, options.targets)
+    for rule, count in job_counts(output).items():
         print(f"{rule:22} {count:7}")
     print(f"{wall:.1f} s wall, {processor:.1f} s of processor, {memory:.2f} GiB")
     if not options.keep:

@@ -1,13 +1,13 @@
-"""The papers' configs, small: every file of docs/papers.md that they make, on tiny networks and rendered images.
+"""Small versions of the papers' configs: every file of docs/papers.md, on tiny networks and rendered images.
 
     python benchmarks/papers_small.py [CONFIG ...] --out FOLDER
 
 CONFIGS are those of one command of the page, such as `paper paper_mas`; without them, all combinations of the page run
-one after another. Of each config stay its datasets and networks by name, its explainers, metrics, drops, weights and
-all other keys. Data are rendered creatures (`parts`) in place of those that have a `root`; networks are tiny ones of
-the same families, trained here for a few steps; images are few; options that only cost passes, such as the steps of a
+one after another. Each config keeps its datasets and networks by name, its explainers, metrics, drops, weights and all
+other keys. Data are rendered creatures (`parts`) in place of those that have a `root`; networks are tiny ones of the
+same families, trained here for a few steps; there are few images; options that only cost passes, such as the steps of a
 path, are lowered. FOLDER keeps the results of each combination, in a folder that is named as on the page, and the table
-of all that was made, which is stored as each combination ends.
+of all files, which is stored when each combination ends.
 """
 
 from __future__ import annotations
@@ -54,85 +54,87 @@ STAND_INS: list[tuple[str, str, dict[str, Any]]] = [
     (r"vgg16_nobias ", "cifar_vgg11_nobias", {"width": 4}),
     (r"(cifar_\w+) ", r"\1", {"width": 4}),
 ]
-# Layers that a config names to those of the stand-ins, and how many channels these have.
+# Layers of a config to those of the stand-ins, and the numbers of channels of these.
 LAYERS = {"layer4.2.conv3": ("stages.14.conv2", 16), "features.28": ("features.28", 32)}
-# Options that multiply the passes of an explainer, and to what they are lowered.
+# Options that multiply the passes of an explainer, and their lower values.
 COSTLY = {"steps": 16, "prior_steps": 2, "layer_steps": 2, "samples": 2, "masks": 8, "topk": 2}
-# Of a network: published weights, and how those that are trained at their full size are.
+# Keys of a network for published weights and for its training at full size.
 DROPPED = ("checkpoint", "sha256", "transfer", "options", "pretraining")
 EPOCHS, BATCH = 8, 32
-# So few steps teach a tiny network something, as the rates for large networks would not.
+# With these rates a tiny network learns in few steps; with the rates of large networks it would not.
 QUICK = {"optimizer": "adamw", "lr": 0.003, "random_resized_crop": 0.0}
 
 
 def named(entry: Any) -> tuple[str, dict[str, Any]]:
-    """Return name and settings of an entry of a list of a config."""
+    """Return the name and the settings of an entry of a list of a config."""
     return (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))
 
 
-def small_dataset(name: str, given: dict[str, Any]) -> dict[str, Any]:
+def small_dataset(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Return rendered creatures in place of data that lie in a folder."""
-    return {name: dict(CREATURES) if "root" in given else given}
+    return {name: dict(CREATURES) if "root" in settings else settings}
 
 
-def small_model(name: str, given: dict[str, Any]) -> dict[str, Any]:
+def small_model(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Return a tiny network of the same family, without published weights."""
-    told = f"{given.get('architecture', name)} {given.get('options', {}).get('name', '')}"
-    fitting = (one for one in STAND_INS if re.fullmatch(one[0], told))
+    description = f"{settings.get('architecture', name)} {settings.get('options', {}).get('name', '')}"
+    fitting = (one for one in STAND_INS if re.fullmatch(one[0], description))
     pattern, stand_in, options = next(fitting, (None, "", {}))
     if pattern is None:
-        raise SystemExit(f"There is no stand-in for the network {told}: enter one in STAND_INS of {__file__}.")
-    kept = {key: value for key, value in given.items() if key not in DROPPED}
-    trained = {"finetuning": small_training(given["finetuning"])} if "finetuning" in given else {}
-    own = given.get("options", {}) if stand_in == r"\1" else {}
-    architecture = re.sub(f"^(?:{pattern})$", stand_in, told)
-    return {name: {**kept, "architecture": architecture, "options": {**own, **options}, **trained}}
+        raise SystemExit(f"There is no stand-in for the network {description}: enter one in STAND_INS of {__file__}.")
+    remaining = {key: value for key, value in settings.items() if key not in DROPPED}
+    trained = {"finetuning": small_training(settings["finetuning"])} if "finetuning" in settings else {}
+    kept_options = settings.get("options", {}) if stand_in == r"\1" else {}
+    architecture = re.sub(f"^(?:{pattern})$", stand_in, description)
+    return {name: {**remaining, "architecture": architecture, "options": {**kept_options, **options}, **trained}}
 
 
-def small_training(given: dict[str, Any]) -> dict[str, Any]:
-    """Return a few epochs, and those of them kept that have the same share in the training."""
-    lowered = {key: min(most, given[key]) for key, most in (("epochs", EPOCHS), ("batch_size", BATCH)) if key in given}
-    if given.get("keep"):
-        lowered["keep"] = sorted({max(1, epoch * EPOCHS // given["epochs"]) for epoch in given["keep"]})
-    return {**given, **lowered}
+def small_training(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return a few epochs, and the saved epochs at the same shares of the training."""
+    lowered = {
+        key: min(most, settings[key]) for key, most in (("epochs", EPOCHS), ("batch_size", BATCH)) if key in settings
+    }
+    if settings.get("keep"):
+        lowered["keep"] = sorted({max(1, epoch * EPOCHS // settings["epochs"]) for epoch in settings["keep"]})
+    return {**settings, **lowered}
 
 
-def small_explainer(name: str, given: dict[str, Any]) -> dict[str, Any]:
+def small_explainer(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Return an explainer with fewer passes."""
-    known = options_of(EXPLAINERS[given.get("explainer", name)].function)
-    return {name: {**given, **{key: most for key, most in COSTLY.items() if key in known}}}
+    known = options_of(EXPLAINERS[settings.get("explainer", name)].function)
+    return {name: {**settings, **{key: most for key, most in COSTLY.items() if key in known}}}
 
 
-def small_metric(name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return a metric that makes maps anew in fewer steps."""
-    return {name: {**given, "steps": 4} if given.get("update") else given}
+def small_metric(name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return a metric that recomputes maps in fewer steps."""
+    return {name: {**settings, "steps": 4} if settings.get("update") else settings}
 
 
 def small_channel(name: str) -> str:
-    """Return a channel of a stand-in for one that a config names."""
+    """Return a channel of a stand-in for one of a config."""
     layer, _, number = name.rpartition(":")
     stand_in, channels = LAYERS[layer]
     return f"{stand_in}:{int(number) % channels}"
 
 
 def shrunk(configs: tuple[str, ...], networks: int | None = None, images: int = IMAGES) -> dict[str, Any]:
-    """Return a small config of the configs of a command.
+    """Return a small config from the configs of a command.
 
     Parameters
     ----------
     configs
-        Names of files in config/, each laid over those before it.
+        Names of files in config/, each of which overrides those before it.
     networks
-        At most so many, spread over the list from its first on; None keeps all.
+        Largest number of networks, spread over the list from its first on; None keeps all.
     images
-        How many are explained, a third of those of which accuracies are.
+        Number of explained images, a third of the number for accuracies.
     """
     config = read_config(*(ROOT / f"config/{name}.yaml" for name in configs))
     small = {"datasets": small_dataset, "models": small_model, "explainers": small_explainer, "metrics": small_metric}
     for key, lowered in small.items():
         config[key] = [lowered(*named(entry)) for entry in config[key]]
     config["models"] = config["models"][:: -(-len(config["models"]) // networks) if networks else 1]
-    there = {name for name, given in map(named, config["models"]) for name in given.get("datasets", ())}
+    there = {name for name, settings in map(named, config["models"]) for name in settings.get("datasets", ())}
     if there:
         config["datasets"] = [entry for entry in config["datasets"] if named(entry)[0] in there]
     if channels := config.get("similarity", {}).get("channels"):
@@ -143,8 +145,8 @@ def shrunk(configs: tuple[str, ...], networks: int | None = None, images: int = 
     return config
 
 
-def made(target: str, place: Path, cores: int) -> tuple[bool, float]:
-    """Make a file in a folder that has a config.yaml; return whether it is there, and the seconds that it took."""
+def build_file(target: str, place: Path, cores: int) -> tuple[bool, float]:
+    """Build a file in a folder with a config.yaml; return whether it exists, and the seconds that it took."""
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(place)]
     command += ["--configfile", str(place / "config.yaml"), "--cores", str(cores), "--", target]
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")])
@@ -158,7 +160,7 @@ def made(target: str, place: Path, cores: int) -> tuple[bool, float]:
 
 
 def combinations() -> dict[tuple[str, ...], list[str]]:
-    """Return the files of the page that each combination of configs makes."""
+    """Return the files of the page that each combination of configs builds."""
     found: dict[tuple[str, ...], list[str]] = {}
     rows: list[Row] = [row for of_paper in papers().values() for row in of_paper]
     for row in rows:
@@ -172,30 +174,30 @@ def main() -> None:
     options.add_argument("configs", nargs="*", help="those of one command of the page; all of the page's without")
     options.add_argument("--networks", type=int, help="at most so many of a config, spread over its list")
     options.add_argument("--cores", type=int, default=2)
-    given = options.parse_args()
+    args = options.parse_args()
     known = combinations()
-    asked = [tuple(given.configs)] if given.configs else list(known)
-    if asked[0] not in known:
-        told = "\n".join(" ".join(configs) for configs in known)
-        raise SystemExit(f"The page has no command of these configs; it has those of\n{told}")
+    requested = [tuple(args.configs)] if args.configs else list(known)
+    if requested[0] not in known:
+        listed = "\n".join(" ".join(configs) for configs in known)
+        raise SystemExit(f"The page has no command of these configs; it has those of\n{listed}")
     with tempfile.TemporaryDirectory() as temporary:
-        out = given.out or Path(temporary)
-        for configs in asked:
+        out = args.out or Path(temporary)
+        for configs in requested:
             place = out / folder(configs)
             place.mkdir(parents=True, exist_ok=True)
-            config = shrunk(configs, 2, 4) if given.small else shrunk(configs, given.networks)
+            config = shrunk(configs, 2, 4) if args.small else shrunk(configs, args.networks)
             (place / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
             facts = {"configs": "+".join(configs), "networks": len(config["models"])}
             facts["images"] = config["evaluation"]["images"]
             rows = []
             for target in known[configs]:
-                there, seconds = made(target, place, given.cores)
+                there, seconds = build_file(target, place, args.cores)
                 rows.append({**facts, "file": target, "made": there, "seconds": seconds})
                 print(f"{'made' if there else 'NOT MADE':9}{seconds:7.1f} s  {' '.join(configs)}: {target}", flush=True)
             table = stored(rows, out / "papers_small.csv", list(known))
-        if given.out:
-            print(f"{given.out} has the files, and papers_small.csv, the table of them.")
-        if not table.loc[table["configs"].isin(map("+".join, asked)), "made"].all():
+        if args.out:
+            print(f"{args.out} has the files, and papers_small.csv, the table of them.")
+        if not table.loc[table["configs"].isin(map("+".join, requested)), "made"].all():
             raise SystemExit(1)
 
 

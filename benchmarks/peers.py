@@ -3,10 +3,10 @@
     pip install "heatproof[peers]"
     python benchmarks/peers.py --out FOLDER
 
-In one process and in turns, medians of several rounds, on torchvision's ResNet-18 at 224×224 and the embedded ResNet-20
-at 32×32 with random weights. "Times as fast" is the peer's time over heatproof's. Passes are images that go through the
-network; a gradient is one pass. Agreement is Spearman's correlation of what comes out, over pixels of maps or over
-images and steps of scores. A peer that fails has the reason in its row.
+Both run in one process and in turns, on torchvision's ResNet-18 at 224×224 and the embedded ResNet-20 at 32×32 with
+random weights; times are medians of several rounds. "Times as fast" is the peer's time over heatproof's. Passes are
+images that pass through the network; a gradient is one pass. Agreement is Spearman's correlation of the results, over
+pixels of maps or over images and steps of scores. For a peer that fails, the row has the reason.
 """
 
 import statistics
@@ -16,7 +16,7 @@ from importlib import import_module
 
 import numpy as np
 import torch
-from _tell import parser, tell
+from _tell import parser, print_table
 from metrics import networks, smooth
 from scipy.stats import spearmanr
 
@@ -24,24 +24,24 @@ import heatproof
 from heatproof.attribution.registry import EXPLAINERS, ExplainContext
 from heatproof.models.registry import InputFacts
 
-# Quantus flips values, not pixels: after every third of its steps they are the same.
+# Quantus flips values, not pixels: after every third of its steps the images are equal.
 SEED, STEPS, GRID = 0, 48, 4
-# Images in a pass, of all: on a CPU larger activations are fetched from the system anew for every layer (malloc.py).
+# Images per pass, for all: on a CPU larger activations are allocated again for every layer (malloc.py).
 BATCH = {224: 4, 32: 16}
-# Layer that class activation maps read.
+# Layer of class activation maps.
 LAYER = {224: "layer4", 32: "stages"}
 FRACTIONS = [part / 10 for part in range(1, 10)]
 
 
 class Task:
-    """A network, images and maps, and what is asked of them."""
+    """A network, images and maps."""
 
     def __init__(self, network, size, count):
         self.network, self.size, self.batch = network, size, BATCH[size]
         self.images, self.maps = smooth(count, 3, size), smooth(count, 1, size)[:, 0] + 0.01 * torch.rand(1, size, size)
         self.labels = torch.arange(count) % 10
         self.passes = 0
-        # captum hands a network tuples of what it concatenates later.
+        # captum passes tuples to a network, and concatenates them later.
         first = next(module for module in network.modules() if isinstance(module, torch.nn.Conv2d))
         first.register_forward_pre_hook(self._count)
 
@@ -55,8 +55,8 @@ class Task:
     def explain(self, name, **options):
         entry, ids = EXPLAINERS[name], tuple(map(str, range(len(self.images))))
         facts = InputFacts(size=(self.size, self.size), cam_layer=LAYER[self.size])
-        given = ExplainContext(self.network, self.network, facts, self.images, self.labels, ids, SEED, self.batch)
-        return entry.function(given, **{**entry.options, **options})[name].detach().numpy()
+        context = ExplainContext(self.network, self.network, facts, self.images, self.labels, ids, SEED, self.batch)
+        return entry.function(context, **{**entry.options, **options})[name].detach().numpy()
 
     def evaluate(self, metric, **options):
         return heatproof.evaluate(
@@ -64,7 +64,7 @@ class Task:
         )
 
     def in_batches(self, function):
-        """Return maps of a function of images and labels, batch by batch, channels summed."""
+        """Return the maps of a function of images and labels, batch by batch, summed over channels."""
         parts = zip(self.images.split(self.batch), self.labels.split(self.batch), strict=True)
         return np.concatenate(
             [np.asarray(function(*part)).reshape(len(part[0]), -1, *[self.size] * 2).sum(1) for part in parts]
@@ -104,8 +104,8 @@ def quantus_flipping(task):
 
 
 def flipping(task):
-    made = task.evaluate("deletion_morf", steps=STEPS, baseline="zeros", output="logit")
-    return next(made[name].values for name in made if made[name].ndim == 2)[:, 3::3]
+    result = task.evaluate("deletion_morf", steps=STEPS, baseline="zeros", output="logit")
+    return next(result[name].values for name in result if result[name].ndim == 2)[:, 3::3]
 
 
 def grad_cam_road(task):
@@ -124,8 +124,8 @@ def grad_cam_road(task):
 def road(task):
     with torch.no_grad():
         intact = task.network(task.images).gather(1, task.labels[:, None])[:, 0].numpy()
-    made = task.evaluate("road_morf", fractions=FRACTIONS, output="logit")
-    curve = next(made[name].values for name in made if made[name].ndim == 2)
+    result = task.evaluate("road_morf", fractions=FRACTIONS, output="logit")
+    curve = next(result[name].values for name in result if result[name].ndim == 2)
     return curve[:, -len(FRACTIONS) :].mean(1) - intact
 
 
@@ -134,7 +134,7 @@ def idsds(task):
 
 
 def bare_idsds(task):
-    """The drops of all patches and their correlation with patch sums, image by image."""
+    """Return the drops of all patches and their correlation with patch sums, image by image."""
     side, found = task.size // GRID, []
     with torch.inference_mode():
         for image, label, one in zip(task.images, task.labels, task.maps, strict=True):
@@ -152,7 +152,7 @@ def explain(name, **options):
     return lambda task: task.explain(name, **options)
 
 
-# What is done, by heatproof and by another.
+# The work, by heatproof and by a peer.
 WORK = {
     "IDSDS over given maps": (idsds, {"a bare loop": bare_idsds}),
     "pixel flipping, 48 steps": (flipping, {"Quantus": quantus_flipping}),
@@ -171,13 +171,13 @@ WORK = {
 }
 
 
-def compare(task, title, work, ours, name, theirs, rounds):
-    """Return a row: the two in turns."""
+def compare(task, title, work, our_function, name, peer_function, rounds):
+    """Return a row; the two programs run in turns."""
     row = {"network": title, "work": work, "peer": name}
     times, found, passes = {"heatproof": [], name: []}, {}, {}
-    # The first round, in which modules are imported, does not count.
+    # The first round imports modules, and does not count.
     for turn in range(rounds + 1):
-        for who, function in (("heatproof", ours), (name, theirs)):
+        for who, function in (("heatproof", our_function), (name, peer_function)):
             task.passes, began = 0, time.perf_counter()
             try:
                 found[who] = np.asarray(function(task), dtype=np.float64)
@@ -200,22 +200,22 @@ def main():
     options = parser(__doc__)
     options.add_argument("--images", type=int, default=8, help="of 224 pixels; eight times as many of 32")
     options.add_argument("--rounds", type=int, default=3)
-    given = options.parse_args()
+    args = options.parse_args()
     warnings.simplefilter("ignore")
     rows = []
     for title, network, size in networks():
-        if given.small and size > 100:
+        if args.small and size > 100:
             continue
-        count = 2 if given.small else given.images * (1 if size > 100 else 8)
+        count = 2 if args.small else args.images * (1 if size > 100 else 8)
         task = Task(network, size, count)
         for work, (ours, peers) in WORK.items():
-            # A pass for each of the layer's channels: at 224 pixels minutes of nothing else than the network.
+            # One pass for each of the layer's channels takes minutes at 224 pixels, all of it in the network.
             if work == "Score-CAM" and size > 100:
                 continue
             for name, theirs in peers.items():
-                rows.append(compare(task, title, work, ours, name, theirs, 1 if given.small else given.rounds))
+                rows.append(compare(task, title, work, ours, name, theirs, 1 if args.small else args.rounds))
                 print(rows[-1], flush=True)
-    tell(rows, "peers", given.out)
+    print_table(rows, "peers", args.out)
 
 
 if __name__ == "__main__":

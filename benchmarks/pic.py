@@ -1,9 +1,9 @@
-"""Performance information curves at 224×224 on resnet18: seconds an image, beside the procedure as published.
+"""Performance information curves at 224×224 on resnet18: seconds per image, compared with the published procedure.
 
-The yardstick does what the published one does: SIC and AIC one after the other, one interpolation per channel, one
-network pass per picture. Its passes have one thread, since several for single images were slower where they had to
-share cores; ours have all. The triangulation (Qhull) and the encoder (libwebp) make the published numbers themselves:
-"both libraries" is their share of our time, which stays when all else costs nothing.
+The yardstick follows the published procedure: SIC and AIC one after the other, one interpolation per channel, one
+network pass per image. Its passes have one thread, because several threads were slower for single images where they had
+to share cores; ours have all. The triangulation (Qhull) and the encoder (libwebp) determine the published numbers:
+"both libraries" is their share of our time, which would remain if all other work cost nothing.
 
     python benchmarks/pic.py [--images N] [--threads T] --out FOLDER
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _tell import parser, tell
+from _tell import parser, print_table
 from PIL import Image
 from scipy.interpolate import griddata
 from scipy.ndimage import gaussian_filter
@@ -45,12 +45,12 @@ class Split:
         return result
 
     def row(self, procedure: str, images: int) -> dict[str, object]:
-        shown = {f"{part}, s an image": seconds / images for part, seconds in self.seconds.items()}
-        return {"procedure": procedure, "s an image": sum(self.seconds.values()) / images, **shown}
+        seconds_by_part = {f"{part}, s an image": seconds / images for part, seconds in self.seconds.items()}
+        return {"procedure": procedure, "s an image": sum(self.seconds.values()) / images, **seconds_by_part}
 
 
 def photographs(count: int) -> np.ndarray:
-    """Crops of scikit-learn's two photographs, (N, 224, 224, 3) float32 in [0, 1]."""
+    """Return crops of scikit-learn's two photographs, (N, 224, 224, 3) float32 in [0, 1]."""
     generator = np.random.default_rng(0)
     pictures = []
     for place in range(count):
@@ -60,11 +60,11 @@ def photographs(count: int) -> np.ndarray:
     return np.stack(pictures).astype(np.float32) / np.float32(255)
 
 
-def by_channel(picture: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    filled, known, missing = picture.copy(), np.argwhere(kept), np.argwhere(~kept)
+def by_channel(picture: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    filled, known, missing = picture.copy(), np.argwhere(mask), np.argwhere(~mask)
     for channel in range(picture.shape[2]):
         plane = picture[..., channel]
-        filled[..., channel][~kept] = griddata(known, plane[kept], missing, "linear", plane.mean())
+        filled[..., channel][~mask] = griddata(known, plane[mask], missing, "linear", plane.mean())
     return filled
 
 
@@ -77,7 +77,7 @@ def encoded(picture: np.ndarray) -> int:
 def yardstick(
     network: torch.nn.Module, picture: np.ndarray, one_map: np.ndarray, random: np.ndarray, split: Split
 ) -> Any:
-    """Do it as published; return entropies, which both procedures have to agree on."""
+    """Run the published procedure; return entropies, on which both procedures have to agree."""
 
     def passed(filled: np.ndarray) -> torch.Tensor:
         with torch.inference_mode():
@@ -88,17 +88,17 @@ def yardstick(
     sizes: list[int] = []
     for _ in ("SIC", "AIC"):
         sizes = []
-        for kept in (random, *(pic.quantile_masks(one_map) | random), None):
-            filled = picture if kept is None else split.time("interpolation", by_channel, picture, kept)
+        for mask in (random, *(pic.quantile_masks(one_map) | random), None):
+            filled = picture if mask is None else split.time("interpolation", by_channel, picture, mask)
             sizes.append(split.time("WebP", encoded, filled))
             split.time("passes", passed, filled)
     return sizes
 
 
-def triangulate(kept: np.ndarray) -> Delaunay:
-    kept = kept.copy()
-    kept[np.ix_([0, -1], [0, -1])] = True
-    return Delaunay(np.argwhere(kept).astype(np.float64))
+def triangulate(mask: np.ndarray) -> Delaunay:
+    mask = mask.copy()
+    mask[np.ix_([0, -1], [0, -1])] = True
+    return Delaunay(np.argwhere(mask).astype(np.float64))
 
 
 def run(count: int) -> list[dict[str, object]]:
@@ -119,8 +119,8 @@ def run(count: int) -> list[dict[str, object]]:
         batches, variants, sizes = pic.pic_variants(query, maps, mean=MEAN, std=STD, random_mask=random)
         return {**query.run(batches, variants), "entropy": np.array(sizes).reshape(-1, variants)}
 
-    whole, published, parts = Split(), Split(), Split()
-    entropies = whole.time("all", ours)["entropy"]
+    total, published, parts = Split(), Split(), Split()
+    entropies = total.time("all", ours)["entropy"]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     for picture, one_map, sizes in zip(pictures, maps, entropies, strict=True):
@@ -129,21 +129,21 @@ def run(count: int) -> list[dict[str, object]]:
     torch.set_num_threads(threads)
     for picture, one_map in zip(pictures, maps, strict=True):
         variants = []
-        for kept in (random, *(pic.quantile_masks(one_map) | random)):
-            variants.append(parts.time("interpolation", pic.interpolate, picture, kept))
-            parts.time("triangulation", triangulate, kept)
+        for mask in (random, *(pic.quantile_masks(one_map) | random)):
+            variants.append(parts.time("interpolation", pic.interpolate, picture, mask))
+            parts.time("triangulation", triangulate, mask)
         for variant in (*variants, picture):
             parts.time("WebP", pic.entropy, variant)
         batch = torch.from_numpy((np.stack([*variants, picture]) - MEAN) / STD).permute(0, 3, 1, 2).contiguous()
         with torch.inference_mode():
             parts.time("passes", network, batch)
-    # Within the interpolation.
+    # This time is part of the interpolation's.
     parts.seconds["interpolation"] -= parts.seconds["triangulation"]
     print(f"{count} images, {torch.get_num_threads()} threads, {pic.encoder()}")
     ours_row, published_row = parts.row("ours, part after part", count), published.row("as published", count)
     libraries = parts.seconds["triangulation"] + parts.seconds["WebP"]
     ours_row["both libraries"] = libraries / sum(parts.seconds.values())
-    together = whole.seconds["all"]
+    together = total.seconds["all"]
     return [
         published_row,
         ours_row,
@@ -159,6 +159,6 @@ if __name__ == "__main__":
     options = parser(__doc__)
     options.add_argument("--images", default=2, type=int)
     options.add_argument("--threads", default=torch.get_num_threads(), type=int)
-    given = options.parse_args()
-    torch.set_num_threads(given.threads)
-    tell(run(1 if given.small else given.images), "pic", given.out)
+    args = options.parse_args()
+    torch.set_num_threads(args.threads)
+    print_table(run(1 if args.small else args.images), "pic", args.out)

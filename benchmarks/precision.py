@@ -1,9 +1,9 @@
-"""What bfloat16 and torch.compile do to the speed of network passes, and to scores and ranks.
+"""Effects of bfloat16 and torch.compile on the speed of network passes, and on scores and ranks.
 
     python benchmarks/precision.py --out FOLDER
 
-Speed is that of whole batches in one run, over the same network in float32. Scores are SDS (the network is not
-finetuned) on digits, with a small trained network, maps and drops both made in the format.
+Speed is that of complete batches in one run, relative to the same network in float32. Scores are SDS (the network is
+not finetuned) on digits, with a small trained network; both maps and drops are computed in the format.
 """
 
 import copy
@@ -12,7 +12,7 @@ import time
 import numpy as np
 import torch
 import torchvision
-from _tell import parser, tell
+from _tell import parser, print_table
 from metric_quality import SEED, explain, trained
 from scipy.stats import spearmanr
 
@@ -30,8 +30,8 @@ def scores(network, images, labels):
     """Return the mean score of every method, and the logit drops (N, P)."""
     ids = [str(number) for number in range(len(images))]
     query = Query(network, images, labels, ids, SEED)
-    said = query.run(*patch_variants(query, GRID, "zeros"))
-    drops = said["logit"][:, :1] - said["logit"][:, 1:]
+    responses = query.run(*patch_variants(query, GRID, "zeros"))
+    drops = responses["logit"][:, :1] - responses["logit"][:, 1:]
     maps = explain(network, images, labels)
     means = {name: np.nanmean(spearman_rows(patch_sums(values, GRID), drops)) for name, values in maps.items()}
     return means, drops
@@ -52,7 +52,7 @@ def rate(network, images, repetitions=5):
 
 
 def speeds(name, network, images):
-    """Return how fast the formats are, best of passes that take turns."""
+    """Return the speed of each format, best of passes that take turns."""
     network = network.eval().requires_grad_(False).to(CPU, memory_format=torch.channels_last)
     images = images.to(CPU).contiguous(memory_format=torch.channels_last)
     kinds = {"float32": copy.deepcopy(network), "bfloat16": set_precision(copy.deepcopy(network), "bfloat16", CPU)}
@@ -66,7 +66,7 @@ def speeds(name, network, images):
         difference = (same - network(images)).abs().max() / same.abs().max()
     took = time.perf_counter() - began
     kinds["compiled"] = compiled
-    found = {kind: rate(made, images) for kind, made in kinds.items()}
+    found = {kind: rate(variant, images) for kind, variant in kinds.items()}
     print(f"{name}: compiling took {took:.0f} s; largest difference {difference:.1e} of the largest logit")
     return {"network": name} | {kind: found["float32"] / spent for kind, spent in found.items() if kind != "float32"}
 
@@ -80,20 +80,20 @@ def main():
     exact, drops = scores(network, images, labels)
     lower, other = scores(set_precision(copy.deepcopy(network), "bfloat16", CPU), images, labels)
     rows = [{"method": name, "float32": exact[name], "bfloat16": lower[name]} for name in exact]
-    tell(sorted(rows, key=lambda row: -row["float32"]), "precision_scores", options.out)
+    print_table(sorted(rows, key=lambda row: -row["float32"]), "precision_scores", options.out)
     change = {
         "images": count,
         "change of drops, of their spread": np.abs(other - drops).mean() / drops.std(),
         "largest change of a score": max(abs(exact[name] - lower[name]) for name in exact),
         "Spearman of the orders": spearmanr(list(exact.values()), list(lower.values())).statistic,
     }
-    tell([change], "precision_change", options.out)
+    print_table([change], "precision_change", options.out)
     if options.small:
         return
     torch.manual_seed(0)
     large = speeds("ResNet-18, 16 images of 224 pixels", torchvision.models.resnet18(), torch.randn(16, 3, 224, 224))
     small = speeds("ResNet-20, 64 images of 32 pixels", network, images[:64])
-    tell([small, large], "precision_speed", options.out)
+    print_table([small, large], "precision_speed", options.out)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""How often intervals of the probe of deleted patches hold the truth, on features whose deletion is planted.
+"""Coverage of the intervals of the probe of deleted patches, on features whose deletion is planted.
 
-Both versions of an image differ by a shift of one feature, and by noise: `pairs` have that on top of what the image is,
-ten times as large, `noise` is nothing else. Without a shift the features tell nothing, and the truth is 0.5; else it is
-the mean over all runs, of a probe taught by as many images. `ordinary` intervals take images as independent of the
-probes that score them: Wilson's of all images, and the percentiles of resampled images; `widened` ones are those of
-in_domain.csv. Both columns have the share of runs in which the interval holds the truth.
+Both versions of an image differ by a shift of one feature, and by noise: `pairs` also share the content of the image,
+ten times as large, `noise` has nothing else. Without a shift the features contain no information, and the truth is 0.5;
+otherwise it is the mean over all runs, of a probe that is trained on as many images. `ordinary` intervals treat images
+as independent of the probes that score them: Wilson's of all images, and the percentiles of resampled images; `widened`
+ones are those of in_domain.csv. Both columns have the share of runs in which the interval contains the truth.
 
     python benchmarks/probe.py --out FOLDER
     python docs/pages.py probe=FOLDER "python benchmarks/probe.py"
@@ -13,7 +13,7 @@ in_domain.csv. Both columns have the share of runs in which the interval holds t
 from functools import partial
 
 import numpy as np
-from _tell import parser, tell
+from _tell import parser, print_table
 from statsmodels.stats.proportion import proportion_confint
 
 from heatproof.report.tables.in_domain import area_under_curve, paired_share, probe_scores, widened, with_intervals
@@ -40,7 +40,7 @@ def planted(rng: np.random.Generator, kind: str, images: int, width: int, shift:
 
 
 def run(rng: np.random.Generator, seed: int, cell: tuple[str, int, int, float]) -> np.ndarray:
-    """Return paired share and AUC, each with ends of the ordinary interval and of ours, (2, 5)."""
+    """Return paired share and AUC, each with the ends of the ordinary interval and of ours, (2, 5)."""
     images = cell[1]
     scores = probe_scores(planted(rng, *cell), np.arange(images) % CLASSES, seed)
     share, *ends = paired_share(scores, LEVEL)
@@ -53,9 +53,9 @@ def run(rng: np.random.Generator, seed: int, cell: tuple[str, int, int, float]) 
 
 def main() -> None:
     """Simulate, print, and store."""
-    given = parser(__doc__)
-    given.add_argument("--runs", type=int, default=1000)
-    options = given.parse_args()
+    args = parser(__doc__)
+    args.add_argument("--runs", type=int, default=1000)
+    options = args.parse_args()
     runs, cells = (3, CELLS[:1]) if options.small else (options.runs, CELLS)
     rows = []
     for kind in ("noise", "pairs"):
@@ -69,7 +69,7 @@ def main() -> None:
                 for what, (low, high) in (("ordinary", of[1:3]), ("widened", of[3:])):
                     row[f"{name}: {what}"] = np.mean((low <= truth) & (truth <= high))
             rows.append(row)
-    tell(rows, "probe", options.out)
+    print_table(rows, "probe", options.out)
 
 
 if __name__ == "__main__":

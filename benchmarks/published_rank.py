@@ -1,9 +1,9 @@
-"""Published tables of scores, ranked by `heatproof rank` beside the order of their mean scores.
+"""Published tables of scores, ranked by `heatproof rank` and by their mean scores.
 
     python benchmarks/published_rank.py imagenet_idsds.csv cifar100_idsds.csv --out docs/data/published_rank
 
-A row a method: its mean score over networks with its place, and κ with its rank where a network counts once, and where
-each test case does.
+One row per method: its mean score over networks with its place, and κ with its rank where networks count once, and
+where test cases do.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ def compared(path: Path) -> pd.DataFrame:
 
 
 def main() -> None:
-    """Rank each table, and write what was found."""
+    """Rank each table, and store the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="*", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--small", action="store_true", help="a table of random scores")
-    given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
-    if given.small:
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    if args.small:
         names = [f"method{place}" for place in range(5)]
         scores = pd.DataFrame(np.random.default_rng(0).random((7, 5)), columns=names)
         scores.insert(0, "model", [f"net{place}" for place in range(7)])
-        given.tables = [given.out / "random_scores.csv"]
-        scores.to_csv(given.tables[0], index=False)
-    for path in given.tables:
+        args.tables = [args.out / "random_scores.csv"]
+        scores.to_csv(args.tables[0], index=False)
+    for path in args.tables:
         table = compared(path)
-        table.to_csv(given.out / path.name, index=False, float_format="%.6g")
+        table.to_csv(args.out / path.name, index=False, float_format="%.6g")
         together = table["mean_rank"].corr(table["rank"].astype(float), method="spearman")
         print(
             f"{path.stem}: {table['networks'].iloc[0]} networks, {len(table)} methods, ρ of both orders {together:.3f}"

@@ -1,14 +1,14 @@
-"""Time of drawing an image's random numbers on a CPU, by counter, by PyTorch's generator, and as was done before.
+"""Time of drawing an image's random numbers on a CPU, by counter, by PyTorch's generator, and by the earlier method.
 
     python benchmarks/random_numbers.py --out FOLDER
 
-One process, one thread, in turns; the ratios are what counts. Before, every image had a generator that was seeded anew.
+One process, one thread, in turns; the ratios are the result. Earlier, every image had a newly seeded generator.
 """
 
 import time
 
 import torch
-from _tell import parser, tell
+from _tell import parser, print_table
 
 from heatproof.base.randomness import counter_normal, counter_uniform, torch_generator
 
@@ -18,7 +18,7 @@ ROUNDS = 15
 
 
 def main():
-    """Tell milliseconds and ratios: the least of all rounds, as others use the machine too."""
+    """Print milliseconds and ratios, the least of all rounds, because others use the machine too."""
     torch.set_num_threads(1)
     options = parser(__doc__).parse_args()
     rows = []
@@ -42,7 +42,7 @@ def main():
             row = dict(zip(("ms by counter", "ms by PyTorch at once", "ms as before"), spent, strict=True))
             ratios = {"over PyTorch": spent[0] / spent[1], "over before": spent[0] / spent[2]}
             rows.append({"numbers": f"{kind}, {place}"} | row | ratios)
-    tell(rows, "random_numbers", options.out)
+    print_table(rows, "random_numbers", options.out)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
-"""How often claims that rankings agree or differ are passed, where the true orders are known.
+"""How often claims that rankings agree or differ are reproduced, where the true orders are known.
 
-Methods have a quality in each network; the score of an image is the quality plus noise, of which a part is the image's
-and common to all methods, and a part is the image's and the method's and common to all networks. The true range is the
-largest less the least ρ between the true orders of two networks: 0 where all have one order, else one network ranks
-otherwise ("one"), or each a little further from the first than the one before ("chain"). Deletion has two metrics.
+Methods have a quality in each network; the score of an image is the quality plus noise, of which a part belongs to the
+image and is common to all methods, and a part belongs to the image and the method and is common to all networks. The
+true range is the largest less the smallest ρ between the true orders of two networks: 0 where all have the same order,
+otherwise one network has another ranking ("one"), or each deviates a little more from the first than the one before
+("chain"). Deletion has two metrics.
 
     python benchmarks/rank_claims.py --out docs/data/rank_claims && python docs/pages.py
 
-Each row of the table is stored as soon as it is finished: after an interruption the same command goes on with those
-that are missing. Remove the table to make it anew.
+Each row of the table is stored as soon as it is finished: after an interruption the same command continues with the
+missing rows. Remove the table to start again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from heatproof.claims.registry import CLAIMS, Untestable
 from heatproof.claims.verdicts import UNTESTED, estimate, verdict_of
 from heatproof.files.writing import write_table
 
-# Runs of the cells that decide, which come first, and of the others.
+# Number of runs of the decisive cells, which come first, and of the others.
 RUNS, OTHER_RUNS, DECIDING = 1000, 300, 6
 NETWORKS, METHODS, IMAGES = 4, 26, 64
 METRICS = ("deletion_morf", "deletion_lerf")
@@ -54,15 +55,15 @@ def qualities(rng: np.random.Generator, kind: str, wanted: float, order: str) ->
     elif kind == "all alike":
         quality[:] = 0
     elif kind == "other gaps":
-        # One order, and distances between methods that each network has of its own.
+        # The same order, with different distances between methods in each network.
         return np.sort(rng.normal(size=(NETWORKS, METHODS)), axis=1)
     other = rng.normal(size=METHODS)
     share = {"": np.zeros(NETWORKS), "one": np.eye(NETWORKS)[-1], "chain": np.linspace(0, 1, NETWORKS)}[order]
     low, high = 0.0, 4.0 if wanted else 0.0
     for _ in range(20 if wanted else 0):
         middle = (low + high) / 2
-        made = quality + middle * share[:, None] * other
-        true = np.corrcoef(rankdata(made, axis=1))[np.triu_indices(NETWORKS, 1)]
+        network_qualities = quality + middle * share[:, None] * other
+        true = np.corrcoef(rankdata(network_qualities, axis=1))[np.triu_indices(NETWORKS, 1)]
         low, high = (middle, high) if np.ptp(true) < wanted else (low, middle)
     return quality + high * share[:, None] * other
 
@@ -85,9 +86,9 @@ def evidence(rng: np.random.Generator, cell: tuple) -> Evidence:
     for metric in metrics:
         common = noise_of(rng, shape, (1, images)) + np.sqrt(0.5) * noise * noise_of(rng, shape, (METHODS, images))
         for place, name in enumerate(names):
-            own = np.sqrt(0.5) * noise * noise_of(rng, shape, (METHODS, images))
+            network_noise = np.sqrt(0.5) * noise * noise_of(rng, shape, (METHODS, images))
             spread = 0.5 * (place + 1) if kind == "unequal noise" else 1
-            scores.append((means[place][:, None] + spread * (common + own)).ravel())
+            scores.append((means[place][:, None] + spread * (common + network_noise)).ravel())
             cases.append(Case("toy", name, weights, metric, metric, {}, True, grid=4, baseline="zeros"))
     rows = METHODS * images
     table = {name: np.repeat([getattr(case, name) for case in cases], rows) for name in CASE}
@@ -116,7 +117,7 @@ def verdict(claim: str, scores: Evidence) -> tuple[str, float, float]:
 
 
 def one_run(cell: tuple, run: int) -> tuple[str, float, float]:
-    """Return what `verdict` does of one run of a cell."""
+    """Return the result of `verdict` for one run of a cell."""
     return verdict(cell[0], evidence(np.random.default_rng([run, 31]), cell))
 
 
@@ -124,14 +125,16 @@ def simulate(cell: tuple, runs: int) -> dict[str, object]:
     """Return the shares of the verdicts in so many runs."""
     # Forked processes have the registries as they are here.
     found = Parallel(-1, backend="multiprocessing")(delayed(one_run)(cell, run) for run in range(runs))
-    told, values, ceilings = zip(*found, strict=True)
-    shares = {name: np.mean([one == name for one in told]) for name in ("reproduced", "contradicted", "open", UNTESTED)}
+    verdicts, values, ceilings = zip(*found, strict=True)
+    shares = {
+        name: np.mean([one == name for one in verdicts]) for name in ("reproduced", "contradicted", "open", UNTESTED)
+    }
     means = {"value": pd.Series(values).mean(), "ceiling": pd.Series(ceilings).mean()}
     return {**dict(zip(COLUMNS, cell, strict=True)), **shares, **means, "runs": runs}
 
 
 def main(cells: list[tuple], path: Path, runs: int | None = None) -> None:
-    """Simulate the cells that the table lacks, and store it after each."""
+    """Simulate the cells that are missing in the table, and store it after each."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = pd.read_csv(path, keep_default_na=False).to_dict("records") if path.exists() else []
     done = {tuple(str(row[name]) for name in COLUMNS) for row in rows}

@@ -1,4 +1,4 @@
-"""Milliseconds an image of every explainer that knows no model, on one thread.
+"""Milliseconds per image of every explainer that does not use the model, on one thread.
 
 python benchmarks/reference.py --out FOLDER
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from time import perf_counter
 
 import torch
-from _tell import parser, tell
+from _tell import parser, print_table
 
 from heatproof.attribution.explaining import stack_maps
 from heatproof.attribution.registry import EXPLAINERS, ExplainContext
@@ -16,7 +16,7 @@ from heatproof.data.digits import digits
 
 
 def batches(count: int, size: int, batch_size: int) -> list[ExplainContext]:
-    """Return digits in batches, enlarged where asked, and repeated under other names where there are too few."""
+    """Return digits in batches, enlarged if requested, and repeated under other names where there are too few."""
     data = digits(seed=0)
     images = torch.from_numpy(data.images("train", 0, min(count, len(data.splits["train"].ids)))) * 2 - 1
     images = images.repeat(-(-count // len(images)), 1, 1, 1)[:count]
@@ -38,22 +38,22 @@ def batches(count: int, size: int, batch_size: int) -> list[ExplainContext]:
 
 def measure(count: int, size: int, batch_size: int = 64) -> list[dict[str, object]]:
     """Return a row for each explainer, and one of all."""
-    given = batches(count, size, batch_size)
+    contexts = batches(count, size, batch_size)
     rows = []
     for entry in [entry for entry in EXPLAINERS.values() if not entry.uses_model]:
-        # Importing the libraries is paid once a process, whatever the number of images.
-        entry.function(given[0])
+        # Importing the libraries costs the same for any number of images.
+        entry.function(contexts[0])
         start = perf_counter()
-        for context in given:
+        for context in contexts:
             stack_maps(entry.function(context), list(entry.maps), context)
         spent = 1000 * (perf_counter() - start) / count
         rows.append({"pixels": size, "images": count, "explainer": entry.name, "maps": len(entry.maps), "ms": spent})
-    every = {"explainer": "all", "maps": sum(row["maps"] for row in rows), "ms": sum(row["ms"] for row in rows)}
-    return [*rows, rows[0] | every]
+    total = {"explainer": "all", "maps": sum(row["maps"] for row in rows), "ms": sum(row["ms"] for row in rows)}
+    return [*rows, rows[0] | total]
 
 
 if __name__ == "__main__":
     options = parser(__doc__).parse_args()
     torch.set_num_threads(1)
     sizes = ((8, 32),) if options.small else ((1000, 32), (32, 224))
-    tell([row for size in sizes for row in measure(*size)], "reference", options.out)
+    print_table([row for size in sizes for row in measure(*size)], "reference", options.out)

@@ -1,9 +1,9 @@
-"""Time and accuracy of ROAD's imputation on colour images of two sizes, beside a plain direct solution.
+"""Time and accuracy of ROAD's imputation on colour images of two sizes, compared with a direct solution.
 
     python benchmarks/road.py --out FOLDER
 
-The yardstick assembles the sparse system and solves it channel by channel, for one image and on some steps only, as it
-takes minutes for all of them; a network's forward pass tells how much of a run the imputation is.
+The yardstick assembles the sparse system and solves it channel by channel, for one image and some steps only, because
+it would take minutes for all of them; a network's forward pass shows the share of the imputation in a run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from _tell import parser, tell
+from _tell import parser, print_table
 from scipy import sparse
 from scipy.ndimage import gaussian_filter
 from scipy.sparse.linalg import spsolve
@@ -68,7 +68,7 @@ def direct(image: np.ndarray, removed: np.ndarray) -> np.ndarray:
 
 
 def best(function: Callable[[], object], repeats: int = 3) -> float:
-    """Seconds of the fastest repeat."""
+    """Return the seconds of the fastest repeat."""
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -77,15 +77,15 @@ def best(function: Callable[[], object], repeats: int = 3) -> float:
     return min(seconds)
 
 
-def fill(images: torch.Tensor, first: torch.Tensor, steps: int, kept: dict[int, np.ndarray]) -> None:
-    """Run a sequence, and keep every step of the first image."""
+def fill(images: torch.Tensor, first: torch.Tensor, steps: int, saved_steps: dict[int, np.ndarray]) -> None:
+    """Run a sequence, and return every step of the first image."""
     names = [str(number) for number in range(len(images))]
     for step, imputed in enumerate(impute_sequence(images, first, steps, noise=0, seed=0, image_ids=names)):
-        kept[step] = imputed[0].numpy()
+        saved_steps[step] = imputed[0].numpy()
 
 
 def forward(size: int) -> float:
-    """Milliseconds of a network's forward pass of an image, in a batch of 64."""
+    """Return the milliseconds per image of a network's forward pass, in a batch of 64."""
     network = resnet18().eval().to(memory_format=torch.channels_last)
     batch = pictures(64, size).contiguous(memory_format=torch.channels_last)
     with torch.inference_mode():
@@ -100,14 +100,14 @@ def measure(size: int, count: int, repeats: int) -> list[dict[str, object]]:
         for fractions in SEQUENCES:
             first = first_removed(kind, count, size, fractions)
             chosen = np.linspace(0, len(fractions) - 1, 5).round().astype(int)
-            theirs, difference, kept = [], 0.0, {}
-            ours = best(partial(fill, images, first, len(fractions), kept), repeats) / count
+            direct_times, difference, saved_steps = [], 0.0, {}
+            ours = best(partial(fill, images, first, len(fractions), saved_steps), repeats) / count
             for step in chosen:
                 start = time.perf_counter()
                 exact = direct(images[0].double().numpy(), (first[0] <= step).numpy())
-                theirs.append(time.perf_counter() - start)
-                difference = max(difference, np.abs(kept[step] - exact).max() / images[0].abs().max().item())
-            yardstick = float(np.mean(theirs)) * len(fractions)
+                direct_times.append(time.perf_counter() - start)
+                difference = max(difference, np.abs(saved_steps[step] - exact).max() / images[0].abs().max().item())
+            yardstick = float(np.mean(direct_times)) * len(fractions)
             rows.append(
                 {
                     "pixels": size,
@@ -127,7 +127,7 @@ def main() -> None:
     options = parser(__doc__).parse_args()
     print(f"{torch.get_num_threads()} threads for torch, 1 for the direct solution")
     sizes = ((32, 4, 1),) if options.small else ((224, 4, 2), (32, 64, 3))
-    tell([row for size in sizes for row in measure(*size)], "road", options.out)
+    print_table([row for size in sizes for row in measure(*size)], "road", options.out)
 
 
 if __name__ == "__main__":

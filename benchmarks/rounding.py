@@ -1,7 +1,7 @@
-"""By how much logits of an image differ alone and in company, over networks of torchvision and timm.
+"""Difference of an image's logits alone and in a batch, over networks of torchvision and timm.
 
 Random weights, 64 pixels or the fixed size of a network, four precisions; as shares of the spread of the logits. The
-adapter's tolerance (`heatproof.models.rounding.TOLERANCE`) is held against it.
+adapter's tolerance (`heatproof.models.rounding.TOLERANCE`) is based on these numbers.
 
     python benchmarks/rounding.py --out docs/data/rounding
 """
@@ -11,7 +11,7 @@ import copy
 import timm
 import torch
 import torchvision
-from _tell import parser, tell
+from _tell import parser, print_table
 
 from heatproof.models.adapter import adapt_network
 from heatproof.models.rounding import TOLERANCE, largest_difference
@@ -40,7 +40,7 @@ def build(name):
 
 
 def measured(network, images):
-    """Return the largest difference alone and in company, and in two passes of one size, over the logits' spread."""
+    """Return the largest differences alone and in a batch, and in two equal passes, over the logits' spread."""
     with adapt_network(network, images) as found, torch.no_grad():
         together, again = (found.network(images) for _ in range(2))
         alone = torch.cat([found.network(one) for one in images.split(1)])
@@ -51,15 +51,15 @@ def measured(network, images):
 def main():
     options = parser(__doc__)
     options.add_argument("networks", nargs="*", help="tv:resnet18 timm:vit_tiny_patch16_224 …; by default 45 of them")
-    given = options.parse_args()
+    args = options.parse_args()
     torch.manual_seed(0)
     rows = {dtype: [] for dtype in TOLERANCE}
-    for name in ["tv:squeezenet1_0"] if given.small else given.networks or NETWORKS:
+    for name in ["tv:squeezenet1_0"] if args.small else args.networks or NETWORKS:
         network, size = build(name)
         images = torch.randn(4, 3, size, size)
         for dtype, found in rows.items():
             found.append((*measured(copy.deepcopy(network).to(dtype), images.to(dtype)), name))
-    told = [
+    table_rows = [
         {
             "precision": str(dtype).removeprefix("torch."),
             "networks": len(found),
@@ -70,7 +70,7 @@ def main():
         }
         for dtype, found in rows.items()
     ]
-    tell(told, "rounding", given.out)
+    print_table(table_rows, "rounding", args.out)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""The same task by heatproof, captum, Quantus and pytorch-grad-cam: lines of code, time, memory, and what comes out.
+"""The same task by heatproof, captum, Quantus and pytorch-grad-cam: lines of code, time, memory, and results.
 
     pip install "heatproof[peers]"
     python benchmarks/same_task.py --out FOLDER
 
 The task: maps of saliency, integrated gradients (50 steps) and Grad-CAM for a ResNet-18 at 224×224 with random weights,
 and the area under the logit of the predicted class while the most relevant pixels are set to zero in 16 steps. The
-programs are the files of benchmarks/tasks, each as one would write it with the documentation at hand. Each runs in a
-process of its own, in turns; told are the medians. Lines are those with code on them, without blanks and imports. The
-last column is the largest difference of an area from heatproof's.
+programs are the files of benchmarks/tasks, each written as by a user with the documentation at hand. Each runs in a
+separate process, in turns; the table has medians. Lines are those with code, without blanks and imports. The last
+column is the largest difference of an area from heatproof's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from _tell import parser, tell
+from _tell import parser, print_table
 from code_lines import code_lines, import_lines
 
 TASKS = Path(__file__).parent / "tasks"
@@ -37,17 +37,17 @@ PACKAGES = {
 
 
 def run(name: str, images: int) -> tuple[dict[str, float], float, float, float]:
-    """Return what a program finds, its wall and processor seconds, and its peak memory in GiB."""
+    """Return the results of a program, its wall and processor seconds, and its peak memory in GiB."""
     command = [sys.executable, str(TASKS / f"by_{name}.py"), str(images)]
     began = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        said = process.stdout.read()
+        output = process.stdout.read()
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"by_{name}.py fails.")
-    found = json.loads(said.splitlines()[-1])
+    found = json.loads(output.splitlines()[-1])
     return found, time.perf_counter() - began, used.ru_utime + used.ru_stime, used.ru_maxrss / 2**20
 
 
@@ -60,24 +60,24 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--images", type=int, default=16)
     options.add_argument("--rounds", type=int, default=3)
-    given = options.parse_args()
-    images, rounds = (1, 1) if given.small else (given.images, given.rounds)
-    # Those of the peers that are installed.
-    made: dict[str, list[Any]] = {name: [] for name, (_, module) in PACKAGES.items() if find_spec(module)}
+    args = options.parse_args()
+    images, rounds = (1, 1) if args.small else (args.images, args.rounds)
+    # Only installed peers.
+    results: dict[str, list[Any]] = {name: [] for name, (_, module) in PACKAGES.items() if find_spec(module)}
     for _ in range(rounds):
-        for name, runs in made.items():
+        for name, runs in results.items():
             runs.append(run(name, images))
             print(f"{name}: {runs[-1][1]:.1f} s, {runs[-1][0]}", flush=True)
-    ours = made["heatproof"][0][0]
+    ours = results["heatproof"][0][0]
     rows = []
-    for name, runs in made.items():
+    for name, runs in results.items():
         found = runs[0][0]
         wall, processor, memory = (statistics.median(values) for values in list(zip(*runs, strict=True))[1:])
         row = {"by": f"{PACKAGES[name][0]} {version(PACKAGES[name][0])}", "lines": lines(name), "s": wall}
         row |= {"s of processor": processor, "peak GiB": memory}
         row |= {"order": ", ".join(sorted(found, key=lambda method: found[method]))}
         rows.append(row | {"difference": max(abs(found[method] - ours[method]) for method in ours)})
-    tell(rows, "same_task", given.out)
+    print_table(rows, "same_task", args.out)
 
 
 if __name__ == "__main__":

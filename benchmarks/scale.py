@@ -1,8 +1,8 @@
-"""Processor time and memory of planning, storing and scoring, as jobs, shards and images grow.
+"""Processor time and memory of planning, storing and scoring, for growing numbers of jobs, shards and images.
 
-Planning is `snakemake -n` on the papers' grid (benchmarks/paper_scale.py). Stores and scores are those of
-IDSDS on made-up maps and drops, 32 pixels, with the stages' own code. Processor seconds count, because other work on
-the machine only adds to wall time.
+Planning is `snakemake -n` on the papers' grid (benchmarks/paper_scale.py). Stores and scores are those of IDSDS on
+made-up maps and drops, 32 pixels, with the stages' code. Processor seconds count, because other work on the machine
+only adds to wall time.
 
     python benchmarks/scale.py --out FOLDER
 """
@@ -18,21 +18,21 @@ import time
 from pathlib import Path
 
 import paper_scale
-from _tell import parser, tell
+from _tell import parser, print_table
 
 IDSDS, ALL = ["results/idsds_table.csv"], ["results/idsds_table.csv", "results/scores.csv"]
-# Shards of 50,000 images, and what is asked for.
+# Shards of 50,000 images, and the targets.
 PLANS = ((10, IDSDS), (20, IDSDS), (10, ALL), (20, ALL))
 IMAGES = (256, 1024, 4096)
 
 
 def planning(shards: int, targets: list[str]) -> tuple[int, float, float]:
-    """Jobs, processor seconds and peak GiB of a dry run of the papers' whole grid."""
+    """Return jobs, processor seconds and peak GiB of a dry run of the papers' complete grid."""
     config = paper_scale.grid(50000)
     config["shard_size"] = 50000 // shards
     with tempfile.TemporaryDirectory() as folder:
         paper_scale.set_up(Path(folder), config)
-        # In a process of its own, because the peak of children is that of the largest.
+        # In a separate process, because the peak memory of children is that of the largest.
         command = [sys.executable, __file__, "--plan", json.dumps([folder, targets])]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
@@ -41,12 +41,12 @@ def planning(shards: int, targets: list[str]) -> tuple[int, float, float]:
 
 def plan_here(what: str) -> None:
     folder, targets = json.loads(what)
-    said, _, seconds, memory = paper_scale.plan(Path(folder), targets)
-    print(json.dumps({"jobs": paper_scale.job_counts(said)["total"], "seconds": seconds, "memory": memory}))
+    output, _, seconds, memory = paper_scale.plan(Path(folder), targets)
+    print(json.dumps({"jobs": paper_scale.job_counts(output)["total"], "seconds": seconds, "memory": memory}))
 
 
 def scoring(images: int) -> dict[str, float]:
-    """Processor seconds to write the stores of 12 explainers and to score their methods; peak GiB of the scoring."""
+    """Return processor seconds to write stores of 12 explainers and to score their methods, and scoring's peak GiB."""
     with tempfile.TemporaryDirectory() as folder:
         found: dict[str, float] = {}
         for what in ("--store", "--score"):
@@ -58,7 +58,7 @@ def scoring(images: int) -> dict[str, float]:
 
 
 def made_up(images: int):
-    """A plan with so many images, and what a job that scores them is told."""
+    """Return a plan with so many images, and the spec of a job that scores them."""
     from heatproof.config.files import default_config, merge
     from heatproof.plan.graph import Graph
     from heatproof.plan.validate import make_plan
@@ -66,9 +66,9 @@ def made_up(images: int):
     names = ["saliency", "input_x_gradient", "integrated_gradients", "grad_cam", "rise", "random"]
     explainers = [*names, *({f"{name}_again": {"explainer": name}} for name in names)]
     stand_in = {"dataset": "heatproof.estimate.synthetic:load", "classes": 10, "size": 32, "train_images": 10}
-    given = {"datasets": [{"noise": stand_in}], "models": [{"net": {"architecture": "cifar_resnet20"}}]}
+    config = {"datasets": [{"noise": stand_in}], "models": [{"net": {"architecture": "cifar_resnet20"}}]}
     evaluation = {"images": images, "accuracy_images": images}
-    plan = make_plan(merge(default_config(), {**given, "explainers": explainers, "evaluation": evaluation}))
+    plan = make_plan(merge(default_config(), {**config, "explainers": explainers, "evaluation": evaluation}))
     return plan, Graph(plan).spec("score", **plan.case("noise", "net", "finetuned", "idsds").where)
 
 
@@ -156,7 +156,7 @@ if __name__ == "__main__":
     scored = {images: scoring(images) for images in IMAGES}
     names = {"store": "s to write", "score": "s to score", "memory": "GiB", "files": "files"}
     rows = [{"images": images} | {names[key]: one[key] for key in names} for images, one in scored.items()]
-    tell(rows, "scale_scoring", options.out)
+    print_table(rows, "scale_scoring", options.out)
     plans: dict[str, list[tuple[int, float, float]]] = {}
     rows = []
     for shards, targets in PLANS:
@@ -165,5 +165,5 @@ if __name__ == "__main__":
         spec = dict(zip(("jobs", "processor s", "peak GiB"), plans[label][-1], strict=True))
         rows.append({"target": label, "shards of a network": shards} | spec)
         print(rows[-1], flush=True)
-    tell(rows, "scale_planning", options.out)
+    print_table(rows, "scale_planning", options.out)
     draw(plans, scored, (options.out or Path()) / "scaling.png")

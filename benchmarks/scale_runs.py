@@ -1,8 +1,8 @@
-"""Wall time, processor time and memory of whole runs, as images, methods and shards grow, one thing at a time.
+"""Wall time, processor time and memory of complete runs, for growing images, methods and shards, one at a time.
 
-Each run is `snakemake --cores 2 results/idsds_table.csv` in a folder of its own: a small VGG on noise of 32 pixels, and
-IG again and again under other names, so that all methods cost the same. Training is not in it: the weights are copied
-from a run before. Printed beside each run is its floor: the time that its network passes take at the best throughput,
+Each run is `snakemake --cores 2 results/idsds_table.csv` in a separate folder: a small VGG on noise of 32 pixels, and
+IG several times under different names, so that all methods cost the same. Training is not included: the weights are
+copied from an earlier run. The floor of each run is the time that its network passes take at the best throughput,
 measured in this process with batches of the run's size, two jobs at once.
 
     python benchmarks/scale_runs.py --out FOLDER
@@ -22,17 +22,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from _tell import parser, tell
+from _tell import parser, print_table
 
 ROOT = Path(__file__).resolve().parent.parent
 CORES, STEPS, BATCH = 2, 30, 64
 IMAGES, METHODS, SHARDS = (128, 512, 2048), (1, 4, 16), (1, 4, 16)
-# The point that the three curves share.
+# The common point of the three curves.
 MIDDLE = (512, 4, 1)
 
 
 class Run(NamedTuple):
-    """What a run took: seconds of wall and processor, GiB of its largest process, and how many jobs and passes."""
+    """Measurements of a run: wall and processor seconds, GiB of its largest process, numbers of jobs and passes."""
 
     wall: float
     processor: float
@@ -71,8 +71,8 @@ def snakemake(folder: Path, target: str) -> None:
             sys.exit(log.read()[-3000:])
 
 
-def whole(base: Path, *size: int) -> dict[str, Any]:
-    """Run one config on copied weights; the caller is a process of its own, because peaks are of all its children."""
+def measure_run(base: Path, *size: int) -> dict[str, Any]:
+    """Run one config on copied weights; call it in a separate process, because peaks are those of all its children."""
     folder = base / "-".join(map(str, size))
     shutil.copytree(base / "trained", folder)
     (folder / "config.yaml").write_text(yaml.safe_dump(config(*size)), encoding="utf-8")
@@ -83,10 +83,10 @@ def whole(base: Path, *size: int) -> dict[str, Any]:
     passes = {"maps": 0, "drops": 0}
     jobs = 0
     for path in sorted(set((folder / "results").rglob("*.json")) - before):
-        made = json.loads(path.read_text(encoding="utf-8"))
-        jobs += "seconds" in made and "network_passes" in made
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        jobs += "seconds" in manifest and "network_passes" in manifest
         kind = "maps" if "maps" in path.parts else "drops"
-        passes[kind] += made.get("network_passes", 0)
+        passes[kind] += manifest.get("network_passes", 0)
     shutil.rmtree(folder)
     memory = used.ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
     run = Run(wall, used.ru_utime + used.ru_stime, memory, jobs, passes["drops"], passes["maps"])
@@ -94,7 +94,7 @@ def whole(base: Path, *size: int) -> dict[str, Any]:
 
 
 def throughput(gradient: bool) -> float:
-    """Images a second of one thread's best batch."""
+    """Return the images per second of one thread's best batch."""
     import torch
 
     from heatproof.config.files import default_config, merge
@@ -131,16 +131,16 @@ def draw(curves: dict[str, dict[int, Run]], path: Path) -> None:
         upper.plot(sizes, [run.wall for run in runs.values()], "o-", label=f"wall, {CORES} cores")
         upper.plot(sizes, [run.processor for run in runs.values()], "s--", label="processor, all jobs")
         lower.plot(sizes, [run.memory for run in runs.values()], "o-")
-        others = [f"{count} {name if count > 1 else name[:-1]}" for name, count in fixed.items() if name != what]
-        upper.set_title(", ".join(others), fontsize="medium")
+        fixed_values = [f"{count} {name if count > 1 else name[:-1]}" for name, count in fixed.items() if name != what]
+        upper.set_title(", ".join(fixed_values), fontsize="medium")
         lower.set_xlabel(names[what])
         for plot in (upper, lower):
             plot.set_xscale("log", base=2)
             plot.set_xticks(sizes, [str(size) for size in sizes])
             plot.spines[["top", "right"]].set_visible(False)
-    every = [run for runs in curves.values() for run in runs.values()]
-    axes[0, 0].set_ylim(0, 1.05 * max(run.processor for run in every))
-    axes[1, 0].set_ylim(0, 1.3 * max(run.memory for run in every))
+    all_runs = [run for runs in curves.values() for run in runs.values()]
+    axes[0, 0].set_ylim(0, 1.05 * max(run.processor for run in all_runs))
+    axes[1, 0].set_ylim(0, 1.3 * max(run.memory for run in all_runs))
     axes[0, 0].set_ylabel("seconds")
     axes[1, 0].set_ylabel("largest process, GiB")
     axes[0, 0].legend(frameon=False)
@@ -167,18 +167,18 @@ def main(out: Path | None) -> None:
                     done[chosen] = Run(**json.loads(answer))
                 run = curves[what][size] = done[chosen]
                 floor = (run.forward / speeds["forward"] + run.gradient / speeds["gradient"]) / CORES
-                told = dict(zip(("images", "methods", "shards"), chosen, strict=True))
-                told |= {"wall s": run.wall, "over the floor": run.wall / floor, "processor s": run.processor}
-                rows[chosen] = told | {"largest process, GiB": run.memory}
+                chosen_sizes = dict(zip(("images", "methods", "shards"), chosen, strict=True))
+                chosen_sizes |= {"wall s": run.wall, "over the floor": run.wall / floor, "processor s": run.processor}
+                rows[chosen] = chosen_sizes | {"largest process, GiB": run.memory}
                 print(rows[chosen], flush=True)
-    tell(list(rows.values()), "scale_runs", out)
+    print_table(list(rows.values()), "scale_runs", out)
     draw(curves, (out or Path()) / "scaling_runs.png")
 
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if sys.argv[1:2] == ["--run"]:
-        print(json.dumps(whole(Path(sys.argv[2]), *map(int, sys.argv[3:]))))
+        print(json.dumps(measure_run(Path(sys.argv[2]), *map(int, sys.argv[3:]))))
     else:
         options = parser(__doc__).parse_args()
         if options.small:

@@ -1,11 +1,12 @@
-"""What Snakemake's main process costs: a tenth of the papers' grid, with jobs that only sleep and leave empty files.
+"""Cost of Snakemake's main process: a tenth of the papers' grid, with jobs that only sleep and leave empty files.
 
     python benchmarks/scheduler.py --out FOLDER [--seconds S] [--cores N]
 
-Takes every tenth network of benchmarks/paper_scale.py, with 50,000 images in shards of 5,000, to results/scores.csv.
-Each job sleeps for `--seconds` in the place of its work, so that the wall time is that of a run whose jobs are that
-short: jobs of minutes make the share smaller. Told are jobs, files that they read, files that they wait for, wall time
-over the floor (seconds of all jobs over the cores), processor seconds of the main process and its share of the wall.
+Plans every tenth network of benchmarks/paper_scale.py, with 50,000 images in shards of 5,000, up to results/scores.csv.
+Each job sleeps for `--seconds` instead of its work, so that the wall time is that of a run with such short jobs; jobs
+of minutes make the share smaller. The table has jobs, files that they read, files that they wait for, wall time over
+the floor (seconds of all jobs over the cores), and processor seconds of the main process and its share of the wall
+time.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from pathlib import Path
 
 import paper_scale
 import psutil
-from _tell import parser, tell
+from _tell import parser, print_table
 
 SHARDS = 10
 TARGET = "results/scores.csv"
-# In the place of a job's Python: called with -P -m heatproof.workflow.job SPEC.
+# Replaces a job's Python: called with -P -m heatproof.workflow.job SPEC.
 SLEEPER = """#!/bin/sh
 sleep {seconds}
 xargs -d '\\n' touch < "{folder}/outputs/$(basename "$4")"
@@ -32,7 +33,7 @@ xargs -d '\\n' touch < "{folder}/outputs/$(basename "$4")"
 
 
 def prepare(folder: Path, config: dict, seconds: float) -> dict[str, int]:
-    """Write config and sleeper, and what each job leaves; return how many jobs and files there are."""
+    """Write the config, the sleeper, and the outputs of each job; return the numbers of jobs and files."""
     from heatproof.config.files import read_config
     from heatproof.plan.graph import Graph
     from heatproof.plan.validate import make_plan
@@ -63,12 +64,12 @@ def run(folder: Path, cores: int) -> tuple[float, float]:
     path = os.pathsep.join([str(folder), str(paper_scale.ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "HEATPROOF_SLEEPER": str(folder / "sleeper")}
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(folder / "Snakefile"), "--cores", str(cores)]
-    # Found by itself only beside the Snakefile that is run.
+    # Snakemake finds the profile by itself only next to the Snakefile.
     command += ["--workflow-profile", str(paper_scale.ROOT / "profiles/default")]
     command += ["--directory", str(folder), "--configfile", str(folder / "config.yaml"), "--", TARGET]
-    # After the rules, which name the Python of jobs.
+    # After the rules, which set the Python of jobs.
     (folder / "Snakefile").write_text(
-        # As on a machine with a core for each: jobs that sleep need none.
+        # As on a machine with a core for each job: sleeping jobs need none.
         f"import os\n\nos.sched_getaffinity = lambda process: range({cores})\n"
         f'include: "{paper_scale.ROOT}/Snakefile"\nos.environ["HEATPROOF_PYTHON"] = os.environ["HEATPROOF_SLEEPER"]\n'
     )
@@ -92,20 +93,20 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--seconds", type=float, default=10, help="of each job")
     options.add_argument("--cores", type=int, default=8, help="jobs at once; those that sleep need no core")
-    given = options.parse_args()
+    args = options.parse_args()
     config = paper_scale.grid(50000)
-    config["shard_size"] = 50000 // (1 if given.small else SHARDS)
-    config["models"] = config["models"][:: len(config["models"]) if given.small else 10]
+    config["shard_size"] = 50000 // (1 if args.small else SHARDS)
+    config["models"] = config["models"][:: len(config["models"]) if args.small else 10]
     named = {name for entry in config["models"] for name in next(iter(entry.values()))["datasets"]}
     config["datasets"] = [entry for entry in config["datasets"] if next(iter(entry)) in named]
-    seconds = 0.1 if given.small else given.seconds
+    seconds = 0.1 if args.small else args.seconds
     with tempfile.TemporaryDirectory() as folder:
         counts = prepare(Path(folder), config, seconds)
-        wall, used = run(Path(folder), given.cores)
-    floor = counts["jobs"] * seconds / given.cores
+        wall, used = run(Path(folder), args.cores)
+    floor = counts["jobs"] * seconds / args.cores
     row = {"networks": 2 * len(config["models"]), **counts, "seconds a job": seconds}
-    row |= {"cores": given.cores, "wall s": wall, "over the floor": wall / floor, "main process s": used}
-    tell([row | {"share of the wall time": used / wall}], "scheduler", given.out)
+    row |= {"cores": args.cores, "wall s": wall, "over the floor": wall / floor, "main process s": used}
+    print_table([row | {"share of the wall time": used / wall}], "scheduler", args.out)
 
 
 if __name__ == "__main__":

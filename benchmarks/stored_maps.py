@@ -1,8 +1,8 @@
-"""What storing maps as float16 changes: IDSDS and SDS of a finished run, scored again from the same maps.
+"""Effect of storing maps as float16: IDSDS and SDS of a finished run, scored again from the same maps.
 
     python benchmarks/stored_maps.py RESULTS --out FOLDER
 
-Reads the maps and patch drops of a run with float32 maps, stores the maps as `attribution.stored_as: float16` does,
+Reads the maps and patch drops of a run with float32 maps, converts the maps as `attribution.stored_as: float16` does,
 and scores both; no network is needed. The table has a row for each network and metric.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from _tell import parser, tell
+from _tell import parser, print_table
 from scipy.stats import rankdata
 
 from heatproof.metrics.single_deletion import single_deletion_scores
@@ -21,12 +21,12 @@ from heatproof.stores.stored_maps import encode_maps, stored_maps
 
 def as_float16(maps: np.ndarray) -> np.ndarray:
     """Return maps as they are read from a store of float16."""
-    held = encode_maps(maps, "float16")
-    return held["attribution"].astype(np.float16).astype(np.float32) * held["scale"][:, :, None, None]
+    encoded = encode_maps(maps, "float16")
+    return encoded["attribution"].astype(np.float16).astype(np.float32) * encoded["scale"][:, :, None, None]
 
 
 def compare(results: Path, table: Path, images: int) -> pd.DataFrame:
-    """Return how scores and ranks of one test case change."""
+    """Return the changes of scores and ranks of one test case."""
     case = pd.read_parquet(table)
     where = case.loc[0, ["dataset", "model", "weights"]].tolist()
     drops = str(next((results / "drops" / Path(*where)).glob("*.zarr")))
@@ -38,14 +38,16 @@ def compare(results: Path, table: Path, images: int) -> pd.DataFrame:
             continue
         try:
             maps = stored_maps(store, 0, images).values
-        except Exception as error:  # a gap has no values
+        except Exception as error:  # a method that is not applicable has no values
             print(f"{store.name}: {error}", file=sys.stderr)
             continue
         for place, name in enumerate(describe_store(store)["coordinates"]["map"]):
             for of, values in (("raw", lambda one: one), ("abs", np.abs)):
                 pair = []
-                for held in (maps, as_float16(maps)):
-                    score, valid = single_deletion_scores(values(held[:, place]), logit[:, :1] - logit[:, 1:], grid)
+                for maps_in_format in (maps, as_float16(maps)):
+                    score, valid = single_deletion_scores(
+                        values(maps_in_format[:, place]), logit[:, :1] - logit[:, 1:], grid
+                    )
                     pair.append(np.where(valid, score, np.nan))
                 means[f"{name} {of}"] = (*[np.nanmean(one) for one in pair], np.nanmax(np.abs(pair[0] - pair[1])))
     both = np.array(list(means.values()))
@@ -68,10 +70,10 @@ def compare(results: Path, table: Path, images: int) -> pd.DataFrame:
 if __name__ == "__main__":
     options = parser(__doc__)
     options.add_argument("results", type=Path)
-    given = options.parse_args()
-    every = [
-        compare(given.results, table, pd.read_parquet(table)["image"].nunique())
+    args = options.parse_args()
+    tables = [
+        compare(args.results, table, pd.read_parquet(table)["image"].nunique())
         for metric in ("idsds", "sds")
-        for table in sorted(given.results.glob(f"scores/*/*/*/{metric}.parquet"))
+        for table in sorted(args.results.glob(f"scores/*/*/*/{metric}.parquet"))
     ]
-    tell(pd.concat(every, ignore_index=True), "stored_maps", given.out)
+    print_table(pd.concat(tables, ignore_index=True), "stored_maps", args.out)

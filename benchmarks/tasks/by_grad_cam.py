@@ -12,7 +12,7 @@ def gradients(images, targets):
 
 
 def integrated_gradients(images, targets):
-    # The library has no gradients of the image: a midpoint rule of our own.
+    # The library does not compute gradients with respect to the image, so this is a midpoint rule.
     steps = [gradients(images * (step + 0.5) / 50, targets) for step in range(50)]
     return (images * torch.stack(steps).mean(0)).sum(1)
 

@@ -10,7 +10,7 @@ methods = {
     "integrated_gradients": {"method": "IntegratedGradients", "n_steps": 50, "internal_batch_size": BATCH},
     "grad_cam": {"method": "LayerGradCam", "gc_layer": "model.layer4", "interpolate": (size, size)},
 }
-# The features of a step must divide the pixels, so that three steps are one of the task's.
+# The features per step must divide the pixels, so that three steps are one step of the task.
 flipping = quantus.PixelFlipping(
     features_in_step=size**2 // STEPS, normalise=False, perturb_baseline=0.0, disable_warnings=True
 )

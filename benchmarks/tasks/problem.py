@@ -1,4 +1,4 @@
-"""The task that the programs beside this file do: a network, images, and how many steps of a curve."""
+"""The task of the programs in this folder: a network, images, and the number of steps of a curve."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Three planted cases of every claim: one function each, called with 1, -1 and 0.
+"""Three planted cases of every claim: one function per claim, called with 1, -1 and 0.
 
 It returns evidence in which the claim's quantity lies on the claim's side of the limit (1), on the other side (-1), or
 at the limit (0).
@@ -53,7 +53,7 @@ LEADS = {
 
 @planted(*LEADS)
 def _(name, sign):
-    # The best of two that are alike lies above each, so that "no difference" needs one of each kind.
+    # The best of two equal methods lies above each, so that "no difference" needs one of each kind.
     first, second = LEADS[name]
     if sign == 0 and name == "ig_leads_in_domain":
         first, second = [IG], ["grad_cam"]
@@ -77,13 +77,13 @@ def _(name, sign):
 
 
 def ordered(turned, noise=0.02, **more):
-    """Return evidence in which methods stand in one order, and in the reverse where `turned` says so."""
+    """Return evidence in which methods have one order, and the reverse order where `turned` returns True."""
     place = {name: i for i, name in enumerate(METHODS)}
     return plant(lambda case, m: 0.1 * place[m.name] * (-1 if turned(case) else 1), noise=noise, **more)
 
 
 def between_models(sign, **more):
-    """Return evidence in which networks rank methods alike, each in an order of its own, or half of them alike."""
+    """Return evidence in which networks rank methods alike, each in a different order, or half of them alike."""
     place = {name: i for i, name in enumerate(METHODS)}
     orders = np.random.default_rng(0).permuted(np.tile(np.arange(len(METHODS)), (8, 1)), axis=1)
     alike = {1: 8, -1: 0, 0: 7}[sign]
@@ -100,7 +100,7 @@ def differing(sign, second, **more):
     return ordered(lambda case: sign == 1 and second(case), noise=0.02 if sign else NOISY, **more)
 
 
-# Rankings of 30 images reach about 0.7 against themselves on other images.
+# Rankings by 30 images correlate at about 0.7 with themselves on other images.
 NOISY = 0.5
 
 
@@ -146,7 +146,7 @@ def _(name, sign):
     reverses = {1: "categories", -1: "methods", 0: "methods" if within else ""}[sign]
 
     def level(case, m):
-        # Half of the networks where nothing is to be found.
+        # For the case at the limit, only half of the networks.
         reversed_here = reverses if case.dataset == "other" and (sign or case.model > "net_b") else ""
         first = category[m.name] * (-1 if reversed_here == "categories" else 1)
         return first + 0.1 * place[m.name] * (-1 if reversed_here == "methods" else 1)
@@ -160,8 +160,8 @@ def _(name, sign):
         last = case.weights == "pretrained_epoch2"
         return last and {1: False, -1: True, 0: case.model == "net_d"}[sign]
 
-    kept = {kind: {"kept_by": "pretrained"} for kind in DELETION}
-    return ordered(turned, metrics=kept, weights=("pretrained_epoch1", "pretrained_epoch2"))
+    saved_epochs = {kind: {"saved_epoch_of": "pretrained"} for kind in DELETION}
+    return ordered(turned, metrics=saved_epochs, weights=("pretrained_epoch1", "pretrained_epoch2"))
 
 
 @planted("sds_agrees_with_idsds")
@@ -194,7 +194,7 @@ def _(name, sign):
 
 
 def blurred(sign, second, limit, *, scored=lambda case: True, **more):
-    """Return evidence with orders that agree, are reversed, or correlate at about the limit in some noise."""
+    """Return evidence with orders that agree, are reversed, or correlate at about the limit with some noise."""
     place = {name: i for i, name in enumerate(METHODS)}
     near = dict(zip(METHODS, NEAR[limit], strict=True))
 
@@ -208,24 +208,24 @@ def blurred(sign, second, limit, *, scored=lambda case: True, **more):
     return plant(level, noise=0.02 if sign else NOISY / 2, **more)
 
 
-# Orders whose ρ with 0 to 5 is 0.71, 0.89 and 0.94.
+# Orders whose ρ with the order 0 to 5 is 0.71, 0.89 and 0.94.
 NEAR = {0.7: (2, 0, 1, 4, 5, 3), 0.9: (1, 0, 2, 3, 5, 4), 0.95: (1, 0, 2, 3, 4, 5)}
 
 
 @planted("input_x_gradient_leads", "deconvolution_trails")
 def _(name, sign):
-    theirs = ["saliency", "input_x_gradient", IG, "deconvolution"]
-    own = "input_x_gradient" if "leads" in name else "deconvolution"
+    paper_methods = ["saliency", "input_x_gradient", IG, "deconvolution"]
+    claimed_method = "input_x_gradient" if "leads" in name else "deconvolution"
     way = 1 if "leads" in name else -1
 
     def level(case, m):
-        other = 0.05 * theirs.index(m.name)
+        other = 0.05 * paper_methods.index(m.name)
         if sign == 0:
-            # First on two networks, and not on the others.
-            return 0.5 + (way * (0.3 if case.model < "net_c" else -0.02) if m.name == own else 0)
-        return 0.5 + way * sign * 0.3 if m.name == own else 0.5 - 0.01 * other
+            # First on two networks, but not on the others.
+            return 0.5 + (way * (0.3 if case.model < "net_c" else -0.02) if m.name == claimed_method else 0)
+        return 0.5 + way * sign * 0.3 if m.name == claimed_method else 0.5 - 0.01 * other
 
-    return plant(level, methods=theirs, metrics=DELETION, noise=0.01, **PRETRAINED)
+    return plant(level, methods=paper_methods, metrics=DELETION, noise=0.01, **PRETRAINED)
 
 
 @planted("ensembles_gain_soundness", "smoothgrad_gains_completeness", "other_ensembles_do_not_gain_completeness")
@@ -233,7 +233,7 @@ def _(name, sign):
     kind = "soundness" if "soundness" in name else "completeness"
     ensembles = [f"{IG_SG}_abs", IG_SQ, IG_VAR]
     if sign == 0 and kind == "soundness":
-        # The least of three that are alike lies below each.
+        # The least of three equal methods lies below each.
         return plant(
             lambda case, m: 0.3 + 0.1 * (m.name in ensembles[:2]),
             methods=[f"{IG}_abs", *ensembles],
@@ -284,7 +284,7 @@ def _(name, sign):
     return ordered(turned, metrics=metrics, **PRETRAINED)
 
 
-# ---- design: five trainings a side -----------------------------------------------------------------------------------
+# ---- design: five trainings per side ---------------------------------------------------------------------------------
 
 RESNET = Model("resnet", "resnet", 20, 1.0, True, True)
 PLAIN = Model("plain", "resnet", 20, 1.0, False, True)
@@ -301,7 +301,7 @@ SIDES = {
 
 
 def by_seed(case):
-    """Return what chance in training changes, which is the larger part of what differs between networks."""
+    """Return the effect of the training seed, which is the larger part of the differences between networks."""
     return 0.02 * (int(case.model[-1]) - 2)
 
 
@@ -328,15 +328,17 @@ def _(name, sign):
 
 @planted("bagnet_beats_post_hoc_methods", "bcos_beats_post_hoc_methods")
 def _(name, sign):
-    own = name.partition("_")[0]
+    claimed_method = name.partition("_")[0]
 
     def level(case, m):
         if case.model.startswith("ours"):
-            return 0.4 + by_seed(case) + 0.2 * sign if m.name == own else None
-        return None if m.name == own else 0.4 + by_seed(case)
+            return 0.4 + by_seed(case) + 0.2 * sign if m.name == claimed_method else None
+        return None if m.name == claimed_method else 0.4 + by_seed(case)
 
-    ours = Model("ours", own, None, 1.0, True, True)
-    return plant(level, models=trainings([ours, RESNET]), methods=(own, "saliency"), images=8, repetitions=50)
+    ours = Model("ours", claimed_method, None, 1.0, True, True)
+    return plant(
+        level, models=trainings([ours, RESNET]), methods=(claimed_method, "saliency"), images=8, repetitions=50
+    )
 
 
 # ---- networks --------------------------------------------------------------------------------------------------------
@@ -376,7 +378,7 @@ VGGS = {name: Model(name, "vgg", 11, 1.0, True, True, name) for name in NETWORKS
 def _(name, sign):
     if sign:
         return among(EDGES, [IG_SG], sign, models=VGGS)
-    # The lesser of two that are alike lies below each.
+    # The lesser of two equal methods lies below each.
     return plant(lambda case, m: 0.4 if m.name == EDGES[0] else 0.3, methods=[*EDGES, IG_SG], models=VGGS)
 
 

@@ -1,4 +1,4 @@
-"""Evidence whose truth is known, for tests of claims: scores by case and method, with noise over images."""
+"""Evidence with a known truth for tests of claims: scores by test case and method, with noise over images."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from heatproof.base.randomness import numpy_generator
 from heatproof.claims.evidence import Case, Evidence, Method, Model, Resampling
 from heatproof.metrics.registry import METRICS
 
-# Plain ResNets of the same depth and width: nothing on which claims compare networks tells them apart.
+# Plain ResNets of the same depth and width, which are equal in all properties that claims compare.
 NETWORKS = {name: Model(name, "resnet", 20, 1.0, True, True, name) for name in ("net_a", "net_b", "net_c", "net_d")}
 METHODS = ("saliency", "input_x_gradient", "integrated_gradients", "grad_cam", "rise", "layer_cam")
 
 
 def method(name: str) -> Method:
-    """Return the method of a name, ``explainer`` or ``explainer/map``, with ``_abs`` behind for its absolute values."""
+    """Return the method of a name, ``explainer`` or ``explainer/map``; the suffix ``_abs`` means absolute values."""
     plain = name.removesuffix("_abs")
-    kind, _, shown = plain.partition("/")
-    return Method(name, kind, shown or kind, "abs" if plain != name else "raw", kind not in ("random", "edges"))
+    kind, _, map_name = plain.partition("/")
+    return Method(name, kind, map_name or kind, "abs" if plain != name else "raw", kind not in ("random", "edges"))
 
 
 def trainings(models: Iterable[Model], seeds: int = 5) -> dict[str, Model]:
@@ -51,44 +51,47 @@ def plant(
     seed: int = 0,
     accuracy: pd.DataFrame | None = None,
 ) -> Evidence:
-    """Return evidence in which a method's scores lie around a level that a function says.
+    """Return evidence in which the scores of a method are spread around a level that a function returns.
 
     Parameters
     ----------
     level
         Called with `Case` and `Method`; None leaves the method without a score there.
     metrics
-        Kinds of metric; or names to the fields of `Case` that are unlike the usual (`kind` is the name).
+        Kinds of metrics; or names to the fields of `Case` that differ from the defaults (`kind` is the name).
     methods
         As `method` reads them.
     models, datasets, weights
-        Every model with every dataset and weights is a network.
+        Every combination of model, dataset and weights is a network.
     noise, images
-        Standard deviation of an image's score, and how many images there are.
+        Standard deviation of an image's score, and number of images.
     repetitions
-        Resamples of the bootstrap.
+        Number of resamples of the bootstrap.
     seed
-        Of the noise.
+        Seed of the noise.
     accuracy
         As accuracy.csv.
     """
-    given = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
-    usual = {"options": {}, "higher_is_better": True, "grid": 4, "baseline": "zeros", "pixels": 32}
+    case_fields = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
+    defaults = {"options": {}, "higher_is_better": True, "grid": 4, "baseline": "zeros", "pixels": 32}
     cases = [
-        Case(dataset, model, one, name, **{"kind": name, **usual, **_of_kind(fields.get("kind", name)), **fields})
+        Case(dataset, model, one, name, **{"kind": name, **defaults, **_of_kind(fields.get("kind", name)), **fields})
         for dataset in datasets
         for model in models
         for one in weights
-        for name, fields in given.items()
+        for name, fields in case_fields.items()
     ]
-    made = [method(name) for name in methods]
+    planted_methods = [method(name) for name in methods]
     rows = []
     for place, case in enumerate(cases):
         generator = numpy_generator(seed, "planted scores", str(place))
-        for one in made:
+        for one in planted_methods:
             drawn = noise * generator.standard_normal(images)
             mean = level(case, one)
             if mean is not None:
                 where = {"dataset": case.dataset, "model": case.model, "weights": case.weights, "metric": case.metric}
-                rows += [{**where, "method": one.name, "image": i, "score": mean + e} for i, e in enumerate(drawn)]
-    return Evidence(pd.DataFrame(rows), cases, made, models, accuracy, draws=Resampling(0, repetitions))
+                rows += [
+                    {**where, "method": one.name, "image": i, "score": mean + deviation}
+                    for i, deviation in enumerate(drawn)
+                ]
+    return Evidence(pd.DataFrame(rows), cases, planted_methods, models, accuracy, draws=Resampling(0, repetitions))

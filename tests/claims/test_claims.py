@@ -1,4 +1,4 @@
-"""Claims are judged as their rules say: evidence, intervals, p, q and verdicts, on scores whose truth is known."""
+"""Evidence, intervals, p, q and verdicts of claims, on scores whose truth is known."""
 
 from dataclasses import asdict, replace
 
@@ -9,18 +9,18 @@ from planted import IG, IGU, PLANTED, RESNET
 from planting import METHODS, NETWORKS, plant, trainings
 from scipy.stats import false_discovery_control, spearmanr, ttest_ind
 
-from heatproof.claims.contrasts import contrast, differing, families
+from heatproof.claims.contrasts import contrast, family_pairs, pairs_differing_in
 from heatproof.claims.evidence import Model, correlate_ranks
 from heatproof.claims.judge import COLUMNS, claims_table, ordered_claims, run_table
 from heatproof.claims.registry import CLAIMS, PAPERS, Untestable
-from heatproof.claims.verdicts import Measured, estimate
+from heatproof.claims.verdicts import Measurement, estimate
 from heatproof.models.registry import ARCHITECTURES
 
 VERDICTS = {"reproduced", "contradicted", "open", "not testable here"}
 
 
-def verdict(name, made):
-    return run_table(made).set_index("claim").loc[name]
+def verdict(name, evidence):
+    return run_table(evidence).set_index("claim").loc[name]
 
 
 def test_each_says_what_it_is():
@@ -52,10 +52,10 @@ def test_q_is_benjamini_and_hochbergs_over_the_claims_that_the_run_tests():
 
 
 def test_an_interval_beside_the_limit_is_open_where_q_is_too_large(monkeypatch):
-    """One p of 0.03 among as many claims as the run tests is to be expected."""
+    """Among as many claims as the run tests, one p of 0.03 is expected by chance."""
     row = verdict("absolute_values_hurt_ig", PLANTED["absolute_values_hurt_ig"](1))
     assert row["verdict"] == "reproduced"
-    monkeypatch.setattr("heatproof.claims.judge.adjusted", lambda p: np.where(np.isnan(p), np.nan, 0.2))
+    monkeypatch.setattr("heatproof.claims.judge.adjusted_p_values", lambda p: np.where(np.isnan(p), np.nan, 0.2))
     row = verdict("absolute_values_hurt_ig", PLANTED["absolute_values_hurt_ig"](1))
     assert row["verdict"] == "open"
     assert row["ci_low"] > 0
@@ -64,13 +64,13 @@ def test_an_interval_beside_the_limit_is_open_where_q_is_too_large(monkeypatch):
 
 def test_p_is_near_the_normal_one_and_never_zero():
     draws = np.concatenate([[0.2], 0.2 + 0.1 * np.random.default_rng(0).standard_normal(20000)])
-    assert estimate(Measured(draws), 0, 0.95, 1000).p == pytest.approx(0.0455, abs=0.005)
-    assert estimate(Measured(draws), -9, 0.95, 1000).p == 1 / 20001
+    assert estimate(Measurement(draws), 0, 0.95, 1000).p == pytest.approx(0.0455, abs=0.005)
+    assert estimate(Measurement(draws), -9, 0.95, 1000).p == 1 / 20001
 
 
 def test_few_networks_have_wide_intervals():
     draws = np.concatenate([[0.2], 0.2 + 0.1 * np.random.default_rng(0).standard_normal(2000)])
-    wide, narrow = (estimate(Measured(draws), 0, 0.95, cases) for cases in (3, 100))
+    wide, narrow = (estimate(Measurement(draws), 0, 0.95, cases) for cases in (3, 100))
     assert wide.high - wide.low > 2 * (narrow.high - narrow.low)
 
 
@@ -86,17 +86,17 @@ def test_claims_on_networks_are_never_judged_on_images_alone():
 
 def test_seeds_of_one_kind_are_one_network():
     models = trainings([RESNET, replace(RESNET, name="other", depth=56)])
-    made = plant(lambda case, m: 0.1 * METHODS.index(m.name), models=models).over_networks()
-    pairs = made.pairs_differing(made.in_domain(), "model")
+    evidence = plant(lambda case, m: 0.1 * METHODS.index(m.name), models=models).over_networks()
+    pairs = evidence.pairs_differing(evidence.in_domain_cases(), "model")
     assert len(pairs) == 25, "five by five, none within a kind"
-    assert made.agreement(pairs).networks == 2
+    assert evidence.agreement(pairs).networks == 2
 
 
 def test_networks_are_drawn_beside_images():
-    """Networks that disagree widen the interval; images cannot know."""
-    made = plant(lambda case, m: {"net_a": 0.3, "net_b": 0.1}.get(case.model, 0.0) * (m.name == IG), noise=0.01)
-    cases, pairs = made.in_domain(), [(METHODS.index(IG), 0)]
-    images, networks = (one.difference(cases, pairs).draws for one in (made, made.over_networks()))
+    """Networks that disagree widen the interval, which resampled images cannot show."""
+    evidence = plant(lambda case, m: {"net_a": 0.3, "net_b": 0.1}.get(case.model, 0.0) * (m.name == IG), noise=0.01)
+    cases, pairs = evidence.in_domain_cases(), [(METHODS.index(IG), 0)]
+    images, networks = (one.difference(cases, pairs).draws for one in (evidence, evidence.over_networks()))
     assert images[0] == networks[0]
     assert networks.std() > 5 * images.std()
 
@@ -112,8 +112,10 @@ def sides(level, seeds=5, **more):
 def test_design_is_welchs_test_over_means_of_trainings():
     generator = np.random.default_rng(0)
     chance = {name: generator.normal(0, 0.1) for name in trainings([RESNET, replace(RESNET, name="deep")])}
-    made = sides(lambda case, m: 0.3 + chance[case.model], noise=0)
-    measured = contrast(made, made.in_domain(), differing(made, made.in_domain(), "depth"))
+    evidence = sides(lambda case, m: 0.3 + chance[case.model], noise=0)
+    measured = contrast(
+        evidence, evidence.in_domain_cases(), pairs_differing_in(evidence, evidence.in_domain_cases(), "depth")
+    )
     groups = [[value for name, value in chance.items() if name.startswith(side)] for side in ("deep", "resnet")]
     expected = ttest_ind(*groups, equal_var=False)
     found = estimate(measured, 0, 0.95, 0)
@@ -134,11 +136,11 @@ def test_fewer_than_five_trainings_are_no_evidence_on_design(seeds, told):
 def test_other_baselines_and_grids_are_never_mixed_in():
     fields = {"idsds": {}, "idsds_g4_blur": {"kind": "idsds", "baseline": "blur"}, "g": {"kind": "idsds", "grid": 8}}
     fields["p"] = {"kind": "idsds", "output": "probability"}
-    made = plant(lambda case, m: 0.1, metrics=fields, models={"net_a": NETWORKS["net_a"]})
-    name = {index: case.metric for index, case in enumerate(made.cases)}
-    assert [name[c] for c in made.in_domain()] == ["idsds"]
+    evidence = plant(lambda case, m: 0.1, metrics=fields, models={"net_a": NETWORKS["net_a"]})
+    name = {index: case.metric for index, case in enumerate(evidence.cases)}
+    assert [name[c] for c in evidence.in_domain_cases()] == ["idsds"]
     for field, other in (("grid", "g"), ("baseline", "idsds_g4_blur"), ("output", "p")):
-        assert [(name[a], name[b]) for a, b in made.variants(field)] == [("idsds", other)]
+        assert [(name[a], name[b]) for a, b in evidence.pairs_varying(field)] == [("idsds", other)]
 
 
 def test_a_model_without_its_like_is_not_compared():
@@ -150,8 +152,8 @@ def test_a_model_without_its_like_is_not_compared():
 def test_families_are_compared_where_both_have_batch_norm_or_neither():
     plain = Model("plain", "vgg", 11, 1.0, False, True)
     models = {one.name: one for one in (RESNET, plain, replace(plain, name="bn", batch_norm=True))}
-    made = plant(lambda case, m: 0.4, models=models)
-    assert families(made, made.in_domain(), "vgg", "resnet") == [(("toy", "bn"), ("toy", "resnet"))]
+    evidence = plant(lambda case, m: 0.4, models=models)
+    assert family_pairs(evidence, evidence.in_domain_cases(), "vgg", "resnet") == [(("toy", "bn"), ("toy", "resnet"))]
 
 
 # ---- evidence --------------------------------------------------------------------------------------------------------
@@ -163,30 +165,30 @@ def test_out_of_domain_takes_no_finetuned_weights():
 
 
 def test_agreement_is_spearman_between_mean_scores():
-    made = plant(lambda case, m: 0.1 * METHODS.index(m.name) * (-1 if case.model == "net_a" else 1), noise=0.001)
-    pairs = made.pairs_differing(made.in_domain(), "model")
-    assert made.agreement(pairs).draws[0] == pytest.approx(0), "three of six pairs are reversed"
+    evidence = plant(lambda case, m: 0.1 * METHODS.index(m.name) * (-1 if case.model == "net_a" else 1), noise=0.001)
+    pairs = evidence.pairs_differing(evidence.in_domain_cases(), "model")
+    assert evidence.agreement(pairs).draws[0] == pytest.approx(0), "three of six pairs are reversed"
 
 
 def test_a_metric_where_lower_is_better_is_turned():
-    made = plant(lambda case, m: 0.5, metrics={"idsds": {"higher_is_better": False}}, noise=0)
-    np.testing.assert_allclose(made.means, -0.5)
+    evidence = plant(lambda case, m: 0.5, metrics={"idsds": {"higher_is_better": False}}, noise=0)
+    np.testing.assert_allclose(evidence.means, -0.5)
 
 
 def test_kept_epochs_are_no_other_trainings():
-    metrics = {"idsds": {}, "epoch": {"kind": "idsds", "kept_by": "finetuned"}}
-    made = plant(lambda case, m: 0.5, metrics=metrics, models={"net_a": NETWORKS["net_a"]})
-    assert made.find("idsds") == [0]
-    assert made.find("idsds", kept=True) == [1]
+    metrics = {"idsds": {}, "epoch": {"kind": "idsds", "saved_epoch_of": "finetuned"}}
+    evidence = plant(lambda case, m: 0.5, metrics=metrics, models={"net_a": NETWORKS["net_a"]})
+    assert evidence.find_cases("idsds") == [0]
+    assert evidence.find_cases("idsds", saved_epochs=True) == [1]
 
 
 def test_consistency_is_the_mean_correlation_between_images():
-    made = plant(lambda case, m: METHODS.index(m.name) / 20, noise=0.2)
-    chosen = made.values[0][made.explaining()]
+    evidence = plant(lambda case, m: METHODS.index(m.name) / 20, noise=0.2)
+    chosen = evidence.values[0][evidence.methods_using_model()]
     images = chosen.shape[1]
     pairs = [(a, b) for a in range(images) for b in range(a)]
     expected = np.mean([spearmanr(chosen[:, a], chosen[:, b]).statistic for a, b in pairs])
-    found = made.consistency(0)
+    found = evidence.consistency(0)
     assert found[0] == pytest.approx(expected)
     assert np.quantile(found[1:], 0.005) < expected < np.quantile(found[1:], 0.995)
 
@@ -198,15 +200,15 @@ def test_ranks_are_correlated_as_by_scipy():
 
 
 def test_methods_are_found_by_what_they_are():
-    made = plant(lambda case, m: 0.5, methods=(IG, f"{IG}_abs", IGU))
-    assert made.named(IG, "abs") == 1
+    evidence = plant(lambda case, m: 0.5, methods=(IG, f"{IG}_abs", IGU))
+    assert evidence.find_method(IG, "abs") == 1
     with pytest.raises(Untestable, match="no lime"):
-        made.named("lime")
+        evidence.find_method("lime")
 
 
 def test_a_network_of_ones_own_with_the_map_is_no_rival_of_itself():
-    """A ResNet on which BagNet's map is defined is not one of the plain ones that it is compared with."""
-    mine = replace(RESNET, name="mine")
+    """A ResNet with BagNet's map is not one of the plain networks that it is compared with."""
+    users_network = replace(RESNET, name="mine")
 
     def level(case, m):
         if m.name == "bagnet":
@@ -214,8 +216,8 @@ def test_a_network_of_ones_own_with_the_map_is_no_rival_of_itself():
         return 0.6 if case.model.startswith("resnet") else 0.95
 
     ours = Model("ours", "bagnet", None, 1.0, True, True)
-    made = plant(level, models=trainings([ours, mine, RESNET]), methods=("bagnet", "saliency"), images=6)
-    row = verdict("bagnet_beats_post_hoc_methods", made)
+    evidence = plant(level, models=trainings([ours, users_network, RESNET]), methods=("bagnet", "saliency"), images=6)
+    row = verdict("bagnet_beats_post_hoc_methods", evidence)
     assert row["value"] == pytest.approx(0.3, abs=0.05)
     assert row["basis"] == "networks: 2 against 1"
 
@@ -243,46 +245,46 @@ def test_design_is_said_where_an_architecture_is_registered(architecture, option
 
 
 def of_magnitudes(*, tied):
-    """MAS and RISE rank absolute maps alike well; RISE ranks maps with signs better, which is no matter of MAS."""
+    """Return evidence in which MAS and RISE rank absolute maps equally well, and RISE ranks maps with signs better."""
     signed = ("saliency", "input_x_gradient", "integrated_gradients", "guided_backprop", "deconvnet")
     place = {name: i for i, name in enumerate(signed)}
     spread = {"mas_deletion": {"raw": 0.2, "abs": 0.2}, "rise_deletion": {"raw": 2.0, "abs": 0.02}}
-    made = plant(
+    evidence = plant(
         lambda case, m: spread[case.kind][m.transform] * place[m.kind],
         metrics=("mas_deletion", "rise_deletion"),
         methods=[*signed, *(f"{name}_abs" for name in signed)],
         weights=("pretrained",),
         noise=0.3,
     )
-    for index, case in enumerate(made.cases):
+    for index, case in enumerate(evidence.cases):
         if case.magnitudes and tied:
-            made.values[index][5:] = made.values[index][:5]
-    return made
+            evidence.values[index][5:] = evidence.values[index][:5]
+    return evidence
 
 
 def test_mas_and_rise_are_compared_over_the_same_absolute_maps():
-    made = of_magnitudes(tied=True)
-    names = [made.methods[index].name for index in made.counted_methods(0, 1)]
+    evidence = of_magnitudes(tied=True)
+    names = [evidence.methods[index].name for index in evidence.counted_methods(0, 1)]
     assert names == [
         f"{name}_abs"
         for name in ("saliency", "input_x_gradient", "integrated_gradients", "guided_backprop", "deconvnet")
     ]
-    rise = [index for index, case in enumerate(made.cases) if case.kind == "rise_deletion"][:1]
-    assert len(made.counted_methods(*rise)) == 10, "with no metric of magnitudes beside it, all rows count"
-    claims = run_table(made).set_index("claim")
+    rise = [index for index, case in enumerate(evidence.cases) if case.kind == "rise_deletion"][:1]
+    assert len(evidence.counted_methods(*rise)) == 10, "with no metric of magnitudes beside it, all rows count"
+    claims = run_table(evidence).set_index("claim")
     row = claims.loc["mas_more_consistent_than_rise"]
     assert row["value"] > 0.1
-    # With all rows, RISE's order of maps with signs would turn the sign.
-    for case in made.cases:
+    # With all rows, RISE's order of maps with signs would reverse the sign.
+    for case in evidence.cases:
         object.__setattr__(case, "magnitudes", False)
-    assert run_table(made).set_index("claim").loc["mas_more_consistent_than_rise", "value"] < 0
+    assert run_table(evidence).set_index("claim").loc["mas_more_consistent_than_rise", "value"] < 0
 
 
 @pytest.mark.parametrize("metrics", [("mas_deletion", "rise_deletion"), ("mas_deletion", "sic")])
 def test_too_few_maps_that_count_are_the_reason(metrics):
-    """Three maps and their absolute values are six rows, and three methods to MAS."""
+    """Three maps and their absolute values are six rows, but three methods to MAS."""
     signed = ("saliency", "input_x_gradient", "integrated_gradients")
-    made = plant(
+    evidence = plant(
         lambda case, m: 0.1 * signed.index(m.kind),
         metrics=metrics,
         methods=[*signed, *(f"{name}_abs" for name in signed)],
@@ -290,4 +292,4 @@ def test_too_few_maps_that_count_are_the_reason(metrics):
         noise=0.3,
     )
     name = "mas_more_consistent_than_pic" if "sic" in metrics else "mas_more_consistent_than_rise"
-    assert "have a score of 5 methods" in run_table(made).set_index("claim").loc[name, "reason"]
+    assert "have a score of 5 methods" in run_table(evidence).set_index("claim").loc[name, "reason"]

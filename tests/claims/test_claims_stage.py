@@ -1,4 +1,4 @@
-"""The claims card from cached stores."""
+"""The table of claims from cached stores."""
 
 import pandas as pd
 import pytest
@@ -42,7 +42,7 @@ def test_it_reads_what_its_rule_names(made):
 
 
 def test_rank_of_the_table_of_scores_is_the_ranking_of_the_run(made):
-    """The command ranked 36 test cases where the run's own ranking had 2, and ordered them otherwise."""
+    """The command once ranked 36 test cases where the run's own ranking had 2, and in another order."""
     for stage in ("all_scores", "reliability", "tables"):
         made.make(stage)
     results = made.folder / "results"

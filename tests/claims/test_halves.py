@@ -1,4 +1,4 @@
-"""Claims that rankings agree or differ are judged against what halves of the images allow, not passed by noise."""
+"""Claims that rankings agree or differ are judged by halves of the images, so that noise does not pass them."""
 
 import numpy as np
 import pandas as pd
@@ -8,7 +8,7 @@ from planting import NETWORKS, plant
 from scipy.stats import kendalltau, spearmanr
 
 from heatproof.claims.evidence import Case, Evidence, Method, Model, Resampling
-from heatproof.claims.halves import orders_of, product, ranks_of, split_images, vectors_of
+from heatproof.claims.halves import centred_ranks, half_vectors, mean_product, pair_orders, split_images
 from heatproof.claims.judge import run_table
 from heatproof.claims.registry import ALIKE, CLAIMS, Untestable
 from heatproof.claims.verdicts import decisive_limit, estimate, verdict_of
@@ -18,12 +18,12 @@ DELETION = ("deletion_morf", "deletion_lerf")
 DIFFER = CLAIMS["ranks_differ_between_models"]
 
 
-def row(name, made):
-    return run_table(made).set_index("claim").loc[name]
+def row(name, evidence):
+    return run_table(evidence).set_index("claim").loc[name]
 
 
 def many_methods(means, noise, seed, images=64, skewed=False):
-    """Return evidence on networks with these true means (networks, methods), of which half of the noise is shared."""
+    """Return evidence on networks with these true means (networks, methods); half of the noise is shared."""
     generator = np.random.default_rng(seed)
 
     def draw(*size):
@@ -41,14 +41,14 @@ def many_methods(means, noise, seed, images=64, skewed=False):
             rows.append(table.assign(score=scores.ravel(), **where))
             cases.append(Case(*where.values(), metric, {}, True, grid=4, baseline="zeros"))
     models = {f"net_{i}": Model(f"net_{i}", "resnet", 20, 1.0, True, True, f"net_{i}") for i in range(len(means))}
-    made = [Method(one, one, one, "raw", True) for one in methods]
-    return Evidence(pd.concat(rows), cases, made, models, draws=Resampling(0, 2))
+    planted_methods = [Method(one, one, one, "raw", True) for one in methods]
+    return Evidence(pd.concat(rows), cases, planted_methods, models, draws=Resampling(0, 2))
 
 
-def judged(entry, made):
-    measured = entry.test(made)
+def judged(entry, evidence):
+    measured = entry.test(evidence)
     limit = entry.decisive_limit(measured.draws[0])
-    return verdict_of(estimate(measured, limit, 0.95, made.images), entry.side, limit), measured
+    return verdict_of(estimate(measured, limit, 0.95, evidence.images), entry.side, limit), measured
 
 
 # ---- the rule --------------------------------------------------------------------------------------------------------
@@ -57,14 +57,16 @@ def judged(entry, made):
 def test_the_product_of_vectors_is_spearmans_and_kendalls_correlation():
     a, b = np.random.default_rng(0).integers(0, 5, (2, 9)).astype(float)
     methods = np.arange(9)
-    assert ranks_of(a, methods) @ ranks_of(b, methods) == pytest.approx(spearmanr(a, b).statistic)
-    orders = orders_of(dict.fromkeys(range(9), "one"), within=True)
+    assert centred_ranks(a, methods) @ centred_ranks(b, methods) == pytest.approx(spearmanr(a, b).statistic)
+    orders = pair_orders(dict.fromkeys(range(9), "one"), within=True)
     assert orders(a, methods) @ orders(b, methods) == pytest.approx(kendalltau(a, b).statistic)
 
 
 def test_orders_are_of_pairs_within_or_between_groups():
     groups, methods = {0: "a", 1: "a", 2: "b", 3: ""}, np.arange(4)
-    within, between = (orders_of(groups, within=one)(np.array([3.0, 1.0, 2.0, 9.0]), methods) for one in (True, False))
+    within, between = (
+        pair_orders(groups, within=one)(np.array([3.0, 1.0, 2.0, 9.0]), methods) for one in (True, False)
+    )
     np.testing.assert_allclose(within, [1])
     np.testing.assert_allclose(between, np.array([1, -1]) / np.sqrt(2))
 
@@ -73,7 +75,9 @@ def test_halves_are_compared_with_the_other_half():
     images = [str(i) for i in range(20)]
     one, other = np.random.default_rng(0).normal(size=(2, 7, 20))
     halves, methods = split_images(images, 0, "toy"), np.arange(7)
-    found = product(*(vectors_of("toy", halves, scores, images, methods, ranks_of) for scores in (one, other)))
+    found = mean_product(
+        *(half_vectors("toy", halves, scores, images, methods, centred_ranks) for scores in (one, other))
+    )
     expected = []
     for first in halves.first:
         assert first.sum() == 10
@@ -93,8 +97,8 @@ def test_too_few_images_and_no_ranking_are_not_testable():
     def level(case, m):
         return 0.1 * METHODS.index(m.name)
 
-    few = row("ranks_differ_between_models", plant(level, metrics=DELETION, images=7, **PRETRAINED))
-    assert few["reason"] == "because rankings on halves of the images take 8 images, and there are 7"
+    with_few_images = row("ranks_differ_between_models", plant(level, metrics=DELETION, images=7, **PRETRAINED))
+    assert with_few_images["reason"] == "because rankings on halves of the images take 8 images, and there are 7"
     alike = row("ranks_differ_between_models", plant(lambda case, m: 0.5, metrics=DELETION, **PRETRAINED))
     assert alike["verdict"] == "not testable here"
     assert "take more images" in alike["reason"]
@@ -122,18 +126,18 @@ def test_a_difference_is_reproduced_below_one_and_contradicted_above_what_counts
 @pytest.mark.parametrize("skewed", [False, True])
 @pytest.mark.parametrize("noise", [1, 3])
 def test_noise_does_not_pass_a_claim_that_rankings_differ(noise, skewed):
-    """The table of docs/claims.md has a thousand runs a cell; these are others."""
-    told = {0: [], 1: []}
+    """The table of docs/claims.md has a thousand runs per cell; these are other runs."""
+    verdicts_by_truth = {0: [], 1: []}
     for seed in range(60):
         generator = np.random.default_rng([seed, 77])
         means = np.tile(generator.normal(size=26), (4, 1))
-        apart = means.copy()
-        # Correlates at about 0.7 with the others.
-        apart[3] = 0.7 * means[0] + np.sqrt(1 - 0.7**2) * generator.normal(size=26)
-        for differs, level in enumerate((means, apart)):
-            told[differs].append(judged(DIFFER, many_methods(level, noise, seed, skewed=skewed))[0])
-    assert told[0].count("reproduced") <= 8, "more than three standard errors above 5 % of 60"
-    assert told[1].count("reproduced") >= 45
+        differing_means = means.copy()
+        # This order correlates at about 0.7 with the others.
+        differing_means[3] = 0.7 * means[0] + np.sqrt(1 - 0.7**2) * generator.normal(size=26)
+        for differs, level in enumerate((means, differing_means)):
+            verdicts_by_truth[differs].append(judged(DIFFER, many_methods(level, noise, seed, skewed=skewed))[0])
+    assert verdicts_by_truth[0].count("reproduced") <= 8, "more than three standard errors above 5 % of 60"
+    assert verdicts_by_truth[1].count("reproduced") >= 45
 
 
 # ---- what the papers say, and no more --------------------------------------------------------------------------------
@@ -158,23 +162,29 @@ def test_baselines_that_the_paper_does_not_compare_say_nothing_of_its_claim():
 
 def test_random_against_blur_is_no_pair_of_the_paper():
     metrics = {"idsds": {"baseline": "zeros"}} | {b: {"kind": "idsds", "baseline": b} for b in ("random", "blur")}
-    made = plant(lambda case, m: 0.1 * METHODS.index(m.name), metrics=metrics, models={"net_a": NETWORKS["net_a"]})
-    measured = CLAIMS["ranks_agree_between_baselines"].test(made)
+    evidence = plant(lambda case, m: 0.1 * METHODS.index(m.name), metrics=metrics, models={"net_a": NETWORKS["net_a"]})
+    measured = CLAIMS["ranks_agree_between_baselines"].test(evidence)
     assert measured.basis.startswith("pairs of test cases: 2,")
 
 
 @pytest.mark.parametrize(("points", "expected"), [(0.3, "reproduced"), (-0.3, "reproduced"), (-1.5, "contradicted")])
 def test_finetuning_may_cost_what_it_costs_in_the_paper(points, expected):
     accuracy = accuracies(lambda i: 0.5, lambda i: 0.5 + points / 100 + 0.0005 * (-1) ** i)
-    made = plant(lambda case, m: 0.3, models=MANY, accuracy=accuracy, methods=("saliency",))
-    assert row("finetuning_keeps_accuracy", made)["verdict"] == expected
+    evidence = plant(lambda case, m: 0.3, models=MANY, accuracy=accuracy, methods=("saliency",))
+    assert row("finetuning_keeps_accuracy", evidence)["verdict"] == expected
 
 
 def test_input_x_gradient_leads_by_kappa():
-    theirs = ["saliency", "input_x_gradient", "integrated_gradients", "deconvolution"]
-    made = plant(lambda case, m: 0.1 * theirs.index(m.name), methods=theirs, metrics=DELETION, noise=0.2, **PRETRAINED)
-    measured = CLAIMS["input_x_gradient_leads"].test(made)
-    kappa = compute_kappa(made.means[0])[0]
+    paper_methods = ["saliency", "input_x_gradient", "integrated_gradients", "deconvolution"]
+    evidence = plant(
+        lambda case, m: 0.1 * paper_methods.index(m.name),
+        methods=paper_methods,
+        metrics=DELETION,
+        noise=0.2,
+        **PRETRAINED,
+    )
+    measured = CLAIMS["input_x_gradient_leads"].test(evidence)
+    kappa = compute_kappa(evidence.means[0])[0]
     assert measured.draws[0] == pytest.approx(kappa[1] - np.delete(kappa, 1).max())
 
 
@@ -182,16 +192,16 @@ def test_edges_are_compared_with_the_raw_map_and_the_absolute_one_is_told():
     def level(case, m):
         return {IG_SG: 0.1, f"{IG_SG}_abs": 0.4}.get(m.name, 0.3)
 
-    made = plant(level, methods=[*EDGES, IG_SG, f"{IG_SG}_abs"], models=VGGS, noise=0.001)
-    measured = CLAIMS["edges_beat_smoothed_ig_on_vgg"].test(made)
+    evidence = plant(level, methods=[*EDGES, IG_SG, f"{IG_SG}_abs"], models=VGGS, noise=0.001)
+    measured = CLAIMS["edges_beat_smoothed_ig_on_vgg"].test(evidence)
     assert measured.draws[0] == pytest.approx(0.2, abs=0.01)
     assert "against the absolute map: -0.1" in measured.basis
 
 
 def test_published_orders_have_no_halves_and_no_ceiling_below_one():
-    made = plant(lambda case, m: 0.1 * METHODS.index(m.name), images=1)
-    made.image_names = {case: ["mean"] for case in made.image_names}
-    share = made.share(made.pairs_differing(made.in_domain(), "model"))
+    evidence = plant(lambda case, m: 0.1 * METHODS.index(m.name), images=1)
+    evidence.image_names = {case: ["mean"] for case in evidence.image_names}
+    share = evidence.share(evidence.pairs_differing(evidence.in_domain_cases(), "model"))
     assert share.ceiling == 1
     with pytest.raises(Untestable, match="one such test case"):
-        made.share([])
+        evidence.share([])

@@ -1,4 +1,4 @@
-"""Every claim has three planted cases: one that it is reproduced on, one that contradicts it, and one that is open."""
+"""Planted cases of every claim: one that reproduces it, one that contradicts it, and one that leaves it open."""
 
 import re
 from pathlib import Path
@@ -37,8 +37,8 @@ def test_the_recipe_of_contributing_is_planted():
 @pytest.mark.parametrize(("sign", "expected"), [(1, "reproduced"), (-1, "contradicted"), (0, "open")])
 def test_a_claim_finds_what_was_planted(name, sign, expected):
     row = run_table(PLANTED[name](sign)).set_index("claim").loc[name]
-    told = f"{row['value']:.3f} ({row['ci_low']:.3f} to {row['ci_high']:.3f}), q {row['q']:.3f}, {row['rule']}"
-    assert row["verdict"] == expected, f"{told} {row['reason']}"
+    description = f"{row['value']:.3f} ({row['ci_low']:.3f} to {row['ci_high']:.3f}), q {row['q']:.3f}, {row['rule']}"
+    assert row["verdict"] == expected, f"{description} {row['reason']}"
 
 
 ALIKE = {
@@ -53,7 +53,7 @@ ALIKE = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALIKE)
 def test_methods_that_are_alike_are_open_nineteen_times_of_twenty(name):
-    """Also where the quantity is the extreme one of several, which lies beside each by chance alone."""
+    """This also holds where the quantity is the extreme one of several, which differs from each by chance."""
     one, wrong = dict(list(VGGS.items())[:1]), 0
     for seed in range(200):
         made = plant(lambda case, m: 0.3, methods=ALIKE[name], models=one, noise=0.3, images=64, seed=seed)

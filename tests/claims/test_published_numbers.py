@@ -1,10 +1,10 @@
-"""Published tables as evidence: what the papers say of their own numbers, and what the numbers say."""
+"""Published tables as evidence: statements of the papers about their numbers, checked on the numbers."""
 
 import pandas as pd
 import pytest
 
 from heatproof.claims.judge import published_table
-from heatproof.claims.published_numbers import FOLDER, published
+from heatproof.claims.published_numbers import FOLDER, published_evidence
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +31,9 @@ def test_what_the_reproduction_says_against_the_paper_is_in_its_numbers(table):
     verdicts = table["published_verdict"]
     assert verdicts["edges_beat_smoothed_ig_on_vgg"] == "reproduced"
     assert verdicts["probability_drops_lower_vggs"] == "reproduced"
-    # Section 5.2 says that the scores of ResNets tend to rise: three of seven do.
+    # Section 5.2 says that the scores of ResNets tend to rise; three of seven do.
     assert verdicts["probability_drops_raise_resnets"] == "open"
-    # Section 5 of the paper: IG surpasses CAMs; so on ResNet-50 and not on VGGs.
+    # Section 5 of the paper says that IG surpasses CAMs, which holds on ResNet-50 but not on VGGs.
     assert verdicts["ig_leads_in_domain"] == "open"
 
 
@@ -54,9 +54,9 @@ def test_printed_and_released_scores_of_one_network_agree():
 
 
 def test_claims_of_a_paper_are_judged_on_its_own_networks():
-    assert {case.dataset for case in published("IDSDS").cases} == {"imagenet"}
-    assert {case.dataset for case in published("reproduction").cases} == {"imagenet", "cifar100"}
-    assert published("Meta-Rank") is None
+    assert {case.dataset for case in published_evidence("IDSDS").cases} == {"imagenet"}
+    assert {case.dataset for case in published_evidence("reproduction").cases} == {"imagenet", "cifar100"}
+    assert published_evidence("Meta-Rank") is None
 
 
 def test_files_are_small():

@@ -1,4 +1,4 @@
-"""Orders of a run beside the published ones."""
+"""Orders of methods in a run compared with the published ones."""
 
 import numpy as np
 import pandas as pd
@@ -6,14 +6,14 @@ import pytest
 from scipy.stats import kendalltau
 
 from heatproof.claims.evidence import Case, Evidence, Model, Resampling
-from heatproof.claims.published_numbers import published
+from heatproof.claims.published_numbers import published_evidence
 from heatproof.claims.published_orders import kendall_rows, published_orders
 from heatproof.report.figures.networks import draw_published
 
 
 def run_like(factor: float, network: str = "resnet18", images: int = 24) -> Evidence:
-    """Return a run whose methods score as on a published network, times a factor, with noise between images."""
-    known = published("reproduction")
+    """Return a run whose methods have the scores of a published network, times a factor, with noise between images."""
+    known = published_evidence("reproduction")
     at = next(i for i, one in enumerate(known.cases) if one.model == network and one.kind == "idsds")
     methods = [one for place, one in enumerate(known.methods) if not np.isnan(known.means[0, at, place])]
     scores = [known.means[0, at, known.methods.index(one)] for one in methods]
@@ -39,7 +39,7 @@ def test_an_order_like_the_published_one_agrees_and_its_reverse_does_not():
         assert (unlike[name] < -0.4).all()
         assert (like[f"{name}_low"] < like[name]).all()
         assert (like[name] < like[f"{name}_high"]).all()
-    # Two published networks are as alike as the published tables say, whatever the run is.
+    # The similarity of two published networks does not depend on the run.
     pd.testing.assert_series_equal(like["spearman_among"], unlike["spearman_among"])
 
 

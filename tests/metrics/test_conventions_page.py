@@ -12,7 +12,7 @@ EXAMPLES = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
 
 
 def test_every_metric_has_a_row_and_an_example():
-    # Metrics of other tests' own may have entered the table.
+    # Other tests may have registered metrics.
     ours = {name for name, entry in METRICS.items() if entry.function.__module__.startswith("heatproof.")}
     rows = "\n".join(line.split("|")[1] for line in PAGE.splitlines() if line.startswith("| `"))
     assert set(re.findall(r"`(\w+)`", rows)) == ours

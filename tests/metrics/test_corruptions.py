@@ -1,4 +1,4 @@
-"""Maps changed on purpose: what changes, and what stays."""
+"""Corrupted maps: what changes, and what stays."""
 
 import numpy as np
 import pytest

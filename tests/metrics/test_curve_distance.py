@@ -1,4 +1,4 @@
-"""Distances of curves by hand."""
+"""Distances of curves, computed by hand."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def test_parallel_curves(kind):
 def test_one_outlier_decides_only_the_plain_distance():
     bent = curve(0.0)
     bent[5, 1] = 1.0
-    # The nearest point of the flat curve to the outlier is below it; to the point below it, a neighbour at 0.1.
+    # The flat curve's point nearest to the outlier is below it; that point has a neighbour at distance 0.1.
     assert hausdorff(curve(0.0), bent) == pytest.approx(1)
     assert hausdorff(curve(0.0), bent, kind="modified") == pytest.approx(1 / 11)
 

@@ -1,4 +1,4 @@
-"""Attr%, and maps crafted from knowing where the relevant pixels lie."""
+"""Attr%, and maps that are crafted from knowledge of the relevant pixels."""
 
 import numpy as np
 import pytest
@@ -41,19 +41,19 @@ def test_rect_is_a_square_around_the_weighted_centre_inside_the_image():
     maps = np.zeros((3, 12, 12))
     maps[0, 4, 5], maps[0, 8, 5] = 1, -1  # the middle of (4, 5) and (8, 5)
     maps[1, 0, 11] = 1  # in a corner
-    made = rect_maps(maps, 3)
-    assert np.argwhere(made[0])[[0, -1]].tolist() == [[5, 4], [7, 6]]
-    assert np.argwhere(made[1])[[0, -1]].tolist() == [[0, 9], [2, 11]]
-    assert made.sum(axis=(1, 2)).tolist() == [9, 9, 9]
-    assert set(np.unique(made)) == {0.0, 1.0}
+    crafted = rect_maps(maps, 3)
+    assert np.argwhere(crafted[0])[[0, -1]].tolist() == [[5, 4], [7, 6]]
+    assert np.argwhere(crafted[1])[[0, -1]].tolist() == [[0, 9], [2, 11]]
+    assert crafted.sum(axis=(1, 2)).tolist() == [9, 9, 9]
+    assert set(np.unique(crafted)) == {0.0, 1.0}
     assert maps.sum() == 1, "what was given stays as it was"
 
 
 def test_pooling_is_the_mean_of_each_band():
     maps = np.random.default_rng(0).standard_normal((2, 8, 6))
-    made = pooled_maps(maps, 4)
-    assert made.shape == maps.shape
+    crafted = pooled_maps(maps, 4)
+    assert crafted.shape == maps.shape
     for band in range(4):
         rows = slice(2 * band, 2 * band + 2)
         expected = maps[:, rows].mean(axis=(1, 2))
-        np.testing.assert_allclose(made[:, rows], expected[:, None, None] * np.ones((2, 2, 6)))
+        np.testing.assert_allclose(crafted[:, rows], expected[:, None, None] * np.ones((2, 2, 6)))

@@ -1,4 +1,4 @@
-"""A metric that reads magnitudes says so by its sequences, and scores a map and its absolute values alike."""
+"""A metric that reads magnitudes declares this by its sequences, and scores a map and its absolute values equally."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from heatproof._testing.metrics import MetricSubject, scores_of, scoring_inputs
 from heatproof.metrics.registry import METRICS
 
 OURS = sorted(name for name, entry in METRICS.items() if entry.function.__module__.startswith("heatproof."))
-# The shares of all of a map's parts, and what counts negative values as zero, can tie by chance or by design on noise.
+# Part deletion can tie by chance on noise, and metrics that count negative values as zero can tie by design.
 RANKED = [name for name in OURS if name.startswith(("rise", "mas", "deletion", "ids", "road", "sic"))]
 
 

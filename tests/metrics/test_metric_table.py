@@ -1,4 +1,4 @@
-"""How metrics are entered."""
+"""Registration of metrics."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ FACTS = {"higher_is_better": True, "range": (0.0, 1.0), "source": "here"}
     [
         ("mine", {"reads": "curves"}, "reads 'curves': give a subclass of heatproof.responses.base.Response"),
         ("mine", {"reads": Curves}, "reads Curves, and so needs `sequences`"),
-        ("ids", {}, "There is a metric 'ids' in heatproof.metrics.deletion: enter yours under another name."),
+        ("ids", {}, "There is a metric 'ids' in heatproof.metrics.deletion: register yours under another name."),
     ],
 )
 def test_what_does_not_fit_is_refused(name, facts, said):

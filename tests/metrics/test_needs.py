@@ -35,7 +35,7 @@ def test_every_metric_applies_or_says_what_to_set(name, task):
 
 
 def test_scaled_curves_need_a_probability():
-    # Dividing by a negative gain turns the curve over, and a regression can be below its baseline.
+    # Dividing by a negative gain reverses the curve, and a regression can be below its baseline.
     for name in ("mas_insertion", "mas_deletion", "mas_difference"):
         assert METRICS[name].needs({"output": "logit"}) == "number"
         assert METRICS[name].needs({"output": "logit", "inverted": "scaled"}) == "probability"

@@ -1,4 +1,4 @@
-"""What a constant that is added to a map does, by definition (Walker et al. 2024, theorems 1 and 2)."""
+"""Effect of a constant that is added to a map, by definition (Walker et al. 2024, theorems 1 and 2)."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ IMAGES = 4
 
 @pytest.fixture(scope="module")
 def scored():
-    """Return a function that scores maps that are not negative, with a share of their maximum added."""
+    """Return a function that scores non-negative maps, with a share of their maximum added."""
     generator = torch.Generator().manual_seed(0)
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3)).eval()
     for parameter in network.parameters():

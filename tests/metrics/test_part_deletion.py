@@ -1,4 +1,4 @@
-"""Part deletion where the truth is planted, and in numbers made by hand."""
+"""Part deletion where the truth is planted, and in numbers computed by hand."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ COUNT = 6
 
 
 class Additive(nn.Module):
-    """Two classes: the first one's logit is a weighted sum over pixels, the other's is zero."""
+    """A network with two classes: the first logit is a weighted sum over pixels, the other is zero."""
 
     def __init__(self, weights):
         super().__init__()
@@ -33,14 +33,14 @@ class Additive(nn.Module):
 
 @pytest.fixture(scope="module")
 def planted():
-    """A model without interactions, and the map of what each pixel adds to what stands behind the part."""
+    """Return a model without interactions, and the map of each pixel's contribution beyond that of the background."""
     data = parts(seed=0)
     images = normalise(data.images("evaluation", 0, COUNT), FACTS)
     masks = data.part_masks("evaluation", 0, COUNT)
     removed = data.without_part("evaluation", 0, COUNT)
     removed = normalise(removed.reshape(-1, 3, 32, 32), FACTS).reshape(removed.shape)
     model = Additive(torch.randn(3, 32, 32, generator=torch.Generator().manual_seed(0))).eval()
-    # Masks are disjoint, so each pixel belongs to one removal at most.
+    # Masks are disjoint, so that each pixel belongs to at most one removal.
     behind = torch.where(torch.from_numpy(masks)[:, :, None], images[:, None] - removed, 0).sum(1)
     truth = (model.weights * behind).sum(1)
     return model, images, torch.zeros(COUNT, dtype=torch.long), truth, masks, removed
@@ -55,7 +55,7 @@ def score(planted, maps, **options):
 @pytest.mark.parametrize("output", ["logit", "probability"])
 def test_the_truth_is_one_and_its_reverse_minus_one(planted, output):
     truth = planted[3]
-    # Logits of hundreds would make all probabilities alike.
+    # Logits of hundreds would saturate all probabilities.
     planted = (Additive(planted[0].weights * 0.01).eval(), *planted[1:])
     best = score(planted, truth, output=output)
     np.testing.assert_allclose(best["score"], 1)
@@ -111,7 +111,7 @@ def test_masks_can_be_widened():
 
 
 def test_pieces_of_a_part_are_widened_by_themselves():
-    """What is near two feet counts twice, and other kinds of numbers are of one piece."""
+    """Pixels near two feet count twice; masks of other types have one component per part."""
     maps = np.zeros((1, 7, 9))
     maps[0, 3, 4], maps[0, 0, 0], maps[0, 6, 8] = 2, 3, 1
     masks = np.zeros((1, 3, 7, 9), dtype=np.int8)
@@ -125,7 +125,7 @@ def test_pieces_of_a_part_are_widened_by_themselves():
 
 
 def test_the_number_of_its_authors_by_hand():
-    """Five parts, feet of two pieces 3 pixels apart, a hidden eye: 1/2 + ρ/2, and undefined images are left out.
+    """Five parts, feet of two components 3 pixels apart, a hidden eye: 1/2 + ρ/2, and undefined images are left out.
 
     Sums of the map: beak 4, eye 0 (hidden), foot 3 + 3 (the pixel between the feet is near both), tail 1, wing −2. From
     the largest: foot 1, beak 2, tail 3, eye 4, wing 5. Drops 0.5, 0, 0.9, 0.2, 0.3: foot 1, beak 2, wing 3, tail 4, eye
@@ -137,7 +137,7 @@ def test_the_number_of_its_authors_by_hand():
     masks[0, foot, 13, 3], masks[0, foot, 13, 6] = 1, 2
     masks[1] = masks[0]
     maps = np.zeros((2, 16, 16))
-    # Each but the foot's within 2 pixels of its part, and 100 where no part is.
+    # All values but the foot's lie within 2 pixels of their part; where no part is, the value is 100.
     maps[0, 4, 4], maps[0, 13, 5], maps[0, 0, 13], maps[0, 10, 6], maps[0, 8, 15] = 4, 3, 1, -2, 100
     drops = np.array([[0.5, 0.0, 0.9, 0.2, 0.3]] * 2)
     authors = {"widen": 2, "hidden": True, "rescale": True}

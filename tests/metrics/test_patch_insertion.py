@@ -1,4 +1,4 @@
-"""Single insertion on a model whose gains are known, in memory and through the workflow's own jobs."""
+"""Patch insertion on a model whose gains are known, in memory and through the workflow's jobs."""
 
 import os
 
@@ -17,7 +17,7 @@ SIDE = 8
 
 
 class Additive(torch.nn.Module):
-    """A weighted sum over pixels, against zero."""
+    """A network whose logit is a weighted sum over pixels, against a logit of zero."""
 
     def __init__(self, weights):
         super().__init__()
@@ -48,7 +48,7 @@ def test_the_truth_is_best_its_reverse_worst_and_a_constant_undefined(planted):
 
 
 def test_a_patch_that_another_stands_in_for_gains_and_does_not_lose():
-    """Both patches hold the evidence and one is enough, so that a deletion finds nothing."""
+    """Both patches contain the evidence and one is enough, so that a deletion has no effect."""
     images = torch.zeros(1, 1, 4, 4)
     images[0, 0, 0, 0] = images[0, 0, 3, 3] = 1.0
 
@@ -77,7 +77,7 @@ def test_a_grid_that_does_not_divide_is_refused(planted):
 
 
 def test_a_config_that_names_it_gets_jobs_and_scores(tmp_path):
-    """No rule, no list and no stage knows it: the response is one of those that are made once for a network."""
+    """No rule, list or stage names it: the response is one of those that are computed once per network."""
     change = {"metrics": [{"patch_insertion": {"baseline": "mean"}}], "explainers": ["saliency"]}
     made = (
         Project(tmp_path, **change, pretraining={"epochs": 1}, finetuning={"epochs": 1})

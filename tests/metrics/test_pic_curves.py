@@ -49,7 +49,7 @@ def test_scores_stay_within_zero_and_one():
 
 
 def test_the_running_maximum_follows_thresholds_not_entropies():
-    # The second threshold has fewer bytes than the first: what the first has reached counts there as well.
+    # The second threshold has fewer bytes than the first: the maximum of the first applies there as well.
     sizes = np.array([[0.0, 50, 25, 100]])
     curve = information_curves(sizes, np.array([[0.0, 0.6, 0.1, 1.0]]), points=4)
     np.testing.assert_allclose(curve, [[0, 0.6, 0.6, 0.8, 1]])
@@ -77,7 +77,7 @@ def test_images_left_out_by_either_rule():
     sizes = np.array([[100, 150, 200], [100, 150, 200], [200, 150, 100], [100, 150, 200]])
     probability = np.array([[0.1, 0.2, 0.9], [0.9, 0.5, 0.1], [0.1, 0.2, 0.9], [0.5, 0.2, 0.5]])
     np.testing.assert_array_equal(sic_scores(np.log(probability), sizes)[1], [True, False, False, False])
-    # Equal probabilities leave nothing to divide by, whatever is asked for.
+    # With equal probabilities the scale is zero, whatever the options.
     np.testing.assert_array_equal(sic_scores(np.log(probability), sizes, exclude="none")[1], [True, True, True, False])
     np.testing.assert_array_equal(
         sic_scores(np.log(probability), sizes, exclude="none", min_prediction=0.3)[1], [True, False, True, False]
@@ -200,10 +200,10 @@ def test_a_given_ranking_decides(scene):
     from heatproof.base.sequences import pixel_ranking
 
     _, _, maps, _, ids = scene
-    own = pixel_ranking(maps, ids, 0)
+    ranking = pixel_ranking(maps, ids, 0)
     for name, values in respond(scene).items():
-        np.testing.assert_array_equal(respond(scene, ranking=own)[name], values)
-    assert np.any(respond(scene, ranking=own[:, ::-1])["entropy"] != respond(scene)["entropy"])
+        np.testing.assert_array_equal(respond(scene, ranking=ranking)[name], values)
+    assert np.any(respond(scene, ranking=ranking[:, ::-1])["entropy"] != respond(scene)["entropy"])
 
 
 def test_interpolation_has_the_bits_of_griddata():
@@ -214,14 +214,14 @@ def test_interpolation_has_the_bits_of_griddata():
     generator = np.random.default_rng(4)
     picture = generator.random((20, 17, 3), dtype=np.float32)
     for share in (0.02, 0.3, 0.8):
-        kept = generator.random((20, 17)) < share
-        kept[[0, 0, -1, -1], [0, -1, 0, -1]] = True
-        filled = interpolate(picture, kept)
+        mask = generator.random((20, 17)) < share
+        mask[[0, 0, -1, -1], [0, -1, 0, -1]] = True
+        filled = interpolate(picture, mask)
         for channel in range(3):
             plane = picture[..., channel]
-            expected = griddata(np.argwhere(kept), plane[kept], np.argwhere(~kept), "linear", plane.mean())
-            np.testing.assert_array_equal(filled[..., channel][~kept], expected.astype(np.float32))
-            np.testing.assert_array_equal(filled[..., channel][kept], plane[kept])
+            expected = griddata(np.argwhere(mask), plane[mask], np.argwhere(~mask), "linear", plane.mean())
+            np.testing.assert_array_equal(filled[..., channel][~mask], expected.astype(np.float32))
+            np.testing.assert_array_equal(filled[..., channel][mask], plane[mask])
     np.testing.assert_array_equal(interpolate(picture, np.ones((20, 17), dtype=bool)), picture)
 
 

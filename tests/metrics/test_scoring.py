@@ -1,4 +1,4 @@
-"""One function scores a batch, for the stage and in memory, and a metric of the user's own can write to its inputs."""
+"""The stage and functions in memory score a batch by one function, and a custom metric may write to its inputs."""
 
 import ast
 from dataclasses import replace
@@ -134,7 +134,7 @@ def test_methods_are_every_map_and_absolute_values_of_signed_ones():
     ]
     np.testing.assert_array_equal(found[1].select_maps(maps), abs(maps[:, 0]))
     np.testing.assert_array_equal(found[2].select_maps(Maps(maps)), maps[:, 1])
-    # Of sums over patches absolute values are those of the pixels.
+    # Absolute values are taken of pixels, before patches are summed.
     sums = Maps(maps, abs(maps) + 1)
     np.testing.assert_array_equal(found[1].select_maps(sums), abs(maps[:, 0]) + 1)
     np.testing.assert_array_equal(found[1].select_maps(sums.take_images([1])), abs(maps[1:, 0]) + 1)
@@ -142,7 +142,7 @@ def test_methods_are_every_map_and_absolute_values_of_signed_ones():
 
 
 def test_one_loop_scores_methods():
-    """Nothing else calls a metric for scores; planning tries one on made-up responses."""
+    """No other code calls a metric for scores, except planning, which tries a metric on made-up responses."""
     calling = {
         str(file.relative_to(ROOT))
         for file in ROOT.rglob("*.py")

@@ -15,7 +15,7 @@ def drops():
 
 @pytest.fixture
 def planted(drops):
-    """Maps whose patch sums are the drops, unevenly spread within each patch."""
+    """Return maps whose patch sums are the drops, spread unevenly within each patch."""
     inside = np.random.default_rng(4).dirichlet(np.ones(9), size=drops.shape).reshape(5, GRID, GRID, 3, 3)
     spread = drops.reshape(5, GRID, GRID, 1, 1) * inside
     return spread.transpose(0, 1, 3, 2, 4).reshape(5, 3 * GRID, 3 * GRID)

@@ -1,4 +1,4 @@
-"""Soundness and completeness read at levels: each a score of its own, from curves that all levels share."""
+"""Soundness and completeness at levels: each level is a separate score, from curves that all levels share."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ METHODS, SEED = ("best", "noisy", "worst"), 3
 
 @pytest.fixture(scope="module")
 def problem():
-    """A model that is right while most of a bright square is there, and maps of it."""
+    """Return a model that is right while most of a bright square is visible, and maps of it."""
     rng = np.random.default_rng(SEED)
     images = torch.from_numpy(rng.random((150, 1, 12, 12)).astype("float32"))
     labels = (images[:, 0, 3:7, 3:7].mean((1, 2)) > 0.5).long()
@@ -52,11 +52,11 @@ def scores(problem):
 
 def test_the_levels_are_the_points_of_the_curve(problem):
     model, images, labels, maps = problem
-    whole = heatproof.evaluate("completeness", model, images, labels, maps["noisy"], imputation="baseline")
+    all_thresholds = heatproof.evaluate("completeness", model, images, labels, maps["noisy"], imputation="baseline")
     for place, at in enumerate((0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)):
         one = heatproof.evaluate("completeness", model, images, labels, maps["noisy"], imputation="baseline", at=at)
-        np.testing.assert_array_equal(one["score"], whole["completeness"][:, place])
-    assert not np.array_equal(one["score"], whole["score"])
+        np.testing.assert_array_equal(one["score"], all_thresholds["completeness"][:, place])
+    assert not np.array_equal(one["score"], all_thresholds["score"])
 
 
 def test_a_level_that_the_curve_does_not_have(problem):
@@ -68,7 +68,7 @@ def test_a_level_that_the_curve_does_not_have(problem):
 def test_a_level_is_a_test_case(scores):
     for name, cases in scores.groupby("property"):
         ranked = meta_rank_table(cases, repetitions=20).set_index("method")
-        # A level that a method does not reach is a gap of its own.
+        # A level that a method does not reach leaves only that score undefined.
         assert ranked["n_cases"].to_dict() == cases.groupby("method")["score"].count().to_dict(), name
         assert ranked.loc["best", "n_cases"] == 3
     levels = scores[scores["property"] == "completeness"].pivot(index="metric", columns="method", values="score")

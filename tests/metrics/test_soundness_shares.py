@@ -1,4 +1,4 @@
-"""The shares that soundness removes: those of the published code by default, and by a word those of the paper."""
+"""The shares that soundness removes: by default those of the published code, and optionally those of the paper."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ CODE = PAPER[2:98]
 
 
 def shares(**options):
-    """Return the shares of the sequence, as they are read in a table."""
+    """Return the shares of the sequence, as they are shown in a table."""
     entry = METRICS["soundness"]
     response = entry.responses(entry.reads.complete(entry.complete_options(options)), [(224, 224), (10, 10)])[
         "deletion"
@@ -41,7 +41,7 @@ def test_the_shares(options, expected):
 
 
 def test_the_default_has_one_name_in_a_store():
-    """So that naming it makes nothing again, and the paper's shares serve the code's too."""
+    """Naming the default recomputes nothing, and the response for the paper's shares contains those of the code."""
     entry = METRICS["soundness"]
     kinds = {
         given: entry.responses(entry.reads.complete(entry.complete_options({"fractions": given})))["deletion"]
@@ -86,7 +86,7 @@ def test_the_thresholds_of_completeness_are_those_of_algorithm_4():
 
 @pytest.mark.parametrize("thresholds", [[0.8], [0.2, 0.5, 0.6], [0.6, 0.2], None])
 def test_the_pixels_above_each_threshold_are_imputed(thresholds):
-    """A network that counts pixels, and a map with the values 0.02 … 0.98: the loss is the number of values above."""
+    """The network counts pixels, and the map has the values 0.02 … 0.98: the loss is the number of values above."""
 
     def model(batch):
         seen = batch.sum((1, 2, 3))
@@ -124,6 +124,6 @@ def test_lists_of_something_else_are_refused_in_memory_as_in_a_config(metric, gi
 
 
 def test_a_step_of_just_the_threshold_is_false_attribution():
-    """As in the published code; algorithm 3 has a smaller one alone."""
+    """This is the rule of the published code; in algorithm 3 only smaller steps add false attribution."""
     performance, added = np.array([0.01, 0.03]), np.ones((1, 2))
     assert false_attribution(performance, added, 0.01, None)[1].tolist() == [[1.0, 1.0]]

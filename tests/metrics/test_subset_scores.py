@@ -31,7 +31,7 @@ def maps():
 
 @pytest.fixture
 def drops(maps, masks):
-    """What a linear model without interactions loses: the sum over the subset of the map w · x."""
+    """Return the drops of a linear model without interactions: the sum over the subset of the map w · x."""
     return np.array([[maps[row][mask].sum() for mask in masks[row]] for row in range(3)])
 
 
@@ -57,7 +57,7 @@ def test_a_subset_is_never_empty_or_the_whole_image(share, count):
 
 def test_every_pixel_is_as_likely():
     drawn = subset_masks(["one"], 4, 4, (0.25,), 4000, 0)[0]
-    # Standard deviation of a share of 4000 draws is 0.007.
+    # A share of 4000 draws has a standard deviation of 0.007.
     np.testing.assert_allclose(drawn.mean(axis=0), 0.25, atol=0.03)
 
 
@@ -70,7 +70,7 @@ def test_draws_depend_on_seed_and_id_alone():
 
 
 def test_draws_are_those_of_the_responses_on_disk():
-    """Scores draw the subsets again, perhaps with another NumPy: any change of the draws makes old responses wrong."""
+    """Scoring draws the subsets again, perhaps with another NumPy; any change would invalidate old responses."""
     drawn = [[np.flatnonzero(mask).tolist() for mask in one] for one in subset_masks(IDS[:2], 4, 4, (0.1, 0.25), 2, 0)]
     assert drawn == [
         [[10, 11], [9, 10], [1, 2, 5, 14], [2, 8, 9, 15]],
@@ -267,5 +267,5 @@ def test_what_does_not_belong_together_is_refused(score, change, message, maps, 
 
 @pytest.mark.parametrize("sizes", [(0.1,) * 5, (0.1,) * 12])
 def test_other_sizes_than_drawn_are_refused(sizes, maps, masks, drops):
-    with pytest.raises(HeatproofError, match=f"24 subsets are not 3 or more for each of {len(sizes)} sizes"):
+    with pytest.raises(HeatproofError, match=f"24 subsets cannot be {len(sizes)} sizes with at least 3 subsets each"):
         sensitivity_n_scores(maps, drops, masks, IDS, sizes=sizes)

@@ -1,4 +1,4 @@
-"""The set of the best, over images and over networks, and how many images would do."""
+"""The set of the best, over images and over networks, and the number of images that would be enough."""
 
 import numpy as np
 import pandas as pd
@@ -38,7 +38,7 @@ def test_a_symmetric_difference_has_the_p_of_a_t_test():
 
 
 def test_skewness_takes_certainty_from_one_side_alone():
-    """Few values far below: the mean of so many images is likely too high."""
+    """A few values lie far below the others: the mean of so many images is likely too high."""
     rng = np.random.default_rng(1)
     down = 0.4 + 1 - rng.exponential(size=30)
     plain = ttest_1samp(down, 0, alternative="greater").pvalue
@@ -49,7 +49,7 @@ def test_skewness_takes_certainty_from_one_side_alone():
 
 @pytest.mark.parametrize("skew", [-1, 1])
 def test_a_surer_difference_never_has_a_larger_p(skew):
-    """A correction that is a parabola turns round: 23 standard errors were no difference."""
+    """With a parabolic correction p increases again: 23 standard errors were no difference."""
     noise = skew * (np.random.default_rng(2).exponential(size=40) - 1)
     p = paired_p_values(noise - noise.mean() + np.linspace(0, 20, 400)[:, None])
     assert (np.diff(p) <= 0).all()
@@ -85,12 +85,12 @@ def test_holm_is_that_of_a_library():
 def test_too_few_images_abstain_and_enough_can_tell(methods, level):
     least = minimum_images(count_ordered_pairs(methods), level)
     certain = np.outer(-np.arange(methods), np.ones(least))
-    few = best_set(certain[:, 1:], level=level)
-    assert few.members.all()
-    assert few.reason == f"{least - 1} images are too few to tell {methods} methods apart: {least} are needed"
-    told = best_set(certain, level=level)
-    assert told.reason == ""
-    assert told.members.tolist() == [True] + [False] * (methods - 1)
+    too_few = best_set(certain[:, 1:], level=level)
+    assert too_few.members.all()
+    assert too_few.reason == f"{least - 1} images are too few to tell {methods} methods apart: {least} are needed"
+    found = best_set(certain, level=level)
+    assert found.reason == ""
+    assert found.members.tolist() == [True] + [False] * (methods - 1)
 
 
 def test_gaps_are_compared_where_both_are_known_and_nothing_is_no_method():
@@ -137,27 +137,27 @@ def test_a_better_method_is_told(methods, images, effect, most):
 def test_so_many_images_tell_a_method_from_a_better_one(methods, effect):
     images = images_to_distinguish(methods, effect=effect)
     rng = np.random.default_rng(6)
-    told = 0
+    n_found = 0
     for _ in range(300):
         scores = rng.normal(size=(methods, images))
         scores[1:] += effect * np.sqrt(2)
         scores[2:] = scores[1]
-        told += not best_set(scores[:2] if methods == 2 else scores).members[0]
-    assert 0.7 <= told / 300 <= 0.95
+        n_found += not best_set(scores[:2] if methods == 2 else scores).members[0]
+    assert 0.7 <= n_found / 300 <= 0.95
 
 
 def test_few_networks_abstain_and_say_how_many_are_needed():
     assert [minimum_networks(level) for level in (0.9, 0.95, 0.99)] == [5, 6, 8]
     rng = np.random.default_rng(7)
     scores = np.arange(5.0) + 0.01 * rng.normal(size=(6, 5))
-    few = best_set_over_networks(scores[:5])
-    assert few.members.all()
-    assert few.reason == "5 networks: 6 are needed to tell methods apart, as fewer may agree by chance"
-    # The methods that rank last in all networks; reversing one order brings them together with those in the middle.
-    told = best_set_over_networks(scores)
-    assert told.reason == ""
-    assert told.members[4]
-    assert not told.members[0]
+    too_few = best_set_over_networks(scores[:5])
+    assert too_few.members.all()
+    assert too_few.reason == "5 networks: 6 are needed to tell methods apart, as fewer may agree by chance"
+    # Some methods rank last in all networks; reversing one order moves them to those in the middle.
+    found = best_set_over_networks(scores)
+    assert found.reason == ""
+    assert found.members[4]
+    assert not found.members[0]
 
 
 @pytest.mark.parametrize("noise", [name for name in NOISE if name != "one of all"])
@@ -170,7 +170,7 @@ def test_equally_best_methods_of_networks_are_seldom_left_out(noise, networks):
 
 
 def test_what_images_have_in_common_is_no_agreement_of_networks():
-    """All networks score the same images, which suit some methods more: alone they would agree on these."""
+    """All networks score the same images, which favour some methods, so that networks agree by the images alone."""
     rng = np.random.default_rng(8)
     alone, both = [], []
     for _ in range(40):

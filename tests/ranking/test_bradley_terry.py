@@ -6,16 +6,16 @@ from heatproof.ranking.ranks import bradley_terry, pairwise_wins
 
 
 def expected_minus_seen_wins(strengths, wins):
-    """The gradient of the regularised likelihood, which is zero at its maximum."""
+    """Return the gradient of the regularised likelihood, which is zero at its maximum."""
     compared = (wins + wins.T) > 0
-    seen = (wins + 0.5 * compared).sum(axis=1)
+    observed = (wins + 0.5 * compared).sum(axis=1)
     games = wins + wins.T + compared
-    return (games / (1 + np.exp(strengths[None, :] - strengths[:, None]))).sum(axis=1) - seen
+    return (games / (1 + np.exp(strengths[None, :] - strengths[:, None]))).sum(axis=1) - observed
 
 
 @pytest.fixture
 def planted():
-    """Scores of ten methods that get better, with noise, in 26 test cases."""
+    """Return scores of ten methods of increasing quality, with noise, in 26 test cases."""
     return np.linspace(0, 3, 10) + np.random.default_rng(0).normal(size=(26, 10))
 
 

@@ -1,4 +1,4 @@
-"""How alike test cases rank methods."""
+"""Similarity of the rankings of methods by test cases."""
 
 import numpy as np
 import pandas as pd
@@ -66,7 +66,7 @@ def test_order_is_split_from_the_name_of_a_metric(metric, expected):
 
 @pytest.fixture
 def planted():
-    """Two models that agree within and are reversed between; two datasets that change nothing."""
+    """Return two models, each consistent and reversed to the other, and two datasets that change nothing."""
     cases = pd.DataFrame([(data, model) for data in "ab" for model in ("x", "y")], columns=["dataset", "model"])
     scores = np.array([np.arange(8.0) if model == "x" else -np.arange(8.0) for model in cases["model"]])
     return agreement(scores), cases
@@ -85,14 +85,14 @@ def test_means_within_and_between_groups(planted):
         assert means["dataset", "share this"] == pytest.approx(-1)
         assert means["dataset", "differ in this"] == pytest.approx(0)
     assert table.loc[("dataset", "differ in this"), "n_pairs"] == 4
-    whole = table.loc[("any", "are any two")]
-    assert -1 <= whole["spearman_low"] < whole["spearman"] < whole["spearman_high"] <= 1
+    all_pairs = table.loc[("any", "are any two")]
+    assert -1 <= all_pairs["spearman_low"] < all_pairs["spearman"] < all_pairs["spearman_high"] <= 1
 
 
 def test_interval_draws_cases_and_pairs_none_with_itself(planted):
-    """Of two cases a pair is drawn or not, so every resample that knows it says the same."""
-    agree, cases = planted
-    table = agreement_by_factor(agree, cases, repetitions=300).set_index(["factor", "pairs_that"])
+    """A pair of two cases is drawn or not, so that all resamples that contain it have the same value."""
+    correlations, cases = planted
+    table = agreement_by_factor(correlations, cases, repetitions=300).set_index(["factor", "pairs_that"])
     row = table.loc[("model", "share this")]
     assert (row["spearman_low"], row["spearman_high"]) == pytest.approx((1, 1))
 

@@ -1,4 +1,4 @@
-"""Metrics that are scored on different numbers of images are compared on those that they share."""
+"""Metrics that are scored on different numbers of images are compared on the images that they share."""
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ NETWORK = {"dataset": "digits", "model": "net", "weights": "pretrained"}
 
 
 def scores_of(metric, values):
-    """Return the tidy scores of values (methods, images)."""
+    """Return values (methods, images) as a tidy table of scores."""
     rows = [
         {"method": method, "image": f"image-{place}", "score": score, "metric": metric}
         for method, row in zip(METHODS, values, strict=True)
@@ -30,7 +30,7 @@ def noise(images):
 def test_levels_are_compared_on_the_images_of_the_fewest():
     long, short = noise(40), noise(40)[:, :10]
     levels = [("long", "pretrained", "long", "raw"), ("short", "pretrained", "short", "raw")]
-    told = Checks(
+    spec = Checks(
         comparisons=[Compared("images", "all", "long", levels, [("digits", "net")])],
         directions={"long": True, "short": True},
         images={"long": 40, "short": 10},
@@ -42,8 +42,8 @@ def test_levels_are_compared_on_the_images_of_the_fewest():
         transforms={},
         templates="t",
     )
-    methods, pairs = check_tables(pd.concat([scores_of("long", long), scores_of("short", short)]), told)
-    # On the shared images the two are one metric.
+    methods, pairs = check_tables(pd.concat([scores_of("long", long), scores_of("short", short)]), spec)
+    # On the shared images both metrics have the same scores.
     assert pairs["spearman"].tolist() == [1.0]
     assert set(methods["n_images"]) == {10}
 
@@ -57,6 +57,6 @@ def test_a_draw_of_images_is_the_same_in_metrics_of_more_and_fewer():
     models = {"net": Model("net", "net", None, None, False, False)}
     evidence = Evidence(table, cases, methods, models, draws=Resampling(0, 50))
     known = np.where(np.arange(40) < 10, values, np.nan)
-    # Another draw would differ in the first digits; sums over another number of methods differ in the last.
+    # Another draw would differ in the first digits; a sum over another number of methods differs in the last.
     np.testing.assert_allclose(evidence.means[1:, 1], bootstrap_means(known, 0, 50).T, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(evidence.means[0, 1], values[:, :10].mean(1))

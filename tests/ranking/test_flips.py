@@ -1,4 +1,4 @@
-"""Planted flips are found, what stands still stands still, and what cannot be told is NaN."""
+"""Planted changes of rank are found, unchanged ranks are not, and undefined values are NaN."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ UP = {"a": True, "b": True}
 
 
 def planted(order, images=40, noise=0.02, seed=0):
-    """Return scores of which the first of `order` is the best, 0.1 apart."""
+    """Return scores in which the first of `order` is the best, with steps of 0.1."""
     values = np.empty(8)
     values[list(order)] = np.linspace(0.8, 0.1, 8)
     generator = np.random.default_rng(seed)
@@ -18,7 +18,7 @@ def planted(order, images=40, noise=0.02, seed=0):
 
 
 def test_a_planted_flip_is_found():
-    """The second falls to the seventh place, and five others rise by one."""
+    """The second method falls to the seventh place, and five others rise by one."""
     before, after = planted(range(8)), planted([0, 2, 3, 4, 5, 6, 1, 7], seed=1)
     methods, pairs = compare_levels({"a": before, "b": after}, NAMES, "a", UP, repetitions=200)
     found = methods[methods["level"] == "b"].set_index("method")
@@ -27,7 +27,7 @@ def test_a_planted_flip_is_found():
     (row,) = pairs.to_dict("records")
     assert row["spearman"] == pytest.approx(1 - 6 * (25 + 5) / (8 * 63))
     assert (row["n_moved"], row["n_moved_surely"], row["first"], row["other_first"]) == (1, 6, "m0", "m0")
-    # Images are easy or hard for all methods: halves of them rank alike, and the levels do not.
+    # Images are easy or hard for all methods, so that halves of the images rank alike, and levels do not.
     assert row["halves_same"] > 0.99
     assert row["halves_other"] == pytest.approx(row["spearman"], abs=0.01)
 
@@ -48,12 +48,12 @@ def test_the_same_scores_do_not_move():
     assert (methods[["rank_change", "rank_change_low", "rank_change_high", "score_change"]] == 0).all(axis=None)
     assert pairs.loc[0, ["spearman", "kendall", "spearman_low"]].tolist() == pytest.approx([1, 1, 1])
     assert pairs.loc[0, ["n_moved", "n_moved_surely", "score_change"]].tolist() == [0, 0, 0]
-    # Noisy images alone: a level does not agree with itself on other images either.
+    # With noisy images, a level does not agree with itself on other images either.
     assert pairs.loc[0, "halves_same"] == pairs.loc[0, "halves_other"] < 0.95
 
 
 def test_a_change_of_the_score_is_paired():
-    """Images differ by far more than levels do, and the interval does not hold their spread."""
+    """Images differ by far more than levels do, but the interval does not contain their spread."""
     scores = planted(range(8), noise=0)
     _, pairs = compare_levels({"a": scores, "b": scores + 0.05}, NAMES, "a", UP, repetitions=50)
     low, high = pairs.loc[0, ["score_change_low", "score_change_high"]]

@@ -1,4 +1,4 @@
-"""Scores of images carried through to κ."""
+"""Bootstrap over images of κ."""
 
 import numpy as np
 import pytest
@@ -72,8 +72,8 @@ def test_undefined_images_and_methods_are_left_out():
     scores[2][3] = np.nan
     found = ranked(scores)
     assert found.n_cases.tolist() == [5, 5, 5, 4]
-    whole = np.stack([np.nanmean(np.vstack([values, np.zeros(IMAGES)]), axis=1)[:-1] for values in scores[:2]])
-    assert whole[0, 1] == pytest.approx(scores[0][1, 10:].mean())
+    means = np.stack([np.nanmean(np.vstack([values, np.zeros(IMAGES)]), axis=1)[:-1] for values in scores[:2]])
+    assert means[0, 1] == pytest.approx(scores[0][1, 10:].mean())
     assert not np.isnan(found.ci_low).any()
 
 

@@ -1,4 +1,4 @@
-"""What counts once in a ranking: a network, or each test case as in the paper of Meta-Rank."""
+"""The independent case of a ranking: a network, or each test case as in the paper of Meta-Rank."""
 
 import numpy as np
 import pandas as pd
@@ -8,7 +8,7 @@ from heatproof.errors import HeatproofError
 from heatproof.ranking.table import CASE, counted_rows, independent_cases, meta_rank_table, select_rows
 
 METHODS = ("deep_lift", "gradient", "integrated", "lrp", "random")
-# Metrics of each network: one, two of one property, and three of two.
+# Metrics of each network: one metric, two metrics of one property, and three metrics of two properties.
 METRICS = {
     "alone": ("deletion_morf",),
     "two": ("deletion_morf", "deletion_lerf"),
@@ -17,7 +17,7 @@ METRICS = {
 
 
 def table(networks=METRICS, seed=0, ties=0, gaps=0):
-    """Return scores of each network under its metrics, lower better for MoRF; the first ones are tied, or gaps."""
+    """Return scores of each network under its metrics, lower is better for MoRF; the first are tied or missing."""
     rng = np.random.default_rng(seed)
     rows = []
     for model, metrics in networks.items():
@@ -26,12 +26,12 @@ def table(networks=METRICS, seed=0, ties=0, gaps=0):
             values[:ties] = values[0]
             values[len(values) - gaps :] = np.nan
             rows += [("d", model, "w", metric, *one) for one in zip(METHODS, values, strict=True)]
-    made = pd.DataFrame(rows, columns=[*CASE, "method", "score"])
-    return made.assign(higher_is_better=made["metric"] != "deletion_morf")
+    table_of_scores = pd.DataFrame(rows, columns=[*CASE, "method", "score"])
+    return table_of_scores.assign(higher_is_better=table_of_scores["metric"] != "deletion_morf")
 
 
 def kappa_of_the_paper(scores):
-    """Return κ by equations 4 to 6 with ½ added to both counts, where every method has a score in every test case."""
+    """Return κ by equations 4 to 6 with ½ added to both counts, for a table without missing scores."""
     odds = pd.DataFrame(0.0, METHODS, METHODS)
     cases = [case for _, case in scores.groupby(CASE)]
     for p in METHODS:
@@ -72,7 +72,7 @@ def test_with_one_case_a_network_both_are_the_same(gaps):
 
 @pytest.mark.parametrize("gaps", [0, 2])
 def test_a_case_counts_as_a_network_of_its_own_would(gaps):
-    """κ, its interval and the set of the best are those of a table in which each test case is another network."""
+    """κ, its interval and the set of the best are those of a table in which each test case is a separate network."""
     scores = table(gaps=gaps)
     names = [f"net{place}" for place in scores.groupby(CASE).ngroup()]
     each = meta_rank_table(scores, independent="case"), meta_rank_table(scores.assign(model=names))
@@ -112,7 +112,7 @@ def test_a_metric_that_is_named_counts_though_another_one_stands_for_it():
     marked = scores.assign(counted_as=np.where(scores["metric"] == "same", "deletion_morf", ""))
     assert "same" not in set(counted_rows(marked)["metric"])
     assert "same" in set(counted_rows(select_rows(marked, ["same", "deletion_morf"]))["metric"])
-    # The choice of methods alone leaves that as it is.
+    # Selecting methods does not change which metrics count.
     assert "same" not in set(counted_rows(select_rows(marked, methods=["lrp", "gradient"]))["metric"])
 
 

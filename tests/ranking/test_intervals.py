@@ -1,4 +1,4 @@
-"""Intervals of κ, and how often they cover."""
+"""Intervals of κ and their coverage."""
 
 import importlib.util
 from pathlib import Path
@@ -53,14 +53,18 @@ def test_true_kappa_is_what_very_many_cases_give(simulation):
     np.testing.assert_allclose(simulation.true_kappa(quality), odds.mean(axis=1), atol=0.03)
 
 
-def covers(held):
-    """In 100 repetitions of ten methods a share of 0.95 is known to about 0.015; benchmarks/coverage.py runs 1,000."""
-    return 0.92 <= held <= 0.99
+def covers(coverage):
+    """Return whether a coverage is close to 0.95.
+
+    In 100 repetitions of ten methods a share of 0.95 has a standard error of about 0.015; benchmarks/coverage.py has
+    1,000.
+    """
+    return 0.92 <= coverage <= 0.99
 
 
 @pytest.mark.parametrize("networks", [3, 6, 13])
 def test_intervals_cover_where_cases_of_a_network_are_alike(simulation, networks):
-    """With cases as independent ones, the intervals of three networks held κ in 0.6 of the runs."""
+    """With test cases as independent, the intervals of three networks contained κ in 0.6 of the runs."""
     found = simulation.over_networks(networks, 0.9, 60, resamples=100)
     assert covers(found["after"][0])
     assert found["before"][0] < 0.8
@@ -75,13 +79,13 @@ def test_intervals_of_mean_scores_cover(simulation):
 
 @pytest.mark.slow
 def test_planted_order_is_recovered_and_intervals_cover(simulation):
-    """With 250 repetitions of 10 methods a share of 0.95 is known to about 0.01; the benchmark runs 1,000."""
-    held, held_mean, _, order = simulation.over_networks(26, 0, 250, cases=1)["after"]
-    assert 0.92 < held < 0.98
+    """In 250 repetitions of 10 methods a share of 0.95 has a standard error of about 0.01; the benchmark has 1,000."""
+    coverage, held_mean, _, order = simulation.over_networks(26, 0, 250, cases=1)["after"]
+    assert 0.92 < coverage < 0.98
     assert 0.92 < held_mean < 0.98
     assert order > 0.93
     # The ordinary percentiles are too narrow, which is why they are not the default.
-    assert simulation.over_networks(26, 0, 250, cases=1, kind="percentile")["after"][0] < held
+    assert simulation.over_networks(26, 0, 250, cases=1, kind="percentile")["after"][0] < coverage
 
 
 @pytest.mark.slow
@@ -108,7 +112,7 @@ def test_the_benchmark_prints_its_tables(simulation, capsys, monkeypatch):
 
 
 def test_an_interval_has_width_or_is_none():
-    """Where all resamples agree, κ of two cases was said to lie from 1.431 to 1.431."""
+    """Where all resamples agreed, the interval of κ over two cases once was [1.431, 1.431]."""
     low, high = bootstrap_interval(np.ones(2), np.ones((2, 50)), np.array([5, 5]))
     assert np.isnan([low, high]).all()
     low, high = bootstrap_interval(np.ones(2), np.ones((2, 50)), np.array([5, 5]), floor=np.array([0.0, 0.5]))

@@ -4,13 +4,13 @@ import pytest
 from heatproof.base.randomness import numpy_generator
 from heatproof.errors import HeatproofError
 from heatproof.metrics.bootstrap import draw_counts
-from heatproof.ranking.kappa import resample
+from heatproof.ranking.kappa import resampled_kappa
 from heatproof.ranking.meta_rank import default_repetitions, meta_rank
 from heatproof.ranking.ranks import to_dense_ranks
 
 
 def log_odds(scores):
-    """D and n, pair by pair and in plain words."""
+    """Return D and n, computed pair by pair."""
     methods = scores.shape[1]
     odds, counts = np.zeros((methods, methods)), np.zeros((methods, methods))
     for p in range(methods):
@@ -26,7 +26,7 @@ def log_odds(scores):
 
 
 def dense_least_squares(scores):
-    """κ from one equation for each pair, weighted, and one for the mean."""
+    """Return κ from one weighted equation for each pair and one for the mean."""
     odds, counts = log_odds(scores)
     methods = len(odds)
     rows, values = [np.ones(methods)], [0.0]
@@ -98,7 +98,7 @@ def test_resamples_are_what_ranking_the_drawn_cases_gives(gaps):
     scores = draw_scores(12, 6, gaps, seed=3)
     counts = draw_counts(np.random.default_rng(1), 20, 12)
     result = meta_rank(scores, repetitions=5)
-    resampled, parts = resample(to_dense_ranks(scores), ~np.isnan(scores), counts, result.kappa)
+    resampled, parts = resampled_kappa(to_dense_ranks(scores), ~np.isnan(scores), counts, result.kappa)
     seen = 0
     for repetition, weights in enumerate(counts.astype(int)):
         drawn = np.repeat(scores, weights, axis=0)
@@ -154,7 +154,7 @@ def test_absent_methods_have_no_value_in_that_resample():
     scores = np.array([[1.0, 2.0, np.nan], [1.0, 2.0, 3.0]])
     kappa = meta_rank(scores, repetitions=5).kappa
     counts = np.array([[2.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
-    resampled, parts = resample(to_dense_ranks(scores), ~np.isnan(scores), counts, kappa)
+    resampled, parts = resampled_kappa(to_dense_ranks(scores), ~np.isnan(scores), counts, kappa)
     np.testing.assert_array_equal(np.isnan(resampled), [[False] * 3, [False] * 3, [True, False, False]])
     np.testing.assert_array_equal(parts, 1)
     np.testing.assert_allclose(resampled[:2, 0].mean(), kappa[:2].mean(), atol=1e-6)
@@ -167,7 +167,7 @@ def test_parts_of_a_resample_keep_their_place():
     scores[1, 4] = 3
     kappa = meta_rank(scores, repetitions=5).kappa
     counts = np.array([[2.0, 0.0, 1.0, 1.0]])
-    resampled, parts = resample(to_dense_ranks(scores), ~np.isnan(scores), counts, kappa)
+    resampled, parts = resampled_kappa(to_dense_ranks(scores), ~np.isnan(scores), counts, kappa)
     assert parts[0] == 3
     assert np.isnan(resampled[4, 0])
     np.testing.assert_allclose(resampled[:2, 0].mean(), kappa[:2].mean(), atol=1e-6)

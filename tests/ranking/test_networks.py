@@ -1,4 +1,4 @@
-"""A network is the independent case, whatever the number of its test cases; and no metric counts twice."""
+"""A network is the independent case, whatever its number of test cases; and no metric counts twice."""
 
 import numpy as np
 import pandas as pd
@@ -8,7 +8,7 @@ from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
 from heatproof.ranking.consistency import agreement, agreement_by_factor
 from heatproof.ranking.images import meta_rank_over_images
-from heatproof.ranking.meta_rank import LEAST_NETWORKS, meta_rank
+from heatproof.ranking.meta_rank import MINIMUM_NETWORKS, meta_rank
 from heatproof.ranking.stability import stability
 from heatproof.ranking.table import counted_rows, duplicate_metrics, meta_rank_table, properties_table, property_of
 
@@ -33,7 +33,7 @@ def by_method(table):
 
 @pytest.mark.parametrize("column", ["metric", "weights"])
 def test_the_same_cases_twice_give_the_same_ranking(column):
-    """Of three cases κ of the best was 1.7, of the same six 2.27."""
+    """κ of the best method once was 1.7 for three cases, and 2.27 when the same cases occurred twice."""
     once = tidy()
     twice = pd.concat([once, once.assign(**{column: "another"})])
     first, second = (by_method(meta_rank_table(table))[ESTIMATES] for table in (once, twice))
@@ -64,8 +64,8 @@ def test_all_cases_of_a_network_are_drawn_together():
     """Cases that agree within networks leave κ as uncertain as the networks do."""
     scores = np.random.default_rng(1).normal(size=(6, 5))
     alike = np.repeat(scores, 4, axis=0) + 1e-3 * np.random.default_rng(2).normal(size=(24, 5))
-    apart, together = (meta_rank(alike, groups=groups) for groups in (None, np.repeat(range(6), 4).tolist()))
-    assert ((together.ci_high - together.ci_low) > 1.5 * (apart.ci_high - apart.ci_low)).all()
+    separate, together = (meta_rank(alike, groups=groups) for groups in (None, np.repeat(range(6), 4).tolist()))
+    assert ((together.ci_high - together.ci_low) > 1.5 * (separate.ci_high - separate.ci_low)).all()
     np.testing.assert_allclose(together.ci_low, meta_rank(scores).ci_low, atol=1e-5)
 
 
@@ -80,11 +80,11 @@ def test_seeds_of_one_kind_are_one_independent_case():
 
 @pytest.mark.parametrize("networks", [1, 2, 3])
 def test_few_networks_have_no_interval_and_the_reason(networks):
-    """Two test cases of one network had the interval from 1.431 to 1.431."""
+    """Two test cases of one network once had the interval [1.431, 1.431]."""
     found = meta_rank_table(tidy(networks, metrics=("idsds", "sds")))
-    if networks < LEAST_NETWORKS:
+    if networks < MINIMUM_NETWORKS:
         assert found[["ci_low", "ci_high"]].isna().all(axis=None)
-        assert found["note"].str.contains(f"{networks} network.*: an interval needs {LEAST_NETWORKS}").all()
+        assert found["note"].str.contains(f"{networks} network.*: an interval needs {MINIMUM_NETWORKS}").all()
     else:
         assert (found["ci_low"] < found["ci_high"]).all()
         assert found["note"].str.contains(f"{networks} networks: 6 are needed").all()
@@ -110,10 +110,12 @@ def test_images_are_drawn_within_networks():
 def test_correlations_are_drawn_by_network():
     scores = np.random.default_rng(3).normal(size=(12, 8))
     cases = pd.DataFrame({"model": np.repeat(list("abcdef"), 2), "metric": ["x", "y"] * 6})
-    agree = agreement(scores)
-    apart, together = (agreement_by_factor(agree, cases, groups=groups) for groups in (None, cases["model"].tolist()))
-    assert together.loc[0, "spearman"] == apart.loc[0, "spearman"]
-    assert together.loc[0, "spearman_low"] != apart.loc[0, "spearman_low"]
+    correlations = agreement(scores)
+    separate, together = (
+        agreement_by_factor(correlations, cases, groups=groups) for groups in (None, cases["model"].tolist())
+    )
+    assert together.loc[0, "spearman"] == separate.loc[0, "spearman"]
+    assert together.loc[0, "spearman_low"] != separate.loc[0, "spearman_low"]
     two = agreement_by_factor(agreement(scores[:4]), cases.head(4), groups=cases["model"].head(4).tolist())
     assert two["spearman_low"].isna().all()
 
@@ -123,7 +125,7 @@ def test_groups_have_to_fit():
         meta_rank(np.zeros((3, 2)), groups=["a", "b"])
 
 
-# ---- properties, and metrics that others stand for -----------------------------------------------------------------
+# ---- properties, and duplicate metrics ------------------------------------------------------------------------------
 
 
 def test_properties_count_equally_in_a_network():
@@ -169,8 +171,8 @@ def test_equal_rankings_are_one_metric():
     assert duplicate_metrics(both) == {"yours": "mine"}
     both.iloc[-1, both.columns.get_loc("score")] = 0.0
     assert duplicate_metrics(both) == {}
-    few = both[both["method"].isin(METHODS[:4])]
-    assert duplicate_metrics(few) == {}, "four methods rank alike by chance"
+    few_methods = both[both["method"].isin(METHODS[:4])]
+    assert duplicate_metrics(few_methods) == {}, "four methods rank alike by chance"
 
 
 def test_the_columns_of_a_table_decide():

@@ -1,4 +1,4 @@
-"""Scores of the labels of one picture are one case: they are averaged before anything is resampled."""
+"""Scores of the labels of one image are one case: they are averaged before resampling."""
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,7 @@ def rows_of(labels=3, pictures=20, seed=0):
             {**CASE, "method": method, "image": f"p{picture}", "class": f"kind {label}", "score": score, "valid": True}
             for method in ("a", "b", "c")
             for picture in range(pictures)
-            # Labels of one picture are alike.
+            # The labels of one image have similar scores.
             for label, score in enumerate(draws.normal() + 0.01 * draws.normal(size=labels))
         ]
     )

@@ -73,7 +73,7 @@ def test_a_metric_is_consistent_with_itself_and_its_reverse_is_not():
     scores = np.random.default_rng(4).standard_normal((9, 5))
     assert internal_consistency_reliability(scores, scores) == pytest.approx(1)
     assert internal_consistency_reliability(scores, -scores) == pytest.approx(-1)
-    # The whole matrix holds the disagreement between images too, and a reverse cancels it.
+    # The complete matrix also contains the disagreement between images, which a reversed ranking cancels.
     assert internal_consistency_reliability(scores, scores, variant="published") < 0.6
     assert internal_consistency_reliability(scores, -scores, variant="published") == pytest.approx(0, abs=1e-12)
     assert np.isnan(internal_consistency_reliability(scores, np.ones_like(scores)))
@@ -142,25 +142,25 @@ def named(values, metric, names, model="net", higher=True):
 
 
 def planted(seed=0, images=40):
-    """Scores by two kinds of metric: `mas` ties each method with its absolute values, `rise` does not."""
+    """Return scores by two kinds of metrics: `mas` ties each method with its absolute values, `rise` does not."""
     generator, both = np.random.default_rng(seed), SIGNED + [f"{name}_abs" for name in SIGNED]
     tied = np.arange(4.0) + generator.normal(size=(images, 4))
-    apart = np.tile(np.arange(4.0), 2) + generator.normal(size=(images, 8))
-    return both, np.concatenate([tied, tied], axis=1), apart
+    separate = np.tile(np.arange(4.0), 2) + generator.normal(size=(images, 8))
+    return both, np.concatenate([tied, tied], axis=1), separate
 
 
 def test_tied_rows_do_not_count_twice_in_alpha():
-    both, tied, apart = planted()
-    scores = pd.concat([named(tied, "mas", both), named(apart, "rise", both)])
+    both, tied, separate = planted()
+    scores = pd.concat([named(tied, "mas", both), named(separate, "rise", both)])
     found = reliability_table(scores, MAGNITUDES).set_index("metric")
     once = inter_rater_reliability(image_ranks(tied[:, :4]))
     assert found.loc["mas", "alpha"] == pytest.approx(once)
     assert found.loc["mas", "n_methods"] == 4
     assert found.loc["mas", "inter_method"] < 1
-    # All eight rows are methods of their own to the other; both are compared over the absolute ones.
-    assert found.loc["rise", "alpha"] == pytest.approx(inter_rater_reliability(image_ranks(apart)))
+    # For `rise` all eight rows are separate methods; both metrics are compared over the absolute ones.
+    assert found.loc["rise", "alpha"] == pytest.approx(inter_rater_reliability(image_ranks(separate)))
     assert found.loc["rise", "n_methods"] == 8
-    of_absolute = inter_rater_reliability(image_ranks(apart[:, 4:]))
+    of_absolute = inter_rater_reliability(image_ranks(separate[:, 4:]))
     np.testing.assert_allclose(found.loc[["mas", "rise"], "alpha_magnitudes"], [once, of_absolute])
     counted_twice = reliability_table(scores).set_index("metric")
     assert counted_twice.loc["mas", "alpha"] != pytest.approx(once, abs=1e-4)
@@ -173,15 +173,15 @@ def test_a_method_without_its_absolute_row_counts():
 
 
 def test_every_pair_of_metrics_on_a_network():
-    both, tied, apart = planted()
+    both, tied, separate = planted()
     again = tied + np.tile(np.random.default_rng(1).normal(size=(40, 4)), 2)
     scores = pd.concat(
         [
             named(tied, "mas", both),
             named(-again, "mas_random", both, higher=False),
-            named(apart, "rise", both),
-            named(apart[:30], "rise_long", both),
-            named(apart, "rise", both, model="other"),
+            named(separate, "rise", both),
+            named(separate[:30], "rise_long", both),
+            named(separate, "rise", both, model="other"),
         ]
     )
     kinds = {"mas_random": "mas", "rise_long": "rise"}
@@ -198,19 +198,19 @@ def test_every_pair_of_metrics_on_a_network():
     }
     assert pairs["n_methods"].tolist() == [4, 4, 4, 4, 4, 8]
     assert pairs["n_images"].tolist() == [40, 40, 30, 40, 30, 30]
-    # The same as the function says of the ranks of the absolute rows.
-    for other, values in (("mas_random", again[:, 4:]), ("rise", apart[:, 4:])):
+    # The value of the function for the ranks of the absolute rows.
+    for other, values in (("mas_random", again[:, 4:]), ("rise", separate[:, 4:])):
         ranks = image_ranks(tied[:, 4:]), image_ranks(values)
         row = pairs.loc[("mas", other)]
         assert row["icr"] == pytest.approx(internal_consistency_reliability(*ranks))
         assert row["icr_published"] == pytest.approx(internal_consistency_reliability(*ranks, variant="published"))
     assert pairs.loc[("rise", "rise_long"), "icr"] == pytest.approx(1)
     assert (pairs.loc["mas", "icr_magnitudes"] == pairs.loc["mas", "icr"]).all()
-    other = apart + np.random.default_rng(2).normal(size=apart.shape)
-    both_rise = pd.concat([named(apart, "rise", both), named(other, "rise_noisy", both)])
+    other = separate + np.random.default_rng(2).normal(size=separate.shape)
+    both_rise = pd.concat([named(separate, "rise", both), named(other, "rise_noisy", both)])
     row = consistency_table(both_rise, MAGNITUDES).iloc[0]
     for column, chosen in (("icr", slice(None)), ("icr_magnitudes", slice(4, None))):
-        ranks = image_ranks(apart[:, chosen]), image_ranks(other[:, chosen])
+        ranks = image_ranks(separate[:, chosen]), image_ranks(other[:, chosen])
         assert row[column] == pytest.approx(internal_consistency_reliability(*ranks))
 
 

@@ -9,7 +9,7 @@ from heatproof.ranking.significance import critical_difference, friedman, pairwi
 
 
 def planted(images=60, step=1.0, methods="abcd", seed=0):
-    """Return scores in which the first method is best, by `step` standard deviations a method."""
+    """Return scores in which the first method is best, with steps of `step` standard deviations."""
     rng = np.random.default_rng(seed)
     quality = -step * np.arange(len(methods))
     return pd.DataFrame(quality + rng.standard_normal((images, len(methods))), columns=list(methods))
@@ -29,11 +29,11 @@ def test_an_order_is_found_and_its_direction():
 
 
 def test_the_effect_size_by_hand():
-    # Ranks of the differences 1 2 3 4: three speak for the first, of rank 2, 3 and 4.
+    # The differences have the ranks 1 to 4; three are in favour of the first method, with ranks 2, 3 and 4.
     scores = pd.DataFrame({"a": [0.0, 2, 3, 4, 5], "b": [1.0, 0, 0, 0, 5]})
     row = pairwise_wilcoxon(scores).iloc[0]
     assert row["effect"] == pytest.approx((2 + 3 + 4 - 1) / 10)
-    # Two-sided and exact: rank sums of 0 or 1 against, of 16 signs.
+    # Two-sided and exact: of 16 patterns of signs, those with a rank sum of 0 or 1 against the method.
     assert row["p"] == pytest.approx(2 * 2 / 16)
     assert (row["n_images"], row["n_equal"]) == (5, 1)
 

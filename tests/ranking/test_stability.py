@@ -1,4 +1,4 @@
-"""One test case left out, and families."""
+"""Rankings without one test case, and rankings within families."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""Scores that are equal but for float rounding are tied, in every ranking."""
+"""Scores that are equal except for rounding are tied, in every ranking."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from heatproof.ranking.reliability import image_ranks
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e6])
 def test_rounding_gives_no_rank(scale):
-    """Two methods with the same sum had ranks 10 and 11."""
+    """Two methods with the same sum once had the ranks 10 and 11."""
     scores = scale * np.array([0.1 + 0.2, 0.3, 0.5])
     assert scores[0] != scores[1] or scale != 1.0
     np.testing.assert_array_equal(rank_methods(scores), [2, 2, 1])

@@ -1,4 +1,4 @@
-"""Planted truths: a metric that follows the truth is told from one that does not."""
+"""Planted truths: a metric that follows the truth is distinguished from one that does not."""
 
 import numpy as np
 import pandas as pd
@@ -43,7 +43,7 @@ def table():
 def test_the_metric_that_is_the_truth_agrees_in_every_draw(table):
     for name in ("same", "lower"):
         row = table.loc[(name, ALL)]
-        # The same images are drawn for both, or these intervals would have a width.
+        # These intervals have no width, because the same images are drawn for both.
         assert row[["spearman", "ci_low", "ci_high", "per_image", "per_image_low"]].tolist() == pytest.approx([1.0] * 5)
         assert (row["chosen"], row["best"], row["lost"]) == ("best", "best", 0.0)
 
@@ -115,8 +115,8 @@ def test_images_one_by_one_are_scipys():
     found = spearman_of_images(ours, true)
     assert np.isnan(found[0])
     for row in range(1, 30):
-        kept = ~np.isnan(ours[row])
-        assert found[row] == pytest.approx(spearmanr(ours[row][kept], true[row][kept]).statistic)
+        is_known = ~np.isnan(ours[row])
+        assert found[row] == pytest.approx(spearmanr(ours[row][is_known], true[row][is_known]).statistic)
 
 
 def test_the_figure_has_every_metric_and_interval(table):

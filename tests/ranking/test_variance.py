@@ -1,4 +1,4 @@
-"""Planted variance components are found."""
+"""Planted variance components are recovered."""
 
 import numpy as np
 import pandas as pd
@@ -33,7 +33,7 @@ def components(table):
 def test_planted_components_are_found():
     found = components(variance_table(planted()))
     for name, value in PLANTED.items():
-        # The fewest levels are 40 datasets: a standard error of 0.11, by 200 such runs, whose mean is 0.39.
+        # The factor with fewest levels has 40 datasets: its standard error is 0.11, by 200 such runs with mean 0.39.
         assert found.loc[name, "variance"] == pytest.approx(value, abs=0.25 if name == "dataset" else 0.05), name
     assert found["share"].sum() == pytest.approx(1)
     assert found["n"].to_dict() == {"dataset": 40, "network": 200, "seed": 600, "image": 1200, "residual": 18000}

@@ -22,7 +22,7 @@ from heatproof.inputs.labels import ScoredTargets, align_options, align_to_image
 from heatproof.inputs.maps import explained_classes, read_maps
 from heatproof.inputs.read import read_inputs
 from heatproof.inputs.targets import TargetSpec, check_columns, reported_targets
-from heatproof.metrics.scoring import ExplainerMaps, Scored, score_batch
+from heatproof.metrics.scoring import ExplainerMaps, MethodScores, score_batch
 from heatproof.responses.base import (
     Batch,
     Explain,
@@ -376,7 +376,7 @@ def task_of(network_run: NetworkRun) -> str:
 def _without_scores(metric: SelectedMetric, images: ScoredImages, reason: str) -> xarray.Dataset:
     """Return the result of a metric that is not applicable: no scores, and the reason."""
     count = len(images.ids)
-    undefined = Scored("", np.full(count, np.nan), np.zeros(count, bool), {}, {"maps": np.zeros((count, 1, 1))})
+    undefined = MethodScores("", np.full(count, np.nan), np.zeros(count, bool), {}, {"maps": np.zeros((count, 1, 1))})
     result = score_dataset(metric, metric.options, images, undefined)
     result["reason"] = ("image", [reason] * count)
     return result

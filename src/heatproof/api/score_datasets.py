@@ -10,7 +10,7 @@ import numpy as np
 
 from heatproof.base.grids import patch_sums
 from heatproof.metrics.registry import Metric
-from heatproof.metrics.scoring import Scored
+from heatproof.metrics.scoring import MethodScores
 from heatproof.responses.base import MetricInput, ScoredImages
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ RESPONSE_AXES = {
 
 
 def score_dataset(
-    metric: SelectedMetric, options: dict[str, Any], images: ScoredImages, scored: Scored
+    metric: SelectedMetric, options: dict[str, Any], images: ScoredImages, scored: MethodScores
 ) -> xarray.Dataset:
     """Return the scores of a method by a metric, with its curves, its options and the settings of its responses."""
     import xarray

@@ -16,34 +16,34 @@ from heatproof.base.grids import Grid
 from heatproof.base.methods import ABS_SUFFIX
 from heatproof.base.randomness import numpy_generator
 from heatproof.claims.halves import (
-    LEAST_CEILING,
-    LEAST_IMAGES,
-    Compared,
+    MINIMUM_CEILING,
+    MINIMUM_IMAGES,
+    AgreementShare,
+    ComparedPair,
     Feature,
+    HalfVectors,
     Halves,
-    Part,
-    Share,
-    Vectors,
+    MeanProduct,
     ceiling_of,
-    exact,
-    product,
-    ranks_of,
-    share_of,
+    centred_ranks,
+    half_vectors,
+    mean_product,
+    noiseless_product,
+    pool_share,
     split_images,
-    vectors_of,
 )
-from heatproof.claims.verdicts import Measured, Untestable
+from heatproof.claims.verdicts import Measurement, Untestable
 from heatproof.metrics.bootstrap import bootstrap_means, draw_counts
 
 Found = TypeVar("Found")
-Unit = tuple[str, str]
-# Fewer methods than this have no ranking worth a correlation.
-FEWEST_METHODS = 5
+NetworkKind = tuple[str, str]
+# Fewest methods for a rank correlation.
+MINIMUM_METHODS = 5
 NETWORK = ("dataset", "model", "weights")
 CASE = (*NETWORK, "metric")
-# What sets models apart for claims on their design.
+# Properties of a model that claims on design compare.
 DESIGN = ("family", "depth", "width", "batch_norm", "bias")
-# The image of published scores: means over all images of a validation split, thousands, so that halves would agree.
+# Name of the image of published scores, which are means over thousands of images, so that halves would agree.
 ALL_IMAGES = "mean"
 
 
@@ -53,18 +53,18 @@ class Case:
 
     Attributes
     ----------
-    kept_by
-        The training of which the weights are a kept epoch; "" for weights that are none.
+    saved_epoch_of
+        The training of which the weights are a saved epoch; "" for other weights.
     grid, baseline
-        Of the patch drops that the metric reads; None where it reads none.
+        Grid and baseline of the patch drops that the metric reads; None where it reads none.
     output
-        ``logit`` or ``probability``: what the metric reads of the network's answer.
+        ``logit`` or ``probability``: the output of the network that the metric reads.
     explains
-        ``logit`` or ``probability``: what the maps are of.
+        ``logit`` or ``probability``: the output that the maps explain.
     pixels
-        The shorter side of the images; None where it is not known.
+        The shorter side of the images; None where it is unknown.
     magnitudes
-        Whether the metric reads the magnitudes of maps, to which a map with signs and its absolute values are one
+        Whether the metric reads only the magnitudes of maps, so that a map with signs and its absolute values are one
         method: see `heatproof.ranking.magnitudes.MagnitudeMetrics`.
     """
 
@@ -75,7 +75,7 @@ class Case:
     kind: str
     options: Mapping[str, Any]
     higher_is_better: bool
-    kept_by: str = ""
+    saved_epoch_of: str = ""
     grid: Grid | None = None
     baseline: str | None = None
     output: str = "logit"
@@ -85,13 +85,13 @@ class Case:
 
     @property
     def network(self) -> tuple[str, str, str]:
-        """Dataset, model and weights: the same for all metrics of one network."""
+        """Dataset, model and weights, which all metrics of one network share."""
         return self.dataset, self.model, self.weights
 
 
 @dataclass(frozen=True)
 class Method:
-    """A row of the tables: the explainer's kind, its map, and whether the map is taken absolutely."""
+    """A row of the tables: the kind of explainer, its map, and whether absolute values of the map are taken."""
 
     name: str
     kind: str
@@ -102,7 +102,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Model:
-    """A model with the design of its architecture; models of one `kind` differ in the seed of training alone."""
+    """A model with the design of its architecture; models of one `kind` differ only in the seed of the training."""
 
     name: str
     family: str
@@ -114,7 +114,7 @@ class Model:
 
 
 def required(cases: list[Found], reason: str) -> list[Found]:
-    """Return the cases; raise `Untestable` with this reason if there are none."""
+    """Return the items; raise `Untestable` with this reason if there are none."""
     if not cases:
         raise Untestable(reason)
     return cases
@@ -128,21 +128,21 @@ class Resampling(NamedTuple):
 
 
 class Evidence:
-    """Mean scores (1 + R, cases, methods), higher is better everywhere; the first is of all images.
+    """Mean scores (1 + R, cases, methods), on all images and on R resamples; higher is better everywhere.
 
     Parameters
     ----------
     scores
-        Tidy: dataset, model, weights, metric, method, image, score (NaN where undefined).
+        Tidy table: dataset, model, weights, metric, method, image, score (NaN where undefined).
     cases, methods, models
-        What the names in it stand for.
+        Test cases, methods and models of the names in `scores`.
     accuracy
-        As accuracy.csv; that of kept epochs is left out.
-    reported
-        What a published table says of test cases whose scores it does not print: consistency by ``(case,)``,
+        As accuracy.csv; rows of saved epochs are left out.
+    published_values
+        Values that a published table gives for test cases without printing their scores: consistency by ``(case,)``,
         agreement by ``(case, case)``.
     draws
-        Of the bootstrap over images; the same images are drawn in all cases of a dataset.
+        Settings of the bootstrap over images; the same images are drawn in all cases of a dataset.
     """
 
     def __init__(
@@ -152,14 +152,14 @@ class Evidence:
         methods: Sequence[Method],
         models: Mapping[str, Model],
         accuracy: pd.DataFrame | None = None,
-        reported: Mapping[tuple[int, ...], float] | None = None,
+        published_values: Mapping[tuple[int, ...], float] | None = None,
         draws: Resampling = Resampling(),  # noqa: B008 - immutable
     ) -> None:
         self.cases, self.methods, self.models = list(cases), list(methods), dict(models)
-        kept = {case.weights for case in self.cases if case.kept_by}
-        self.accuracy = None if accuracy is None else accuracy[~accuracy["weights"].isin(kept)]
+        saved_epochs = {case.weights for case in self.cases if case.saved_epoch_of}
+        self.accuracy = None if accuracy is None else accuracy[~accuracy["weights"].isin(saved_epochs)]
         self.seed, self.repetitions = draws
-        self.reported = dict(reported or {})
+        self.published_values = dict(published_values or {})
         self.draws_networks = False
         self.values: dict[int, np.ndarray] = {}
         self.image_names: dict[int, list[str]] = {}
@@ -173,8 +173,8 @@ class Evidence:
             rows = grouped.get((case.dataset, case.model, case.weights, case.metric))
             if rows is None or rows.empty:
                 continue
-            # Images in their order, so that a draw means the same images in every case; those on which a metric of
-            # fewer images has no score are left out of its means.
+            # All cases list the images in the same order, so that a draw selects the same images in every case; a
+            # metric that is scored on fewer images has NaN for the others, which its means leave out.
             images = longest[case.network]
             wide = rows.pivot(index="method", columns="image", values="score").reindex(index=names, columns=images)
             values = wide.to_numpy(dtype=np.float64) * (1 if case.higher_is_better else -1)
@@ -184,27 +184,27 @@ class Evidence:
 
     @property
     def images(self) -> int:
-        """The largest number of images of a test case."""
+        """Largest number of images of a test case."""
         return max((values.shape[1] for values in self.values.values()), default=0)
 
     def over_networks(self) -> Evidence:
-        """Return the same evidence with the networks resampled beside the images; seeds of one kind stay together."""
+        """Return a copy that resamples networks as well as images; trainings of one kind stay together."""
         other = copy.copy(self)
         other.draws_networks = True
         return other
 
     # ---- test cases and methods --------------------------------------------------------------------------------------
 
-    def find(
+    def find_cases(
         self,
         kind: str,
         *,
         weights: str | None = None,
         model: Callable[[Model], bool] | None = None,
         options: Mapping[str, Any] | None = None,
-        kept: bool = False,
+        saved_epochs: bool = False,
     ) -> list[int]:
-        """Return the indices of test cases of a kind of metric, on final weights or on kept epochs.
+        """Return the indices of the test cases of a kind of metric, on final weights or on saved epochs.
 
         Raises
         ------
@@ -215,7 +215,7 @@ class Evidence:
             index
             for index, case in enumerate(self.cases)
             if case.kind == kind
-            and bool(case.kept_by) == kept
+            and bool(case.saved_epoch_of) == saved_epochs
             and weights in (None, case.weights)
             and (model is None or model(self.models[case.model]))
             and all(case.options.get(name) == value for name, value in (options or {}).items())
@@ -224,53 +224,55 @@ class Evidence:
         where = f"on {weights} weights" if weights else "on such a model"
         return required(matches, f"no {kind}{with_options} was scored {where}")
 
-    def in_domain(self, model: Callable[[Model], bool] | None = None) -> list[int]:
-        """Return the test cases of IDSDS, all of one grid, baseline and output: those of the first."""
-        return self.varied("idsds", model=model)
+    def in_domain_cases(self, model: Callable[[Model], bool] | None = None) -> list[int]:
+        """Return the test cases of IDSDS that share grid, baseline and output with the first one."""
+        return self.cases_varying("idsds", model=model)
 
-    def varied(self, kind: str, *varying: str, **more: Any) -> list[int]:
-        """Return the cases of a kind that share grid, baseline and output with the first, but for what varies."""
-        every = self.find(kind)
+    def cases_varying(self, kind: str, *varying: str, **more: Any) -> list[int]:
+        """Return the cases of a kind that share grid, baseline and output with the first one, except for `varying`."""
+        every = self.find_cases(kind)
         home, same = self.cases[every[0]], {"grid", "baseline", "output"}.difference(varying)
-        cases = [c for c in self.find(kind, **more) if all(getattr(self.cases[c], n) == getattr(home, n) for n in same)]
+        cases = [
+            c for c in self.find_cases(kind, **more) if all(getattr(self.cases[c], n) == getattr(home, n) for n in same)
+        ]
         return required(cases, f"no {kind} of one grid, baseline and output was scored on such a model")
 
-    def variants(self, field: str, kind: str = "idsds") -> list[tuple[int, int]]:
-        """Return pairs of cases on one model that differ in grid, baseline or output alone, the first as in others."""
-        plain = self.varied(kind)
-        others = [c for c in self.varied(kind, field) if not self._share(c, plain[0], [field])]
+    def pairs_varying(self, field: str, kind: str = "idsds") -> list[tuple[int, int]]:
+        """Return pairs of cases on one model that differ only in grid, baseline or output, the default first."""
+        plain = self.cases_varying(kind)
+        others = [c for c in self.cases_varying(kind, field) if not self._share(c, plain[0], [field])]
         pairs = self.pairs_sharing(plain, others, "dataset", "model")
         return required(pairs, f"{kind} is scored with one {field} alone: others are named in drops, and in weights")
 
-    def out_of_domain(self, kind: str, **more: Any) -> list[int]:
-        """Return test cases of a metric on pretrained weights."""
-        return self.find(kind, weights="pretrained", **more)
+    def out_of_domain_cases(self, kind: str, **more: Any) -> list[int]:
+        """Return the test cases of a metric on pretrained weights."""
+        return self.find_cases(kind, weights="pretrained", **more)
 
-    def named(self, kind: str, transform: str = "raw", map: str | None = None) -> int:
-        """Return the index of the method of an explainer kind.
+    def find_method(self, kind: str, transform: str = "raw", map: str | None = None) -> int:
+        """Return the index of the method of a kind of explainer.
 
         Raises
         ------
         Untestable
-            If the config has none.
+            If the config has no such method.
         """
         for index, method in enumerate(self.methods):
             if method.kind == kind and method.transform == transform and map in (None, method.map):
                 return index
         raise Untestable(f"the config has no {map or kind}{' (absolute)' if transform == 'abs' else ''}")
 
-    def any_of(self, kinds: Sequence[str]) -> list[int]:
-        """Return the indices of the raw methods of some explainer kinds."""
+    def find_methods(self, kinds: Sequence[str]) -> list[int]:
+        """Return the indices of the raw methods of some kinds of explainers."""
         indices = [p for p, method in enumerate(self.methods) if method.kind in kinds and method.transform == "raw"]
         return required(indices, f"the config has none of {', '.join(kinds)}")
 
-    def explaining(self) -> list[int]:
-        """Return the indices of methods that use the model."""
+    def methods_using_model(self) -> list[int]:
+        """Return the indices of the methods that use the model."""
         return [index for index, method in enumerate(self.methods) if method.uses_model]
 
     def counted_methods(self, *cases: int) -> list[int]:
-        """Return the indices of methods that count where test cases are compared: see `Case.magnitudes`."""
-        chosen = self.explaining()
+        """Return the indices of the methods that count where test cases are compared: see `Case.magnitudes`."""
+        chosen = self.methods_using_model()
         if not any(self.cases[case].magnitudes for case in cases):
             return chosen
         absolute = {self.methods[index].name for index in chosen if self.methods[index].transform == "abs"}
@@ -280,8 +282,8 @@ class Evidence:
         """Return the model of a test case."""
         return self.models[self.cases[case].model]
 
-    def unit(self, case: int) -> Unit:
-        """Return what counts as one independent network: the dataset and the kind of model, whatever its seed."""
+    def network_kind(self, case: int) -> NetworkKind:
+        """Return the independent network of a test case: the dataset and the kind of model, whatever its seed."""
         model = self.model_of(case)
         return self.cases[case].dataset, model.kind or model.name
 
@@ -290,15 +292,15 @@ class Evidence:
     def pairs_differing(self, cases: Sequence[int], field: str) -> list[tuple[int, int]]:
         """Return the pairs of cases that differ in exactly one of dataset, model, weights and metric.
 
-        Models that differ in the seed of training alone are one model.
+        Models that differ only in the seed of the training are one model.
         """
         same = [name for name in CASE if name != field]
         pairs = [(a, b) for a, b in combinations(cases, 2) if self._share(a, b, same)]
         pairs = [(a, b) for a, b in pairs if not self._share(a, b, [field])]
-        return [(a, b) for a, b in pairs if field != "model" or self.unit(a) != self.unit(b)]
+        return [(a, b) for a, b in pairs if field != "model" or self.network_kind(a) != self.network_kind(b)]
 
     def pairs_sharing(self, first: Sequence[int], second: Sequence[int], *fields: str) -> list[tuple[int, int]]:
-        """Return the pairs of cases, one of each list, that agree in some fields, by default the network."""
+        """Return the pairs of cases, one of each list, that agree in some fields, by default in the network."""
         return [(a, b) for a in first for b in second if self._share(a, b, fields or NETWORK)]
 
     def _share(self, a: int, b: int, fields: Sequence[str]) -> bool:
@@ -306,43 +308,47 @@ class Evidence:
 
     # ---- quantities --------------------------------------------------------------------------------------------------
 
-    def pooled(self, parts: Sequence[np.ndarray], owners: Sequence[Sequence[int]], of: str = "comparisons") -> Measured:
-        """Return the mean of parts (1 + R,), weighted by how often the networks that they are of were drawn.
+    def pool(
+        self, parts: Sequence[np.ndarray], owners: Sequence[Sequence[int]], of: str = "comparisons"
+    ) -> Measurement:
+        """Return the mean of quantities (1 + R,), weighted by how often their networks were drawn.
 
         Parameters
         ----------
         parts
-            One quantity each, on all images and on resamples of them.
+            One quantity each, on all images and on resamples.
         owners
-            For each part, the test cases that it is of.
+            For each quantity, the test cases that it is computed from.
         of
-            What the parts are, for the basis.
+            What the quantities are, for the basis.
         """
-        known = [(part, {self.unit(c) for c in cases}) for part, cases in zip(parts, owners, strict=True)]
+        known = [(part, {self.network_kind(c) for c in cases}) for part, cases in zip(parts, owners, strict=True)]
         known = [(part, units) for part, units in known if not np.isnan(part[0])]
         required(known, "no test case has scores of all that is compared")
         order = sorted(set().union(*(units for _, units in known)))
         counts = self.network_counts(len(order))
-        weights = np.stack([np.prod([counts[:, order.index(unit)] for unit in units], axis=0) for _, units in known])
+        weights = np.stack(
+            [np.prod([counts[:, order.index(network_kind)] for network_kind in units], axis=0) for _, units in known]
+        )
         values = np.stack([part for part, _ in known])
         weights = np.where(np.isnan(values), 0, weights)
         total = weights.sum(0)
         draws = np.where(total > 0, (weights * np.nan_to_num(values)).sum(0) / np.where(total > 0, total, 1), np.nan)
-        return Measured(draws, f"{of}: {len(known)}, networks: {len(order)}", len(order))
+        return Measurement(draws, f"{of}: {len(known)}, networks: {len(order)}", len(order))
 
     def network_counts(self, networks: int) -> np.ndarray:
-        """Return how often each of so many networks is drawn, (1 + R, networks); once where they are not drawn."""
+        """Return how often each network is drawn, (1 + R, networks); all ones where networks are not drawn."""
         once = np.ones((1 + self.repetitions, networks))
         if self.draws_networks:
             generator = numpy_generator(self.seed, "claims", "networks")
             once[1:] = draw_counts(generator, self.repetitions, networks)
         return once
 
-    def over_cases(self, cases: Sequence[int], value: Callable[[int], np.ndarray]) -> Measured:
-        """Return the mean over test cases of a quantity (1 + R,) that each has by itself."""
-        return self.pooled([value(case) for case in cases], [(case,) for case in cases], "test cases")
+    def mean_over_cases(self, cases: Sequence[int], value: Callable[[int], np.ndarray]) -> Measurement:
+        """Return the mean over test cases of a quantity (1 + R,) of each."""
+        return self.pool([value(case) for case in cases], [(case,) for case in cases], "test cases")
 
-    def difference(self, cases: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Measured:
+    def difference(self, cases: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Measurement:
         """Return the mean difference of the first method's score from the second's, over test cases and pairs.
 
         Raises
@@ -352,126 +358,136 @@ class Evidence:
         """
         every = [(case, *pair) for case in cases for pair in pairs]
         parts = [self.means[:, case, better] - self.means[:, case, worse] for case, better, worse in every]
-        return self.pooled(parts, [(case,) for case, _, _ in every])
+        return self.pool(parts, [(case,) for case, _, _ in every])
 
-    def best(self, case: int, methods: Sequence[int]) -> np.ndarray:
+    def best_score(self, case: int, methods: Sequence[int]) -> np.ndarray:
         """Return the best score of some methods in a test case, (1 + R,); NaN if none has a score."""
         chosen = self.means[:, case, methods]
         top = np.where(np.isnan(chosen), -np.inf, chosen).max(axis=1)
         return np.where(np.isfinite(top), top, np.nan)
 
-    def agreement(self, pairs: Iterable[tuple[int, int]], feature: Feature = ranks_of) -> Measured:
-        """Return how far rankings of test cases agree, as a share of what each reaches against itself on other images.
+    def agreement(self, pairs: Iterable[tuple[int, int]], feature: Feature = centred_ranks) -> Measurement:
+        """Return the agreement of rankings of test cases, as a share of their self-agreement on other images.
 
-        This is the one rule of all claims that rankings agree or differ. It is 1 where test cases rank methods alike,
-        however noisy the rankings are.
+        All claims that rankings agree or differ use this quantity. It is 1 where test cases rank methods in the same
+        order, however noisy the rankings are.
 
         Parameters
         ----------
         pairs
-            Of test cases.
+            Pairs of test cases.
         feature
-            What is compared of their scores: ranks, or the order within some pairs of methods.
+            What is compared: ranks, or the order within some pairs of methods.
 
         Raises
         ------
         Untestable
-            If there is no pair with enough methods scored in both, there are too few images for halves, or halves
-            hardly agree with each other.
+            If no pair has enough methods scored in both, there are too few images for halves, or halves hardly agree
+            with each other.
         """
         return self.share(pairs, feature).measured(over_networks=self.draws_networks)
 
-    def share(self, pairs: Iterable[tuple[int, int]], feature: Feature = ranks_of, beside: Sequence[int] = ()) -> Share:
+    def share(
+        self, pairs: Iterable[tuple[int, int]], feature: Feature = centred_ranks, compared_with: Sequence[int] = ()
+    ) -> AgreementShare:
         """Return the share of `agreement`, from which differences can be taken.
 
         Parameters
         ----------
         pairs, feature
             As in `agreement`.
-        beside
-            Test cases with which the share is compared: it counts the methods that count there as well.
+        compared_with
+            Further test cases with which the share is compared: only methods that count there as well are compared.
         """
         halves: dict[str, Halves] = {}
-        vectors: dict[tuple[int, ...], Vectors] = {}
-        itself: dict[tuple[int, ...], Part] = {}
+        vectors: dict[tuple[int, ...], HalfVectors] = {}
+        itself: dict[tuple[int, ...], MeanProduct] = {}
         compared = []
         for pair in required(list(pairs), "there is one such test case, and a comparison takes two"):
-            networks = frozenset(self.unit(case) for case in pair)
-            if pair in self.reported:
-                compared.append(Compared(exact(self.reported[pair]), exact(1), networks))
+            networks = frozenset(self.network_kind(case) for case in pair)
+            if pair in self.published_values:
+                compared.append(
+                    ComparedPair(noiseless_product(self.published_values[pair]), noiseless_product(1), networks)
+                )
                 continue
-            chosen = np.array(self.counted_methods(*pair, *beside), dtype=int)
+            chosen = np.array(self.counted_methods(*pair, *compared_with), dtype=int)
             known = chosen[~np.isnan(self.means[0, list(pair)][:, chosen]).any(axis=0)]
-            if len(known) < FEWEST_METHODS or feature(self.means[0, pair[0], known], known).size < FEWEST_METHODS:
+            if len(known) < MINIMUM_METHODS or feature(self.means[0, pair[0], known], known).size < MINIMUM_METHODS:
                 continue
             if all(self.image_names[case] == [ALL_IMAGES] for case in pair):
                 one, other = (feature(self.means[0, case, known], known) for case in pair)
-                compared.append(Compared(exact(float((one * other).sum())), exact(1), networks))
+                compared.append(
+                    ComparedPair(noiseless_product(float((one * other).sum())), noiseless_product(1), networks)
+                )
                 continue
             keys = [(case, *known) for case in pair]
             for key in keys:
                 if key not in vectors:
-                    vectors[key] = self._halved(key[0], known, feature, halves)
-                    itself[key] = product(vectors[key], vectors[key])
-            between = product(*(vectors[key] for key in keys))
+                    vectors[key] = self._half_vectors(key[0], known, feature, halves)
+                    itself[key] = mean_product(vectors[key], vectors[key])
+            between = mean_product(*(vectors[key] for key in keys))
             if not np.isnan([between.value, *(itself[key].value for key in keys)]).any():
-                compared.append(Compared(between, ceiling_of(*(itself[key] for key in keys)), networks))
-        share = share_of(required(compared, f"no two such test cases share {FEWEST_METHODS} methods"))
-        if share.ceiling < LEAST_CEILING:
+                compared.append(ComparedPair(between, ceiling_of(*(itself[key] for key in keys)), networks))
+        share = pool_share(required(compared, f"no two such test cases share {MINIMUM_METHODS} methods"))
+        if share.ceiling < MINIMUM_CEILING:
             raise Untestable(
-                f"a ranking agrees with itself at {share.ceiling:.2f} on other images, less than {LEAST_CEILING:g}: "
+                f"a ranking agrees with itself at {share.ceiling:.2f} on other images, less than {MINIMUM_CEILING:g}: "
                 "take more images (evaluation: {images: ...})"
             )
         return share
 
-    def _halved(self, case: int, methods: np.ndarray, feature: Feature, halves: dict[str, Halves]) -> Vectors:
+    def _half_vectors(self, case: int, methods: np.ndarray, feature: Feature, halves: dict[str, Halves]) -> HalfVectors:
         dataset = self.cases[case].dataset
         if dataset not in halves:
             cases = [index for index in self.values if self.cases[index].dataset == dataset]
             images = list(dict.fromkeys(image for index in cases for image in self.image_names[index]))
             halves[dataset] = split_images(images, self.seed, dataset)
         names = self.image_names[case]
-        if len(names) < LEAST_IMAGES:
-            raise Untestable(f"rankings on halves of the images take {LEAST_IMAGES} images, and there are {len(names)}")
-        return vectors_of(dataset, halves[dataset], self.values[case][methods], names, methods, feature)
+        if len(names) < MINIMUM_IMAGES:
+            raise Untestable(
+                f"rankings on halves of the images take {MINIMUM_IMAGES} images, and there are {len(names)}"
+            )
+        return half_vectors(dataset, halves[dataset], self.values[case][methods], names, methods, feature)
 
-    def consistency(self, case: int, *beside: int) -> np.ndarray:
-        """Return the mean Spearman correlation (1 + R,) between the rankings of pairs of images in a test case.
+    def consistency(self, case: int, *compared_with: int) -> np.ndarray:
+        """Return the mean Spearman correlation (1 + R,) between the rankings by pairs of images in a test case.
 
-        It is what Krippendorff's α measures of ranks; pairs of an image with itself, which resampling makes, are left
+        Krippendorff's α of ranks measures the same; pairs of an image with itself, which occur in resamples, are left
         out.
 
         Parameters
         ----------
         case
             The test case.
-        beside
-            Test cases with which it is compared: the methods that count there as well are counted.
+        compared_with
+            Further test cases with which it is compared: only methods that count there as well are compared.
 
         Raises
         ------
         Untestable
             If fewer than two images have a score of every method.
         """
-        if (case,) in self.reported:
-            return np.full(1 + self.repetitions, self.reported[case,])
-        values = self.values.get(case, np.full((len(self.methods), 1), np.nan))[self.counted_methods(case, *beside)]
+        if (case,) in self.published_values:
+            return np.full(1 + self.repetitions, self.published_values[case,])
+        values = self.values.get(case, np.full((len(self.methods), 1), np.nan))[
+            self.counted_methods(case, *compared_with)
+        ]
         values = values[~np.isnan(values).all(1)]
         values = values[:, ~np.isnan(values).any(0)]
-        if len(values) < FEWEST_METHODS or values.shape[1] < 2:
-            raise Untestable(f"fewer than two images have a score of {FEWEST_METHODS} methods")
+        if len(values) < MINIMUM_METHODS or values.shape[1] < 2:
+            raise Untestable(f"fewer than two images have a score of {MINIMUM_METHODS} methods")
         ranks = rankdata(values, axis=0)
         centred = ranks - ranks.mean(0)
         size = np.sqrt((centred**2).sum(0))
-        unit = (centred / np.where(size > 0, size, 1))[:, size > 0]
-        images = unit.shape[1]
+        unit_ranks = (centred / np.where(size > 0, size, 1))[:, size > 0]
+        images = unit_ranks.shape[1]
         if images < 2:
             raise Untestable("fewer than two images tell methods apart")
         counts = np.concatenate(
             [np.ones((1, images)), draw_counts(numpy_generator(self.seed, "claims"), self.repetitions, images)]
         )
         own = (counts**2).sum(1)
-        return (((counts @ unit.T) ** 2).sum(1) - own) / (images**2 - own)
+        return (((counts @ unit_ranks.T) ** 2).sum(1) - own) / (images**2 - own)
 
 
 def correlate_ranks(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -484,7 +500,7 @@ def correlate_ranks(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def mean_known(values: np.ndarray) -> np.ndarray:
-    """Return the mean over the first axis without NaN; NaN where all values are."""
+    """Return the mean over the first axis of the values that are not NaN; NaN where all values are NaN."""
     defined = ~np.isnan(values)
     total, count = np.where(defined, values, 0).sum(0), defined.sum(0)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)

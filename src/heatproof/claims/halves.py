@@ -1,10 +1,11 @@
-"""Agreement of rankings as a share of their ceiling: what a ranking reaches against itself on other images.
+"""Agreement of rankings as a share of its ceiling, the agreement of a ranking with itself on other images.
 
-Rankings of few images agree less than their true orders do, because each is noisy, and rankings of the same images
-agree more, because they share noise. Both are taken out by halves of the images: the ranking of one condition on one
-half is compared with that of the other condition on the other half (between), and with that of its own condition on the
+Rankings by few images agree less than their true orders do, because each is noisy, and rankings by the same images
+agree more, because they share noise. Halves of the images remove both effects: the ranking of one condition on one half
+is compared with that of the other condition on the other half (between), and with that of its own condition on the
 other half (ceiling). Between over ceiling is the correlation corrected for attenuation of Spearman, The proof and
-measurement of association between two things, 1904: 1 where conditions rank methods alike, whatever the noise.
+measurement of association between two things, 1904: 1 where conditions rank methods in the same order, whatever the
+noise.
 """
 
 from __future__ import annotations
@@ -16,47 +17,47 @@ import numpy as np
 from scipy.stats import rankdata
 
 from heatproof.base.randomness import numpy_generator
-from heatproof.claims.verdicts import Measured
+from heatproof.claims.verdicts import Measurement
 
-# Random halves; blocks of images that are left out in turn; images below which halves are none.
-SPLITS, BLOCKS, LEAST_IMAGES = 40, 32, 8
-# Where halves agree less than this with each other, there is no ranking that could agree with another.
-LEAST_CEILING = 0.3
-# A correlation of halves below this has no root that could be divided by.
+# Number of random halves; blocks of images that are left out in turn; fewest images for halves.
+SPLITS, BLOCKS, MINIMUM_IMAGES = 40, 32, 8
+# Where halves agree less than this with each other, the ranking is too noisy to be compared with another.
+MINIMUM_CEILING = 0.3
+# Correlations of halves are raised to this, because the ceiling divides by their square root.
 _SMALL = 0.01
 
-# What is compared of scores (..., M), as vectors of length 1; the methods are named by their indices.
+# Function from scores (..., M) and the indices of the methods to vectors of length 1, whose products are compared.
 Feature = Callable[[np.ndarray, np.ndarray], np.ndarray]
-Unit = tuple[str, str]
+NetworkKind = tuple[str, str]
 
 
-def ranks_of(scores: np.ndarray, methods: np.ndarray) -> np.ndarray:
+def centred_ranks(scores: np.ndarray, methods: np.ndarray) -> np.ndarray:
     """Return centred ranks of length 1, whose products are Spearman's ρ; NaN where all scores are equal."""
     ranks = rankdata(scores, axis=-1, nan_policy="propagate")
-    return _unit(ranks - ranks.mean(axis=-1, keepdims=True))
+    return _scale_to_unit(ranks - ranks.mean(axis=-1, keepdims=True))
 
 
-def orders_of(groups: Mapping[int, str], *, within: bool) -> Feature:
+def pair_orders(groups: Mapping[int, str], *, within: bool) -> Feature:
     """Return the feature whose products are Kendall's τ-b over some pairs of methods.
 
     Parameters
     ----------
     groups
-        Method index to its group; methods without one are left out.
+        Method index to its group; methods without a group are left out.
     within
-        Whether the pairs are of one group, or of two.
+        Whether both methods of a pair are in one group, or in different ones.
     """
 
     def orders(scores: np.ndarray, methods: np.ndarray) -> np.ndarray:
         first, second = np.triu_indices(len(methods), 1)
         group = np.array([groups.get(method, "") for method in methods])
         chosen = ((group[first] == group[second]) == within) & (group[first] != "") & (group[second] != "")
-        return _unit(np.sign(scores[..., first[chosen]] - scores[..., second[chosen]]))
+        return _scale_to_unit(np.sign(scores[..., first[chosen]] - scores[..., second[chosen]]))
 
     return orders
 
 
-def _unit(vectors: np.ndarray) -> np.ndarray:
+def _scale_to_unit(vectors: np.ndarray) -> np.ndarray:
     size = np.sqrt((vectors**2).sum(axis=-1, keepdims=True))
     return np.divide(vectors, size, out=np.full_like(vectors, np.nan), where=size > 0)
 
@@ -69,9 +70,9 @@ class Halves(NamedTuple):
     first
         (S, N) bool, the images of the first half.
     blocks
-        (N,) int, the block that an image is left out with.
+        (N,) int, the block of images with which an image is left out.
     places
-        Image to its place.
+        Image to its index.
     """
 
     first: np.ndarray
@@ -80,7 +81,7 @@ class Halves(NamedTuple):
 
 
 def split_images(images: Sequence[str], seed: int, dataset: str) -> Halves:
-    """Return random halves of the images of a dataset, which are the same in all of its test cases."""
+    """Return random halves of the images of a dataset, the same for all of its test cases."""
     count = len(images)
     generator = numpy_generator(seed, "halves of the images for claims", dataset)
     first = np.argsort(np.argsort(generator.random((SPLITS, count)), axis=1), axis=1) < count // 2
@@ -88,64 +89,64 @@ def split_images(images: Sequence[str], seed: int, dataset: str) -> Halves:
     return Halves(first, blocks, {image: place for place, image in enumerate(images)})
 
 
-class Vectors(NamedTuple):
-    """A feature (2, S, 1 + B, F) of both halves: of all images first, and then without each block of them."""
+class HalfVectors(NamedTuple):
+    """A feature (2, S, 1 + B, F) on both halves: on all images first, then without each block of images."""
 
     dataset: str
     values: np.ndarray
 
 
-def vectors_of(
+def half_vectors(
     dataset: str, halves: Halves, scores: np.ndarray, images: Sequence[str], methods: np.ndarray, feature: Feature
-) -> Vectors:
-    """Return the feature of the mean scores of both halves.
+) -> HalfVectors:
+    """Return the feature of the mean scores on both halves.
 
     Parameters
     ----------
     dataset, halves
-        Of the test case.
+        Dataset of the test case, and its halves.
     scores, images
-        (M, N) of the methods, NaN where there is none, and the N images.
+        (M, N) scores of the methods, NaN where undefined, and the N images.
     methods, feature
-        Indices of the M methods, and what is compared of their mean scores.
+        Indices of the M methods, and the feature of their mean scores.
     """
     places = [halves.places[image] for image in images]
     first, blocks = halves.first[:, places].astype(float), halves.blocks[places]
     count = halves.blocks.max() + 1
-    kept = np.concatenate([np.ones((1, len(places))), (blocks != np.arange(count)[:, None]).astype(float)])
+    without_block = np.concatenate([np.ones((1, len(places))), (blocks != np.arange(count)[:, None]).astype(float)])
     known = ~np.isnan(scores)
     values = np.where(known, scores, 0)
     means = []
     for half in (first, 1 - first):
-        weights = (half[:, None] * kept[None]).reshape(-1, len(places))
+        weights = (half[:, None] * without_block[None]).reshape(-1, len(places))
         total, number = weights @ values.T, weights @ known.T.astype(float)
         mean = np.divide(total, number, out=np.full_like(total, np.nan), where=number > 0)
         means.append(feature(mean, methods).reshape(len(first), 1 + count, -1))
-    return Vectors(dataset, np.stack(means).astype(np.float32))
+    return HalfVectors(dataset, np.stack(means).astype(np.float32))
 
 
-class Part(NamedTuple):
-    """Mean product of two features: value, by split (S,), and by dataset without each block of its images (B,)."""
+class MeanProduct(NamedTuple):
+    """Mean product of two features: its value, by split (S,), and by dataset without each block of its images (B,)."""
 
     value: float
     splits: np.ndarray
-    left: dict[str, np.ndarray]
+    without_blocks: dict[str, np.ndarray]
 
     def without(self, dataset: str) -> np.ndarray | float:
-        """Return the values without each block of a dataset, which change nothing where it is another."""
-        return self.left.get(dataset, self.value)
+        """Return the values without each block of a dataset; the value itself if it does not depend on the dataset."""
+        return self.without_blocks.get(dataset, self.value)
 
 
-def product(one: Vectors, other: Vectors) -> Part:
-    """Return the mean over splits of the products of one's half with the other half of the other, both ways."""
+def mean_product(one: HalfVectors, other: HalfVectors) -> MeanProduct:
+    """Return the mean over splits of the products of one feature on one half and the other on the other half."""
     a, b = one.values, other.values
     splits = _both_ways(a[:, :, :1], b[:, :, :1])[:, 0]
     if one.dataset == other.dataset:
-        left = {one.dataset: _mean(_both_ways(a[:, :, 1:], b[:, :, 1:]))}
+        without_blocks = {one.dataset: _mean(_both_ways(a[:, :, 1:], b[:, :, 1:]))}
     else:
-        left = {one.dataset: _mean(_both_ways(a[:, :, 1:], b[:, :, :1]))}
-        left[other.dataset] = _mean(_both_ways(a[:, :, :1], b[:, :, 1:]))
-    return Part(float(_mean(splits)), splits, left)
+        without_blocks = {one.dataset: _mean(_both_ways(a[:, :, 1:], b[:, :, :1]))}
+        without_blocks[other.dataset] = _mean(_both_ways(a[:, :, :1], b[:, :, 1:]))
+    return MeanProduct(float(_mean(splits)), splits, without_blocks)
 
 
 def _both_ways(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -153,109 +154,114 @@ def _both_ways(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _mean(values: np.ndarray) -> np.ndarray:
-    """Return the mean over splits; those in which a method has no score, or all have the same, are left out."""
+    """Return the mean over splits, without splits in which a method has no score or all methods have the same."""
     known = ~np.isnan(values)
     return np.where(known.any(0), np.where(known, values, 0).sum(0) / np.maximum(known.sum(0), 1), np.nan)
 
 
-def ceiling_of(one: Part, other: Part) -> Part:
-    """Return the geometric mean of what two rankings reach against themselves, by splits to first order."""
+def ceiling_of(one: MeanProduct, other: MeanProduct) -> MeanProduct:
+    """Return the geometric mean of the agreements of two rankings with themselves; by split to first order."""
     first, second = max(one.value, _SMALL), max(other.value, _SMALL)
     value = np.sqrt(first * second)
     splits = value / 2 * (one.splits / first + other.splits / second)
-    left = {
+    without_blocks = {
         dataset: np.sqrt(np.maximum(one.without(dataset), _SMALL) * np.maximum(other.without(dataset), _SMALL))
-        for dataset in {*one.left, *other.left}
+        for dataset in {*one.without_blocks, *other.without_blocks}
     }
-    return Part(float(value), splits, left)
+    return MeanProduct(float(value), splits, without_blocks)
 
 
-def exact(value: float) -> Part:
-    """Return the product of rankings that are known without noise, such as published means of thousands of images."""
-    return Part(value, np.full(SPLITS, value), {})
+def noiseless_product(value: float) -> MeanProduct:
+    """Return the product of rankings without noise, such as rankings by published means of thousands of images."""
+    return MeanProduct(value, np.full(SPLITS, value), {})
 
 
-class Compared(NamedTuple):
-    """A pair of test cases: the product of their rankings, its ceiling, and the networks that they are of."""
+class ComparedPair(NamedTuple):
+    """A pair of test cases: the product of their rankings, its ceiling, and their networks."""
 
-    between: Part
-    ceiling: Part
-    networks: frozenset[Unit]
+    between: MeanProduct
+    ceiling: MeanProduct
+    networks: frozenset[NetworkKind]
 
 
-class Share(NamedTuple):
-    """Between over ceiling of several pairs, with what it is when images or networks are left out.
+class AgreementShare(NamedTuple):
+    """Between over ceiling of several pairs, and its values when images or networks are left out.
 
     Attributes
     ----------
     value, ceiling
         The share, and the mean ceiling.
     splits
-        (S,), how far the value of each split lies from the mean one, to first order.
-    left
+        (S,), deviation of each split's value from the mean, to first order.
+    without_blocks
         Dataset to the values (B,) without each block of its images.
     networks
-        Network to the value without it; NaN if none is left.
+        Network to the value without it; NaN if no pair is left.
     basis
-        Pairs, networks and ceiling in words.
+        Number of pairs and networks, and the ceiling, as text.
     """
 
     value: float
     ceiling: float
     splits: np.ndarray
-    left: dict[str, np.ndarray]
-    networks: dict[Unit, float]
+    without_blocks: dict[str, np.ndarray]
+    networks: dict[NetworkKind, float]
     basis: str
 
-    def less(self, other: Share) -> Share:
-        """Return the difference of two shares of the same images and networks."""
-        left = {
-            dataset: self.left.get(dataset, np.array(self.value)) - other.left.get(dataset, np.array(other.value))
-            for dataset in {*self.left, *other.left}
+    def minus(self, other: AgreementShare) -> AgreementShare:
+        """Return this share minus another one of the same images and networks."""
+        without_blocks = {
+            dataset: self.without_blocks.get(dataset, np.array(self.value))
+            - other.without_blocks.get(dataset, np.array(other.value))
+            for dataset in {*self.without_blocks, *other.without_blocks}
         }
         networks = {
-            unit: self.networks.get(unit, self.value) - other.networks.get(unit, other.value)
-            for unit in {*self.networks, *other.networks}
+            network_kind: self.networks.get(network_kind, self.value) - other.networks.get(network_kind, other.value)
+            for network_kind in {*self.networks, *other.networks}
         }
         lower = min(self.ceiling, other.ceiling)
-        return Share(self.value - other.value, lower, self.splits - other.splits, left, networks, self.basis)
+        return AgreementShare(
+            self.value - other.value, lower, self.splits - other.splits, without_blocks, networks, self.basis
+        )
 
-    def measured(self, *, over_networks: bool) -> Measured:
-        """Return the quantity with its standard error, of images alone, or of networks and images.
+    def measured(self, *, over_networks: bool) -> Measurement:
+        """Return the quantity with its standard error, over images only or over networks and images.
 
-        The error of images is the jackknife's. It counts what depends on pairs of images twice (Efron and Stein, The
-        jackknife estimate of variance, 1981, section 2), and the splits, each of which has half of the pairs, tell how
-        much that is. Networks are left out one at a time.
+        The error over images is the jackknife's. The jackknife counts contributions of pairs of images twice (Efron and
+        Stein, The jackknife estimate of variance, 1981, section 2); the variance between splits, each of which contains
+        half of the pairs, estimates these. Networks are left out one at a time.
         """
-        images = sum((len(values) - 1) * values.var() for values in self.left.values())
+        images = sum((len(values) - 1) * values.var() for values in self.without_blocks.values())
         images = max(images - np.nanvar(self.splits, ddof=1), images / 2)
-        terms = [(images, min((len(values) for values in self.left.values()), default=2) - 1)]
+        terms = [(images, min((len(values) for values in self.without_blocks.values()), default=2) - 1)]
         if over_networks:
             without = np.array(list(self.networks.values()))
             terms.append((float((len(without) - 1) * without.var()), max(len(without) - 1, 1)))
         total = sum(variance for variance, _ in terms)
         squares = sum(variance**2 / freedom for variance, freedom in terms)
         freedom = total**2 / squares if squares > 0 else terms[-1][1]
-        return Measured(np.array([self.value]), self.basis, len(self.networks), float(np.sqrt(total)), float(freedom))
+        return Measurement(
+            np.array([self.value]), self.basis, len(self.networks), float(np.sqrt(total)), float(freedom)
+        )
 
 
-def share_of(pairs: Sequence[Compared]) -> Share:
+def pool_share(pairs: Sequence[ComparedPair]) -> AgreementShare:
     """Return the mean of products over the mean of their ceilings."""
     between = sum(pair.between.value for pair in pairs)
     ceiling = sum(pair.ceiling.value for pair in pairs)
     value = between / ceiling
     splits = sum((pair.between.splits - value * pair.ceiling.splits for pair in pairs), np.zeros(SPLITS)) / ceiling
-    left = {}
-    for dataset in {dataset for pair in pairs for dataset in pair.between.left}:
+    without_blocks = {}
+    for dataset in {dataset for pair in pairs for dataset in pair.between.without_blocks}:
         top, below = (
             sum(part.without(dataset) for part in parts) for parts in zip(*(p[:2] for p in pairs), strict=True)
         )
-        left[dataset] = np.asarray(top / below)
+        without_blocks[dataset] = np.asarray(top / below)
     networks = {}
-    for unit in sorted(set().union(*(pair.networks for pair in pairs))):
-        rest = [pair for pair in pairs if unit not in pair.networks]
+    for network_kind in sorted(set().union(*(pair.networks for pair in pairs))):
+        rest = [pair for pair in pairs if network_kind not in pair.networks]
         top, below = sum(pair.between.value for pair in rest), sum(pair.ceiling.value for pair in rest)
-        networks[unit] = top / below if rest else np.nan
+        networks[network_kind] = top / below if rest else np.nan
     mean = ceiling / len(pairs)
-    told = f"pairs of test cases: {len(pairs)}, networks: {len(networks)}, ceiling: {mean:.2f}"
-    return Share(value, mean, splits, left, networks, told)
+    basis = f"pairs of test cases: {len(pairs)}, networks: {len(networks)}, ceiling: {mean:.2f}"
+    return AgreementShare(value, mean, splits, without_blocks, networks, basis)

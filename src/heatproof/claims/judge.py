@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 
 from heatproof.claims.evidence import Evidence
-from heatproof.claims.published_numbers import WITHOUT, published
+from heatproof.claims.published_numbers import NOT_AVAILABLE, published_evidence
 from heatproof.claims.registry import CLAIMS, PAPERS, Claim, Untestable
 from heatproof.claims.verdicts import (
-    LEAST_NETWORKS,
+    MINIMUM_NETWORKS,
     OPEN,
     UNTESTED,
     Estimate,
-    adjusted,
+    adjusted_p_values,
     estimate,
     verdict_of,
 )
@@ -31,18 +31,18 @@ COLUMNS += [f"published_{name}" for name in PUBLISHED]
 
 
 def claims_table(evidence: Evidence, level: float = 0.95) -> pd.DataFrame:
-    """Judge every claim of the registry on a run, and on published numbers.
+    """Judge every registered claim on a run, and on published numbers.
 
     Returns
     -------
     pandas.DataFrame
-        `COLUMNS`: those of `run_table`, and those of `published_table`.
+        `COLUMNS`: those of `run_table`, then those of `published_table`.
     """
     return run_table(evidence, level).merge(published_table(level), on="claim", how="left")[COLUMNS]
 
 
 def run_table(evidence: Evidence, level: float = 0.95) -> pd.DataFrame:
-    """Judge every claim of the registry on the scores of a run.
+    """Judge every registered claim on the scores of a run.
 
     Parameters
     ----------
@@ -54,14 +54,14 @@ def run_table(evidence: Evidence, level: float = 0.95) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        One row a claim, in the order of the papers. A claim is ``reproduced`` if its whole interval
-        satisfies its rule, and ``contradicted`` if the whole interval lies on the other side, both only where q, over
-        all claims that the run can test, is at most 1 - level; else it is ``open``. Where it is ``not testable here``,
-        ``reason`` says why.
+        One row per claim, in the order of the papers. A claim is ``reproduced`` if its complete interval satisfies its
+        rule, and ``contradicted`` if the complete interval lies on the other side, both only where q, over all claims
+        that the run can test, is at most 1 - level; otherwise it is ``open``. Where it is ``not testable here``,
+        ``reason`` is the reason.
     """
     entries = ordered_claims()
     rows = [_row(entry, evidence, level) for entry in entries]
-    for row, q in zip(rows, adjusted([row.get("p", np.nan) for row in rows]), strict=True):
+    for row, q in zip(rows, adjusted_p_values([row.get("p", np.nan) for row in rows]), strict=True):
         row["q"] = q
         if row["verdict"] not in (OPEN, UNTESTED) and q > 1 - level:
             row |= {"verdict": OPEN, "reason": f"over all claims that were tested q is {q:.2g}, above {1 - level:.2g}"}
@@ -69,16 +69,16 @@ def run_table(evidence: Evidence, level: float = 0.95) -> pd.DataFrame:
 
 
 def published_table(level: float = 0.95) -> pd.DataFrame:
-    """Judge every claim on the numbers that papers published, by the same functions.
+    """Judge every registered claim on the numbers that papers published, by the same functions.
 
-    Published scores have no images, so intervals are over networks.
+    Published scores have no images, so that intervals are over networks.
     """
     rows = []
     for entry in ordered_claims():
         row: dict[str, Any] = {"verdict": UNTESTED, "value": np.nan, "low": np.nan, "high": np.nan}
-        evidence = published(entry.paper)
+        evidence = published_evidence(entry.paper)
         if evidence is None:
-            row["reason"] = f"because {WITHOUT.get(entry.paper, 'no numbers of this paper are stored')}"
+            row["reason"] = f"because {NOT_AVAILABLE.get(entry.paper, 'no numbers of this paper are stored')}"
         else:
             row |= _published_row(entry, evidence, level)
         rows.append({"claim": entry.name, **{f"published_{name}": row.get(name, "") for name in PUBLISHED}})
@@ -91,26 +91,26 @@ def _published_row(entry: Claim, evidence: Evidence, level: float) -> dict[str, 
     except Untestable as untestable:
         if np.isnan(untestable.value):
             return {"reason": "because the paper prints no such numbers: a figure or a sentence alone"}
-        # A quantity of trainings, of which the tables have one a network.
+        # The claim needs several trainings of a network, and the tables have one.
         return {"value": untestable.value, "reason": f"because {untestable}"}
     limit = entry.decisive_limit(measured.draws[0])
     found = estimate(measured, limit, level, measured.networks)
     row = {"value": found.value, "basis": measured.basis}
-    if measured.networks < LEAST_NETWORKS:
+    if measured.networks < MINIMUM_NETWORKS:
         met = found.value > entry.limit if entry.side == "above" else found.value < entry.limit
-        told = "satisfies the rule" if met else "does not satisfy the rule"
-        return {**row, "reason": f"because {_networks(measured.networks)} no interval; the value {told}"}
+        outcome = "satisfies the rule" if met else "does not satisfy the rule"
+        return {**row, "reason": f"because {_describe_networks(measured.networks)} no interval; the value {outcome}"}
     verdict = verdict_of(found, entry.side, limit)
     reason = f"the interval includes {limit:g}" if verdict == OPEN else ""
     return {**row, "low": found.low, "high": found.high, "verdict": verdict, "reason": reason}
 
 
-def _networks(networks: int) -> str:
+def _describe_networks(networks: int) -> str:
     return f"{networks} published network{'s have' if networks > 1 else ' has'}"
 
 
 def ordered_claims() -> list[Claim]:
-    """Return all claims, paper by paper; those of other papers come last."""
+    """Return all claims in the order of the papers; claims of other papers come last."""
     papers = list(PAPERS)
     return sorted(CLAIMS.values(), key=lambda entry: (*papers, entry.paper).index(entry.paper))
 
@@ -125,8 +125,8 @@ def _row(entry: Claim, evidence: Evidence, level: float) -> dict[str, Any]:
         return {**row, "reason": f"because {untestable}"}
     row["basis"] = measured.basis
     over_networks = networks and not measured.seeds
-    if over_networks and measured.networks < LEAST_NETWORKS:
-        few = f"an interval over networks needs {LEAST_NETWORKS}, and images of one say nothing of others"
+    if over_networks and measured.networks < MINIMUM_NETWORKS:
+        few = f"an interval over networks needs {MINIMUM_NETWORKS}, and images of one say nothing of others"
         return {**row, "reason": f"because {few}: the run has {measured.networks}"}
     cases = measured.networks if over_networks else evidence.images
     limit = entry.decisive_limit(measured.draws[0])

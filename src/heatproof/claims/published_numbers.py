@@ -1,4 +1,4 @@
-"""Evidence made of the numbers that papers published: one score a method and network, without images."""
+"""Evidence from the numbers that papers published: one score per method and network, without images."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from heatproof.claims.evidence import Case, Evidence, Method, Model
 
 FOLDER = Path(__file__).parent / "published"
 FILES = ("reproduction_scores", "idsds_scores", "idsds_accuracy", "mas_reliability")
-# Why the numbers of a paper cannot be read.
-WITHOUT = {
+# Why the numbers of a paper are not available.
+NOT_AVAILABLE = {
     "Meta-Rank": "the text that we have of its tables 3 and 4 has lost the numbers, and the rest are figures",
     "soundness": "its benchmark of methods is figures (8 and 9), without numbers",
 }
-# Names in the tables to explainer and map.
+# Name in the tables to explainer and map.
 _EXPLAINERS = {
     "Gradient": ("saliency", ""),
     "IxG": ("input_x_gradient", ""),
@@ -38,7 +38,7 @@ _EXPLAINERS = {
     "Edge-Sobel": ("edges", ""),
     "Edge-Gradient": ("edge_detectors", "image_gradient"),
 }
-_UNLIKE = {
+_DESIGNS = {
     "fixup_resnet50": ("resnet", 50, 1.0, False, True),
     "x_resnet50": ("resnet", 50, 1.0, False, False),
     "x_vgg16": ("vgg", 16, 1.0, False, False),
@@ -48,12 +48,12 @@ _UNLIKE = {
     "bagnet33": ("bagnet", None, 1.0, True, True),
 }
 _PIXELS = {"imagenet": 224, "cifar100": 32}
-# On which a claim is judged, by its paper: the ImageNet scores of the reproduction are those of the paper's networks.
+# Datasets on which a paper's claims are judged. The reproduction has ImageNet scores of the IDSDS paper's networks.
 _DATASETS = {"IDSDS": ("imagenet",), "reproduction": ("imagenet", "cifar100")}
 
 
 @cache
-def published(paper: str) -> Evidence | None:
+def published_evidence(paper: str) -> Evidence | None:
     """Return the published numbers on which the claims of a paper are judged; None if there are none."""
     if paper == "MAS":
         return _reliability()
@@ -67,16 +67,16 @@ def _table(name: str) -> pd.DataFrame:
 def method(name: str) -> Method:
     """Return the method of a name in the tables, such as ``IG-raw``."""
     plain, transform = name.removesuffix("-raw").removesuffix("-abs"), "abs" if name.endswith("-abs") else "raw"
-    kind, shown = _EXPLAINERS[plain]
+    kind, map_name = _EXPLAINERS[plain]
     if plain.endswith("-SQ"):
         transform = "raw"  # squares have no sign
-    return Method(name, kind, shown or kind, transform, not plain.startswith("Edge"))
+    return Method(name, kind, map_name or kind, transform, not plain.startswith("Edge"))
 
 
 def model(name: str) -> Model:
     """Return the design of a published network."""
-    if name in _UNLIKE:
-        return Model(name, *_UNLIKE[name], name)
+    if name in _DESIGNS:
+        return Model(name, *_DESIGNS[name], name)
     family, depth = ("resnet", name.removeprefix("resnet")) if "resnet" in name else ("vgg", name.removeprefix("vgg"))
     return Model(name, family, int(depth.removesuffix("_bn")), 1.0, family == "resnet" or "bn" in name, True, name)
 
@@ -87,15 +87,15 @@ def _scores(datasets: tuple[str, ...]) -> Evidence:
     released["metric"] = "idsds" + released["output"].map({"logit": "", "probability": "_probability"})
     weights = printed["metric"].map({"idsds": "finetuned", "ids": "pretrained", "sds": "pretrained"})
     printed = printed.assign(dataset="imagenet", output="logit", weights=weights)
-    both = pd.concat([released, printed], ignore_index=True).assign(image="mean")
+    scores = pd.concat([released, printed], ignore_index=True).assign(image="mean")
     place = ["dataset", "model", "weights", "metric"]
-    # Printed with fewer digits: only what the released scores do not have.
-    both = both.drop_duplicates([*place, "method"], keep="first")
+    # Printed scores have fewer digits, so that they are used only where no score was released.
+    scores = scores.drop_duplicates([*place, "method"], keep="first")
     without = [("imagenet", name, "finetuned", "idsds") for name in accuracy["model"]]
-    places = dict.fromkeys([*both[place].itertuples(index=False, name=None), *without])
+    places = dict.fromkeys([*scores[place].itertuples(index=False, name=None), *without])
     cases = [_case(*one) for one in places]
     models = {name: model(name) for name in dict.fromkeys(one[1] for one in places)}
-    return Evidence(both, cases, [method(name) for name in both["method"].unique()], models, _accuracy(accuracy))
+    return Evidence(scores, cases, [method(name) for name in scores["method"].unique()], models, _accuracy(accuracy))
 
 
 def _case(dataset: str, model: str, weights: str, metric: str) -> Case:
@@ -131,12 +131,12 @@ def _reliability() -> Evidence:
         key = (row["dataset"], row["model"], name)
         cases[key] = Case(row["dataset"], row["model"], "pretrained", name, row["metric"], options, True, pixels=224)
     order = list(cases)
-    reported: dict[tuple[int, ...], float] = {}
+    published_values: dict[tuple[int, ...], float] = {}
     for row, name in zip(table.to_dict("records"), names, strict=True):
         where = row["dataset"], row["model"]
-        own = order.index((*where, name))
-        pair = (own,) if row["statistic"] == "IRR" else (order.index((*where, row["metric"])), own)
-        reported[pair] = row["value"]
+        index = order.index((*where, name))
+        pair = (index,) if row["statistic"] == "IRR" else (order.index((*where, row["metric"])), index)
+        published_values[pair] = row["value"]
     models = {name: Model(name, name, None, None, True, True, name) for name in ("r101", "vit16")}
     scores = pd.DataFrame(columns=["dataset", "model", "weights", "metric", "method", "image", "score"])
-    return Evidence(scores, list(cases.values()), [], models, reported=reported)
+    return Evidence(scores, list(cases.values()), [], models, published_values=published_values)

@@ -1,4 +1,4 @@
-"""Orders of methods of a run beside the published ones: agreement, and where each method stands."""
+"""Comparison of the orders of methods in a run with published ones: agreement, and ranks of each method."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from heatproof.claims.evidence import FEWEST_METHODS, NETWORK, Evidence, correlate_ranks
-from heatproof.claims.published_numbers import published
+from heatproof.claims.evidence import MINIMUM_METHODS, NETWORK, Evidence, correlate_ranks
+from heatproof.claims.published_numbers import published_evidence
 
 CASE = [*NETWORK, "metric"]
 KINDS = ("idsds", "sds")
@@ -21,26 +21,26 @@ ORDERS = [*CASE, "published", "networks", "methods", *AGREEMENT]
 METHODS = [*CASE, "published", "method", "published_method", "rank", "published_rank", "difference"]
 
 
-class _Beside(NamedTuple):
+class _SharedMethods(NamedTuple):
     """Scores of methods that a test case shares with published networks.
 
     Attributes
     ----------
     where
         Columns of `CASE`, and ``published``, the data set.
-    names, theirs
-        Names of the methods, here and there.
-    own
+    names, published_names
+        Names of the methods in the run and in the published tables.
+    run_scores
         Mean scores (1 + R, methods), of all images first and then of resamples.
-    others
+    published_scores
         Published scores (networks, methods).
     """
 
     where: dict[str, str]
     names: list[str]
-    theirs: list[str]
-    own: np.ndarray
-    others: np.ndarray
+    published_names: list[str]
+    run_scores: np.ndarray
+    published_scores: np.ndarray
 
 
 def published_orders(evidence: Evidence, level: float = 0.95) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -56,30 +56,32 @@ def published_orders(evidence: Evidence, level: float = 0.95) -> tuple[pd.DataFr
     Returns
     -------
     orders : pandas.DataFrame
-        `ORDERS`, one row a test case and published data set that share five methods. ``spearman`` and ``kendall``
-        (τ-b) are means over the published networks, -1 to 1, higher is more alike, with percentile intervals over the
+        `ORDERS`, one row for each test case and published dataset that share five methods. ``spearman`` and ``kendall``
+        (τ-b) are means over the published networks, -1 to 1, higher is more similar, with percentile intervals over the
         run's images and the published networks, both resampled; ``…_among`` is the same mean over pairs of published
-        networks, on the same methods: how alike two of them are.
+        networks, on the same methods, as a reference.
     methods : pandas.DataFrame
-        `METHODS`, one row a method of these: its rank among the shared methods (1 is the best), its mean rank over the
-        published networks, and the difference (positive: the method is better here).
+        `METHODS`, one row for each of these methods: its rank among the shared methods (1 is the best), its mean rank
+        over the published networks, and the difference (positive: the method is better in the run).
 
     Notes
     -----
-    Published scores are IDSDS, in domain, whatever the run's test case is, by drops of the same output.
+    The published scores are always in-domain IDSDS, of drops of the same output, also for test cases of SDS.
     """
     orders, methods = [], []
-    for beside in _shared(evidence):
-        orders.append({**beside.where, **_agreement(beside, evidence, level)})
-        rank = rankdata(-beside.own[0])
-        there = rankdata(-beside.others, axis=1).mean(0)
-        for row in zip(beside.names, beside.theirs, rank, there, there - rank, strict=True):
-            methods.append({**beside.where, **dict(zip(METHODS[-5:], row, strict=True))})
+    for shared in _shared_methods(evidence):
+        orders.append({**shared.where, **_agreement(shared, evidence, level)})
+        rank = rankdata(-shared.run_scores[0])
+        published_ranks = rankdata(-shared.published_scores, axis=1).mean(0)
+        for row in zip(
+            shared.names, shared.published_names, rank, published_ranks, published_ranks - rank, strict=True
+        ):
+            methods.append({**shared.where, **dict(zip(METHODS[-5:], row, strict=True))})
     return pd.DataFrame(orders, columns=ORDERS), pd.DataFrame(methods, columns=METHODS)
 
 
-def _shared(evidence: Evidence) -> Iterator[_Beside]:
-    known = published("reproduction")
+def _shared_methods(evidence: Evidence) -> Iterator[_SharedMethods]:
+    known = published_evidence("reproduction")
     assert known is not None
     known_as = {(one.kind, one.map, one.transform): place for place, one in enumerate(known.methods)}
     pairs: dict[int, int] = {}
@@ -97,35 +99,39 @@ def _shared(evidence: Evidence) -> Iterator[_Beside]:
                 if (other.kind, other.dataset, other.output) == ("idsds", dataset, case.output)
             ]
             scores = known.means[0][np.ix_(networks, list(pairs))]
-            own = evidence.means[:, index, list(pairs.values())]
-            # Methods that one network alone was scored with compare nothing; nor do networks with a few methods.
-            kept = (~np.isnan(scores)).sum(0) > len(networks) / 2
-            kept &= ~np.isnan(own[0])
-            scores = scores[~np.isnan(scores[:, kept]).any(1)][:, kept]
-            if kept.sum() < FEWEST_METHODS or len(scores) < 2:
+            run_scores = evidence.means[:, index, list(pairs.values())]
+            # Leave out methods that few published networks were scored with, then networks that lack a method.
+            is_shared = (~np.isnan(scores)).sum(0) > len(networks) / 2
+            is_shared &= ~np.isnan(run_scores[0])
+            scores = scores[~np.isnan(scores[:, is_shared]).any(1)][:, is_shared]
+            if is_shared.sum() < MINIMUM_METHODS or len(scores) < 2:
                 continue
-            here, there = (
-                [one.name for one, use in zip(chosen, kept, strict=True) if use]
+            names, published_names = (
+                [one.name for one, use in zip(chosen, is_shared, strict=True) if use]
                 for chosen in (
                     [evidence.methods[place] for place in pairs.values()],
                     [known.methods[place] for place in pairs],
                 )
             )
             where = {**dict(zip(CASE, (*case.network, case.metric), strict=True)), "published": dataset}
-            yield _Beside(where, here, there, own[:, kept], scores)
+            yield _SharedMethods(where, names, published_names, run_scores[:, is_shared], scores)
 
 
-def _agreement(beside: _Beside, evidence: Evidence, level: float) -> dict[str, Any]:
-    networks, count = beside.others.shape
+def _agreement(shared: _SharedMethods, evidence: Evidence, level: float) -> dict[str, Any]:
+    networks, count = shared.published_scores.shape
     drawn = evidence.over_networks().network_counts(networks).astype(float)
     row: dict[str, Any] = {"networks": networks, "methods": count}
     for name, correlate in zip(COEFFICIENTS, (correlate_ranks, kendall_rows), strict=True):
         each = np.stack(
-            [correlate(beside.own, np.broadcast_to(one, beside.own.shape)) for one in beside.others], axis=1
+            [
+                correlate(shared.run_scores, np.broadcast_to(one, shared.run_scores.shape))
+                for one in shared.published_scores
+            ],
+            axis=1,
         )
         draws = (each * drawn).sum(1) / drawn.sum(1)
         low, high = np.nanquantile(draws[1:], [(1 - level) / 2, (1 + level) / 2]) if len(draws) > 1 else (np.nan,) * 2
-        among = [correlate(one[None], other[None])[0] for one, other in combinations(beside.others, 2)]
+        among = [correlate(one[None], other[None])[0] for one, other in combinations(shared.published_scores, 2)]
         row |= {name: draws[0], f"{name}_low": low, f"{name}_high": high, f"{name}_among": float(np.mean(among))}
     return row
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from heatproof.base.registry import Registry
 from heatproof.claims.evidence import Evidence, required
-from heatproof.claims.verdicts import Measured, Untestable, decisive_limit
+from heatproof.claims.verdicts import Measurement, Untestable, decisive_limit
 
-__all__ = ["CLAIMS", "PAPERS", "Claim", "Measured", "Untestable", "claim", "claim_of_difference", "required"]
+__all__ = ["CLAIMS", "PAPERS", "Claim", "Measurement", "Untestable", "claim", "claim_of_difference", "required"]
 
-Test = Callable[[Evidence], Measured]
-# Rankings are alike from here on: Hesse et al., section 4.1, call rankings very stable that agree at 0.96 and 0.99.
+Test = Callable[[Evidence], Measurement]
+# Smallest agreement of rankings that are alike: Hesse et al., section 4.1, call 0.96 and 0.99 very stable.
 ALIKE = 0.95
-# Short names of the papers in tables, and what they are.
+# Short names of the papers in tables, and the papers.
 PAPERS = {
     "IDSDS": "Hesse, Schaub-Meyer and Roth, Benchmarking the attribution quality of vision models, 2024",
     "reproduction": "Zabicka, Cieslik and Burgess, Benchmarking the attribution quality of vision models: a "
@@ -41,18 +41,18 @@ class Claim:
     sentence
         The claim, in our words.
     quantity
-        What is measured, in words with its direction.
+        The measured quantity, in words with its direction.
     test
-        ``test(evidence)`` returns a `Measured`, or raises `Untestable`.
+        ``test(evidence)`` returns a `Measurement`, or raises `Untestable`.
     side, limit
-        The claim is reproduced if the whole interval lies ``above``, or ``below``, the limit, and contradicted if it
+        The claim is reproduced if the complete interval lies ``above``, or ``below``, the limit, and contradicted if it
         lies on the other side.
     opposite
-        Another limit for the other side, where there is one: a value beyond it is tested against it alone, see
+        A separate limit for the other side, if any: a value beyond it is tested only against this one, see
         `heatproof.claims.verdicts.decisive_limit`.
     over
-        What the interval of a run is over: its ``images``, with the networks as they are, or its ``networks``; claims
-        on design have one over trainings, whatever is said here.
+        Whether the interval of a run is over its ``images``, for exactly these networks, or over its ``networks``;
+        claims on design always have intervals over trainings.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Claim:
 
     @property
     def rule(self) -> str:
-        """The rule in words."""
+        """The rule as text."""
         rule = f"interval {self.side} {self.limit:g}"
         if self.opposite is None:
             return rule
@@ -85,7 +85,7 @@ CLAIMS: Registry[Claim] = Registry("heatproof.claims", "claim")
 def claim(
     paper: str, place: str, quantity: str, *, over: str = "images", opposite: float | None = None, **rule: float
 ) -> Callable[[Test], Test]:
-    """Enter a test in the table of claims, under the name of the function; its docstring is the sentence.
+    """Register a test of a claim under the name of the function, whose docstring is the sentence.
 
     Parameters
     ----------
@@ -96,20 +96,20 @@ def claim(
     """
     ((side, limit),) = rule.items()
 
-    def enter(test: Test) -> Test:
+    def register(test: Test) -> Test:
         name = test.__name__
         sentence = inspect.getdoc(test) or ""
         CLAIMS[name] = Claim(name, paper, place, sentence, quantity, test, side, limit, over, opposite)
         return test
 
-    return enter
+    return register
 
 
 def claim_of_difference(paper: str, place: str, quantity: str) -> Callable[[Test], Test]:
-    """Enter a test of the claim that rankings differ, whose quantity is that of `Evidence.agreement`.
+    """Register a test of the claim that rankings differ, whose quantity is that of `Evidence.agreement`.
 
-    Rankings differ if their share of the ceiling is surely below 1, and do not if it is surely above `ALIKE`. It is
-    a claim on the networks of a run, so that the interval is over images: one network that surely ranks methods
-    otherwise is enough.
+    Rankings differ if their share of the ceiling is significantly below 1, and are alike if it is significantly above
+    `ALIKE`. The claim is about the networks of the run, so that the interval is over images: one network that
+    significantly differs in its ranking of methods is enough.
     """
     return claim(paper, place, quantity, opposite=ALIKE, below=1.0)

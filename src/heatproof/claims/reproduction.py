@@ -1,4 +1,4 @@
-"""Claims of the study that reproduced the IDSDS paper, several of them against it."""
+"""Claims of the study that reproduced the IDSDS paper, several of which contradict it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from contextlib import suppress
 
 import numpy as np
 
-from heatproof.claims.contrasts import contrast, families
+from heatproof.claims.contrasts import contrast, family_pairs
 from heatproof.claims.evidence import Evidence
-from heatproof.claims.halves import Feature, orders_of
+from heatproof.claims.halves import Feature, pair_orders
 from heatproof.claims.idsds import AGREEMENT, CAMS, IG
-from heatproof.claims.registry import Measured, Untestable, claim, claim_of_difference, required
+from heatproof.claims.registry import Measurement, Untestable, claim, claim_of_difference, required
 
 PAPER = "reproduction"
-# Pixels a side up to which images count as small: those of CIFAR have 32.
+# Images are small up to this many pixels per side; those of CIFAR have 32.
 SMALL = 64
 # The categories of section 5.3: "GradCAM-based, IG-based, and simpler gradient-based".
 CATEGORIES = {
@@ -21,25 +21,25 @@ CATEGORIES = {
     **dict.fromkeys((*IG, f"noise_{IG[0]}"), "IG"),
     **dict.fromkeys(("saliency", "input_x_gradient", "noise_input_x_gradient"), "gradient"),
 }
-# Three quarters of the pairs keep their order: the τ of normal scores whose ρ is 0.7, which the other claims have for
-# "fairly stable" rankings.
+# Three quarters of the pairs keep their order. This is the τ of normal scores whose ρ is 0.7, the limit of other claims
+# on "fairly stable" rankings.
 SIMILAR = 0.5
 ORDER = AGREEMENT + " (Kendall's τ), between datasets, methods of {}, networks of one family"
 OUTPUTS = "mean change of the score, drops of the probability less drops of the logit, on {}"
 
 
 def smoothed_ig(e: Evidence, transform: str = "raw") -> int:
-    """Return the map of IG with SmoothGrad; the study's is the raw one."""
-    return e.named("noise_integrated_gradients", transform, map="integrated_gradients_smoothgrad")
+    """Return the index of the method IG with SmoothGrad, by default its raw map, as in the study."""
+    return e.find_method("noise_integrated_gradients", transform, map="integrated_gradients_smoothgrad")
 
 
 def edge_maps(e: Evidence) -> list[int]:
     """Return the two edge maps of the study: the size of the gradient by Sobel's operator and by differences."""
-    return [e.named("edges"), e.named("edge_detectors", map="image_gradient")]
+    return [e.find_method("edges"), e.find_method("edge_detectors", map="image_gradient")]
 
 
-def small(e: Evidence, cases: list[int]) -> list[int]:
-    """Return the test cases on images as small as CIFAR's."""
+def small_image_cases(e: Evidence, cases: list[int]) -> list[int]:
+    """Return the test cases whose images are as small as CIFAR's."""
     known = [c for c in cases if (e.cases[c].pixels or SMALL + 1) <= SMALL]
     return required(known, f"no dataset has images of {SMALL} pixels or fewer a side")
 
@@ -50,68 +50,68 @@ def small(e: Evidence, cases: list[int]) -> list[int]:
     "lesser edge map's IDSDS less that of the raw map of IG with SmoothGrad, VGGs",
     above=0,
 )
-def edges_beat_smoothed_ig_on_vgg(e: Evidence) -> Measured:
+def edges_beat_smoothed_ig_on_vgg(e: Evidence) -> Measurement:
     """Both edge maps, which know no model, beat the raw map of IG with SmoothGrad on VGGs."""
-    # Of the study's two maps it is the raw one that scores up to 0.128 on VGGs (section 5.3). The absolute one beats
-    # the edge maps: the basis says by how much.
-    found = _edges_less(e, smoothed_ig(e))
+    # The study's raw map scores up to 0.128 on VGGs (section 5.3). The absolute map beats the edge maps, and the basis
+    # reports the difference.
+    found = _edge_lead(e, smoothed_ig(e))
     with suppress(Untestable):
-        absolute = _edges_less(e, smoothed_ig(e, "abs")).draws[0]
+        absolute = _edge_lead(e, smoothed_ig(e, "abs")).draws[0]
         found = found._replace(basis=f"{found.basis}, against the absolute map: {absolute:.3f}")
     return found
 
 
-def _edges_less(e: Evidence, other: int) -> Measured:
+def _edge_lead(e: Evidence, other: int) -> Measurement:
     two = edge_maps(e)
-    cases = e.in_domain(model=lambda model: model.family == "vgg")
-    found = e.over_cases(cases, lambda c: e.means[:, c, two].min(axis=1) - e.means[:, c, other])
+    cases = e.in_domain_cases(model=lambda model: model.family == "vgg")
+    found = e.mean_over_cases(cases, lambda c: e.means[:, c, two].min(axis=1) - e.means[:, c, other])
     return found._replace(choices=len(two))
 
 
 @claim(PAPER, "section 5.3, figure 1 b", "mean change of IDSDS over CAMs, VGG less ResNet", below=0)
-def cams_collapse_on_vgg(e: Evidence) -> Measured:
+def cams_collapse_on_vgg(e: Evidence) -> Measurement:
     """On small images the CAMs collapse from ResNet to VGG."""
-    cases = small(e, e.in_domain())
-    pairs = families(e, cases, "vgg", "resnet")
-    return contrast(e, cases, required(pairs, "no vgg stands beside a resnet"), e.any_of(CAMS))
+    cases = small_image_cases(e, e.in_domain_cases())
+    pairs = family_pairs(e, cases, "vgg", "resnet")
+    return contrast(e, cases, required(pairs, "no vgg stands beside a resnet"), e.find_methods(CAMS))
 
 
 @claim(PAPER, "section 5.3", "mean size of its IDSDS over networks", below=0.1)
-def smoothed_ig_scores_around_zero(e: Evidence) -> Measured:
+def smoothed_ig_scores_around_zero(e: Evidence) -> Measurement:
     """On small images IG with SmoothGrad scores around zero on all networks."""
     smooth = smoothed_ig(e)
-    return e.over_cases(small(e, e.in_domain()), lambda c: np.abs(e.means[:, c, smooth]))
+    return e.mean_over_cases(small_image_cases(e, e.in_domain_cases()), lambda c: np.abs(e.means[:, c, smooth]))
 
 
 @claim(PAPER, "section 5.2, figure 1 c", AGREEMENT + ", drops of logits against drops of probabilities", above=0.9)
-def probabilities_rank_like_logits(e: Evidence) -> Measured:
+def probabilities_rank_like_logits(e: Evidence) -> Measurement:
     """Ranking by drops of probabilities instead of logits moves two or three methods."""
-    return e.agreement(e.variants("output"))
+    return e.agreement(e.pairs_varying("output"))
 
 
 @claim(PAPER, "section 5.2", OUTPUTS.format("ResNets"), above=0)
-def probability_drops_raise_resnets(e: Evidence) -> Measured:
+def probability_drops_raise_resnets(e: Evidence) -> Measurement:
     """Against the IDSDS paper: with probabilities the scores on ResNets do not fall but tend to rise."""
-    return _change(e, "resnet")
+    return _output_change(e, "resnet")
 
 
 @claim(PAPER, "section 5.2", OUTPUTS.format("VGGs"), below=0)
-def probability_drops_lower_vggs(e: Evidence) -> Measured:
+def probability_drops_lower_vggs(e: Evidence) -> Measurement:
     """With probabilities the scores fall on VGGs alone."""
-    return _change(e, "vgg")
+    return _output_change(e, "vgg")
 
 
-def _change(e: Evidence, family: str) -> Measured:
-    pairs = [(plain, other) for plain, other in e.variants("output") if e.model_of(plain).family == family]
+def _output_change(e: Evidence, family: str) -> Measurement:
+    pairs = [(plain, other) for plain, other in e.pairs_varying("output") if e.model_of(plain).family == family]
     pairs = [(p, o) if e.cases[o].output == "probability" else (o, p) for p, o in pairs]
     required(pairs, f"no {family} has both")
-    every = [(plain, other, method) for plain, other in pairs for method in e.explaining()]
+    every = [(plain, other, method) for plain, other in pairs for method in e.methods_using_model()]
     parts = [e.means[:, other, method] - e.means[:, plain, method] for plain, other, method in every]
-    return e.pooled(parts, [(plain,) for plain, _, _ in every])
+    return e.pool(parts, [(plain,) for plain, _, _ in every])
 
 
 @claim_of_difference(PAPER, "section 5.3; section 7", ORDER.format("different categories"))
-def idsds_ranks_differ_between_datasets(e: Evidence) -> Measured:
+def idsds_ranks_differ_between_datasets(e: Evidence) -> Measurement:
     """IDSDS is not robust across datasets: methods of different categories (CAM, IG, gradient) are ranked otherwise."""
     return _between_datasets(e, within=False)
 
@@ -123,13 +123,13 @@ def idsds_ranks_differ_between_datasets(e: Evidence) -> Measured:
     over="networks",
     above=SIMILAR,
 )
-def idsds_ranks_agree_within_categories(e: Evidence) -> Measured:
+def idsds_ranks_agree_within_categories(e: Evidence) -> Measurement:
     """Within one category of methods (CAM, IG, gradient) the ranking stays similar when the dataset is another."""
     return _between_datasets(e, within=True)
 
 
-def _between_datasets(e: Evidence, *, within: bool) -> Measured:
-    cases = e.in_domain()
+def _between_datasets(e: Evidence, *, within: bool) -> Measurement:
+    cases = e.in_domain_cases()
     pairs = [
         (a, b)
         for a in cases
@@ -137,8 +137,8 @@ def _between_datasets(e: Evidence, *, within: bool) -> Measured:
         if e.cases[a].dataset < e.cases[b].dataset and e.model_of(a).family == e.model_of(b).family
     ]
     required(pairs, "the config has one dataset, or no family of networks on two")
-    return e.agreement(pairs, _orders(e, within=within))
+    return e.agreement(pairs, _category_orders(e, within=within))
 
 
-def _orders(e: Evidence, *, within: bool) -> Feature:
-    return orders_of({i: CATEGORIES.get(method.kind, "") for i, method in enumerate(e.methods)}, within=within)
+def _category_orders(e: Evidence, *, within: bool) -> Feature:
+    return pair_orders({i: CATEGORIES.get(method.kind, "") for i, method in enumerate(e.methods)}, within=within)

@@ -1,4 +1,4 @@
-"""What is measured of a claim, and the verdict on it: value, interval, p, and q over the claims of a run."""
+"""Measured quantities of claims, and the verdicts: value, interval, p, and q over the claims of a run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from scipy.stats import t as student
 from heatproof.metrics.bootstrap import bootstrap_interval
 
 REPRODUCED, CONTRADICTED, OPEN, UNTESTED = "reproduced", "contradicted", "open", "not testable here"
-# Independent networks, and trainings a side, below which there is no interval over them.
-LEAST_NETWORKS, LEAST_SEEDS = 3, 5
+# Fewest independent networks, and fewest trainings per side, for an interval over them.
+MINIMUM_NETWORKS, MINIMUM_SEEDS = 3, 5
 
 
 class Untestable(Exception):
     """A claim that these results cannot test; the text completes "not testable here, because ...".
 
-    `value` is the quantity where it is known all the same, only without an interval.
+    `value` is the quantity where it is known nevertheless, without an interval.
     """
 
     def __init__(self, reason: str, value: float = np.nan) -> None:
@@ -27,27 +27,27 @@ class Untestable(Exception):
         self.value = value
 
 
-class Measured(NamedTuple):
+class Measurement(NamedTuple):
     """Measured quantity of a claim.
 
     Attributes
     ----------
     draws
-        (1 + R,) the quantity on all images, and on R resamples of them; the value alone where its error is known.
+        (1 + R,), the quantity on all images, and on R resamples; only the value where its error is known.
     basis
-        How many comparisons, and of what, are behind the number.
+        Number and kind of the comparisons behind the quantity.
     networks
-        Independent networks behind it; 0 where they are not counted.
+        Number of independent networks behind it; 0 where they are not counted.
     error, freedom
         Standard error and its degrees of freedom, where they are known from trainings or from a jackknife instead of
         resamples.
     seeds
-        Trainings a side, where the quantity is over trainings; else 0.
+        Number of trainings per side, where the quantity is over trainings; otherwise 0.
     largest
-        Size that the quantity cannot exceed, such as 1 of a correlation; the interval ends there.
+        Largest possible magnitude of the quantity, such as 1 for a correlation; the interval ends there.
     choices
-        Comparisons of which the quantity is the extreme one. Of several that are alike the least lies below each by
-        chance alone, so that interval and p allow for all of them (Bonferroni).
+        Number of comparisons of which the quantity is the extreme one. The extreme of several equal quantities lies
+        beyond each of them by chance, so that interval and p are corrected for all of them (Bonferroni).
     """
 
     draws: np.ndarray
@@ -61,7 +61,7 @@ class Measured(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """Value of a quantity, its interval, and the two-sided p of the limit being its true value."""
+    """Value of a quantity, its interval, and the two-sided p-value of the limit being its true value."""
 
     value: float
     low: float
@@ -69,36 +69,37 @@ class Estimate(NamedTuple):
     p: float
 
 
-def estimate(measured: Measured, limit: float, level: float, cases: int) -> Estimate:
-    """Return value, interval and p of a measured quantity.
+def estimate(measured: Measurement, limit: float, level: float, cases: int) -> Estimate:
+    """Return the value, interval and p-value of a measured quantity.
 
     Parameters
     ----------
     measured
         The quantity.
     limit
-        Of the claim's rule.
+        Limit of the claim's rule.
     level
         Nominal coverage of the interval.
     cases
-        Independent cases that were drawn, images or networks: the interval is wider with few, see `bootstrap_interval`.
+        Number of independent cases that were drawn, images or networks: the interval is wider with few, see
+        `bootstrap_interval`.
 
     Returns
     -------
     Estimate
-        p is that of Student's t where the error is known, as of trainings by Welch; else (1 + count) / (1 + R), where
-        count is how many of R resamples lie as far from the value as the limit does.
+        p is that of Student's t where the error is known, such as Welch's error of trainings; otherwise (1 + count) /
+        (1 + R), where count is the number of the R resamples that lie at least as far from the value as the limit does.
     """
     level = 1 - (1 - level) / measured.choices
     value = float(measured.draws[0])
-    away = abs(value - limit)
+    distance = abs(value - limit)
     if not np.isnan(measured.error):
         half = student.ppf((1 + level) / 2, measured.freedom) * measured.error
         if measured.error > 0:
-            p = 2 * student.sf(away / measured.error, measured.freedom)
+            p = 2 * student.sf(distance / measured.error, measured.freedom)
         else:
-            # Trainings that are all the same say nothing; rankings that agree on all halves are as they are.
-            p = np.nan if measured.seeds else float(away == 0)
+            # Equal trainings give no estimate of the error; rankings that agree on all halves have no error.
+            p = np.nan if measured.seeds else float(distance == 0)
         return Estimate(value, value - half, value + half, float(p))
     draws = measured.draws[1:][~np.isnan(measured.draws[1:])]
     if np.isnan(value) or len(draws) < 2 or cases < 2:
@@ -107,17 +108,17 @@ def estimate(measured: Measured, limit: float, level: float, cases: int) -> Esti
         low = high = value
     else:
         (low,), (high,) = bootstrap_interval(np.array([value]), draws[None], np.array([cases]), level=level)
-    # Resamples spread by a variance that is divided by the number of cases, as `bootstrap_interval` says.
+    # The variance of resamples is divided by the number of cases, see `bootstrap_interval`.
     spread = np.abs(draws - value) * np.sqrt(cases / (cases - 1))
-    p = min(1.0, measured.choices * (1 + (spread >= away).sum()) / (1 + len(draws)))
+    p = min(1.0, measured.choices * (1 + (spread >= distance).sum()) / (1 + len(draws)))
     low, high = np.clip([low, high], -measured.largest, measured.largest)
     return Estimate(value, float(low), float(high), float(p))
 
 
 def verdict_of(found: Estimate, side: str, limit: float, opposite: float | None = None) -> str:
-    """Return the verdict of an interval alone: it lies on the claim's side of the limit, on the other, or on both.
+    """Return the verdict by the interval alone: on the claim's side of the limit, on the other side, or on both.
 
-    With an `opposite`, the limit is the one of `decisive_limit`.
+    With an `opposite`, the limit is that of `decisive_limit`.
     """
     limit = decisive_limit(found.value, side, limit, opposite)
     if np.isnan(found.low) or found.low <= limit <= found.high:
@@ -128,8 +129,8 @@ def verdict_of(found: Estimate, side: str, limit: float, opposite: float | None 
 def decisive_limit(value: float, side: str, limit: float, opposite: float | None = None) -> float:
     """Return the limit that a value is tested against: the opposite one if there is one and the value lies beyond it.
 
-    "Rankings differ" can only be reproduced below a share of 1, which is what rankings reach that do not differ, and
-    only be contradicted above a lower limit, from which on a difference is too small to matter.
+    "Rankings differ" can only be reproduced below a share of 1, the share of rankings that do not differ, and only be
+    contradicted above a lower limit, from which on a difference is too small to matter.
     """
     if opposite is None:
         return limit
@@ -137,15 +138,15 @@ def decisive_limit(value: float, side: str, limit: float, opposite: float | None
     return opposite if beyond else limit
 
 
-def extreme(parts: Sequence[Measured], choose: np.ufunc) -> Measured:
-    """Return the least, or by ``np.maximum`` the largest, of several quantities."""
+def extreme_of(parts: Sequence[Measurement], choose: np.ufunc) -> Measurement:
+    """Return the smallest, or with ``np.maximum`` the largest, of several quantities."""
     draws = choose.reduce([part.draws for part in parts])
     networks = min(part.networks for part in parts)
-    return Measured(draws, f"comparisons: {len(parts)}, {parts[0].basis}", networks, choices=len(parts))
+    return Measurement(draws, f"comparisons: {len(parts)}, {parts[0].basis}", networks, choices=len(parts))
 
 
-def adjusted(p: Sequence[float]) -> np.ndarray:
-    """Return Benjamini and Hochberg's q of the known ones of some p-values."""
+def adjusted_p_values(p: Sequence[float]) -> np.ndarray:
+    """Return Benjamini and Hochberg's q-values of p-values; NaN stays NaN."""
     values = np.asarray(p, dtype=float)
     known = ~np.isnan(values)
     q = np.full(len(values), np.nan)

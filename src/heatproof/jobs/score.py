@@ -16,7 +16,7 @@ from heatproof.base.provenance import digest
 from heatproof.errors import HeatproofError
 from heatproof.files.writing import write_table
 from heatproof.metrics.registry import METRICS, Metric
-from heatproof.metrics.scoring import ExplainerMaps, Scored, score_batch
+from heatproof.metrics.scoring import ExplainerMaps, MethodScores, score_batch
 from heatproof.responses.base import MetricInput, ScoredImages, response_of
 from heatproof.stores.manifest import comparison_passes, read_checksummed, read_shard, write_manifest
 from heatproof.stores.rows import ScoredRows, scored_rows
@@ -33,8 +33,8 @@ Methods = list["ScoredMethod"]
 
 
 @dataclass(frozen=True)
-class StoredReading(MetricInput):
-    """Reading of a cached response; `base` is the path of its store, with ``{explainer}`` if there are several."""
+class StoredMetricInput(MetricInput):
+    """Input of a metric from a cached response, whose store has the path `base`, perhaps with ``{explainer}``."""
 
     base: str = ""
 
@@ -50,20 +50,20 @@ class StoredReading(MetricInput):
         return {name: read(store, name, start, stop, ids)[rows] for name in self.response.needed_arrays(self.output)}
 
 
-Readings = Sequence[StoredReading]
+StoredMetricInputs = Sequence[StoredMetricInput]
 
 
-def right_of(rows: ScoredRows, store: str, labels: np.ndarray) -> np.ndarray | None:
-    """Return on which intact images a network is right, (N,) bool; None where that means nothing.
+def predicted_correctly(rows: ScoredRows, store: str, labels: np.ndarray) -> np.ndarray | None:
+    """Return whether the network is right on each intact image, (N,) bool; None for tasks where that is undefined.
 
-    A class is right where it is predicted, and a label where its logit is above 0. Numbers are not right or wrong.
+    A class is right where it is predicted, and a label where its logit is above 0. Numbers are neither right nor wrong.
 
     Parameters
     ----------
     rows
         The rows.
     store
-        Of patch drops.
+        Store of the patch drops.
     labels
         (N,) int.
     """
@@ -73,7 +73,7 @@ def right_of(rows: ScoredRows, store: str, labels: np.ndarray) -> np.ndarray | N
 
 
 def select_images(labels: np.ndarray, right: np.ndarray | None, *, only_correct: bool, balanced: bool) -> np.ndarray:
-    """Choose the images on which a network is scored.
+    """Select the images on which a network is scored.
 
     Parameters
     ----------
@@ -82,9 +82,9 @@ def select_images(labels: np.ndarray, right: np.ndarray | None, *, only_correct:
     right
         (N,) bool, whether the network is right on the intact image; None where numbers are explained.
     only_correct
-        Whether the others are left out (Walker et al. 2024, MAS, in their code).
+        Whether images on which it is wrong are left out, as in the code of Walker et al. 2024 (MAS).
     balanced
-        Whether each class that is left has equally many images: the first of each.
+        Whether all remaining classes get the same number of images, the first ones of each.
 
     Returns
     -------
@@ -94,22 +94,22 @@ def select_images(labels: np.ndarray, right: np.ndarray | None, *, only_correct:
     Raises
     ------
     HeatproofError
-        If images are to be chosen by what only classes have.
+        If an option needs classes, and numbers are explained.
     """
     if right is None and (only_correct or balanced):
         key = "only_correct" if only_correct else "balanced"
         raise HeatproofError(f"`evaluation.{key}` needs classes, and numbers are explained: leave it out.")
-    chosen = right.copy() if only_correct and right is not None else np.ones(len(labels), dtype=bool)
-    if balanced and chosen.any():
-        places = [np.flatnonzero(chosen & (labels == label)) for label in np.unique(labels[chosen])]
-        fewest = min(map(len, places))
-        chosen = np.isin(np.arange(len(labels)), np.concatenate([place[:fewest] for place in places]))
-    return chosen
+    is_selected = right.copy() if only_correct and right is not None else np.ones(len(labels), dtype=bool)
+    if balanced and is_selected.any():
+        indices = [np.flatnonzero(is_selected & (labels == label)) for label in np.unique(labels[is_selected])]
+        fewest = min(map(len, indices))
+        is_selected = np.isin(np.arange(len(labels)), np.concatenate([first[:fewest] for first in indices]))
+    return is_selected
 
 
 @dataclass(frozen=True)
-class _Opened:
-    """What a metric scores, as it is stored.
+class _StoredInputs:
+    """Stored inputs of a metric.
 
     Attributes
     ----------
@@ -117,116 +117,131 @@ class _Opened:
         The metric.
     rows
         The rows that are scored.
-    reads
-        The responses that it reads.
+    metric_inputs
+        The responses that the metric reads.
     explainers
-        Explainer to its methods, of those that have maps and responses.
-    gaps
-        Methods without scores to the reason.
+        Explainer to its methods, for explainers with maps and responses.
+    unscored_reasons
+        Method without scores to the reason.
     keys
-        Path to the key of each shard.
-    gates, costs
-        Of explainers.
+        Path of each shard to its key.
+    applicability_records, costs
+        Applicability records and costs, by explainer.
     drops, data
-        Manifests of shards: of patch drops, and of all else.
-    images, every
-        All images that could be scored, and the names of these and of those after them.
-    kinds
-        (N,) int: the class that an image has, or the label that a row is about.
+        Manifests of the shards of patch drops, and of all other shards.
+    images, all_ids
+        All images that could be scored, and the ids of all images of the store.
+    classes
+        (N,) int: the class of an image, or the label of a row.
     right
-        As `right_of` returns it.
+        As returned by `predicted_correctly`.
     scored
-        (N,) bool: those that are.
+        (N,) bool: whether an image is scored.
     """
 
     metric: Metric
     rows: ScoredRows
-    reads: Readings
+    metric_inputs: StoredMetricInputs
     explainers: dict[str, Methods]
-    gaps: dict[str, str]
+    unscored_reasons: dict[str, str]
     keys: dict[str, str]
-    gates: dict[str, Any]
+    applicability_records: dict[str, Any]
     costs: dict[str, Any]
     drops: list[dict[str, Any]]
     data: list[dict[str, Any]]
     images: ScoredImages
-    every: Sequence[str]
-    kinds: np.ndarray
+    all_ids: Sequence[str]
+    classes: np.ndarray
     right: np.ndarray | None
     scored: np.ndarray
 
 
-def _open(told: Score) -> _Opened:
-    """Read the manifests and labels of what a metric scores."""
-    # A metric enters the table when its module is imported; the others' code is no matter of this job.
-    import_module(told.module)
-    metric = METRICS[told.kind]
-    reads = [
-        StoredReading(argument, response_of(one.response), one.points, one.output, one.store)
-        for argument, one in told.responses.items()
+def _read_inputs(spec: Score) -> _StoredInputs:
+    """Read the manifests and labels of a metric's inputs."""
+    # Importing its module registers the metric; the job's key has no code of other metrics.
+    import_module(spec.module)
+    metric = METRICS[spec.kind]
+    metric_inputs = [
+        StoredMetricInput(argument, response_of(one.response), one.points, one.output, one.store)
+        for argument, one in spec.responses.items()
     ]
-    rows = scored_rows(read_checksummed(told.classes) or {}, told.target, told.images)
-    options = {**told.options, **({"output": told.case.output} if "output" in metric.options else {})}
+    rows = scored_rows(read_checksummed(spec.classes) or {}, spec.target, spec.images)
+    options = {**spec.options, **({"output": spec.case.output} if "output" in metric.options else {})}
     explainers: dict[str, Methods] = {}
-    gaps: dict[str, str] = {}
+    unscored_reasons: dict[str, str] = {}
     if reason := metric.unsupported_reason(rows.task, options):
-        # What it would read need not be there.
-        gaps |= {method.method: reason for method in told.methods}
+        # The responses of a metric that does not apply need not exist.
+        unscored_reasons |= {method.method: reason for method in spec.methods}
     else:
-        for method in told.methods:
+        for method in spec.methods:
             explainers.setdefault(method.explainer, []).append(method)
     keys: dict[str, str] = {}
-    gates: dict[str, Any] = {}
+    applicability_records: dict[str, Any] = {}
     costs: dict[str, Any] = {}
     data: list[dict[str, Any]] = []
     for explainer, methods in list(explainers.items()):
         maps = methods[0].maps
-        bases = ([maps] if "maps" in metric.inputs else []) + [one.of(explainer) for one in reads]
+        bases = ([maps] if "maps" in metric.inputs else []) + [one.of(explainer) for one in metric_inputs]
         for base in dict.fromkeys(bases):
-            pieces = _shards(told, base, keys)
-            data += pieces
-            if gate := next((piece["gate"] for piece in pieces if "gate" in piece), None):
-                gates[explainer] = gate
+            manifests = _read_shards(spec, base, keys)
+            data += manifests
+            if gate := next((manifest["gate"] for manifest in manifests if "gate" in manifest), None):
+                applicability_records[explainer] = gate
             if base == maps:
-                costs[explainer] = _cost(pieces)
-            if reason := next((piece["gap"] for piece in pieces if piece["gap"]), None):
-                gaps |= {method.method: reason for method in methods}
+                costs[explainer] = _sum_costs(manifests)
+            if reason := next((manifest["gap"] for manifest in manifests if manifest["gap"]), None):
+                unscored_reasons |= {method.method: reason for method in methods}
                 explainers.pop(explainer, None)
-    # Every explainer may have a gap, and then there is no store to look into but one of holes.
-    drops = _shards(told, told.drops, keys)
-    facts = describe_store(told.drops + ".zarr")
-    labels = np.asarray(facts["labels"])[: told.images]
-    right = right_of(rows, told.drops + ".zarr", labels)
+    # Labels come from the store of patch drops: where no explainer applies, all stores of maps contain only NaN.
+    drops = _read_shards(spec, spec.drops, keys)
+    description = describe_store(spec.drops + ".zarr")
+    labels = np.asarray(description["labels"])[: spec.images]
+    right = predicted_correctly(rows, spec.drops + ".zarr", labels)
     targets = labels
-    if told.target == "predicted":
-        targets = read(told.drops + ".zarr", "predicted", 0, told.images)[:, 0].astype(np.int64)
-    elif isinstance(told.target, int):
-        targets = np.full_like(labels, told.target)
-    # The class that an image has, or the label that a row is about.
-    kinds = labels if rows.has_classes else targets
-    scored = select_images(kinds, right, only_correct=told.only_correct, balanced=told.balanced)
-    every = facts["image_ids"]
-    images = ScoredImages(every, targets, (0, 0), told.seed, rows.task)
-    of = metric, rows, reads, explainers, gaps, keys, gates, costs, drops, data
-    return _Opened(*of, images, every, kinds, right, scored)
+    if spec.target == "predicted":
+        targets = read(spec.drops + ".zarr", "predicted", 0, spec.images)[:, 0].astype(np.int64)
+    elif isinstance(spec.target, int):
+        targets = np.full_like(labels, spec.target)
+    # The class of an image, or the label of a row.
+    classes = labels if rows.has_classes else targets
+    scored = select_images(classes, right, only_correct=spec.only_correct, balanced=spec.balanced)
+    all_ids = description["image_ids"]
+    images = ScoredImages(all_ids, targets, (0, 0), spec.seed, rows.task)
+    return _StoredInputs(
+        metric=metric,
+        rows=rows,
+        metric_inputs=metric_inputs,
+        explainers=explainers,
+        unscored_reasons=unscored_reasons,
+        keys=keys,
+        applicability_records=applicability_records,
+        costs=costs,
+        drops=drops,
+        data=data,
+        images=images,
+        all_ids=all_ids,
+        classes=classes,
+        right=right,
+        scored=scored,
+    )
 
 
-def score(told: Score) -> None:
-    """Write the scores of each image and method as tidy Parquet; the manifest lists gaps and reasons."""
-    opened = _open(told)
-    rows, gaps, right = opened.rows, opened.gaps, opened.right
-    scores = _score(told, opened)
-    ids = np.array(rows.pictures or opened.every[: told.images], dtype=object)[opened.scored]
-    classes = rows.target_names(opened.kinds[opened.scored])
-    named = [method.method for method in told.methods if method.method in scores]
-    values = np.concatenate([scores[name] for name in named]) if named else np.empty(0)
+def score(spec: Score) -> None:
+    """Write the scores of each image and method as tidy Parquet; the manifest lists methods without scores."""
+    stored = _read_inputs(spec)
+    rows, unscored_reasons, right = stored.rows, stored.unscored_reasons, stored.right
+    scores = _score_methods(spec, stored)
+    ids = np.array(rows.image_ids or stored.all_ids[: spec.images], dtype=object)[stored.scored]
+    classes = rows.target_names(stored.classes[stored.scored])
+    scored_methods = [method.method for method in spec.methods if method.method in scores]
+    values = np.concatenate([scores[name] for name in scored_methods]) if scored_methods else np.empty(0)
     table = pd.DataFrame(
         {
-            **told.case.network._asdict(),
-            "method": np.repeat(np.array(named, dtype=object), len(ids)),
-            "metric": told.case.metric,
-            "image": np.tile(ids, len(named)),
-            "class": np.tile(classes, len(named)),
+            **spec.case.network._asdict(),
+            "method": np.repeat(np.array(scored_methods, dtype=object), len(ids)),
+            "metric": spec.case.metric,
+            "image": np.tile(ids, len(scored_methods)),
+            "class": np.tile(classes, len(scored_methods)),
             "score": values,
             "valid": ~np.isnan(values),
         }
@@ -234,108 +249,108 @@ def score(told: Score) -> None:
     for name, undefined in (~table["valid"]).groupby(table["method"], sort=False).sum().items():
         if undefined:
             log.info("%s: undefined on %d of %d images", name, undefined, len(ids))
-    write_table(table, told.files["scores"])
+    write_table(table, spec.files["scores"])
     write_manifest(
-        told.manifest,
-        [told.files["scores"]],
-        spec_key=told.key,
-        key=digest(told.key),
-        gaps=gaps,
-        gates=opened.gates,
-        costs={"explainers": opened.costs, "drops": _cost(opened.drops)},
-        options=told.options,
-        case=told.case.to_spec(),
+        spec.manifest,
+        [spec.files["scores"]],
+        spec_key=spec.key,
+        key=digest(spec.key),
+        gaps=unscored_reasons,
+        gates=stored.applicability_records,
+        costs={"explainers": stored.costs, "drops": _sum_costs(stored.drops)},
+        options=spec.options,
+        case=spec.case.to_spec(),
         share_wrong=None if right is None else float(1 - right.mean()),
-        higher_is_better=told.higher_is_better,
-        read=opened.keys,
-        data=joined_data([*opened.data, *opened.drops]),
+        higher_is_better=spec.higher_is_better,
+        read=stored.keys,
+        data=joined_data([*stored.data, *stored.drops]),
     )
 
 
-def _shards(told: Score, base: str, keys: dict[str, str]) -> list[dict[str, Any]]:
+def _read_shards(spec: Score, base: str, keys: dict[str, str]) -> list[dict[str, Any]]:
     """Return the manifests of all shards of a store, and add their keys to `keys`, by path."""
-    pieces = [read_shard(base, shard) for shard in range(-(-told.images // told.shard_size))]
-    keys |= {f"{base}.{shard}.json": piece["key"] for shard, piece in enumerate(pieces)}
-    return pieces
+    manifests = [read_shard(base, shard) for shard in range(-(-spec.images // spec.shard_size))]
+    keys |= {f"{base}.{shard}.json": manifest["key"] for shard, manifest in enumerate(manifests)}
+    return manifests
 
 
-def _cost(pieces: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return how many images the shards of a store hold, and what network passes and seconds they took.
+def _sum_costs(manifests: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the number of images in the shards of a store, and the network passes and seconds that they took.
 
-    Passes of checks are those of one job, whatever the number of shards, and those that compare each image.
+    Passes of checks are those of one job, whatever the number of shards, plus those of comparisons of each image.
     """
-    summed = {key: sum(piece.get(key, 0) for piece in pieces) for key in ("network_passes", "seconds")}
-    counts = [piece["images"][1] - piece["images"][0] for piece in pieces]
-    once, compared = [0], 0
-    for piece, count in zip(pieces, counts, strict=True):
-        checks, gate = piece.get("check_passes", 0), piece.get("gate")
+    summed = {key: sum(manifest.get(key, 0) for manifest in manifests) for key in ("network_passes", "seconds")}
+    counts = [manifest["images"][1] - manifest["images"][0] for manifest in manifests]
+    checks_of_shards, compared = [0], 0
+    for manifest, count in zip(manifests, counts, strict=True):
+        checks, gate = manifest.get("check_passes", 0), manifest.get("gate")
         if gate:
-            compared += (each := comparison_passes(gate, count))
-            checks += gate["network_passes"] + gate["check_passes"] - each
-        once.append(checks)
-    return {"images": sum(counts), "check_passes": max(once) + compared, **summed}
+            compared += (passes := comparison_passes(gate, count))
+            checks += gate["network_passes"] + gate["check_passes"] - passes
+        checks_of_shards.append(checks)
+    return {"images": sum(counts), "check_passes": max(checks_of_shards) + compared, **summed}
 
 
-def _score(told: Score, opened: _Opened) -> dict[str, np.ndarray]:
-    """Return the scores of every method for the scored images; add methods without any to the gaps."""
-    metric = opened.metric
+def _score_methods(spec: Score, stored: _StoredInputs) -> dict[str, np.ndarray]:
+    """Return the scores of every method on the scored images; add the reasons of methods without any."""
+    metric = stored.metric
     parts: dict[str, list[np.ndarray]] = {}
     failed: dict[str, str] = {}
-    for one in _scored(told, opened, failed):
-        parts.setdefault(one.method, []).append(one.score)
-    # One of ours that is undefined on all images is told by their number.
+    for scored in _iterate_scores(spec, stored, failed):
+        parts.setdefault(scored.method, []).append(scored.score)
+    # For built-in metrics, the number of undefined images is enough.
     for method in parts if metric.is_custom else ():
         if method not in failed and all(np.isnan(part).all() for part in parts[method]):
             failed[method] = f"the metric {metric.name!r} has no finite score on any image"
     for method, reason in failed.items():
         log.warning("%s has no score: %s", method, reason)
-    opened.gaps.update(failed)
+    stored.unscored_reasons.update(failed)
     return {method: np.concatenate(values) for method, values in parts.items() if method not in failed}
 
 
-def stored_curves(told: Score) -> Iterator[Scored]:
-    """Score every method again from what is stored, for the curves behind its scores, which no table holds.
+def stored_curves(spec: Score) -> Iterator[MethodScores]:
+    """Score every method again from stored inputs, to get the curves behind its scores, which no table contains.
 
     Yields
     ------
-    heatproof.metrics.scoring.Scored
-        Of each method that has scores, for the images that are scored; of a metric over responses along maps all at
-        once.
+    heatproof.metrics.scoring.MethodScores
+        Scores of each method that has any, on the scored images; a metric over responses along maps yields all images
+        at once.
     """
-    opened, failed = _open(told), dict[str, str]()
-    for one in _scored(told, opened, failed):
-        if one.method not in failed:
-            yield one
+    stored, failed = _read_inputs(spec), dict[str, str]()
+    for scored in _iterate_scores(spec, stored, failed):
+        if scored.method not in failed:
+            yield scored
 
 
-def _scored(told: Score, opened: _Opened, failed: dict[str, str]) -> Iterator[Scored]:
-    """Score every method on the images that are scored, some at a time; `failed` gets why one of the user's fails."""
-    metric, reads, explainers, images = opened.metric, opened.reads, opened.explainers, opened.images
+def _iterate_scores(spec: Score, stored: _StoredInputs, failed: dict[str, str]) -> Iterator[MethodScores]:
+    """Score every method on the scored images, in chunks; `failed` receives the reasons why a custom metric fails."""
+    metric, metric_inputs, explainers, images = stored.metric, stored.metric_inputs, stored.explainers, stored.images
     if not explainers:
         return
     size, takes_maps = (0, 0), "maps" in metric.inputs
     if takes_maps:
-        described = describe_store(next(iter(explainers.values()))[0].maps + ".zarr")
-        size = tuple(described["arrays"]["attribution"]["shape"][-2:])
-    # In chunks, so that memory does not grow with the number of images, unless a score is of all of them.
-    sizes = [one.response.images_at_once(told.shard_size) for one in reads]
-    step = min(told.images if size is None else size for size in sizes)
-    for start in range(0, told.images, step):
-        stop = min(start + step, told.images)
-        rows = np.flatnonzero(opened.scored[start:stop]).tolist()
+        description = describe_store(next(iter(explainers.values()))[0].maps + ".zarr")
+        size = tuple(description["arrays"]["attribution"]["shape"][-2:])
+    # Chunks bound the memory, unless the metric scores all images together.
+    sizes = [one.response.images_at_once(spec.shard_size) for one in metric_inputs]
+    step = min(spec.images if size is None else size for size in sizes)
+    for start in range(0, spec.images, step):
+        stop = min(start + step, spec.images)
+        rows = np.flatnonzero(stored.scored[start:stop]).tolist()
         if not len(rows):
             continue
-        where = start, stop, images.ids
+        batch = start, stop, images.ids
         ids, targets = [images.ids[start + row] for row in rows], images.labels[start:stop][rows]
         chunk = replace(images, ids=ids, labels=targets, size=size)
-        of_network = {one.argument: one.read("", *where, rows) for one in reads if not one.response.needs_maps}
-        # Read one after another.
-        explained = (
+        of_network = {one.argument: one.read("", *batch, rows) for one in metric_inputs if not one.response.needs_maps}
+        # A generator, so that the maps of one explainer are in memory at a time.
+        explainer_maps = (
             ExplainerMaps(
                 [Method(one.method, one.index, one.transform) for one in methods],
-                stored_maps(methods[0].maps + ".zarr", *where).take_images(rows) if takes_maps else None,
-                {one.argument: one.read(name, *where, rows) for one in reads if one.response.needs_maps},
+                stored_maps(methods[0].maps + ".zarr", *batch).take_images(rows) if takes_maps else None,
+                {one.argument: one.read(name, *batch, rows) for one in metric_inputs if one.response.needs_maps},
             )
             for name, methods in explainers.items()
         )
-        yield from score_batch(metric, told.options, chunk, reads, of_network, explained, failed)
+        yield from score_batch(metric, spec.options, chunk, metric_inputs, of_network, explainer_maps, failed)

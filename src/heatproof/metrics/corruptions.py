@@ -1,4 +1,4 @@
-"""Corrupt maps to test metrics: offsets, noise, introduced and removed attribution."""
+"""Corruptions of maps that test metrics: offsets, noise, and introduced or removed attribution."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from heatproof.base.randomness import numpy_generator
 from heatproof.errors import HeatproofError
 
-# Walker et al. (MAS) 2024, section 5.1, as shares of the maximum.
+# Walker et al. (MAS) 2024, section 5.1; shares of a map's maximum.
 OFFSETS = (0.05, 0.10, 0.25, 0.50)
 NOISE = (0.0005, 0.01, 0.02, 0.03)
 SCHEMES = ("constant", "random", "partial")
@@ -19,7 +19,7 @@ SHIFT, INTRODUCED, FILL, REMOVED = 0.6, (0.0, 0.4), 0.8, (0.6, 0.8)
 
 
 def with_offset(maps: np.ndarray, share: float) -> np.ndarray:
-    """Add a share of each map's largest magnitude to all pixels, which keeps their order.
+    """Add a share of each map's largest magnitude to all of its pixels, which keeps their order.
 
     Walker et al. (MAS) 2024, section 5.1. For maps without negative values the largest magnitude is the maximum.
 
@@ -28,7 +28,7 @@ def with_offset(maps: np.ndarray, share: float) -> np.ndarray:
     maps
         (N, H, W).
     share
-        For example 0.05.
+        Share of the largest magnitude, for example 0.05.
 
     Returns
     -------
@@ -42,7 +42,7 @@ def with_offset(maps: np.ndarray, share: float) -> np.ndarray:
 def with_noise(maps: np.ndarray, share: float, image_ids: Sequence[str], seed: int) -> np.ndarray:
     """Add to each pixel a draw from U(0, share × the map's largest magnitude).
 
-    Walker et al. (MAS) 2024, section 5.1. One draw an image, from (seed, image id), is scaled for every share.
+    Walker et al. (MAS) 2024, section 5.1. One draw per image, from (seed, image id), is scaled for every share.
 
     Returns
     -------
@@ -59,9 +59,9 @@ def introduce_or_remove(
 ) -> np.ndarray:
     """Introduce or remove attribution (Li et al. 2024, section 5.2 and appendix G.3, table 3).
 
-    Maps are first scaled: their magnitudes, divided by the largest. ``constant`` adds or subtracts 0.6; ``random`` adds
+    The magnitudes of each map are first divided by the largest one. ``constant`` adds or subtracts 0.6; ``random`` adds
     a draw from U(0, 0.6) or U(-0.6, 0) to each pixel; ``partial`` raises the lowest 40 % of the pixels to the 0.8
-    quantile, or sets those between 60 % and 80 % of the ranking to zero.
+    quantile, or sets the pixels between 60 % and 80 % of the ranking to zero.
 
     Parameters
     ----------
@@ -84,17 +84,17 @@ def introduce_or_remove(
     Raises
     ------
     HeatproofError
-        If there is no such direction or scheme.
+        If the direction or the scheme is unknown.
     """
     for name, value, allowed in (("direction", direction, DIRECTIONS), ("scheme", scheme, SCHEMES)):
         if value not in allowed:
             raise HeatproofError(f"{name} is {value!r}: take one of {', '.join(allowed)}.")
     values = scale_magnitudes(maps)
-    change = _SCHEMES[scheme]
+    corrupt = _SCHEMES[scheme]
     corrupted = np.stack(
         [
-            change(one, direction == "introduce", numpy_generator(seed, f"{scheme} {direction}", name))
-            for one, name in zip(values, image_ids, strict=True)
+            corrupt(image_values, direction == "introduce", numpy_generator(seed, f"{scheme} {direction}", name))
+            for image_values, name in zip(values, image_ids, strict=True)
         ]
     )
     return np.clip(corrupted, 0, 1) if clip else corrupted

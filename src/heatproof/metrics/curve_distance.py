@@ -13,21 +13,22 @@ KINDS = ("hausdorff", "modified")
 
 
 def hausdorff(first: np.ndarray, second: np.ndarray, *, kind: str = "hausdorff") -> float:
-    """Hausdorff distance between two curves, as sets of points.
+    """Return the Hausdorff distance between two curves, as sets of points.
 
     Parameters
     ----------
     first, second
-        (S, 2) and (T, 2): the points of each, for example share removed and accuracy. Points with a NaN are left out.
+        (S, 2) and (T, 2), the points of each curve, for example share removed and accuracy. Points with a NaN are left
+        out.
     kind
-        ``hausdorff``: the largest distance from a point of one curve to the nearest one of the other, either way (Li
-        et al. 2024, section 5.2). ``modified``: the mean in place of the largest, which one outlier does not decide
-        (Dubuisson and Jain, A Modified Hausdorff Distance for Object Matching, 1994, equation 23).
+        ``hausdorff``: the largest distance from a point of either curve to the nearest point of the other one (Li et
+        al. 2024, section 5.2). ``modified``: the mean of these distances in place of the largest, so that one outlier
+        does not decide (Dubuisson and Jain, A Modified Hausdorff Distance for Object Matching, 1994, equation 23).
 
     Returns
     -------
     float
-        0 for equal curves, in the units of the curves; NaN where one has no points.
+        0 for equal curves, in the units of the curves; NaN where a curve has no points.
 
     Raises
     ------
@@ -39,18 +40,18 @@ def hausdorff(first: np.ndarray, second: np.ndarray, *, kind: str = "hausdorff")
     if kind not in KINDS:
         raise HeatproofError(f"kind is {kind!r}: take one of {', '.join(KINDS)}.")
     points = [np.asarray(curve, dtype=np.float64) for curve in (first, second)]
-    if any(one.ndim != 2 or one.shape[1] != 2 for one in points):
+    if any(curve.ndim != 2 or curve.shape[1] != 2 for curve in points):
         raise HeatproofError(f"Curves must have shape (S, 2), not {points[0].shape} and {points[1].shape}.")
-    points = [one[~np.isnan(one).any(axis=1)] for one in points]
+    points = [curve[~np.isnan(curve).any(axis=1)] for curve in points]
     if not (len(points[0]) and len(points[1])):
         return float("nan")
-    between = cdist(*points)
-    ways = between.min(axis=1), between.min(axis=0)
-    return float(max(way.max() if kind == "hausdorff" else way.mean() for way in ways))
+    distances = cdist(*points)
+    nearest = distances.min(axis=1), distances.min(axis=0)
+    return float(max(one_way.max() if kind == "hausdorff" else one_way.mean() for one_way in nearest))
 
 
 def pairwise_distances(curves: Mapping[str, np.ndarray], *, kind: str = "hausdorff") -> dict[tuple[str, str], float]:
-    """Compute the distance of every pair of curves; Li et al. 2024, table 1, report the smallest.
+    """Compute the distance of every pair of curves.
 
     Parameters
     ----------
@@ -62,6 +63,7 @@ def pairwise_distances(curves: Mapping[str, np.ndarray], *, kind: str = "hausdor
     Returns
     -------
     dict
-        Pair of names to distance. The minimum is near 0 where the metric does not tell two of the curves apart.
+        Pair of names to distance. Li et al. 2024, table 1, report the smallest; it is near 0 where the metric does not
+        distinguish two of the curves.
     """
     return {(a, b): hausdorff(curves[a], curves[b], kind=kind) for a, b in combinations(curves, 2)}

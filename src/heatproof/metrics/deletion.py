@@ -1,4 +1,4 @@
-"""Incremental deletion and insertion: the area under a response curve (IDS, MoRF and LeRF, ROAD, RISE)."""
+"""Incremental deletion: the area under a response curve (IDS, MoRF and LeRF, ROAD)."""
 
 from __future__ import annotations
 
@@ -17,26 +17,29 @@ from heatproof.responses.curves import ResponseCurve
 ROAD_FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
-def cut(
+def step_options(
     steps: int | None, step_size: int | None, fractions: Sequence[float] | None, default: int, grid: AnyGrid | None
 ) -> dict[str, Any]:
-    """Return the given steps, step size or fractions of a sequence, or `default` equal steps, a patch each at least."""
+    """Return the requested steps, step size or fractions of a sequence, by name.
+
+    Without any, it has `default` equal steps, or one step per patch where the grid has fewer patches.
+    """
     if fractions is not None:
         fractions = tuple(float(value) for value in fractions)
-    given = {"steps": steps, "step_size": step_size, "fractions": fractions}
+    requested = {"steps": steps, "step_size": step_size, "fractions": fractions}
     return (
-        given
-        if any(value is not None for value in given.values())
+        requested
+        if any(value is not None for value in requested.values())
         else {"steps": default if grid is None else min(default, patch_count(grid))}
     )
 
 
-def _scored(scores: np.ndarray, curves: Mapping[str, np.ndarray]) -> Result:
+def _result(scores: np.ndarray, curves: Mapping[str, np.ndarray]) -> Result:
     return scores, np.isfinite(scores), curves
 
 
-def deletion(default_order: str, default_steps: int = 32) -> Any:
-    """Return the function that turns the options of a deletion into its sequence; `order` is the default."""
+def deletion_sequences(default_order: str, default_steps: int = 32) -> Any:
+    """Return the function that makes the sequence of a deletion from options, whose `order` has this default."""
 
     def sequences(
         *,
@@ -50,7 +53,7 @@ def deletion(default_order: str, default_steps: int = 32) -> Any:
         ties: str = "random",
         update: bool = False,
     ) -> dict[str, Perturbation]:
-        cuts = cut(steps, step_size, fractions, default_steps, grid)
+        step_counts = step_options(steps, step_size, fractions, default_steps, grid)
         return {
             "deletion": Perturbation(
                 order=order,
@@ -59,7 +62,7 @@ def deletion(default_order: str, default_steps: int = 32) -> Any:
                 baseline_options=baseline_options or {},
                 ties=ties,
                 update=update,
-                **cuts,
+                **step_counts,
             )
         }
 
@@ -74,16 +77,16 @@ def deletion(default_order: str, default_steps: int = 32) -> Any:
     order="lerf",
     range=(0.0, 1.0),
     source="Hesse et al. 2024, section 4.2 and appendix E, after Samek et al. 2017",
-    sequences=deletion("lerf"),
+    sequences=deletion_sequences("lerf"),
 )
 def incremental_deletion_score(
     deletion: ResponseCurve, *, output: str = "probability", target: str = "label", rule: str = "left"
 ) -> Result:
     """IDS: mean probability while pixels are deleted in LeRF order; higher is better.
 
-    As published: 32 steps, softmax probability of the label, zeros, single pixels, the intact image counted and the
-    wholly deleted one not (``rule="left"``). ``order="morf"`` deletes the most relevant first; lower is better then.
-    ``update=True`` makes the map anew before every step.
+    As published: 32 steps, softmax probability of the label, zeros, single pixels; the intact image counts and the
+    completely deleted one does not (``rule="left"``). ``order="morf"`` deletes the most relevant pixels first; then
+    lower is better. ``update=True`` recomputes the map before every step.
 
     Returns
     -------
@@ -93,7 +96,7 @@ def incremental_deletion_score(
         ``ids`` (N, S), the responses.
     """
     responses = deletion.read(output, target)
-    return _scored(area(responses, rule, deletion.fractions), {"ids": responses})
+    return _result(area(responses, rule, deletion.fractions), {"ids": responses})
 
 
 @metric(
@@ -103,7 +106,7 @@ def incremental_deletion_score(
     order="morf",
     range=(0.0, 1.0),
     source="Samek et al. 2017; Meta-Rank, section 3, equations 2 and 3",
-    sequences=deletion("morf"),
+    sequences=deletion_sequences("morf"),
 )
 @metric(
     "deletion_lerf",
@@ -112,14 +115,14 @@ def incremental_deletion_score(
     order="lerf",
     range=(0.0, 1.0),
     source="Samek et al. 2017; Meta-Rank, section 3, equations 2 and 3",
-    sequences=deletion("lerf"),
+    sequences=deletion_sequences("lerf"),
 )
 def deletion_area(
     deletion: ResponseCurve, *, output: str = "probability", target: str = "label", rule: str = "trapezoid"
 ) -> Result:
     """Area under the response curve of a deletion: MoRF lower is better, LeRF higher is better.
 
-    The trapezoid over the shares that are deleted, from the intact image to the wholly deleted one.
+    The trapezoid rule over the deleted shares, from the intact image to the completely deleted one.
 
     Returns
     -------
@@ -129,11 +132,11 @@ def deletion_area(
         ``deletion`` (N, S), the responses.
     """
     responses = deletion.read(output, target)
-    return _scored(area(responses, rule, deletion.fractions), {"deletion": responses})
+    return _result(area(responses, rule, deletion.fractions), {"deletion": responses})
 
 
-def road(default_order: str) -> Any:
-    """Return the function that turns the options of ROAD into its sequence."""
+def road_sequences(default_order: str) -> Any:
+    """Return the function that makes the sequence of ROAD from options, whose `order` has this default."""
 
     def sequences(
         *,
@@ -157,7 +160,7 @@ def road(default_order: str) -> Any:
                 baseline=baseline,
                 baseline_options=baseline_options or {},
                 ties=ties,
-                **cut(steps, step_size, fractions, 0, None),
+                **step_options(steps, step_size, fractions, 0, None),
             )
         }
 
@@ -171,7 +174,7 @@ def road(default_order: str) -> Any:
     order="morf",
     range=(0.0, 1.0),
     source="Rong et al. 2022 (ROAD), section 5; Meta-Rank, section 5.2",
-    sequences=road("morf"),
+    sequences=road_sequences("morf"),
 )
 @metric(
     "road_lerf",
@@ -180,15 +183,16 @@ def road(default_order: str) -> Any:
     order="lerf",
     range=(0.0, 1.0),
     source="Rong et al. 2022 (ROAD), section 5; Meta-Rank, section 5.2",
-    sequences=road("lerf"),
+    sequences=road_sequences("lerf"),
 )
 def road_score(
     deletion: ResponseCurve, *, output: str = "accuracy", target: str = "label", rule: str = "mean"
 ) -> Result:
     """Mean accuracy with 10, 20, … 90 % of the pixels imputed: MoRF lower is better, LeRF higher is better.
 
-    Removed pixels are noisy linear interpolations of their neighbours. An image's score is the share of the points at
-    which it is still classified as its label, so the mean over images is the mean accuracy.
+    Removed pixels are replaced by noisy linear interpolations of their neighbours. The score of an image is the share
+    of the curve's points at which the image is still classified as its label, so that the mean over images is the mean
+    accuracy.
 
     Returns
     -------
@@ -198,4 +202,4 @@ def road_score(
         ``road`` (N, S), the responses.
     """
     responses = deletion.read(output, target)
-    return _scored(area(responses, rule, deletion.fractions), {"road": responses})
+    return _result(area(responses, rule, deletion.fractions), {"road": responses})

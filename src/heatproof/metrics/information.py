@@ -25,7 +25,7 @@ UNDEFINED = (
 Target = Literal["label", "predicted"]
 
 
-def _which(target: str) -> int:
+def _target_index(target: str) -> int:
     if target not in TARGETS:
         raise HeatproofError(f"target is {target!r}: take one of {', '.join(TARGETS)}.")
     return TARGETS.index(target)
@@ -51,11 +51,11 @@ def softmax_information(
 ) -> Result:
     """SIC: area under the probability over the picture's entropy; higher is better.
 
-    Options and result as in `heatproof.metrics.pic.sic_scores`.
+    The options and the result are those of `heatproof.metrics.pic.sic_scores`.
     """
-    which = _which(target)
+    index = _target_index(target)
     return sic_scores(
-        pictures["log_probability"][..., which],
+        pictures["log_probability"][..., index],
         pictures["entropy"],
         exclude=exclude,
         min_prediction=min_prediction,
@@ -83,12 +83,12 @@ def accuracy_information(
 ) -> Result:
     """AIC: area under the accuracy over the picture's entropy; higher is better.
 
-    Options and result as in `heatproof.metrics.pic.aic_scores`.
+    The options and the result are those of `heatproof.metrics.pic.aic_scores`.
     """
-    which = _which(target)
+    index = _target_index(target)
     return aic_scores(
-        pictures["log_probability"][..., which],
-        pictures["decided"][..., which],
+        pictures["log_probability"][..., index],
+        pictures["decided"][..., index],
         pictures["entropy"],
         exclude=exclude,
         min_prediction=min_prediction,
@@ -115,7 +115,7 @@ def sensitivity_n(
 ) -> Result:
     """Sensitivity-n: correlation of attribution in random subsets with the logit drop; higher is better.
 
-    As in `heatproof.metrics.subsets.sensitivity_n_scores`.
+    See `heatproof.metrics.subsets.sensitivity_n_scores`.
     """
     return sensitivity_n_scores(maps, drops, masks, image_ids, sizes=sizes)
 
@@ -139,14 +139,14 @@ def infidelity(
 ) -> Result:
     """Infidelity: mean squared difference of subset attribution and logit drop; lower is better.
 
-    As in `heatproof.metrics.subsets.infidelity_scores`, which equals captum's for the same subsets.
+    See `heatproof.metrics.subsets.infidelity_scores`, which equals captum's infidelity for the same subsets.
     """
     return (*infidelity_scores(maps, drops, masks, image_ids, normalize=normalize), {})
 
 
 @metric(
     "sensitivity_max",
-    # Of maps alone.
+    # It compares maps and reads no output of the network.
     needs="number",
     higher_is_better=False,
     range=(0.0, np.inf),
@@ -156,6 +156,6 @@ def infidelity(
 def sensitivity_max(changes: np.ndarray) -> Result:
     """Max-sensitivity: largest relative change of the map under small image noise; lower is better.
 
-    Needs ``explain``; as in `heatproof.perturbation.sensitivity.max_sensitivity`.
+    Needs ``explain``. See `heatproof.perturbation.sensitivity.max_sensitivity`.
     """
     return changes, np.isfinite(changes), {}

@@ -1,4 +1,4 @@
-"""Attr% for known relevant regions, and maps crafted for such regions (Li et al. 2024, section 3)."""
+"""Attr% for known relevant regions, and maps that are crafted for such regions (Li et al. 2024, section 3)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from heatproof.errors import HeatproofError
 
 
 def attribution_share(maps: np.ndarray, regions: np.ndarray) -> np.ndarray:
-    """Attr%: share of the attribution inside the relevant region; higher is better.
+    """Attr%: return the share of the attribution inside the relevant region; higher is better.
 
     Zhou et al., Do Feature Attribution Methods Correctly Attribute Features?, 2022, as used by Li et al. 2024, section
-    3.2: the sum of magnitudes inside the region over the sum of all magnitudes. An even map has the region's share of
-    the image. The value says where attribution lies, not how it is spread there.
+    3.2: the sum of magnitudes inside the region over the sum of all magnitudes. A constant map has the region's share
+    of the image. The value tells how much attribution lies in the region, not how it is distributed there.
 
     Parameters
     ----------
     maps
         (N, H, W), signed.
     regions
-        (N, H, W) bool, true where the pixels matter.
+        (N, H, W) bool, true for the relevant pixels.
 
     Returns
     -------
@@ -29,26 +29,26 @@ def attribution_share(maps: np.ndarray, regions: np.ndarray) -> np.ndarray:
     Raises
     ------
     HeatproofError
-        If maps and regions do not belong together, or a map has a value that is not finite.
+        If the shapes of maps and regions differ, or a map has a value that is not finite.
     """
     if maps.ndim != 3 or maps.shape != regions.shape:
         raise HeatproofError(
             f"Maps {maps.shape} and regions {regions.shape} must have one shape (images, height, width)."
         )
     inside = regions.astype(bool)
-    sizes = _magnitudes(maps)
-    total = sizes.sum(axis=(1, 2))
+    magnitudes = _magnitudes(maps)
+    total = magnitudes.sum(axis=(1, 2))
     share = np.full(len(maps), np.nan)
-    np.divide((sizes * inside).sum(axis=(1, 2)), total, out=share, where=(total > 0) & inside.any(axis=(1, 2)))
+    np.divide((magnitudes * inside).sum(axis=(1, 2)), total, out=share, where=(total > 0) & inside.any(axis=(1, 2)))
     return share
 
 
 def rect_maps(maps: np.ndarray, side: int) -> np.ndarray:
     """Return maps that are 1 in a square at the centroid of a map's attribution, and 0 elsewhere.
 
-    ``Rect`` of Li et al. 2024, section 3.2 and appendix D.2, fits data whose relevant pixels are known to be a square.
-    The centre is the mean place of the pixels, weighted by the magnitudes of the map; of a map of zeros, the middle.
-    The square is moved inside the image where it would leave it.
+    ``Rect`` of Li et al. 2024, section 3.2 and appendix D.2, fits data whose relevant pixels are known to form a
+    square. The centre is the mean position of the pixels, weighted by the magnitudes of the map; for a map of zeros it
+    is the middle. A square that would leave the image is moved inside it.
 
     Parameters
     ----------
@@ -77,8 +77,8 @@ def rect_maps(maps: np.ndarray, side: int) -> np.ndarray:
         total = weight.sum()
         middle = (weight.sum(1) @ np.arange(height) / total, weight.sum(0) @ np.arange(width) / total)
         top, left = (
-            int(np.clip(np.rint(at - (side - 1) / 2), 0, most - side))
-            for at, most in zip(middle, (height, width), strict=True)
+            int(np.clip(np.rint(coordinate - (side - 1) / 2), 0, length - side))
+            for coordinate, length in zip(middle, (height, width), strict=True)
         )
         rects[row, top : top + side, left : left + side] = 1
     return rects
@@ -87,15 +87,15 @@ def rect_maps(maps: np.ndarray, side: int) -> np.ndarray:
 def pooled_maps(maps: np.ndarray, bands: int) -> np.ndarray:
     """Average maps over horizontal bands of equal height.
 
-    ``Pooling`` of Li et al. 2024, section 3.2 and appendix D.2, fits data whose relevant pixels are known to be whole
-    bands.
+    ``Pooling`` of Li et al. 2024, section 3.2 and appendix D.2, fits data whose relevant pixels are known to fill
+    horizontal bands.
 
     Parameters
     ----------
     maps
         (N, H, W), signed.
     bands
-        How many; the height is a multiple of it.
+        Number of bands, a divisor of the height.
 
     Returns
     -------
@@ -105,7 +105,7 @@ def pooled_maps(maps: np.ndarray, bands: int) -> np.ndarray:
     Raises
     ------
     HeatproofError
-        If the bands do not divide the height.
+        If the number of bands does not divide the height.
     """
     count, height, width = maps.shape
     if bands < 1 or height % bands:

@@ -23,11 +23,11 @@ def insertion_options(
     baseline_options: Mapping[str, Any] | None = None,
     output: Literal["logit", "probability"] = "logit",
 ) -> None:
-    """Options of patch insertion: the grid, the baseline, and the output that is read."""
+    """Declare the options of patch insertion: the grid, the baseline, and the output that is read."""
 
 
 class Insertions(Removals):
-    """Outputs for the image, its baseline, and each single patch on the baseline."""
+    """Outputs for the image, for its baseline, and for each single patch on the baseline."""
 
     kind = "insertions"
     argument = "gains"
@@ -35,15 +35,15 @@ class Insertions(Removals):
 
     @property
     def variants(self) -> int:
-        """The intact image, its baseline, and the patches."""
+        """Number of perturbed images: the intact image, its baseline, and one for each patch."""
         return patch_count(self.settings["grid"]) + 2
 
     def removals(self, network_run: NetworkRun, batch: Batch) -> Options:
-        """Return the whole image, and all of it but one patch, as what the baseline replaces."""
+        """Return the masks of pixels that the baseline replaces: the complete image, then all but one patch."""
         patches = patch_masks(self.settings["grid"], *batch.images.shape[-2:])
         removed = np.concatenate([np.ones_like(patches[:1]), ~patches])
-        named = {key: self.settings[key] for key in ("baseline", "baseline_options", "grid")}
-        return {"masks": [removed] * len(batch.ids), **named}
+        baseline_settings = {key: self.settings[key] for key in ("baseline", "baseline_options", "grid")}
+        return {"masks": [removed] * len(batch.ids), **baseline_settings}
 
     def inputs(self, metric_input: MetricInput, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
         """Return the gain of each patch over the baseline, (N, rows × columns), and the grid."""
@@ -62,31 +62,32 @@ class Insertions(Removals):
 def patch_insertion(maps: np.ndarray, gains: np.ndarray, grid: AnyGrid) -> Result:
     """Spearman correlation of the attribution in each patch with the gain of that patch alone; higher is better.
 
-    The counterpart of single deletion: a patch that others can stand in for loses nothing when it is deleted, and gains
-    when it is all there is. Images of one patch are out of domain for a network that has not seen any.
+    This is the counterpart of single deletion: a patch whose evidence other patches contain as well loses nothing when
+    it is deleted, but gains when it is the only patch shown. Images of one patch are out of domain for a network that
+    was not trained on such images.
 
     Parameters
     ----------
     maps
-        (N, H, W), signed: sums are taken as they are.
+        (N, H, W), signed; values are summed over each patch.
     gains
         (N, rows × columns): target logit of patch p on the baseline minus target logit of the baseline.
     grid
-        A whole number, for as many rows as columns of patches, or (rows, columns).
+        An integer, for as many rows as columns of patches, or (rows, columns).
 
     Returns
     -------
     score : numpy.ndarray
         (N,) float64 in [-1, 1]; NaN where it is undefined.
     valid : numpy.ndarray
-        (N,) bool: false where the patch sums or the gains of an image are all equal or have a NaN.
+        (N,) bool: false where the patch sums or the gains of an image are all equal or contain a NaN.
     curves : dict
         Empty.
 
     Raises
     ------
     HeatproofError
-        If maps and gains do not belong together, or the grid does not divide the maps.
+        If the shapes of maps and gains do not match, or the grid does not divide the maps.
     """
     sums = patch_sums(maps, grid)
     if sums.shape != gains.shape:

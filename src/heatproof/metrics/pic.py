@@ -11,7 +11,7 @@ POINTS = 1000
 
 
 def information_axis(points: int = POINTS) -> np.ndarray:
-    """Return the normalised entropies of the curve points: (points + 1,) float64, equally spaced in [0, 1]."""
+    """Return the normalised entropies of the curve's points: (points + 1,) float64, equally spaced in [0, 1]."""
     if points < 1:
         raise HeatproofError(f"A curve needs at least 1 point, not {points}.")
     return np.append(np.linspace(0, 1, points, endpoint=False), 1.0)
@@ -20,22 +20,22 @@ def information_axis(points: int = POINTS) -> np.ndarray:
 def information_curves(
     entropy: np.ndarray, values: np.ndarray, ends: np.ndarray | None = None, *, points: int = POINTS
 ) -> np.ndarray:
-    """Interpolate values at pictures of increasing entropy to curves over normalised entropy.
+    """Interpolate values at images of increasing entropy to curves over normalised entropy.
 
-    Entropy and value are normalised to the fully blurred picture (0) and the original (1) and clipped to [0, 1]; the
-    value is the largest so far, in the order of thresholds; (0, 0) and (1, 1) are added last; between points the curve
-    is linear. Points of equal entropy keep that order.
+    Entropy and value are scaled so that the fully blurred image is 0 and the original 1, and are clipped to [0, 1].
+    Each value is replaced by the largest one so far, in the order of thresholds; the points (0, 0) and (1, 1) are added
+    last. Between points the curve is linear. Points of equal entropy keep that order.
 
     Parameters
     ----------
     entropy
-        (N, V) bytes: fully blurred, thresholds, original.
+        (N, V) bytes: fully blurred image, thresholds, original.
     values
         (N, V).
     ends
-        (N, 2): the values that count as 0 and as 1; left out, those of the fully blurred picture and the original.
+        (N, 2), the values that are scaled to 0 and to 1; by default those of the fully blurred image and the original.
     points
-        Equal steps of the curve.
+        Number of equal steps of the curve.
 
     Returns
     -------
@@ -45,7 +45,7 @@ def information_curves(
     Raises
     ------
     HeatproofError
-        If the arrays do not belong together.
+        If the shapes of the arrays do not match.
 
     Notes
     -----
@@ -56,11 +56,11 @@ def information_curves(
     ends = values[:, [0, -1]] if ends is None else np.asarray(ends, dtype=np.float64)
     if entropy.ndim != 2 or entropy.shape != values.shape or entropy.shape[1] < 3 or ends.shape != (len(entropy), 2):
         raise HeatproofError(
-            f"Entropies {entropy.shape}, values {values.shape} and ends {ends.shape} do not belong together: they have "
-            "to be (images, thresholds + 2) twice, and (images, 2)."
+            f"Entropies {entropy.shape}, values {values.shape} and ends {ends.shape} do not belong together: give "
+            "entropies and values of shape (images, thresholds + 2), and ends of shape (images, 2)."
         )
-    x = _normalised(entropy[:, 1:-1], entropy[:, :1], entropy[:, -1:])
-    y = np.maximum.accumulate(_normalised(values[:, 1:-1], ends[:, :1], ends[:, 1:]), axis=1)
+    x = _normalise(entropy[:, 1:-1], entropy[:, :1], entropy[:, -1:])
+    y = np.maximum.accumulate(_normalise(values[:, 1:-1], ends[:, :1], ends[:, 1:]), axis=1)
     x, y = (np.pad(part, ((0, 0), (0, 2)), constant_values=((0, 0), (0, 1))) for part in (x, y))
     x[:, -2], y[:, -2] = 0, 0
     defined = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1)
@@ -98,14 +98,14 @@ def aggregate_curve(curves: np.ndarray, how: str = "mean") -> tuple[np.ndarray, 
     Raises
     ------
     HeatproofError
-        If `how` is neither.
+        If `how` is unknown.
     """
     if how not in ("mean", "median"):
         raise HeatproofError(f"how is {how!r}: take mean or median.")
-    counted = curves[~np.isnan(curves).any(axis=1)]
-    if not len(counted):
+    complete = curves[~np.isnan(curves).any(axis=1)]
+    if not len(complete):
         return np.full(curves.shape[1], np.nan), float("nan")
-    curve = counted.mean(axis=0) if how == "mean" else np.median(counted, axis=0)
+    curve = complete.mean(axis=0) if how == "mean" else np.median(complete, axis=0)
     return curve, float(area(curve))
 
 
@@ -117,22 +117,22 @@ def sic_scores(
     min_prediction: float = 0.0,
     points: int = POINTS,
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Area under the softmax information curve of each image; higher is better.
+    """Return the area under the softmax information curve of each image; higher is better.
 
     Parameters
     ----------
     log_probability
-        (N, V) of the target: fully blurred, thresholds, original.
+        (N, V), log-probability of the target: fully blurred image, thresholds, original.
     entropy
-        (N, V) bytes of the same pictures.
+        (N, V) bytes of the same images.
     exclude
-        ``documented`` leaves out the images that the definition leaves out: those whose original has not a higher
-        probability, or not a higher entropy, than the fully blurred picture. ``none`` keeps them, as the authors' code
-        does; only equal entropies or probabilities, which it cannot divide by, are left out then.
+        ``documented`` leaves out the images that the definition leaves out: those whose original does not have a higher
+        probability, or a higher entropy, than the fully blurred image. ``none`` keeps them, as the authors' code does;
+        then only images with equal entropies or probabilities, by whose difference it cannot divide, are left out.
     min_prediction
         Leave out images whose original has a lower probability than this.
     points
-        Equal steps of the curve.
+        Number of equal steps of the curve.
 
     Returns
     -------
@@ -146,7 +146,7 @@ def sic_scores(
     Raises
     ------
     HeatproofError
-        If the arrays do not belong together, or an option is unknown.
+        If the shapes of the arrays do not match, or an option is unknown.
 
     Notes
     -----
@@ -166,19 +166,19 @@ def aic_scores(
     min_prediction: float = 0.0,
     points: int = POINTS,
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Area under the accuracy information curve of each image; higher is better.
+    """Return the area under the accuracy information curve of each image; higher is better.
 
-    As in the authors' code, 0 and 1 are normalised by the *probabilities* of the fully blurred picture and the
-    original. Clipping undoes it wherever the original's is higher: it matters under ``exclude="none"`` alone.
+    As in the authors' code, the *probabilities* of the fully blurred image and of the original are scaled to 0 and 1.
+    Where the original's is higher, clipping undoes this scaling, so that it matters only under ``exclude="none"``.
 
     Parameters
     ----------
     log_probability
-        (N, V) of the target: fully blurred, thresholds, original.
+        (N, V), log-probability of the target: fully blurred image, thresholds, original.
     correct
-        (N, V) bool: whether the target is what is predicted.
+        (N, V) bool: whether the target is the predicted class.
     entropy
-        (N, V) bytes of the same pictures.
+        (N, V) bytes of the same images.
     exclude, min_prediction, points
         As in `sic_scores`.
 
@@ -194,7 +194,7 @@ def aic_scores(
     Raises
     ------
     HeatproofError
-        If the arrays do not belong together, or an option is unknown.
+        If the shapes of the arrays do not match, or an option is unknown.
 
     Notes
     -----
@@ -205,7 +205,7 @@ def aic_scores(
     return _scores("aic", curves, probability, entropy, exclude, min_prediction)
 
 
-def _normalised(values: np.ndarray, zero: np.ndarray, one: np.ndarray) -> np.ndarray:
+def _normalise(values: np.ndarray, zero: np.ndarray, one: np.ndarray) -> np.ndarray:
     span = np.where(one == zero, np.nan, one - zero)
     return np.clip((values - zero) / span, 0, 1)
 

@@ -26,22 +26,22 @@ Result = tuple[np.ndarray, np.ndarray, Mapping[str, np.ndarray]]
 MetricFunction = Callable[..., Any]
 SequencesFunction = Callable[..., "Mapping[str, Perturbation]"]
 NeedsFunction = Callable[[Mapping[str, Any]], Need]
-# What each value of the option `output` is.
+# What a metric needs of the network, by the value of its option `output`.
 NEED_OF_OUTPUT: dict[str, Need] = {"logit": "number", "probability": "probability", "accuracy": "decision"}
 
 
 @dataclass(frozen=True)
 class Metric(RegistryEntry):
-    """A pure function from maps, drops, response curves and labels to scores.
+    """A metric: a pure function from maps, drops, response curves and labels to scores, with its description.
 
     Attributes
     ----------
     name
         The key in the config.
     function
-        Function of the arrays in `inputs`, in that order, and the options as keywords. Returns the score of each image
-        (N,) float64, NaN where undefined; whether it is defined, (N,) bool; and a dict of curves by name, (N, S) each
-        or (S,) for the whole dataset, which is empty if the metric has none.
+        Function of the arrays in `inputs`, in that order, and of the options as keyword arguments. It returns the score
+        of each image, (N,) float64, NaN where undefined; whether it is defined, (N,) bool; and a dict of curves by
+        name, (N, S) each or (S,) for the complete dataset, empty if the metric has none.
     inputs
         Inputs that the metric reads, for example ``("maps", "drops", "grid")``; the workflow reads nothing else.
     higher_is_better
@@ -51,26 +51,26 @@ class Metric(RegistryEntry):
     source
         Paper, section and equation.
     options
-        Every option with its default, those of the responses included.
+        Default of every option, including the options of the responses.
     reads
         Kind of response that the metric reads.
-    asks
-        A function whose keyword-only arguments are the options of the responses: the `sequences` of a metric over
-        curves, else the `options` of the kind.
+    options_function
+        A function whose keyword-only arguments are the options of the responses: `sequences` of a metric over curves,
+        otherwise `options` of the kind of response.
     order
         Order of deletion for which `higher_is_better` applies; with the other order the direction is reversed. None if
         the metric has no such option.
     measures
-        The property of a map that the metric measures, which several metrics may; "" where it measures its own.
+        Property of a map that the metric measures; several metrics may share it. "" where no other metric measures it.
     derived_from
-        Metrics from whose scores this one follows: one whose score it is under another name, or several that it
-        combines. Where they are there, it is no test case of its own in rankings.
+        Metrics from which this score follows: one metric that has the same score under another name, or several that it
+        combines. Where these are in a ranking, this one is not a test case of its own.
     undefined
-        Why an image has no score where the map is not to blame, as a part of a sentence; empty where nothing is known.
+        Why an image has no score for reasons other than the map, as a part of a sentence; "" where none is known.
     exempt
-        Rules of `heatproof.testing` that it breaks by its definition, by name, and why.
-    declared
-        What it reads of the network, where that does not follow from its option `output`; see `needs`.
+        Rules of `heatproof.testing` that the metric breaks by its definition, by name, and the reason.
+    declared_needs
+        What the metric reads of the network, where that does not follow from its option `output`; see `needs`.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Metric(RegistryEntry):
 
     @property
     def is_custom(self) -> bool:
-        """Whether its function is the user's own."""
+        """Whether the function is defined outside of heatproof."""
         return not self.function.__module__.startswith("heatproof.")
 
     def is_higher_better(self, options: Mapping[str, Any]) -> bool:
@@ -100,30 +100,30 @@ class Metric(RegistryEntry):
         return self.higher_is_better != reverse
 
     def reads_magnitudes(self, options: Mapping[str, Any] | None = None) -> bool:
-        """Return whether the metric reads the magnitudes of a map alone, as its perturbation sequences declare.
+        """Return whether the metric reads only the magnitudes of a map, as its perturbation sequences declare.
 
-        A map with signs and its absolute values then score the same, and are one method.
+        A map with signs and its absolute values then have the same score, and count as one method.
 
         Parameters
         ----------
         options
-            Of the metric; those left out are the defaults.
+            Options of the metric; missing ones have their defaults.
         """
         if not issubclass(self.reads, Curves):
             return False
         responses = self.responses({**self.options, **(options or {})}).values()
-        return all(bool(one.settings.get("magnitude")) for one in responses)
+        return all(bool(response.settings.get("magnitude")) for response in responses)
 
     @property
     def scores_each_image(self) -> bool:
-        """Whether the score of an image is that image's own, whatever others are scored beside it."""
+        """Whether the score of an image does not depend on the other images that are scored with it."""
         return "does_not_depend_on_the_company" not in self.exempt
 
     def needs(self, options: Mapping[str, Any] | None = None) -> Need:
-        """Return what the metric reads of the network with these options, those left out being the defaults.
+        """Return what the metric reads of the network with these options; missing ones have their defaults.
 
-        It is what the metric declares, else what its option `output` says: a logit is any number, and the accuracy
-        follows from a class decision.
+        This is `declared_needs` where it is set, and otherwise follows from the option `output`: a logit is any number,
+        and the accuracy follows from a class decision.
 
         Returns
         -------
@@ -133,60 +133,62 @@ class Metric(RegistryEntry):
         Raises
         ------
         HeatproofError
-            If there is no such output.
+            If the value of `output` is unknown.
         """
-        every = {**self.options, **(options or {})}
+        completed = {**self.options, **(options or {})}
         if callable(self.declared_needs):
-            return self.declared_needs(every)
-        return self.declared_needs or need_of_output(every)
+            return self.declared_needs(completed)
+        return self.declared_needs or need_of_output(completed)
 
     def unsupported_reason(self, task: str, options: Mapping[str, Any] | None = None) -> str | None:
-        """Return in words of a gap why the metric does not apply to a task, and what to set; None where it applies.
+        """Return why the metric does not apply to a task, and which option to set; None where it applies.
 
         Parameters
         ----------
         task
             One of `heatproof.base.tasks.TASKS`, or ``callable``.
         options
-            Of the metric; those left out are the defaults.
+            Options of the metric; missing ones have their defaults.
         """
-        by_logit = "output" in self.options and task_provides(task, self.needs({**(options or {}), "output": "logit"}))
-        return unsupported_reason(task, self.needs(options), "set `output: logit`" if by_logit else "")
+        applies_to_logit = "output" in self.options and task_provides(
+            task, self.needs({**(options or {}), "output": "logit"})
+        )
+        return unsupported_reason(task, self.needs(options), "set `output: logit`" if applies_to_logit else "")
 
-    def complete_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def complete_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the given options, completed by the defaults.
 
         Raises
         ------
         HeatproofError
-            If there is no such option.
+            If an option is unknown.
         """
-        for key in given:
+        for key in options:
             if key not in self.options:
                 raise HeatproofError(
                     f"The metric {self.name!r} has no option {key!r}: {suggest_name(key, self.options)}"
                 )
-        asked = filter(None, (self.options_function, self.function, self.reads.options))
-        return {**self.options, **normalise_grid_options(given, *asked)}
+        functions = filter(None, (self.options_function, self.function, self.reads.options))
+        return {**self.options, **normalise_grid_options(options, *functions)}
 
     def responses(self, options: Mapping[str, Any], sizes: Iterable[tuple[int, int]] = ()) -> dict[str, Response]:
-        """Return the responses that these options ask for, by the argument that takes each; see `from_options`."""
+        """Return the responses that these options need, by the argument that takes each; see `from_options`."""
         return self.reads.from_options(self.options_function, options, sizes)
 
     def score(self, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Result:
-        """Call the function with copies of its inputs and of its own options, because it may write to them.
+        """Call the function with its inputs and options; a custom metric gets copies, because it may write to them.
 
         Parameters
         ----------
         inputs
-            By argument of the function, and ``image_ids``, N strings.
+            Inputs by argument of the function, and ``image_ids``, N strings.
         options
             All options.
 
         Returns
         -------
         score : numpy.ndarray
-            (N,) float64, NaN where undefined: where the function says so, and where its score is not finite.
+            (N,) float64, NaN where the function marks the score as undefined or where it is not finite.
         valid : numpy.ndarray
             (N,) bool.
         curves : dict
@@ -195,13 +197,13 @@ class Metric(RegistryEntry):
         Raises
         ------
         HeatproofError
-            If it returns anything but scores, their validity and, if it has any, curves.
+            If the function returns anything but scores, their validity and, optionally, curves.
         """
-        given, own = [inputs[name] for name in self.inputs], select_options(self.function, options)
+        arguments, metric_options = [inputs[name] for name in self.inputs], select_options(self.function, options)
         if self.is_custom:
-            # It may write to them, and others read them after it.
-            given, own = deepcopy(given), deepcopy(own)
-        result = self.function(*given, **own)
+            # The function may write to its arguments, which other metrics read as well.
+            arguments, metric_options = deepcopy(arguments), deepcopy(metric_options)
+        result = self.function(*arguments, **metric_options)
         if not (isinstance(result, tuple) and len(result) in (2, 3)):
             raise HeatproofError(
                 f"The metric {self.name!r} returned a {type(result).__name__}: return the scores (N,), whether each is "
@@ -220,12 +222,12 @@ class Metric(RegistryEntry):
 
 
 def need_of_output(options: Mapping[str, Any]) -> Need:
-    """Return what the options `output` and `target` ask of a network: the predicted class is a decision.
+    """Return what the options `output` and `target` need of a network; the predicted class needs a decision.
 
     Raises
     ------
     HeatproofError
-        If there is no such output.
+        If the value of `output` is unknown.
     """
     output = options["output"]
     if output not in NEED_OF_OUTPUT:
@@ -234,13 +236,13 @@ def need_of_output(options: Mapping[str, Any]) -> Need:
 
 
 def outputs_of(metric: Metric) -> list[str]:
-    """Return the outputs of the network that a metric can read by its option, the default first; [""] without one."""
+    """Return the outputs of the network that a metric can read, the default first; [""] if it has no such option."""
     if "output" not in metric.options:
         return [""]
-    known = {**option_choices(metric.options_function), **option_choices(metric.function)}.get(
+    allowed = {**option_choices(metric.options_function), **option_choices(metric.function)}.get(
         "output", list(NEED_OF_OUTPUT)
     )
-    return sorted(known, key=lambda output: output != metric.options["output"])
+    return sorted(allowed, key=lambda output: output != metric.options["output"])
 
 
 METRICS: Registry[Metric] = Registry("heatproof.metrics", "metric")
@@ -272,19 +274,28 @@ def metric(
     higher_is_better, range, source, order, measures, derived_from, undefined, exempt
         See `Metric`.
     sequences
-        Options to the perturbation sequences whose response curves the metric reads, by the name of the argument
-        that takes each; it then reads `Curves`.
+        Function from options to the perturbation sequences whose response curves the metric reads, by the name of the
+        argument that takes each; the metric then reads `Curves`.
     reads
-        The kind of response, a class: see `heatproof.responses.base.Response`.
+        The kind of response, a subclass of `heatproof.responses.base.Response`.
     needs
         What the metric reads of the network: ``number``, ``probability``, ``decision``, or a function of all options
-        that returns one of them. Left out, it follows from the option `output`.
+        that returns one of them. By default it follows from the option `output`.
 
     Raises
     ------
     HeatproofError
-        If there is another metric of that name, or nothing says which options the responses have, or what the metric
-        needs.
+        If another module has registered a metric of that name, or if the options of the responses or the needs of the
+        metric are not declared.
+
+    Examples
+    --------
+    A metric that correlates patch attribution with patch drops:
+
+    >>> @metric("my_sds", needs="number", higher_is_better=True, range=(-1.0, 1.0), source="mine")
+    ... def my_sds(maps, drops, grid):
+    ...     score = spearman_rows(patch_sums(maps, grid), drops)
+    ...     return score, ~np.isnan(score)
     """
     if sequences is not None:
         reads = Curves
@@ -296,23 +307,23 @@ def metric(
     if options_function is None:
         raise HeatproofError(f"The metric {name!r} reads {reads.__name__}, and so needs `sequences`.")
 
-    def enter(function: MetricFunction) -> MetricFunction:
-        known = METRICS.get(name)
-        if known is not None and known.function.__module__ != function.__module__:
+    def register(function: MetricFunction) -> MetricFunction:
+        existing = METRICS.get(name)
+        if existing is not None and existing.function.__module__ != function.__module__:
             raise HeatproofError(
-                f"There is a metric {name!r} in {known.function.__module__}: enter yours under another name."
+                f"There is a metric {name!r} in {existing.function.__module__}: register yours under another name."
             )
-        own = options_of(function)
-        options = options_of(options_function) | own
+        metric_options = options_of(function)
+        options = options_of(options_function) | metric_options
         if not (needs in NEEDS or callable(needs) or (needs is None and "output" in options)):
             raise HeatproofError(
-                f"The metric {name!r} does not say what it reads of the network: give @metric needs= one of "
-                f"{', '.join(NEEDS)}, or the metric an option `output`."
+                f"The metric {name!r} does not say what it reads of the network: give @metric `needs`, one of "
+                f"{', '.join(NEEDS)}, or give the metric an option `output`."
             )
         METRICS[name] = Metric(
             name=name,
             function=function,
-            inputs=tuple(name for name in inspect.signature(function).parameters if name not in own),
+            inputs=tuple(name for name in inspect.signature(function).parameters if name not in metric_options),
             higher_is_better=higher_is_better,
             range=range,
             source=source,
@@ -328,4 +339,4 @@ def metric(
         )
         return function
 
-    return enter
+    return register

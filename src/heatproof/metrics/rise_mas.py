@@ -12,11 +12,11 @@ from heatproof.base.sequences import Perturbation
 from heatproof.base.tasks import Need
 from heatproof.errors import HeatproofError
 from heatproof.metrics.arrays import area
-from heatproof.metrics.deletion import cut
+from heatproof.metrics.deletion import step_options
 from heatproof.metrics.registry import Result, metric, need_of_output
 from heatproof.responses.curves import ResponseCurve
 
-# The published kernels: of RISE, and of the scripts with which MAS was evaluated.
+# The published blur kernels: that of RISE, and that of the scripts with which MAS was evaluated.
 RISE_BLUR = {"sigma": 5.0, "size": 11, "kernel": "reflected"}
 MAS_BLUR = {**RISE_BLUR, "sigma": 11.0}
 RISE = "Petsiuk et al., RISE, 2018, section 4.2"
@@ -30,17 +30,17 @@ NO_GAIN = (
 def sequences_of(*modes: str, blur: Mapping[str, Any] = RISE_BLUR, magnitude: bool = False) -> Any:
     """Return the function that turns options into sequences of insertion, deletion or both.
 
-    A sequence has 32 equal steps by default. Both papers change N pixels a step of an image of N × N (MAS, sections 2.2
-    and 4.1), N steps in all: ``step_size=224`` at 224 × 224.
+    A sequence has 32 equal steps by default. In both papers an image of N × N pixels has N steps of N pixels (MAS,
+    sections 2.2 and 4.1): ``step_size=224`` at 224 × 224.
 
     Parameters
     ----------
     modes
         ``insertion``, ``deletion``.
     blur
-        Options of the blur into which pixels are inserted by default.
+        Default options of the blur of the image into which pixels are inserted.
     magnitude
-        Rank by the map's magnitudes, so that a map with signs and its absolute values score the same.
+        Rank by the magnitudes of the map, so that a map with signs and its absolute values have the same score.
     """
 
     def sequences(
@@ -56,8 +56,8 @@ def sequences_of(*modes: str, blur: Mapping[str, Any] = RISE_BLUR, magnitude: bo
     ) -> dict[str, Perturbation]:
         sequences_by_name = {}
         for mode in modes:
-            # The papers insert into a blurred image and delete to zero. A baseline that is named serves for both;
-            # options without a name are those of the blur.
+            # The papers insert into a blurred image and delete to zero. A configured baseline applies to both modes;
+            # options without a baseline are options of the blur.
             fill, options = baseline, baseline_options or {}
             if baseline is None and mode == "insertion":
                 fill, options = "blur", {**blur, **options}
@@ -71,7 +71,7 @@ def sequences_of(*modes: str, blur: Mapping[str, Any] = RISE_BLUR, magnitude: bo
                 baseline=fill or "zeros",
                 baseline_options=options,
                 ties=ties,
-                **cut(steps, step_size, fractions, 32, grid),
+                **step_options(steps, step_size, fractions, 32, grid),
             )
         return sequences_by_name
 
@@ -79,13 +79,13 @@ def sequences_of(*modes: str, blur: Mapping[str, Any] = RISE_BLUR, magnitude: bo
 
 
 def needs_of_scaled(options: Mapping[str, Any]) -> Need:
-    """Return a probability where curves that fall below their baseline are divided by a negative difference.
+    """Return a probability where a curve that falls below its baseline is divided by a negative difference.
 
-    That turns the curve over, and with it the sign of the score. Probabilities of published results are read so; for a
-    regression or a callable target it would rank the negative of the right map first.
+    That reverses the curve, and with it the sign of the score. Probabilities in published results are treated this way;
+    for a regression or a callable target the negative of the correct map would rank first.
     """
-    turned = options["inverted"] == "scaled" and options.get("monotone", True)
-    return "probability" if turned and need_of_output(options) == "number" else need_of_output(options)
+    is_reversed = options["inverted"] == "scaled" and options.get("monotone", True)
+    return "probability" if is_reversed and need_of_output(options) == "number" else need_of_output(options)
 
 
 def normalised_response(
@@ -96,7 +96,7 @@ def normalised_response(
     Parameters
     ----------
     curve
-        Its ends are the image and the whole baseline.
+        A curve whose ends are the image and the complete baseline.
     mode
         ``insertion`` rises (running maximum), ``deletion`` falls (running minimum).
     output, target
@@ -143,14 +143,14 @@ def density(curve: ResponseCurve, mode: str) -> np.ndarray:
     return share if mode == "insertion" else 1 - share
 
 
-def aligned(normalised: np.ndarray, dense: np.ndarray, mode: str) -> np.ndarray:
-    """Apply the alignment penalty: subtracted from insertion, added to deletion (MAS, equations 3 to 5, 7).
+def apply_alignment_penalty(normalised: np.ndarray, densities: np.ndarray, mode: str) -> np.ndarray:
+    """Apply the alignment penalty, which is subtracted from insertion and added to deletion (MAS, equations 3 to 5, 7).
 
-    The result is clipped to [0, 1] and then stretched to it.
+    The result is clipped to [0, 1] and then stretched to this range.
 
     Parameters
     ----------
-    normalised, dense
+    normalised, densities
         (N, S), from `normalised_response` and `density`.
     mode
         ``insertion`` or ``deletion``.
@@ -158,9 +158,9 @@ def aligned(normalised: np.ndarray, dense: np.ndarray, mode: str) -> np.ndarray:
     Returns
     -------
     numpy.ndarray
-        (N, S) in [0, 1]; NaN where either is undefined, or the curve is flat.
+        (N, S) in [0, 1]; NaN where either input is undefined, or where the curve is flat.
     """
-    penalty = np.abs(normalised - dense)
+    penalty = np.abs(normalised - densities)
     corrected = np.clip(normalised - penalty if mode == "insertion" else normalised + penalty, 0, 1)
     low = corrected.min(axis=1, keepdims=True)
     spread = corrected.max(axis=1, keepdims=True) - low
@@ -197,10 +197,10 @@ def rise_insertion(
 ) -> Result:
     """RISE insertion: area under the probability while pixels replace the blurred image; higher is better.
 
-    Trapezoid over the shares that are inserted, in 32 equal steps; the paper inserts as many pixels a step as an image
-    is wide, ``step_size=224`` at 224 × 224. ``monotone=True`` scales the curve to its ends and takes the running
-    maximum, which is what the MAS paper's comparisons call RISE; they also rank by magnitude, which is the score of the
-    absolute map. ``inverted`` is as in `normalised_response`.
+    The trapezoid rule over the inserted shares, in 32 equal steps. The paper inserts as many pixels per step as the
+    image is wide, ``step_size=224`` at 224 × 224. ``monotone=True`` scales the curve to its ends and takes the running
+    maximum, which is called RISE in the comparisons of the MAS paper; these also rank by magnitude, which gives the
+    score of the absolute map. For ``inverted`` see `normalised_response`.
 
     Returns
     -------
@@ -235,7 +235,8 @@ def rise_deletion(
 ) -> Result:
     """RISE deletion: area under the probability while pixels are deleted in MoRF order; lower is better.
 
-    Options and result as in `rise_insertion`, the running minimum in place of the maximum; the curve is ``deletion``.
+    The options and the result are those of `rise_insertion`, with the running minimum in place of the maximum; the
+    curve is ``deletion``.
     """
     curve = _rise(deletion, "deletion", output, target, monotone, inverted)
     return *_area(curve, deletion), {"deletion": curve}
@@ -262,19 +263,19 @@ def rise_difference(
     inverted: str = "undefined",
 ) -> Result:
     """RISE insertion minus deletion, in [-1, 1]; higher is better. Options as in `rise_insertion`."""
-    up = _rise(insertion, "insertion", output, target, monotone, inverted)
-    down = _rise(deletion, "deletion", output, target, monotone, inverted)
-    score = area(up, at=insertion.fractions) - area(down, at=deletion.fractions)
-    return score, np.isfinite(score), {"insertion": up, "deletion": down}
+    insertion_curve = _rise(insertion, "insertion", output, target, monotone, inverted)
+    deletion_curve = _rise(deletion, "deletion", output, target, monotone, inverted)
+    score = area(insertion_curve, at=insertion.fractions) - area(deletion_curve, at=deletion.fractions)
+    return score, np.isfinite(score), {"insertion": insertion_curve, "deletion": deletion_curve}
 
 
 def _mas(curve: ResponseCurve, mode: str, output: str, target: str, inverted: str) -> dict[str, np.ndarray]:
-    model, dense = normalised_response(curve, mode, output, target, inverted), density(curve, mode)
+    responses, densities = normalised_response(curve, mode, output, target, inverted), density(curve, mode)
     return {
-        f"{mode}_model_response": model,
-        f"{mode}_density_response": dense,
-        f"{mode}_alignment_penalty": np.abs(model - dense),
-        f"{mode}_mas": aligned(model, dense, mode),
+        f"{mode}_model_response": responses,
+        f"{mode}_density_response": densities,
+        f"{mode}_alignment_penalty": np.abs(responses - densities),
+        f"{mode}_mas": apply_alignment_penalty(responses, densities, mode),
     }
 
 
@@ -294,11 +295,11 @@ def mas_insertion(
 ) -> Result:
     """MAS insertion: area of the monotone insertion curve minus its alignment penalty; higher is better.
 
-    Pixels are ordered by the magnitude of the map, which the density counts too (section 4.1): a map and its negative
-    score the same. There are 32 equal steps; the paper has N steps of N pixels on an image of N × N (sections 2.2 and
-    4.1), ``step_size=224`` at 224 × 224. Insertion begins at the blur of the authors' evaluation scripts, of standard
-    deviation 11. Undefined for a map of zeros, and for an image whose response is not above that of its baseline
-    (``inverted``, as in `normalised_response`).
+    Pixels are ordered by the magnitude of the map, on which the density is based as well (section 4.1), so that a map
+    and its negative have the same score. There are 32 equal steps; the paper has N steps of N pixels on an image of N ×
+    N (sections 2.2 and 4.1), ``step_size=224`` at 224 × 224. Insertion begins at the blurred image of the authors'
+    evaluation scripts, with standard deviation 11. The score is undefined for a map of zeros, and for an image whose
+    response is not above that of its baseline (see ``inverted`` of `normalised_response`).
 
     Returns
     -------
@@ -328,7 +329,7 @@ def mas_deletion(
 ) -> Result:
     """MAS deletion: area of the monotone deletion curve plus its alignment penalty; lower is better.
 
-    Options and curves as in `mas_insertion`, the names beginning with ``deletion``.
+    The options and curves are those of `mas_insertion`, with names that begin with ``deletion``.
     """
     curves = _mas(deletion, "deletion", output, target, inverted)
     return *_area(curves["deletion_mas"], deletion), curves
@@ -356,6 +357,6 @@ def mas_difference(
     """MAS insertion minus deletion, in [-1, 1]; higher is better. Options and curves as in `mas_insertion`."""
     curves = _mas(insertion, "insertion", output, target, inverted)
     curves |= _mas(deletion, "deletion", output, target, inverted)
-    up, down = curves["insertion_mas"], curves["deletion_mas"]
-    score = area(up, at=insertion.fractions) - area(down, at=deletion.fractions)
+    insertion_curve, deletion_curve = curves["insertion_mas"], curves["deletion_mas"]
+    score = area(insertion_curve, at=insertion.fractions) - area(deletion_curve, at=deletion.fractions)
     return score, np.isfinite(score), curves

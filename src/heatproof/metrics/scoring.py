@@ -1,4 +1,4 @@
-"""Score the maps of a batch of images: the one loop over methods, for stored responses and for those in memory."""
+"""Score the maps of a batch of images; stored responses and responses in memory use the same loop over methods."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from heatproof.responses.base import Arrays, MetricInput, ScoredImages
 
 
 class ExplainerMaps(NamedTuple):
-    """What is known of an explainer's maps of N images.
+    """Maps of an explainer for N images, and the responses along them.
 
     Attributes
     ----------
     methods
-        The methods to score, in the order that responses along maps have.
+        The methods to score, in the order of the responses along their maps.
     maps
         (N, maps, H, W) of the explainer; None where the metric takes none.
     arrays
@@ -33,21 +33,21 @@ class ExplainerMaps(NamedTuple):
     arrays: Mapping[str, Arrays]
 
 
-class Scored(NamedTuple):
-    """Scores of a method, and what they are of.
+class MethodScores(NamedTuple):
+    """Scores of a method for a batch of images.
 
     Attributes
     ----------
     method
-        Its name.
+        Name of the method.
     score
         (N,) float64, NaN where undefined.
     valid
         (N,) bool, whether the score is defined.
     curves
-        Of the metric, (N, S) or (S,) by name.
+        Curves of the metric, (N, S) or (S,) by name.
     inputs
-        Of the metric's function, by argument.
+        Inputs of the metric's function, by argument.
     """
 
     method: str
@@ -61,11 +61,11 @@ def score_batch(
     metric: Metric,
     options: Mapping[str, Any],
     images: ScoredImages,
-    readings: Sequence[MetricInput],
+    metric_inputs: Sequence[MetricInput],
     arrays: Mapping[str, Arrays],
-    explained: Iterable[ExplainerMaps],
+    explainer_maps: Iterable[ExplainerMaps],
     failed: dict[str, str] | None = None,
-) -> Iterator[Scored]:
+) -> Iterator[MethodScores]:
     """Score every method by one metric.
 
     Parameters
@@ -74,52 +74,52 @@ def score_batch(
         The metric and all of its options.
     images
         The N images that are scored.
-    readings
-        What the metric reads.
+    metric_inputs
+        The responses that the metric reads.
     arrays
         Argument of the metric's function to the arrays of a response that needs no maps.
-    explained
-        The maps of each explainer, read when its turn comes.
+    explainer_maps
+        The maps of each explainer, read one explainer at a time.
     failed
-        Gets why a metric of the user's own fails on a method, by the method's name; None where that is an error.
+        Receives the reason why a custom metric fails on a method, by the method's name; None to raise the error.
 
     Yields
     ------
-    Scored
-        Of each method, in the order of `explained`.
+    MethodScores
+        Scores of each method, in the order of `explainer_maps`.
 
     Raises
     ------
     HeatproofError
-        As `Metric.score` does, for metrics of the user's own if `failed` is None.
+        As `Metric.score`; for custom metrics only if `failed` is None.
     """
     shared: dict[str, Any] = {"image_ids": images.ids}
-    for one in readings:
-        if not one.response.needs_maps:
-            shared |= one.inputs(arrays[one.argument], images)
-    along = [one for one in readings if one.response.needs_maps]
-    for explainer in explained:
-        for place, method in enumerate(explainer.methods):
+    for metric_input in metric_inputs:
+        if not metric_input.response.needs_maps:
+            shared |= metric_input.inputs(arrays[metric_input.argument], images)
+    along_maps = [metric_input for metric_input in metric_inputs if metric_input.response.needs_maps]
+    for explainer in explainer_maps:
+        for index, method in enumerate(explainer.methods):
             inputs = dict(shared)
             if explainer.maps is not None:
                 inputs["maps"] = method.select_maps(explainer.maps)
-            for one in along:
-                inputs |= one.inputs(explainer.arrays[one.argument], images, place)
+            for metric_input in along_maps:
+                inputs |= metric_input.inputs(explainer.arrays[metric_input.argument], images, index)
             try:
                 result = metric.score(inputs, options)
             except Exception as error:
-                # Foreign code can fail in any way. A fault of the machine is none of the metric's.
+                # A custom metric can raise any error. Faults of the machine are not faults of the metric.
                 if failed is None or not metric.is_custom or machine_fault(error):
                     raise
                 failed[method.name] = _reason(metric, error)
                 continue
-            yield Scored(method.name, *result, inputs)
+            yield MethodScores(method.name, *result, inputs)
 
 
 def _reason(metric: Metric, error: Exception) -> str:
-    """Say in words of a gap how a metric of the user's own failed."""
+    """Return why a custom metric failed, as the reason of a method that is not applicable."""
     if isinstance(error, HeatproofError):
         return str(error).rstrip(".")
     last = traceback.extract_tb(error.__traceback__)[-1]
-    said = f"{type(error).__name__}: {first_line(error)[:200]}; {Path(last.filename).name}, line {last.lineno}"
-    return f"the metric {metric.name!r} fails on its maps ({said})"
+    detail = f"{type(error).__name__}: {first_line(error)[:200]}; {Path(last.filename).name}, line {last.lineno}"
+    return f"the metric {metric.name!r} fails on its maps ({detail})"

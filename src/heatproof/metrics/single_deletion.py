@@ -15,8 +15,8 @@ from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.registry import metric
 
 GridAndBaseline = tuple[Grid, str]
-# How a filling is called in a sentence, where it is not by its name.
-FILLINGS = {
+# Words for a baseline in a sentence, where they differ from its name.
+BASELINE_WORDS = {
     "mean": "mean colour",
     "random": "noise",
     "background": "colour of the border",
@@ -54,11 +54,11 @@ def single_deletion_scores(
     Parameters
     ----------
     maps
-        (N, H, W), signed: sums are taken as they are, absolute values are a transform of their own.
+        (N, H, W), signed; values are summed over each patch. Absolute values are a separate method.
     drops
         (N, rows × columns): target logit of the image minus target logit with patch p deleted, patches row by row.
     grid
-        A whole number, for as many rows as columns of patches, or (rows, columns).
+        An integer, for as many rows as columns of patches, or (rows, columns).
     truncate
         As in `heatproof.base.grids.patch_sums`.
 
@@ -67,12 +67,12 @@ def single_deletion_scores(
     score : numpy.ndarray
         (N,) float64 in [-1, 1], higher is better; NaN where it is undefined.
     valid : numpy.ndarray
-        (N,) bool: false where the patch sums or the drops of an image are all equal or have a NaN.
+        (N,) bool: false where the patch sums or the drops of an image are all equal or contain a NaN.
 
     Raises
     ------
     HeatproofError
-        If maps and drops do not belong together, or the grid does not divide the maps.
+        If the shapes of maps and drops do not match, or the grid does not divide the maps.
     """
     sums = patch_sums(maps, grid, truncate=truncate)
     if sums.shape != drops.shape:
@@ -90,11 +90,11 @@ class PatchDeletion(NamedTuple):
     Attributes
     ----------
     grid
-        A whole number, for as many rows as columns of patches, or (rows, columns).
+        An integer, for as many rows as columns of patches, or (rows, columns).
     baseline
-        What a deleted patch is filled with.
+        Name of the baseline that replaces a deleted patch.
     options
-        Options of the baseline, such as the `value` of a colour; empty where they follow from the data set.
+        Options of the baseline, such as the `value` of a colour; empty where they follow from the dataset.
     """
 
     grid: AnyGrid
@@ -102,10 +102,10 @@ class PatchDeletion(NamedTuple):
     options: Mapping[str, Any] = MappingProxyType({})
 
     def __str__(self) -> str:
-        return f"grid {grid_name(self.grid)}, {FILLINGS.get(self.baseline, self.baseline)}"
+        return f"grid {grid_name(self.grid)}, {BASELINE_WORDS.get(self.baseline, self.baseline)}"
 
     def is_same(self, other: PatchDeletion) -> bool:
-        """Return whether the same pixels are deleted and filled alike; numbers may differ in how they are rounded."""
+        """Return whether both delete the same pixels and use the same baseline; numbers may differ by rounding."""
         if (as_grid(self.grid), self.baseline) != (as_grid(other.grid), other.baseline):
             return False
         if self.options.keys() != other.options.keys():
@@ -116,14 +116,14 @@ class PatchDeletion(NamedTuple):
 def _is_close(one: Any, other: Any) -> bool:
     try:
         return np.shape(one) == np.shape(other) and np.allclose(one, other)
-    except TypeError:  # texts and None
+    except TypeError:  # strings and None
         return bool(one == other)
 
 
 def single_deletion_name(finetuned: PatchDeletion | None, scored: PatchDeletion) -> str:
-    """Return ``idsds`` for weights that were finetuned on the deletion that is scored, and ``sds`` for all others.
+    """Return ``idsds`` if the weights were finetuned on the deletion that is scored, and ``sds`` otherwise.
 
-    This is the one rule for functions in memory and for the workflow (Hesse et al. 2024, sections 3 and 4.2).
+    Functions in memory and the workflow both use this rule (Hesse et al. 2024, sections 3 and 4.2).
     """
     return "idsds" if finetuned is not None and finetuned.is_same(scored) else "sds"
 
@@ -137,8 +137,8 @@ def metric_name(
 ) -> str:
     """Name the single-deletion score of one model on one grid and baseline.
 
-    A score is called ``idsds`` only for weights finetuned with exactly the grid and baseline that it is measured
-    with; on all others, deleted patches may be out of domain and it is ``sds``.
+    A score is called ``idsds`` only for weights that were finetuned with exactly the grid and baseline of the drops;
+    for all other weights, deleted patches may be out of domain and the score is ``sds``.
 
     Parameters
     ----------
@@ -159,5 +159,5 @@ def metric_name(
 
 
 def base_name(name: str) -> str:
-    """Return the key in the table of metrics for a name made by `metric_name`; any other name as it is."""
+    """Return the key in the table of metrics for a name made by `metric_name`; other names are returned unchanged."""
     return re.sub(r"^(idsds|sds)(_g\d+(x\d+)?_[a-z]+)?(_probability)?$", r"\1", name)

@@ -18,7 +18,7 @@ from heatproof.metrics.registry import Result, metric, need_of_output
 from heatproof.responses.curves import ResponseCurve
 
 SOURCE = "Li et al., A Dual-Perspective Approach to Evaluating Feature Attribution Methods, 2024, "
-# Removed shares, by name: 0.01, 0.02 … 0.99 of the paper's algorithm 3, and 0.03 … 0.98 of the published code.
+# Removed shares: 0.01, 0.02 … 0.99 in the paper's algorithm 3, and 0.03 … 0.98 in the published code.
 SHARES = {
     "paper": tuple(round(0.01 * step, 5) for step in range(1, 100)),
     "code": tuple(round(0.01 * step, 5) for step in range(3, 99)),
@@ -40,7 +40,7 @@ def soundness_sequences(
     Raises
     ------
     HeatproofError
-        If `fractions` is a word, and neither ``code`` nor ``paper``.
+        If `fractions` is a string other than ``code`` and ``paper``.
     """
     word = "code" if fractions is None else fractions
     shares = look_up(SHARES, word, "list of fractions of soundness") if isinstance(word, str) else word
@@ -70,7 +70,7 @@ def completeness_sequences(
     shares = THRESHOLDS if thresholds is None else thresholds
     return {
         "deletion": Perturbation(
-            # A sequence counts from the largest value of the map downwards, and 1 - 0.9 is a tenth.
+            # A sequence counts from the largest value of the map downwards; rounding makes 1 - 0.9 exactly 0.1.
             thresholds=tuple(sorted(round(1 - float(share), 12) for share in shares)),
             rescale=rescale,
             imputation=imputation,
@@ -82,9 +82,10 @@ def completeness_sequences(
 
 
 def needs_of_soundness(options: Mapping[str, Any]) -> Need:
-    """Return a probability for a logit too: `level` and the first gain are measured from a performance of 0.
+    """Return a probability also for a logit, because `level` and the first gain are measured from a performance of 0.
 
-    Numbers of a regression have no such zero: soundness of negative ones, or of ones far from it, would mean nothing.
+    The numbers of a regression have no such zero: soundness of negative numbers, or of numbers far from 0, has no
+    meaning.
     """
     need = need_of_output(options)
     return "probability" if need == "number" else need
@@ -98,35 +99,35 @@ def false_attribution(
     Parameters
     ----------
     performance
-        (S,) of the whole dataset, or (N, S) of each image, from the fewest pixels shown to the most.
+        (S,) for the complete dataset, or (N, S) for each image, from the fewest visible pixels to the most.
     added
         (N, S): attribution of the pixels that each step adds.
     threshold
-        A step that adds no more than this to the performance added false attribution.
+        A step that raises the performance by this much or less adds false attribution.
     start
-        Count none before the performance, of all images on average, is above this; None to count from the first step.
+        Count none until the performance, averaged over images, exceeds this; None to count from the first step.
 
     Returns
     -------
     before, after : numpy.ndarray
-        (N, S): what had been counted before each step, and after it.
+        (N, S): the false attribution that is counted before and after each step.
     """
-    # A difference of two accuracies can be a rounding above or below the share of images that it stands for.
+    # The difference of two accuracies can deviate by rounding from the share of images that it represents.
     gains = np.round(np.diff(performance, axis=-1, prepend=0.0), 12)
-    useless = gains <= threshold
+    is_false = gains <= threshold
     if start is not None:
-        useless &= (performance if performance.ndim == 1 else performance.mean(axis=0)) > start
-    after = np.cumsum(added * useless, axis=1)
+        is_false &= (performance if performance.ndim == 1 else performance.mean(axis=0)) > start
+    after = np.cumsum(added * is_false, axis=1)
     return np.concatenate([np.zeros_like(after[:, :1]), after[:, :-1]], axis=1), after
 
 
 def soundness_at_levels(performance: np.ndarray, ratio: np.ndarray, levels: Sequence[float]) -> np.ndarray:
-    """Return soundness where the performance first reaches each level.
+    """Return the soundness at the step where the performance first reaches each level.
 
     Parameters
     ----------
     performance
-        (S,) of the whole dataset, from the fewest pixels shown to the most.
+        (S,) for the complete dataset, from the fewest visible pixels to the most.
     ratio
         (N, S): soundness of each image at each step.
     levels
@@ -135,10 +136,10 @@ def soundness_at_levels(performance: np.ndarray, ratio: np.ndarray, levels: Sequ
     Returns
     -------
     numpy.ndarray
-        (N, L); NaN at a level that is never reached.
+        (N, L); NaN for a level that is never reached.
     """
-    at = performance >= np.asarray(levels, dtype=np.float64)[:, None]
-    return np.where(at.any(axis=1), ratio[:, at.argmax(axis=1)], np.nan)
+    reached = performance >= np.asarray(levels, dtype=np.float64)[:, None]
+    return np.where(reached.any(axis=1), ratio[:, reached.argmax(axis=1)], np.nan)
 
 
 @metric(
@@ -166,15 +167,15 @@ def soundness(
 ) -> Result:
     """Share of true attribution when the accuracy first reaches `level`; higher is better.
 
-    Pixels are shown from the most relevant on, the others imputed. A step that raises the accuracy of the whole
-    dataset by no more than `threshold` adds false attribution, for every image: the score of an image depends on which
-    images are scored together. Over a probability or a logit each image decides for itself, as in the published code.
-    Negative values of a map count as zero.
+    Pixels are shown from the most relevant on, and the others are imputed. A step that raises the accuracy on the
+    dataset by no more than `threshold` adds false attribution for every image, so that the score of an image depends on
+    which images are scored together. With a probability or a logit this is decided for each image by itself, as in the
+    published code. Negative values of a map count as zero.
 
-    The option `fractions` has the shares of pixels that are removed. Left out, or ``code``, they are the 96 of the
-    published code, 0.98, 0.97 … 0.03, which begins as the text of appendix E does; ``paper`` is for the 99 of algorithm
-    3, 0.99, 0.98 … 0.01. A step that adds exactly `threshold` adds false attribution, as in the published code;
-    algorithm 3 counts it as true.
+    The option `fractions` lists the shares of pixels that are removed. By default, or with ``code``, they are the 96 of
+    the published code, 0.98, 0.97 … 0.03, which also begins as the text of appendix E does; ``paper`` selects the 99 of
+    algorithm 3, 0.99, 0.98 … 0.01. A step that adds exactly `threshold` adds false attribution, as in the published
+    code; in algorithm 3 it adds true attribution.
 
     Parameters
     ----------
@@ -185,18 +186,18 @@ def soundness(
     output, target
         Performance measure: the mean over images of the accuracy, or of the probability or logit of the target.
     threshold, start
-        As in `false_attribution`; the published code has ``start=0.04``, the paper none.
+        As in `false_attribution`; the published code has ``start=0.04``, the paper has none.
     counted
-        Step at which a step's false attribution is subtracted: ``images_at_once``, as in the paper, or ``next_step``, as in
-        the published code.
+        When a step's false attribution is subtracted: ``at_once``, at this step, as in the paper, or ``next_step``, as
+        in the published code.
 
     Returns
     -------
     score, valid : numpy.ndarray
         (N,) in [0, 1]; undefined for a map without positive values.
     curves : dict
-        ``soundness`` (N, S) from the fewest pixels shown to the most, with ``performance`` and ``removed`` (S,), the
-        dataset's performance and the share of pixels removed.
+        ``soundness`` (N, S) from the fewest visible pixels to the most, with ``performance`` and ``removed`` (S,), the
+        performance on the dataset and the share of pixels removed.
     """
     if counted not in ("at_once", "next_step"):
         raise HeatproofError(f"counted is {counted!r}: take 'at_once' or 'next_step'.")
@@ -205,20 +206,20 @@ def soundness(
     responses = deletion.read(output, target)[:, ::-1]
     if output == "accuracy" and 0 < threshold * len(responses) < 1:
         warnings.warn(
-            f"Each of the {len(responses)} images is more of the accuracy than soundness tolerates, {threshold:g}, so "
-            f"that a step that gains a single image counts as true attribution: score at least {ceil(1 / threshold)} "
-            "images, or compare results of one number of images only.",
+            f"With {len(responses)} images, a single image changes the accuracy by more than the threshold of "
+            f"soundness, {threshold:g}, so that a step that gains one image adds true attribution: score at least "
+            f"{ceil(1 / threshold)} images, or compare only results with the same number of images.",
             stacklevel=2,
         )
     performance = responses.mean(axis=0)
     total = deletion.arrays["total_positive"].astype(np.float64)[:, None]
-    shown = np.maximum(total - deletion.arrays["positive"][:, ::-1], 0)
-    # Sums over all pixels but the lowest can come out a rounding above zero where nothing is shown.
-    shown = np.where(shown <= 1e-12 * total, 0, shown)
-    decides = performance if output == "accuracy" else responses
-    before, after = false_attribution(decides, np.diff(shown, axis=1, prepend=0.0), threshold, start)
-    taken_off = after if counted == "at_once" else before
-    ratio = np.clip((shown - taken_off) / np.where(shown > 0, shown, np.nan), 0, 1)
+    visible = np.maximum(total - deletion.arrays["positive"][:, ::-1], 0)
+    # Where no pixel is shown, the difference of the sums can be above zero by rounding.
+    visible = np.where(visible <= 1e-12 * total, 0, visible)
+    compared = performance if output == "accuracy" else responses
+    before, after = false_attribution(compared, np.diff(visible, axis=1, prepend=0.0), threshold, start)
+    subtracted = after if counted == "at_once" else before
+    ratio = np.clip((visible - subtracted) / np.where(visible > 0, visible, np.nan), 0, 1)
     score = soundness_at_levels(performance, ratio, [level])[:, 0]
     removed = deletion.fractions[0, ::-1]
     return score, np.isfinite(score), {"soundness": ratio, "performance": performance, "removed": removed}
@@ -241,28 +242,28 @@ def completeness(
 ) -> Result:
     """Loss of accuracy when pixels above thresholds of the map are imputed; higher is better.
 
-    The mean over the thresholds 0.9 … 0.1 of algorithm 4, which are those of the published code too, or the loss `at`
-    one of them. Negative values of the map count as zero, and it is then scaled from its least to its largest value, as
-    the authors' scripts do before they write maps to 8 bits: an offset changes nothing. Unlike a deletion by rank it
-    depends on the values. ``rescale=False`` takes shares of the maximum, for maps that were scaled before they were
-    modified (section 5.2).
+    The score is the mean over the thresholds 0.9 … 0.1 of algorithm 4, which the published code uses too, or the loss
+    at the threshold `at`. Negative values of the map count as zero. The map is then scaled from its smallest to its
+    largest value, as in the authors' scripts before they write maps to 8 bits, so that an offset changes nothing.
+    Unlike a deletion by rank, the score depends on the values. ``rescale=False`` takes shares of the maximum, for maps
+    that were scaled before they were modified (section 5.2).
 
     Parameters
     ----------
     deletion
         MoRF by value.
     at
-        The one of the `thresholds` at which the loss is the score; None for their mean.
+        Threshold at which the loss is the score, one of `thresholds`; None for the mean over all of them.
     thresholds
-        Those of the curve, as shares of the map's largest value: pixels above each are imputed.
+        Thresholds of the curve, as shares of the map's largest value: pixels above each are imputed.
     output, target
         As in `soundness`.
 
     Returns
     -------
     score, valid : numpy.ndarray
-        (N,) in [-1, 1] for accuracy and probability; undefined for a map of which no pixel lies above a threshold: one
-        without positive values, or a constant one.
+        (N,) in [-1, 1] for accuracy and probability; undefined for a map without a pixel above a threshold: one without
+        positive values, or a constant one.
     curves : dict
         ``completeness`` (N, S), the loss at each threshold, from 0.9 down to 0.1.
     """
@@ -272,8 +273,8 @@ def completeness(
     if at is None:
         score = loss.mean(axis=1)
     else:
-        places = sorted((float(one) for one in thresholds or THRESHOLDS), reverse=True)
-        if at not in places:
-            raise HeatproofError(f"completeness is read at {at:g}, which is none of its thresholds {places}: name one.")
-        score = loss[:, places.index(at)]
+        levels = sorted((float(threshold) for threshold in thresholds or THRESHOLDS), reverse=True)
+        if at not in levels:
+            raise HeatproofError(f"completeness is read at {at:g}, which is none of its thresholds {levels}: name one.")
+        score = loss[:, levels.index(at)]
     return score, np.isfinite(score), {"completeness": loss}

@@ -1,7 +1,7 @@
 """Sensitivity-n and infidelity, from map sums and logit drops over random subsets of pixels.
 
-The subsets do not depend on the map, so one set of responses of the model serves all methods. The masks are not stored:
-they are drawn again from the seed and the images' ids.
+The subsets do not depend on the map, so that one set of responses of the network is shared by all methods. The masks
+are not stored: they are drawn again from the seed and the images' ids.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from heatproof.base.subsets import SIZES
 from heatproof.errors import HeatproofError
 
-# Masks are bits, and a product takes numbers of 8 bytes: a few at a time keep that small.
+# A product turns the bits of a mask into numbers of 8 bytes; blocks of this many masks limit the memory.
 MASKS_AT_ONCE = 64
 
 
@@ -23,7 +23,7 @@ def subset_sums(maps: np.ndarray, masks: Sequence[np.ndarray] | np.ndarray, imag
     Parameters
     ----------
     maps
-        (N, H, W), any sign; or (N, M, H, W), several maps of each image, which draws the masks once for all of them.
+        (N, H, W), any sign; or (N, M, H, W), several maps of each image, for which the masks are drawn once.
     masks
         From `heatproof.base.subsets.subset_masks`, or (N, V, H, W) bool.
     image_ids
@@ -37,7 +37,7 @@ def subset_sums(maps: np.ndarray, masks: Sequence[np.ndarray] | np.ndarray, imag
     Raises
     ------
     HeatproofError
-        If a map has a value that is not finite, or maps, masks and ids do not belong together.
+        If a map has a value that is not finite, or maps, masks and ids do not have the same images or pixels.
     """
     if maps.ndim not in (3, 4):
         raise HeatproofError(f"Attribution maps must have shape (images, height, width), not {maps.shape}.")
@@ -48,23 +48,23 @@ def subset_sums(maps: np.ndarray, masks: Sequence[np.ndarray] | np.ndarray, imag
         )
     pixels = maps.shape[-2] * maps.shape[-1]
     sums = []
-    for one, subsets, image_id in zip(maps, masks, image_ids, strict=True):
+    for image_maps, subsets, image_id in zip(maps, masks, image_ids, strict=True):
         if subsets.shape[1:] != maps.shape[-2:]:
             raise HeatproofError(
                 f"Subsets of {subsets.shape[1:]} pixels do not belong to maps of {maps.shape[-2:]} (image "
                 f"{image_id!r}): draw them for the height and width of the maps."
             )
-        values = one.reshape(-1, pixels).astype(np.float64)
+        values = image_maps.reshape(-1, pixels).astype(np.float64)
         if not np.isfinite(values).all():
             raise HeatproofError(
                 f"The attribution map of image {image_id!r} has a value that is not finite: check its explainer."
             )
-        # Without its median a constant map is zero, so that rounding cannot make its sums differ.
+        # Subtracting the median turns a constant map into zeros, so that its sums cannot differ by rounding.
         median = np.median(values, axis=1, keepdims=True)
-        chosen = subsets.reshape(len(subsets), pixels)
-        blocks = [chosen[low : low + MASKS_AT_ONCE] for low in range(0, len(chosen), MASKS_AT_ONCE)]
+        flat_masks = subsets.reshape(len(subsets), pixels)
+        blocks = [flat_masks[low : low + MASKS_AT_ONCE] for low in range(0, len(flat_masks), MASKS_AT_ONCE)]
         above = np.concatenate([(values - median) @ block.T.astype(np.float64) for block in blocks], axis=1)
-        sums.append(above + median * chosen.sum(axis=1))
+        sums.append(above + median * flat_masks.sum(axis=1))
     shape = (*maps.shape[:-2], -1) if len(maps) else (*maps.shape[:-2], 0)
     return np.array(sums).reshape(shape)
 
@@ -79,14 +79,13 @@ def sensitivity_n_scores(
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     """Sensitivity-n: Pearson correlation of subset sums with logit drops, averaged over subset sizes n.
 
-    Sensitivity-n of Ancona et al., "Towards better understanding of gradient-based attribution methods for deep neural
-    networks", 2018, who plot the correlation against n, and remove pixels by setting them to zero; the mean over sizes
-    is ours.
+    Ancona et al., "Towards better understanding of gradient-based attribution methods for deep neural networks", 2018,
+    plot the correlation against n, and remove pixels by setting them to zero; the mean over sizes is ours.
 
     Parameters
     ----------
     maps
-        (N, H, W), signed: sums are taken as they are.
+        (N, H, W), signed; values are summed over each subset.
     drops
         (N, V): target logit of the image minus target logit with subset v replaced by the baseline.
     masks
@@ -101,17 +100,17 @@ def sensitivity_n_scores(
     score : numpy.ndarray
         (N,) float64 in [-1, 1], higher is better; NaN where it is undefined.
     valid : numpy.ndarray
-        (N,) bool: false where the correlation is undefined for one size or more, as all its sums or all its drops are
-        equal or a drop is NaN. A map that is zero nearly everywhere can be undefined for the smallest sizes: none of
-        their subsets holds one of its pixels. A mean over the other sizes would compare it on easier ground.
+        (N,) bool: false where the correlation is undefined for at least one size, because all its sums or all its drops
+        are equal or a drop is NaN. For a map that is zero nearly everywhere, the smallest subsets may contain none of
+        its pixels; a mean over the other sizes would compare it on easier terms.
     curves : dict
         ``sensitivity_n``: (N, sizes) float64, the correlation for each size, NaN where it is undefined.
 
     Raises
     ------
     HeatproofError
-        If a map has a value that is not finite, maps, drops and masks do not belong together, or there are fewer than
-        3 subsets of each size.
+        If a map has a value that is not finite, the shapes of maps, drops and masks do not match, or there are fewer
+        than 3 subsets of each size.
     """
     return sensitivity_n_of_sums(subset_sums(maps, masks, image_ids), drops, sizes=sizes)
 
@@ -126,29 +125,29 @@ def infidelity_scores(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Infidelity: mean squared difference between subset sums and logit drops.
 
-    Infidelity of Yeh et al., "On the (in)fidelity and sensitivity of explanations", 2019, definition 2.1:
-    the mean over perturbations I of (I·Φ − (f(x) − f(x − I)))². Here I removes a subset S of the pixels: it is
-    x − baseline inside S and 0 outside, so that f(x) − f(x − I) is the logit drop without S. Our maps are contributions
-    of pixels, summed over the channels, so Φ is a map divided by x − baseline, and I·Φ is the map's sum over S. That is
-    `captum.metrics.infidelity` with a perturbation divided by (input - baseline), as by its
-    ``infidelity_perturb_func_decorator(multiply_by_inputs=True)``. captum advises an undivided perturbation for maps
-    that are no contributions (gradients, CAMs); that needs their values for each channel, which a map has no more. Maps
-    in other units than the output's can be compared with `normalize` only.
+    Yeh et al., "On the (in)fidelity and sensitivity of explanations", 2019, definition 2.1: the mean over perturbations
+    I of (I·Φ − (f(x) − f(x − I)))². Here I removes a subset S of the pixels: it is x − baseline inside S and 0 outside,
+    so that f(x) − f(x − I) is the logit drop without S. Our maps are contributions of pixels, summed over the channels,
+    so that Φ is a map divided by x − baseline, and I·Φ is the map's sum over S. That is `captum.metrics.infidelity`
+    with a perturbation divided by (input - baseline), as by its
+    ``infidelity_perturb_func_decorator(multiply_by_inputs=True)``. For maps that are not contributions (gradients,
+    CAMs), captum recommends an undivided perturbation; that needs values for each channel, which a map no longer has.
+    Maps in other units than the output's can be compared with `normalize` only.
 
     Parameters
     ----------
     maps
-        (N, H, W), signed: sums are taken as they are.
+        (N, H, W), signed; values are summed over each subset.
     drops
         (N, V): target logit of the image minus target logit with subset v replaced by the baseline.
     masks
-        From `heatproof.base.subsets.subset_masks`, or (N, V, H, W) bool: the subsets behind `drops`. All of
-        them, of every size, count alike.
+        From `heatproof.base.subsets.subset_masks`, or (N, V, H, W) bool: the subsets behind `drops`. All subsets, of
+        every size, have the same weight.
     image_ids
         N strings, for messages.
     normalize
-        Scale each image's map by the factor that makes its infidelity least, as captum's option of this name and the
-        code published by Yeh et al. The factor may be negative, so that a map and its negative score the same.
+        Scale each image's map by the factor that minimises its infidelity, as captum's option of this name and the code
+        published by Yeh et al. do. The factor may be negative, so that a map and its negative have the same score.
 
     Returns
     -------
@@ -161,7 +160,7 @@ def infidelity_scores(
     Raises
     ------
     HeatproofError
-        If a map has a value that is not finite, or maps, drops and masks do not belong together.
+        If a map has a value that is not finite, or the shapes of maps, drops and masks do not match.
     """
     return infidelity_of_sums(subset_sums(maps, masks, image_ids), drops, normalize=normalize)
 
@@ -171,14 +170,14 @@ def sensitivity_n_of_sums(
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     """Compute `sensitivity_n_scores` from precomputed `subset_sums` (N, V)."""
     _check_drops(sums, drops)
-    samples, left = divmod(sums.shape[1], len(sizes))
-    if left or samples < 3:
+    samples, remainder = divmod(sums.shape[1], len(sizes))
+    if remainder or samples < 3:
         raise HeatproofError(
-            f"{sums.shape[1]} subsets are not 3 or more for each of {len(sizes)} sizes: give the sizes with which they "
-            "were drawn, and draw at least 3 of each."
+            f"{sums.shape[1]} subsets cannot be {len(sizes)} sizes with at least 3 subsets each: give the sizes with "
+            "which they were drawn, and draw at least 3 of each."
         )
-    cut = (len(sums) * len(sizes), samples)
-    curve = _pearson_rows(sums.reshape(cut), drops.reshape(cut)).reshape(len(sums), len(sizes))
+    shape = (len(sums) * len(sizes), samples)
+    curve = _pearson_rows(sums.reshape(shape), drops.reshape(shape)).reshape(len(sums), len(sizes))
     score = curve.mean(axis=1)
     return score, ~np.isnan(score), {"sensitivity_n": curve}
 
@@ -189,7 +188,7 @@ def infidelity_of_sums(sums: np.ndarray, drops: np.ndarray, *, normalize: bool =
     drops = drops.astype(np.float64)
     if normalize:
         power = (sums**2).sum(axis=1, keepdims=True)
-        # Where all sums are zero every factor leaves them so, and 1 is as good as any.
+        # Sums of zero stay zero with any factor.
         sums = sums * ((sums * drops).sum(axis=1, keepdims=True) / np.where(power > 0, power, 1))
     score = ((sums - drops) ** 2).mean(axis=1)
     return score, ~np.isnan(score)
@@ -204,11 +203,11 @@ def _check_drops(sums: np.ndarray, drops: np.ndarray) -> None:
 
 
 def _pearson_rows(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Pearson correlation of each row of `a` with the same row of `b`; NaN where one is constant or has a NaN."""
-    # The workflow reads the names of metrics while it builds its plan, and scipy.stats is slow to import.
+    """Return the Pearson correlation of each row of `a` with that of `b`; NaN where one is constant or has a NaN."""
+    # Planning imports this module for the names of metrics, and scipy.stats is slow to import.
     from scipy.stats import pearsonr
 
-    # A shift changes no correlation, and scipy warns of rows that are far from zero and close together.
+    # A shift does not change a correlation, and scipy warns about rows whose values are large and nearly equal.
     a, b = (rows.astype(np.float64) - rows[:, :1] for rows in (a, b))
     defined = (np.ptp(a, axis=1) > 0) & (np.ptp(b, axis=1) > 0)
     correlation = np.full(len(a), np.nan)

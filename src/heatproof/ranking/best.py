@@ -1,4 +1,4 @@
-"""The methods that cannot be told from the best one, or the reason why no method can be told from another."""
+"""The set of methods that are not distinguishable from the best one, or the reason why none can be excluded."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ from typing import NamedTuple
 import numpy as np
 
 from heatproof.base.randomness import numpy_generator
-from heatproof.ranking.kappa import resample
-from heatproof.ranking.meta_rank import labels, networks_of, shares
+from heatproof.ranking.kappa import resampled_kappa
+from heatproof.ranking.meta_rank import count_networks, group_numbers, shares_in_groups
 from heatproof.ranking.paired import count_ordered_pairs, holm, images_for_power, minimum_images, paired_p_values
 from heatproof.ranking.ranks import to_dense_ranks
 
-# Networks of which all orders are reversed in all ways; of more, in so many random ways.
-MOST_IN_FULL, PATTERNS = 10, 1000
-# κ of the patterns is of single precision.
+# For at most this many networks, the permutation test reverses the orders of every subset of the networks; for more
+# networks, those of random subsets.
+MAXIMUM_EXHAUSTIVE, RANDOM_PATTERNS = 10, 1000
+# κ under reversed orders is computed in single precision.
 ROUNDING = 1e-5
 
 
 class BestSet(NamedTuple):
-    """The methods that cannot be told from the best one.
+    """The set of methods that are not distinguishable from the best one.
 
     Attributes
     ----------
-    inside
+    members
         (M,) bool; False for a method without a score.
-    why
-        Why nothing can be told, where cases are too few; then all methods with a score are inside. Else "".
+    reason
+        Why no method can be excluded, where there are too few cases; then all methods with a score are members.
+        Otherwise "".
     """
 
     members: np.ndarray
@@ -36,16 +38,17 @@ class BestSet(NamedTuple):
 
 
 def best_set(scores: np.ndarray, *, level: float = 0.95) -> BestSet:
-    """Return which methods cannot be told from the best one, on the same images.
+    """Return the methods that are not distinguishable from the best one, on the same images.
 
-    A method is left out if another one has a higher mean over all images like these. The p-value for that is the
+    A method is excluded if another method has a higher mean in the population of images. The p-value for that is the
     smallest of the paired tests against all other methods (`heatproof.ranking.paired.paired_p_values`), times their
-    number (Bonferroni); over the methods Holm's procedure follows. Nothing is assumed of the correlation of methods.
+    number (Bonferroni); Holm's procedure is then applied over the methods. The correlation between methods may be
+    arbitrary.
 
-    **Guarantee**: all methods that have the largest mean over all images like these are in the set with probability
-    `level`, however many they are: where no method differs from another, all are in it. It holds for symmetric
-    differences of any kind, and nearly for skewed ones; docs/ranking.md has the simulations. Nothing is said of the
-    others in the set but that these images do not tell.
+    **Guarantee**: with probability `level`, the set contains all methods that have the largest mean in the population
+    of images; where no method differs from another, it contains all of them. The guarantee holds for symmetric
+    differences of any distribution, and nearly holds for skewed ones; docs/ranking.md has the simulations. For the
+    other members of the set, these images do not show whether they are worse.
 
     Parameters
     ----------
@@ -57,34 +60,42 @@ def best_set(scores: np.ndarray, *, level: float = 0.95) -> BestSet:
     Returns
     -------
     BestSet
-        With fewer images than `heatproof.ranking.paired.minimum_images` of all comparisons, no method can be left out
+        With fewer images than `heatproof.ranking.paired.minimum_images` of all comparisons, no method can be excluded
         whatever the scores are, and `reason` says so.
+
+    Examples
+    --------
+    >>> scores = np.random.default_rng(0).normal([[0.0], [0.1], [2.0]], 0.5, (3, 50))
+    >>> best_set(scores).members
+    array([False, False,  True])
     """
     defined = ~np.isnan(scores)
     members = defined.any(axis=1)
     values = scores[members]
     methods, images = values.shape
-    needed = minimum_images(count_ordered_pairs(methods), level)
-    if methods > 1 and images < needed:
-        return BestSet(members, f"{images} images are too few to tell {methods} methods apart: {needed} are needed")
+    minimum = minimum_images(count_ordered_pairs(methods), level)
+    if methods > 1 and images < minimum:
+        return BestSet(members, f"{images} images are too few to tell {methods} methods apart: {minimum} are needed")
     p = np.ones(methods)
-    for place, own in enumerate(values):
-        p[place] = paired_p_values(np.delete(values, place, axis=0) - own).min(initial=1.0) * max(1, methods - 1)
+    for index, method_scores in enumerate(values):
+        p[index] = paired_p_values(np.delete(values, index, axis=0) - method_scores).min(initial=1.0) * max(
+            1, methods - 1
+        )
     members[members] = ~holm(p, level)
     return BestSet(members, "")
 
 
 def images_to_distinguish(methods: int, *, effect: float = 0.5, power: float = 0.8, level: float = 0.95) -> int:
-    """Return how many images tell a method from a better one, in `best_set`.
+    """Return the number of images with which `best_set` excludes a worse method.
 
     Parameters
     ----------
     methods
         Number of methods, reference maps included.
     effect
-        Mean of the paired differences of the two in units of their standard deviation (Cohen's d), above 0.
+        Mean of the paired differences of the two methods in units of their standard deviation (Cohen's d), above 0.
     power
-        Chance to tell them apart, in (0, 1).
+        Probability of the exclusion, in (0, 1).
     level
         As in `best_set`.
     """
@@ -92,7 +103,7 @@ def images_to_distinguish(methods: int, *, effect: float = 0.5, power: float = 0
 
 
 def minimum_networks(level: float = 0.95) -> int:
-    """Return the number of networks below which no method can be told from another, as all may agree by chance.
+    """Return the number of networks below which no method can be excluded, because all networks may agree by chance.
 
     Parameters
     ----------
@@ -110,74 +121,81 @@ def best_set_over_networks(
     noise: np.ndarray | None = None,
     seed: int = 0,
     level: float = 0.95,
-    word: str = "network",
+    unit: str = "network",
 ) -> BestSet:
-    """Return which methods cannot be told from the best one by κ of Meta-Rank, over networks like these.
+    """Return the methods that are not distinguishable from the best one by κ of Meta-Rank, over networks like these.
 
-    A permutation test. Where methods do not differ, a network could as well have ranked them the other way round: the
-    orders of some networks are reversed, in all ways or in 1,000 random ones, and κ is computed of each. A method is
-    left out if κ of another one is higher by more than the range of κ, the largest less the least, is in all but
-    1 - `level` of these. So the range allows for every pair of methods at once, and for methods that rank alike.
+    This is a permutation test. If methods do not differ, a network could equally well have ranked them in the reverse
+    order: the orders of some networks are reversed, for all subsets of networks or for 1,000 random ones, and κ is
+    computed each time. The range of κ is the largest less the smallest κ of a method. A method is excluded if κ of
+    another method is higher by more than the range of κ in all but 1 - `level` of the reversals. By using the range,
+    the test allows for all pairs of methods at once, and for methods that rank alike.
 
     Parameters
     ----------
     scores, groups, weights
         As in `heatproof.ranking.meta_rank.meta_rank`.
     noise
-        (M, R), by how much κ differs where other images are drawn; it is added to κ of the reversed orders. Left out,
-        the images count as all there are.
+        (M, R), deviations of κ under resampled images; they are added to κ of the reversed orders. By default the
+        images are treated as the complete population.
     seed
-        Of the random ways.
+        Seed of the random reversals.
     level
-        Probability with which all methods that are the best are in the set, in (0, 1).
-    word
-        What a group is called in `reason`.
+        Probability that the set contains all methods that are the best, in (0, 1).
+    unit
+        Name of a group in `reason`.
 
     Returns
     -------
     BestSet
-        Methods that share fewer than `minimum_networks` are not told apart. With fewer networks than that, `reason` says so.
+        Methods that share fewer than `minimum_networks` networks are not compared. With fewer networks than that in
+        all, `reason` says so.
     """
-    known = ~np.isnan(scores).all(axis=0)
-    some = ~np.isnan(scores).all(axis=1)
-    values = scores[some][:, known]
-    group = np.unique(labels(groups, len(scores))[some], return_inverse=True)[1]
-    share = shares(group, None if weights is None else weights[some])
-    networks, least = int(group.max(initial=-1)) + 1, minimum_networks(level)
-    if values.shape[1] > 1 and networks < least:
-        count = f"{networks} {word}{'' if networks == 1 else 's'}"
-        return BestSet(known, f"{count}: {least} are needed to tell methods apart, as fewer may agree by chance")
+    has_score = ~np.isnan(scores).all(axis=0)
+    case_has_score = ~np.isnan(scores).all(axis=1)
+    values = scores[case_has_score][:, has_score]
+    group = np.unique(group_numbers(groups, len(scores))[case_has_score], return_inverse=True)[1]
+    share = shares_in_groups(group, None if weights is None else weights[case_has_score])
+    networks, minimum = int(group.max(initial=-1)) + 1, minimum_networks(level)
+    if values.shape[1] > 1 and networks < minimum:
+        count = f"{networks} {unit}{'' if networks == 1 else 's'}"
+        return BestSet(has_score, f"{count}: {minimum} are needed to tell methods apart, as fewer may agree by chance")
     present = ~np.isnan(values)
     signs = _signs(networks, None if noise is None else noise.shape[1], seed)[:, group]
     counts = np.hstack([share * (signs > 0), share * (signs < 0)])
-    both = to_dense_ranks(np.vstack([values, -values]))
-    kappa, _ = resample(both, np.vstack([present, present]), counts, np.zeros(values.shape[1]))
-    found = kappa[:, 0].copy()
+    signed_ranks = to_dense_ranks(np.vstack([values, -values]))
+    kappa, _ = resampled_kappa(signed_ranks, np.vstack([present, present]), counts, np.zeros(values.shape[1]))
+    observed = kappa[:, 0].copy()
     if noise is not None:
-        kappa = kappa + np.nan_to_num(noise[known])
-    told = networks_of(present, group) >= least
-    spread = np.nanmax(kappa[told], axis=0) - np.nanmin(kappa[told], axis=0) if told.any() else np.zeros(1)
-    seen = np.array([present[group == number].any(axis=0) for number in range(networks)]).astype(int)
-    compared = (seen.T @ seen >= least) & told & told[:, None]
-    ahead = np.where(compared, found[None] - found[:, None], 0).max(axis=1, initial=0)
-    # The orders as they are come first in all ways, and count once more where the ways are random.
-    extreme, drawn = (spread >= ahead[:, None] - ROUNDING).sum(axis=1), noise is not None or networks > MOST_IN_FULL
-    p = (extreme + drawn) / (len(signs) + drawn)
-    members = known.copy()
+        kappa = kappa + np.nan_to_num(noise[has_score])
+    has_enough = count_networks(present, group) >= minimum
+    spread = (
+        np.nanmax(kappa[has_enough], axis=0) - np.nanmin(kappa[has_enough], axis=0) if has_enough.any() else np.zeros(1)
+    )
+    scored_networks = np.array([present[group == number].any(axis=0) for number in range(networks)]).astype(int)
+    is_compared = (scored_networks.T @ scored_networks >= minimum) & has_enough & has_enough[:, None]
+    ahead = np.where(is_compared, observed[None] - observed[:, None], 0).max(axis=1, initial=0)
+    # The unreversed orders are the first pattern; where patterns are random, they count once more.
+    extreme, is_random = (
+        (spread >= ahead[:, None] - ROUNDING).sum(axis=1),
+        noise is not None or networks > MAXIMUM_EXHAUSTIVE,
+    )
+    p = (extreme + is_random) / (len(signs) + is_random)
+    members = has_score.copy()
     if noise is not None:
-        # κ is limited: of methods that are far ahead, resamples of images bring it back and hardly further ahead, so
-        # that they show one half of the spread.
+        # κ is bounded: for methods that are far ahead, resampled images can lower κ but hardly raise it, so that they
+        # show only one half of the spread.
         p = 2 * p
-    members[known] = p > 1 - level
+    members[has_score] = p > 1 - level
     return BestSet(members, "")
 
 
 def _signs(networks: int, repetitions: int | None, seed: int) -> np.ndarray:
-    """Return signs (R, networks), the first all 1: of each pattern and its opposite one, or random ones."""
-    if repetitions is None and networks <= MOST_IN_FULL:
+    """Return signs (R, networks): all 1 first, then one of each pair of opposite patterns, or random patterns."""
+    if repetitions is None and networks <= MAXIMUM_EXHAUSTIVE:
         bits = np.arange(2 ** (networks - 1))[:, None] >> np.arange(networks)
         return 1 - 2 * (bits & 1)
     generator = numpy_generator(seed, "signs of networks")
-    signs = generator.integers(2, size=(repetitions or PATTERNS, networks)) * 2 - 1
+    signs = generator.integers(2, size=(repetitions or RANDOM_PATTERNS, networks)) * 2 - 1
     signs[0] = 1
     return signs

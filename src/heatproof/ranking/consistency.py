@@ -12,10 +12,10 @@ import pandas as pd
 from heatproof.base.randomness import numpy_generator
 from heatproof.errors import HeatproofError
 from heatproof.metrics.bootstrap import draw_counts, percentile_interval
-from heatproof.ranking.meta_rank import LEAST_NETWORKS, labels
+from heatproof.ranking.meta_rank import MINIMUM_NETWORKS, group_numbers
 from heatproof.ranking.ranks import to_dense_ranks
 
-# With fewer methods a rank correlation takes few values, and extreme ones by chance.
+# With fewer methods a rank correlation takes few values, and is often extreme by chance.
 MINIMUM_METHODS = 5
 COLUMNS = ("factor", "pairs_that", "n_pairs", "spearman", "spearman_low", "spearman_high")
 COLUMNS_OF_KENDALL = ("kendall", "kendall_low", "kendall_high")
@@ -29,10 +29,10 @@ class Agreement:
     Attributes
     ----------
     spearman, kendall
-        Spearman's ρ and Kendall's τ-b over the methods scored in both, in [-1, 1], higher is more alike. NaN for fewer
-        shared methods than the minimum, and where a test case gives all of them one score.
+        Spearman's ρ and Kendall's τ-b over the methods scored in both test cases, in [-1, 1]; higher is more similar.
+        NaN for fewer shared methods than the minimum, and where a test case gives all of them the same score.
     shared
-        Number of methods scored in both.
+        Number of methods scored in both test cases.
     """
 
     spearman: np.ndarray
@@ -41,17 +41,17 @@ class Agreement:
 
 
 def agreement(scores: np.ndarray, minimum: int = MINIMUM_METHODS) -> Agreement:
-    """Compute rank correlations between all pairs of test cases.
+    """Compute the rank correlations between all pairs of test cases.
 
-    Duan et al., On the Evaluation Consistency of Attribution-based Explanations, 2024, section 5.1 and figure 3
-    (Spearman); Kendall's τ-b beside it, which counts ordered pairs and takes ties into account.
+    Duan et al., On the Evaluation Consistency of Attribution-based Explanations, 2024, section 5.1 and figure 3, use
+    Spearman's ρ; Kendall's τ-b counts ordered pairs and takes ties into account.
 
     Parameters
     ----------
     scores
         (T, M), higher is better in every test case; NaN where a method has no score.
     minimum
-        Shared methods below which there is no correlation, at least 2.
+        Fewest shared methods for a correlation, at least 2.
 
     Raises
     ------
@@ -62,20 +62,20 @@ def agreement(scores: np.ndarray, minimum: int = MINIMUM_METHODS) -> Agreement:
         raise HeatproofError(f"A rank correlation needs two methods, so the minimum cannot be {minimum}.")
     present = ~np.isnan(scores)
     shared = present.astype(int) @ present.T.astype(int)
-    # Infinite scores have ranks like others; pandas would take them for missing.
+    # Ranks keep infinite scores, which pandas would treat as missing.
     table = pd.DataFrame(to_dense_ranks(scores).T).rank()
     spearman, kendall = (
         table.corr(method, min_periods=minimum).to_numpy(dtype=float, copy=True) for method in ("spearman", "kendall")
     )
-    # pandas sets the diagonal of τ to 1 whatever is there.
+    # pandas sets the diagonal of τ to 1 even where τ is undefined.
     np.fill_diagonal(kendall, np.diagonal(spearman))
     return Agreement(spearman, kendall, shared)
 
 
 def split_order(metric: str) -> tuple[str, str]:
-    """Split the order of deletion from a metric's name: ``road_morf`` is ``("road", "MoRF")``.
+    """Split the order of deletion from a metric's name: ``road_morf`` becomes ``("road", "MoRF")``.
 
-    A name that says no order is given back with ``""``.
+    A name without an order is returned with ``""``.
     """
     match = _ORDER.search(metric)
     if match is None:
@@ -85,7 +85,7 @@ def split_order(metric: str) -> tuple[str, str]:
 
 
 def agreement_by_factor(
-    agree: Agreement,
+    correlations: Agreement,
     cases: pd.DataFrame,
     factors: Sequence[str] | None = None,
     *,
@@ -101,45 +101,46 @@ def agreement_by_factor(
 
     Parameters
     ----------
-    agree
+    correlations
         Rank correlations of T test cases.
     cases
         T rows; a column for each factor, such as dataset, model, weights, metric and order.
     factors
-        Columns of `cases`; left out, all that have more than one value.
+        Columns of `cases`; by default all that have more than one value.
     groups
-        (T,), which test cases are one network and are drawn together; left out, each is one of its own.
+        (T,), the network of each test case; test cases of one network are drawn together. By default each test case is
+        its own group.
     seed, repetitions, level
-        Settings of the bootstrap over networks. A pair counts as often as both of its cases together, and a case is
-        never paired with itself. Percentiles; a resample without such a pair is left out.
+        Settings of the bootstrap over networks. A pair has the product of the counts of its two cases as its weight,
+        and a case is never paired with itself. Intervals are percentiles; a resample without such a pair is left out.
 
     Returns
     -------
     pandas.DataFrame
         For every factor a row for the pairs that ``differ in this alone``, ``share this`` and ``differ in this``
-        (whatever else they differ in): factor, pairs_that, n_pairs, then mean and interval of spearman and of
-        kendall. n_pairs counts pairs with a correlation; means over no pair, and intervals over fewer than two or of
-        pairs of fewer than `LEAST_NETWORKS` networks, are NaN. The first row, ``any``, is over all pairs.
+        (whatever else they differ in): factor, pairs_that, n_pairs, then mean and interval of spearman and of kendall.
+        n_pairs counts pairs with a correlation. A mean over no pair is NaN, and so is an interval over fewer than two
+        pairs or over pairs of fewer than `MINIMUM_NETWORKS` networks. The first row, ``any``, is over all pairs.
     """
     names = [column for column in cases.columns if cases[column].nunique() > 1] if factors is None else list(factors)
     codes = {name: pd.factorize(cases[name])[0] for name in cases.columns}
     differ = {name: code[:, None] != code for name, code in codes.items()}
-    several = sum(part.astype(int) for part in differ.values())
+    n_differing = sum(part.astype(int) for part in differ.values())
     upper = np.triu(np.ones((len(cases), len(cases)), dtype=bool), 1)
     kinds = [("any", "are any two", upper)]
     for name in names:
-        kinds.append((name, "differ in this alone", upper & differ[name] & (several == 1)))
+        kinds.append((name, "differ in this alone", upper & differ[name] & (n_differing == 1)))
         kinds.append((name, "share this", upper & ~differ[name]))
         kinds.append((name, "differ in this", upper & differ[name]))
-    network = labels(groups, len(cases))
+    network = group_numbers(groups, len(cases))
     generator = numpy_generator(seed, "bootstrap over pairs of test cases")
     counts = draw_counts(generator, repetitions, network.max(initial=0) + 1)[:, network]
     rows = []
-    for name, which, pairs in kinds:
-        row: dict[str, object] = {"factor": name, "pairs_that": which}
-        row["n_pairs"] = int((pairs & ~np.isnan(agree.spearman)).sum())
+    for name, relation, pairs in kinds:
+        row: dict[str, object] = {"factor": name, "pairs_that": relation}
+        row["n_pairs"] = int((pairs & ~np.isnan(correlations.spearman)).sum())
         for statistic in ("spearman", "kendall"):
-            mean, low, high = _mean_of_pairs(getattr(agree, statistic), pairs, counts, network, level)
+            mean, low, high = _mean_of_pairs(getattr(correlations, statistic), pairs, counts, network, level)
             row |= {statistic: mean, f"{statistic}_low": low, f"{statistic}_high": high}
         rows.append(row)
     return pd.DataFrame(rows, columns=[*COLUMNS, *COLUMNS_OF_KENDALL])
@@ -152,8 +153,8 @@ def _mean_of_pairs(
     if not known.any():
         return float("nan"), float("nan"), float("nan")
     mean = float(values[known].mean())
-    behind = network[known.any(axis=0) | known.any(axis=1)]
-    if known.sum() < 2 or len(set(behind)) < LEAST_NETWORKS:
+    networks = network[known.any(axis=0) | known.any(axis=1)]
+    if known.sum() < 2 or len(set(networks)) < MINIMUM_NETWORKS:
         return mean, float("nan"), float("nan")
     weight = ((counts @ known) * counts).sum(axis=1)
     total = ((counts @ np.where(known, values, 0)) * counts).sum(axis=1)

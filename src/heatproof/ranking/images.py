@@ -11,7 +11,7 @@ from heatproof.base.randomness import numpy_generator
 from heatproof.errors import HeatproofError
 from heatproof.metrics.bootstrap import bootstrap_interval, draw_counts
 from heatproof.ranking.kappa import compute_kappa
-from heatproof.ranking.meta_rank import LEAST_NETWORKS, MetaRank, labels, meta_rank, shares
+from heatproof.ranking.meta_rank import MINIMUM_NETWORKS, MetaRank, group_numbers, meta_rank, shares_in_groups
 
 OVER = ("images", "cases", "both")
 
@@ -30,11 +30,12 @@ def meta_rank_over_images(
 ) -> MetaRank:
     """Rank methods over all test cases, with an interval of κ over images and test cases.
 
-    Test cases of one dataset score the same images, so an unlucky draw of images moves all of them together, and
-    drawing test cases alone cannot show that. Every resample draws the images of each dataset with replacement, once
-    for all methods and all of its test cases, takes the mean scores over them, draws networks where asked to, and
-    solves for κ as `heatproof.ranking.meta_rank.meta_rank` does. The scores of a network already carry the noise of
-    their images, so that ``both`` counts the part of it in which networks differ twice: it is the cautious one.
+    Test cases of one dataset score the same images, so that an unlucky draw of images affects all of them, which a
+    bootstrap over test cases alone cannot show. Every resample draws the images of each dataset with replacement, the
+    same draw for all methods and all test cases of the dataset, takes the mean scores over them, draws networks if
+    requested, and solves for κ as `heatproof.ranking.meta_rank.meta_rank` does. The scores of a network already contain
+    the noise of its images; ``both`` counts the part of this noise in which networks differ twice, and is therefore
+    conservative.
 
     Parameters
     ----------
@@ -43,11 +44,11 @@ def meta_rank_over_images(
         same order. NaN where the score of an image is undefined, which leaves it out of the method's mean; NaN
         everywhere where a method has no score.
     images_of
-        T names of datasets: whose images a test case scores.
+        T names of datasets: the dataset whose images a test case scores.
     methods
         M names, for messages.
     groups, weights
-        Which test cases are one network, and their shares in it, as in `meta_rank`.
+        Network of each test case, and the share of the test case in its network, as in `meta_rank`.
     seed
         The workflow's seed.
     repetitions
@@ -55,18 +56,18 @@ def meta_rank_over_images(
     level
         Nominal coverage of the interval.
     over
-        What is drawn: ``images`` (for these very networks; percentiles), ``cases`` (the networks) or ``both``.
+        What is drawn: ``images`` (for exactly these networks; percentiles), ``cases`` (the networks) or ``both``.
 
     Returns
     -------
     MetaRank
-        κ, rank, n_cases and Bradley-Terry strengths are those of the mean scores. The interval is Student's of
-        `bootstrap_interval`; over images alone it is percentiles, for which one test case is enough.
+        κ, rank, n_cases and Bradley-Terry strengths are those of the mean scores. The interval is Student's interval of
+        `bootstrap_interval`; over images alone it consists of percentiles, for which one test case is enough.
 
     Raises
     ------
     HeatproofError
-        As in `meta_rank`; if test cases of one dataset have different numbers of images, or `over` is none of these.
+        As in `meta_rank`; if test cases of one dataset have different numbers of images, or `over` is unknown.
     """
     if over not in OVER:
         raise HeatproofError(f"Resamples are drawn over {', '.join(OVER)}, not over {over!r}.")
@@ -76,16 +77,16 @@ def meta_rank_over_images(
             raise HeatproofError(
                 f"Test cases of {name} have {counts[name]} and {values.shape[1]} images: score the same images in all."
             )
-    whole = np.stack([_means(values, np.ones((1, values.shape[1])))[0] for values in scores])
+    means_of_all = np.stack([_means(values, np.ones((1, values.shape[1])))[0] for values in scores])
     if over == "cases":
         options = {"seed": seed, "repetitions": repetitions, "level": level}
-        return meta_rank(whole, methods=methods, groups=groups, weights=weights, **options)  # type: ignore[arg-type]
-    estimate = meta_rank(whole, methods=methods, groups=groups, weights=weights, seed=seed, repetitions=1)
-    some = ~np.isnan(whole).all(axis=1)
-    group = np.unique(labels(groups, len(whole))[some], return_inverse=True)[1]
-    share = np.zeros(len(whole))
-    share[some] = shares(group, None if weights is None else weights[some])
-    means = np.empty((repetitions, *whole.shape))
+        return meta_rank(means_of_all, methods=methods, groups=groups, weights=weights, **options)  # type: ignore[arg-type]
+    estimate = meta_rank(means_of_all, methods=methods, groups=groups, weights=weights, seed=seed, repetitions=1)
+    case_has_score = ~np.isnan(means_of_all).all(axis=1)
+    group = np.unique(group_numbers(groups, len(means_of_all))[case_has_score], return_inverse=True)[1]
+    share = np.zeros(len(means_of_all))
+    share[case_has_score] = shares_in_groups(group, None if weights is None else weights[case_has_score])
+    means = np.empty((repetitions, *means_of_all.shape))
     drawn = {
         name: draw_counts(numpy_generator(seed, f"bootstrap over images of {name}"), repetitions, count)
         for name, count in counts.items()
@@ -95,25 +96,31 @@ def meta_rank_over_images(
     cases = np.tile(share, (repetitions, 1))
     if over == "both":
         counts_of = draw_counts(numpy_generator(seed, "bootstrap over test cases"), repetitions, group.max() + 1)
-        cases[:, some] *= counts_of[:, group]
-    resampled = np.empty((whole.shape[1], repetitions))
-    parts = np.empty(repetitions, dtype=int)
-    for repetition, counted in enumerate(cases):
-        # A draw can leave a test case of few images without any.
-        drawn_cases = (counted > 0) & ~np.isnan(means[repetition]).all(axis=1)
-        values, part_weights = means[repetition][drawn_cases], counted[drawn_cases]
-        resampled[:, repetition], parts[repetition] = compute_kappa(values, estimate.kappa, part_weights)
-    known = estimate.n_networks > 0
-    low, high = np.full((2, len(known)), np.nan)
-    # With the networks as they are, one is enough for an interval.
-    n, kind, least = (
+        cases[:, case_has_score] *= counts_of[:, group]
+    resampled = np.empty((means_of_all.shape[1], repetitions))
+    n_components = np.empty(repetitions, dtype=int)
+    for repetition, case_weights in enumerate(cases):
+        # A draw can contain none of the defined scores of a test case with few images.
+        drawn_cases = (case_weights > 0) & ~np.isnan(means[repetition]).all(axis=1)
+        values, drawn_weights = means[repetition][drawn_cases], case_weights[drawn_cases]
+        resampled[:, repetition], n_components[repetition] = compute_kappa(values, estimate.kappa, drawn_weights)
+    has_score = estimate.n_networks > 0
+    low, high = np.full((2, len(has_score)), np.nan)
+    # For exactly these networks, one network is enough for an interval.
+    n, kind, minimum = (
         (estimate.n_networks + 1, "percentile", 2)
         if over == "images"
-        else (estimate.n_networks, "student", LEAST_NETWORKS)
+        else (estimate.n_networks, "student", MINIMUM_NETWORKS)
     )
     floor = np.nan_to_num(estimate.floor)
-    low[known], high[known] = bootstrap_interval(
-        estimate.kappa[known], resampled[known], n[known], level=level, kind=kind, least=least, floor=floor[known]
+    low[has_score], high[has_score] = bootstrap_interval(
+        estimate.kappa[has_score],
+        resampled[has_score],
+        n[has_score],
+        level=level,
+        kind=kind,
+        minimum=minimum,
+        floor=floor[has_score],
     )
     return replace(
         estimate,
@@ -121,12 +128,12 @@ def meta_rank_over_images(
         ci_high=high,
         resampled=resampled,
         repetitions=repetitions,
-        disconnected=int((parts > 1).sum()),
+        disconnected=int((n_components > 1).sum()),
     )
 
 
 def _means(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the means (R, M) of (M, N) over images that count as often as (R, N) says; NaN where there is none."""
+    """Return the means (R, M) of scores (M, N), with images weighted by counts (R, N); NaN without any score."""
     defined = ~np.isnan(values)
     total = counts @ defined.T
     means = np.full(total.shape, np.nan)

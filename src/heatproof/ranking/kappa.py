@@ -7,44 +7,44 @@ from scipy.sparse.csgraph import connected_components
 
 from heatproof.ranking.ranks import pairwise_wins
 
-# Pairs × resamples handled at a time; the arrays stay in the processor's cache.
+# Pairs × resamples handled at a time, so that the arrays fit into the processor's cache.
 _CELLS = 131_072
 
 
 def compute_kappa(
     scores: np.ndarray, around: np.ndarray | None = None, weights: np.ndarray | None = None
 ) -> tuple[np.ndarray, int]:
-    """Return κ of scores (T, M), and the number of connected parts of the methods.
+    """Return κ of scores (T, M), and the number of connected components of the methods.
 
     Parameters
     ----------
     scores
         (T, M), higher is better in every test case; NaN where a method has no score.
     around
-        (M,), what κ of every part is placed around where there are several; left out, 0.
+        (M,), values that fix the mean of κ in every component where there are several; by default 0.
     weights
-        (T,), how much each test case counts, not negative; left out, 1.
+        (T,), weight of each test case, not negative; by default 1.
 
     Returns
     -------
     kappa : numpy.ndarray
-        (M,), higher is better; NaN for methods without a score, and for methods alone in their part where `around` is
-        given.
+        (M,), higher is better; NaN for methods without a score, and for methods alone in their component where `around`
+        is given.
     parts : int
-        Number of connected parts; κ compares methods within a part alone.
+        Number of connected components; κ compares only methods of one component.
     """
     counted = np.ones(len(scores)) if weights is None else weights
     present = ~np.isnan(scores)
     if not present[counted > 0].any():
         return np.full(scores.shape[1], np.nan), 0
     placed = np.zeros(scores.shape[1]) if around is None else np.nan_to_num(around)
-    kappa, part = solve(balance_of(pairwise_wins(scores, weights)), present, counted, placed)
+    kappa, component = solve_kappa(win_balance(pairwise_wins(scores, weights)), present, counted, placed)
     if around is not None:
-        kappa[_alone(part)] = np.nan
-    return kappa, int(part.max()) + 1
+        kappa[_is_alone(component)] = np.nan
+    return kappa, int(component.max()) + 1
 
 
-def balance_of(wins: np.ndarray) -> np.ndarray:
+def win_balance(wins: np.ndarray) -> np.ndarray:
     """Return Σ_q n_pq D_pq for every p."""
     balance = np.empty(len(wins))
     step = max(1, _CELLS // len(wins))
@@ -55,12 +55,12 @@ def balance_of(wins: np.ndarray) -> np.ndarray:
 
 
 def half_win_spread(wins: np.ndarray) -> np.ndarray:
-    """Return the standard deviation of κ, (M,), that the half wins leave which are added to both sides of every pair.
+    """Return the standard deviation of κ, (M,), due to the half wins that are added to both sides of every pair.
 
-    The half win and half loss of a pair are taken for half an observation each, and pairs for independent ones: by the
-    delta method their share of the variance of κ. For two methods it is at most that of Gart and Zweifel, On the
-    bias of various estimators of the logit, 1967: 1 / (w + ½) + 1 / (l + ½). Networks that all agree show no spread of
-    their own, and this one is what they leave open.
+    The half win and half loss of a pair are treated as half an observation each, and pairs as independent: by the delta
+    method this gives their share of the variance of κ. For two methods it is at most the variance of Gart and Zweifel,
+    On the bias of various estimators of the logit, 1967: 1 / (w + ½) + 1 / (l + ½). Networks that all agree show no
+    spread, and this is the spread that they cannot exclude.
     """
     spread = np.empty(len(wins))
     step = max(1, _CELLS // len(wins))
@@ -74,14 +74,14 @@ def half_win_spread(wins: np.ndarray) -> np.ndarray:
     return spread
 
 
-def solve(
+def solve_kappa(
     balance: np.ndarray, present: np.ndarray, weights: np.ndarray, around: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Solve the normal equations of κ when test case t counts `weights[t]` times.
 
-    The methods of a test case are all compared with each other, so the matrix of the normal equations is a diagonal
-    less one product for each test case, and the unknowns reduce to one for each test case: u_t, the sum of κ over its
-    methods.
+    All methods of a test case are compared with each other, so that the matrix of the normal equations is a diagonal
+    less one outer product for each test case, and the system reduces to one unknown for each test case: u_t, the sum of
+    κ over its methods.
 
     Parameters
     ----------
@@ -92,95 +92,97 @@ def solve(
     weights
         (T,), not negative.
     around
-        (M,); κ of each connected part has the mean of these values over the part.
+        (M,); in each connected component, κ has the same mean as these values.
 
     Returns
     -------
     kappa : numpy.ndarray
         (M,), NaN for methods that are in no test case.
     part : numpy.ndarray
-        (M,) int, the connected part of each method, counted from 0; -1 for methods that are in no test case.
+        (M,) int, the connected component of each method, counted from 0; -1 for methods that are in no test case.
     """
-    part = parts_of(present[weights > 0])
-    inside = part >= 0
-    label, count = part[inside], part.max() + 1
+    component = component_numbers(present[weights > 0])
+    inside = component >= 0
+    label, count = component[inside], component.max() + 1
     cases = present[weights > 0][:, inside].astype(np.float64)
     root = np.sqrt(weights[weights > 0])[:, None]
     degree = ((root**2 * cases.sum(axis=1, keepdims=True)) * cases).sum(axis=0)
     scaled = root * cases
     right = scaled @ (balance[inside] / degree)
     matrix = np.eye(len(cases)) - (scaled / degree) @ scaled.T
-    # A constant added to all of a part changes nothing: each part has one such direction, which is fixed at zero here.
+    # Adding a constant to all of a component does not change the equations; these free directions are fixed at zero.
     free = scaled @ np.eye(count)[label]
     matrix += (free / (free**2).sum(axis=0)) @ free.T
     solved = (balance[inside] + scaled.T @ np.linalg.solve(matrix, right)) / degree
     offset = np.bincount(label, around[inside] - solved) / np.bincount(label)
     kappa = np.full(len(balance), np.nan)
     kappa[inside] = solved + offset[label]
-    return kappa, part
+    return kappa, component
 
 
-def parts_of(present: np.ndarray) -> np.ndarray:
-    """Return the connected part of each method of (T, M), counted from 0; -1 for methods that are in no test case."""
+def component_numbers(present: np.ndarray) -> np.ndarray:
+    """Return the connected component of each method of (T, M), counted from 0; -1 for methods in no test case."""
     cases = present.astype(np.float32)
     _, part_of_case = connected_components(cases @ cases.T > 0, directed=False)
     return np.where(present.any(axis=0), part_of_case[present.argmax(axis=0)], -1)
 
 
-def resample(
+def resampled_kappa(
     scores: np.ndarray, present: np.ndarray, counts: np.ndarray, kappa: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return κ (M, R) when test cases count as much as `counts` (R, T) says, and the number of parts (R,)."""
-    balances = resampled_balances(scores, present, counts)
+    """Return κ (M, R) when test cases have the weights `counts` (R, T), and the number of connected components (R,)."""
+    balances = resampled_win_balances(scores, present, counts)
     if present.all():
-        # The row means of D, which save a solution for every resample.
+        # Where all scores are present, κ is the row mean of D, and no system has to be solved.
         total = counts.sum(axis=1) * scores.shape[1]
         return balances.T.astype(np.float64) / total, np.ones(len(counts), dtype=int)
     resampled = np.empty((scores.shape[1], len(counts)))
-    parts = np.empty(len(counts), dtype=int)
+    n_components = np.empty(len(counts), dtype=int)
     for repetition, weights in enumerate(counts):
-        solved, part = solve(balances[repetition].astype(np.float64), present, weights, kappa)
-        resampled[:, repetition] = np.where(_alone(part), np.nan, solved)
-        parts[repetition] = part.max() + 1
-    return resampled, parts
+        solved, component = solve_kappa(balances[repetition].astype(np.float64), present, weights, kappa)
+        resampled[:, repetition] = np.where(_is_alone(component), np.nan, solved)
+        n_components[repetition] = component.max() + 1
+    return resampled, n_components
 
 
-def resampled_balances(ranks: np.ndarray, present: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return Σ_q n_pq D_pq, (R, M) float32, for every resample; as `balance_of`, in single precision."""
+def resampled_win_balances(ranks: np.ndarray, present: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return Σ_q n_pq D_pq, (R, M) float32, for every resample; as `win_balance`, but in single precision."""
     methods = ranks.shape[1]
     cases = counts.sum(axis=1, keepdims=True).astype(np.float32)
-    # The last column adds 1 in the product, which is twice the ½ that is added to the wins.
+    # The last column adds 1 in the product, because wins are doubled and ½ is added to each.
     weights = np.column_stack([counts, np.ones(len(counts))]).astype(np.float32)
     complete = present.all()
     balances = np.zeros((len(counts), methods), dtype=np.float32)
     for first in range(methods - 1):
-        # Twice the wins and losses, so that all numbers are whole, against the methods that were not yet `first`.
-        mine, others = ranks[:, first, None], ranks[:, first + 1 :]
-        won = _twice(np.greater(mine, others), np.greater_equal(mine, others))
-        lost = won if complete else _twice(np.less(mine, others), np.less_equal(mine, others))
-        step = max(1, _CELLS // others.shape[1])
+        # Doubled wins and losses are integers. Earlier methods have been compared with this one already.
+        own_ranks, other_ranks = ranks[:, first, None], ranks[:, first + 1 :]
+        won = _doubled_wins(np.greater(own_ranks, other_ranks), np.greater_equal(own_ranks, other_ranks))
+        lost = (
+            won if complete else _doubled_wins(np.less(own_ranks, other_ranks), np.less_equal(own_ranks, other_ranks))
+        )
+        step = max(1, _CELLS // other_ranks.shape[1])
         for start in range(0, len(counts), step):
             rows = slice(start, start + step)
             wins = weights[rows] @ won
             losses = 2 * cases[rows] + 2 - wins if complete else weights[rows] @ lost
             played = None if complete else (wins + losses - 2) / 2
-            pull = np.log(np.divide(wins, losses, out=wins), out=wins)
+            log_odds = np.log(np.divide(wins, losses, out=wins), out=wins)
             if played is not None:
-                pull *= played
-            balances[rows, first] += pull.sum(axis=1)
-            balances[rows, first + 1 :] -= pull
+                log_odds *= played
+            balances[rows, first] += log_odds.sum(axis=1)
+            balances[rows, first + 1 :] -= log_odds
     if complete:
         balances *= cases
     return balances
 
 
-def _twice(above: np.ndarray, not_below: np.ndarray) -> np.ndarray:
+def _doubled_wins(above: np.ndarray, not_below: np.ndarray) -> np.ndarray:
     """Return float32 (T + 1, M): 2 for a win, 1 for a tie, and a last row of ones."""
-    twice = np.ones((len(above) + 1, above.shape[1]), dtype=np.float32)
-    np.add(above, not_below, out=twice[:-1], dtype=np.float32)
-    return twice
+    doubled = np.ones((len(above) + 1, above.shape[1]), dtype=np.float32)
+    np.add(above, not_below, out=doubled[:-1], dtype=np.float32)
+    return doubled
 
 
-def _alone(part: np.ndarray) -> np.ndarray:
-    """Return which methods have no comparable method."""
-    return np.bincount(part + 1)[part + 1] < 2
+def _is_alone(component: np.ndarray) -> np.ndarray:
+    """Return which methods are alone in their connected component."""
+    return np.bincount(component + 1)[component + 1] < 2

@@ -1,4 +1,4 @@
-"""Per-image scores of methods: test cases, and means over the labels of an image."""
+"""Read scores of single images from the files of a run or from tidy tables."""
 
 from __future__ import annotations
 
@@ -9,36 +9,37 @@ import pandas as pd
 from heatproof.errors import HeatproofError
 
 CASE = ("dataset", "model", "weights", "metric")
-# What a row of a picture with several of them is about.
-ABOUT = ("class", "label", "target")
+# Columns that name the target of a row, where an image has several rows.
+TARGET_COLUMNS = ("class", "label", "target")
 NEEDED = ("method", "image", "score", "higher_is_better")
 
 
 def one_score_per_image(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return one score a picture, the mean over its labels; a table without several labels as it is.
+    """Return one score per image, the mean over its labels; a table without several labels is returned unchanged.
 
-    Images are resampled and compared by pictures: labels of one picture are no independent cases, and intervals are not
-    to shrink with their number.
+    Resampling and comparisons use images: the labels of one image are not independent cases, and the width of intervals
+    must not shrink with their number.
 
     Parameters
     ----------
     rows
-        Columns ``method``, ``image``, ``score``, others of a test case, and one of `ABOUT`, which tells the rows of one
-        picture apart.
+        Columns ``method``, ``image``, ``score``, others of a test case, and one of `TARGET_COLUMNS`, by which the rows
+        of one image differ.
 
     Returns
     -------
     pandas.DataFrame
-        The same columns; of a picture with several rows, the mean of the scores that are defined, and "" for what the
-        rows are about.
+        The same columns; for an image with several rows, the mean of its defined scores, and "" as the target.
     """
-    about = [column for column in ABOUT if column in rows]
+    target_columns = [column for column in TARGET_COLUMNS if column in rows]
     keys = [column for column in (*CASE, "method", "image") if column in rows]
-    if not about or not rows.duplicated(keys).any() or rows.duplicated([*keys, *about]).any():
+    if not target_columns or not rows.duplicated(keys).any() or rows.duplicated([*keys, *target_columns]).any():
         return rows
-    how = {name: "mean" if name == "score" else "max" if name == "valid" else "first" for name in rows}
-    found = rows.groupby(keys, sort=False, as_index=False).agg({name: how[name] for name in rows if name not in keys})
-    return found.assign(**dict.fromkeys(about, ""))[list(rows)]
+    aggregations = {name: "mean" if name == "score" else "max" if name == "valid" else "first" for name in rows}
+    means = rows.groupby(keys, sort=False, as_index=False).agg(
+        {name: aggregations[name] for name in rows if name not in keys}
+    )
+    return means.assign(**dict.fromkeys(target_columns, ""))[list(rows)]
 
 
 def iterate_test_cases(table: pd.DataFrame) -> Iterator[tuple[dict[str, str], pd.DataFrame]]:
@@ -53,15 +54,15 @@ def iterate_test_cases(table: pd.DataFrame) -> Iterator[tuple[dict[str, str], pd
     Yields
     ------
     case : dict
-        Dataset, model, weights and metric, those of them that the table has.
+        Dataset, model, weights and metric, as far as the table has these columns.
     scores : pandas.DataFrame
-        A row an image, a column a method; higher is better, NaN where there is no score.
+        A row per image, a column per method; higher is better, NaN where there is no score.
 
     Raises
     ------
     HeatproofError
-        If a column is missing, a method has two scores for one image that are not of several labels, or a test case has
-        both directions.
+        If a column is missing, a method has two scores for one image that do not belong to several labels, or a test
+        case has both directions.
     """
     missing = [column for column in ("metric", *NEEDED) if column not in table.columns]
     if missing:
@@ -77,9 +78,9 @@ def iterate_test_cases(table: pd.DataFrame) -> Iterator[tuple[dict[str, str], pd
         directions = rows["higher_is_better"].unique()
         if len(directions) != 1 or directions[0] not in (True, False):
             raise HeatproofError(f"The rows of {described} have to agree on whether higher is better, true or false.")
-        twice = rows.duplicated(["image", "method"])
-        if twice.any():
-            first = rows[twice].iloc[0]
+        is_duplicate = rows.duplicated(["image", "method"])
+        if is_duplicate.any():
+            first = rows[is_duplicate].iloc[0]
             raise HeatproofError(
                 f"The method {first['method']!r} has more than one score for image {first['image']!r} in {described}."
             )

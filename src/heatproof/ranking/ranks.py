@@ -8,17 +8,17 @@ from scipy.stats import rankdata
 
 from heatproof.base.integer_types import widen_dtype
 
-# Pairs compared at a time; the arrays stay in the processor's cache.
+# Pairs compared at a time, so that the arrays fit into the processor's cache.
 _PAIRS = 1_048_576
-# Up to here float32 has all whole numbers.
+# float32 represents all integers up to this one.
 EXACT = 2**24
-# Scores that differ by less are tied, in every ranking: relative to the larger one, and absolute below 1. The mean of
-# ten thousand numbers, and κ, are rounded by no more than 1e4 × 2^-53.
+# Scores that differ by less are tied, in every ranking: relative to the larger score, and absolute for scores below 1.
+# The rounding error of a mean of ten thousand numbers, and of κ, is at most 1e4 × 2^-53.
 TOLERANCE = 1e-12
 
 
 def rank_methods(scores: np.ndarray, higher_is_better: bool = True) -> np.ndarray:
-    """Rank methods by competition ranking: the best is 1, ties share the smallest rank.
+    """Rank methods by competition ranking: the best has rank 1, ties share the smallest rank.
 
     Parameters
     ----------
@@ -30,11 +30,16 @@ def rank_methods(scores: np.ndarray, higher_is_better: bool = True) -> np.ndarra
     Returns
     -------
     numpy.ndarray
-        (..., M) float64; NaN where the score is NaN, which takes no rank from others. Scores within `TOLERANCE` of
-        their neighbour share a rank.
+        (..., M) float64; NaN where the score is NaN, which does not affect the other ranks. Scores within `TOLERANCE`
+        of their neighbour share a rank.
+
+    Examples
+    --------
+    >>> rank_methods(np.array([0.5, 0.9, 0.5, np.nan]))
+    array([ 2.,  1.,  2., nan])
     """
-    places = to_dense_ranks(scores).astype(np.float64)
-    return rankdata(-places if higher_is_better else places, method="min", axis=-1, nan_policy="omit")
+    ranks = to_dense_ranks(scores).astype(np.float64)
+    return rankdata(-ranks if higher_is_better else ranks, method="min", axis=-1, nan_policy="omit")
 
 
 def pairwise_wins(scores: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
@@ -45,50 +50,50 @@ def pairwise_wins(scores: np.ndarray, weights: np.ndarray | None = None) -> np.n
     scores
         (T, M), higher is better in every test case; NaN where a method has no score.
     weights
-        (T,), how much each test case counts; left out, 1.
+        (T,), weight of each test case; by default 1.
 
     Returns
     -------
     numpy.ndarray
-        (M, M), exact where every case counts 1 (float32, or float64 for more than 2^23 cases), else float64: in row p
-        and column q the number of test cases in which p has the larger score, a tie counted as ½ for both. Cases in
-        which p or q has no score do not count, and the diagonal is 0.
+        (M, M): in row p and column q the number of test cases in which p has the larger score, with ½ for a tie. Cases
+        in which p or q has no score do not count, and the diagonal is 0. Exact where every case counts 1 (float32, or
+        float64 for more than 2^23 cases), otherwise float64.
     """
     dense_ranks = to_dense_ranks(scores)
     cases, methods = dense_ranks.shape
-    alike = weights is None or bool((weights == 1).all())
-    wins = np.empty((methods, methods), dtype=np.float32 if alike and 2 * cases <= EXACT else np.float64)
-    kind = np.float64 if not alike else np.int8 if cases < 64 else widen_dtype("int32", 2 * cases)
+    equal_weights = weights is None or bool((weights == 1).all())
+    wins = np.empty((methods, methods), dtype=np.float32 if equal_weights and 2 * cases <= EXACT else np.float64)
+    dtype = np.float64 if not equal_weights else np.int8 if cases < 64 else widen_dtype("int32", 2 * cases)
     step = max(1, _PAIRS // max(1, methods))
     for start in range(0, methods, step):
         rows = slice(start, start + step)
-        # Twice the wins, so that a tie is a whole number; no comparison with NaN is true.
-        twice = np.zeros((len(dense_ranks[0, rows]), methods), dtype=kind)
+        # Doubled wins, so that a tie is an integer; no comparison with NaN is true.
+        doubled = np.zeros((len(dense_ranks[0, rows]), methods), dtype=dtype)
         for case, row in enumerate(dense_ranks):
             for won in (np.greater(row[rows, None], row), np.greater_equal(row[rows, None], row)):
-                twice += won.view(np.int8) if alike or weights is None else weights[case] * won
-        np.multiply(twice, 0.5, out=wins[rows], casting="same_kind")
+                doubled += won.view(np.int8) if equal_weights or weights is None else weights[case] * won
+        np.multiply(doubled, 0.5, out=wins[rows], casting="same_kind")
     np.fill_diagonal(wins, 0)
     return wins
 
 
 def to_dense_ranks(scores: np.ndarray) -> np.ndarray:
-    """Return dense ranks of each row, ordered like the scores, ties within `TOLERANCE`; NaN stays NaN.
+    """Return dense ranks of each row in the order of the scores; scores within `TOLERANCE` are tied, and NaN stays NaN.
 
-    They are float32, or float64 where a row is so long that float32 has not all whole numbers.
+    Ranks are float32, or float64 where a row is too long for float32 to represent all ranks.
     """
     order = np.argsort(scores, axis=-1, kind="stable")
     ordered = np.take_along_axis(scores, order, axis=-1)
     below, above = ordered[..., :-1], ordered[..., 1:]
     with np.errstate(invalid="ignore"):
-        # Where a score is infinite, the difference is so too, or none: it is compared as it is.
+        # The difference of infinite scores is infinite or NaN, so that they have no tolerance.
         limit = TOLERANCE * np.maximum(1, np.where(np.isfinite(above), np.maximum(np.abs(below), np.abs(above)), 1))
-        apart = above - below > np.where(np.isfinite(limit), limit, 0)
-    kind = np.float32 if scores.shape[-1] <= EXACT else np.float64
-    places = np.ones(scores.shape, dtype=kind)
-    np.put_along_axis(places, order[..., 1:], 1 + np.cumsum(apart, axis=-1, dtype=kind), axis=-1)
-    places[np.isnan(scores)] = np.nan
-    return places
+        is_apart = above - below > np.where(np.isfinite(limit), limit, 0)
+    dtype = np.float32 if scores.shape[-1] <= EXACT else np.float64
+    ranks = np.ones(scores.shape, dtype=dtype)
+    np.put_along_axis(ranks, order[..., 1:], 1 + np.cumsum(is_apart, axis=-1, dtype=dtype), axis=-1)
+    ranks[np.isnan(scores)] = np.nan
+    return ranks
 
 
 # Pairs handled at a time.
@@ -98,14 +103,14 @@ _PAIRS = 262_144
 def bradley_terry(wins: np.ndarray) -> np.ndarray:
     """Fit log-strengths β under which p beats q with probability 1 / (1 + exp(β_q - β_p)).
 
-    Maximum likelihood, with ½ added to the wins of both sides of every pair that was compared. This is the
-    regularisation of Meta-Rank's odds; without it a method that wins everywhere has no finite strength. Ties are half
-    a win for each. The likelihood is concave and has one maximum where all methods are connected by comparisons.
+    The fit maximises the likelihood, with ½ added to the wins of both sides of every pair that was compared. This is
+    the regularisation of Meta-Rank's odds; without it a method that wins everywhere has no finite strength. Ties are
+    half a win for each side. The likelihood is concave, and has one maximum where comparisons connect all methods.
 
     Parameters
     ----------
     wins
-        (M, M), wins of the row over the column, as made by `heatproof.ranking.ranks.pairwise_wins`.
+        (M, M), wins of the row over the column, as returned by `heatproof.ranking.ranks.pairwise_wins`.
 
     Returns
     -------
@@ -127,9 +132,9 @@ def bradley_terry(wins: np.ndarray) -> np.ndarray:
         value = -won @ strengths
         gradient = -won
         for rows in blocks:
-            both = odds[rows, None] + odds
-            value += 0.5 * np.vdot(totals[rows], np.log(both))
-            gradient[rows] += odds[rows] * (totals[rows] / both).sum(axis=1)
+            sums = odds[rows, None] + odds
+            value += 0.5 * np.vdot(totals[rows], np.log(sums))
+            gradient[rows] += odds[rows] * (totals[rows] / sums).sum(axis=1)
         return value, gradient
 
     games = totals.sum(axis=1, dtype=np.float64)

@@ -1,7 +1,7 @@
 """Reliability of metrics: agreement of rankings between images and between metrics.
 
-The three coefficients are those of Tomsett et al., Sanity Checks for Saliency Metrics, 2020, as Walker et al. (MAS)
-2024, sections 5.2 and 5.3, take them over. Each has the published code's variant as an option, which differs.
+The three coefficients are those of Tomsett et al., Sanity Checks for Saliency Metrics, 2020, as used by Walker et al.
+(MAS) 2024, sections 5.2 and 5.3. The published code computes them differently; its variants are options.
 """
 
 from __future__ import annotations
@@ -26,42 +26,43 @@ Level = Literal["ordinal", "interval"]
 LEVELS = ("ordinal", "interval")
 INTER_RATER = ("alpha", "published")
 CONSISTENCY = ("pairs", "published")
-# What two metrics of a pair differ in.
+# The difference between two metrics of a pair.
 BASELINE, OPTIONS, METRIC = "another baseline", "other options", "another metric"
 
 
 def image_ranks(scores: np.ndarray, higher_is_better: bool = True) -> np.ndarray:
-    """Rank the methods of each image: the best is 1, equal scores share their average rank.
+    """Rank the methods of each image: the best has rank 1, equal scores share their average rank.
 
     Parameters
     ----------
     scores
-        (N, M), a row an image.
+        (N, M), one row per image.
     higher_is_better
         Direction of the scores.
 
     Returns
     -------
     numpy.ndarray
-        (N, M) float64 in [1, M]; a row with a NaN is NaN throughout, as ranks among fewer methods are other ranks.
+        (N, M) float64 in [1, M]; a row that contains a NaN is NaN throughout, because ranks among fewer methods are not
+        comparable.
     """
     from scipy.stats import rankdata
 
-    places = to_dense_ranks(_matrix(scores)).astype(float)
+    places = to_dense_ranks(_as_matrix(scores)).astype(float)
     return rankdata(-places if higher_is_better else places, axis=1, nan_policy="propagate")
 
 
 def inter_rater_reliability(ranks: np.ndarray, *, variant: str = "alpha", level: Level = "interval") -> float:
-    """Krippendorff's α with images as raters and methods as units: at most 1, higher is more consistent.
+    """Return Krippendorff's α with images as raters and methods as units; higher is more consistent.
 
     Walker et al. (MAS) 2024, section 5.2. On rankings without ties, ordinal and interval α are equal. The published
-    code divides the observed disagreement by the number n of images where α divides by n - 1, and so gives
-    1 - (1 - α)(n - 1)/n, which is above α, and is 1/n for α = 0.
+    code divides the observed disagreement by the number n of images where α divides by n - 1. Its result is 1 - (1 -
+    α)(n - 1)/n, which is above α, and is 1/n for α = 0.
 
     Parameters
     ----------
     ranks
-        (N, M), a row an image, as `image_ranks` makes them. Rows with a NaN are left out.
+        (N, M), one row per image, as returned by `image_ranks`. Rows with a NaN are left out.
     variant
         ``alpha``, or ``published``, for interval α only.
     level
@@ -70,23 +71,23 @@ def inter_rater_reliability(ranks: np.ndarray, *, variant: str = "alpha", level:
     Returns
     -------
     float
-        At most 1, which is full agreement; 0 is what chance gives; higher is better. NaN with fewer than two images or
-        methods, or where all ranks are equal.
+        At most 1, which is full agreement; 0 is the agreement expected by chance; higher is better. NaN with fewer than
+        two images or methods, or where all ranks are equal.
 
     Raises
     ------
     HeatproofError
-        If an option is unknown, or ``published`` is asked for with ordinal α.
+        If an option is unknown, or if ``published`` is combined with ordinal α.
     """
-    _check("variant", variant, INTER_RATER)
-    _check("level", level, LEVELS)
+    _check_option("variant", variant, INTER_RATER)
+    _check_option("level", level, LEVELS)
     if variant == "published" and level != "interval":
         raise HeatproofError("The published variant exists for interval α only: leave level='interval'.")
     import krippendorff
 
-    known = _matrix(ranks)
+    known = _as_matrix(ranks)
     known = known[~np.isnan(known).any(axis=1)]
-    # The package raises where there is one value only, of which no disagreement can be expected.
+    # krippendorff raises an error where all values are equal, because no disagreement is expected then.
     if min(known.shape) < 2 or np.all(known == known[0, 0]):
         return float("nan")
     alpha = float(krippendorff.alpha(reliability_data=known, level_of_measurement=level))
@@ -95,32 +96,33 @@ def inter_rater_reliability(ranks: np.ndarray, *, variant: str = "alpha", level:
 
 
 def internal_consistency_reliability(ranks: np.ndarray, others: np.ndarray, *, variant: str = "pairs") -> float:
-    """Spearman correlation of the rankings by two metrics, averaged over images, in [-1, 1].
+    """Return the Spearman correlation of the rankings by two metrics, averaged over images.
 
     Tomsett et al. 2020; Walker et al. (MAS) 2024, section 5.3, where the second metric is the first with another
-    baseline. The published code takes the mean of the whole matrix of correlations of all 2N rows with all, its
-    diagonal of ones included, so that it also grows with the agreement between images.
+    baseline. The published code takes the mean of the complete matrix of correlations between all 2N rows, including
+    its diagonal of ones, so that it also increases with the agreement between images.
 
     Parameters
     ----------
     ranks, others
-        (N, M), a row an image, the same images and methods. Scores do as well, in one direction.
+        (N, M), one row per image, for the same images and methods. Scores may be given as well, if both have the same
+        direction.
     variant
         ``pairs``: each image with itself; ``published``: the mean of the matrix.
 
     Returns
     -------
     float
-        In [-1, 1], higher is better. Images on which a correlation is undefined (a NaN, or all methods equal) are
-        left out; NaN where none remains.
+        In [-1, 1], higher is better. Images on which a correlation is undefined (a NaN, or all methods equal) are left
+        out; NaN where none remains.
 
     Raises
     ------
     HeatproofError
         If the variant is unknown or the shapes differ.
     """
-    _check("variant", variant, CONSISTENCY)
-    first, second = _matrix(ranks), _matrix(others)
+    _check_option("variant", variant, CONSISTENCY)
+    first, second = _as_matrix(ranks), _as_matrix(others)
     if first.shape != second.shape:
         raise HeatproofError(f"Ranks {first.shape} and {second.shape}: give two arrays of the same shape.")
     pairs, published = _consistency(_unit_rows(first), _unit_rows(second))
@@ -128,7 +130,7 @@ def internal_consistency_reliability(ranks: np.ndarray, others: np.ndarray, *, v
 
 
 def _unit_rows(ranks: np.ndarray) -> np.ndarray:
-    """Return each row's ranks, centred and of length 1; NaN for a row that is constant or has a NaN."""
+    """Return the centred ranks of each row, scaled to length 1; NaN for a row that is constant or has a NaN."""
     from scipy.stats import rankdata
 
     if not ranks.size:
@@ -140,31 +142,31 @@ def _unit_rows(ranks: np.ndarray) -> np.ndarray:
 
 def _consistency(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
     """Return both variants of the internal consistency reliability of two arrays of `_unit_rows`."""
-    # Rounding must not carry a perfect correlation beyond 1.
+    # Rounding can push a perfect correlation just above 1.
     by_image = np.clip((first * second).sum(axis=1), -1, 1)
     defined = ~np.isnan(by_image)
     if not first.size or not defined.any():
         return float("nan"), float("nan")
-    # The mean of all products of rows is the squared mean of the rows.
+    # The mean of all products of rows is the squared length of the mean row.
     mean = (first[defined].mean(axis=0) + second[defined].mean(axis=0)) / 2
     return float(by_image[defined].mean()), float((mean**2).sum())
 
 
 def inter_method_reliability(scores: np.ndarray, others: np.ndarray) -> float:
-    """Spearman correlation over images between the scores of two methods, in [-1, 1].
+    """Return the Spearman correlation over images between the scores of two methods.
 
-    Tomsett et al. 2020: whether both methods find the same images easy. High where the metric tells more of the image
-    than of the method; there is no better direction.
+    Tomsett et al. 2020: whether both methods have their high scores on the same images. It is high where the metric
+    depends more on the image than on the method; neither direction is better.
 
     Parameters
     ----------
     scores, others
-        (N,), the same images.
+        (N,), for the same images.
 
     Returns
     -------
     float
-        In [-1, 1]. Images with a NaN are left out; NaN where what remains is constant.
+        In [-1, 1]. Images with a NaN are left out; NaN where the remaining scores of a method are constant.
 
     Raises
     ------
@@ -184,18 +186,18 @@ def reliability_table(scores: pd.DataFrame, magnitudes: MagnitudeMetrics = NO_MA
     Parameters
     ----------
     scores
-        As `heatproof.ranking.per_image.iterate_test_cases` takes it.
+        As for `heatproof.ranking.per_image.iterate_test_cases`.
     magnitudes
-        Which methods are one to which metrics.
+        The methods that count as one, by metric.
 
     Returns
     -------
     pandas.DataFrame
-        A row a test case: its columns; ``alpha`` and ``alpha_published``, from `inter_rater_reliability`;
-        ``alpha_magnitudes``, α over one method a map under every metric, the absolute values where there are any, by
-        which metrics are compared; ``inter_method``, the mean over pairs of methods of `inter_method_reliability`;
-        ``n_methods``, which are counted but in ``alpha_magnitudes``; ``n_images``, on which all of these have a score;
-        ``n_undefined``, all others, which are left out.
+        A row per test case: its columns; ``alpha`` and ``alpha_published``, from `inter_rater_reliability`;
+        ``alpha_magnitudes``, α over one method per map for every metric, its absolute values where there are any, by
+        which metrics are compared; ``inter_method``, the mean of `inter_method_reliability` over pairs of methods;
+        ``n_methods``, the number of methods behind all columns but ``alpha_magnitudes``; ``n_images``, the number of
+        images on which all of these have a score; ``n_undefined``, the number of all other images, which are left out.
 
     Raises
     ------
@@ -205,9 +207,9 @@ def reliability_table(scores: pd.DataFrame, magnitudes: MagnitudeMetrics = NO_MA
     import pandas as pd
 
     rows = []
-    for case, every in iterate_test_cases(scores):
-        names = list(map(str, every))
-        wide = every[magnitudes.counted_methods(names, case["metric"])]
+    for case, all_scores in iterate_test_cases(scores):
+        names = list(map(str, all_scores))
+        wide = all_scores[magnitudes.counted_methods(names, case["metric"])]
         values = wide.to_numpy()
         ranks = image_ranks(values)
         complete = ~np.isnan(values).any(axis=1)
@@ -217,7 +219,7 @@ def reliability_table(scores: pd.DataFrame, magnitudes: MagnitudeMetrics = NO_MA
             for second in range(first)
         ]
         known = [value for value in pairs if not np.isnan(value)]
-        of_maps = every[magnitudes.one_per_map(names)].to_numpy()
+        of_maps = all_scores[magnitudes.one_per_map(names)].to_numpy()
         rows.append(
             {
                 **case,
@@ -244,23 +246,23 @@ def consistency_table(
     Parameters
     ----------
     scores
-        As `heatproof.ranking.per_image.iterate_test_cases` takes it.
+        As for `heatproof.ranking.per_image.iterate_test_cases`.
     magnitudes
-        Which methods are one to which metrics.
+        The methods that count as one, by metric.
     kinds
         Metric to its kind, where it has another name.
     baselines_of
-        Metric to a name that it shares with those that differ from it in the baseline alone.
+        Metric to a name that it shares with the metrics that differ from it only in the baseline.
 
     Returns
     -------
     pandas.DataFrame
-        A row a pair: dataset, model and weights, those that the table has; ``metric`` and ``other``; ``pair``, which
-        says what they differ in: another baseline, other options, or another metric; ``icr`` and ``icr_published``,
-        the variants of `internal_consistency_reliability`, over the methods and images that both score;
-        ``icr_magnitudes``, the first of them over one method a map whatever the metrics, by which pairs are compared,
-        as in `reliability_table`; ``n_methods``, which are counted but in ``icr_magnitudes``;
-        ``n_images``, on which all methods are scored and told apart by both.
+        A row per pair: dataset, model and weights, as far as the table has these columns; ``metric`` and ``other``;
+        ``pair``, the difference between the two: another baseline, other options, or another metric; ``icr`` and
+        ``icr_published``, the variants of `internal_consistency_reliability`, over the methods and images that both
+        score; ``icr_magnitudes``, as ``icr``, but over one method per map for all metrics, by which pairs are compared,
+        as in `reliability_table`; ``n_methods``, the number of methods behind all columns but ``icr_magnitudes``;
+        ``n_images``, the number of images on which both metrics score all methods and do not score all alike.
 
     Raises
     ------
@@ -269,50 +271,50 @@ def consistency_table(
     """
     import pandas as pd
 
-    kinds, alike = kinds or {}, baselines_of or {}
+    kinds, baseline_groups = kinds or {}, baselines_of or {}
     network = [name for name in CASE[:3] if name in scores.columns]
     columns = [*network, "metric", "other", "pair", "icr", "icr_published", "icr_magnitudes", "n_methods", "n_images"]
-    found = list(iterate_test_cases(scores))
+    cases = list(iterate_test_cases(scores))
 
     @cache
-    def unit(place: int, methods: tuple[str, ...]) -> pd.DataFrame:
-        wide = found[place][1][list(methods)]
+    def unit_rows(index: int, methods: tuple[str, ...]) -> pd.DataFrame:
+        wide = cases[index][1][list(methods)]
         return pd.DataFrame(_unit_rows(image_ranks(wide.to_numpy())), wide.index)
 
-    def aligned(place: int, against: int, methods: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-        left, right = unit(place, methods), unit(against, methods)
+    def aligned(index: int, other_index: int, methods: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+        left, right = unit_rows(index, methods), unit_rows(other_index, methods)
         if not left.index.equals(right.index):
             images = left.index.intersection(right.index)
             left, right = left.loc[images], right.loc[images]
         return left.to_numpy(), right.to_numpy()
 
     rows = []
-    for (place, (one, first)), (against, (other, second)) in combinations(enumerate(found), 2):
+    for (index, (one, first)), (other_index, (other, second)) in combinations(enumerate(cases), 2):
         if any(one[name] != other[name] for name in network):
             continue
         names = one["metric"], other["metric"]
         shared = [str(name) for name in first if name in second]
         methods = tuple(magnitudes.counted_methods(shared, *names))
-        values = aligned(place, against, methods)
+        values = aligned(index, other_index, methods)
         pairs, published = _consistency(*values)
         of_maps = tuple(magnitudes.one_per_map(shared))
-        absolute = pairs if of_maps == methods else _consistency(*aligned(place, against, of_maps))[0]
-        if names[0] in alike and alike[names[0]] == alike.get(names[1]):
+        absolute = pairs if of_maps == methods else _consistency(*aligned(index, other_index, of_maps))[0]
+        if names[0] in baseline_groups and baseline_groups[names[0]] == baseline_groups.get(names[1]):
             pair = BASELINE
         else:
             pair = OPTIONS if kinds.get(names[0], names[0]) == kinds.get(names[1], names[1]) else METRIC
         scored = int((~np.isnan(np.concatenate(values, axis=1)).any(axis=1)).sum()) if methods else 0
-        where = [one[name] for name in network]
-        rows.append([*where, *names, pair, pairs, published, absolute, len(methods), scored])
+        network_names = [one[name] for name in network]
+        rows.append([*network_names, *names, pair, pairs, published, absolute, len(methods), scored])
     return pd.DataFrame(rows, columns=columns)
 
 
-def _check(name: str, value: str, allowed: Sequence[str]) -> None:
+def _check_option(name: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
         raise HeatproofError(f"{name} is {value!r}: take one of {', '.join(allowed)}.")
 
 
-def _matrix(values: np.ndarray) -> np.ndarray:
+def _as_matrix(values: np.ndarray) -> np.ndarray:
     matrix = np.asarray(values, dtype=float)
     if matrix.ndim != 2:
         raise HeatproofError(f"Ranks must have shape (images, methods), not {matrix.shape}.")

@@ -1,8 +1,8 @@
-"""Significance tests between methods over images, with correction and effect sizes.
+"""Significance tests between methods over images, with correction for multiple tests and effect sizes.
 
-Demšar, Statistical Comparisons of Classifiers over Multiple Data Sets, 2006, for the plan of tests, with images in the
-place of data sets; Benavoli et al., Should We Really Use Post-Hoc Tests Based on Mean-Ranks?, 2016, for Wilcoxon's
-test in the place of Nemenyi's. What is found holds for images like these, on this model.
+The plan of tests follows Demšar, Statistical Comparisons of Classifiers over Multiple Data Sets, 2006, with images in
+place of data sets. Wilcoxon's test replaces Nemenyi's, as recommended by Benavoli et al., Should We Really Use Post-Hoc
+Tests Based on Mean-Ranks?, 2016. The results hold for the population of images, on this model.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ def pairwise_wilcoxon(scores: pd.DataFrame, *, level: float = 0.05) -> pd.DataFr
     Parameters
     ----------
     scores
-        A row an image, a column a method; higher is better. A pair is compared on the images where both have a score.
+        A row per image, a column per method; higher is better. A pair is compared on the images where both have a
+        score.
     level
-        Chance of one false discovery or more among all pairs, in (0, 1).
+        Probability of at least one false discovery among all pairs, in (0, 1).
 
     Returns
     -------
     pandas.DataFrame
-        A row a pair: ``method``, ``other``; ``n_images``, compared, and ``n_equal``, of which the scores are equal
-        and which the test leaves out; ``mean_difference``, the method's score less the other's; ``effect``, the
-        matched-pairs rank-biserial correlation in [-1, 1] (Kerby 2014): the share of the rank sum that speaks for
-        the method less the share that speaks against it, 0 where all are equal; ``p`` two-sided, exact for up to 50
-        images without ties and normal beyond, NaN with fewer than two images, 1 where all are equal; ``p_holm``,
-        corrected over the pairs with a p-value; ``significant``.
+        A row per pair: ``method``, ``other``; ``n_images``, the number of compared images, and ``n_equal``, the number
+        of those with equal scores, which the test leaves out; ``mean_difference``, the method's score less the other's;
+        ``effect``, the matched-pairs rank-biserial correlation in [-1, 1] (Kerby 2014): the share of the rank sum in
+        favour of the method less the share against it, 0 where all scores are equal; ``p`` two-sided, exact for up to
+        50 images without ties and normal beyond, NaN with fewer than two images, 1 where all scores are equal;
+        ``p_holm``, corrected over the pairs with a p-value; ``significant``.
 
     Raises
     ------
@@ -59,7 +60,7 @@ def pairwise_wilcoxon(scores: pd.DataFrame, *, level: float = 0.05) -> pd.DataFr
         uneven = pair[pair != 0]
         effect, p = float("nan"), float("nan")
         if len(pair) > 1:
-            # Wilcoxon's test knows nothing of a pair that is equal everywhere, which speaks for no difference.
+            # Wilcoxon's test is undefined where all scores are equal, which is no evidence of a difference.
             effect, p = 0.0, 1.0
         if len(pair) > 1 and len(uneven):
             ranks = rankdata(np.abs(uneven))
@@ -98,7 +99,7 @@ class Friedman:
 
 
 def friedman(scores: pd.DataFrame) -> Friedman:
-    """Friedman's test of equal methods, on the ranks within images (Demšar 2006, section 3.2.2).
+    """Run Friedman's test of equal methods, on the ranks within images (Demšar 2006, section 3.2.2).
 
     Parameters
     ----------
@@ -139,11 +140,11 @@ class CriticalDifference:
     p
         (M, M) corrected p-values, methods in the order of `ranks`; 1 on the diagonal.
     difference
-        Nemenyi's critical difference of mean ranks; None where Wilcoxon's test is asked, which has none.
+        Nemenyi's critical difference of mean ranks; None for Wilcoxon's test, which has none.
     posthoc, level
-        Which test, and its level.
+        The test, and its level.
     n_images, n_undefined
-        Images on which all methods have a score, and all others, which are left out.
+        Number of images on which all methods have a score, and of all other images, which are left out.
     """
 
     ranks: pd.Series
@@ -156,16 +157,16 @@ class CriticalDifference:
 
 
 def critical_difference(scores: pd.DataFrame, *, posthoc: str = "wilcoxon", level: float = 0.05) -> CriticalDifference:
-    """Return mean ranks of methods, and groups of methods without a significant difference.
+    """Return mean ranks of methods, and the p-values between them.
 
     Parameters
     ----------
     scores
         As in `pairwise_wilcoxon`.
     posthoc
-        ``wilcoxon``, with Holm's correction: a pair's answer does not depend on which other methods are in the table,
-        beyond the correction. ``nemenyi``: by the distance of mean ranks (Demšar 2006, section 3.2.2), in which every
-        other method plays a part; it has one critical difference for all pairs, q √(M (M + 1) / 6N).
+        ``wilcoxon``, with Holm's correction: the p-value of a pair depends on other methods only by the correction.
+        ``nemenyi``: by the distance of mean ranks (Demšar 2006, section 3.2.2), on which all other methods have an
+        influence; it has one critical difference for all pairs, q √(M (M + 1) / 6N).
     level
         As in `pairwise_wilcoxon`.
 
@@ -184,7 +185,7 @@ def critical_difference(scores: pd.DataFrame, *, posthoc: str = "wilcoxon", leve
     images, methods = complete.shape
     if images < 2:
         raise HeatproofError(
-            f"{images} images have a score of every method: leave the methods out that are undefined on most images."
+            f"{images} images have a score of every method: leave out the methods that are undefined on most images."
         )
     means = image_ranks(complete.to_numpy(dtype=float)).mean(axis=0)
     ranks = pd.Series(means, index=complete.columns, name="rank").sort_values(kind="stable")
@@ -192,14 +193,14 @@ def critical_difference(scores: pd.DataFrame, *, posthoc: str = "wilcoxon", leve
     if posthoc == "wilcoxon":
         values = np.eye(methods)
         upper = np.triu_indices(methods, 1)
-        # Pairs come in the order of the columns, which here is that of the ranks.
+        # Pairs are in the order of the columns, which are sorted by rank here.
         values[upper] = values.T[upper] = pairwise_wilcoxon(complete[ranks.index], level=level)["p_holm"]
         p = pd.DataFrame(values, index=ranks.index, columns=ranks.index)
     else:
         from scikit_posthocs import posthoc_nemenyi_friedman
         from scipy.stats import studentized_range
 
-        # The library gives rank 1 to the smallest; distances between ranks are the same both ways.
+        # scikit-posthocs gives rank 1 to the smallest score, which does not change the distances between ranks.
         p = posthoc_nemenyi_friedman(complete.to_numpy(dtype=float))
         p.index = p.columns = complete.columns
         p = p.loc[ranks.index, ranks.index]

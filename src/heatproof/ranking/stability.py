@@ -9,7 +9,7 @@ import pandas as pd
 from scipy.stats import spearmanr
 
 from heatproof.ranking.kappa import compute_kappa
-from heatproof.ranking.meta_rank import labels, shares
+from heatproof.ranking.meta_rank import group_numbers, shares_in_groups
 from heatproof.ranking.ranks import rank_methods, to_dense_ranks
 
 
@@ -23,23 +23,23 @@ def leave_one_out(
     scores
         (T, M), higher is better in every test case; NaN where a method has no score.
     groups, weights
-        As in `heatproof.ranking.meta_rank.meta_rank`; what is left of a network counts as much as it did.
+        As in `heatproof.ranking.meta_rank.meta_rank`; the remaining test cases of a network share its full weight.
 
     Returns
     -------
     kappa, rank : numpy.ndarray
-        (T, M) each: row t without test case t. NaN for a method that has no score, or nobody to be compared with, in
-        the test cases that are left. Where these split the methods into parts, every part keeps the mean κ that it
-        has over all test cases, as in `heatproof.ranking.meta_rank.meta_rank`.
+        (T, M) each: row t without test case t. NaN for a method that has no score in the remaining test cases, or is
+        compared with no other method. Where the remaining test cases split the methods into components, every component
+        keeps the mean κ that it has over all test cases, as in `heatproof.ranking.meta_rank.meta_rank`.
     """
-    group = labels(groups, len(scores))
-    given = np.ones(len(scores)) if weights is None else weights
-    whole, _ = compute_kappa(scores, weights=shares(group, given))
+    group = group_numbers(groups, len(scores))
+    case_weights = np.ones(len(scores)) if weights is None else weights
+    kappa_of_all, _ = compute_kappa(scores, weights=shares_in_groups(group, case_weights))
     kappa = np.empty(scores.shape)
     for case in range(len(scores)):
-        left, others = np.delete(scores, case, axis=0), np.delete(group, case)
-        share = shares(np.unique(others, return_inverse=True)[1], np.delete(given, case))
-        kappa[case], _ = compute_kappa(left, whole, share)
+        remaining, others = np.delete(scores, case, axis=0), np.delete(group, case)
+        share = shares_in_groups(np.unique(others, return_inverse=True)[1], np.delete(case_weights, case))
+        kappa[case], _ = compute_kappa(remaining, kappa_of_all, share)
     return kappa, rank_methods(kappa)
 
 
@@ -62,14 +62,15 @@ def stability(
     Returns
     -------
     by_method : pandas.DataFrame
-        method, rank (from all test cases), best_rank and worst_rank with one left out, largest_change of the rank
-        (lower is steadier), and without_case, the one behind it. Best first; of equal changes the first case is named.
+        method, rank (from all test cases), best_rank and worst_rank with one test case left out, largest_change of the
+        rank (lower is more stable), and without_case, the test case behind it. Best first; of equal changes the first
+        test case is named.
     by_case : pandas.DataFrame
-        case, spearman of the ranking without it with the full one (-1 to 1, higher is steadier), largest_change, and
-        method, the one that it moves. In the order of `cases`.
+        case, spearman of the ranking without it with the full ranking (-1 to 1, higher is more stable), largest_change,
+        and method, the method with this change. In the order of `cases`.
     """
-    whole, _ = compute_kappa(scores, weights=shares(labels(groups, len(scores)), weights))
-    rank = rank_methods(whole)
+    kappa_of_all, _ = compute_kappa(scores, weights=shares_in_groups(group_numbers(groups, len(scores)), weights))
+    rank = rank_methods(kappa_of_all)
     kappa, ranks = leave_one_out(scores, groups, weights)
     change = np.where(np.isnan(ranks), -1, np.abs(np.nan_to_num(ranks) - np.nan_to_num(rank)))
     by_method = pd.DataFrame(
@@ -89,7 +90,7 @@ def stability(
     by_case = pd.DataFrame(
         {
             "case": list(cases),
-            "spearman": [_spearman(whole, without) for without in kappa],
+            "spearman": [_spearman(kappa_of_all, without) for without in kappa],
             "largest_change": np.where(largest < 0, np.nan, largest),
             "method": np.where(largest > 0, np.array(methods, dtype=object)[change.argmax(axis=1)], ""),
         }
@@ -106,15 +107,15 @@ def family_leaderboards(ranked: pd.DataFrame, families: Mapping[str, str]) -> pd
     Parameters
     ----------
     ranked
-        As `heatproof.ranking.table.meta_rank_table` returns it.
+        As returned by `heatproof.ranking.table.meta_rank_table`.
     families
-        Method to family, for instance that of its explainer; methods that are not in it are left out.
+        Method to family, for instance the family of its explainer; other methods are left out.
 
     Returns
     -------
     pandas.DataFrame
-        family, place (1 is the best of its family), n_methods in it with a rank, and the columns of `ranked`. The
-        family of the best method comes first; methods without a rank are left out.
+        family, place (1 is the best of its family), n_methods, the number of its methods with a rank, and the columns
+        of `ranked`. The family of the best method comes first; methods without a rank are left out.
     """
     known = ranked[ranked["rank"].notna() & ranked["method"].isin(list(families))]
     table = known.assign(family=known["method"].map(dict(families)))

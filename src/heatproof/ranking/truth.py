@@ -52,13 +52,13 @@ def truth_table(
     Parameters
     ----------
     scores
-        As `heatproof.ranking.per_image.iterate_test_cases` takes it.
+        As for `heatproof.ranking.per_image.iterate_test_cases`.
     truths
         Metrics whose ranking of methods is the true one, such as ``part_deletion`` on a dataset whose parts can be
-        removed. Each is compared with the others too.
+        removed. They are also compared with each other.
     references
-        Reference methods, which do not use the model. A metric that only separates these from the rest agrees partly
-        with the truth; a second row of each comparison leaves them out.
+        Reference methods, which do not use the model. A metric that only separates these from the other methods agrees
+        partly with the truth; a second row of each comparison leaves them out.
     seed, repetitions, level
         Settings of the bootstrap over images, which draws the same images for the metric and for the truth.
 
@@ -66,13 +66,14 @@ def truth_table(
     -------
     pandas.DataFrame
         A row for each dataset, model, weights, truth, metric and choice of ``methods``; empty, with its columns, where
-        no test case has a truth. ``spearman``, of the mean scores, and its percentile interval; ``per_image``, the
-        mean over images of the correlation within one image, its interval, and ``n_undefined``, the images where it is
-        undefined. Both are in [-1, 1], higher finds more of the truth. ``chosen`` is the metric's best method, or all
-        that tie for it; ``best`` is the truth's, and ``lost`` the true score of the best minus that of the chosen, the
-        mean of them where there are several: what trust in the metric costs, 0 or more. Correlations and ``lost`` are
-        NaN, and ``chosen`` is empty, with fewer than `MINIMUM_METHODS` methods and where all mean scores are equal. Left out
-        are methods that the metric or the truth leaves undefined on half of the images or more.
+        no test case has a truth. ``spearman``, of the mean scores, and its percentile interval; ``per_image``, the mean
+        over images of the correlation within one image, its interval, and ``n_undefined``, the number of images where
+        it is undefined. Both correlations are in [-1, 1]; higher is closer to the truth. ``chosen`` is the metric's
+        best method, or all methods that tie for it; ``best`` is the best method by the truth, and ``lost`` the true
+        score of the best method minus that of the chosen one, or minus the mean of several chosen ones: the loss from
+        relying on the metric, 0 or more. Correlations and ``lost`` are NaN, and ``chosen`` is empty, with fewer than
+        `MINIMUM_METHODS` methods and where all mean scores are equal. Methods that the metric or the truth leaves
+        undefined on half of the images or more are left out.
     """
     import pandas as pd
 
@@ -83,39 +84,41 @@ def truth_table(
     for network, metrics in cases.items():
         for truth in (name for name in metrics if name in truths):
             for name in (other for other in metrics if other != truth):
-                for which, left_out in ((ALL, ()), (USE_MODEL, references)):
-                    comparison = _compared(metrics[name], metrics[truth], left_out, seed, repetitions, level)
-                    rows.append([*network, truth, name, which, *comparison])
+                for selection, left_out in ((ALL, ()), (USE_MODEL, references)):
+                    comparison = _compare(metrics[name], metrics[truth], left_out, seed, repetitions, level)
+                    rows.append([*network, truth, name, selection, *comparison])
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _compared(
+def _compare(
     metric: pd.DataFrame, truth: pd.DataFrame, left_out: Collection[str], seed: int, repetitions: int, level: float
 ) -> list[object]:
-    """Return the columns from ``n_methods`` on."""
+    """Return the columns of a comparison from ``n_methods`` on."""
     images = truth.index.intersection(metric.index)
     both = [table.loc[images] for table in (metric, truth)]
     known = [table.columns[table.notna().mean() > 0.5] for table in both]
     methods = [name for name in known[1].intersection(known[0]) if name not in left_out]
-    ours, true = (table[methods].to_numpy(dtype=float) for table in both)
+    metric_scores, true_scores = (table[methods].to_numpy(dtype=float) for table in both)
     nan = float("nan")
     if len(methods) < MINIMUM_METHODS:
         return [len(methods), len(images), *[nan] * 6, len(images), "", "", nan]
-    means, true_means = (np.nanmean(values, axis=0) for values in (ours, true))
-    whole = spearman_rows(means[None], true_means[None])[0]
-    drawn = [bootstrap_means(values.T, seed, repetitions).T for values in (ours, true)]
+    means, true_means = (np.nanmean(values, axis=0) for values in (metric_scores, true_scores))
+    correlation = spearman_rows(means[None], true_means[None])[0]
+    drawn = [bootstrap_means(values.T, seed, repetitions).T for values in (metric_scores, true_scores)]
     low, high = percentile_interval(spearman_rows(*drawn)[None], level)
-    each = spearman_of_images(ours, true)
-    each_low, each_high = percentile_interval(bootstrap_means(each[None], seed, repetitions), level)
-    undefined = int(np.isnan(each).sum())
-    mean = float(np.nanmean(each)) if undefined < len(each) else nan
+    correlations = spearman_of_images(metric_scores, true_scores)
+    each_low, each_high = percentile_interval(bootstrap_means(correlations[None], seed, repetitions), level)
+    undefined = int(np.isnan(correlations).sum())
+    mean = float(np.nanmean(correlations)) if undefined < len(correlations) else nan
     best = int(true_means.argmax())
-    # Sums of the same scores in another order differ in the last bits.
-    chosen = [] if np.isnan(whole) else np.flatnonzero(np.isclose(means, means.max(), rtol=1e-12, atol=0)).tolist()
+    # Means of the same scores in another order differ by rounding.
+    chosen = (
+        [] if np.isnan(correlation) else np.flatnonzero(np.isclose(means, means.max(), rtol=1e-12, atol=0)).tolist()
+    )
     return [
         len(methods),
         len(images),
-        *(float(value) for value in (whole, low[0], high[0], mean, each_low[0], each_high[0])),
+        *(float(value) for value in (correlation, low[0], high[0], mean, each_low[0], each_high[0])),
         undefined,
         ", ".join(methods[one] for one in chosen),
         methods[best],
@@ -124,7 +127,7 @@ def _compared(
 
 
 def spearman_of_images(metric: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Correlate the rankings of methods by two metrics, per image.
+    """Return the correlation of the rankings of methods by two metrics, for each image.
 
     Parameters
     ----------
@@ -134,8 +137,8 @@ def spearman_of_images(metric: np.ndarray, truth: np.ndarray) -> np.ndarray:
     Returns
     -------
     numpy.ndarray
-        (N,) in [-1, 1], over the methods that both score on that image; NaN with fewer than `MINIMUM_METHODS` of them, or
-        where all of their scores are equal.
+        (N,) in [-1, 1], over the methods that both score on that image; NaN with fewer than `MINIMUM_METHODS` of them,
+        or where all of their scores are equal.
     """
     known = ~np.isnan(metric) & ~np.isnan(truth)
     correlations = np.full(len(metric), np.nan)

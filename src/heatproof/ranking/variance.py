@@ -1,4 +1,4 @@
-"""Variance components of scores: image, training seed, network, dataset, and what is left."""
+"""Variance components of scores: image, training seed, network, dataset, and residual."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ MISSING = {
 
 
 def variance_table(scores: pd.DataFrame) -> pd.DataFrame:
-    """Split the variance of the scores of images by where it comes from.
+    """Split the variance of the scores of images into components.
 
-    The score of a method is the sum of a mean and of random effects of the dataset, the network in it, the training
-    seed in the network, the image of the dataset (the same for all its networks), and a residual of the network
-    on the image. Components are those of the analysis of variance: mean squares are equated with their expectations
-    (Searle, Casella and McCulloch, Variance Components, 1992, chapters 3 and 4), sums of squares pooled over
-    datasets; a negative estimate is 0.
+    The model of a score is a mean plus random effects of the dataset, of the network in it, of the training seed in the
+    network and of the image of the dataset (the same for all its networks), and a residual of the network on the image.
+    Components are estimated by analysis of variance: mean squares are equated with their expectations (Searle, Casella
+    and McCulloch, Variance Components, 1992, chapters 3 and 4), with sums of squares pooled over datasets; a negative
+    estimate is set to 0.
 
     Parameters
     ----------
     scores
         dataset, model, weights, metric, method, image, score; ``kind`` where several models are one network, trained
-        with other seeds.
+        with different seeds.
 
     Returns
     -------
     pandas.DataFrame
-        `COLUMNS`, five rows for every metric, weights and method: ``variance`` of the component in squared units of
-        the score; ``share`` of the sum of those known, in [0, 1]; ``n``, how many datasets, networks, seeds, images, or
-        scores (residual) are behind it; ``note``, why a component is missing. Images are those on which the method has
-        a score on all networks of the dataset.
+        `COLUMNS`, five rows for every metric, weights and method: ``variance`` of the component in squared units of the
+        score; ``share`` of the sum of the known components, in [0, 1]; ``n``, the number of datasets, networks, seeds,
+        images, or scores (residual) behind it; ``note``, the reason why a component is missing. Images are those on
+        which the method has a score on all networks of the dataset.
     """
     import pandas as pd
 
@@ -51,8 +51,8 @@ def variance_table(scores: pd.DataFrame) -> pd.DataFrame:
     table = scores.assign(kind=kinds)
     for (metric, weights, method), part in table.groupby(["metric", "weights", "method"], sort=False):
         datasets = []
-        for _, of in part.groupby("dataset", sort=False):
-            wide = of.pivot(index=["kind", "model"], columns="image", values="score").dropna(axis=1)
+        for _, rows_of_dataset in part.groupby("dataset", sort=False):
+            wide = rows_of_dataset.pivot(index=["kind", "model"], columns="image", values="score").dropna(axis=1)
             if wide.shape[1] > 1:
                 datasets.append((wide.to_numpy(dtype=float), wide.index.get_level_values("kind").to_numpy()))
         found, counts = components(datasets)
@@ -67,17 +67,17 @@ def variance_table(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def components(datasets: list[tuple[np.ndarray, np.ndarray]]) -> tuple[dict[str, float], dict[str, int]]:
-    """Return the variance components of one method, and how many levels are behind each.
+    """Return the variance components of one method, and the number of levels behind each.
 
     Parameters
     ----------
     datasets
-        For each dataset scores (models, images) without NaN, and the kind of each model.
+        For each dataset the scores (models, images) without NaN, and the kind of each model.
 
     Returns
     -------
     variance, n : dict
-        By `COMPONENTS`; NaN where the design cannot tell.
+        By `COMPONENTS`; NaN where the design cannot identify a component.
     """
     variance, n = dict.fromkeys(COMPONENTS, float("nan")), dict.fromkeys(COMPONENTS, 0)
     if not datasets:
@@ -87,8 +87,8 @@ def components(datasets: list[tuple[np.ndarray, np.ndarray]]) -> tuple[dict[str,
     for values, kinds in datasets:
         models, images = values.shape
         of_model, of_image, mean = values.mean(axis=1), values.mean(axis=0), values.mean()
-        left = values - of_model[:, None] - of_image + mean
-        residual += (left**2).sum(), (models - 1) * (images - 1)
+        residuals = values - of_model[:, None] - of_image + mean
+        residual += (residuals**2).sum(), (models - 1) * (images - 1)
         image.append((models * ((of_image - mean) ** 2).sum(), images - 1, models))
         labels, group = np.unique(kinds, return_inverse=True)
         size = np.bincount(group)
@@ -102,24 +102,24 @@ def components(datasets: list[tuple[np.ndarray, np.ndarray]]) -> tuple[dict[str,
             for key, count in zip(COMPONENTS, (1, len(labels), models, images, values.size), strict=True)
         }
     error = residual[0] / residual[1] if residual[1] else float("nan")
-    # Variance of a mean over the images of a network that is the network's own.
+    # Variance of a network's mean over images that is due to its residual.
     noise = error * float(np.mean([1 / images for images in images_of])) if residual[1] else 0.0
     if residual[1]:
         variance["residual"] = error
-        squares, freedom, networks = (np.array(column) for column in zip(*image, strict=True))
-        variance["image"] = max(0.0, (squares.sum() / freedom.sum() - error) / np.average(networks, weights=freedom))
-    own = noise
+        squares, degrees, networks = (np.array(column) for column in zip(*image, strict=True))
+        variance["image"] = max(0.0, (squares.sum() / degrees.sum() - error) / np.average(networks, weights=degrees))
+    own_variance = noise
     if seed[1]:
         variance["seed"] = max(0.0, seed[0] / seed[1] - noise)
-        own = variance["seed"] + noise
-    squares, freedom, inverse = (np.array(column) for column in zip(*network, strict=True))
-    if freedom.sum():
-        within = own * np.average(inverse, weights=freedom)
-        variance["network"] = max(0.0, squares.sum() / freedom.sum() - within)
+        own_variance = variance["seed"] + noise
+    squares, degrees, inverse = (np.array(column) for column in zip(*network, strict=True))
+    if degrees.sum():
+        within = own_variance * np.average(inverse, weights=degrees)
+        variance["network"] = max(0.0, squares.sum() / degrees.sum() - within)
     if len(datasets) > 1:
-        # Of a dataset's mean: its networks, and its images.
-        spread = np.nan_to_num(variance["network"]) + own * inverse.mean()
-        per = float(np.mean([1 / (degree + 1) for degree in freedom]))
+        # Variance of a dataset's mean that is due to its networks and its images.
+        spread = np.nan_to_num(variance["network"]) + own_variance * inverse.mean()
+        per = float(np.mean([1 / (degree + 1) for degree in degrees]))
         shared = np.nan_to_num(variance["image"]) * float(np.mean([1 / images for images in images_of]))
         variance["dataset"] = max(0.0, float(np.var(means, ddof=1)) - spread * per - shared)
     return variance, n

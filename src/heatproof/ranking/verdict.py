@@ -1,7 +1,7 @@
-"""What scores say of methods: a verdict, and a sentence that claims no more than was measured.
+"""Conclusions from scores: a verdict, and a sentence that claims no more than was measured.
 
-One rule for the workflow (``verdict.csv``, the page, the terminal) and for `heatproof.choose`: scores of images in,
-words out.
+The workflow (``verdict.csv``, the page, the terminal) and `heatproof.choose` use the same rule, from scores of images
+to the sentence.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from heatproof.ranking.best import best_set
 from heatproof.ranking.consistency import MINIMUM_METHODS
 from heatproof.ranking.references import ReferenceComparison, compare_with_references
 
-# Verdicts, the gravest first.
+# Verdicts, the most severe first.
 CHANCE, NONE_ABOVE_REFERENCES, OPEN, TOO_FEW, FOUND = (
     "at chance",
     "none above references",
@@ -31,7 +31,7 @@ CHANCE, NONE_ABOVE_REFERENCES, OPEN, TOO_FEW, FOUND = (
     "too few images",
     "found",
 )
-# A longer list of methods is counted; reference maps are always named.
+# Longer lists of methods are replaced by their number; reference maps are always named.
 NAMED = 4
 LIMITS_OF_DELETION = (
     "Deletion of single patches does not see redundant evidence: where several patches each suffice, it rejects even "
@@ -40,7 +40,7 @@ LIMITS_OF_DELETION = (
 
 
 class Accuracy(NamedTuple):
-    """On how many intact images a network is right, and the share of the most frequent class."""
+    """The number of intact images on which a network is right, and the share of the most frequent class."""
 
     right: int
     images: int
@@ -48,12 +48,12 @@ class Accuracy(NamedTuple):
 
     @property
     def p(self) -> float:
-        """How likely guessing the most frequent class is as often right."""
+        """The probability that guessing the most frequent class is right at least as often."""
         return float(binomtest(self.right, self.images, min(self.guess, 1.0), alternative="greater").pvalue)
 
     @property
     def description(self) -> str:
-        """What is known, as a part of a sentence."""
+        """The accuracy, as a part of a sentence."""
         return (
             f"it is right on {self.right} of {self.images} images, and the most frequent class has {self.guess:.0%} of "
             "them"
@@ -61,7 +61,7 @@ class Accuracy(NamedTuple):
 
 
 class Guessing(NamedTuple):
-    """How likely a network that guesses is as good, of labels or numbers: a p-value, and what is known in words."""
+    """The p-value of a network that guesses, for labels or numbers, with a description as a part of a sentence."""
 
     p: float
     description: str
@@ -69,18 +69,19 @@ class Guessing(NamedTuple):
 
 @dataclass(frozen=True)
 class MeasureVerdict:
-    """What one measure says.
+    """Conclusions from one measure.
 
     Attributes
     ----------
     best
-        Methods and reference maps that cannot be told from the best, the highest mean first; empty where it abstains.
-    why
-        Why it abstains; else empty.
+        Methods and reference maps that are not distinguishable from the best, the highest mean first; empty where there
+        are too few cases.
+    reason
+        Why there are too few cases; "" otherwise.
     above
-        How the methods stand to the reference maps.
+        Comparison of the methods with the reference maps.
     verdict, sentence
-        As in `Verdict`, of this measure alone.
+        As in `Verdict`, for this measure alone.
     """
 
     best: list[str]
@@ -92,20 +93,20 @@ class MeasureVerdict:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer.
+    """Conclusions from all measures.
 
     Attributes
     ----------
     verdict
-        ``at chance`` (the network is no better than guessing), ``none above references``, ``open`` (a reference map
-        cannot be told from the best, or there are too few cases to tell), ``too few images`` (the best method is higher
-        than the reference maps, and cannot be told from them yet) or ``found``. Of several measures, the gravest.
+        ``at chance`` (the network is no better than guessing), ``none above references``, ``open`` (a reference map is
+        not distinguishable from the best, or there are too few cases), ``too few images`` (the best method is higher
+        than the reference maps, but not significantly) or ``found``. Of several measures, the most severe verdict.
     sentence
-        The same in words.
+        The same as a sentence.
     best
-        What is in the set of at least one measure, the highest mean first.
+        Members of the set of the best of at least one measure, the highest mean first.
     measures
-        What each measure says, by its words.
+        Conclusions from each measure, by its description.
     agreement
         Spearman correlation of the orders of the contenders by two measures, the mean over pairs; 1 for one measure.
     """
@@ -127,63 +128,68 @@ def judge(
     accuracy: Accuracy | Guessing | None = None,
     right: int | None = None,
 ) -> Verdict:
-    """Decide what the scores of images say of the methods.
+    """Return the conclusions that the scores of images allow about the methods.
 
     Parameters
     ----------
     scores
-        Words of each measure, such as those of `describe_deletion`, to its scores: a row a method, a column an image;
-        higher is better, NaN where undefined. All have the same rows.
+        Description of each measure, such as that of `describe_deletion`, to its scores: a row per method, a column per
+        image; higher is better, NaN where undefined. All have the same rows.
     references
-        Rows that know no network.
+        Rows that do not use the network.
     where
-        On which weights, as a part of a sentence: ``on the finetuned weights``.
+        The weights, as a part of a sentence: ``on the finetuned weights``.
     level
-        Of the set of the best, and of what is above the reference maps.
+        Level of the set of the best, and of the comparison with the reference maps.
     ablating
-        Rows that delete regions, nearly as a measure of deletion does. They are no contenders.
+        Rows of methods that delete regions, nearly as a measure of deletion does. They are excluded from the
+        comparison.
     accuracy
-        Of the network on intact images, beside what guessing reaches; None where labels are not known.
+        Accuracy of the network on intact images, and of guessing; None where labels are unknown.
     right
-        On how many of the scored images the network answers with the class that is explained; None if not known.
+        Number of scored images on which the network predicts the explained class; None if unknown.
 
     Returns
     -------
     Verdict
     """
     rows = next(iter(scores.values()))
-    outside = sorted(set(ablating) & set(rows.index))
-    # By name, which is the order of what has one mean.
-    contenders = {by: table.drop(index=outside).sort_index() for by, table in scores.items()}
-    found = {by: _judged(by, table, references, where, level) for by, table in contenders.items()}
+    excluded = sorted(set(ablating) & set(rows.index))
+    # Sorted by name, which decides the order of methods with equal means.
+    contenders = {by: table.drop(index=excluded).sort_index() for by, table in scores.items()}
+    by_measure = {by: _judge_measure(by, table, references, where, level) for by, table in contenders.items()}
     each = pd.concat([table.mean(axis=1) for table in contenders.values()], axis=1)
     means, orders = each.mean(axis=1), each.rank().corr().to_numpy()
     agreement = float(orders[np.triu_indices(len(orders), 1)].mean()) if len(orders) > 1 else 1.0
-    inside = {name for one in found.values() for name in one.best}
-    best = [name for name in means.sort_values(ascending=False, kind="stable").index if name in inside]
+    members = {name for one in by_measure.values() for name in one.best}
+    best = [name for name in means.sort_values(ascending=False, kind="stable").index if name in members]
     if accuracy is not None and accuracy.p > 1 - level:
         sentence = f"This network is at chance: {accuracy.description}. Its explanations say nothing."
-        return Verdict(CHANCE, sentence, best, found, agreement)
+        return Verdict(CHANCE, sentence, best, by_measure, agreement)
     methods = [name for name in means.dropna().index if name not in references]
-    missing = [one for one in found.values() if one.verdict != FOUND]
+    missing = [one for one in by_measure.values() if one.verdict != FOUND]
     if missing:
         verdict = min((one.verdict for one in missing), key=(CHANCE, NONE_ABOVE_REFERENCES, OPEN, TOO_FEW).index)
         sentence = " ".join(dict.fromkeys(one.sentence for one in missing))
     else:
         verdict = FOUND
-        sentence = _found(best, methods, _by(list(found), agreement, where, alone=len(best) == 1), level)
-        sentence += _above([one.above for one in found.values()], best, references, rows.index)
+        sentence = _describe_best(
+            best, methods, _describe_measures(list(by_measure), agreement, where, alone=len(best) == 1), level
+        )
+        sentence += _describe_references([one.above for one in by_measure.values()], best, references, rows.index)
         if right is not None:
             sentence += describe_low_accuracy(right, rows.shape[1])
-    if outside:
-        alone = len(outside) == 1
-        sentence += f" {join_names(outside)} delete{'s' * alone} regions as the measure does, and "
+    if excluded:
+        alone = len(excluded) == 1
+        sentence += f" {join_names(excluded)} delete{'s' * alone} regions as the measure does, and "
         sentence += "is no contender." if alone else "are no contenders."
-    return Verdict(verdict, sentence, best, found, agreement)
+    return Verdict(verdict, sentence, best, by_measure, agreement)
 
 
-def _judged(by: str, table: pd.DataFrame, references: Collection[str], where: str, level: float) -> MeasureVerdict:
-    """Return what one measure says of its contenders."""
+def _judge_measure(
+    by: str, table: pd.DataFrame, references: Collection[str], where: str, level: float
+) -> MeasureVerdict:
+    """Return the conclusions from one measure."""
     inside, reason = best_set(table.to_numpy(dtype=np.float64), level=level)
     above = compare_with_references(table, references, level)
     means = table.mean(axis=1)
@@ -201,8 +207,8 @@ def _judged(by: str, table: pd.DataFrame, references: Collection[str], where: st
         return MeasureVerdict(best, reason, above, OPEN, f"Open: {reason}. Scored {by}.")
     if above.reference and not above.methods:
         pair = (
-            f"{above.best} scores {_told(means[above.best])}, and {above.reference}, which knows no network, "
-            f"{_told(means[above.reference])}"
+            f"{above.best} scores {_format_mean(means[above.best])}, and {above.reference}, which knows no network, "
+            f"{_format_mean(means[above.reference])}"
         )
         if math.isnan(above.needed):
             return MeasureVerdict(
@@ -226,12 +232,12 @@ def _judged(by: str, table: pd.DataFrame, references: Collection[str], where: st
     return MeasureVerdict(best, reason, above, FOUND, "")
 
 
-def _by(measures: Sequence[str], agreement: float, where: str, *, alone: bool) -> str:
-    """Return by what and on what methods are the best, one alone or several."""
+def _describe_measures(measures: Sequence[str], agreement: float, where: str, *, alone: bool) -> str:
+    """Return the part of a sentence that names the measures and the weights."""
     if len(measures) == 1:
         return f"by {measures[0]}, {where}"
     each = "each" if alone else "at least one"
-    # What all begin with is said once.
+    # A beginning that all measures share is written once.
     begin = os.path.commonprefix(list(measures)).rpartition(", ")[0]  # noqa: RUF071 - of characters
     begin = f"{begin}, " if begin else ""
     rest = join_names([description.removeprefix(begin) for description in measures])
@@ -239,8 +245,8 @@ def _by(measures: Sequence[str], agreement: float, where: str, *, alone: bool) -
     return f"by {each} of {len(measures)} measures ({begin}{rest}), {alike}, {where}"
 
 
-def _found(best: Sequence[str], methods: Sequence[str], by: str, level: float) -> str:
-    """Return which methods are the best, and of how many."""
+def _describe_best(best: Sequence[str], methods: Sequence[str], by: str, level: float) -> str:
+    """Return the sentence that names the best methods and their number."""
     if len(methods) == 1:
         return f"{best[0]} is the only method that was scored {by}."
     if len(best) == 1:
@@ -253,24 +259,25 @@ def _found(best: Sequence[str], methods: Sequence[str], by: str, level: float) -
     return f"{subject}, at {level:.0%}, {by}."
 
 
-def _above(
+def _describe_references(
     above: Sequence[ReferenceComparison], best: Sequence[str], references: Collection[str], rows: Collection[str]
 ) -> str:
-    """Return how many of the best methods are above the reference maps by every measure."""
+    """Return the sentence on how many of the best methods are above the reference maps by every measure."""
     maps = sorted(set(rows) & set(references))
     if not maps:
         return " Without a reference map, nothing says whether that is better than knowing no network."
-    sure = set(best).intersection(*(one.methods for one in above))
+    above_all = set(best).intersection(*(one.methods for one in above))
     if len(best) == 1:
-        told = "It is" if sure else "It is not shown to be"
+        claim = "It is" if above_all else "It is not shown to be"
     else:
-        told = f"{'All' if len(sure) == len(best) else len(sure) or 'None'} of these {'is' if len(sure) < 2 else 'are'}"
+        count = len(above_all)
+        claim = f"{'All' if count == len(best) else count or 'None'} of these {'is' if count < 2 else 'are'}"
     named = f"the reference map{'s' * (len(maps) > 1)} {join_names(maps)}"
-    return f" {told} above {named}, which know{'s' * (len(maps) == 1)} no network."
+    return f" {claim} above {named}, which know{'s' * (len(maps) == 1)} no network."
 
 
 def disagreement(scores: pd.DataFrame) -> str:
-    """Return which metrics order the methods against deletion of single patches, and what to do; empty where none does.
+    """Return a text on metrics that order the methods against deletion of single patches; "" where no metric does.
 
     Parameters
     ----------
@@ -280,63 +287,63 @@ def disagreement(scores: pd.DataFrame) -> str:
     Returns
     -------
     str
-        With Spearman's ρ of each such metric with IDSDS, else SDS, over the methods of a network, the mean over
+        With Spearman's ρ of each such metric with IDSDS, or else SDS, over the methods of a network, averaged over
         networks.
     """
-    found: dict[str, list[float]] = {}
-    against: dict[str, None] = {}
+    correlations: dict[str, list[float]] = {}
+    bases: dict[str, None] = {}
     for _, rows in scores.groupby(["dataset", "model", "weights"], sort=False):
         signed = rows["score"].where(rows["higher_is_better"].astype(bool), -rows["score"])
         wide = rows.assign(score=signed).pivot(index="method", columns="metric", values="score")
         base = next((name for name in ("idsds", "sds") if name in wide), None)
         if base is None:
             continue
-        against[base] = None
+        bases[base] = None
         for name, rho in wide.drop(columns=base).corrwith(wide[base], method="spearman").items():
             known = wide[[name, base]].notna().all(axis=1).sum()
             if known >= MINIMUM_METHODS and not math.isnan(rho):
-                found.setdefault(str(name), []).append(rho)
-    means = sorted((float(np.mean(rhos)), name) for name, rhos in found.items())
-    opposed = [f"{name} (ρ {_told(mean)})" for mean, name in means if mean < 0]
+                correlations.setdefault(str(name), []).append(rho)
+    means = sorted((float(np.mean(rhos)), name) for name, rhos in correlations.items())
+    opposed = [f"{name} (ρ {_format_mean(mean)})" for mean, name in means if mean < 0]
     if not opposed:
         return ""
     return (
-        f"{join_names(opposed)} order{'s' * (len(opposed) == 1)} the methods against {' and '.join(against)}. Such metrics "
-        "measure different things, and κ over all of them hides that: decide which question is yours before you look "
-        "(docs/conventions.md says what each metric asks), and read the set of the best by that metric, or take a "
-        "method that is in the set of each."
+        f"{join_names(opposed)} order{'s' * (len(opposed) == 1)} the methods against {' and '.join(bases)}. Such "
+        "metrics measure different things, and κ over all of them hides that: decide which question is yours before "
+        "you look (docs/conventions.md says what each metric asks), and read the set of the best by that metric, or "
+        "take a method that is in the set of each."
     )
 
 
 def describe_deletion(deletion: PatchDeletion, family: str, output: str = "logit") -> str:
-    """Return what a single-deletion score measures: ``deletion of single patches, grid 4, mean colour (IDSDS)``."""
+    """Describe a single-deletion score: ``deletion of single patches, grid 4, mean colour (IDSDS)``."""
     of = "" if output == "logit" else f", {output}"
     return f"deletion of single patches, {deletion}{of} ({family.upper()})"
 
 
 def at_chance(right: int, images: int, guess: float, level: float) -> bool:
-    """Tell whether a network is no more often right than guessing the most frequent class is.
+    """Return whether a network is not more often right than guessing the most frequent class.
 
     Parameters
     ----------
     right, images
-        Intact images that it classifies correctly, of how many.
+        Number of intact images that it classifies correctly, and number of images.
     guess
         Share of the most frequent class.
     level
-        One less the chance to call a network at chance better than that.
+        1 minus the probability of calling a network that guesses better than chance.
     """
     return Accuracy(right, images, guess).p > 1 - level
 
 
 def describe_low_accuracy(right: int, count: int, of_labels: bool = False) -> str:
-    """Return a sentence on a network that is right on few explained images or labels; empty for any other."""
+    """Return a sentence on a network that is right on few explained images or labels; "" for any other network."""
     if right >= MOSTLY_RIGHT * count:
         return ""
     verb, what = ("finds", "labels") if of_labels else ("is right on", "images")
     return f" The network {verb} {right} of the {count} {what}."
 
 
-def _told(mean: float) -> str:
-    """Return a mean with two places and a true minus, as the pages write it."""
+def _format_mean(mean: float) -> str:
+    """Return a mean with two decimals and a minus sign (U+2212), as on the pages."""
     return f"{round(mean, 2) + 0.0:.2f}".replace("-", "−")

@@ -20,7 +20,7 @@ from heatproof.base.tasks import task_provides
 from heatproof.jobs.score import stored_curves
 from heatproof.metrics.pic import information_axis
 from heatproof.metrics.registry import METRICS
-from heatproof.metrics.scoring import Scored
+from heatproof.metrics.scoring import MethodScores
 from heatproof.metrics.soundness import soundness_at_levels
 from heatproof.report.figures.drawing import draw_legend, new_figure, panel_axes, split_rows, white_style
 from heatproof.report.page.data import low_is_good
@@ -84,7 +84,7 @@ def curve_points(spec: Score) -> Iterator[tuple[Any, ...]]:
 
 
 def mean_curves(
-    spec: Score, sequences: Mapping[str, Perturbation], scored: Scored
+    spec: Score, sequences: Mapping[str, Perturbation], scored: MethodScores
 ) -> Iterator[tuple[str, str, np.ndarray, str, np.ndarray]]:
     """Yield the mean curves of one method: name, name of the x axis, x (S,), name of the y axis, y (S,).
 

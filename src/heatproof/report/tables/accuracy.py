@@ -194,7 +194,7 @@ def _of_numbers(known: ScoredRows, outputs: np.ndarray, target: str | int) -> li
         mean = {key: float(np.mean([row[key] for row in rows])) for key in ("r2", "spearman")}
         # The network is better than guessing if it is for one number; Bonferroni's correction is for their count.
         p = min(1.0, min(row["p_chance"] for row in rows) * len(rows))
-        rows.insert(0, {"label": "", **mean, "p_chance": p, "n_images": len(set(known.pictures))})
+        rows.insert(0, {"label": "", **mean, "p_chance": p, "n_images": len(set(known.image_ids))})
     return rows
 
 

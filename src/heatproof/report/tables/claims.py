@@ -27,7 +27,7 @@ def claims(spec: Claims) -> None:
         Case(
             *cell,
             **vars(facts[cell[3]]),
-            kept_by=spec.saved_epochs.get(cell[2], ""),
+            saved_epoch_of=spec.saved_epochs.get(cell[2], ""),
             explains=spec.explains,
             pixels=pixels[cell[0]][cell[1]],
         )
