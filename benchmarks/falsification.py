@@ -118,7 +118,8 @@ def black_pixels(folder, seed, images, epochs):
     edge = {"share": EDGE**2 / 32**2, "block": EDGE}
     sets = {INTACT: splits, ONLY: removed(splits, value=0.0, **edge)}
     parts = {
-        one: {name: examples(*part, FACTS_OF_PHOTOGRAPHS) for name, part in made.items()} for one, made in sets.items()
+        one: {name: examples(*part, FACTS_OF_PHOTOGRAPHS) for name, part in trained.items()}
+        for one, trained in sets.items()
     }
     # As in appendix C, with a smaller network and dataset and a shorter training: Adam, and no augmentation.
     schedule = Schedule(epochs, 128, "adam", 0.001, 0.0, 1e-4, "cosine", 0.1, 4, 0.0, 0)

@@ -363,13 +363,15 @@ def row_by_row(
         if not entry.uses_model or (explainers and entry.name not in explainers):
             continue
         began = time.monotonic()
-        works, says = (
+        works, outcome = (
             cell(entry, declared, networks, found, default_options)
             if declared or (tried and entry.name in CHEAP)
             else (False, "not declared")
         )
-        rows.append([name, str(found), entry.name, declared, works, says, round(time.monotonic() - began, 1)])
-        print(f"  {entry.name}: {'works' if works else 'no'} {'' if declared else '(not declared) '}{says}", flush=True)
+        rows.append([name, str(found), entry.name, declared, works, outcome, round(time.monotonic() - began, 1)])
+        print(
+            f"  {entry.name}: {'works' if works else 'no'} {'' if declared else '(not declared) '}{outcome}", flush=True
+        )
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -382,7 +384,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="one small network and the cheap explainers")
     parser.add_argument("--meta-rank", action="store_true", help="the networks and methods of Meta-Rank, in full")
     args = parser.parse_args()
-    usual = sorted(CHEAP) if args.small else list(METHODS_OF_PAPER) if args.meta_rank else None
+    default_explainers = sorted(CHEAP) if args.small else list(METHODS_OF_PAPER) if args.meta_rank else None
     warnings.filterwarnings("ignore")
     networks = {"timm:vit_tiny_patch16_224": SMALL["timm:vit_tiny_patch16_224"]} if args.small else NETWORKS
     networks = META_RANK if args.meta_rank else networks
@@ -393,7 +395,7 @@ def main() -> None:
         if (there is not None and not args.explainers) or (args.only and name not in args.only):
             continue
         print(name, flush=True)
-        new_rows = row_by_row(name, options, args.explainers or usual, default_options=args.meta_rank)
+        new_rows = row_by_row(name, options, args.explainers or default_explainers, default_options=args.meta_rank)
         if there is not None:
             old_rows = there[~there["explainer"].isin(new_rows["explainer"])]
             order = {explainer: place for place, explainer in enumerate(EXPLAINERS)}

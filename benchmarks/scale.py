@@ -98,14 +98,14 @@ def store_here(images: int) -> None:
         if not drops:
             arrays = {"attribution": ArraySpec(("map", "y", "x"), (1, 32, 32))}
         for shard in plan.shards(images):
-            piece = open_shard(shard_range(plan, shard, images), base, Origin(Key("key", ""), {}), split, arrays)
-            start, stop = piece.missing()
+            writer = open_shard(shard_range(plan, shard, images), base, Origin(Key("key", ""), {}), split, arrays)
+            start, stop = writer.missing()
             chosen = {
                 name: (patches if drops else values)[: stop - start].astype(arrays[name].dtype) for name in arrays
             }
-            piece.add(start, chosen, 0.0, 0)
-            piece.publish("cpu")
-            piece.forget_journal()
+            writer.add(start, chosen, 0.0, 0)
+            writer.publish("cpu")
+            writer.forget_journal()
             written += 1
     seconds = time.process_time() - began
     files = sum(1 for path in Path("results").rglob("*") if path.is_file())

@@ -486,8 +486,8 @@ class Evidence:
         counts = np.concatenate(
             [np.ones((1, images)), draw_counts(numpy_generator(self.seed, "claims"), self.repetitions, images)]
         )
-        own = (counts**2).sum(1)
-        return (((counts @ unit_ranks.T) ** 2).sum(1) - own) / (images**2 - own)
+        same = (counts**2).sum(1)
+        return (((counts @ unit_ranks.T) ** 2).sum(1) - same) / (images**2 - same)
 
 
 def correlate_ranks(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -58,9 +58,9 @@ def _without(chosen: list[int], left_out: list[int], what: str) -> list[int]:
 @claim(PAPER, "section 4.2, figure 2 a and c; section 5", "better of IG and IG-U less the best other method", above=0)
 def ig_leads_in_domain(e: Evidence) -> Measurement:
     """Where train and test domain agree, integrated gradients surpass CAMs and methods that perturb the image."""
-    own = e.find_methods(IG)
-    others = _without(post_hoc_methods(e), own, "the config has no method beside IG")
-    return lead_over(e, e.in_domain_cases(), own, others)
+    integrated = e.find_methods(IG)
+    others = _without(post_hoc_methods(e), integrated, "the config has no method beside IG")
+    return lead_over(e, e.in_domain_cases(), integrated, others)
 
 
 @claim(PAPER, "section 4.2, figure 2 a, table 4", MEAN_DIFFERENCE.format("raw", "absolute") + ", IG and IG-U", above=0)

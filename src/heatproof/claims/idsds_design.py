@@ -89,8 +89,8 @@ def _mean_score(e: Evidence, case: int) -> float:
 
 
 def _compare_intrinsic(e: Evidence, kind: str) -> Measurement:
-    own, cases, rivals = e.find_method(kind), e.in_domain_cases(), post_hoc_methods(e)
-    ours = values_by_training(e, cases, lambda c: float(e.means[0, c, own]))
+    intrinsic, cases, rivals = e.find_method(kind), e.in_domain_cases(), post_hoc_methods(e)
+    ours = values_by_training(e, cases, lambda c: float(e.means[0, c, intrinsic]))
     required(list(ours), f"no model of this config is a {kind} network")
     models = {c: e.model_of(c) for c in cases}
     resnets = [c for c, model in models.items() if model.family == "resnet" and model.batch_norm and model.bias]

@@ -93,7 +93,7 @@ def ranks_agree_between_checkpoints(e: Evidence) -> Measurement:
 def _kappa_difference(e: Evidence, kind: str, choose: np.ufunc) -> Measurement:
     """Return κ of an explainer over cases of plain deletion, minus the largest or the smallest κ of the others."""
     chosen = e.find_methods(METHODS_OF_PAPER)
-    own = chosen.index(e.find_method(kind))
+    column = chosen.index(e.find_method(kind))
     if len(chosen) < MINIMUM_METHODS:
         raise Untestable(f"the config has {len(chosen)} of the eight methods that the paper ranks")
     cases = [c for kind in DELETION for c in e.out_of_domain_cases(kind)]
@@ -102,7 +102,7 @@ def _kappa_difference(e: Evidence, kind: str, choose: np.ufunc) -> Measurement:
     counts = e.network_counts(len(units))[:, [units.index(e.network_kind(c)) for c in cases]]
     scores = e.means[:, cases][:, :, chosen]
     kappa = np.stack([compute_kappa(one, weights=count)[0] for one, count in zip(scores, counts, strict=True)])
-    draws = kappa[:, own] - choose.reduce(np.delete(kappa, own, axis=1), axis=1)
+    draws = kappa[:, column] - choose.reduce(np.delete(kappa, column, axis=1), axis=1)
     basis = f"test cases: {len(cases)}, networks: {len(units)}, methods: {len(chosen)}"
     return Measurement(draws, basis, len(units), choices=len(chosen) - 1)
 

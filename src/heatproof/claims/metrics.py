@@ -136,8 +136,8 @@ def _gains_over_ig(e: Evidence, kind: str, *ensembles: str) -> list[Measurement]
     for name in ensembles:
         # Both metrics read absolute values; squared maps and variances are not negative.
         transform = "abs" if name == "smoothgrad" else "raw"
-        own = e.find_method("noise_integrated_gradients", transform, map=f"integrated_gradients_{name}")
-        found.append(e.difference(cases, [(own, plain)]))
+        ensemble = e.find_method("noise_integrated_gradients", transform, map=f"integrated_gradients_{name}")
+        found.append(e.difference(cases, [(ensemble, plain)]))
     return found
 
 

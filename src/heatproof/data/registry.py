@@ -146,12 +146,12 @@ class DatasetEntry(RegistryEntry):
 
     code: ClassVar[str] = "load"
 
-    def image_size(self, given: Mapping[str, Any]) -> tuple[int, int] | None:
+    def image_size(self, options: Mapping[str, Any]) -> tuple[int, int] | None:
         """Return height and width of the images for the options in a config; None if unknown.
 
         The option `size` is the side of square images, or height and width.
         """
-        size = given.get("size", self.options.get("size"))
+        size = options.get("size", self.options.get("size"))
         return self.size if size is None else height_and_width(size)
 
 
@@ -181,7 +181,7 @@ def dataset(
 
     def enter(load: Callable[..., Dataset]) -> Callable[..., Dataset]:
         options = {option: default for option, default in options_of(load).items() if option != "seed"}
-        counted = count or (lambda **given: len(load(seed=0, **given).splits["evaluation"]))
+        counted = count or (lambda **options: len(load(seed=0, **options).splits["evaluation"]))
         DATASETS[name] = DatasetEntry(name, load, size, MappingProxyType(options), counted, parts)
         return load
 

@@ -81,7 +81,7 @@ def labels_of(values: Any) -> Labels | None:
     if not is_labelled_array(values) or "image" not in values.dims:
         return None
 
-    def along(name: str) -> np.ndarray | None:
+    def labels_along_image(name: str) -> np.ndarray | None:
         if name not in values.coords:
             return None
         found = values.coords[name]
@@ -89,13 +89,18 @@ def labels_of(values: Any) -> Labels | None:
             return np.full(values.sizes["image"], found.values)
         return found.values if found.dims == ("image",) else None
 
-    names, digests, of_targets, kind = along("image"), along(IMAGE_DIGEST), along(TARGET_DIGEST), along(TASK)
+    names, digests, of_targets, kind = (
+        labels_along_image("image"),
+        labels_along_image(IMAGE_DIGEST),
+        labels_along_image(TARGET_DIGEST),
+        labels_along_image(TASK),
+    )
     if names is None and digests is None:
         return None
     return Labels(
         None if names is None else [str(name) for name in names.tolist()],
         None if digests is None else [str(one) for one in digests.tolist()],
-        along("target"),
+        labels_along_image("target"),
         kind="" if kind is None or not len(kind) else str(kind[0]),
         target_digests=None if of_targets is None else [str(one) for one in of_targets.tolist()],
     )

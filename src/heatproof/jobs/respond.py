@@ -164,7 +164,7 @@ def _run(job: ResponseStage, pending: Sequence[ShardWork], response: Response, n
     reader = reader_of(network.network)
     for work in pending:
         work.shard.provenance["check_passes"] = passes
-        work.shard.lacks_probability = reader is not None and not task_provides(reader.task, "probability")
+        work.shard.without_probability = reader is not None and not task_provides(reader.task, "probability")
     # The seconds of reading and of the intact images count for the first explainer of a batch.
     began = time.monotonic()
     for low, images in prefetch(

@@ -185,8 +185,8 @@ def _read_inputs(spec: Score) -> _StoredInputs:
         for base in dict.fromkeys(bases):
             manifests = _read_shards(spec, base, keys)
             data += manifests
-            if gate := next((manifest["gate"] for manifest in manifests if "gate" in manifest), None):
-                applicability_records[explainer] = gate
+            if record := next((manifest["gate"] for manifest in manifests if "gate" in manifest), None):
+                applicability_records[explainer] = record
             if base == maps:
                 costs[explainer] = _sum_costs(manifests)
             if reason := next((manifest["gap"] for manifest in manifests if manifest["gap"]), None):
@@ -283,10 +283,10 @@ def _sum_costs(manifests: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     counts = [manifest["images"][1] - manifest["images"][0] for manifest in manifests]
     checks_of_shards, compared = [0], 0
     for manifest, count in zip(manifests, counts, strict=True):
-        checks, gate = manifest.get("check_passes", 0), manifest.get("gate")
-        if gate:
-            compared += (passes := comparison_passes(gate, count))
-            checks += gate["network_passes"] + gate["check_passes"] - passes
+        checks, record = manifest.get("check_passes", 0), manifest.get("gate")
+        if record:
+            compared += (passes := comparison_passes(record, count))
+            checks += record["network_passes"] + record["check_passes"] - passes
         checks_of_shards.append(checks)
     return {"images": sum(counts), "check_passes": max(checks_of_shards) + compared, **summed}
 

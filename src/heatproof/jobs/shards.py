@@ -72,7 +72,7 @@ class Shard:
         Duration of the computation, and number of network passes.
     changed
         Whether there is something to write.
-    lacks_probability
+    without_probability
         Whether the task has no probabilities. The store then has minus infinity as their logarithm, because NaN in a
         store means that nothing was computed.
     """
@@ -92,7 +92,7 @@ class Shard:
     seconds: float = 0.0
     passes: int = 0
     changed: bool = False
-    lacks_probability: bool = False
+    without_probability: bool = False
 
     @property
     def store(self) -> str:
@@ -155,9 +155,9 @@ class Shard:
         }
         for name, values in converted.items():
             if np.issubdtype(values.dtype, np.floating):
-                if self.lacks_probability:
+                if self.without_probability:
                     converted[name] = values = np.where(np.isnan(values), -np.inf, values)
-                sound = np.isfinite(values) | (self.lacks_probability & np.isneginf(values))
+                sound = np.isfinite(values) | (self.without_probability & np.isneginf(values))
                 bad = np.flatnonzero(~sound.reshape(len(values), -1).all(1))
                 if len(bad):
                     image = self.layout.image_ids[start + int(bad[0])]
@@ -169,9 +169,9 @@ class Shard:
         self._append(converted, seconds, passes)
 
     def _write_batch(self, start: int, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
-        seal = self._checksum(start, arrays, seconds, passes)
+        checksum = self._checksum(start, arrays, seconds, passes)
         with atomic_write(self._batch(start)) as aside, open(aside, "wb") as file:
-            np.savez(file, seconds=seconds, passes=passes, seal=seal, **arrays)  # type: ignore[arg-type]
+            np.savez(file, seconds=seconds, passes=passes, seal=checksum, **arrays)  # type: ignore[arg-type]
 
     def _read_batch(self, start: int) -> tuple[dict[str, np.ndarray], float, int]:
         """Return arrays, seconds and passes of the batch in the journal that begins with an image.
@@ -189,11 +189,11 @@ class Shard:
             file.seek(0)
             with np.load(file, allow_pickle=False) as saved:
                 arrays = {name: saved[name] for name in self.layout.arrays}
-                seconds, passes, seal = float(saved["seconds"]), int(saved["passes"]), str(saved["seal"])
+                seconds, passes, checksum = float(saved["seconds"]), int(saved["passes"]), str(saved["seal"])
         max_images = (self.shard + 1) * self.layout.shard_size - start
         counts = {values.shape[:1] for values in arrays.values()}
         fits = len(counts) == 1 and counts <= {(count,) for count in range(1, max_images + 1)}
-        if not fits or seal != self._checksum(start, arrays, seconds, passes):
+        if not fits or checksum != self._checksum(start, arrays, seconds, passes):
             raise ValueError("its checksum differs")
         return arrays, seconds, passes
 

@@ -189,11 +189,11 @@ def _scores(path: Path, column: pd.Series, methods: pd.Series, rows: np.ndarray)
 
 def _directions(path: Path, long: pd.DataFrame, metrics: pd.Series) -> pd.Series:
     known = {name: METRICS[base].higher_is_better for name in set(metrics) if (base := base_name(name)) in METRICS}
-    usual = metrics.map(known).astype("boolean").fillna(True).astype(bool)
+    registered = metrics.map(known).astype("boolean").fillna(True).astype(bool)
     if "higher_is_better" not in long:
-        return usual
+        return registered
     text = long["higher_is_better"].str.strip().str.lower()
     wrong = ~text.isin([*TRUTH, *MISSING])
     if wrong.any():
         raise HeatproofError(f"{path} has {text[wrong].iloc[0]!r} under 'higher_is_better': write true or false.")
-    return text.map(TRUTH).astype("boolean").fillna(usual).astype(bool)
+    return text.map(TRUTH).astype("boolean").fillna(registered).astype(bool)

@@ -1,0 +1,70 @@
+"""Identifiers are words of the field: none of those that a reader would have to be taught."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import heatproof
+
+REPOSITORY = Path(heatproof.__file__).parents[2]
+# As a part of any name, such as `told` in `told_images`.
+PARTS = {"told", "tell", "tells", "gate", "gates", "piece", "pieces", "seal", "sealed", "adopt", "adopted", "ago"}
+PARTS |= {
+    "asked",
+    "asking",
+    "asks",
+    "said",
+    "says",
+    "saying",
+    "serving",
+    "served",
+    "lacks",
+    "lacking",
+    "usual",
+    "beside",
+}
+# As a whole name. As a part they can be right: `is_shown`.
+NAMES = {"given", "whole", "kept", "shown", "own", "along", "made", "question"}
+# Names that are in files of other versions, in public calls, or terms of the field: gates of recurrent and gated units.
+FIXED = {
+    "src/heatproof/_testing/explainers.py": {"explains_probabilities_or_says_no", "says_where_it_does_not_apply"},
+    "src/heatproof/attribution/_attn_lrp.py": {"GATES"},
+    "src/heatproof/attribution/_lrp_canonizer.py": {"Gate", "gate"},
+    "src/heatproof/plot.py": {"made"},
+    "src/heatproof/stores/manifest.py": {"gate", "gates", "given", "kept"},
+}
+
+
+def identifiers(tree: ast.Module) -> set[str]:
+    """Return the names that a module defines: functions, classes, arguments, attributes and variables."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.arg):
+            found.add(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found.add(node.attr)
+    return found
+
+
+def parts_of(name: str) -> set[str]:
+    """Return the words of a name in snake case or in camel case."""
+    return {part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
+
+
+def private(name: str) -> bool:
+    return bool(parts_of(name) & PARTS) or name.strip("_").lower() in NAMES
+
+
+MODULES = sorted([*(REPOSITORY / "src").rglob("*.py"), *(REPOSITORY / "benchmarks").rglob("*.py")])
+
+
+@pytest.mark.parametrize("file", MODULES, ids=lambda file: file.relative_to(REPOSITORY).as_posix())
+def test_names_are_words_of_the_field(file):
+    named = {name for name in identifiers(ast.parse(file.read_text(encoding="utf-8"))) if private(name)}
+    assert named <= FIXED.get(file.relative_to(REPOSITORY).as_posix(), set())
