@@ -30,7 +30,7 @@ def main():
                 lambda draw=by_counter, ids=ids, shape=shape: draw(0, "x", ids, shape),
                 lambda draw=library, ids=ids, shape=shape, source=generator: draw(len(ids), *shape, generator=source),
                 lambda draw=library, ids=ids, shape=shape: torch.stack(
-                    [draw(shape, generator=source(0, "x", name)) for name in ids]
+                    [draw(shape, generator=torch_generator(0, "x", name)) for name in ids]
                 ),
             )
             spent = [float("inf")] * len(ways)
