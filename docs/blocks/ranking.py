@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from blocks import DATA, interval, number, rows
+from blocks import DATA, heads, interval, number, rows
 from heatproof.claims import published_numbers
 from heatproof.report.tables.ranking import Ranking, rank_table
 
@@ -80,9 +80,10 @@ def outputs_agree() -> str:
 
 
 def coverage(name: str) -> str:
-    """Return a table of benchmarks/coverage.py as it printed it."""
+    """Return a table of benchmarks/coverage.py as it printed it, with the heads of the page."""
     with open(DATA / "coverage" / f"{name}.csv", encoding="utf-8", newline="") as file:
-        return rows(list(csv.reader(file)))
+        head, *cells = csv.reader(file)
+    return rows([heads(f"coverage/{name}", head), *cells])
 
 
 def best_level() -> str:
