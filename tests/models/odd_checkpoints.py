@@ -122,7 +122,7 @@ def table() -> str:
     """Return the rows of the table in docs/models.md."""
     with tempfile.TemporaryDirectory() as folder:
         rows = [f"| `{name}` | {what} | {message_about(name, Path(folder))} |" for name, (what, _) in KINDS.items()]
-    return "\n".join(["| file | what it is | what is said |", "| --- | --- | --- |", *rows])
+    return "\n".join(["| file | content | message |", "| --- | --- | --- |", *rows])
 
 
 if __name__ == "__main__":
