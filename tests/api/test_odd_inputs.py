@@ -75,7 +75,7 @@ IMAGES = {
     "films": (lambda x: x[:, :, None], "give a float tensor"),
     "a sparse tensor": (lambda x: x.to_sparse(), r"give images.to_dense\(\)"),
     "a path that is not there": (lambda x: "photos/nowhere", "There is no folder photos/nowhere"),
-    "an empty path": (lambda x: "", "There is no folder|has no pictures|declares no transform"),
+    "an empty path": (lambda x: "", "There is no folder|has no images|declares no transform"),
     "a value that is not finite": (
         lambda x: torch.cat([x[:7], x[7:] * float("inf")]),
         "Image '7' has a value that is not finite",

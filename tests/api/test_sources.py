@@ -393,10 +393,10 @@ def flips(picture):
 FOLDERS = {
     "a folder that is not there": ("missing", transform, "There is no folder .*nowhere"),
     "a file": ("file", transform, "is a file: name the folder"),
-    "an empty folder": ("empty", transform, "has no pictures"),
+    "an empty folder": ("empty", transform, "has no images"),
     "train and val": ("split", transform, "has train and val: name one of them"),
     "a picture beside class folders": ("loose", transform, "picture 'loose.png' beside class folders"),
-    "a damaged picture": ("damaged", transform, r"The picture .*2.png cannot be read .*: repair or remove it"),
+    "a damaged picture": ("damaged", transform, r"The image .*2.png cannot be read .*: repair or remove it"),
     "no transform": ("", None, r"DataLoader\(ImageFolder\(folder, transform\), 64\)"),
     "a transform that is none": ("", 3, "`transform` is int"),
     "a transform that makes no tensor": ("", lambda picture: picture, "`transform` returns Image"),

@@ -77,7 +77,7 @@ def test_findings_and_assumptions_are_written_as_comments(photos):
     assert "for photos: 2 labels, several an image; " in text
     assert '# Assumed: none: ["No Finding"] (The column' in text
     assert "# Assumed: group: patient_id" in text
-    assert "10 of 40 pictures are left out, of which no label is known." in text
+    assert "10 of 40 images are left out, because no label is known." in text
 
 
 def test_the_task_can_be_given(photos):
@@ -148,7 +148,7 @@ def test_several_tables_need_a_choice(photos):
         write(f"photos/{name}", "file,label", lambda n: f"{n}.png,{n % 2}")
     Path("photos/notes.txt").write_text("remarks\nof the day\n")
     with pytest.raises(
-        HeatproofError, match=r"has tables that name its pictures, photos/a.csv, photos/b.csv: give --labels"
+        HeatproofError, match=r"has tables that name its images, photos/a.csv, photos/b.csv: give --labels"
     ):
         init(photos, "cifar_resnet20")
     with pytest.raises(HeatproofError, match=r"There is no file c.csv: --labels is a table of labels, or folders"):

@@ -100,7 +100,7 @@ FORMS = [
         lines("image," + ",".join(ISIC), [f"{stem},{one_hot(n, 7)}" for n, stem in enumerate(STEMS)]),
     ),
     Form(
-        "ISIC 2019, of whose classes one has no picture",
+        "ISIC 2019, where one class has no image",
         JPEGS,
         "ISIC_2019_Training_GroundTruth.csv",
         lines("image," + ",".join(ISIC_2019), [f"{stem},{one_hot(n, 8)},0.0" for n, stem in enumerate(STEMS)]),
@@ -374,14 +374,14 @@ FORMS = [
         {"header": False, "columns": {"file": 1, "label": 2}},
     ),
     Form(
-        "classes that pandas wrote beside a blank",
+        "integer classes that pandas stored as floats because of an empty cell",
         PLAIN,
         "labels.csv",
         lines("file,label", [f"{name},{'' if n == 12 else f'{n % 12}.0'}" for n, name in enumerate(PLAIN)]),
         {"unknown": "blank"},
     ),
     Form(
-        "classes that pandas wrote beside a blank, without `unknown`",
+        "integer classes that pandas stored as floats because of an empty cell, without `unknown`",
         PLAIN,
         "labels.csv",
         lines("file,label", [f"{name},{'nan' if n == 12 else f'{n % 12}.0'}" for n, name in enumerate(PLAIN)]),
@@ -482,7 +482,7 @@ FORMS = [
         lines("file,label", [f"{name},{n % 12}%" for n, name in enumerate(PLAIN)]),
     ),
     Form(
-        "countries, of which one is NA, without `unknown`",
+        "country codes with NA (Namibia), without `unknown`",
         PLAIN,
         "labels.csv",
         lines("file,label", [f"{name},{('DE', 'NA', 'FR')[n % 3]}" for n, name in enumerate(PLAIN)]),

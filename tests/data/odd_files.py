@@ -46,7 +46,7 @@ def _make(folder: Path) -> dict[str, str]:
         "truncated.jpg": "half of a JPEG",
         "corrupt.png": "one byte changed in a PNG",
         "empty.jpg": "zero bytes",
-        "text.jpg": "an error page saved as a picture",
+        "text.jpg": "an error page saved as an image",
         "strip.png": "1×20,000 pixels, resized to a shorter side of 224",
         "float.tif": "32-bit float",
         "grey.png": "grey",

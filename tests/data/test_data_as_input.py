@@ -522,7 +522,7 @@ def test_what_is_no_dataset_any_more_is_said_at_the_start(folder, graph):
     os.makedirs("results/datasets")
     made.job("prepare", {"dataset": "photos"}).spec.run(SimpleNamespace())
     (folder / ANTS / "ant_000.png").write_bytes(b"no picture")
-    with pytest.raises(HeatproofError, match=r"1 of the .* pictures of 'photos' cannot be read: .*ant_000\.png"):
+    with pytest.raises(HeatproofError, match=r"1 of the .* images of 'photos' cannot be read: .*ant_000\.png"):
         update_data_records(made, "results", dry_run=False)
 
 

@@ -217,7 +217,7 @@ def test_another_size_is_said_in_the_prepare_stage_and_where_it_is_read(own, nam
 def test_damaged_pictures_beside_the_image_are_named(own, name):
     content = (own / name).read_bytes()
     (own / name).write_bytes(content[: len(content) // 2])
-    with pytest.raises(HeatproofError, match=rf"1 of the 54 pictures of 'birds' cannot be read: .*{Path(name).name}"):
+    with pytest.raises(HeatproofError, match=rf"1 of the 54 images of 'birds' cannot be read: .*{Path(name).name}"):
         check_pictures(opened(own), "birds")
 
 

@@ -137,9 +137,9 @@ def prepare_no_pictures(tmp_path, fill, save):
             prepare_test_alone,
             r"has test and no train: lay it out as train/ beside val/ or test/, .*, or name .*/test in",
         ),
-        (prepare_empty_class, "class folder .*dog has no pictures: add some or remove it"),
+        (prepare_empty_class, "class folder .*dog has no images: add some or remove it"),
         (prepare_unknown_class, "val/dog belongs to no known class"),
-        (prepare_no_pictures, "no pictures in the class folders of .*val: add some"),
+        (prepare_no_pictures, "no images in the class folders of .*val: add some"),
     ],
 )
 def test_folders_that_are_not_laid_out_like_this(tmp_path, fill, save, prepare, message):
@@ -149,7 +149,7 @@ def test_folders_that_are_not_laid_out_like_this(tmp_path, fill, save, prepare, 
 
 
 def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(HeatproofError, match=r"no folder .*/none: `root` has to be a folder of pictures"):
+    with pytest.raises(HeatproofError, match=r"no folder .*/none: `root` has to be a folder of images"):
         count(tmp_path / "none")
 
 

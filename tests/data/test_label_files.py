@@ -75,9 +75,9 @@ BAD = {
     "an old workbook": (b"\xd0\xcf\x11\xe0" + bytes(9), "is an Excel workbook, .* save the table as CSV"),
     "a workbook": (b"PK\x03\x04", "is an Excel workbook or a ZIP archive, .* save the table as CSV"),
     "half of Parquet": (b"PAR1xx", "cannot be read as a table of labels"),
-    "a JSON list of texts": (b'["a", "b"]', "it is no list of records"),
+    "a JSON list of texts": (b'["a", "b"]', "it is not a list of records"),
     "JSON over several lines": (b'{"a":\n 1}', "neither a list of records nor one record a line"),
-    "a JSON mapping of files to labels": (b'{"a.png": "x", "b.png": "y"}', "it is no list of records"),
+    "a JSON mapping of files to labels": (b'{"a.png": "x", "b.png": "y"}', "it is not a list of records"),
     "rows that are too long": (b"file,label\na.png,x\nb.png,y,z,w", "Expected 2 fields in line 3, saw 4"),
     "far too many, packed": (gzip.compress(bytes(2**29 + 1)), "too many bytes, unpacked"),
 }
@@ -134,7 +134,7 @@ def test_pictures_are_found_by_the_names_that_tables_give_them(kind):
 def test_a_name_of_several_pictures_is_asked():
     paths = ["1/a.png", "2/a.png", "b.png", "b.jpg"]
     with pytest.raises(
-        HeatproofError, match=r"names a\.png in row 2, and several folders in r have a picture of that name"
+        HeatproofError, match=r"names a\.png in row 2, and several folders in r have an image of that name"
     ):
         match_pictures(Path("t"), Path("r"), ["a.png"], paths)
     assert PictureIndex(paths).find_all(["b", "b.jpg", "1/a"]) == ["", "b.jpg", "1/a.png"]
@@ -143,7 +143,7 @@ def test_a_name_of_several_pictures_is_asked():
 @pytest.mark.parametrize("name", ["x/A.JPG", "A.jpg", "a.dcm"])
 def test_a_picture_of_another_ending_is_no_guess(name):
     with pytest.raises(
-        HeatproofError, match=r"names 1 picture\(s\) .* or write names without endings, if that is x/a\.jpg"
+        HeatproofError, match=r"names 1 image\(s\) .* or write names without endings, if that is x/a\.jpg"
     ):
         match_pictures(Path("t"), Path("r"), [name, "x/b.jpg"], ["x/a.jpg", "x/b.jpg"])
 
@@ -154,7 +154,7 @@ def test_the_whole_path_counts_more_than_the_end_of_another():
 
 
 def test_a_folder_that_some_rows_lack_is_not_passed_over():
-    with pytest.raises(HeatproofError, match=r"names 1 picture\(s\) that are not in r, the first x/y/a.png in row 2"):
+    with pytest.raises(HeatproofError, match=r"names 1 image\(s\) that are not in r, the first x/y/a.png in row 2"):
         match_pictures(Path("t"), Path("r"), ["x/y/a.png", "b.png"], ["a.png", "b.png"])
 
 
@@ -170,13 +170,13 @@ def test_names_of_columns_in_any_capitals(flat, header):
 def test_rows_of_one_picture_have_one_split_and_group(flat, column):
     rows = [f"{n}.png,{'ab'[n % 2]},{'train' if n % 3 else 'test'}" for n in range(20)]
     (flat / "labels.csv").write_text("\n".join([f"file,label,{column}", *rows, "1.png,a,test"]))
-    with pytest.raises(HeatproofError, match=rf"has the picture 1\.png in two {column}s: leave one"):
+    with pytest.raises(HeatproofError, match=rf"has the image 1\.png in two {column}s: leave one"):
         image_folder(seed=0, root=str(flat), labels="labels.csv", task="multilabel")
 
 
 def test_rows_of_one_picture_with_several_labels_each_are_asked(flat):
     (flat / "labels.csv").write_text("\n".join(["file,label", *(f"{n % 20}.png,a|b" for n in range(90))]))
-    with pytest.raises(HeatproofError, match=r"say separator: '\|' if that is 2 labels"):
+    with pytest.raises(HeatproofError, match=r"set separator: '\|' if that is 2 labels"):
         image_folder(seed=0, root=str(flat), labels="labels.csv", task="multilabel")
     made = image_folder(seed=0, root=str(flat), labels="labels.csv", separator="|", task="multilabel", size=8)
     assert made.class_names == ("a", "b")
@@ -202,7 +202,7 @@ def test_a_folder_a_class_is_one_class_a_picture(tmp_path, fill, task):
     fill(tmp_path, ["ant", "bee", "cow"], 4)
     with pytest.raises(HeatproofError, match=rf"task is {task}, .* name a table in `labels`"):
         image_folder(seed=0, root=str(tmp_path), task=task)
-    with pytest.raises(HeatproofError, match=r"task is binary, and .* has 3 classes: say task: multiclass"):
+    with pytest.raises(HeatproofError, match=r"task is binary, and .* has 3 classes: set task: multiclass"):
         image_folder(seed=0, root=str(tmp_path), task="binary")
     assert image_folder(seed=0, root=str(tmp_path), task="multiclass").task == "multiclass"
 

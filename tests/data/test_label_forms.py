@@ -86,7 +86,7 @@ def test_several_labels_in_a_cell(tmp_path):
 
 
 def test_a_class_without_a_picture_is_found_by_init(tmp_path):
-    form = NAMED["ISIC 2019, of whose classes one has no picture"]
+    form = NAMED["ISIC 2019, where one class has no image"]
     found = find_labels(made(tmp_path, form))
     assert found.options["columns"]["label"] == form.options["columns"]["label"]
     assert found.options["task"] == "multiclass"
@@ -111,7 +111,7 @@ def test_numbers_are_measured_where_the_task_is_regression(tmp_path):
 
 
 def test_classes_that_pandas_wrote_as_floats_are_in_the_order_of_numbers(tmp_path):
-    dataset, labels = of_form(tmp_path, "classes that pandas wrote beside a blank")
+    dataset, labels = of_form(tmp_path, "integer classes that pandas stored as floats because of an empty cell")
     assert dataset.class_names == tuple(map(str, range(12)))
     np.testing.assert_array_equal(labels, np.delete(np.arange(COUNT) % 12, 12))
 
@@ -125,9 +125,9 @@ ASKED = {
     "ages of UTKFace, without `task`": "--task TASK",
     "Planet Amazon": "--task TASK",
     "Planet Amazon, without options": "--task TASK",
-    "COCO": "no list of records",
-    "ChestX-ray14, train_val_list.txt": "none of labels",
-    "CelebA, list_eval_partition.csv, which has no labels": "looks like one of splits",
+    "COCO": "not a list of records",
+    "ChestX-ray14, train_val_list.txt": "no column of labels",
+    "CelebA, list_eval_partition.csv, which has no labels": "looks like a column of splits",
     "Plant Pathology 2021": "--task TASK",
     "ODIR-5K, whose cells are vectors": "lists of numbers that name no labels",
     "per cent": "nearly a number",

@@ -84,17 +84,17 @@ def test_shares_of_classes_are_met_with_many_groups():
 BAD = {
     "missing file": (
         lambda rows: [*rows, "none.png,bee"],
-        r"names 1 picture\(s\) that are not in .* none\.png in row 22",
+        r"names 1 image\(s\) that are not in .* none\.png in row 22",
     ),
     "file without row": (
         lambda rows: rows[1:],
-        r"1 picture\(s\) in .* have no row in .*labels\.csv, the first p00\.png",
+        r"1 image\(s\) in .* have no row in .*labels\.csv, the first p00\.png",
     ),
-    "two rows": (lambda rows: [*rows, rows[0]], r"1 picture\(s\) in more than one row, the first p00\.png"),
+    "two rows": (lambda rows: [*rows, rows[0]], r"1 image\(s\) in more than one row, the first p00\.png"),
     "no label": (lambda rows: [*rows[1:], "p00.png,"], r"Row 21 of .*labels\.csv has no label"),
     "one label": (lambda rows: [f"{row[:8]}ant" for row in rows], r"has 1 labels: a classifier needs two"),
-    "one picture": (lambda rows: [*rows[1:], "p00.png,atn"], r"1 label\(s\) .* have one picture, the first 'atn'"),
-    "no rows": (lambda rows: [], r"has no rows: add one for each picture"),
+    "one picture": (lambda rows: [*rows[1:], "p00.png,atn"], r"1 label\(s\) .* have one image, the first 'atn'"),
+    "no rows": (lambda rows: [], r"has no rows: add one for each image"),
 }
 
 
@@ -133,7 +133,7 @@ def test_groups_that_make_a_split_impossible(flat):
     folder, rows = flat
     with pytest.raises(HeatproofError, match="2 groups for the splits validation, evaluation, train"):
         grouped(folder, rows, lambda number: number % 2)()
-    with pytest.raises(HeatproofError, match="class number 1 has pictures of 1 group"):
+    with pytest.raises(HeatproofError, match="class number 1 has images of 1 group"):
         grouped(folder, rows, lambda number: "x" if number % 2 else number, evaluation=0.6)()
     write(
         folder,
@@ -150,11 +150,11 @@ def test_groups_that_make_a_split_impossible(flat):
 @pytest.mark.parametrize(
     ("header", "cells", "message"),
     [
-        ("file,partition", ("0", "1"), "partition looks like one of splits"),
-        ("file,evaluation", ("train", "test"), "evaluation looks like one of splits"),
+        ("file,partition", ("0", "1"), "partition looks like a column of splits"),
+        ("file,evaluation", ("train", "test"), "evaluation looks like a column of splits"),
         ("file,label,label", ("x,ant", "y,bee"), "2 columns of the name 'label'"),
         ("file,Label,label", ("x,ant", "y,bee"), "columns Label and label: name the right one"),
-        ("file", (None, None), "one column, file, and none of labels"),
+        ("file", (None, None), "one column, file, and no column of labels"),
         ("file,label", ("ant, an insect", "bee"), "quotes around cells that hold a separator"),
     ],
 )

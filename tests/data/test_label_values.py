@@ -65,7 +65,7 @@ def test_what_is_a_number(text, number):
 @pytest.mark.parametrize("cell", ["", "nan", "NaN", "NA", "N/A", "None", "null", "<NA>", "-1", "-1.0"])
 def test_what_is_unknown_is_no_class_by_guess(cell):
     cells = [*"012012012", cell]
-    with pytest.raises(AmbiguousTableError, match=r"Row 11 of labels\.csv .*say unknown: \[") as caught:
+    with pytest.raises(AmbiguousTableError, match=r"Row 11 of labels\.csv .*set unknown: \[") as caught:
         read(cells)
     found = read(cells, **caught.value.suggested_options)
     assert found.class_names == ["0", "1", "2"]
@@ -79,7 +79,7 @@ def test_what_is_unknown_is_no_class_by_guess(cell):
 
 
 def test_what_the_config_forgets_is_asked():
-    with pytest.raises(AmbiguousTableError, match=r"unknown: \[nan, -1\], with which what is not known is left out\."):
+    with pytest.raises(AmbiguousTableError, match=r"unknown: \[nan, -1\] to leave such images out\."):
         read([*"000111", "nan", "", "-1"], unknown="blank")
 
 
@@ -90,8 +90,8 @@ def test_what_is_unknown_is_said_in_one_sentence():
 
 
 ASKED = {
-    "ages": ([str(20 + n % 24) for n in range(240)], "24 different numbers, from 20 to 43: say task: regression"),
-    "fractions": (["0.5", "1.5"] * 9, "2 different numbers, from 0.5 to 1.5: say task: regression .* task: multiclass"),
+    "ages": ([str(20 + n % 24) for n in range(240)], "24 different numbers, from 20 to 43: set task: regression"),
+    "fractions": (["0.5", "1.5"] * 9, "2 different numbers, from 0.5 to 1.5: set task: regression .* task: multiclass"),
     "seldom": ([str(7 * n) for n in range(9)], "9 different numbers"),
     "as many as rows": ([str(n) for n in range(30)], "30 different numbers"),
     "commas": (["1,2", "3,4"] * 9, r"or separator: ','"),
@@ -151,22 +151,22 @@ def test_lists_as_they_are_written(written):
 @pytest.mark.parametrize(
     ("cells", "options", "message"),
     [
-        (["a|b", "", "a"], {"separator": "|"}, r"unknown: \[blank\], .* or none: \[blank\]"),
-        (["a|b", "none", "a"], {"separator": "|"}, r"unknown: \[none\], .* or none: \[none\]"),
-        (["a|b", "Normal", "a"], {"separator": "|"}, r"say none: \[Normal\] if .* or none: \[\] if it is a label"),
+        (["a|b", "", "a"], {"separator": "|"}, r"unknown: \[blank\] .* or none: \[blank\]"),
+        (["a|b", "none", "a"], {"separator": "|"}, r"unknown: \[none\] .* or none: \[none\]"),
+        (["a|b", "Normal", "a"], {"separator": "|"}, r"set none: \[Normal\] if .* or none: \[\] if it is a label"),
         (["a|b", "a"], {"separator": ""}, "`separator` is empty"),
-        (["a|b", "a"], {"separator": "|", "task": "regression"}, "say task: multilabel"),
-        ([["a"], ["b"]], {"task": "multiclass"}, "cells of the column 'label' are lists: say task: multilabel"),
+        (["a|b", "a"], {"separator": "|", "task": "regression"}, "set task: multilabel"),
+        ([["a"], ["b"]], {"task": "multiclass"}, "cells of the column 'label' are lists: set task: multilabel"),
         ([["a"], "b"], {}, "has a list in the column 'label', and other rows have none"),
         (['{"id": 1}', '{"id": 2}'], {}, "has a mapping in the column 'label': write a text, a number, or a list"),
         (["a", "a"], {}, "has 1 labels: a classifier needs two"),
         (
             ["a", "b", "c"],
             {"task": "binary"},
-            "task is binary, and labels.csv has 3 classes, a, b, c: say task: multicl",
+            "task is binary, and labels.csv has 3 classes, a, b, c: set task: multicl",
         ),
-        (["1.5", "x"], {"task": "regression"}, "has 'x' .* write a number, or say unknown: .x."),
-        (["1.5", ""], {"task": "regression"}, r"say unknown: \[blank\]"),
+        (["1.5", "x"], {"task": "regression"}, "has 'x' .* write a number, or set unknown: .x."),
+        (["1.5", ""], {"task": "regression"}, r"set unknown: \[blank\]"),
         (["1.5", "1.5"], {"task": "regression"}, "one number in all rows"),
         (
             ["1,000", "500"],
@@ -195,7 +195,7 @@ def test_numbers_are_measured():
 def test_one_column_a_class(one, zero, task):
     columns = [[one, zero, zero], [zero, zero, one], [zero, one, zero], [zero] * 3]
     with pytest.raises(
-        AmbiguousTableError, match=r"say task: multiclass if one of them is 1 .* or task: multilabel"
+        AmbiguousTableError, match=r"set task: multiclass if exactly one of them is 1 .* or task: multilabel"
     ) as caught:
         several(columns)
     assert caught.value.suggested_options == {"task": "multiclass"}
@@ -230,7 +230,7 @@ def test_a_row_of_which_nothing_is_known_is_left_out():
     [
         ([["1", "1"], ["0", "1"]], "Row 3 of labels.csv has 2 of the classes"),
         ([["1", "0"], ["0", "0"]], "Row 3 of labels.csv has 0 of the classes"),
-        ([["0.3", "1"], ["0.7", "0"]], r"has '0.3' in the column 'c0', neither 1 nor 0 .*: write 1 or 0, or say"),
+        ([["0.3", "1"], ["0.7", "0"]], r"has '0.3' in the column 'c0', neither 1 nor 0 .*: write 1 or 0, or set"),
     ],
 )
 def test_one_class_a_row_where_the_task_says_so(columns, message):
@@ -288,7 +288,7 @@ def test_a_label_beside_what_is_unknown_is_known():
 
 
 def test_a_separator_that_no_cell_has_is_asked():
-    with pytest.raises(AmbiguousTableError, match="say separator: ';'"):
+    with pytest.raises(AmbiguousTableError, match="set separator: ';'"):
         read(["a;b", "a", "b"] * 9, separator="|")
     assert read(["a", "b"] * 9, separator="|").class_names == ["a", "b"]
 

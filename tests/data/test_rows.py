@@ -163,7 +163,7 @@ def test_a_manifest_says_of_rows_what_they_are_of(tmp_path, caplog):
     assert np.shape(made["splits"]["train"]["labels"]) == (36, 3)
     assert read_record(record_path(tmp_path / "mine.json")).listed["evaluation"][1] == len(rows.splits["evaluation"])
     count, none = len(rows.splits["evaluation"]), rows.num_without_rows
-    assert f"mine: 12 evaluation pictures are {count} rows, one for each label; {none} without a label" in caplog.text
+    assert f"mine: 12 evaluation images are {count} rows, one for each label; {none} without a label" in caplog.text
 
 
 def changed(task, labels=None, /, **attributes):

@@ -153,7 +153,7 @@ def test_a_label_of_one_group_leaves_none_to_train_on():
     labels[:, 0] = 1
     labels[:8, 1] = 1
     groups = [f"g{max(0, row - 7)}" for row in range(40)]
-    with pytest.raises(HeatproofError, match=r"class number 1 has pictures of 1 group\(s\) alone"):
+    with pytest.raises(HeatproofError, match=r"class number 1 has images of 1 group\(s\) alone"):
         grouped_splits(labels, groups, {"validation": 0.3, "evaluation": 0.4}, 0)
 
 

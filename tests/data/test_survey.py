@@ -32,9 +32,7 @@ def test_unreadable_pictures_are_counted_and_named_before_the_run(tmp_path, fill
         path = tmp_path / "photos" / "bee" / f"bee_00{number}.jpg"
         path.write_bytes(path.read_bytes()[:-200] if number else b"")
     options = {"root": str(tmp_path / "photos"), "size": 8}
-    expected = (
-        r"5 of the 20 pictures of 'mine' cannot be read: .*bee_00\d\.jpg \(.+\); .+; and 2 more\. Repair or remove"
-    )
+    expected = r"5 of the 20 images of 'mine' cannot be read: .*bee_00\d\.jpg \(.+\); .+; and 2 more\. Repair or remove"
     with pytest.raises(HeatproofError, match=expected):
         check_pictures(image_folder(seed=0, **options), "mine")
     spec = DatasetSpec("image_folder", "heatproof.data.image_folder", options, 0, "mine", Key("config", "code"))
@@ -46,7 +44,7 @@ def test_unreadable_pictures_are_counted_and_named_before_the_run(tmp_path, fill
 def test_a_check_of_some_pictures_says_so(tmp_path, fill):
     fill(tmp_path, ["ant", "bee"], 10)
     said = check_pictures(image_folder(seed=0, root=str(tmp_path), size=8), "mine", limit=6)
-    assert "mine: 5 of 20 pictures looked at, and all of them in the prepare stage" in said
+    assert "mine: 5 of 20 images looked at, and all of them in the prepare stage" in said
 
 
 def test_bytes_after_the_end_of_a_picture(tmp_path, save):
@@ -79,5 +77,5 @@ def test_a_row_for_every_kind_of_surprise_and_none_for_usual_pictures(tmp_path, 
     assert survey([tmp_path / "a.png"], 8).describe() == []
     Image.fromarray(np.zeros((9, 9, 4), dtype=np.uint8)).save(tmp_path / "b.png")
     (words,) = survey([tmp_path / "a.png", tmp_path / "b.png"], 8).describe()
-    assert words == "1 of 2 with transparency: the colour stored there is read"
+    assert words == "1 of 2 transparent: transparency is ignored and the stored colours are read"
     assert read_picture(tmp_path / "b.png", 8, 8).shape == (3, 8, 8)

@@ -55,7 +55,7 @@ def test_a_dataset_that_says_its_task_when_it_is_opened_is_named_before_any_job(
     with pytest.raises(HeatproofError, match="says that its task is multilabel, and the config has multiclass: write"):
         run_trial(plan_of(dataset="questions:undecided"))
     (said,) = run_trial(plan_of("multilabel", dataset="questions:undecided"))
-    assert said.startswith("toy: 12 evaluation pictures are")
+    assert said.startswith("toy: 12 evaluation images are")
 
 
 @pytest.mark.parametrize("task", ["binary", "multiclass", "multilabel", "regression"])
@@ -246,6 +246,6 @@ def test_check_prints_the_targets(tmp_path):
     path.write_text(yaml.safe_dump(config))
     said = check_config(path)
     assert "toy: multilabel, each label that a picture has is explained" in said
-    assert "toy: 12 evaluation pictures are" in said
+    assert "toy: 12 evaluation images are" in said
     path.write_text(yaml.safe_dump({**config, "target": "questions:all_numbers"}))
     assert "toy: multilabel, of which questions:all_numbers is explained" in check_config(path)

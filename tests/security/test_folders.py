@@ -63,7 +63,7 @@ def test_a_link_out_of_a_class_is_refused(folder, tmp_path):
     (tmp_path / "private").mkdir()
     Image.new("RGB", (12, 12)).save(tmp_path / "private" / "a.png")
     (folder / "cat" / "more").symlink_to(tmp_path / "private")
-    refused(folder, "cat/more is a link out of .*link every picture instead")
+    refused(folder, "cat/more is a link out of .*link every image instead")
 
 
 def test_the_same_file_counts_once_in_a_class(folder):

@@ -74,7 +74,7 @@ def test_a_picture_of_gigabytes_is_refused_by_its_header(tmp_path, width, height
     limited = f'ulimit -v 2000000; exec {sys.executable} -c "$0" "$1"'
     done = subprocess.run(["bash", "-c", limited, program, tmp_path / "bomb.png"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"The picture {tmp_path / 'bomb.png'} cannot be read (")
+    assert done.stdout.startswith(f"The image {tmp_path / 'bomb.png'} cannot be read (")
     assert done.stdout.endswith("repair or remove it.\n")
 
 

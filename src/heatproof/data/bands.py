@@ -56,7 +56,7 @@ def planes_of(picture: Image.Image, channels: Channels) -> list[Image.Image]:
     if pages == 1:
         return _bands(picture)
     if picture.format != "TIFF":
-        raise ValueError(f"it has {pages} pictures one after the other: {ARRAY_REMEDY}")
+        raise ValueError(f"it has {pages} images one after the other: {ARRAY_REMEDY}")
     if pages > MAX_BANDS:
         raise ValueError(f"it has {pages} pages, and {MAX_BANDS:,} is the limit")
     planes, size = [], picture.size

@@ -49,7 +49,7 @@ def describe_rows(dataset: Dataset, dataset_name: str) -> list[str]:
     if rows == pictures and not none:
         return []
     without = f"; {none} without a label that is present have no row, and are not scored" if none else ""
-    return [f"{dataset_name}: {pictures} evaluation pictures are {rows} rows, one for each label{without}"]
+    return [f"{dataset_name}: {pictures} evaluation images are {rows} rows, one for each label{without}"]
 
 
 def check_pictures(dataset: Dataset, dataset_name: str, limit: int | None = None) -> list[str]:
@@ -76,7 +76,7 @@ def check_pictures(dataset: Dataset, dataset_name: str, limit: int | None = None
         places = dataset.places()
         chosen = places[:: math.ceil(len(places) / limit)] if limit else places
         if len(chosen) < len(places):
-            notes.append(f"{len(chosen):,} of {len(places):,} pictures looked at, and all of them in the prepare stage")
+            notes.append(f"{len(chosen):,} of {len(places):,} images looked at, and all of them in the prepare stage")
         found = survey(chosen, dataset.reader.box, dataset.reader.apply_exif, dataset.reader.channels)
         found.require_readable(dataset_name)
         notes += found.describe()
@@ -126,7 +126,7 @@ def check_dataset(dataset: Dataset, dataset_name: str, task: str = "multiclass")
         splits[name] = {"ids": list(split.ids), "labels": split.labels.tolist()}
     if task == "multilabel" and not (dataset.splits["evaluation"].labels == 1).any():
         raise HeatproofError(
-            f"No evaluation picture of {dataset_name!r} has a label that is present: there is none to explain."
+            f"No evaluation image of {dataset_name!r} has a label that is present: there is none to explain."
         )
     return splits
 

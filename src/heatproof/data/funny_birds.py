@@ -68,7 +68,7 @@ class FunnyBirds(LazyDataset):
         """
         if split != "evaluation":
             raise HeatproofError(
-                f"FunnyBirds has pictures without a part for its test images alone, and not for {split!r}: take the "
+                f"FunnyBirds has images without a part for its test images alone, and not for {split!r}: take the "
                 "split 'evaluation'."
             )
         places = self._places(split, start, stop)

@@ -61,7 +61,7 @@ class PictureReader:
                 images = np.empty((len(paths), *image.shape), dtype=np.float32)
             if image.shape != images.shape[1:]:
                 raise HeatproofError(
-                    f"The picture {printable_path(path)} has {len(image)} channels, and {printable_path(paths[0])} has "
+                    f"The image {printable_path(path)} has {len(image)} channels, and {printable_path(paths[0])} has "
                     f"{images.shape[1]}: remove one of them, or give the dataset channels: 3 or channels: 1."
                 )
             images[row] = image
@@ -428,7 +428,7 @@ def _add_linked_file(
     except OSError as error:
         if is_picture:
             raise HeatproofError(
-                f"The picture {printable_path(link.path)} is a link that leads nowhere ({error.strerror}): unpack the "
+                f"The image {printable_path(link.path)} is a link that leads nowhere ({error.strerror}): unpack the "
                 "dataset completely."
             ) from None
         return
@@ -437,8 +437,8 @@ def _add_linked_file(
         # A link to a parent folder is a loop: following it would list every file again.
         if not (target.is_relative_to(top) or top.is_relative_to(target)):
             raise HeatproofError(
-                f"The folder {printable_path(link.path)} is a link out of {printable_path(folder)}: move its pictures "
-                "there, or link every picture instead."
+                f"The folder {printable_path(link.path)} is a link out of {printable_path(folder)}: move its images "
+                "there, or link every image instead."
             )
     elif is_picture:
         require_utf8(link.path, "picture")
@@ -484,18 +484,18 @@ def list_classes(
             )
         pictures = pictures_below(folder / name, endings)
         if require_all and not pictures:
-            raise HeatproofError(f"The class folder {folder / name} has no pictures: add some or remove it.")
+            raise HeatproofError(f"The class folder {folder / name} has no images: add some or remove it.")
         for picture in pictures:
             image_id = (Path(part) / name / picture.path).as_posix()
             known = files.setdefault((picture.device, picture.inode), image_id)
             if known != image_id:
                 raise HeatproofError(
-                    f"The pictures {root / known} and {root / image_id} are the same file in two classes: remove one."
+                    f"The images {root / known} and {root / image_id} are the same file in two classes: remove one."
                 )
             ids.append(image_id)
         numbers += [labels[name]] * len(pictures)
     if not ids:
-        raise HeatproofError(f"There are no pictures in the class folders of {folder}: add some.")
+        raise HeatproofError(f"There are no images in the class folders of {folder}: add some.")
     return FileList(
         ids, np.array(numbers, dtype=np.int64), [root / image_id for image_id in ids], np.array([*files], np.uint64)
     )

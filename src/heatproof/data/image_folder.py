@@ -112,7 +112,7 @@ def image_folder(
     top = Path(root).expanduser()
     if not top.is_dir():
         raise HeatproofError(
-            f"There is no folder {root}{search_hint(root)}: `root` has to be a folder of pictures with one folder for "
+            f"There is no folder {root}{search_hint(root)}: `root` has to be a folder of images with one folder for "
             "each class."
         )
     table_options = {
@@ -150,7 +150,7 @@ def image_folder(
         numbers = OutputNumbers(names, outputs, num_outputs)
         if images.task == "binary" and len(numbers.names) > 2:
             raise HeatproofError(
-                f"The task is binary, and `outputs` says that there are {len(numbers.names)}: say task: multiclass."
+                f"The task is binary, and `outputs` says that there are {len(numbers.names)}: set task: multiclass."
             )
         names = list(numbers.names)
         parts = {split: partial(_relabelled, numbers, find) for split, find in parts.items()}
@@ -194,17 +194,17 @@ class FolderImages(NamedTuple):
 def _from_class_folders(top: Path, task: Task | None, endings: tuple[str, ...]) -> FolderImages:
     if task in ("multilabel", "regression"):
         raise HeatproofError(
-            f"The task is {task}, and a folder a class gives each picture one class: name a table in `labels`."
+            f"The task is {task}, and a folder a class gives each image one class: name a table in `labels`."
         )
     folders = _folders_of_splits(top, endings)
     names = subfolders(top / folders["train"])
     if len(names) < 2:
         raise HeatproofError(
             f"The folder {top / folders['train']} has {len(names)} class folders: a classifier needs two at least, "
-            "one folder of pictures for each class, or a table of `labels`."
+            "one folder of images for each class, or a table of `labels`."
         )
     if task == "binary" and len(names) > 2:
-        raise HeatproofError(f"The task is binary, and {top} has {len(names)} classes: say task: multiclass.")
+        raise HeatproofError(f"The task is binary, and {top} has {len(names)} classes: set task: multiclass.")
     labels = {name: label for label, name in enumerate(names)}
     parts: dict[str, Callable[[], FileList]] = {
         split: partial(list_classes, top, folder, labels, require_all=split == "train", endings=endings)

@@ -89,7 +89,7 @@ def imagenet(
         by_number, names = _read_devkit(folder / DEVKIT / "data" / "meta.mat")
     elif flat:
         raise HeatproofError(
-            f"The pictures in {folder / 'val'} are in no class folders, and {folder / DEVKIT} is not there: unpack "
+            f"The images in {folder / 'val'} are in no class folders, and {folder / DEVKIT} is not there: unpack "
             f"{DEVKIT}.tar.gz beside it, which has their labels."
         )
     else:
@@ -157,14 +157,14 @@ def _list_flat(folder: Path, by_number: Mapping[int, str], labels: Mapping[str, 
         raise HeatproofError(f"{path} is not the devkit's list of labels (it is empty): unpack it again.")
     files = pictures_below(folder / "val")
     if not files:
-        raise HeatproofError(f"There are no pictures in {folder / 'val'}: unpack ILSVRC2012_img_val.tar there.")
+        raise HeatproofError(f"There are no images in {folder / 'val'}: unpack ILSVRC2012_img_val.tar there.")
     labels_of_files = []
     for name, *_ in files:
         # The label is found by the number in the file name, so that a subset of the files has correct labels too.
         number = re.fullmatch(r"ILSVRC2012_val_(\d{8})", Path(name).stem)
         if number is None or not 1 <= int(number[1]) <= len(truth):
             raise HeatproofError(
-                f"The picture {folder / 'val' / name} is not one of the {len(truth)} that the devkit has "
+                f"The image {folder / 'val' / name} is not one of the {len(truth)} that the devkit has "
                 "labels for: remove it."
             )
         labels_of_files.append(truth[int(number[1]) - 1])

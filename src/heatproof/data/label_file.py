@@ -84,7 +84,7 @@ def read_raw_table(path: Path, *, header: bool = True, encoding: str | None = No
         for mark, kind in NOT_TABLES.items():
             if content.startswith(mark):
                 raise HeatproofError(
-                    f"{printable_path(path)} {kind}, which no library of heatproof's reads: save the table as CSV (in "
+                    f"{printable_path(path)} {kind}, which heatproof cannot read: save the table as CSV (in "
                     "Excel: Save as, CSV UTF-8), and name that file in `labels`."
                 )
         if content.startswith(b"PAR1"):
@@ -176,7 +176,7 @@ def _records(text: str) -> list[dict[str, Any]]:
     is_one = not text.lstrip().startswith("[") and len(records) == 1
     if is_one or not all(isinstance(record, dict) for record in records):
         # A single mapping is a tree of tables, as COCO has, or maps files to labels. A table of one image is useless.
-        raise ValueError("it is no list of records, which are mappings of columns to values")
+        raise ValueError("it is not a list of records, that is, of mappings from columns to values")
     return records
 
 

@@ -119,7 +119,7 @@ def match_pictures(
     for number, (name, picture) in enumerate(zip(named, PictureIndex(paths).find_all(named), strict=True), start=first):
         if picture == AMBIGUOUS:
             raise HeatproofError(
-                f"{path} names {name} in row {number}, and several folders in {root} have a picture of that name: "
+                f"{path} names {name} in row {number}, and several folders in {root} have an image of that name: "
                 "write its path from the folder."
             )
         if picture is None:
@@ -131,19 +131,19 @@ def match_pictures(
         similar = next((picture for picture in paths if name and _stem(picture) == _stem(name)), None)
         hint = f", or write names without endings, if that is {similar}" if similar else ""
         raise HeatproofError(
-            f"{path} names {len(missing)} picture(s) that are not in {root}, the first {name or 'an empty name'} in "
+            f"{path} names {len(missing)} image(s) that are not in {root}, the first {name or 'an empty name'} in "
             f"row {number}: add them there, or remove their rows{hint}."
         )
     repeated_paths = [picture for picture, times in Counter(found).items() if times > 1]
     if repeated_paths and not repeated:
         raise HeatproofError(
-            f"{path} has {len(repeated_paths)} picture(s) in more than one row, the first {repeated_paths[0]}: leave "
-            "one row for each, or say task: multilabel if each of them has another label."
+            f"{path} has {len(repeated_paths)} image(s) in more than one row, the first {repeated_paths[0]}: leave "
+            "one row for each, or set task: multilabel if each of them has another label."
         )
     unlabelled = sorted(set(paths) - set(found))
     if unlabelled:
         raise HeatproofError(
-            f"{len(unlabelled)} picture(s) in {root} have no row in {path}, the first {unlabelled[0]}: add rows, or "
-            "move the pictures elsewhere."
+            f"{len(unlabelled)} image(s) in {root} have no row in {path}, the first {unlabelled[0]}: add rows, or "
+            "move the images elsewhere."
         )
     return found

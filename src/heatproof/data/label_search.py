@@ -77,9 +77,7 @@ def find_labels(
     if len(tables) > 1 or (tables and has_classes):
         table_names = ", ".join(map(str, tables[:LISTED_TABLES]))
         what = (
-            "class folders and " * has_classes
-            + ("tables" if len(tables) > 1 else "a table")
-            + " that name its pictures"
+            "class folders and " * has_classes + ("tables" if len(tables) > 1 else "a table") + " that name its images"
         )
         alternative = f", or --labels {FOLDERS}" * has_classes
         raise HeatproofError(f"{folder} has {what}, {table_names}: give --labels {tables[0]}{alternative}.")

@@ -135,11 +135,11 @@ def read_label_table(
     row_limit = (MAX_ROWS_PER_IMAGE if repeated else 2) * len(pictures) + EXTRA_ROWS
     if raw.rows > row_limit:
         raise HeatproofError(
-            f"{path} has more than {row_limit:,} rows, and there are {len(pictures):,} pictures in {root}: remove "
+            f"{path} has more than {row_limit:,} rows, and there are {len(pictures):,} images in {root}: remove "
             "rows, or name another folder in `root`."
         )
     if not raw.rows:
-        raise HeatproofError(f"{path} has no rows: add one for each picture.")
+        raise HeatproofError(f"{path} has no rows: add one for each image.")
     chosen = _choose_columns(path, raw, columns, PictureIndex(pictures), header)
     _check_encoding(path, raw, [name for column_names in chosen.values() for name in column_names])
     texts = {what: _texts(path, raw, names[0]) for what, names in chosen.items() if what != "label"}
@@ -186,7 +186,7 @@ def _join_rows(
     for what in ("split", "group"):
         for name, file_rows in rows.items():
             if len({texts[what][row] for row in file_rows if what in texts}) > 1:
-                raise HeatproofError(f"{path} has the picture {name} in two {what}s: leave one.")
+                raise HeatproofError(f"{path} has the image {name} in two {what}s: leave one.")
     cells = [cell if isinstance(cell, list) else split_cell(cell, separator) for cell in column]
     joined: list[Cell] = [
         list(dict.fromkeys(part for row in file_rows for part in cells[row])) for file_rows in rows.values()
@@ -203,7 +203,7 @@ def _check_confidence(path: Path, raw: RawTable, chosen: Mapping[str, list[str]]
             if set(numbers) == {0, 1}:
                 raise HeatproofError(
                     f"Row {raw.first + numbers.index(0)} of {path} has 0 in the column {name!r}, which says that the "
-                    "picture does not have this label: remove such rows, or the column if it means something else."
+                    "image does not have this label: remove such rows, or the column if it means something else."
                 )
 
 
@@ -314,7 +314,7 @@ def _check_header(path: Path, raw: RawTable, pictures: PictureIndex) -> None:
     ):
         return
     raise AmbiguousTableError(
-        f"The first line of {path} names the picture {raw.names[places[0]]}, so that it is no header: say header: "
+        f"The first line of {path} names the image {raw.names[places[0]]}, so it is not a header: set header: "
         f"false, and name columns by their numbers, such as columns: {{file: {places[0] + 1}, label: …}}, or add a "
         "first line with names of columns.",
         {"header": False},
@@ -324,7 +324,8 @@ def _check_header(path: Path, raw: RawTable, pictures: PictureIndex) -> None:
 def _raise_without_files(path: Path, raw: RawTable, pictures: PictureIndex) -> None:
     """Raise `AmbiguousTableError` because no column of files is known; a single column of file names resolves it."""
     found = [name for name, column in zip(raw.names, raw.columns, strict=True) if pictures.is_named_by(column)]
-    hint = f"; the pictures are named by {_join_names(found)}" if found else ", or add one, as none names the pictures"
+    names = f"; the names of the images are in {_join_names(found)}"
+    hint = names if found else ", or add a column with the names of the images"
     raise AmbiguousTableError(
         f"{path} has no column {' or '.join(COLUMNS['file'][:5])}; its columns are {_join_names(raw.names)}: name the "
         f"right one as columns: {{file: …}}{hint}.",
@@ -339,15 +340,15 @@ def _find_labels(path: Path, raw: RawTable, chosen: Mapping[str, list[str]]) -> 
     remaining = [name for name, column in columns.items() if any(column)]
     if not remaining:
         raise HeatproofError(
-            f"{path} has {'one column' if len(raw.names) == 1 else 'the columns'}, {_join_names(raw.names)}, and none "
-            "of labels: add one, or name another table in `labels`."
+            f"{path} has {'one column' if len(raw.names) == 1 else 'the columns'}, {_join_names(raw.names)}, and no "
+            "column of labels: add one, or name another table in `labels`."
         )
     is_split = normalised_column(remaining[0]) in SPLIT_CODE_COLUMNS or all(
         str(cell).casefold() in SPLIT_ALIASES for cell in columns[remaining[0]]
     )
     if len(remaining) == 1 and is_split:
         raise AmbiguousTableError(
-            f"{path} has the columns {_join_names(raw.names)}, and {remaining[0]} looks like one of splits: say "
+            f"{path} has the columns {_join_names(raw.names)}, and {remaining[0]} looks like a column of splits: set "
             f"columns: {{label: {remaining[0]}}} if it is the label, or add a column of labels, or name another table "
             "in `labels`."
         )
@@ -378,7 +379,7 @@ def _check_encoding(path: Path, raw: RawTable, names: Sequence[str]) -> None:
                 if not candidate.isascii():
                     raise AmbiguousTableError(
                         f"{path} is not text in UTF-8; read as Excel in western Europe saves it, {where} has "
-                        f"{candidate!r}: say encoding: cp1252 if that is right, or name the encoding in which it was "
+                        f"{candidate!r}: set encoding: cp1252 if that is right, or name the encoding in which it was "
                         "saved, or save it again as CSV in UTF-8.",
                         {"encoding": "cp1252"} if "\ufffd" not in candidate else None,
                     )
@@ -418,8 +419,8 @@ def _check_single_images(path: Path, names: Sequence[str], values: np.ndarray) -
     single = [label for label, count in times.items() if count == 1]
     if single and len(single) < len(times):
         raise HeatproofError(
-            f"{len(single)} label(s) of {path} have one picture, the first {names[single[0]]!r}, which cannot be both "
-            "trained on and scored: add pictures of them, remove their rows, or correct a misspelt label."
+            f"{len(single)} label(s) of {path} have one image, the first {names[single[0]]!r}, which cannot be both "
+            "trained on and scored: add images of them, remove their rows, or correct a misspelt label."
         )
 
 
@@ -435,14 +436,14 @@ def _notes(path: Path, raw: RawTable, chosen: Mapping[str, list[str]], labels: L
     yield f"{path.name} gives {kinds[labels.task]}, by its columns {columns}"
     left_out = int((~labels.known).sum())
     if left_out:
-        yield f"{left_out:,} of {len(labels.known):,} pictures are left out, of which no label is known"
+        yield f"{left_out:,} of {len(labels.known):,} images are left out, because no label is known"
     if labels.task == "multilabel":
         known = labels.values[labels.known]
         unknown, unlabelled = (known < 0).mean(), (known != 1).all(axis=1).sum()
         if unknown:
             yield f"{100 * unknown:.2g} % of labels are unknown"
         if unlabelled:
-            yield f"{unlabelled:,} of {len(known):,} pictures have no label"
+            yield f"{unlabelled:,} of {len(known):,} images have no label"
     if "group" not in chosen:
         for name in raw.names:
             if normalised_column(name) in GROUP_COLUMNS and name not in chosen["label"]:

@@ -198,7 +198,7 @@ class LabelReader:
     def _check_multilabel(self, why: str) -> None:
         if self._options.task not in (None, "multilabel"):
             raise HeatproofError(
-                f"The task is {self._options.task}, and {why}: say task: multilabel, or name another column."
+                f"The task is {self._options.task}, and {why}: set task: multilabel, or name another column."
             )
 
     # ---- ambiguities -------------------------------------------------------------------------------------------------
@@ -228,23 +228,23 @@ class LabelReader:
         count_text = f" ({count} rows have such)" if count > 1 else ""
         alternative = ""
         if are_label_lists:
-            alternative = f", or none: [{suggested_text}] where it means that the image has no label"
+            alternative = f", or none: [{suggested_text}] if it means that the image has no label"
         elif (
             self._options.unknown is None
             and undefined[0]
             and (self._options.task != "regression" or number_of(undefined[0]) is not None)
         ):
             alternative = (
-                f", or unknown: [] where it is a {'number' if self._options.task == 'regression' else 'class'}"
+                f", or unknown: [] if it is a {'number' if self._options.task == 'regression' else 'class'}"
             )
         if not are_label_lists and any(undefined) and (self._options.unknown is not None or not all(undefined)):
             # A blank is always unknown, but "NA" can be the code of a country.
             names = [cell for cell in undefined if cell.casefold() in AMBIGUOUS_MISSING_CELLS]
-            alternative = f", or call {names[0]} something else in the table where it is a class" if names else ""
+            alternative = f", or call {names[0]} something else in the table if it is a class" if names else ""
         place = list(cells).index(undefined[0])
         raise AmbiguousTableError(
             f"{self._row(place if places is None else places[place])} {finding} in the column {name!r}{count_text}: "
-            f"fill it in, or say unknown: [{suggested_text}], with which what is not known is left out{alternative}.",
+            f"fill it in, or set unknown: [{suggested_text}] to leave such images out{alternative}.",
             # If the only other number is 1, -1 is the second of two classes.
             {"unknown": [] if numbers == {-1, 1} else [*as_list(self._options.unknown), *dict.fromkeys(suggested)]},
         )
@@ -277,7 +277,7 @@ class LabelReader:
                     alternative = "or task: regression, or multiclass, if it is one number"
                 is_clear = is_certain or separator != " " or self._options.task is not None
                 raise AmbiguousTableError(
-                    f"The column {name!r} of {self._where} has cells such as {example!r}: say separator: {separator!r} "
+                    f"The column {name!r} of {self._where} has cells such as {example!r}: set separator: {separator!r} "
                     f"if that is {labels}, {alternative}.",
                     {"separator": separator} if is_clear and not are_numbers else None,
                 )
@@ -298,7 +298,7 @@ class LabelReader:
         )
         raise AmbiguousTableError(
             f"The column {name!r} of {self._where} has {len(distinct):,} different numbers, from {distinct[0]:g} to "
-            f"{distinct[-1]:g}: say task: regression if they are measured, or task: multiclass if each is a class"
+            f"{distinct[-1]:g}: set task: regression if they are measured, or task: multiclass if each is a class"
             f"{separator_hint}."
         )
 
@@ -311,7 +311,7 @@ class LabelReader:
             if first != cell and (number_of(first) is None or number_of(cell) is None):
                 raise AmbiguousTableError(
                     f"The column {name!r} of {self._where} has {first!a} and {cell!a}, which look alike: write "
-                    f"both as one if they are one class, or say task: {task} if they are two."
+                    f"both as one if they are one class, or set task: {task} if they are two."
                 )
 
     def _check_near_numbers(self, name: str, distinct: Sequence[str], values: Mapping[str, float]) -> None:
@@ -319,8 +319,8 @@ class LabelReader:
         not_numbers = sorted(text for text in distinct if text not in values)
         if self._options.task is None and not_numbers and all(map(NEARLY_NUMBER.fullmatch, not_numbers)):
             raise AmbiguousTableError(
-                f"The column {name!r} of {self._where} has {not_numbers[0]!r}, which is nearly a number: write digits "
-                "with a point at most, or say task: multiclass if each is a class."
+                f"The column {name!r} of {self._where} has {not_numbers[0]!r}, which is nearly a number: write only "
+                "digits and a decimal point, or set task: multiclass if each is a class."
             )
 
     def _check_label_lists(self, name: str, rows: Sequence[Sequence[str]]) -> None:
@@ -372,7 +372,7 @@ class LabelReader:
         if self._options.task == "binary" and len(names) > 2:
             raise HeatproofError(
                 f"The task is binary, and {self._where} has {len(names)} classes, {', '.join(names[:LISTED_NAMES])}"
-                f"{', …' if len(names) > LISTED_NAMES else ''}: say task: multiclass."
+                f"{', …' if len(names) > LISTED_NAMES else ''}: set task: multiclass."
             )
 
     def _from_numbers(self, name: str, cells: Sequence[str]) -> Labels:
@@ -384,7 +384,7 @@ class LabelReader:
             if cells[place] not in values:
                 raise HeatproofError(
                     f"{self._row(place)} has {cells[place]!r} in the column {name!r}, and the task is regression: "
-                    f"write a number, or say unknown: [{cells[place]}], with which such pictures are left out."
+                    f"write a number, or set unknown: [{cells[place]}] to leave such images out."
                 )
         numbers = np.array([values.get(cell, np.nan) for cell in cells], dtype=np.float64)
         if len(np.unique(numbers[known])) < 2:
@@ -430,9 +430,9 @@ class LabelReader:
             no_label_names = sorted(part for part in distinct - joint_labels if part.casefold() in NO_LABEL_CELLS)
             if no_label_names:
                 raise AmbiguousTableError(
-                    f"The column {name!r} of {self._where} has {no_label_names[0]!r}, always alone: say none: "
-                    f"[{no_label_names[0]}] if it means that an image has none of the labels, or none: [] if it is a "
-                    "label.",
+                    f"The column {name!r} of {self._where} has {no_label_names[0]!r}, never with another label: set "
+                    f"none: [{no_label_names[0]}] if it means that an image has none of the labels, or none: [] if it "
+                    "is a label.",
                     {"none": no_label_names},
                 )
         names, numbers = _numbered(distinct, self._values(name, distinct))
@@ -457,10 +457,10 @@ class LabelReader:
         ones = (codes == 1).sum(axis=1)
         if task is None:
             found = "multiclass" if (ones == 1).all() else "multilabel"
-            seen = "exactly one is, in all rows" if found == "multiclass" else "not exactly one is, in some rows"
+            seen = "all rows have exactly one 1" if found == "multiclass" else "some rows do not have exactly one 1"
             raise AmbiguousTableError(
-                f"`columns` names {len(names)} columns of labels of {self._where}: say task: multiclass if one of them "
-                f"is 1 in each row, or task: multilabel if several can be ({seen}).",
+                f"`columns` names {len(names)} columns of labels of {self._where}: set task: multiclass if exactly one "
+                f"of them is 1 in each row, or task: multilabel if several can be 1 ({seen}).",
                 {"task": found},
             )
         self._check_codes(names, columns, codes)
@@ -471,8 +471,8 @@ class LabelReader:
         known = np.array((ones == 1) | (codes >= 0).all(axis=1))
         for place in np.flatnonzero(known & (ones != 1))[:1].tolist():
             raise HeatproofError(
-                f"{self._row(place)} has {ones[place]} of the classes, and the task is {task}: one of the columns has "
-                "to be 1; say task: multilabel if several can be."
+                f"{self._row(place)} has {ones[place]} of the classes, and the task is {task}: exactly one of the "
+                "columns must be 1; set task: multilabel if several can be 1."
             )
         return Labels(task, list(names), codes.argmax(axis=1).astype(np.int64), known)
 
@@ -505,9 +505,9 @@ class LabelReader:
         raise AmbiguousTableError(
             f"{self._row(rows[0])} has {repr(undefined[0]) if undefined[0] else 'an empty cell'} in the column "
             f"{names[places[0]]!r}, neither 1 nor 0 ({len(rows)} cells have such): "
-            f"{'' if are_missing else 'write 1 or 0, or '}say unknown: "
-            f"[{suggested_text}] if nothing is known of the label there, or "
-            f"none: [{suggested_text}] if the image has it not.",
+            f"{'' if are_missing else 'write 1 or 0, or '}set unknown: "
+            f"[{suggested_text}] if such a cell means that the label is unknown, or "
+            f"none: [{suggested_text}] if it means that the image does not have the label.",
             {option: [*as_list(getattr(self._options, option)), *dict.fromkeys(suggested)]} if are_missing else None,
         )
 

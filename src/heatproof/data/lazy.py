@@ -125,7 +125,7 @@ class LazyDataset:
     def notes(self) -> list[str]:
         """Notes on labels and splits, one clause each."""
         if self._shares and not is_divisible(self._part("train").labels, self._shares):
-            too_small = "classes have too few pictures to be divided each: splits are drawn from all pictures at random"
+            too_small = "some classes have too few images to be divided: splits are drawn from all images at random"
             return [*self._label_notes, too_small]
         return [*self._label_notes]
 
@@ -221,7 +221,7 @@ class LazyDataset:
             _, here, there = np.intersect1d(files, others, return_indices=True)
             if here.size:
                 raise HeatproofError(
-                    f"The pictures {other_list.places[there[0]]} and {new_list.places[here[0]]} are the same file in "
+                    f"The images {other_list.places[there[0]]} and {new_list.places[here[0]]} are the same file in "
                     "two splits, so that a training image would be scored: remove one."
                 )
 

@@ -95,7 +95,7 @@ class UnreadablePictureError(HeatproofError):
     """An image file cannot be read; `path` and `reason` are the file and the cause."""
 
     def __init__(self, path: str | Path, reason: str) -> None:
-        super().__init__(f"The picture {printable_path(path)} cannot be read ({reason}): repair or remove it.")
+        super().__init__(f"The image {printable_path(path)} cannot be read ({reason}): repair or remove it.")
         self.path, self.reason = path, reason
 
 
@@ -134,7 +134,7 @@ def _opened(path: str | Path) -> Iterator[IO[bytes]]:
             yield file
     except FileNotFoundError:
         raise HeatproofError(
-            f"The picture {printable_path(path)} does not exist: unpack the dataset completely."
+            f"The image {printable_path(path)} does not exist: unpack the dataset completely."
         ) from None
     except (HeatproofError, MemoryError):
         raise
@@ -154,6 +154,6 @@ def _require_pixels(height: int, width: int, box: tuple[int, int]) -> None:
     resized = covering_size(height, width, box)
     if resized[0] * resized[1] > MAX_PIXELS:
         raise ValueError(
-            f"its {width}×{height} pixels would be resized to {max(resized)}×{min(resized)}, and {MAX_PIXELS:,} is "
-            "the limit: crop it"
+            f"its {width}×{height} pixels would be resized to {max(resized)}×{min(resized)}, which is above the limit "
+            f"of {MAX_PIXELS:,} pixels: crop the image"
         )

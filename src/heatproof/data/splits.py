@@ -126,7 +126,7 @@ def grouped_splits(
     if len(keys) < len(names):
         raise HeatproofError(
             f"There are {len(keys)} groups for the splits {', '.join(names)}, and no group may be in two of them: add "
-            "pictures of further groups, or leave the column of groups out."
+            "images of further groups, or leave the column of groups out."
         )
     counts = np.zeros((len(keys), len(classes)))
     np.add.at(counts, (of_row, numbers), 1)
@@ -146,7 +146,7 @@ def grouped_splits(
         if not (chosen == number).any():
             raise HeatproofError(
                 f"No group is left for the split {name!r}, because no group may be in two splits and the largest, "
-                f"{largest!r}, has {int(counts.sum(axis=1).max())} of {len(labels)} pictures: divide it into smaller "
+                f"{largest!r}, has {int(counts.sum(axis=1).max())} of {len(labels)} images: divide it into smaller "
                 "groups, add others, or change the shares."
             )
     if names[-1] == "train" and labels.dtype.kind != "f":
@@ -163,8 +163,8 @@ def _require_trained(labels: np.ndarray, groups: np.ndarray, trained: np.ndarray
     if len(untrained):
         rows = labels[:, untrained[0]] == 1 if labels.ndim == 2 else labels == untrained[0]
         raise HeatproofError(
-            f"The class number {untrained[0]} has pictures of {len(np.unique(groups[rows]))} group(s) alone, so that "
-            "none are left to train on: add pictures of other groups, or leave the class out."
+            f"The class number {untrained[0]} has images of {len(np.unique(groups[rows]))} group(s) alone, so that "
+            "none are left to train on: add images of other groups, or leave the class out."
         )
 
 

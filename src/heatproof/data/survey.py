@@ -25,9 +25,9 @@ LISTED_FILES = 3
 # Number of bytes at the end of a JPEG in which its end marker is searched; some programs write bytes after it.
 END_BYTES = 64
 KIND_DESCRIPTIONS = {
-    "stored rotated (EXIF): `exif: true` turns them": "exif",
+    "stored rotated (EXIF): `exif: true` rotates them upright": "exif",
     "animated or of several pages: the first is read": "animated",
-    "with transparency: the colour stored there is read": "transparent",
+    "transparent: transparency is ignored and the stored colours are read": "transparent",
     "of 16 bits: scaled to 8": "deep",
     "in CMYK: converted by Pillow without a colour profile": "CMYK",
     "in colour: made grey": "colour",
@@ -75,7 +75,7 @@ class Survey(NamedTuple):
             named = "; ".join(f"{path} ({reason})" for path, reason in self.unreadable[:LISTED_FILES])
             more = len(self.unreadable) - LISTED_FILES
             raise HeatproofError(
-                f"{len(self.unreadable)} of the {self.pictures:,} pictures of {dataset_name!r} cannot be read: {named}"
+                f"{len(self.unreadable)} of the {self.pictures:,} images of {dataset_name!r} cannot be read: {named}"
                 f"{f'; and {more} more' if more > 0 else ''}. Repair or remove them before the run."
             )
         if len(self.bands) > 1:
@@ -84,7 +84,7 @@ class Survey(NamedTuple):
                 f"{len(paths):,} of {number} channels, such as {paths[0]}" for number, paths in groups
             )
             raise HeatproofError(
-                f"The dataset {dataset_name!r} takes all bands of its pictures as channels, and has {counts}: remove "
+                f"The dataset {dataset_name!r} takes all bands of its images as channels, and has {counts}: remove "
                 "the others, or give the dataset channels: 3 or channels: 1."
             )
 

@@ -161,7 +161,7 @@ def _open(make: Callable[..., Any], root: str) -> dict[str, Any]:
     train, held_out, test = (first(names) for names in (TRAIN, HELD_OUT, TEST))
     if train is None or (test is None and held_out is None):
         raise HeatproofError(
-            f"torchvision's {make.__name__} has no splits for training and testing: export its pictures into folders "
+            f"torchvision's {make.__name__} has no splits for training and testing: export its images into folders "
             "and use the dataset image_folder."
         )
     if test is None:

@@ -181,6 +181,6 @@ def require_finite(state: Mapping[str, torch.Tensor], network_state: Mapping[str
             continue
         problem = "NaN" if torch.isnan(numbers).any() else "infinite numbers"
         raise HeatproofError(
-            f"The weights {label} have {problem} in {name!r}, so that the network's output means nothing: take another "
+            f"The weights {label} have {problem} in {name!r}, so the network's output is meaningless: use another "
             "checkpoint, or train again with a lower lr."
         )
