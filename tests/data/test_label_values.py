@@ -294,13 +294,13 @@ def test_a_separator_that_no_cell_has_is_asked():
 
 
 def test_minus_one_beside_one_is_a_class():
-    with pytest.raises(AmbiguousTableError, match=r"unknown: \[\] where it is a class") as caught:
+    with pytest.raises(AmbiguousTableError, match=r"unknown: \[\] if it is a class") as caught:
         read(["-1", "1"] * 9)
     assert read(["-1", "1"] * 9, **caught.value.suggested_options).class_names == ["-1", "1"]
 
 
 def test_a_country_that_is_called_na_beside_a_blank_has_a_remedy():
-    with pytest.raises(AmbiguousTableError, match="call NA something else in the table where it is a class"):
+    with pytest.raises(AmbiguousTableError, match="call NA something else in the table if it is a class"):
         read(["NA", "DE", "", "FR"])
 
 

@@ -127,8 +127,8 @@ REFUSED = [
     (pickled_code, "a whole pickled model can run code"),
     (bare_tensor, "holds no weights"),
     (no_tensors, "holds no weights"),
-    (text, "neither safetensors nor weights alone"),
-    (nothing, "neither safetensors nor weights alone"),
+    (text, "cannot be read as safetensors or as a file of weights only"),
+    (nothing, "cannot be read as safetensors or as a file of weights only"),
     (other_width, "do not fit the network"),
     (other_classes, "fit the network except for its head"),
 ]

@@ -49,7 +49,7 @@ def test_other_names_are_taken_in_order():
         "conv.bias": 1.0,
         "head.weight": 2.0,
     }
-    assert "taken in order" in change
+    assert "matched in order" in change
     other_classes = {**theirs, "fc.weight": torch.ones(3, 4)}
     assert fitted(other_classes, head={"head.weight"})[0]["head.weight"].shape == (3, 4)
 

@@ -89,7 +89,7 @@ def test_tensors_that_are_not_plain_are_refused(tmp_path, state, kind):
         "quantized": lambda: torch.quantize_per_tensor(torch.zeros(3), 1.0, 0, torch.qint8),
     }
     torch.save({**state, "classifier.weight": made[kind]()}, tmp_path / "w.pt")
-    refused(tmp_path / "w.pt", "neither safetensors nor weights alone")
+    refused(tmp_path / "w.pt", "cannot be read as safetensors or as a file of weights only")
 
 
 HEADERS = {
@@ -111,7 +111,7 @@ def test_a_header_of_safetensors_that_lies_is_refused(tmp_path, given):
         text = json.dumps(given).encode()
         given = struct.pack("<Q", len(text)) + text + bytes(4)
     (tmp_path / "w.safetensors").write_bytes(given)
-    refused(tmp_path / "w.safetensors", "neither safetensors nor weights alone")
+    refused(tmp_path / "w.safetensors", "cannot be read as safetensors or as a file of weights only")
     with pytest.raises(HeatproofError, match="cannot be read"):
         load_weights(build_network(MODEL, 10), tmp_path / "w.safetensors")
 

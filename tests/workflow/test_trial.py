@@ -219,7 +219,7 @@ def test_a_checkpoint_that_is_a_complete_model(tmp_path):
 
 def test_a_checkpoint_of_garbage(tmp_path):
     (tmp_path / "m.pt").write_bytes(b"nothing of use" * 20)
-    with pytest.raises(HeatproofError, match="neither safetensors nor weights alone"):
+    with pytest.raises(HeatproofError, match="cannot be read as safetensors or as a file of weights only"):
         check_config(config(tmp_path, checkpoint=str(tmp_path / "m.pt")))
 
 

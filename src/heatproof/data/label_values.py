@@ -234,9 +234,7 @@ class LabelReader:
             and undefined[0]
             and (self._options.task != "regression" or number_of(undefined[0]) is not None)
         ):
-            alternative = (
-                f", or unknown: [] if it is a {'number' if self._options.task == 'regression' else 'class'}"
-            )
+            alternative = f", or unknown: [] if it is a {'number' if self._options.task == 'regression' else 'class'}"
         if not are_label_lists and any(undefined) and (self._options.unknown is not None or not all(undefined)):
             # A blank is always unknown, but "NA" can be the code of a country.
             names = [cell for cell in undefined if cell.casefold() in AMBIGUOUS_MISSING_CELLS]

@@ -93,7 +93,7 @@ def match_names(state: Weights, network_state: Weights, head: Callable[[], Colle
     if dropped := [name for name in state if not name.startswith(prefix)]:
         change += f", and so {'was' if len(dropped) == 1 else 'were'} {list_names(dropped)}"
     if not matches[prefix] and (renamed := _in_order(state, network_state, head)):
-        named, change = renamed, "its weights have other names and were taken in order"
+        named, change = renamed, "its weights have other names and were matched in order"
     return _with_counters(named, network_state), change
 
 

@@ -95,7 +95,8 @@ def read_torch(path: str | Path, label: str, most: int | None = None) -> Any:
         fault = machine_fault(error) if isinstance(error, OSError) or is_out_of_memory(error) else None
         raise HeatproofError(
             fault
-            or f"The checkpoint {label} is neither safetensors nor weights alone ({_describe_other_file(path, error)})."
+            or f"The checkpoint {label} cannot be read as safetensors or as a file of weights only "
+            f"({_describe_other_file(path, error)})."
         ) from None
 
 
