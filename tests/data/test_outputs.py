@@ -40,7 +40,7 @@ def test_one_picture_a_class_is_divided_at_random_and_that_is_said(tmp_path, fil
     made = image_folder(seed=0, root=str(tmp_path), size=10, evaluation=0.5)
     assert {name: len(split) for name, split in made.splits.items()} == {"train": 8, "validation": 2, "evaluation": 10}
     assert len({image_id for split in made.splits.values() for image_id in split.ids}) == 20
-    assert any("drawn from all pictures at random" in line for line in check_pictures(made, "mine"))
+    assert any("drawn from all images at random" in line for line in check_pictures(made, "mine"))
     again = image_folder(seed=1, root=str(tmp_path), size=10, evaluation=0.5)
     assert set(again.splits["evaluation"].ids) != set(made.splits["evaluation"].ids)
 

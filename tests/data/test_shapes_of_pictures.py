@@ -239,7 +239,7 @@ def array(values):
     ("save", "said"),
     [
         (_palette, "kind 'P', whose bands are not numbers from none to full: save it as a .npy"),
-        (_moving, "2 pictures one after the other: save it as a .npy file of shape"),
+        (_moving, "2 images one after the other: save it as a .npy file of shape"),
         (_colour_pages, "its 2 pages are not of one band and one size each"),
         (array(noise(12, 20, 5)), r"it is an array of shape \(12, 20, 5\), and \(channels, height, width\) is read"),
         (array(RNG.integers(0, 9, (2, 12, 20))), "an array of int64, whose range is not known"),

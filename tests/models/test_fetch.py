@@ -148,7 +148,7 @@ def test_refused_checkpoints_leave_no_file(run, tmp_path, state, write, message)
 def test_the_sentence_names_the_url_and_not_a_temporary_file(run, tmp_path, state):
     path = tmp_path / "weights"
     text(state, path)
-    with pytest.raises(HeatproofError, match="neither safetensors") as caught:
+    with pytest.raises(HeatproofError, match="cannot be read as safetensors") as caught:
         run(path.as_uri(), hashlib.sha256(path.read_bytes()).hexdigest())
     assert f"The checkpoint {path.as_uri()} is" in str(caught.value)
 

@@ -132,7 +132,7 @@ def test_weights_that_are_no_numbers_are_refused_by_name(tmp_path, state, name, 
     state[name] = state[name].contiguous().clone(memory_format=torch.contiguous_format)
     state[name].view(-1)[-1] = value
     save_file({key: entry.contiguous() for key, entry in state.items()}, tmp_path / "w.safetensors")
-    refused(tmp_path / "w.safetensors", f"have {what} in '{name}', so that .*: take another checkpoint")
+    refused(tmp_path / "w.safetensors", f"have {what} in '{name}', so .*: use another checkpoint")
     with pytest.raises(HeatproofError, match=f"have {what} in '{name}'"):
         load_weights(build_network(MODEL, 10), tmp_path / "w.safetensors")
 

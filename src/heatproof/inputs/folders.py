@@ -89,7 +89,7 @@ def _listed(top: Path) -> tuple[list[str], list[str], list[int] | None]:
         )
     pictures = [picture.path for picture in pictures_below(top)]
     if not pictures:
-        raise HeatproofError(f"The folder {top} has no pictures: name one that has some.")
+        raise HeatproofError(f"The folder {top} has no images: name one that has some.")
     loose = [path for path in pictures if "/" not in path]
     if len(loose) == len(pictures):
         return [], pictures, None
