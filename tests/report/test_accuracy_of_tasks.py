@@ -154,7 +154,7 @@ def test_a_regression_is_at_chance_if_its_outputs_do_not_rise_with_the_labels(p,
     assert found["verdict"] == verdict
     assert "label" not in found
     if verdict == CHANCE:
-        assert "do not rise with the labels of 64 images (Spearman's ρ −0.02, R² −3.20)" in found["sentence"]
+        assert "do not increase with the labels of 64 images (Spearman's ρ −0.02, R² −3.20)" in found["sentence"]
 
 
 def test_a_callable_target_cannot_be_at_chance_and_the_verdict_says_so():
