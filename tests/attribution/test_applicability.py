@@ -66,8 +66,8 @@ def test_an_invalid_tolerance_is_an_error():
 @pytest.mark.parametrize(
     ("explainer", "reason"),
     [
-        ("constant_map", "each of its maps has one value everywhere"),
-        ("half_a_map", "its map is of 6 by 12 pixels, and the image of 12 by 12"),
+        ("constant_map", "each of its maps is constant"),
+        ("half_a_map", "its map has 6 × 12 pixels, and the image has 12 × 12"),
         ("misses_its_sum", "its completeness error is 3, above 1"),
         ("never_applies", "the network has no attention"),
     ],

@@ -255,9 +255,7 @@ def explained_by(network, explain_digits):
 @pytest.mark.parametrize("where", UNREACHED)
 def test_a_relu_that_no_rule_reaches_is_not_applicable(where, name, explain_digits):
     torch.manual_seed(0)
-    reason = (
-        "convergence delta" if name == "deep_lift" else "cannot reach a ReLU of this network, which runs in another"
-    )
+    reason = "convergence delta" if name == "deep_lift" else "cannot reach a ReLU of this network that runs in another"
     with pytest.raises(NotApplicable, match=reason):
         EXPLAINERS[name].function(explained_by(Holding(UNREACHED[where]), explain_digits))
 
@@ -282,5 +280,5 @@ def test_relus_of_a_constant_alone_are_not_applicable(explain_digits):
         def forward(self, images):
             return self.head(self.one(images).mean((2, 3)) + torch.linspace(-1, 1, 4).relu())
 
-    with pytest.raises(NotApplicable, match="equals the plain gradient on this network, which calls no ReLU"):
+    with pytest.raises(NotApplicable, match="equals the plain gradient on this network, because it calls no ReLU"):
         EXPLAINERS["guided_backprop"].function(explained_by(Biased(), explain_digits))

@@ -146,7 +146,7 @@ def test_other_baselines_and_grids_are_never_mixed_in():
 def test_a_model_without_its_like_is_not_compared():
     row = verdict("depth_lowers", plant(lambda case, m: 0.4))
     assert row["verdict"] == "not testable here"
-    assert row["reason"] == "because no two networks differ in depth alone"
+    assert row["reason"] == "because no two networks differ only in depth"
 
 
 def test_families_are_compared_where_both_have_batch_norm_or_neither():
@@ -292,4 +292,4 @@ def test_too_few_maps_that_count_are_the_reason(metrics):
         noise=0.3,
     )
     name = "mas_more_consistent_than_pic" if "sic" in metrics else "mas_more_consistent_than_rise"
-    assert "have a score of 5 methods" in run_table(evidence).set_index("claim").loc[name, "reason"]
+    assert "have scores of 5 methods" in run_table(evidence).set_index("claim").loc[name, "reason"]

@@ -98,10 +98,10 @@ def test_too_few_images_and_no_ranking_are_not_testable():
         return 0.1 * METHODS.index(m.name)
 
     with_few_images = row("ranks_differ_between_models", plant(level, metrics=DELETION, images=7, **PRETRAINED))
-    assert with_few_images["reason"] == "because rankings on halves of the images take 8 images, and there are 7"
+    assert with_few_images["reason"] == "because rankings on halves of the images need 8 images, and there are 7"
     alike = row("ranks_differ_between_models", plant(lambda case, m: 0.5, metrics=DELETION, **PRETRAINED))
     assert alike["verdict"] == "not testable here"
-    assert "take more images" in alike["reason"]
+    assert "use more images" in alike["reason"]
 
 
 @pytest.mark.parametrize(

@@ -337,7 +337,7 @@ def test_claims_that_can_be_judged_stand_first_and_others_are_folded_away(page_s
 
 
 def test_reasons_of_one_kind_are_grouped():
-    reasons = ["the config has no rise", "the config has none of a, b", "no two networks differ in bias alone", "other"]
+    reasons = ["the config has no rise", "the config has none of a, b", "no two networks differ only in bias", "other"]
     row = {"verdict": "not testable here", "published_verdict": "not testable here"}
     made = group_claims(pd.DataFrame([{**row, "reason": f"because {reason}"} for reason in reasons]))
     assert [len(rows) for rows in made["untested"].values()] == [2, 1, 1]

@@ -73,9 +73,8 @@ def test_code_that_a_received_folder_names_does_not_run(here, monkeypatch, chang
     for command in (status, report):
         with pytest.raises(HeatproofError) as caught:
             command([])
-        assert (
-            "is user code, which is not imported because nobody named the config of the last run in results, mine.yaml"
-            in str(caught.value)
+        assert "is user code, which is not imported because the config of the last run in results, mine.yaml" in str(
+            caught.value
         )
 
 

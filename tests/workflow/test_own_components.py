@@ -82,12 +82,12 @@ def nan_later(model, images, targets):
 BAD = {
     "nan_maps": "has a value that is not finite",
     "inf_in_a_corner": "has a value that is not finite",
-    "small_maps": "its map is of 7 by 7 pixels, and the image of 16 by 16",
+    "small_maps": "its map has 7 × 7 pixels, and the image has 16 × 16",
     "one_for_all": "it returned a map of shape",
     "raises": "it fails (KeyError: 'no such luck'; test_own_components.py, line",
     "none": "returned NoneType: return a tensor",
-    "ones": "each of its maps has one value everywhere",
-    "zeros": "each of its maps has one value everywhere",
+    "ones": "each of its maps is constant",
+    "zeros": "each of its maps is constant",
     "explained_nan": "has a value that is not finite",
 }
 

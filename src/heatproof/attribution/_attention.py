@@ -144,8 +144,8 @@ def _read_called_attention(
         )
         if not is_complete:
             raise NotApplicable(
-                f"the network's attention is between {sizes} tokens, which no grid of patches makes: it is within "
-                "windows, or tokens are pooled on the way"
+                f"the network's attention is between {sizes} tokens, which form no grid of patches: attention is "
+                "within windows, or tokens are pooled"
             )
         if compares:
             require_unaltered_outputs(part, part.images, outputs)
@@ -221,8 +221,8 @@ def find_transformer(network: torch.nn.Module, blocks: list[Any]) -> Any:
             if all(block in inside for block in blocks):
                 return module
     raise NotApplicable(
-        "the network's attention blocks stand in no module with `num_prefix_tokens` and timm's `patch_embed`, as "
-        "VisionTransformer has them, so that its tokens cannot be told apart"
+        "the network's attention blocks are in no module with `num_prefix_tokens` and `patch_embed`, as in timm's "
+        "VisionTransformer, so that its patch tokens cannot be identified"
     )
 
 
@@ -253,12 +253,14 @@ def require_patch_tokens(maps: list[torch.Tensor], images: torch.Tensor, transfo
     rows, columns = _grid(transformer, images)
     tokens = transformer.num_prefix_tokens + rows * columns
     if len(maps) != blocks:
-        raise NotApplicable(f"one pass ran {len(maps)} of the network's {blocks} attention blocks, not each once")
+        raise NotApplicable(
+            f"one pass ran {len(maps)} attention blocks, and each of the network's {blocks} has to run once"
+        )
     shapes = sorted({tuple(block_attention.shape[-2:]) for block_attention in maps})
     if shapes != [(tokens, tokens)]:
         raise NotApplicable(
             f"the network's attention is between tokens {shapes}, and {transformer.num_prefix_tokens} prefix tokens "
-            f"with {rows}×{columns} patches make {tokens}: its tokens are no grid of patches"
+            f"with {rows}×{columns} patches make {tokens}: its tokens are not a grid of patches"
         )
 
 

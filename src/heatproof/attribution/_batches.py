@@ -134,7 +134,7 @@ def take_background(context: ExplainContext, count: int | None, default: int, mi
         If there are fewer than `count` or `minimum`.
     """
     if context.background is None:
-        raise NotApplicable("its baselines are training images, and there are none here")
+        raise NotApplicable("its baselines are training images, and none are available")
     images = context.background(DefaultCount(default) if count is None else count).to(context.images)
     require(
         len(images) >= minimum,

@@ -192,7 +192,7 @@ def _layout_of(context: ExplainContext, name: str | None) -> Layout:
     if inspection.layout is None and inspection.unlocated_reason:
         raise NotApplicable(inspection.unlocated_reason)
     if inspection.layout is None and name is None:
-        raise NotApplicable("the model names no layer with a spatial grid, and the rule finds none")
+        raise NotApplicable("the model names no layer with a spatial grid, and none was found")
     return inspection.layout or unchanged
 
 

@@ -38,7 +38,7 @@ def require_rules(transformer: Any) -> None:
     )
     if not plain:
         raise NotApplicable(
-            f"no rule covers a {type(transformer).__name__}, which is no plain VisionTransformer of timm"
+            f"no rule covers a {type(transformer).__name__}, which is not a plain VisionTransformer of timm"
         )
     if transformer.attn_pool is not None or transformer.global_pool not in ("token", "avg"):
         raise NotApplicable("no rule covers a pooling other than the class token or the mean of tokens")
@@ -53,7 +53,7 @@ def require_rules(transformer: Any) -> None:
         if any(type(module) is not nn.Identity for module in extra):
             raise NotApplicable("no rule covers attention with a gate, or norms inside of a block's layers")
         if type(block.mlp.fc1) is not nn.Linear or type(block.mlp.fc2) is not nn.Linear:
-            raise NotApplicable("no rule covers a multilayer perceptron that is not of linear layers")
+            raise NotApplicable("no rule covers a multilayer perceptron that is not made of linear layers")
 
 
 @contextmanager

@@ -62,9 +62,9 @@ def require_unaltered_outputs(context: ExplainContext, images: torch.Tensor, out
     context.note("difference_from_network", difference / spread, limit)
     if not (difference <= allowed).all():
         raise NotApplicable(
-            "the pass that it alters returns other outputs than the network, by "
-            f"{float(difference.max()) / spread:.2g} of their spread, above {limit:.2g}: leave out hooks that change "
-            "what passes and branches that depend on it, or take a method that alters no pass, such as "
+            "its altered pass changes the outputs of the network by "
+            f"{float(difference.max()) / spread:.2g} of their spread, above {limit:.2g}: remove hooks that change "
+            "activations and branches that depend on them, or use a method that alters no pass, such as "
             "integrated_gradients"
         )
     return unaltered

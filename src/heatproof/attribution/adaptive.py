@@ -237,9 +237,9 @@ def agi(
     with torch.no_grad():
         classes = pad_single_image_passes(context.network)(context.images[:1]).shape[1]
     if context.task not in EXCLUSIVE:
-        raise NotApplicable(f"it walks to classes that exclude the target, and {TASK_NAMES[context.task]} has none")
+        raise NotApplicable(f"it needs classes that exclude the target, and {TASK_NAMES[context.task]} has none")
     if classes < 2:
-        raise NotApplicable("the network knows one class alone, and there is no false one to walk to")
+        raise NotApplicable("the network has a single class, and the method needs another one")
     paths = min(topk, classes - 1)
     maps = []
     # As many images as fit in a network pass with all their paths, but at least one, to bound memory.

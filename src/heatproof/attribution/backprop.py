@@ -161,12 +161,12 @@ def _modified_gradients(
         gradient = rules.gradient(outputs.gather(1, padded.targets[:, None]).sum(), inputs)
         if rules.was_bypassed:
             raise NotApplicable(
-                f"{name} cannot reach a ReLU of this network, which runs in another thread, in a part that is scripted "
-                "or compiled, or in a torch.autograd.Function: give the model as it was before"
+                f"{name} cannot reach a ReLU of this network that runs in another thread, in a part that is scripted "
+                "or compiled, or in a torch.autograd.Function: pass the model as it was before"
             )
         maps.append(gradient.detach().sum(1)[:count])
     if not rules.was_applied:
-        raise NotApplicable(f"{name} equals the plain gradient on this network, which calls no ReLU")
+        raise NotApplicable(f"{name} equals the plain gradient on this network, because it calls no ReLU")
     stacked = torch.cat(maps)
     if context.figures is not None and compares_with_gradient:
         _require_difference(context, stacked, name)
@@ -185,4 +185,4 @@ def _require_difference(context: ExplainContext, maps: torch.Tensor, name: str) 
     scale = plain.abs().amax((1, 2)).clamp_min(1e-30)
     context.note("difference_from_gradient", (maps - plain).abs().amax((1, 2)) / scale)
     if context.figures is not None and context.figures["difference_from_gradient"].value <= ROUNDING:
-        raise NotApplicable(f"{name} equals the plain gradient on this network, none of whose ReLUs changes it")
+        raise NotApplicable(f"{name} equals the plain gradient on this network, because no ReLU changes it")

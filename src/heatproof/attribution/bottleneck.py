@@ -263,7 +263,7 @@ def _optimise(
                 loss = _loss(logits, part.targets[rows_of_pass], part.task) * (elements / search.samples)
                 (loss_gradient,) = torch.autograd.grad(loss, alpha, allow_unused=True)
             if loss_gradient is None:
-                raise NotApplicable(f"its logits do not depend on what the layer {tap.name!r} puts out")
+                raise NotApplicable(f"its logits do not depend on the output of the layer {tap.name!r}")
             gradient = gradient + loss_gradient
         alpha.grad = gradient
         optimiser.step()
@@ -440,7 +440,8 @@ class _Tap:
             outputs = self.network(images)
         if len(outputs_of_layer) != 1:
             raise NotApplicable(
-                f"its layer {self.name!r} runs {len(outputs_of_layer)} times in a pass, and a bottleneck needs once"
+                f"its layer {self.name!r} runs {len(outputs_of_layer)} times in a pass, and a bottleneck needs a layer "
+                "that runs once"
             )
         features = outputs_of_layer[0]
         require(

@@ -426,7 +426,7 @@ def _extract(
         require_unaltered_outputs(part, part.images, scores)
     if context.figures is not None and bool(torch.cat(are_negative).all()):
         raise NotApplicable(
-            "each of its maps is negative everywhere, so zero after its ReLU: try hires_cam or another layer"
+            "each of its maps is negative everywhere, and therefore zero after the ReLU: try hires_cam or another layer"
         )
     return torch.cat(maps).detach()
 

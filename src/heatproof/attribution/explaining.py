@@ -219,7 +219,7 @@ def stack_maps(maps: Mapping[str, torch.Tensor], declared: Collection[str], cont
             raise ExplainerFailed(f"it returned a {type(value).__name__} for a map and not a torch.Tensor")
         if value.ndim == 3 and len(value) == expected[0] and tuple(value.shape) != expected:
             raise NotApplicable(
-                f"its map is of {value.shape[1]} by {value.shape[2]} pixels, and the image of {expected[1]} by "
+                f"its map has {value.shape[1]} × {value.shape[2]} pixels, and the image has {expected[1]} × "
                 f"{expected[2]}"
             )
         if tuple(value.shape) != expected:
@@ -268,7 +268,7 @@ def check_limits(figures: dict[str, ApplicabilityFigure], maps: np.ndarray) -> N
     """
     figures["constant_maps"] = ApplicabilityFigure(share_constant(maps))
     if figures["constant_maps"].value == 1:
-        raise NotApplicable("each of its maps has one value everywhere")
+        raise NotApplicable("each of its maps is constant")
     for name, (value, limit, _) in figures.items():
         if limit is not None and not value <= limit:
             raise NotApplicable(f"its {name.replace('_', ' ')} is {value:.2g}, above {limit:g}")

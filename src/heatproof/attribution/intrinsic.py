@@ -98,7 +98,7 @@ def bcos(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[str, t
 
     network = context.network
     if not all(hasattr(network, name) for name in ("encode", "linear")):
-        raise NotApplicable("the network is not one linear map of each image, as B-cos networks are")
+        raise NotApplicable("the network is not a linear function of each image, as B-cos networks are")
     _require_logits(context)
     maps = []
     for part in split_batch(context):
@@ -121,4 +121,4 @@ def _note_conservation(part: ExplainContext, maps: torch.Tensor, logits: torch.T
 def _require_logits(context: ExplainContext) -> None:
     context.require_network_outputs()
     if context.output is not context.network:
-        raise NotApplicable("the network's own contributions make up its logits, not the softmax of them")
+        raise NotApplicable("the contributions sum to the logits, not to their softmax")

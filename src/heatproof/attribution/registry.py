@@ -135,7 +135,7 @@ class ExplainContext:
             If a callable target computes what is explained from its outputs.
         """
         if self.task == CALLABLE:
-            raise NotApplicable("its rule begins at an output of the network, and the target is a function of outputs")
+            raise NotApplicable("its rules start at one output of the network, and the target is a function of outputs")
 
     def baseline(self, name: str | None) -> torch.Tensor:
         """Return the baseline images (N, C, H, W) of the batch; for None, zero after normalisation.

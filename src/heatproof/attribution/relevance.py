@@ -70,7 +70,7 @@ def lrp(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[str, to
     from heatproof.attribution._lrp_canonizer import canonise, composite
 
     if context.output is not context.network:
-        raise NotApplicable("LRP distributes a logit, and attribution.output asks for probabilities")
+        raise NotApplicable("LRP distributes a logit, and attribution.output is probability")
     context.require_network_outputs()
     network = canonise(context.network, pad_single_image(context).images[:2])
     maps = []
@@ -107,6 +107,6 @@ def _require_conservation(part: ExplainContext, maps: torch.Tensor, logits: torc
     part.note("conservation_error", lost, limit)
     if not (lost <= limit).all():
         raise NotApplicable(
-            f"LRP's maps and the logits that they should sum to differ by {lost.max():.2g} of the largest logit, above "
+            f"the sums of LRP's maps differ from the logits by {lost.max():.2g} of the largest logit, above "
             f"{limit:g}: the network has an operation that no rule covers"
         )

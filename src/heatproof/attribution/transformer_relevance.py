@@ -70,7 +70,7 @@ def chefer_lrp(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[
         context.note("conservation_error", lost, limit)
         if not (lost <= limit).all():
             raise NotApplicable(
-                f"the relevance at the first block's tokens and that of the logit differ by {lost.max():.2g} of it, "
+                f"the relevance at the tokens of the first block differs from the logit by {lost.max():.2g} of it, "
                 f"above {limit:g}"
             )
         maps.append(to_pixels(attended, propagate(weigh_by_gradients(relevance, attended.gradients))))
@@ -116,7 +116,7 @@ def attn_lrp(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[st
     from heatproof.attribution._attn_lrp import AttentionRules
 
     if context.output is not context.network:
-        raise NotApplicable("LRP distributes a logit, and attribution.output asks for probabilities")
+        raise NotApplicable("LRP distributes a logit, and attribution.output is probability")
     maps = []
     for part in split_batch(context):
         padded, count = pad_single_image(part), len(part.image_ids)
@@ -135,7 +135,7 @@ def attn_lrp(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[st
         part.note("relevance_of_constants", (rules.constants.abs() / largest)[:count], mean=True)
         if not (lost <= limit).all():
             raise NotApplicable(
-                "the relevance that the maps and the network's constants have and the logits differ by "
+                "the relevance of the maps and of the network's constants differs from the logits by "
                 f"{lost.max():.2g} of the largest logit, above {limit:g}: the network has an operation that no rule "
                 "covers"
             )
@@ -158,11 +158,11 @@ def propagate_relevance(context: ExplainContext) -> Iterator[tuple[BatchAttentio
 
     network = context.network
     if context.output is not network:
-        raise NotApplicable("LRP distributes a logit, and attribution.output asks for probabilities")
+        raise NotApplicable("LRP distributes a logit, and attribution.output is probability")
     context.require_network_outputs()
     blocks = attention_blocks(network)
     if not blocks:
-        raise NotApplicable("the network has no attention blocks of timm's, whose rules these are")
+        raise NotApplicable("the network has no attention blocks of timm, for which its rules are written")
     transformer = find_transformer(network, blocks)
     named_tensors = [*network.named_parameters(), *network.named_buffers()]
     double_precision = {
@@ -176,7 +176,7 @@ def propagate_relevance(context: ExplainContext) -> Iterator[tuple[BatchAttentio
         require_patch_tokens(attention, padded.images, transformer, len(blocks))
         require_unaltered_outputs(part, padded.images, logits)
         if not torch.equal(logits, tensors[transformer][1]):
-            raise NotApplicable("no rule covers what the network does with the logits of its vision transformer")
+            raise NotApplicable("no rule covers the operations after the logits of the vision transformer")
         gradients = torch.autograd.grad(logits.gather(1, padded.targets[:, None]).sum(), attention)
         relevance, tokens = relevance_of_attention(transformer, tensors, attention, padded.targets)
         attended = BatchAttention(

@@ -69,7 +69,7 @@ def contrast(e: Evidence, cases: Sequence[int], pairs: Pairs, methods: Sequence[
         if shared.any():
             used.append((pair, [side[:, shared] for side in sides]))
     if not used:
-        raise Untestable("no two such models have scores of one method")
+        raise Untestable("no two such models have scores of the same method")
     for pair, sides in used:
         shares.append(sides[0].mean(0) - sides[1].mean(0))
         for network_kind, side, sign in zip(pair, sides, (1, -1), strict=True):

@@ -242,7 +242,7 @@ class Evidence:
         plain = self.cases_varying(kind)
         others = [c for c in self.cases_varying(kind, field) if not self._share(c, plain[0], [field])]
         pairs = self.pairs_sharing(plain, others, "dataset", "model")
-        return required(pairs, f"{kind} is scored with one {field} alone: others are named in drops, and in weights")
+        return required(pairs, f"{kind} is scored with only one {field}: add others to drops and weights")
 
     def out_of_domain_cases(self, kind: str, **more: Any) -> list[int]:
         """Return the test cases of a metric on pretrained weights."""
@@ -324,7 +324,7 @@ class Evidence:
         """
         known = [(part, {self.network_kind(c) for c in cases}) for part, cases in zip(parts, owners, strict=True)]
         known = [(part, units) for part, units in known if not np.isnan(part[0])]
-        required(known, "no test case has scores of all that is compared")
+        required(known, "no test case has scores of all compared methods")
         order = sorted(set().union(*(units for _, units in known)))
         counts = self.network_counts(len(order))
         weights = np.stack(
@@ -403,7 +403,7 @@ class Evidence:
         vectors: dict[tuple[int, ...], HalfVectors] = {}
         itself: dict[tuple[int, ...], MeanProduct] = {}
         compared = []
-        for pair in required(list(pairs), "there is one such test case, and a comparison takes two"):
+        for pair in required(list(pairs), "there is one such test case, and a comparison needs two"):
             networks = frozenset(self.network_kind(case) for case in pair)
             if pair in self.published_values:
                 compared.append(
@@ -431,8 +431,8 @@ class Evidence:
         share = pool_share(required(compared, f"no two such test cases share {MINIMUM_METHODS} methods"))
         if share.ceiling < MINIMUM_CEILING:
             raise Untestable(
-                f"a ranking agrees with itself at {share.ceiling:.2f} on other images, less than {MINIMUM_CEILING:g}: "
-                "take more images (evaluation: {images: ...})"
+                f"a ranking agrees with itself at only {share.ceiling:.2f} on other images, below {MINIMUM_CEILING:g}: "
+                "use more images (evaluation: {images: ...})"
             )
         return share
 
@@ -445,7 +445,7 @@ class Evidence:
         names = self.image_names[case]
         if len(names) < MINIMUM_IMAGES:
             raise Untestable(
-                f"rankings on halves of the images take {MINIMUM_IMAGES} images, and there are {len(names)}"
+                f"rankings on halves of the images need {MINIMUM_IMAGES} images, and there are {len(names)}"
             )
         return half_vectors(dataset, halves[dataset], self.values[case][methods], names, methods, feature)
 
@@ -475,14 +475,14 @@ class Evidence:
         values = values[~np.isnan(values).all(1)]
         values = values[:, ~np.isnan(values).any(0)]
         if len(values) < MINIMUM_METHODS or values.shape[1] < 2:
-            raise Untestable(f"fewer than two images have a score of {MINIMUM_METHODS} methods")
+            raise Untestable(f"fewer than two images have scores of {MINIMUM_METHODS} methods")
         ranks = rankdata(values, axis=0)
         centred = ranks - ranks.mean(0)
         size = np.sqrt((centred**2).sum(0))
         unit_ranks = (centred / np.where(size > 0, size, 1))[:, size > 0]
         images = unit_ranks.shape[1]
         if images < 2:
-            raise Untestable("fewer than two images tell methods apart")
+            raise Untestable("fewer than two images distinguish methods")
         counts = np.concatenate(
             [np.ones((1, images)), draw_counts(numpy_generator(self.seed, "claims"), self.repetitions, images)]
         )

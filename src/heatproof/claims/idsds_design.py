@@ -12,60 +12,58 @@ from heatproof.claims.idsds import AGREEMENT, INTRINSIC, PAPER, post_hoc_methods
 from heatproof.claims.registry import Measurement, Untestable, claim, required
 
 CHANGE = "mean change of IDSDS over methods"
-INTRINSIC_LEAD = "its own map's IDSDS less that of the best method on plain ResNets"
+INTRINSIC_LEAD = "IDSDS of the intrinsic map minus IDSDS of the best method on plain ResNets"
 
 
 def _compare_families(e: Evidence, first: str, second: str) -> Measurement:
     pairs = family_pairs(e, e.in_domain_cases(), first, second)
-    return contrast(
-        e, e.in_domain_cases(), required(pairs, f"no {first} stands beside a {second}"), post_hoc_methods(e)
-    )
+    return contrast(e, e.in_domain_cases(), required(pairs, f"no {first} has a matching {second}"), post_hoc_methods(e))
 
 
 def _compare_design(e: Evidence, changed: str) -> Measurement:
     cases = e.in_domain_cases()
     pairs = pairs_differing_in(e, cases, changed)
     what = changed.replace("_", " ")
-    return contrast(e, cases, required(pairs, f"no two networks differ in {what} alone"), post_hoc_methods(e))
+    return contrast(e, cases, required(pairs, f"no two networks differ only in {what}"), post_hoc_methods(e))
 
 
-@claim(PAPER, "section 4.3, figure 3 a", CHANGE + ", VGG less ResNet", above=0)
+@claim(PAPER, "section 4.3, figure 3 a", CHANGE + ", VGG minus ResNet", above=0)
 def vgg_above_resnet(e: Evidence) -> Measurement:
     """Methods score higher on VGG than on ResNet."""
     return _compare_families(e, "vgg", "resnet")
 
 
-@claim(PAPER, "section 4.3, figure 3 a", CHANGE + ", ResNet less ViT", above=0)
+@claim(PAPER, "section 4.3, figure 3 a", CHANGE + ", ResNet minus ViT", above=0)
 def resnet_above_vit(e: Evidence) -> Measurement:
     """Methods score lower on ViT than on ResNet."""
     return _compare_families(e, "resnet", "vit")
 
 
-@claim(PAPER, "section 4.3, figure 3 b; appendix D, figure 8 a", CHANGE + ", deeper less shallower", below=0)
+@claim(PAPER, "section 4.3, figure 3 b; appendix D, figure 8 a", CHANGE + ", deeper minus shallower", below=0)
 def depth_lowers(e: Evidence) -> Measurement:
     """Depth lowers the scores, of ResNets and of VGGs."""
     return _compare_design(e, "depth")
 
 
-@claim(PAPER, "section 4.3, figure 4 a", CHANGE + ", wider less narrower", below=0)
+@claim(PAPER, "section 4.3, figure 4 a", CHANGE + ", wider minus narrower", below=0)
 def width_lowers(e: Evidence) -> Measurement:
     """Width lowers the scores."""
     return _compare_design(e, "width")
 
 
-@claim(PAPER, "section 4.3, figure 5 a; appendix D, figure 8 b", CHANGE + ", with less without", below=0)
+@claim(PAPER, "section 4.3, figure 5 a; appendix D, figure 8 b", CHANGE + ", with minus without", below=0)
 def batch_norm_lowers(e: Evidence) -> Measurement:
     """Batch norm lowers the scores."""
     return _compare_design(e, "batch_norm")
 
 
-@claim(PAPER, "section 4.3, figure 5 a; appendix D, figure 8 b", CHANGE + ", with less without", below=0)
+@claim(PAPER, "section 4.3, figure 5 a; appendix D, figure 8 b", CHANGE + ", with minus without", below=0)
 def bias_lowers(e: Evidence) -> Measurement:
-    """Bias terms lower the scores, batch norm being gone."""
+    """Bias terms lower the scores of networks without batch norm."""
     return _compare_design(e, "bias")
 
 
-@claim(PAPER, "section 4.3, figures 4 b and 9", CHANGE + ", maps of the logit less maps of the probability", above=0)
+@claim(PAPER, "section 4.3, figures 4 b and 9", CHANGE + ", maps of the logit minus maps of the probability", above=0)
 def logits_beat_probabilities(e: Evidence) -> Measurement:
     """Attributions of the logit beat those of the softmax probability."""
     cases = e.in_domain_cases()
@@ -75,7 +73,7 @@ def logits_beat_probabilities(e: Evidence) -> Measurement:
     }
     both = values["logit"].keys() & values["probability"].keys()
     if not both:
-        raise Untestable("the maps of a run are all of one output: docs/studies.md compares two runs")
+        raise Untestable("all maps of a run explain the same output: docs/studies.md compares two runs")
     # Both are values of the same trainings, so that differences can be taken within a training.
     terms = {
         network_kind: (values["logit"][network_kind] - values["probability"][network_kind]) / len(both)
@@ -91,7 +89,7 @@ def _mean_score(e: Evidence, case: int) -> float:
 def _compare_intrinsic(e: Evidence, kind: str) -> Measurement:
     intrinsic, cases, rivals = e.find_method(kind), e.in_domain_cases(), post_hoc_methods(e)
     ours = values_by_training(e, cases, lambda c: float(e.means[0, c, intrinsic]))
-    required(list(ours), f"no model of this config is a {kind} network")
+    required(list(ours), f"the config has no {kind} network")
     models = {c: e.model_of(c) for c in cases}
     resnets = [c for c, model in models.items() if model.family == "resnet" and model.batch_norm and model.bias]
     # Whether a user's network is intrinsically interpretable follows from its having such a map.
@@ -107,13 +105,13 @@ def _compare_intrinsic(e: Evidence, kind: str) -> Measurement:
 
 @claim(PAPER, "section 4.2, figure 2 a, table 4", INTRINSIC_LEAD, above=0)
 def bagnet_beats_post_hoc_methods(e: Evidence) -> Measurement:
-    """BagNet's own map beats every method on a standard network."""
+    """The intrinsic map of BagNet beats every method on a standard network."""
     return _compare_intrinsic(e, "bagnet")
 
 
 @claim(PAPER, "section 4.2, figure 2 a, table 4", INTRINSIC_LEAD, above=0)
 def bcos_beats_post_hoc_methods(e: Evidence) -> Measurement:
-    """The own map of a B-cos network beats every method on a standard network."""
+    """The intrinsic map of a B-cos network beats every method on a standard network."""
     return _compare_intrinsic(e, "bcos")
 
 
@@ -150,13 +148,13 @@ def _join_sorted(names: set[str | None]) -> str:
     return " and ".join(sorted(str(name) for name in names))
 
 
-@claim(PAPER, "section 4.1, figure 7", AGREEMENT + ", between finetunings with other seeds", above=0.95)
+@claim(PAPER, "section 4.1, figure 7", AGREEMENT + ", between finetunings with different seeds", above=0.95)
 def ranks_agree_between_seeds(e: Evidence) -> Measurement:
     """The ranking is extremely stable over seeds of the finetuning."""
     pairs = e.pairs_differing(e.in_domain_cases(), "weights")
     return e.agreement(
         required(
-            pairs, "the config has one finetuning a model: name another in weights, such as finetuned_1: {seed: 1}"
+            pairs, "the config has one finetuning per model: add another to weights, such as finetuned_1: {seed: 1}"
         )
     )
 
@@ -164,7 +162,7 @@ def ranks_agree_between_seeds(e: Evidence) -> Measurement:
 @claim(
     PAPER,
     "section 4.3, figure 5 b",
-    "Spearman correlation, over networks, of accuracy with the best IDSDS",
+    "Spearman correlation of accuracy and best IDSDS over networks",
     over="networks",
     below=0,
 )
@@ -178,7 +176,7 @@ def accuracy_trades_off(e: Evidence) -> Measurement:
     accuracy = values_by_training(e, cases, lambda c: float(rows[e.cases[c].network]))
     units = list(accuracy)
     if len(units) < 5:
-        raise Untestable("a correlation over fewer than five networks says nothing")
+        raise Untestable("a correlation needs at least five networks")
     top1 = np.array([accuracy[network_kind].mean() for network_kind in units])
     best_scores = np.stack(
         [
@@ -190,14 +188,14 @@ def accuracy_trades_off(e: Evidence) -> Measurement:
         axis=1,
     )
     if np.ptp(top1) == 0:
-        raise Untestable("the networks' accuracies are all the same")
+        raise Untestable("all networks have the same accuracy")
     counts = e.network_counts(len(units)).astype(int)
     drawn = np.stack([np.repeat(np.arange(len(units)), row) for row in counts])
     draws = correlate_ranks(top1[drawn], np.take_along_axis(best_scores, drawn, axis=1))
     return Measurement(draws, f"networks: {len(units)}", len(units), largest=1)
 
 
-CHANGED = "mean change of top-1 {}, in points"
+CHANGED = "mean change of top-1 {}, in percentage points"
 # The largest loss of a network in the paper's table 3 (ResNet-50 without batch norm), whose caption calls it "at most,
 # a minor negative effect".
 LARGEST_LOSS = -0.67
@@ -223,7 +221,7 @@ def _class_accuracies(e: Evidence) -> pd.DataFrame:
         return e.accuracy
     rows = e.accuracy[~e.accuracy["task"].isin([*TASKS, CALLABLE])]
     if rows.empty:
-        raise Untestable("no network is one of classes, of which there is a top-1 accuracy")
+        raise Untestable("no network classifies, so that there is no top-1 accuracy")
     return rows
 
 

@@ -24,7 +24,7 @@ METHODS_OF_PAPER = (
     "deep_lift",
 )
 MINIMUM_METHODS = 4
-KAPPA = "its κ (Meta-Rank) over MoRF and LeRF less the {} of the paper's other methods"
+KAPPA = "κ (Meta-Rank) over MoRF and LeRF minus the {} κ of the paper's other methods"
 
 
 def _pairs_differing(e: Evidence, kinds: tuple[str, str], field: str) -> list[tuple[int, int]]:
@@ -46,7 +46,7 @@ def ranks_differ_between_models(e: Evidence) -> Measurement:
 def ranks_differ_between_datasets(e: Evidence) -> Measurement:
     """Under pixel deletion, rankings differ between datasets."""
     pairs = _pairs_differing(e, DELETION, "dataset")
-    return e.agreement(required(pairs, "the config has one dataset, or no model on two"))
+    return e.agreement(required(pairs, "the config has one dataset, or no model on two datasets"))
 
 
 @claim_of_difference(PAPER, "section 5.1, figure 3 c", AGREEMENT + ", MoRF against LeRF")
@@ -57,20 +57,20 @@ def morf_and_lerf_disagree(e: Evidence) -> Measurement:
 
 @claim_of_difference(PAPER, "section 5.2, table 3", AGREEMENT + ", MoRF against LeRF, ROAD")
 def road_orders_disagree(e: Evidence) -> Measurement:
-    """Under ROAD as well, MoRF and LeRF rank methods differently, although ROAD was made to bring them together."""
+    """Under ROAD too, MoRF and LeRF rank methods differently, although ROAD was designed to make them agree."""
     return _compare_orders(e, ROAD)
 
 
 @claim_of_difference(PAPER, "section 5.2, table 3", AGREEMENT + ", between models, ROAD")
 def road_ranks_differ_between_models(e: Evidence) -> Measurement:
-    """Under ROAD as well, rankings differ between models."""
+    """Under ROAD too, rankings differ between models."""
     return e.agreement(_pairs_differing(e, ROAD, "model"))
 
 
 @claim(
     PAPER,
     "section 5.1, checkpoints",
-    AGREEMENT + ", between kept epochs of a training from scratch, MoRF and LeRF",
+    AGREEMENT + ", between saved epochs of a training from scratch, MoRF and LeRF",
     over="networks",
     above=STRONG,
 )
@@ -78,8 +78,8 @@ def ranks_agree_between_checkpoints(e: Evidence) -> Measurement:
     """Rankings agree between checkpoints of one training."""
     if not any(case.saved_epoch_of == "pretrained" for case in e.cases):
         raise Untestable(
-            "no training from scratch keeps epochs; those of a finetuning begin where a training has ended, and agree "
-            "whatever the paper says"
+            "no training from scratch saves epochs; epochs of a finetuning start from a trained network, and agree "
+            "in any case"
         )
     pairs = [
         (a, b)
@@ -87,7 +87,7 @@ def ranks_agree_between_checkpoints(e: Evidence) -> Measurement:
         for a, b in e.pairs_differing(e.find_cases(kind, saved_epochs=True), "weights")
         if e.cases[a].saved_epoch_of == e.cases[b].saved_epoch_of == "pretrained"
     ]
-    return e.agreement(required(pairs, "every training keeps one epoch, and a pair takes two"))
+    return e.agreement(required(pairs, "every training saves one epoch, and a comparison needs two"))
 
 
 def _kappa_difference(e: Evidence, kind: str, choose: np.ufunc) -> Measurement:
@@ -98,7 +98,7 @@ def _kappa_difference(e: Evidence, kind: str, choose: np.ufunc) -> Measurement:
         raise Untestable(f"the config has {len(chosen)} of the eight methods that the paper ranks")
     cases = [c for kind in DELETION for c in e.out_of_domain_cases(kind)]
     cases = [c for c in cases if not np.isnan(e.means[0, c, chosen]).any()]
-    units = sorted({e.network_kind(c) for c in required(cases, "no test case has scores of all of them")})
+    units = sorted({e.network_kind(c) for c in required(cases, "no test case has scores of all of these methods")})
     counts = e.network_counts(len(units))[:, [units.index(e.network_kind(c)) for c in cases]]
     scores = e.means[:, cases][:, :, chosen]
     kappa = np.stack([compute_kappa(one, weights=count)[0] for one, count in zip(scores, counts, strict=True)])
@@ -109,11 +109,11 @@ def _kappa_difference(e: Evidence, kind: str, choose: np.ufunc) -> Measurement:
 
 @claim(PAPER, "section 5.3, table 4", KAPPA.format("largest"), over="networks", above=0)
 def input_x_gradient_leads(e: Evidence) -> Measurement:
-    """Input × gradient is first of the eight methods."""
+    """Input × gradient ranks first of the eight methods."""
     return _kappa_difference(e, "input_x_gradient", np.maximum)
 
 
-@claim(PAPER, "section 5.3, table 4", KAPPA.format("least"), over="networks", below=0)
+@claim(PAPER, "section 5.3, table 4", KAPPA.format("smallest"), over="networks", below=0)
 def deconvolution_trails(e: Evidence) -> Measurement:
-    """Deconvolution is last of the eight methods."""
+    """Deconvolution ranks last of the eight methods."""
     return _kappa_difference(e, "deconvolution", np.minimum)

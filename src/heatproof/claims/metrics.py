@@ -19,7 +19,7 @@ MAS = ("mas_insertion", "mas_deletion", "mas_difference")
 PIC = ("sic", "aic")
 CONSISTENCY = "mean rank agreement between images (IRR)"
 ENSEMBLES = ("smoothgrad", "smoothgrad_sq", "vargrad")
-LESS_IG = "{} of {}, ensemble less IG"
+LESS_IG = "{} of {}, ensemble minus IG"
 # MAS reads magnitudes (`Case.magnitudes`), and RISE and PIC do so in this paper (section 2.2): absolute maps count.
 
 
@@ -45,7 +45,7 @@ def _consistency_gain(e: Evidence, better: Sequence[str], worse: Sequence[str]) 
     # "Too few methods or images" is more informative than "no pair of metrics".
     if too_few and not gains:
         raise too_few[0]
-    required(gains, "both kinds of metric have to be scored on one pretrained network")
+    required(gains, "both kinds of metric must be scored on the same pretrained network")
     return e.pool(gains, owners, "test cases")
 
 
@@ -57,7 +57,7 @@ def _have_same_baseline(e: Evidence, a: int, b: int) -> bool:
 @claim(
     MAS_PAPER,
     "section 5.2, table 2",
-    CONSISTENCY + ", MAS less RISE, like with like, of absolute maps",
+    CONSISTENCY + ", MAS minus RISE on the same curves, of absolute maps",
     over="networks",
     above=0,
 )
@@ -72,7 +72,7 @@ def mas_more_consistent_than_rise(e: Evidence) -> Measurement:
                 parts.append(_consistency_gain(e, [mas], [rise]))
             except Untestable as error:
                 too_few.append(error)
-    required([*parts, *too_few], "MAS and RISE have to be scored on one pretrained network")
+    required([*parts, *too_few], "MAS and RISE must be scored on the same pretrained network")
     if not parts:
         raise too_few[0]
     draws = np.mean([part.draws for part in parts], axis=0)
@@ -82,7 +82,7 @@ def mas_more_consistent_than_rise(e: Evidence) -> Measurement:
 @claim(
     MAS_PAPER,
     "section 5.2, table 2",
-    CONSISTENCY + ", MAS less SIC and AIC, of absolute maps",
+    CONSISTENCY + ", MAS minus SIC and AIC, of absolute maps",
     over="networks",
     above=0,
 )
@@ -116,7 +116,7 @@ def _agreement_between_baselines(e: Evidence, kinds: Sequence[str], compared_wit
 @claim(
     MAS_PAPER,
     "section 5.3, table 3",
-    AGREEMENT + ", between baselines (ICR), MAS less RISE, of absolute maps",
+    AGREEMENT + ", between baselines (ICR), MAS minus RISE, of absolute maps",
     over="networks",
     above=0,
 )
@@ -151,7 +151,7 @@ def ensembles_gain_soundness(e: Evidence) -> Measurement:
     SOUNDNESS_PAPER, "section 5.3, figure 8 b", LESS_IG.format("difference", "completeness") + ", SmoothGrad", above=0
 )
 def smoothgrad_gains_completeness(e: Evidence) -> Measurement:
-    """SmoothGrad gains completeness as well."""
+    """SmoothGrad also gains completeness."""
     return _gains_over_ig(e, "completeness", "smoothgrad")[0]
 
 

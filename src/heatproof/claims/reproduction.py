@@ -25,7 +25,7 @@ CATEGORIES = {
 # on "fairly stable" rankings.
 SIMILAR = 0.5
 ORDER = AGREEMENT + " (Kendall's τ), between datasets, methods of {}, networks of one family"
-OUTPUTS = "mean change of the score, drops of the probability less drops of the logit, on {}"
+OUTPUTS = "mean change of the score, drops of the probability minus drops of the logit, on {}"
 
 
 def smoothed_ig(e: Evidence, transform: str = "raw") -> int:
@@ -41,17 +41,17 @@ def edge_maps(e: Evidence) -> list[int]:
 def small_image_cases(e: Evidence, cases: list[int]) -> list[int]:
     """Return the test cases whose images are as small as CIFAR's."""
     known = [c for c in cases if (e.cases[c].pixels or SMALL + 1) <= SMALL]
-    return required(known, f"no dataset has images of {SMALL} pixels or fewer a side")
+    return required(known, f"no dataset has images with sides of at most {SMALL} pixels")
 
 
 @claim(
     PAPER,
     "section 5.1, figure 1 a",
-    "lesser edge map's IDSDS less that of the raw map of IG with SmoothGrad, VGGs",
+    "lower IDSDS of the edge maps minus IDSDS of the raw map of IG with SmoothGrad, VGGs",
     above=0,
 )
 def edges_beat_smoothed_ig_on_vgg(e: Evidence) -> Measurement:
-    """Both edge maps, which know no model, beat the raw map of IG with SmoothGrad on VGGs."""
+    """Both edge maps, which do not use the model, beat the raw map of IG with SmoothGrad on VGGs."""
     # The study's raw map scores up to 0.128 on VGGs (section 5.3). The absolute map beats the edge maps, and the basis
     # reports the difference.
     found = _edge_lead(e, smoothed_ig(e))
@@ -68,17 +68,17 @@ def _edge_lead(e: Evidence, other: int) -> Measurement:
     return found._replace(choices=len(two))
 
 
-@claim(PAPER, "section 5.3, figure 1 b", "mean change of IDSDS over CAMs, VGG less ResNet", below=0)
+@claim(PAPER, "section 5.3, figure 1 b", "mean change of IDSDS over CAMs, VGG minus ResNet", below=0)
 def cams_collapse_on_vgg(e: Evidence) -> Measurement:
-    """On small images the CAMs collapse from ResNet to VGG."""
+    """On small images, the scores of CAMs collapse from ResNet to VGG."""
     cases = small_image_cases(e, e.in_domain_cases())
     pairs = family_pairs(e, cases, "vgg", "resnet")
-    return contrast(e, cases, required(pairs, "no vgg stands beside a resnet"), e.find_methods(CAMS))
+    return contrast(e, cases, required(pairs, "no vgg has a matching resnet"), e.find_methods(CAMS))
 
 
-@claim(PAPER, "section 5.3", "mean size of its IDSDS over networks", below=0.1)
+@claim(PAPER, "section 5.3", "mean absolute IDSDS over networks", below=0.1)
 def smoothed_ig_scores_around_zero(e: Evidence) -> Measurement:
-    """On small images IG with SmoothGrad scores around zero on all networks."""
+    """On small images, IG with SmoothGrad scores around zero on all networks."""
     smooth = smoothed_ig(e)
     return e.mean_over_cases(small_image_cases(e, e.in_domain_cases()), lambda c: np.abs(e.means[:, c, smooth]))
 
@@ -91,20 +91,20 @@ def probabilities_rank_like_logits(e: Evidence) -> Measurement:
 
 @claim(PAPER, "section 5.2", OUTPUTS.format("ResNets"), above=0)
 def probability_drops_raise_resnets(e: Evidence) -> Measurement:
-    """Against the IDSDS paper: with probabilities the scores on ResNets do not fall but tend to rise."""
+    """Contrary to the IDSDS paper, scores on ResNets tend to rise with drops of probabilities."""
     return _output_change(e, "resnet")
 
 
 @claim(PAPER, "section 5.2", OUTPUTS.format("VGGs"), below=0)
 def probability_drops_lower_vggs(e: Evidence) -> Measurement:
-    """With probabilities the scores fall on VGGs alone."""
+    """With drops of probabilities, scores fall on VGGs only."""
     return _output_change(e, "vgg")
 
 
 def _output_change(e: Evidence, family: str) -> Measurement:
     pairs = [(plain, other) for plain, other in e.pairs_varying("output") if e.model_of(plain).family == family]
     pairs = [(p, o) if e.cases[o].output == "probability" else (o, p) for p, o in pairs]
-    required(pairs, f"no {family} has both")
+    required(pairs, f"no {family} has drops of both logits and probabilities")
     every = [(plain, other, method) for plain, other in pairs for method in e.methods_using_model()]
     parts = [e.means[:, other, method] - e.means[:, plain, method] for plain, other, method in every]
     return e.pool(parts, [(plain,) for plain, _, _ in every])
@@ -112,7 +112,7 @@ def _output_change(e: Evidence, family: str) -> Measurement:
 
 @claim_of_difference(PAPER, "section 5.3; section 7", ORDER.format("different categories"))
 def idsds_ranks_differ_between_datasets(e: Evidence) -> Measurement:
-    """IDSDS is not robust across datasets: methods of different categories (CAM, IG, gradient) are ranked otherwise."""
+    """IDSDS is not robust across datasets: rankings of methods of different categories (CAM, IG, gradient) differ."""
     return _between_datasets(e, within=False)
 
 
@@ -124,7 +124,7 @@ def idsds_ranks_differ_between_datasets(e: Evidence) -> Measurement:
     above=SIMILAR,
 )
 def idsds_ranks_agree_within_categories(e: Evidence) -> Measurement:
-    """Within one category of methods (CAM, IG, gradient) the ranking stays similar when the dataset is another."""
+    """Within one category of methods (CAM, IG, gradient), rankings are similar across datasets."""
     return _between_datasets(e, within=True)
 
 
@@ -136,7 +136,7 @@ def _between_datasets(e: Evidence, *, within: bool) -> Measurement:
         for b in cases
         if e.cases[a].dataset < e.cases[b].dataset and e.model_of(a).family == e.model_of(b).family
     ]
-    required(pairs, "the config has one dataset, or no family of networks on two")
+    required(pairs, "the config has one dataset, or no family of networks on two datasets")
     return e.agreement(pairs, _category_orders(e, within=within))
 
 

@@ -72,8 +72,8 @@ def channel_activations(
     activations = channels_of_layers(network, images, [layer], batch_size, device=device)
     if not activations:
         raise NotApplicable(
-            f"the layer {layer!r} gives no (batch, channels, height, width) once in a pass, so its channels cannot be "
-            "followed"
+            f"the layer {layer!r} does not output (batch, channels, height, width) once in a pass, so its "
+            "channels cannot be followed"
         )
     return activations[layer]
 

@@ -70,7 +70,7 @@ def feature_layers(network: nn.Module, image: torch.Tensor) -> dict[str, nn.Modu
         network(image)
     heads = [module for module in begun if module is not network and _has_kernel(module, recurse=False)]
     if not heads:
-        raise NotApplicable("no layer with a kernel runs in the network, so its features cannot be followed")
+        raise NotApplicable("the network runs no layer with a kernel, so its features cannot be followed")
     names = {block: name for name, block in _blocks(network)}
     once = [block for block, has_positions in ended.items() if block in names and has_positions == [True]]
     candidates = [block for block in once if _has_kernel(block) and heads[-1] not in block.modules()]

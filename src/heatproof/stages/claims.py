@@ -101,6 +101,7 @@ class Claims(Report):
         published_methods="published_methods.csv",
     )
     tables = named_tables(**{name: name for name in outputs})
+    for_figures_only = frozenset({"published", "published_methods"})
 
     cases: list[CaseKey]
     metrics: dict[str, MetricFacts]

@@ -43,6 +43,7 @@ class Costs(Report):
         costs="costs.csv",
     )
     tables = named_tables(costs="costs")
+    for_figures_only = frozenset({"costs"})
 
     scores: list[str]
     table: str

@@ -293,11 +293,10 @@ class ReportPage(Report):
         """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
         cases = plan.all_cases() if all_metrics(plan) else plan.test_cases()
-        # Without tables of measured seconds, which differ from run to run, so that the page has the same bytes again.
         tables = {
             name: (graph.spec(stage_name), output)
             for name, (stage_name, output) in tables_of(plan).items()
-            if name not in ("costs", "published", "published_methods")
+            if name not in STAGES[stage_name].for_figures_only
         }
         keys = [of.key for of, _ in tables.values()] + [graph.spec("score", **case.where).key for case in cases]
         figures = {name: graph.spec("figure", figure=name) for name in figures_of(plan) if FIGURES[name].page}

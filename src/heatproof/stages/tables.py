@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Drops:
+class StoredDrops:
     """The stored patch drops of a network, with the metric that reads them.
 
     Attributes
@@ -193,7 +193,7 @@ class Tables(Report, RankingFields):
 
     scores: list[str]
     upstream: Key
-    drops: list[Drops]
+    drops: list[StoredDrops]
     ranked: list[str]
     explainer_of: dict[str, str]
     deletions: dict[str, tuple[Grid, str, str]]
@@ -206,7 +206,9 @@ class Tables(Report, RankingFields):
         """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
         drops = [
-            Drops(*network, grid, baseline, metric, plan.results.drops.format(**where), *_label_sources(plan, network))
+            StoredDrops(
+                *network, grid, baseline, metric, plan.results.drops.format(**where), *_label_sources(plan, network)
+            )
             for network in plan.networks()
             for metric, (grid, baseline, output) in plan.metrics_of(network.weights, network.model).items()
             # The accuracy does not depend on the output of the drops.

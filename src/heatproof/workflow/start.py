@@ -206,14 +206,14 @@ def _of_other_rows(graph: Graph, seen: Container[str]) -> Iterator[DatasetChange
     Snakemake repeat jobs that do not depend on rows, such as trainings.
     """
     for name in graph.plan.datasets:
-        job, spec_json = graph.job("prepare", {"dataset": name}), graph.plan.dataset_spec(name)
+        job, spec = graph.job("prepare", {"dataset": name}), graph.plan.dataset_spec(name)
         (product,) = job.products
         was_listed = os.path.lexists(record_path(product.manifest))
         listed = read_checksummed(product.manifest) if os.path.lexists(product.manifest) else {}
         # A damaged list is reported elsewhere, and made again by the run.
         had_rows = listed is not None and "pictures" in listed.get("splits", {}).get("evaluation", {})
         has_rows = listed is not None and (had_rows or graph.plan.has_label_rows(name))
-        if name not in seen and was_listed and has_rows and is_there(data_root(spec_json.options)):
+        if name not in seen and was_listed and has_rows and is_there(data_root(spec.options)):
             yield DatasetChanges(job, None, is_listed=False)
 
 

@@ -52,7 +52,7 @@ UNTESTED = "not testable here"
 # Patterns of reasons that name a single method, network or metric, and the heading under which they are grouped.
 REASON_GROUPS = {
     r"the config has no(ne of)? ": "a method or a network is not in the config",
-    r"no two networks differ|no \w+ stands beside": "no two kinds of network differ in one thing alone",
+    r"no two networks differ|no \w+ has a matching": "no two networks differ in a single property",
     r"(no \w+( with .*)? was scored|both kinds of metric|MAS and RISE)": "a metric is not scored on such weights",
 }
 
