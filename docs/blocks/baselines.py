@@ -35,7 +35,6 @@ def agreement(name: str) -> str:
 def conclusions(name: str) -> str:
     """Return lists of what holds under all baselines, and of what the baseline decides."""
     text = describe_conclusions(pd.read_csv(DATA / "baselines" / name / "conclusions.csv"))
-    text = text.replace("more stay open", "further conclusions are open")
     parts = []
     for sentence in text.removesuffix(".").split(". "):
         head, colon, items = sentence.partition(": ")

@@ -48,7 +48,7 @@ def test_the_mean_and_the_rank():
     table = score_table(scores_of(planted), NO_GAPS, seed=0)
     assert table.columns.tolist() == [*SCORE_COLUMNS, "note"]
     assert table["in_best_set"].isna().all()
-    assert set(table["note"]) == {"2 images are too few to tell 3 methods apart: 11 are needed"}
+    assert set(table["note"]) == {"2 images are too few to distinguish 3 methods: 11 are needed"}
     assert table.method.tolist() == ["best", "middle", "worst"]
     assert table["rank"].tolist() == [1, 2, 3]
     np.testing.assert_allclose(table.score, [0.8, 0.2, -0.75])

@@ -34,7 +34,7 @@ def test_the_last_run_is_followed_by_its_name_and_its_values(here):
     (here / "mine.yaml").write_text("seed: 4\n")
     found = load_named_or_last([])
     assert found.named == ["mine.yaml"]
-    assert found.note.startswith("No config is named: this follows mine.yaml, as the last run in results had it (20")
+    assert found.note.startswith("No config is named: this uses mine.yaml, as the last run in results did (20")
     assert found.plan.config["seed"] == 3
     assert list(found.plan.models) == ["zoo", "ant"], "in the order of the config"
     assert load_named_or_last(["quick"]).note == ""

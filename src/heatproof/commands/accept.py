@@ -152,5 +152,5 @@ def report(graph: Graph, runtime: Runtime) -> str:
     lines = [f"{manifest}: {difference}." for manifest, difference in verdicts if difference is not None]
     same = len(verdicts) - len(lines)
     return "\n".join(
-        [*lines, f"{same} of {len(verdicts)} results from other code are the same with the current code, and are kept."]
+        [*lines, f"The current code reproduces {same} of {len(verdicts)} results from other code, which are kept."]
     )

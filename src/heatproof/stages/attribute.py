@@ -162,7 +162,7 @@ class Attribute(MapsStage):
 class AttributeReference(MapsStage):
     """The spec of a job that computes a shard of reference maps, which all networks of a dataset share."""
 
-    message = "maps that know no model"
+    message = "reference maps"
 
     @classmethod
     def names(cls, plan: Plan) -> list[str]:

@@ -112,7 +112,7 @@ class CheckpointStage(Stage):
 class FetchStart(CheckpointStage):
     """The spec of a job that fetches the weights with which trainings of a model begin, on all datasets."""
 
-    message = "weights to begin with"
+    message = "initial weights of trainings"
     manifest_path = "checkpoints/{model}.json"
     outputs = _weights_outputs("checkpoints/{model}")
 

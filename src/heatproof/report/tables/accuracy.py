@@ -273,4 +273,4 @@ def better_than_guessing(row: Mapping[str, Any]) -> str:
         return f"its {what} is {row['auroc']:.2f} on {images}, where guessing has 0.50"
     rho = f"{row['spearman']:.2f}".replace("-", "−")
     r2 = f"{row['r2']:.2f}".replace("-", "−")
-    return f"its numbers do not rise with the labels of {images} (Spearman's ρ {rho}, R² {r2})"
+    return f"its predictions do not increase with the labels of {images} (Spearman's ρ {rho}, R² {r2})"
