@@ -250,7 +250,9 @@ def test_the_layer_of_cams_is_named():
 def test_a_cam_that_is_negative_everywhere_says_so(name):
     torch.manual_seed(0)
     images = torch.randn(4, 3, 16, 16)
-    reason = "each of its maps is negative everywhere, and therefore zero after the ReLU: try hires_cam or another layer"
+    reason = (
+        "each of its maps is negative everywhere, and therefore zero after the ReLU: try hires_cam or another layer"
+    )
     reasons = [heatproof.explain(Cells(sign).eval(), images, None, name)["reason"].item() for sign in (1, -1)]
     # The weights of Score-CAM are a softmax, which is never negative.
     assert reasons == ["", "" if name == "score_cam" else reason]
@@ -258,9 +260,7 @@ def test_a_cam_that_is_negative_everywhere_says_so(name):
     with torch.no_grad():
         dead.stem.weight.zero_()
         dead.stem.bias.fill_(-1)
-    assert heatproof.explain(dead, images, None, "grad_cam")["reason"].item() == (
-        "each of its maps is constant"
-    )
+    assert heatproof.explain(dead, images, None, "grad_cam")["reason"].item() == ("each of its maps is constant")
 
 
 def test_a_compiled_network_is_explained_and_chosen_for_as_it_is(network, many):
