@@ -329,7 +329,7 @@ def test_claims_that_can_be_judged_stand_first_and_others_are_folded_away(page_s
     table = page[page.index('id="claims-table"') : page.index('id="claims-untested"')]
     folded = page.partition('id="claims-untested"')[2].partition("</details>")[0]
     assert table.index("absolute_hurts") < table.index("ranks_agree_again"), "those of the run first"
-    assert "trainings a side: 5" in table
+    assert "trainings of each kind: 5" in table
     assert '<th scope="row">ranks_agree</th>' not in table
     assert "Neither can test, by what is missing: 1" in folded
     assert "ranks_agree</strong>" in folded
