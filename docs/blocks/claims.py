@@ -9,7 +9,9 @@ from heatproof.claims.verdicts import UNTESTED
 # Words of quantities in stored runs, and the words for the same quantities today.
 REWORDED = {
     "its own map's IDSDS less that of": "IDSDS of the intrinsic map minus IDSDS of",
-    "correlation, over networks, of accuracy with the best IDSDS": "correlation of accuracy and best IDSDS over networks",
+    "Spearman correlation, over networks, of accuracy with the best IDSDS": (
+        "Spearman correlation of accuracy and best IDSDS over networks"
+    ),
     " less ": " minus ",
 }
 FILES = {"claims": ["claims.csv"], "rank_claims": ["rank_claims.csv"]}
@@ -25,7 +27,7 @@ def format_value(value: float, low: float, high: float) -> str:
 def published(paper: str) -> str:
     """Return the claims of a paper with their verdicts on its published numbers."""
     table = published_table().set_index("claim")
-    cells = [["claim", "statement", "place in the paper", "quantity and rule", "published value (interval)", "verdict"]]
+    cells = [["claim", "statement", "place in the paper", "quantity and rule", "published value", "verdict"]]
     for entry in ordered_claims():
         if entry.paper == paper:
             row = table.loc[entry.name]

@@ -54,7 +54,17 @@ def before_after(name: str) -> str:
     """Return the agreement of orders before and after finetuning, and under the baselines."""
     table = _read(name, "summary")
     table = table[table["factor"].isin(["weights", "baseline"])]
-    cells = [["network", "compared", "on", "methods", "Spearman's ρ", "Kendall's τ", "moved by more than 3 ranks"]]
+    cells = [
+        [
+            "network",
+            "compared settings",
+            "weights or metric",
+            "methods",
+            "Spearman's ρ",
+            "Kendall's τ",
+            "ranks that change by more than 3",
+        ]
+    ]
     for row in table.to_dict("records"):
         told = interval(row["spearman"], row["spearman_low"], row["spearman_high"])
         pair = f"{row['level']} · {row['other_level']}"
@@ -65,8 +75,8 @@ def before_after(name: str) -> str:
 
 def beside_published(name: str) -> str:
     """Return the agreement with the published orders, by Spearman and Kendall."""
-    head = ["network", "score", "published for", "methods", "Spearman's ρ", "ρ, two published", "Kendall's τ"]
-    cells = [[*head, "τ, two published"]]
+    head = ["network", "score", "published for", "methods in both", "ρ with published", "ρ between two published"]
+    cells = [[*head, "τ with published", "τ between two published"]]
     for row in _read(name, "published").to_dict("records"):
         cells.append(
             [
@@ -89,7 +99,7 @@ def differing(name: str) -> str:
     table = table[table["metric"].isin(["idsds", "sds"])]
     score = "idsds" if (table["metric"] == "idsds").any() else "sds"
     table = table[table["metric"] == score]
-    cells = [["published for", "method", "mean rank here", "mean published rank", "methods"]]
+    cells = [["published for", "method", "mean rank here", "mean published rank", "methods in both"]]
     for dataset, part in table.groupby("published", sort=False):
         means = part.groupby("method", sort=False)[["rank", "published_rank", "difference"]].mean()
         largest = means["difference"].abs().sort_values(ascending=False, kind="stable").index[:MOST]
