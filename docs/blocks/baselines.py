@@ -38,7 +38,7 @@ def conclusions(name: str) -> str:
     # The stored table gave each network its own direction, so that both directions of a comparison could be listed.
     families = table["conclusion"].str.extract(ABOVE.format("(.+)", "(.+)"))
     table = orient_conclusions(reverse_comparisons(table, families[0] > families[1]))
-    text = describe_conclusions(table).replace("more are open", "further conclusions are open")
+    text = describe_conclusions(table)
     text = text.replace("superpixels methods", "superpixel methods").replace("cam methods", "CAM methods")
     parts = []
     for sentence in text.removesuffix(".").split(". "):

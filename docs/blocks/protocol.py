@@ -44,23 +44,20 @@ def conventions(name: str) -> str:
 # Sentences of stored captions, and what `heatproof.report.tables.protocol` writes today.
 REWORDED = {
     r"The order hardly depends on it: other images would change it as much\.": (
-        "The ranking hardly depends on this convention: other images would change the ranking as much."
+        "The order hardly depends on this convention: other images would change it as much."
     ),
     r"The order depends on it, beyond the choice of images\.": (
-        "The ranking depends on this convention, and more than on the choice of images."
+        "The order depends on this convention more than on the choice of images."
     ),
     r"ρ between levels is (\S+) in the mean of (\d+ pairs?), lowest (\S+ \(.*?\)) between": (
         r"ρ between two levels has a mean of \1 over \2; the lowest is \3, between"
     ),
     r"images one level agrees with itself at (\S+), with another at (\S+)\.": (
-        r"images, ρ is \1 at the same level and \2 at two different levels."
+        r"images, ρ is \1 within one level and \2 between two levels."
     ),
-    r"Farthest moves (\w+), which \w+ from (\d+) to (\d+) at (.*?), by (\S+ to \S+) under resampled images\.": (
-        r"The method that moves most is \1, from rank \2 to rank \3 at \4; under resampled images, its rank changes "
-        r"by \5."
-    ),
-    r"Of (\d+) comparisons (.*?), (\d+) move by (.*?), and (\d+) by an interval that leaves 0 out\.": (
-        r"In \1 comparisons \2, the rank changes by \4 in \3; in \5, the interval of the change excludes 0."
+    r"Farthest moves (\w+), which (.*?) under resampled images\.": r"\1 moves farthest: it \2 over resampled images.",
+    r"comparisons of a method between two levels, (\d+) move by more than (.*?) by an interval that leaves 0 out\.": (
+        r"changes of a method between two levels, \1 exceed \2 have an interval that excludes 0."
     ),
     r"The first method is": "The best method is",
     r"The mean score changes beyond its interval in (.*?), most by (\S+ \(.*?\)) from": (

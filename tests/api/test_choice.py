@@ -145,7 +145,7 @@ def test_passes_of_checks_are_counted_apart(choice, network, many):
     # Three images in a batch, two of them alone, one of these again, all for the predicted classes, two and 14 pairs to
     # find the layer of class activation maps, and all once more, to compare what these alter in a pass.
     assert choice.check_passes == len(many) + 6 + 2 + 28 + len(many)
-    assert f"{choice.check_passes} images went through the network to check it" in choice.how
+    assert f"Checks passed {choice.check_passes} images through the network" in choice.how
     passes = choice.table.set_index("method")["passes"]
     assert passes["random"] == 0
 

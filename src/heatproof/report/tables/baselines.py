@@ -195,9 +195,11 @@ def describe_conclusions(conclusions: pd.DataFrame) -> str:
             depends.append(f"{conclusion} (holds under {join_names(holding)}; reversed under {join_names(turned)})")
         else:
             rest += 1
-    parts = [f"Under all {len(names)} baselines ({', '.join(names)}): {'; '.join(always) or 'no conclusion'}."]
-    parts += [f"The baseline decides: {'; '.join(depends)}."] if depends else []
-    parts += [f"{rest} more are open, or hold on all networks under none of the baselines."] if rest else []
+    of_all = f"under all {len(names)} baselines ({', '.join(names)})"
+    parts = [f"Conclusions that hold {of_all}: {'; '.join(always)}." if always else f"No conclusion holds {of_all}."]
+    parts += [f"Conclusions that depend on the baseline: {'; '.join(depends)}."] if depends else []
+    verb = "conclusion is open, or holds" if rest == 1 else "conclusions are open, or hold"
+    parts += [f"{rest} further {verb} on all networks under none of the baselines."] if rest else []
     return " ".join(parts)
 
 
@@ -231,8 +233,7 @@ def draw_baselines(table: pd.DataFrame, references: Sequence[str], level: float)
         axes.axhline(len(order) - len(set(order) & set(references)) - 0.5, color="0.35", linewidth=0.8)
         axes.set_title(f"{dataset} · {model}", size=10, weight="bold", loc="left")
     figure.supxlabel(
-        f"IDSDS on weights finetuned in the domain of each baseline, mean with {level:.0%} interval over images; "
-        "higher is better",
+        f"IDSDS on weights finetuned with each baseline, mean with {level:.0%} interval over images; higher is better",
         size=8.5,
     )
     draw_legend(figure, handles, title="baseline", ncols=min(len(handles), 6))

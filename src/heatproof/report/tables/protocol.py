@@ -35,11 +35,11 @@ WHERE = ("factor", "setting", "dataset", "model")
 CAPTION_COLUMNS = ["factor", "figure", "shows", "conclusion"]
 FACTOR_DESCRIPTIONS = {
     "grid": "the number of patches P",
-    "baseline": "what replaces a deleted patch",
-    "output": "what drops are of, the logit or the probability (softmax)",
+    "baseline": "the baseline that replaces a deleted patch",
+    "output": "the output of the drops, the logit or the probability (softmax)",
     "seed": "the seed of the finetuning",
     "weights": "the weights, before, during and after finetuning",
-    "transform": "the transform, maps with their sign or absolute ones",
+    "transform": "the transform, signed or absolute maps",
     "order": "the order of deletion, most or least relevant first",
 }
 # Smallest loss of ρ between halves of the images, from within one level to between two, that is called a dependence.
@@ -157,8 +157,8 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
     images = int((rows["n_images"] + rows["n_undefined"]).max())
     shows = (
         f"Ranks of {count} methods by {about} ({', '.join(levels)}; "
-        f"{' and '.join(settings)}), on {_network(rows)}, {images} images. Each line is a method, and rank 1 is "
-        f"the best; the methods that move most, and by more than {PLACES} places, are coloured."
+        f"{' and '.join(settings)}), on {_network(rows)}, {images} images. A line is a method, and 1 is best. "
+        f"Methods that move most, by more than {PLACES} places, are coloured."
     )
     known = drawn[drawn["spearman"].notna()]
     if known.empty:
@@ -172,29 +172,27 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
     ]
     same, other = known["halves_same"].mean(), known["halves_other"].mean()
     if not np.isnan(same) and not np.isnan(other):
-        depends = "The ranking hardly depends on this convention: other images would change the ranking as much."
+        depends = "The order hardly depends on this convention: other images would change it as much."
         if same - other > MINIMUM_RHO_LOSS:
-            depends = "The ranking depends on this convention, and more than on the choice of images."
+            depends = "The order depends on this convention more than on the choice of images."
         if same < MINIMUM_RHO_WITHIN:
-            depends = (
-                "These images do not show whether the ranking depends on this convention, because rankings on two "
-                "halves of them hardly agree at one level."
-            )
-        halves = f"ρ is {same:.2f} at the same level and {other:.2f} at two different levels."
+            depends = "These images do not decide: two halves of them hardly agree at one level."
+        halves = f"ρ is {same:.2f} within one level and {other:.2f} between two levels."
         sentences = [depends, *sentences, f"Between two halves of the images, {halves}"]
     moves = rows["rank_change"].abs()
     if moves.max() > 0:
         most = rows.iloc[int(moves.argmax())]
+        verb = "falls" if most["rank_change"] > 0 else "rises"
         low, high = sorted((most["rank_change_low"], most["rank_change_high"]))
         sentences.append(
-            f"The method that moves most is {most['method']}, from rank {most['rank'] - most['rank_change']:.0f} to "
-            f"rank {most['rank']:.0f} at {most['level']}{_place(most, drawn)}; under resampled images, its rank "
-            f"changes by {low:+.0f} to {high:+.0f}."
+            f"{most['method']} moves farthest: it {verb} from {most['rank'] - most['rank_change']:.0f} to "
+            f"{most['rank']:.0f} at {most['level']}{_place(most, drawn)}, by {low:+.0f} to {high:+.0f} over resampled "
+            "images."
         )
     compared, moved, surely = drawn[["n_methods", "n_moved", "n_moved_surely"]].sum()
     sentences.append(
-        f"In {compared} comparisons of a method between two levels, the rank changes by more than {PLACES} places in "
-        f"{moved}; in {surely}, the interval of the change excludes 0."
+        f"Of {compared} changes of a method between two levels, {moved} exceed {PLACES} places, and "
+        f"{surely} have an interval that excludes 0."
     )
     same_first = (drawn["first"] == drawn["other_first"]).sum()
     sentences.append(f"The best method is the same in {same_first} of {len(drawn)} pairs of levels.")
@@ -273,7 +271,8 @@ def draw_bumps(methods: pd.DataFrame, factor: str) -> Figure:
     for axes, ((setting, dataset, model), part) in panel_axes(figure, rows):
         _draw_panel(axes, part, f"{dataset} · {model} · {setting}" if several else f"{model} · {setting}", count)
     figure.suptitle(
-        f"Ranks of methods by {factor}: 1 is best; coloured: the farthest movers beyond {PLACES} places", size=9
+        f"Ranks of methods by {factor}: 1 is best; methods that move most, by more than {PLACES} places, are coloured",
+        size=9,
     )
     return figure
 
