@@ -94,7 +94,7 @@ def _before_after(name: str) -> list[tuple[str, pd.DataFrame, pd.DataFrame]]:
 
 def probes(name: str) -> str:
     """Return what the probe tells before and after finetuning of the first layer, that of the highest AUC, the last."""
-    head = [f"{what}, {when}" for what in ("paired share", "AUC") for when in ("before", "after")]
+    head = [f"{what} {when} finetuning" for what in ("paired share", "AUC") for when in ("before", "after")]
     cells = [["network", "layer", *head]]
     for model, before, after in _before_after(name):
         named = {"first": before.index[0], "highest AUC": before["auc"].idxmax(), "last": before.index[-1]}
