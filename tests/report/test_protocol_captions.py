@@ -53,7 +53,7 @@ def test_a_caption_names_what_moves(found):
     assert "method_1 moves farthest: it falls from 2 to 9 at probability" in conclusion
     rho = found[1].loc[0, "spearman"]
     assert rho == pytest.approx(1 - 6 * (49 + 7) / (12 * 143))
-    assert f"lowest {rho:.2f}" in conclusion
+    assert f"lowest is {rho:.2f}" in conclusion
     assert "the same in 1 of 1 pairs" in conclusion
 
 

@@ -160,8 +160,13 @@ def orient_conclusions(conclusions: pd.DataFrame) -> pd.DataFrame:
     """
     first = conclusions[conclusions["baseline"] == conclusions["baseline"].iloc[0]]
     means = conclusions["conclusion"].map(first.groupby("conclusion")["difference"].mean())
+    return reverse_comparisons(conclusions, means < 0)
+
+
+def reverse_comparisons(conclusions: pd.DataFrame, rows: pd.Series) -> pd.DataFrame:
+    """Reverse the comparisons of two families in these rows: "a above b" becomes "b above a"."""
     turned = conclusions["conclusion"].str.replace(ABOVE.format("(.+)", "(.+)"), ABOVE.format(r"\2", r"\1"), regex=True)
-    rows = (turned != conclusions["conclusion"]) & (means < 0)
+    rows = (turned != conclusions["conclusion"]) & rows
     table = conclusions.copy()
     table["conclusion"] = turned.where(rows, conclusions["conclusion"])
     for end, other in (("difference", "difference"), ("ci_low", "ci_high"), ("ci_high", "ci_low")):
@@ -194,7 +199,7 @@ def describe_conclusions(conclusions: pd.DataFrame) -> str:
     parts = [f"Conclusions that hold {of_all}: {'; '.join(always)}." if always else f"No conclusion holds {of_all}."]
     parts += [f"Conclusions that depend on the baseline: {'; '.join(depends)}."] if depends else []
     verb = "conclusion is open, or holds" if rest == 1 else "conclusions are open, or hold"
-    parts += [f"{rest} further {verb} under no baseline on all networks."] if rest else []
+    parts += [f"{rest} further {verb} on all networks under none of the baselines."] if rest else []
     return " ".join(parts)
 
 

@@ -166,8 +166,8 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
     lowest = known.iloc[int(known["spearman"].argmin())]
     rho, low, high = lowest[["spearman", "spearman_low", "spearman_high"]]
     sentences = [
-        f"Spearman's ρ between levels is {known['spearman'].mean():.2f} in the mean of {len(known)} pair"
-        f"{'s' * (len(known) > 1)}, lowest {rho:.2f} ({low:.2f} to {high:.2f}) between {lowest['level']} and "
+        f"Spearman's ρ between two levels has a mean of {known['spearman'].mean():.2f} over {len(known)} pair"
+        f"{'s' * (len(known) > 1)}; the lowest is {rho:.2f} ({low:.2f} to {high:.2f}), between {lowest['level']} and "
         f"{lowest['other_level']}{_place(lowest, drawn)}."
     ]
     same, other = known["halves_same"].mean(), known["halves_other"].mean()
@@ -195,15 +195,16 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
         f"{surely} have an interval that excludes 0."
     )
     same_first = (drawn["first"] == drawn["other_first"]).sum()
-    sentences.append(f"The first method is the same in {same_first} of {len(drawn)} pairs of levels.")
+    sentences.append(f"The best method is the same in {same_first} of {len(drawn)} pairs of levels.")
     changes = drawn.dropna(subset=["score_change"])
     if len(changes):
         largest = changes.iloc[int(changes["score_change"].abs().argmax())]
         apart = ((changes["score_change_low"] > 0) | (changes["score_change_high"] < 0)).sum()
         change, low, high = largest[["score_change", "score_change_low", "score_change_high"]]
         sentences.append(
-            f"The mean score changes beyond its interval in {apart} of {len(changes)} pairs, most by {change:+.2f} "
-            f"({low:+.2f} to {high:+.2f}) from {largest['level']} to {largest['other_level']}{_place(largest, drawn)}."
+            f"The interval of the change of the mean score excludes 0 in {apart} of {len(changes)} pairs; the largest "
+            f"change is {change:+.2f} ({low:+.2f} to {high:+.2f}), from {largest['level']} to "
+            f"{largest['other_level']}{_place(largest, drawn)}."
         )
     return shows, " ".join(sentences)
 
