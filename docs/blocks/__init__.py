@@ -25,12 +25,6 @@ HEADS = {
         "change of drops, of their spread": "mean change of the drops ÷ their standard deviation",
         "Spearman of the orders": "Spearman's ρ between the two orders of methods",
     },
-    "coverage/skewed": {"mean score": "coverage of the mean score"},
-    "coverage/far_apart": {
-        "κ": "coverage of κ",
-        "κ, least of a method": "coverage of κ, lowest of a method",
-        "mean κ": "coverage of the mean κ",
-    },
 }
 
 

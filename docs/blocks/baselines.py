@@ -5,7 +5,7 @@ import re
 import pandas as pd
 
 from blocks import DATA, interval, number, rows
-from heatproof.report.tables.baselines import describe_conclusions
+from heatproof.report.tables.baselines import ABOVE, describe_conclusions, orient_conclusions, reverse_comparisons
 
 FILES = {"baselines": ["baselines.csv", "baselines/agreement.csv", "baselines/conclusions.csv"]}
 
@@ -34,8 +34,12 @@ def agreement(name: str) -> str:
 
 def conclusions(name: str) -> str:
     """Return lists of what holds under all baselines, and of what the baseline decides."""
-    text = describe_conclusions(pd.read_csv(DATA / "baselines" / name / "conclusions.csv"))
-    text = text.replace("more stay open", "further conclusions are open")
+    table = pd.read_csv(DATA / "baselines" / name / "conclusions.csv")
+    # The stored table gave each network its own direction, so that both directions of a comparison could be listed.
+    families = table["conclusion"].str.extract(ABOVE.format("(.+)", "(.+)"))
+    table = orient_conclusions(reverse_comparisons(table, families[0] > families[1]))
+    text = describe_conclusions(table)
+    text = text.replace("superpixels methods", "superpixel methods").replace("cam methods", "CAM methods")
     parts = []
     for sentence in text.removesuffix(".").split(". "):
         head, colon, items = sentence.partition(": ")

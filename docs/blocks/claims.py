@@ -6,6 +6,14 @@ from blocks import DATA, interval, number, rows
 from heatproof.claims.judge import ordered_claims, published_table
 from heatproof.claims.verdicts import UNTESTED
 
+# Words of quantities in stored runs, and the words for the same quantities today.
+REWORDED = {
+    "its own map's IDSDS less that of": "IDSDS of the intrinsic map minus IDSDS of",
+    "Spearman correlation, over networks, of accuracy with the best IDSDS": (
+        "Spearman correlation of accuracy and best IDSDS over networks"
+    ),
+    " less ": " minus ",
+}
 FILES = {"claims": ["claims.csv"], "rank_claims": ["rank_claims.csv"]}
 
 
@@ -19,7 +27,7 @@ def format_value(value: float, low: float, high: float) -> str:
 def published(paper: str) -> str:
     """Return the claims of a paper with their verdicts on its published numbers."""
     table = published_table().set_index("claim")
-    cells = [["claim", "statement", "place", "quantity and rule", "published", "verdict"]]
+    cells = [["claim", "statement", "place in the paper", "quantity and rule", "published value", "verdict"]]
     for entry in ordered_claims():
         if entry.paper == paper:
             row = table.loc[entry.name]
@@ -44,22 +52,29 @@ def published(paper: str) -> str:
 def counted(name: str) -> str:
     """Return how many claims there are, and their verdicts on published numbers."""
     verdicts = published_table()["published_verdict"].value_counts()
-    return f"{verdicts.sum()} claims, on published numbers: " + ", ".join(f"{n} {word}" for word, n in verdicts.items())
+    counts = ", ".join(f"{n} {word}" for word, n in verdicts.items())
+    return f"Verdicts on published numbers, for {verdicts.sum()} claims: {counts}."
 
 
 def run(name: str) -> str:
-    """Return the claims that a stored run tested; those with another quantity since are only named."""
+    """Return the claims that a stored run tested; those whose quantity changed since then are only listed."""
     table = pd.read_csv(DATA / "claims" / name / "claims.csv")
-    now = {entry.name: entry.quantity for entry in ordered_claims()}
+    now = {entry.name: entry for entry in ordered_claims()}
     tested = table[table["verdict"] != UNTESTED]
-    same = tested["claim"].map(now) == tested["quantity"]
-    cells = [["claim", "verdict", "measured", "q", "published"]]
+    quantities = tested["quantity"]
+    for old, new in REWORDED.items():
+        quantities = quantities.str.replace(old, new, regex=False)
+    same = tested["claim"].map({name: entry.quantity for name, entry in now.items()}) == quantities
+    cells = [["claim", "statement", "verdict of this run", "measured", "q", "verdict on published numbers"]]
     for row in tested[same].to_dict("records"):
         value = format_value(row["value"], row["ci_low"], row["ci_high"])
-        cells.append([f"`{row['claim']}`", row["verdict"], value, f"{row['q']:.3f}", row["published_verdict"]])
-    text = f"{len(tested)} of {len(table)} claims could be tested there.\n\n" + rows(cells)
+        words = [f"`{row['claim']}`", now[row["claim"]].sentence, row["verdict"], value]
+        cells.append([*words, f"{row['q']:.3f}", row["published_verdict"]])
+    text = f"The run could test {len(tested)} of the {len(table)} claims that existed then.\n\n" + rows(cells)
     changed = ", ".join(f"`{claim}`" for claim in tested["claim"][~same])
-    return text + (f"\n\nNot shown, because the quantity was redefined after this run: {changed}." if changed else "")
+    return text + (
+        f"\n\nThe table omits claims whose quantity was redefined after this run: {changed}." if changed else ""
+    )
 
 
 def rank_claims(name: str) -> str:

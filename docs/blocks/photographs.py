@@ -1,5 +1,7 @@
 """Tables of docs/photographs.md."""
 
+import re
+
 import pandas as pd
 
 from blocks import DATA, interval, number, rows
@@ -14,6 +16,8 @@ FILES = {
         "checks/summary.csv",
     ]
 }
+# Verdicts of these runs, which are older than the rule that `occlusion` cannot win one.
+ABOVE = re.compile(r"occlusion is the best of (\d+) methods; (\d+) are above all reference maps")
 # Methods named in a table of those that differ.
 MOST = 5
 
@@ -54,7 +58,17 @@ def before_after(name: str) -> str:
     """Return the agreement of orders before and after finetuning, and under the baselines."""
     table = _read(name, "summary")
     table = table[table["factor"].isin(["weights", "baseline"])]
-    cells = [["network", "compared", "on", "methods", "Spearman's ρ", "Kendall's τ", "moved by more than 3 ranks"]]
+    cells = [
+        [
+            "network",
+            "compared settings",
+            "weights or metric",
+            "methods",
+            "Spearman's ρ",
+            "Kendall's τ",
+            "ranks that change by more than 3",
+        ]
+    ]
     for row in table.to_dict("records"):
         told = interval(row["spearman"], row["spearman_low"], row["spearman_high"])
         pair = f"{row['level']} · {row['other_level']}"
@@ -65,8 +79,8 @@ def before_after(name: str) -> str:
 
 def beside_published(name: str) -> str:
     """Return the agreement with the published orders, by Spearman and Kendall."""
-    head = ["network", "score", "published for", "methods", "Spearman's ρ", "ρ, two published", "Kendall's τ"]
-    cells = [[*head, "τ, two published"]]
+    head = ["network", "score", "published for", "methods in both", "ρ with published", "ρ between two published"]
+    cells = [[*head, "τ with published", "τ between two published"]]
     for row in _read(name, "published").to_dict("records"):
         cells.append(
             [
@@ -89,7 +103,7 @@ def differing(name: str) -> str:
     table = table[table["metric"].isin(["idsds", "sds"])]
     score = "idsds" if (table["metric"] == "idsds").any() else "sds"
     table = table[table["metric"] == score]
-    cells = [["published for", "method", "mean rank here", "mean published rank", "methods"]]
+    cells = [["published for", "method", "mean rank here", "mean published rank", "methods in both"]]
     for dataset, part in table.groupby("published", sort=False):
         means = part.groupby("method", sort=False)[["rank", "published_rank", "difference"]].mean()
         largest = means["difference"].abs().sort_values(ascending=False, kind="stable").index[:MOST]
@@ -100,11 +114,11 @@ def differing(name: str) -> str:
 
 
 def sentences(name: str) -> str:
-    """Return what the run itself says of each network."""
-    table = _read(name, "verdict")
+    """Return how many methods of each network are above all reference maps, from the verdicts of the run."""
     lines = []
-    for row in table.to_dict("records"):
-        lines.append(f"- {row['model']} {row['weights']}, {row['metric']}: {row['sentence']}")
+    for row in _read(name, "verdict").to_dict("records"):
+        above = ABOVE.sub(r"\2 of \1 methods", row["sentence"])
+        lines.append(f"- {row['model']} {row['weights']}, {row['metric']}: {above}")
     return "\n".join(lines)
 
 

@@ -1,5 +1,7 @@
 """Tables of docs/protocol.md."""
 
+import re
+
 import pandas as pd
 
 from blocks import DATA, interval, number, rows
@@ -14,8 +16,14 @@ FILES = {
 def conventions(name: str) -> str:
     """Return a row for every factor and setting: means over models and pairs of levels."""
     summary = pd.read_csv(DATA / "protocol" / name / "summary.csv")
-    head = ["convention", "setting", "mean ρ", "lowest ρ (interval)", "ρ of halves, same · other level"]
-    cells = [[*head, "moved by more than 3 ranks", "same first method"]]
+    head = [
+        "convention",
+        "weights or score",
+        "mean ρ",
+        "lowest ρ (interval)",
+        "ρ between halves of the images: same level · two levels",
+    ]
+    cells = [[*head, "ranks that change by more than 3", "pairs with the same best method"]]
     for (factor, setting), part in summary.groupby(["factor", "setting"], sort=False):
         low = part.loc[part["spearman"].idxmin()]
         least = interval(low["spearman"], low["spearman_low"], low["spearman_high"])
@@ -33,10 +41,41 @@ def conventions(name: str) -> str:
     return rows(cells)
 
 
+# Sentences of stored captions, and what `heatproof.report.tables.protocol` writes today.
+REWORDED = {
+    r"The order hardly depends on it: other images would change it as much\.": (
+        "The order hardly depends on this convention: other images would change it as much."
+    ),
+    r"The order depends on it, beyond the choice of images\.": (
+        "The order depends on this convention more than on the choice of images."
+    ),
+    r"ρ between levels is (\S+) in the mean of (\d+ pairs?), lowest (\S+ \(.*?\)) between": (
+        r"ρ between two levels has a mean of \1 over \2; the lowest is \3, between"
+    ),
+    r"images one level agrees with itself at (\S+), with another at (\S+)\.": (
+        r"images, ρ is \1 within one level and \2 between two levels."
+    ),
+    r"Farthest moves (\w+), which (.*?) under resampled images\.": r"\1 moves farthest: it \2 over resampled images.",
+    r"comparisons of a method between two levels, (\d+) move by more than (.*?) by an interval that leaves 0 out\.": (
+        r"changes of a method between two levels, \1 exceed \2 have an interval that excludes 0."
+    ),
+    r"The first method is": "The best method is",
+    r"The mean score changes beyond its interval in (.*?), most by (\S+ \(.*?\)) from": (
+        r"The interval of the change of the mean score excludes 0 in \1; the largest change is \2, from"
+    ),
+}
+
+
 def captions(name: str) -> str:
-    """Return what the run itself concluded of each convention."""
+    """Return what the run itself concluded of each convention, in the words of today."""
     table = pd.read_csv(DATA / "protocol" / name / "captions.csv")
-    return "\n".join(f"- **{row['factor']}**: {row['conclusion']}" for row in table.to_dict("records"))
+    lines = []
+    for row in table.to_dict("records"):
+        text = row["conclusion"]
+        for old, new in REWORDED.items():
+            text = re.sub(old, new, text)
+        lines.append(f"- **{row['factor']}**: {text}")
+    return "\n".join(lines)
 
 
 def told(row: pd.Series, statistic: str) -> str:
@@ -55,10 +94,10 @@ def _before_after(name: str) -> list[tuple[str, pd.DataFrame, pd.DataFrame]]:
 
 def probes(name: str) -> str:
     """Return what the probe tells before and after finetuning of the first layer, that of the highest AUC, the last."""
-    head = [f"{what}, {when}" for what in ("paired share", "AUC") for when in ("before", "after")]
+    head = [f"{what} {when} finetuning" for what in ("paired share", "AUC") for when in ("before", "after")]
     cells = [["network", "layer", *head]]
     for model, before, after in _before_after(name):
-        named = {"first": before.index[0], "highest": before["auc"].idxmax(), "last": before.index[-1]}
+        named = {"first": before.index[0], "highest AUC": before["auc"].idxmax(), "last": before.index[-1]}
         for what, layer in named.items():
             found = [told(one.loc[layer], statistic) for statistic in ("paired", "auc") for one in (before, after)]
             cells.append([model, f"{what}: `{layer}`", *found])

@@ -205,7 +205,7 @@ def order(found: Any, measure: str | None = None, ax: Axes | None = None) -> Axe
         ax.plot(row[score], place, "o", markerfacecolor=filled, markeredgecolor="C0", markersize=5)
     # In a choice, a method that is not a contender has a score and a reason.
     outside = displayed["reason"] != "" if "reason" in displayed else np.zeros(len(displayed), dtype=bool)
-    ax.set_yticks(range(len(displayed)), displayed["method"].where(~outside, displayed["method"] + " (no contender)"))
+    ax.set_yticks(range(len(displayed)), displayed["method"].where(~outside, displayed["method"] + " (excluded)"))
     ax.axvline(0, color="0.8", linewidth=0.8, zorder=0)
     ax.set(xlabel=f"{label}, higher is better")
     return ax

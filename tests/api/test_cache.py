@@ -101,7 +101,7 @@ def test_maps_are_read_when_they_are_asked_for(explain, tmp_path, network, image
     assert scored.identical(plain)
     for path in tmp_path.rglob("maps/*/*.batch"):
         path.unlink()
-    with pytest.raises(HeatproofError, match=r"gone .* repeat the call"):
+    with pytest.raises(HeatproofError, match=r"damaged or missing .* [Rr]epeat the call"):
         lazy.load()
 
 

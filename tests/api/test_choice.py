@@ -145,7 +145,7 @@ def test_passes_of_checks_are_counted_apart(choice, network, many):
     # Three images in a batch, two of them alone, one of these again, all for the predicted classes, two and 14 pairs to
     # find the layer of class activation maps, and all once more, to compare what these alter in a pass.
     assert choice.check_passes == len(many) + 6 + 2 + 28 + len(many)
-    assert f"{choice.check_passes} images went through the network to check it" in choice.how
+    assert f"Checks passed {choice.check_passes} images through the network" in choice.how
     passes = choice.table.set_index("method")["passes"]
     assert passes["random"] == 0
 
@@ -250,7 +250,9 @@ def test_the_layer_of_cams_is_named():
 def test_a_cam_that_is_negative_everywhere_says_so(name):
     torch.manual_seed(0)
     images = torch.randn(4, 3, 16, 16)
-    reason = "each of its maps is negative everywhere, and therefore zero after the ReLU: try hires_cam or another layer"
+    reason = (
+        "each of its maps is negative everywhere, and therefore zero after the ReLU: try hires_cam or another layer"
+    )
     reasons = [heatproof.explain(Cells(sign).eval(), images, None, name)["reason"].item() for sign in (1, -1)]
     # The weights of Score-CAM are a softmax, which is never negative.
     assert reasons == ["", "" if name == "score_cam" else reason]
@@ -258,9 +260,7 @@ def test_a_cam_that_is_negative_everywhere_says_so(name):
     with torch.no_grad():
         dead.stem.weight.zero_()
         dead.stem.bias.fill_(-1)
-    assert heatproof.explain(dead, images, None, "grad_cam")["reason"].item() == (
-        "each of its maps is constant"
-    )
+    assert heatproof.explain(dead, images, None, "grad_cam")["reason"].item() == ("each of its maps is constant")
 
 
 def test_a_compiled_network_is_explained_and_chosen_for_as_it_is(network, many):

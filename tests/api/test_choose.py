@@ -56,7 +56,7 @@ def test_equal_methods_are_all_in_the_set(many):
     found = heatproof.choose(Planted().eval(), many, methods=methods, measures=ZERO)
     assert set(found.methods) == {"one", "other"}
     assert found.best is None
-    assert "cannot be told from the best of 2 methods" in found.sentence
+    assert "cannot be distinguished from the best of 2 methods" in found.sentence
 
 
 def test_nothing_is_concluded_of_maps_that_know_nothing(many):
@@ -67,7 +67,7 @@ def test_nothing_is_concluded_of_maps_that_know_nothing(many):
     assert found.best is None
     assert found.sentence.startswith("Open: ")
     assert "by deletion of single patches, grid 4, zeros (SDS), on the given weights" in found.sentence
-    assert "knows no network" in found.sentence
+    assert "does not use the network" in found.sentence
 
 
 def test_options_are_picked_on_other_images_than_are_reported(network, many):
@@ -118,12 +118,12 @@ def test_methods_that_delete_regions_are_shown_outside_of_the_competition(many, 
     assert not table.loc[["occlusion", "ablation"], "in_set"].any()
     assert found.best == "input_x_gradient"
     assert "the only method that was scored" in found.sentence
-    assert table.loc["occlusion", "reason"].endswith("no contender")
-    assert "ablation and occlusion delete regions as the measure does, and are no contenders" in found.sentence
+    assert table.loc["occlusion", "reason"].endswith("excluded")
+    assert "ablation and occlusion are excluded, because they delete regions as the measure does" in found.sentence
     labels = [label.get_text() for label in heatproof.plot.order(found).get_yticklabels()]
-    assert {"occlusion (no contender)", "ablation (no contender)"} <= set(labels)
+    assert {"occlusion (excluded)", "ablation (excluded)"} <= set(labels)
     assert "input_x_gradient" in labels
-    assert "no contender" in found.save(tmp_path / "choice.html").read_text(encoding="utf-8")
+    assert "but excluded" in found.save(tmp_path / "choice.html").read_text(encoding="utf-8")
 
 
 def test_captum_methods_that_delete_regions_are_no_contenders_either(many):
@@ -141,7 +141,7 @@ def test_only_methods_that_delete_regions_leave_it_open(many):
     found = heatproof.choose(Planted().eval(), many, methods="occlusion", measures=ZERO)
     assert found.best is None
     assert found.sentence.startswith("Open: no method has a score")
-    assert "occlusion deletes regions as the measure does, and is no contender" in found.sentence
+    assert "occlusion is excluded, because it deletes regions as the measure does" in found.sentence
 
 
 def test_the_sentence_says_how_far_measures_agree(many):
@@ -149,7 +149,7 @@ def test_the_sentence_says_how_far_measures_agree(many):
     methods = {"truth": noisy(0.0), "far": noisy(20.0)}
     found = heatproof.choose(Planted().eval(), many, methods=methods, measures=twice)
     assert "every measure" not in found.sentence
-    assert f"correlate with {found.agreement:.2f}" in found.sentence
+    assert f"a correlation of {found.agreement:.2f}" in found.sentence
 
 
 def test_the_printed_table_is_narrow(network, many):
@@ -168,8 +168,8 @@ def test_it_says_which_half_is_scored_where_somebody_waits(network, many, monkey
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     heatproof.choose(network, many, methods="saliency")
     printed = capsys.readouterr().err
-    assert "First half: 30 images" in printed
-    assert "Second half: 30 images" in printed
+    assert "First half: selecting options of 3 methods on 30 images." in printed
+    assert "Second half: scoring" in printed
     assert "maps" in printed
     assert "scores" in printed
 
@@ -191,7 +191,7 @@ def test_equal_calls_give_one_answer_word_for_word(network, many):
     """Ties of costs are broken by names, and never by seconds."""
     methods = {name: noisy(0.0) for name in ("slow", "other", "fast")}
     found = [heatproof.choose(Planted().eval(), many, methods=methods, measures=ZERO) for _ in range(4)]
-    assert {one.advice for one in found} == {"Among the best, fast takes the fewest network passes, 0 an image."}
+    assert {one.advice for one in found} == {"Among the best, fast takes the fewest network passes, 0 per image."}
     assert len({(one.sentence, one.how) for one in found}) == 1
     for one in found:
         one.table["seconds"] = [4.0, 3.0, 2.0, 1.0, 0.0]
@@ -207,16 +207,16 @@ def test_it_says_how_many_images_it_takes_before_it_scores(network, many, capsys
         messages = []
         found = heatproof.choose(network, images, methods={"told": told, "saliency": "saliency"}, measures=ZERO)
         needed = images_to_distinguish(4)
-        assert messages[0].startswith(f"{len(images) // 2} images are reported on")
-        assert f"{needed} reported images are needed, {2 * needed} in all." in messages[0]
-        assert ("With fewer, the answer is often open" in messages[0]) == (len(images) < 2 * needed)
+        assert messages[0].startswith(f"The result is from {len(images) // 2} images")
+        assert f"the result needs {needed} images, {2 * needed} in all." in messages[0]
+        assert ("With fewer, the result is often open" in messages[0]) == (len(images) < 2 * needed)
         assert messages[0].strip() in found.how
 
 
 def test_with_too_few_images_to_tell_nothing_is_in_the_set(network, many):
     found = heatproof.choose(network, many[:16], measures=ZERO)
     assert found.verdict == "open"
-    assert found.sentence.startswith("Open: 8 images are too few to tell ")
+    assert found.sentence.startswith("Open: 8 images are too few to distinguish ")
     contenders = found.table["reason"] == ""
     assert found.table.loc[contenders, "in_set"].isna().all()
     assert found.methods == []

@@ -72,7 +72,7 @@ def test_the_score_of_a_detected_box_is_explained_scored_and_chosen_by(kind: str
         network, images, BOXES, ["input_x_gradient"], measures={"sds": {"baseline": "zeros"}}, target=matched
     )
     assert found.table["sds"].notna().all()
-    with pytest.raises(HeatproofError, match="score it as it is"):
+    with pytest.raises(HeatproofError, match="score it without finetuning"):
         heatproof.finetune(network, images, target=matched)
 
 

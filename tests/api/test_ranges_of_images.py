@@ -36,11 +36,11 @@ def of_timm(mean, std):
 NETWORKS = {
     "says nothing": (plain, None, None),
     "of timm": (lambda: of_timm(0.5, 0.25), "are between 0 and 1, and the model was trained on", None),
-    "of timm, for pixels": (lambda: of_timm(0.0, 1.0), None, "takes images between 0 and 1: give them without"),
+    "of timm, for pixels": (lambda: of_timm(0.0, 1.0), None, "expects images between 0 and 1: pass them without"),
     "begins with a normalisation": (
         lambda: torch.nn.Sequential(Normalize(), plain()).eval(),
         None,
-        "takes images between 0 and 1: give them without",
+        "expects images between 0 and 1: pass them without",
     ),
     "begins with a batch norm": (lambda: torch.nn.Sequential(torch.nn.BatchNorm2d(3), plain()).eval(), None, None),
 }

@@ -219,7 +219,9 @@ def test_maps_follow_the_class_and_the_weights(name, architecture, explain_digit
 
 def test_network_without_relus_is_not_applicable(explain_digits):
     context = explain_digits("small_vit")
-    with pytest.raises(NotApplicable, match="guided backprop equals the plain gradient on this network, because it calls"):
+    with pytest.raises(
+        NotApplicable, match="guided backprop equals the plain gradient on this network, because it calls"
+    ):
         make("guided_backprop", context)
 
 

@@ -255,9 +255,7 @@ def explained_by(network, explain_digits):
 @pytest.mark.parametrize("where", UNREACHED)
 def test_a_relu_that_no_rule_reaches_is_not_applicable(where, name, explain_digits):
     torch.manual_seed(0)
-    reason = (
-        "convergence delta" if name == "deep_lift" else "cannot reach a ReLU of this network that runs in another"
-    )
+    reason = "convergence delta" if name == "deep_lift" else "cannot reach a ReLU of this network that runs in another"
     with pytest.raises(NotApplicable, match=reason):
         EXPLAINERS[name].function(explained_by(Holding(UNREACHED[where]), explain_digits))
 

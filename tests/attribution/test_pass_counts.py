@@ -1,6 +1,7 @@
 """Explainers take as many network passes for an image as the page on methods states."""
 
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,11 +31,11 @@ def stated():
         costs = cost.split(";") if ";" in cost else [cost] * len(known)
         for name, text in zip(known, costs, strict=True):
             if EXPLAINERS[name].uses_model:
-                text, _, each = text.partition(", and ")
-                gradients = sum(map(int, re.findall(r"(\d+) gradient", text)))
-                plain = sum(map(int, re.findall(r"\d+", text))) - gradients
-                more = [re.match(rf"\d+(?= {words})", each) for words in ("for each channel", "a batch")]
-                found.append((name, plain, gradients, *(int(n[0]) if n else 0 for n in more), "at most" in text))
+                counts = Counter()
+                for count, kind, unit in re.findall(r"(\d+) (gradient|pass)\w*(?: per (channel|batch))?", text):
+                    counts[unit or kind] += int(count)
+                kinds = ("pass", "gradient", "channel", "batch")
+                found.append((name, *(counts[kind] for kind in kinds), "at most" in text))
     return found
 
 

@@ -71,4 +71,4 @@ def test_an_error_in_the_network_passes_through_the_explainers_module_alone(name
     assert modules(found[0]) - network == {expected} | MORE.get(name, set())
     for error in filter(None, found):
         # One more module is allowed for the comparison of altered passes with the unaltered network.
-        assert modules(error) - network - {"_plain"} == {expected} | MORE.get(name, set())
+        assert modules(error) - network - {"_unaltered"} == {expected} | MORE.get(name, set())

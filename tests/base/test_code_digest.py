@@ -239,6 +239,7 @@ def test_blocks_within_blocks():
         "heatproof",
         "heatproof.errors",
         "heatproof.base.randomness",
+        "heatproof.jobs",
         "heatproof.jobs.shards",
     }
 

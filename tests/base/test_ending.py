@@ -21,8 +21,8 @@ SENTENCE = (
 )
 # The module of jobs, with a shorter grace time.
 HASTY = (
-    "from heatproof.base import ending\nfrom heatproof.workflow import job\n"
-    "ending.GRACE = 0.5\nending.run_process(job.main, 'job')"
+    "from heatproof.base import signals\nfrom heatproof.workflow import job\n"
+    "signals.GRACE = 0.5\nsignals.run_process(job.main, 'job')"
 )
 
 

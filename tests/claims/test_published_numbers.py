@@ -41,7 +41,7 @@ def test_one_training_of_each_network_has_a_value_and_no_verdict_on_design(table
     row = table.loc["depth_lowers"]
     assert row["published_value"] < 0
     assert row["published_verdict"] == "not testable here"
-    assert "5 trainings a side" in row["published_reason"]
+    assert "5 trainings of each kind" in row["published_reason"]
 
 
 def test_printed_and_released_scores_of_one_network_agree():

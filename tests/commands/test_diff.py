@@ -54,8 +54,8 @@ def test_chance_moves_nothing_and_a_planted_change_is_found(tmp_path):
 def test_scores_of_only_one_run_are_reported(tmp_path):
     before, after = run(tmp_path / "a", 1), run(tmp_path / "b", 1, methods=METHODS[:-1])
     told = str(diff(before, after))
-    assert told.startswith("Of 19 scores in both runs, 0 moved by more than their intervals.")
-    assert "1 scores are only in the run before, among them all of method19." in told
+    assert told.startswith("Of 19 scores in both runs, 0 changed by more than their intervals.")
+    assert "1 scores are only in the first run, including all of method19." in told
 
 
 def test_the_set_of_the_best_is_compared(tmp_path):
@@ -63,9 +63,9 @@ def test_the_set_of_the_best_is_compared(tmp_path):
     (line,) = (
         line for line in told.splitlines() if line.startswith("The set of the best on tiny / net / finetuned, idsds")
     )
-    assert "method07 came in" in line
-    assert "method19" in line.partition("came in")[2]
-    assert line.endswith("went out.")
+    assert "method07 entered" in line
+    assert "method19" in line.partition("entered")[2]
+    assert line.endswith("left.")
 
 
 def test_tables_and_pages(tmp_path, capsys):

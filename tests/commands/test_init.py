@@ -73,7 +73,7 @@ def test_options_are_those_that_published_weights_fit(photos):
     assert model["options"] == {"shortcut": "A"}
     assert (model["mean"], model["std"]) == ([0.5] * 3, [0.5] * 3)
     for told in (said, text):
-        assert "Check mean and std of the model: they have to be those that the weights were trained with." in told
+        assert "Check mean and std of the model: the weights must have been trained with them." in told
     assert "is sound" in check_config("mine.yaml")
     Path("mine.yaml").write_text(text.replace("shortcut: A", "shortcut: B"))
     with pytest.raises(
@@ -184,7 +184,7 @@ def test_splits_of_hardly_an_image_a_class_are_warned_of(photos):
             Path(f"photos/{name}_{place}").mkdir()
             Path(f"photos/{name}_{place}.png").rename(f"photos/{name}_{place}/0.png")
     init(photos, "cifar_resnet20")
-    assert "warning: 28 train and 4 validation images for 40 classes, fewer than two a class" in check_config(
+    assert "warning: 28 train and 4 validation images for 40 classes, fewer than two per class" in check_config(
         "mine.yaml"
     )
 

@@ -74,7 +74,7 @@ def test_findings_and_assumptions_are_written_as_comments(photos):
     assert given["none"] == ["No Finding"]
     assert given["columns"] == {"label": "Finding", "group": "patient_id"}
     assert (given["task"], dataset.task, dataset.class_names) == ("multilabel", "multilabel", ("A", "B"))
-    assert "for photos: 2 labels, several an image; " in text
+    assert "for photos: 2 labels, several per image; " in text
     assert '# Assumed: none: ["No Finding"] (The column' in text
     assert "# Assumed: group: patient_id" in text
     assert "10 of 40 images are left out, because no label is known." in text

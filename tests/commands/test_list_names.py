@@ -34,7 +34,7 @@ def test_every_entry_is_listed_with_its_summary_and_options(what, capsys):
 def test_metrics_name_the_output_that_they_read(capsys):
     print_names("metrics")
     listed = " ".join(capsys.readouterr().out.split())
-    assert "the picture's entropy; higher is better. higher is better, 0 to 1 reads a class decision" in listed
+    assert "the image's entropy; higher is better. higher is better, 0 to 1 reads a class decision" in listed
     assert "reads a class decision, or any number, or a probability, by `output`" in listed
 
 

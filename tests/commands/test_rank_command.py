@@ -177,7 +177,7 @@ def test_metrics_that_others_represent_are_left_out_and_named(write, capsys):
     assert set(found.meta_rank["n_networks"]) == {3}
     assert set(found.tables["properties"]["property"]) == {"incremental insertion", "incremental deletion"}
     main(["rank", str(write(both))])
-    assert "because others stand for them: mas_difference" in capsys.readouterr().out
+    assert "because other metrics represent them: mas_difference" in capsys.readouterr().out
 
 
 def test_tables_of_a_run_are_ranked_as_the_run_does(write):
@@ -289,7 +289,7 @@ def test_which_metrics_count_does_not_depend_on_the_methods_that_are_ranked(writ
     for name, path in {"twice": twice, "once": once}.items():
         options = ["--independent", independent, "--methods", ",".join(methods), "--out", str(tmp_path / name)]
         assert main(["rank", path, *options]) == 0
-        assert ("others stand for them: same" in capsys.readouterr().out) == (name == "twice")
+        assert ("other metrics represent them: same" in capsys.readouterr().out) == (name == "twice")
     tables = [pd.read_csv(tmp_path / name / "meta_rank.csv") for name in ("twice", "once")]
     pd.testing.assert_frame_equal(*tables)
 

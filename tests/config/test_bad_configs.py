@@ -76,7 +76,7 @@ BAD = {
     "unknown explainer": ({"explainers": ["salency"]}, "no explainer named 'salency': did you mean 'saliency'?"),
     "settings without a kind": (
         {"datasets": [{"photos": {"root": "photos/"}}]},
-        "no dataset named 'photos'*`dataset` among the settings says which it is.",
+        "no dataset named 'photos'*An entry with a custom name needs the key `dataset` among its settings.",
     ),
     "a name of torchvision": (
         {"models": ["resnet18"]},

@@ -498,8 +498,10 @@ def test_what_a_start_says(folder, graph, capsys):
     assert describe_changes(made) == []
     flip(folder / ANTS / "ant_000.png")
     (said, jobs) = describe_changes(made)
-    assert said.startswith("The data of 'photos' changed (photos/test/ant/ant_000.png): what follows from it")
-    assert jobs == "A run makes again what follows, at most 1 job: 1 of prepare."
+    assert said.startswith(
+        "The data of 'photos' changed (photos/test/ant/ant_000.png): results that depend on it are recomputed"
+    )
+    assert jobs == "A run recomputes these results, at most 1 job: 1 of prepare."
     assert set(update_data_records(made, "results", dry_run=True)) == {"photos"}
     assert read_checksummed(MANIFEST) == before, "a dry run writes nothing"
     assert update_data_records(made, "results", dry_run=False) == {}
@@ -513,7 +515,7 @@ def test_what_a_start_says(folder, graph, capsys):
     assert read_checksummed(MANIFEST) == after
     (folder / "photos").rename(folder / "elsewhere")
     assert describe_changes(graph()) == [
-        "The files of the dataset 'photos' are not there, so that nothing is made again for a change in them."
+        "The files of the dataset 'photos' are missing, so that their changes are not detected."
     ]
 
 
@@ -568,7 +570,7 @@ def test_an_empty_folder_is_no_data(folder, graph, left):
     if left:
         (folder / "photos" / left).touch()
     assert describe_changes(graph()) == [
-        "The files of the dataset 'photos' are not there, so that nothing is made again for a change in them."
+        "The files of the dataset 'photos' are missing, so that their changes are not detected."
     ]
     assert update_data_records(graph(), "results", dry_run=False) == {}
 

@@ -90,7 +90,7 @@ def test_only_a_checkpoint_can_be_expected_to_be_good(tmp_path):
         return make_plan(normalise({"models": [{"cifar_resnet20": settings}]}))
 
     for settings in ({}, {"checkpoint": str(checkpoint), "transfer": True}):
-        with pytest.raises(HeatproofError, match="expected_accuracy and no checkpoint that is scored as it is"):
+        with pytest.raises(HeatproofError, match="expected_accuracy and no checkpoint that is scored unchanged"):
             plan(expected_accuracy=0.9, **settings)
     one, other = (
         Graph(plan(checkpoint=str(checkpoint), expected_accuracy=value)).spec(

@@ -60,8 +60,8 @@ def test_another_preprocessing_is_reported_before_the_run(tmp_path):
     }
     messages = inspect_image_files(make_plan(merge(default_config(), config)))
     assert [line for line in messages if "published" in line] == [
-        "zoomed: the weights of lite0 were published with resize: 256, interpolation: bicubic; set that in the "
-        "dataset to read pictures so"
+        "zoomed: the weights of lite0 were published with resize: 256, interpolation: bicubic; set these "
+        "options of the dataset to read images in the same way"
     ]
 
 

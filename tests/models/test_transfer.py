@@ -139,7 +139,7 @@ def test_weights_of_other_classes_name_the_key_to_set(folder):
 
 
 def test_a_transfer_needs_a_checkpoint():
-    with pytest.raises(HeatproofError, match="'m' is to be transferred and has no checkpoint"):
+    with pytest.raises(HeatproofError, match="'m' has transfer: true and no checkpoint"):
         plan_of(None)
 
 

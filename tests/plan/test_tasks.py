@@ -245,7 +245,7 @@ def test_check_prints_the_targets(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(config))
     said = check_config(path)
-    assert "toy: multilabel, each label that a picture has is explained" in said
+    assert "toy: multilabel, each label of an image is explained" in said
     assert "toy: 12 evaluation images are" in said
     path.write_text(yaml.safe_dump({**config, "target": "questions:all_numbers"}))
     assert "toy: multilabel, of which questions:all_numbers is explained" in check_config(path)

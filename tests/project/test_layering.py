@@ -2,7 +2,6 @@
 
 import ast
 import graphlib
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +11,10 @@ import pytest
 import heatproof
 
 ROOT = Path(heatproof.__file__).parent
-# Each room may import the rooms named here, and itself. A room stands below all that it imports.
+# Each package may import the packages named here, and itself. A package stands below all that it imports.
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
-    # Names, options, random numbers, grids: what every room uses. No torch.
+    # Names, options, random numbers, grids: what every package uses. No torch.
     "base": {"errors"},
     # Files from others are read here, and files are written, safely.
     "files": {"errors"},
@@ -164,7 +163,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 
 
-def room_of(module: str) -> str:
+def package_of(module: str) -> str:
     return module.split(".")[1]
 
 
@@ -198,43 +197,48 @@ MODULES = {module_name(file): imports(file) for file in FILES if file.name != "_
 KNOWN = {name for module in MODULES for name in (module, module.rpartition(".")[0])}
 
 
-def test_every_room_has_a_rule():
-    assert {room_of(module) for module in MODULES} == set(ALLOWED)
+def test_every_package_has_a_rule():
+    assert {package_of(module) for module in MODULES} == set(ALLOWED)
 
 
-@pytest.mark.parametrize("room", sorted(ALLOWED))
-def test_a_room_imports_only_what_it_may(room):
+@pytest.mark.parametrize("package", sorted(ALLOWED))
+def test_a_package_imports_only_what_it_may(package):
     wrong = [
         f"{module} imports {name}"
         for module, names in MODULES.items()
-        if room_of(module) == room
+        if package_of(module) == package
         for name in sorted(names)
-        if name.startswith("heatproof.") and room_of(name) not in ALLOWED[room] | {room}
+        if name.startswith("heatproof.") and package_of(name) not in ALLOWED[package] | {package}
     ]
     assert wrong == []
 
 
-def test_a_room_stands_below_all_that_it_imports():
+def test_a_package_stands_below_all_that_it_imports():
     above: set[str] = set()
-    for room, imported in ALLOWED.items():
-        assert imported <= above, f"{room} may import what stands below it"
-        above.add(room)
+    for package, imported in ALLOWED.items():
+        assert imported <= above, f"{package} may import what stands below it"
+        above.add(package)
 
 
-def test_the_page_has_the_rooms_in_this_order():
+def test_the_page_has_this_table():
     page = (ROOT.parents[1] / "docs/architecture.md").read_text(encoding="utf-8")
-    rows = page.partition("\n## Rooms\n")[2].partition("\n## ")[0]
-    named = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in rows.splitlines() if line.startswith("| `")))
-    assert named == [room for room in ALLOWED if not room.startswith("_")]
+    cells = [
+        line.split("|")[1:4] for line in page.partition("\n## Packages\n")[2].splitlines() if line.startswith("| `")
+    ]
+    shown = {name.strip(" `"): {one.strip() for one in imported.split(",")} - {"–"} for name, _, imported in cells}
+    low = {"base", "errors", "files"}
+    expected = {package: allowed - low for package, allowed in ALLOWED.items() if not package.startswith("_")}
+    expected["testing"] = ALLOWED["_testing"] - low
+    assert list(shown) == list(expected)
+    assert shown == expected
 
 
 def test_every_arrow_is_used():
     """An arrow that no module needs is no rule."""
-    used = {
-        room: {room_of(name) for module, names in MODULES.items() if room_of(module) == room for name in names & KNOWN}
-        for room in ALLOWED
-    }
-    assert {room: ALLOWED[room] - used[room] for room in ALLOWED if ALLOWED[room] - used[room]} == {}
+    used: dict[str, set[str]] = {package: set() for package in ALLOWED}
+    for module, names in MODULES.items():
+        used[package_of(module)] |= {package_of(name) for name in names & KNOWN}
+    assert {package: ALLOWED[package] - used[package] for package in ALLOWED if ALLOWED[package] - used[package]} == {}
 
 
 def test_imports_make_no_circle_even_those_for_types_alone():
@@ -263,7 +267,7 @@ def test_no_network_library_in_what_only_reads_arrays(part):
     wrong = {
         module: found
         for module, names in MODULES.items()
-        if room_of(module) == part and (found := heavy & {name.partition(".")[0] for name in names})
+        if package_of(module) == part and (found := heavy & {name.partition(".")[0] for name in names})
     }
     assert wrong == {}
 
@@ -295,7 +299,7 @@ def test_only_the_store_opens_zarr():
 )
 def test_loads_without_torch(part, entries):
     """Also through what they import: a job that scores starts in a moment, and so does every Snakemake process."""
-    modules = entries or sorted(module for module in MODULES if room_of(module) == part)
+    modules = entries or sorted(module for module in MODULES if package_of(module) == part)
     program = "import sys, importlib\nfor name in sys.argv[1:]:\n importlib.import_module(name)\n"
     program += " assert 'torch' not in sys.modules, name\n"
     done = subprocess.run([sys.executable, "-c", program, *modules], capture_output=True, text=True, check=False)
@@ -343,7 +347,7 @@ def test_what_takes_many_arguments_takes_a_type():
 
 def test_the_graph_knows_no_stage():
     """Stages enter themselves, so that a new one is said in one place."""
-    known = {name for module, names in MODULES.items() if room_of(module) == "plan" for name in names}
+    known = {name for module, names in MODULES.items() if package_of(module) == "plan" for name in names}
     assert not [name for name in known if name.startswith("heatproof.stages")]
 
 

@@ -61,7 +61,7 @@ def test_the_site_is_built_and_its_links_lead_somewhere(tmp_path):
                 broken.append(f"{path.relative_to(site.resolve())} → {link}")
     assert not broken, broken[:20]
     choice = (site / "generated/heatproof.api.choose.html").read_text(encoding="utf-8")
-    assert "Find the methods that cannot be told from the best" in re.sub(r"<[^>]+>", "", choice)
+    assert "Find the methods that cannot be distinguished from the best" in re.sub(r"<[^>]+>", "", choice)
     assert "data:image/png" in (site / "notebooks/your_own_model.html").read_text(encoding="utf-8") or list(
         (site / "_images").glob("*.png")
     )

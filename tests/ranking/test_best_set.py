@@ -87,7 +87,7 @@ def test_too_few_images_abstain_and_enough_can_tell(methods, level):
     certain = np.outer(-np.arange(methods), np.ones(least))
     too_few = best_set(certain[:, 1:], level=level)
     assert too_few.members.all()
-    assert too_few.reason == f"{least - 1} images are too few to tell {methods} methods apart: {least} are needed"
+    assert too_few.reason == f"{least - 1} images are too few to distinguish {methods} methods: {least} are needed"
     found = best_set(certain, level=level)
     assert found.reason == ""
     assert found.members.tolist() == [True] + [False] * (methods - 1)
@@ -152,7 +152,7 @@ def test_few_networks_abstain_and_say_how_many_are_needed():
     scores = np.arange(5.0) + 0.01 * rng.normal(size=(6, 5))
     too_few = best_set_over_networks(scores[:5])
     assert too_few.members.all()
-    assert too_few.reason == "5 networks: 6 are needed to tell methods apart, as fewer may agree by chance"
+    assert too_few.reason == "5 networks: 6 are needed to distinguish methods, because fewer may agree by chance"
     # Some methods rank last in all networks; reversing one order moves them to those in the middle.
     found = best_set_over_networks(scores)
     assert found.reason == ""

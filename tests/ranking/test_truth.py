@@ -105,7 +105,7 @@ def test_networks_are_kept_apart_and_without_a_truth_nothing_is_said():
     empty = truth_table(scores, [], repetitions=20)
     assert empty.empty
     assert tuple(empty.columns) == COLUMNS
-    assert "no truth" in draw_truth(empty).texts[0].get_text()
+    assert "no true importance" in draw_truth(empty).texts[0].get_text()
 
 
 def test_images_one_by_one_are_scipys():

@@ -129,7 +129,7 @@ def test_several_labels_have_a_verdict_over_all_and_one_each():
     assert found.loc["cloud", "sentence"].startswith(
         "good is the best of 2 methods, at 95%, by deletion of single patches, grid 4, zeros (SDS), for cloud, on the"
     )
-    assert found.loc["", "sentence"].endswith(" The network finds 60% of the labels that are explained.")
+    assert found.loc["", "sentence"].endswith(" The network finds 60% of the explained labels.")
     assert "5 images are too few" in found.loc["sun", "sentence"]
     assert found.loc["sun", "images_needed"] > 5
 
@@ -142,8 +142,8 @@ def test_a_network_that_guesses_one_label_is_at_chance_for_that_one():
     found = judged(scores(MEANS, ("sun",)), rows).set_index("label")
     assert found["verdict"].to_dict() == {"": FOUND, "sun": CHANCE}
     assert found.loc["sun", "sentence"] == (
-        "This network is at chance: its AUROC of sun is 0.49 on 64 images, where guessing has 0.50. Its explanations "
-        "say nothing."
+        "This network is at chance: its AUROC of sun is 0.49 on 64 images, where guessing has 0.50. Its maps "
+        "cannot be judged."
     )
 
 
@@ -154,13 +154,12 @@ def test_a_regression_is_at_chance_if_its_outputs_do_not_rise_with_the_labels(p,
     assert found["verdict"] == verdict
     assert "label" not in found
     if verdict == CHANCE:
-        assert "do not rise with the labels of 64 images (Spearman's ρ −0.02, R² −3.20)" in found["sentence"]
+        assert "do not increase with the labels of 64 images (Spearman's ρ −0.02, R² −3.20)" in found["sentence"]
 
 
 def test_a_callable_target_cannot_be_at_chance_and_the_verdict_says_so():
     (found,) = judged(scores(MEANS), [{"task": "callable", "n_images": 64}]).to_dict("records")
     assert found["verdict"] == FOUND
     assert found["sentence"].endswith(
-        " Nothing says what a callable target should be, so that it is not known whether the network is better than "
-        "guessing."
+        " A callable target has no labels, so it is unknown whether the network is better than guessing."
     )

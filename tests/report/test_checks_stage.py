@@ -51,7 +51,7 @@ def test_a_config_without_variation_leads_to_tables_without_rows(made):
     assert list(pd.read_csv(made.folder / files["methods"]).columns) == [*WHERE, *METHOD_COLUMNS]
     assert list(pd.read_csv(made.folder / files["summary"]).columns) == [*WHERE, *PAIR_COLUMNS]
     assert pd.read_csv(made.folder / files["captions"]).empty
-    assert "every convention has one level" in (made.folder / files["page"]).read_text()
+    assert "This config varies no convention" in (made.folder / files["page"]).read_text()
 
 
 def test_a_network_without_scores_is_left_out(made):

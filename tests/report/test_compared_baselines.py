@@ -58,5 +58,7 @@ def test_the_summary_separates_conclusions_that_hold_everywhere_from_those_of_on
     ]
     rows = [{"dataset": "d", "model": place, **row} for place, one in enumerate(networks) for row in one.conclusions()]
     summary = describe_conclusions(orient_conclusions(pd.DataFrame(rows)))
-    assert summary.startswith("Under all 2 baselines (b0, b1): path methods score above cam methods")
+    assert summary.startswith(
+        "Conclusions that hold under all 2 baselines (b0, b1): path methods score above cam methods"
+    )
     assert "raw maps score above their absolute values (holds under b0; reversed under b1)" in summary

@@ -19,7 +19,7 @@ def test_stores_are_listed_one_a_line(results, capsys):
     assert "smooth,variance" in noise
     cam = by_path["results/maps/tiny/net/finetuned/cam.zarr"]
     assert cam.split()[1] == "0/6"
-    assert cam.endswith("gap: it has <b>no</b> layer")
+    assert cam.endswith("not applicable: it has <b>no</b> layer")
     assert "cam (steps=7)" in cam
     assert "patch drops (grid=4, baseline=zeros)" in by_path["results/drops/tiny/net/finetuned/g4_zeros.zarr"]
 

@@ -129,7 +129,7 @@ def test_one_colour_map_in_one_place():
 
 
 def test_an_overlay_needs_an_image_and_an_opacity():
-    with pytest.raises(heatproof.HeatproofError, match="give `picture`"):
+    with pytest.raises(heatproof.HeatproofError, match="pass `picture`"):
         plotted(overlay=0.5)
     with pytest.raises(heatproof.HeatproofError, match="a share from 0 to 1"):
         plotted(picture=MAP, overlay=2)

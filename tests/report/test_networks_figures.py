@@ -97,7 +97,7 @@ def test_protocols_compare_the_same_methods_on_the_same_networks():
 
 def test_no_protocol_at_all():
     (axes,) = draw_protocols(PROTOCOLS[PROTOCOLS["weights"] == "other"], []).axes
-    assert axes.get_title() == "no protocol has been scored"
+    assert axes.get_title() == "no protocol was scored"
 
 
 def test_a_figure_of_two_tables_waits_for_both():

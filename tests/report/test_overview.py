@@ -73,7 +73,7 @@ def test_a_metric_that_ranks_the_other_way_is_named():
     _, conclusion = describe_places(places_table(table({**same, "odd": (scores[::-1], True)})))
     assert "a is first under 4 of 5 metrics" in conclusion
     assert "(odd)" in conclusion
-    assert "by odd alone is another ranking" in conclusion
+    assert "the ranking by odd alone differs" in conclusion
     _, agreed = describe_places(places_table(table(same)))
     assert "All metrics agree" in agreed
 
@@ -83,7 +83,7 @@ def test_soundness_that_all_methods_share_is_reported():
     dual = dual_table(rows, KINDS)
     assert list(dual["method"]) == METHODS
     _, conclusion = describe_dual(dual)
-    assert "83% of the methods share one soundness" in conclusion
+    assert "83% of the methods have the same soundness" in conclusion
 
 
 def test_empty_tables_are_drawn_without_error(tmp_path, monkeypatch):
@@ -93,7 +93,7 @@ def test_empty_tables_are_drawn_without_error(tmp_path, monkeypatch):
     overview(spec_of({}))
     captions = pd.read_csv(OVERVIEW["captions"])
     assert list(captions.columns) == CAPTION_COLUMNS
-    assert "nothing to conclude" in captions["conclusion"][1]
+    assert "No conclusion" in captions["conclusion"][1]
     assert all((tmp_path / path).stat().st_size > 0 for path in OVERVIEW.values())
 
 

@@ -236,10 +236,10 @@ def test_sequences_that_no_metric_reads_leave_no_section_and_no_data(page_spec):
     ("task", "rows", "says"),
     [
         ("multiclass", "label", " images with a 90%"),
-        ("multilabel", "label", " labels of images, of which those of one image count as one, with a 90%"),
+        ("multilabel", "label", " labels of images (those of one image count as one) with a 90%"),
         ("multilabel", "picture", " images with a 90%"),
         ("multilabel", "distinct", " images with a 90%"),
-        ("regression", "label", " numbers of images, of which those of one image count as one, with a 90%"),
+        ("regression", "label", " numbers of images (those of one image count as one) with a 90%"),
     ],
 )
 def test_the_page_names_the_rows_that_are_counted(page_spec, task, rows, says):
@@ -251,14 +251,14 @@ def test_the_page_names_the_rows_that_are_counted(page_spec, task, rows, says):
 def test_outputs_on_deleted_images_are_mentioned_only_if_there_are_any(page_spec):
     shown = written(page_spec)
     assert 'id="calibration-table"' in shown
-    assert "so look at accuracy, confidence and calibration" in shown
+    assert "so compare accuracy, confidence and calibration" in shown
     table = pd.read_csv("results/in_domain.csv")
     table[table["layer"] != "output"].to_csv("results/in_domain.csv", index=False)
     tables_again = {**page_spec.page_tables, "in_domain": page_table("results/in_domain.csv")}
     shown = written(replace(page_spec, page_tables=tables_again))
     assert 'id="in-domain-table"' in shown
     assert 'id="calibration-table"' not in shown
-    assert "so look at accuracy, confidence and calibration" not in shown
+    assert "so compare accuracy, confidence and calibration" not in shown
 
 
 def test_the_verdict_is_first_followed_by_its_reliability(page_spec):
@@ -329,9 +329,9 @@ def test_claims_that_can_be_judged_stand_first_and_others_are_folded_away(page_s
     table = page[page.index('id="claims-table"') : page.index('id="claims-untested"')]
     folded = page.partition('id="claims-untested"')[2].partition("</details>")[0]
     assert table.index("absolute_hurts") < table.index("ranks_agree_again"), "those of the run first"
-    assert "trainings a side: 5" in table
+    assert "trainings per side: 5" in table
     assert '<th scope="row">ranks_agree</th>' not in table
-    assert "Neither can test, by what is missing: 1" in folded
+    assert "Claims that neither can test, by reason: 1" in folded
     assert "ranks_agree</strong>" in folded
     assert "0.62" in folded
 
@@ -390,7 +390,7 @@ def test_scores_side_by_side_tell_every_case(shown):
     assert {"<i>good</i>", "0.612", "0.50 to 0.70, +0.61, 1 undefined", "0.000", "−0.10 to 0.10, +0.00"} <= set(
         shown.texts
     )
-    assert {"undefined on all 10 images", "does not apply: no layer"} <= set(shown.texts)
+    assert {"undefined on all 10 images", "not applicable: no layer"} <= set(shown.texts)
     assert any("90%" in text for text in shown.texts)
 
 
@@ -431,7 +431,7 @@ def test_the_ranking_is_of_the_test_cases_that_the_page_shows(page_spec):
 
 
 def test_the_verdict_has_the_complete_set_and_its_limits(shown):
-    assert "The set, best first: smooth, a, b, c, d." in shown.texts
+    assert "Set of the best, highest mean first: smooth, a, b, c, d." in shown.texts
     assert "Redundant evidence." in shown.texts
     assert "κ, patch drops" in shown.texts
 
@@ -600,7 +600,7 @@ def test_browser_filters_by_any_name(opened):
     opened.locator("#scores-metric").select_option("infidelity")
     assert names(opened) == ["smooth"]
     opened.locator("#scores-metric").select_option("")
-    opened.get_by_label("only what has a score").check()
+    opened.get_by_label("only rows with a score").check()
     assert "cam" not in names(opened)
     opened.locator("#scores input[type=search]").fill("onerror")
     assert names(opened) == [EVIL]
@@ -675,7 +675,7 @@ def test_browser_draws_curves(opened):
     assert rows.count() == 5
     # A straight line from 1 to one half; a method that is not applicable comes last.
     assert "0.750" in rows.first.inner_text()
-    assert "does not apply" in rows.last.inner_text()
+    assert "not applicable" in rows.last.inner_text()
     opened.locator("#curves-output").select_option("logit")
     assert "1.500" in rows.first.inner_text()
     coloured = opened.locator("#curves-plot path:not(.other)").count()

@@ -47,12 +47,12 @@ def texts(figure):
 def test_figure_shows_gaps_undefined_images_and_both_weights(table):
     figure = draw(read_table(table), ["random"])
     shown = texts(figure)
-    assert "does not apply: no layer to read" in shown
+    assert "not applicable: no layer to read" in shown
     assert "pretrained: undefined on all 10 images" in shown
     assert any(text == "0 and 3 undefined" for text in shown)
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend[:2] == ["finetuned (IDSDS)", "pretrained (SDS)"]
-    assert legend[2].startswith("floor")
+    assert legend[2].startswith("reference maps")
     panels = [axes for axes in figure.axes if axes.get_visible()]
     assert [axes.get_title(loc="left") for axes in panels] == ["net", "other"]
 

@@ -50,16 +50,16 @@ def test_a_caption_names_what_moves(found):
     shows, conclusion = caption("output", *found)
     assert "12 methods" in shows
     assert "10 images" in shows
-    assert "method_1, which falls from 2 to 9 at probability" in conclusion
+    assert "method_1 moves farthest: it falls from 2 to 9 at probability" in conclusion
     rho = found[1].loc[0, "spearman"]
     assert rho == pytest.approx(1 - 6 * (49 + 7) / (12 * 143))
-    assert f"lowest {rho:.2f}" in conclusion
+    assert f"lowest is {rho:.2f}" in conclusion
     assert "the same in 1 of 1 pairs" in conclusion
 
 
 @pytest.mark.parametrize(
     ("same", "other", "text"),
-    [(0.9, 0.8, "The order depends"), (0.9, 0.88, "hardly depends"), (0.3, 0.1, "These images cannot tell")],
+    [(0.9, 0.8, "The order depends"), (0.9, 0.88, "hardly depends"), (0.3, 0.1, "These images do not decide")],
 )
 def test_a_caption_begins_with_the_result_of_halves_of_the_images(found, same, other, text):
     methods, pairs = found

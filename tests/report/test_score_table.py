@@ -17,7 +17,7 @@ from heatproof.report.tables.scores import (
     score_table,
     with_kinds,
 )
-from heatproof.stages.tables import Drops
+from heatproof.stages.tables import StoredDrops
 from heatproof.stores.manifest import write_checksummed
 from heatproof.stores.store import ArraySpec, Layout, ensure_metadata
 
@@ -48,7 +48,7 @@ def test_the_mean_and_the_rank():
     table = score_table(scores_of(planted), NO_GAPS, seed=0)
     assert table.columns.tolist() == [*SCORE_COLUMNS, "note"]
     assert table["in_best_set"].isna().all()
-    assert set(table["note"]) == {"2 images are too few to tell 3 methods apart: 11 are needed"}
+    assert set(table["note"]) == {"2 images are too few to distinguish 3 methods: 11 are needed"}
     assert table.method.tolist() == ["best", "middle", "worst"]
     assert table["rank"].tolist() == [1, 2, 3]
     np.testing.assert_allclose(table.score, [0.8, 0.2, -0.75])
@@ -210,7 +210,7 @@ def drops_with(folder, target_rank, dtype="int16"):
 def test_ranks_beyond_int16_are_read_as_they_are(tmp_path):
     drops = drops_with(tmp_path, [[39_999, 39_999, 0, 0, 0], [0, 0, 0, 0, 32_768]], "int32")
     where = {"dataset": "digits", "model": "vgg", "weights": "finetuned", "grid": 2, "baseline": "zeros"}
-    (row,) = accuracy_table([Drops(**where, metric="idsds", drops=drops)], 2).to_dict("records")
+    (row,) = accuracy_table([StoredDrops(**where, metric="idsds", drops=drops)], 2).to_dict("records")
     assert (row["top5_clean"], row["top5_worst_patch"]) == (1 / 2, 0.0)
 
 
@@ -224,7 +224,7 @@ def test_accuracy_by_hand(tmp_path, metric, in_domain):
         [9, 9, 9, 9, 9],  # never right
     ]
     where = {"dataset": "digits", "model": "vgg", "weights": "finetuned", "grid": 2, "baseline": "zeros"}
-    item = Drops(**where, metric=metric, drops=drops_with(tmp_path, target_rank))
+    item = StoredDrops(**where, metric=metric, drops=drops_with(tmp_path, target_rank))
     (row,) = accuracy_table([item], 5).to_dict("records")
     assert row == {
         **where,

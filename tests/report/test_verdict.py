@@ -34,14 +34,14 @@ CASES = {
         {},
         FOUND,
         f"a is the best of 2 methods, at 95%, {BY}. It is above the reference maps edges and random, "
-        "which know no network.",
+        "which do not use the network.",
     ),
     "two are the best, and a third is above the reference maps": (
         {"a": 0.6, "b": 0.58, "c": 0.2, "random": 0.0, "edges": 0.0},
         {},
         FOUND,
-        f"a and b cannot be told from the best of 3 methods, at 95%, {BY}. All of these are above the reference maps "
-        "edges and random, which know no network.",
+        f"a and b cannot be distinguished from the best of 3 methods, at 95%, {BY}. All of these are above the "
+        "reference maps edges and random, which do not use the network.",
     ),
     "more than can be named": (
         {
@@ -52,33 +52,33 @@ CASES = {
         },
         {},
         FOUND,
-        f"6 of 7 methods (a has the highest mean) cannot be told from the best, at 95%, {BY}.",
+        f"6 of 7 methods (a has the highest mean) cannot be distinguished from the best, at 95%, {BY}.",
     ),
     "a reference map is in the set": (
         {"a": 0.64, "b": 0.3, "random": 0.0, "edges": 0.6},
         {"noise": 0.1},
         OPEN,
-        f"Open: edges, which knows no network, cannot be told from the best {BY}",
+        f"Open: edges, which does not use the network, cannot be distinguished from the best {BY}",
     ),
     "the reference map is higher": (
         {"a": 0.3, "b": 0.2, "random": 0.0, "edges": 0.6},
         {},
         NONE_ABOVE_REFERENCES,
-        f"Open: no method is shown to be above the reference maps {BY}: a scores 0.30, and edges, "
-        "which knows no network, 0.60.",
+        f"Open: no method is significantly above the reference maps {BY}: a scores 0.30, and edges, "
+        "which does not use the network, 0.60.",
     ),
     "negative scores have a true minus": (
         {"a": -0.3, "b": -0.4, "random": 0.0, "edges": 0.1},
         {},
         NONE_ABOVE_REFERENCES,
-        f"Open: no method is shown to be above the reference maps {BY}: a scores −0.30, and edges, "
-        "which knows no network, 0.10.",
+        f"Open: no method is significantly above the reference maps {BY}: a scores −0.30, and edges, "
+        "which does not use the network, 0.10.",
     ),
     "too few images for so many methods": (
         {**{f"m{place:02}": 0.5 - place / 50 for place in range(24)}, "random": 0.0, "edges": 0.0},
         {"images": 4},
         OPEN,
-        "Open: 4 images are too few to tell 26 methods apart: ",
+        "Open: 4 images are too few to distinguish 26 methods: ",
     ),
     "nothing has a score": (
         {"a": np.nan, "b": np.nan, "random": 0.0, "edges": 0.0},
@@ -190,7 +190,8 @@ def test_all_reference_maps_in_the_set_are_named(monkeypatch):
     found = judge({"X": scores}, REFERENCES, "on W", level=0.95)
     assert found.verdict == OPEN
     assert found.sentence == (
-        "Open: edges and random, which know no network, cannot be told from the best by X, on W; nor can 6 methods."
+        "Open: edges and random, which do not use the network, cannot be distinguished from the best by X, on W; nor "
+        "can 6 methods."
     )
 
 
@@ -198,7 +199,7 @@ def test_methods_that_delete_regions_are_not_judged():
     scores = planted({"occlusion": 0.9, "a": 0.6, "b": 0.3, "random": 0.0, "edges": 0.0})
     row = of_workflow(scores, ablating=["occlusion"])
     assert row["sentence"].startswith("a is the best of 2 methods, at 95%, by deletion of single patches")
-    assert row["sentence"].endswith(" occlusion deletes regions as the measure does, and is no contender.")
+    assert row["sentence"].endswith(" occlusion is excluded, because it deletes regions as the measure does.")
     assert row["best"] == "a"
 
 
@@ -206,20 +207,22 @@ def test_several_metrics_lead_to_one_verdict():
     one, other = planted({"a": 0.6, "b": 0.3, "random": 0.0}), planted({"a": 0.3, "b": 0.5, "random": 0.0}, seed=1)
     alike = judge({"X": one, "Y": one}, ["random"], "on W", level=0.95)
     assert alike.sentence == (
-        "a is the best of 2 methods, at 95%, by each of 2 measures (X and Y), whose orders of the methods correlate "
-        "with 1.00, on W. It is above the reference map random, which knows no network."
+        "a is the best of 2 methods, at 95%, by each of 2 measures (X and Y), whose rankings have a "
+        "correlation of 1.00, on W. It is above the reference map random, which does not use the network."
     )
     fills = {f"deletion of single patches, grid 4, {fill} (SDS)": one for fill in ("mean colour", "blur")}
     sentence = judge(fills, ["random"], "on W", level=0.95).sentence
     assert "(deletion of single patches, grid 4, mean colour (SDS) and blur (SDS)), whose" in sentence
     apart = judge({"X": one, "Y": other}, ["random"], "on W", level=0.95)
-    assert apart.sentence.startswith("a and b cannot be told from the best of 2 methods, at 95%, by at least one of 2 ")
+    assert apart.sentence.startswith(
+        "a and b cannot be distinguished from the best of 2 methods, at 95%, by at least one of 2 "
+    )
     low = planted({"a": 0.0, "b": -0.1, "random": 0.5})
     part = judge({"X": one, "Y": low}, ["random"], "on W", level=0.95)
     assert (part.verdict, part.sentence) == (
         NONE_ABOVE_REFERENCES,
-        "Open: no method is shown to be above the reference maps by Y, on W: a scores 0.00, and random, "
-        "which knows no network, 0.50.",
+        "Open: no method is significantly above the reference maps by Y, on W: a scores 0.00, and random, "
+        "which does not use the network, 0.50.",
     )
 
 
@@ -240,7 +243,7 @@ def test_the_verdict_on_too_few_images_names_the_number_needed():
     needed = few["images_needed"]
     assert (few["verdict"] == TOO_FEW) == (not pd.isna(needed))
     if few["verdict"] == TOO_FEW:
-        assert f"about {needed} images would do" in few["sentence"]
+        assert f"about {needed} images would suffice" in few["sentence"]
         assert needed > 40
 
 
@@ -250,7 +253,7 @@ def test_a_network_at_chance_explains_nothing(top1, verdict):
     assert found["verdict"] == verdict
     if verdict == CHANCE:
         assert "is at chance" in found["sentence"]
-        assert "Its explanations say nothing." in found["sentence"]
+        assert "Its maps cannot be judged." in found["sentence"]
 
 
 def test_guessing_the_most_frequent_class_is_chance_too():
@@ -285,9 +288,9 @@ def tidy(metrics, networks=("one", "two")):
 def test_metrics_that_order_the_methods_the_other_way_round_are_named():
     up, down = [0.1, 0.2, 0.3, 0.4, 0.5], [0.5, 0.4, 0.3, 0.2, 0.1]
     sentence = disagreement(tidy({"idsds": (up, True), "deletion_morf": (up, False), "rise_insertion": (up, True)}))
-    assert sentence.startswith("deletion_morf (ρ −1.00) orders the methods against idsds. ")
+    assert sentence.startswith("deletion_morf (ρ −1.00) ranks the methods against idsds: ")
     assert "rise_insertion" not in sentence
-    assert "decide which question is yours" in sentence
+    assert "Decide which metric fits your question" in sentence
     assert disagreement(tidy({"idsds": (up, True), "deletion_morf": (down, False)})) == ""
     # Four methods are too few, and without patch drops no metric can disagree with them.
     assert disagreement(tidy({"sds": (up[:4], True), "deletion_morf": (up[:4], False)})) == ""

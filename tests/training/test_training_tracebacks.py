@@ -17,7 +17,7 @@ EXPLAINERS = {
     "noise_integrated_gradients": "noise",
     "grad_cam": "cam",
     "score_cam": "cam",
-    "rise": "perturbation",
+    "rise": "rise",
     "occlusion": "superpixels",
     "guided_backprop": "backprop",
     "deep_lift": "deep",

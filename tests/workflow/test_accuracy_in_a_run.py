@@ -82,4 +82,4 @@ def test_a_function_has_no_accuracy(tmp_path):
     assert (row["task"], row["n_images"]) == ("callable", IMAGES)
     assert "top1_clean" not in row
     (verdict,) = pd.read_csv(tmp_path / "results/verdict.csv").to_dict("records")
-    assert "Nothing says what a callable target should be" in verdict["sentence"]
+    assert "A callable target has no labels" in verdict["sentence"]

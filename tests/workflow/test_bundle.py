@@ -62,7 +62,7 @@ def test_a_bundle_has_the_tables_the_config_and_what_made_them(made):
     record = json.loads(contents["tables.json"])
     assert about["keys"] == {"tables.json": [record["config"], record["code"]]}
     assert list(about["datasets"]) == ["digits"]
-    assert "is whole" in bundle.verify("one.zip")
+    assert "is complete and unchanged" in bundle.verify("one.zip")
 
 
 def test_the_same_run_makes_the_same_bytes(made):

@@ -251,7 +251,9 @@ def test_warnings_before_a_run(trained, tmp_path):
     manifest, name = project.folder / "results/datasets/photos.json", picture(project, "evaluation")
     change(project)
     before = manifest.read_bytes()
-    said = f"The data of 'photos' changed ({name.relative_to(project.folder)}): what follows from it is made again."
+    said = (
+        f"The data of 'photos' changed ({name.relative_to(project.folder)}): results that depend on it are recomputed."
+    )
     checked = project.heatproof("check", "micro.yaml").stdout
     assert said in checked
     jobs = re.search(r"at most 6 jobs: (.*)\.$", checked, re.MULTILINE)[1]

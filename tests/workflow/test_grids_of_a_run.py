@@ -72,7 +72,7 @@ def test_commands_name_the_grids(ran):
     assert "drops for the grids 4, 4x8: choose with --grid" in shown.stderr
     assert "grid=4x8" in ran.heatproof("maps", "ls", "results/drops").stdout
     assert ran.heatproof("bundle", "--out", "a.zip").returncode == 0
-    assert "is whole" in ran.heatproof("verify", "a.zip").stdout
+    assert "is complete and unchanged" in ran.heatproof("verify", "a.zip").stdout
     assert "0 moved" in ran.heatproof("diff", "a.zip", "results").stdout
 
 

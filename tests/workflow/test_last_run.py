@@ -34,7 +34,7 @@ def test_the_last_run_is_followed_by_its_name_and_its_values(here):
     (here / "mine.yaml").write_text("seed: 4\n")
     found = load_named_or_last([])
     assert found.named == ["mine.yaml"]
-    assert found.note.startswith("No config is named: this follows mine.yaml, as the last run in results had it (20")
+    assert found.note.startswith("No config is named: this uses mine.yaml, as the last run in results did (20")
     assert found.plan.config["seed"] == 3
     assert list(found.plan.models) == ["zoo", "ant"], "in the order of the config"
     assert load_named_or_last(["quick"]).note == ""
@@ -73,9 +73,8 @@ def test_code_that_a_received_folder_names_does_not_run(here, monkeypatch, chang
     for command in (status, report):
         with pytest.raises(HeatproofError) as caught:
             command([])
-        assert (
-            "is user code, which is not imported because nobody named the config of the last run in results, mine.yaml"
-            in str(caught.value)
+        assert "is user code, which is not imported because the config of the last run in results, mine.yaml" in str(
+            caught.value
         )
 
 

@@ -304,7 +304,7 @@ def test_damaged_manifest_is_named_and_repaired(project):
     (project.folder / path).write_text("{")
     (project.folder / scores).unlink()
     printed = project.run(scores)
-    assert f"heatproof: {path} is damaged. A run that needs it makes it again." in printed
+    assert f"heatproof: {path} is damaged. A run that needs it recomputes it." in printed
     assert project.ran(path) == {}
 
 

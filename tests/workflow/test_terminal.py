@@ -85,11 +85,11 @@ def test_progress_has_a_rate_and_is_printed_rarely(monkeypatch):
     now = iter([100.0, 130.0, 131.0, 160.0])
     monkeypatch.setattr("heatproof.workflow.terminal.time.monotonic", lambda: next(now))
     progress = Progress()
-    assert progress.line(10, 40) == "10 of 40 jobs done, 20 a minute, 90 s left at this rate".replace(
+    assert progress.line(10, 40) == "10 of 40 jobs done, 20 per minute, 90 s left at this rate".replace(
         "90 s", duration(90)
     )
     assert progress.line(11, 40) == ""
-    assert progress.line(40, 40) == "40 of 40 jobs done, 40 a minute"
+    assert progress.line(40, 40) == "40 of 40 jobs done, 40 per minute"
 
 
 def test_a_run_that_will_take_longer_than_its_budget_says_so(monkeypatch):

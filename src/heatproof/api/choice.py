@@ -141,7 +141,7 @@ class Choice:
         inside = self.table[self.table["method"].isin(self.methods)]
         cheapest = inside.sort_values(["passes", "method"]).iloc[0]
         passes = int(cheapest["passes"])
-        return f"Among the best, {cheapest['method']} takes the fewest network passes, {passes} an image."
+        return f"Among the best, {cheapest['method']} takes the fewest network passes, {passes} per image."
 
     def __str__(self) -> str:
         displayed = self._display_table()
@@ -163,7 +163,7 @@ class Choice:
         for row in self.by_label.to_dict("records"):
             groups.setdefault(row["methods"] or row["verdict"], []).append(f"{row['label']} ({row['images']})")
         descriptions = "; ".join(f"{methods}: {', '.join(labels)}" for methods, labels in groups.items())
-        return f"By label, each at {self.level:.0%} (images in brackets): {descriptions}."
+        return f"By label, each at {self.level:.0%} (number of images in brackets): {descriptions}."
 
     def _display_table(self) -> pd.DataFrame:
         """Return the table as strings, with a column "score (low to high)" for each measure."""
@@ -189,23 +189,25 @@ class Choice:
         parts = [self.planned]
         if set(kinds) & set(DELETION_METRICS):
             parts.append(
-                "Each score by deletion of single patches is Spearman's correlation, over the patches of an image, of "
-                "a map's sums with the logit lost when the patch is deleted; higher is better."
+                "A score by deletion of single patches is Spearman's correlation, over the patches of an image, of the "
+                "sums of the map with the drops of the logit; higher is better."
             )
         parts.append("Intervals (low to high) are over images.")
         if len(kinds) > 1:
             parts.append(
-                f"The measures order the methods with a Spearman correlation of {self.agreement:.2f}; at 1 they say "
-                "the same thing twice."
+                f"The rankings by different measures have a Spearman correlation of {self.agreement:.2f}; at 1, the "
+                "measures are redundant."
             )
         if "sds" in kinds:
-            parts.append("By SDS, images without a patch may be outside of the network's domain.")
+            parts.append("With SDS, images with a deleted patch may be out of the network's domain.")
         if set(kinds) & set(DELETION_METRICS):
             parts.append(LIMITS_OF_DELETION)
-        parts.append(f"{self.check_passes} images went through the network to check it, which no passes count.")
+        parts.append(
+            f"Checks passed {self.check_passes} images through the network, which the column passes does not count."
+        )
         if self.left_out:
             parts.append(
-                f"Left out, as other options of the same explainer scored higher: {join_names(self.left_out)}."
+                f"Left out, because other options of the same explainer scored higher: {join_names(self.left_out)}."
             )
         return " ".join(parts)
 

@@ -51,7 +51,7 @@ DEFAULT_METHODS: tuple[Any, ...] = (
 )
 # With fewer images, neither half is conclusive.
 MINIMUM_IMAGES = 16
-ABLATION_REASON = "deletes regions itself, nearly as measures of deletion do: shown for comparison, and no contender"
+ABLATION_REASON = "deletes regions itself, nearly as measures of deletion do: scored for comparison, but excluded"
 
 
 def choose(
@@ -247,7 +247,7 @@ def _choose(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
     kinds = {_kind(one) for one in named_methods.values() if not one.ablates}
     planned = _planned(len(kinds), images[1], level)
     print(planned)
-    report_progress(f"First half: {images[0]} images pick options of {len(named_methods)} methods.")
+    report_progress(f"First half: selecting options of {len(named_methods)} methods on {images[0]} images.")
     first_half = judging.scored(first, named_methods)
     # For each explainer, the method with the highest mean score, over all options, signed or absolute.
     means = np.mean([np.nan_to_num(values).mean(1) for values in first_half.scores.values()], axis=0)
@@ -257,7 +257,7 @@ def _choose(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
         if row not in first_half.undefined:
             best.setdefault(_kind(named_methods[first_half.parent[row]]), row)
     parents = {first_half.parent[row] for row in best.values()}
-    report_progress(f"Second half: {images[1]} images score {len(parents)} methods.")
+    report_progress(f"Second half: scoring {len(parents)} methods on {images[1]} images.")
     picked = {name: one for name, one in named_methods.items() if name in parents}
     second_half = judging.scored(second, picked, set(best.values()))
     rows = second_half.rows
@@ -466,11 +466,11 @@ def _kind(method: NamedMethod) -> str:
 def _planned(methods: int, reported: int, level: float) -> str:
     """Return how many images it takes to distinguish this number of methods, and whether there are enough."""
     needed = images_to_distinguish(methods, level=level)
-    enough = "" if reported >= needed else " With fewer, the answer is often open."
+    enough = "" if reported >= needed else " With fewer, the result is often open."
     return (
-        f"{reported} images are reported on, and the other half picks options. For a probability of 0.8 to tell two of "
-        f"{methods} methods and reference maps apart whose paired difference is half its standard deviation (d = 0.5), "
-        f"{needed} reported images are needed, {2 * needed} in all.{enough}"
+        f"The result is from {reported} images, and the other half selects options. To distinguish, with a probability "
+        f"of 0.8, two of {methods} methods and reference maps whose paired difference is half its standard deviation "
+        f"(d = 0.5), the result needs {needed} images, {2 * needed} in all.{enough}"
     )
 
 
@@ -481,7 +481,7 @@ def _warn_of_trained_on(digests: Sequence[str], domain: Domain) -> None:
     if overlap:
         warnings.warn(
             f"The network was finetuned on {overlap} of the {len(digests)} images, which may favour some methods: "
-            "choose on other images.",
+            "pass other images.",
             stacklevel=3,
         )
 
@@ -504,8 +504,8 @@ def _check_distinct(digests: Sequence[Any]) -> None:
         )
     if distinct < count:
         warnings.warn(
-            f"{count - distinct} of the {count} images are copies of others, which makes intervals too narrow: leave "
-            "copies out.",
+            f"{count - distinct} of the {count} images are copies of others, which makes intervals too narrow: remove "
+            "the copies.",
             stacklevel=3,
         )
 

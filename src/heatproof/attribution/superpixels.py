@@ -184,7 +184,7 @@ def lime(
 @explainer(
     "kernel_shap",
     family="superpixels",
-    sums_to="over superpixels, the output at the image minus the output at the baseline",
+    sums_to="the output at the image minus the output at the baseline, over superpixels",
 )
 def kernel_shap(
     context: ExplainContext,

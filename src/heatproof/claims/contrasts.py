@@ -11,7 +11,7 @@ from heatproof.claims.evidence import DESIGN, Evidence, Model, NetworkKind
 from heatproof.claims.verdicts import MINIMUM_SEEDS, Measurement, Untestable
 
 Pairs = list[tuple[NetworkKind, NetworkKind]]
-TOO_FEW_TRAININGS = "a claim on design needs {} trainings a side (training_seeds), and there {}"
+TOO_FEW_TRAININGS = "a claim on design needs {} trainings of each kind (training_seeds), and there {}"
 
 
 def network_kinds(e: Evidence, cases: Sequence[int]) -> dict[NetworkKind, Model]:

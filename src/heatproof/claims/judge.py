@@ -90,7 +90,7 @@ def _published_row(entry: Claim, evidence: Evidence, level: float) -> dict[str, 
         measured = entry.test(evidence.over_networks())
     except Untestable as untestable:
         if np.isnan(untestable.value):
-            return {"reason": "because the paper prints no such numbers: a figure or a sentence alone"}
+            return {"reason": "because the paper gives these results only in a figure or in words"}
         # The claim needs several trainings of a network, and the tables have one.
         return {"value": untestable.value, "reason": f"because {untestable}"}
     limit = entry.decisive_limit(measured.draws[0])

@@ -14,8 +14,8 @@ FOLDER = Path(__file__).parent / "published"
 FILES = ("reproduction_scores", "idsds_scores", "idsds_accuracy", "mas_reliability")
 # Why the numbers of a paper are not available.
 NOT_AVAILABLE = {
-    "Meta-Rank": "the text that we have of its tables 3 and 4 has lost the numbers, and the rest are figures",
-    "soundness": "its benchmark of methods is figures (8 and 9), without numbers",
+    "Meta-Rank": "our copy of the paper lacks the numbers of tables 3 and 4, and its other results are figures",
+    "soundness": "the paper shows its benchmark of methods only in figures (8 and 9), without numbers",
 }
 # Name in the tables to explainer and map.
 _EXPLAINERS = {

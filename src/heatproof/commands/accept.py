@@ -145,9 +145,12 @@ def report(graph: Graph, runtime: Runtime) -> str:
     """Run `accept`, and return a report: a line for each result that differs, and the number of unchanged results."""
     verdicts = list(accept(graph, runtime))
     if not verdicts:
-        return "There is nothing to accept: no result is from this config and from other code."
+        return (
+            "There is nothing to accept: no training, map or response of this config is from other code. Scores, "
+            "tables and pages are not compared, because a run recomputes them in seconds."
+        )
     lines = [f"{manifest}: {difference}." for manifest, difference in verdicts if difference is not None]
     same = len(verdicts) - len(lines)
     return "\n".join(
-        [*lines, f"{same} of {len(verdicts)} results from other code are the same with the current code, and are kept."]
+        [*lines, f"The current code reproduces {same} of {len(verdicts)} results from other code, which are kept."]
     )

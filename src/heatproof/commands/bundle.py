@@ -207,9 +207,9 @@ def verify(path: str) -> str:
     manifests = len(record.keys)
     files = len(members) - manifests - len((CONFIG, ABOUT))
     return (
-        f"{path} is whole: its {len(members)} files have their checksums; its {manifests} manifests list all {files} "
-        "tables, figures and pages as they are, and have the keys that it records for its config. Only a run can tell "
-        "whether the numbers follow from that config."
+        f"{path} is complete and unchanged: its {len(members)} files match their checksums; its {manifests} manifests "
+        f"list all {files} tables, figures and pages, and have the keys that it records for its config. Only a run can "
+        "show whether the numbers follow from that config."
     )
 
 

@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         parser.set_defaults(run=run)
         return parser
 
-    listing = command("list", "heatproof.commands.list_names:print_names", "what can be named in a config")
+    listing = command("list", "heatproof.commands.list_names:print_names", "list the names that a config can use")
     kinds = ["configs", "datasets", "models", "explainers", "methods", "metrics"]
     listing.add_argument("what", nargs="?", choices=kinds, help="by default, these kinds are listed")
     whose_methods_help = "methods of this config instead of the default one"
@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     checking = command(
         "check", "heatproof.workflow.check:check_config", "check a config before work starts", parents=[configs]
     )
-    contents_help = "read every input file, and not only those whose size or times changed"
+    contents_help = "read every input file, not only those whose size or time changed"
     checking.add_argument("--contents", action="store_true", help=contents_help)
 
     init_summary = "write a config for a folder of photographs and a network"
@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument(
         "--target", dest="targets", action="append", default=[], metavar="FILE", help="file to make, instead of all"
     )
-    running.add_argument("--dry-run", "-n", dest="dry", action="store_true", help="print what would run")
+    running.add_argument("--dry-run", "-n", dest="dry", action="store_true", help="print the jobs that would run")
     more_help = "further options of snakemake, as one argument: --more='--keep-going --jobs 3'"
     running.add_argument("--more", type=shlex.split, default=(), metavar="OPTIONS", help=more_help)
     command("status", "heatproof.commands.run:status", "show how many jobs of a config are done", parents=[last])
@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     accept_summary = "keep results from other code that the current code reproduces"
     command("accept", "heatproof.commands.cli:accept", accept_summary, parents=[configs])
 
-    prune_summary = "list results that can be removed, with the cost of making them again"
+    prune_summary = "list results that can be removed, with the cost of recomputing them"
     pruned = command("prune", "heatproof.commands.prune:prune", prune_summary, parents=[configs])
     target_help = "target of the runs in this folder, instead of all"
     pruned.add_argument("--target", dest="targets", action="append", default=[], metavar="TARGET", help=target_help)
@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     costs.add_argument("--gpus", "--jobs", dest="workers", type=int, default=1, metavar="N", help=workers_help)
     costs.add_argument("--device", choices=["auto", "cpu", "cuda", "mps"], help="instead of the config's")
     costs.add_argument("--images", type=int, metavar="N", help="number of images that are timed")
-    scores_help = "also for results/scores.csv, which needs every response"
+    scores_help = "include results/scores.csv, which needs every response"
     costs.add_argument("--scores", dest="responses", action="store_true", help=scores_help)
     seconds_help = "time after which further networks are estimated from one pass"
     costs.add_argument("--seconds", dest="budget", metavar="SECONDS", type=float, default=300, help=seconds_help)
@@ -128,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     checked = command("verify", "heatproof.commands.bundle:verify", "check that a bundle is complete and unchanged")
     checked.add_argument("path", metavar="FILE.zip")
 
-    rank_summary = "rank methods by tables of scores, results folders and bundles"
+    rank_summary = "rank methods by scores in tables, results folders and bundles"
     rank = command("rank", "heatproof.commands.cli:rank", rank_summary)
     tables_help = "CSV with method, score and any of dataset, model, …; a results folder; or a bundle"
     rank.add_argument("paths", nargs="+", metavar="TABLE", help=tables_help)

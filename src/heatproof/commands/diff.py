@@ -134,7 +134,7 @@ def _sentences(table: pd.DataFrame) -> Iterator[str]:
     shared = table[table["only"] == ""]
     moved = shared[shared["moved"]]
     without_interval = int(shared["p"].isna().sum())
-    sentence = f"Of {len(shared)} scores in both runs, {len(moved)} moved by more than their intervals"
+    sentence = f"Of {len(shared)} scores in both runs, {len(moved)} changed by more than their intervals"
     yield f"{sentence}{f'; {without_interval} have no interval in one of them' if without_interval else ''}."
     for row in moved.head(MOST).to_dict("records"):
         place = f"{row['dataset']} / {row['model']} {row['weights']}, {row['metric']}"
@@ -149,14 +149,14 @@ def _sentences(table: pd.DataFrame) -> Iterator[str]:
             for now, other in (("after", "before"), ("before", "after"))
         )
         if entered or left:
-            phrases = [f"{join_names(entered)} came in"] * bool(entered) + [f"{join_names(left)} went out"] * bool(left)
+            phrases = [f"{join_names(entered)} entered"] * bool(entered) + [f"{join_names(left)} left"] * bool(left)
             yield f"The set of the best on {' / '.join(case[:3])}, {case[3]}: {', '.join(phrases)}."
-    for one in ("before", "after"):
+    for one, order in (("before", "first"), ("after", "second")):
         alone = table[table["only"] == one]
         if len(alone):
             methods = sorted(set(alone["method"]) - set(shared["method"]))
-            sentence = f", among them all of {join_names(methods[:MOST])}" if methods else ""
-            yield f"{len(alone)} scores are only in the run {one}{sentence}."
+            sentence = f", including all of {join_names(methods[:MOST])}" if methods else ""
+            yield f"{len(alone)} scores are only in the {order} run{sentence}."
 
 
 def print_diff(before: str, after: str, out: str | None = None) -> None:
@@ -168,7 +168,7 @@ def print_diff(before: str, after: str, out: str | None = None) -> None:
     if out.endswith(".html"):
         rows = found.table.to_dict("records")
         values = {"names": public([before, after]), "found": found.sentences, "rows": rows, "number": format_number}
-        write_text(out, render("diff.html", title="What moved between two runs", **values))
+        write_text(out, render("diff.html", title="Changes between two runs", **values))
     elif out.endswith(".csv"):
         write_table(found.table, out)
     else:

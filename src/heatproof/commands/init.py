@@ -59,13 +59,13 @@ EXPLAINERS: list[Any] = [
 ]
 HEAD = """\
 # Written by `heatproof init` for {photos}: {classes}; {splits} images.
-# Pictures: shorter sides of {smallest} pixels at least, median {middle}, of {count} looked at.
+# Image files: shorter sides of at least {smallest} pixels, median {middle}, of {count} inspected files.
 # {model}: images of {size} pixels, normalised with mean {mean} and deviation {deviation}.
 # Grids that divide them: {grids}
 # Cost: {jobs} jobs to the tables; {passes:,} passes for patch drops; {maps} of maps.
-# `heatproof estimate` times a few images here and says hours; config/README.md explains every key.
+# `heatproof estimate` times a few images here and prints the hours; config/README.md explains every key.
 """
-OWN_WEIGHTS = "Check mean and std of the model: they have to be those that the weights were trained with."
+OWN_WEIGHTS = "Check mean and std of the model: the weights must have been trained with them."
 
 
 def init(
@@ -219,7 +219,7 @@ def _columns_of(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _describe_task(task: str, count: int) -> str:
-    kinds = {"regression": "numbers", "multilabel": f"{count} labels, several an image"}
+    kinds = {"regression": "numbers", "multilabel": f"{count} labels, several per image"}
     return kinds.get(task, f"{count} classes")
 
 
@@ -272,7 +272,7 @@ def _read_head(settings: dict[str, Any], checkpoint: str, named: str, dataset: A
     order = ", ".join(names) + (", …" if len(classes) > NAMED else "")
     file = escaped(Path(checkpoint).name, keep="")
     if head.fits and labels:
-        return _Head(f"{file} keeps its head, whose config names the class of each output.", True, labels)
+        return _Head(f"{file} keeps its head, and its config names the class of each output.", True, labels)
     if head.fits:
         return _Head(
             f"{file} keeps its head: it has an output for each of the {len(classes)} classes, taken in the order of "

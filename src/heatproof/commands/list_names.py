@@ -76,7 +76,7 @@ def _explainers(plan: Plan, whose: str) -> Sections:
 
 def _methods(plan: Plan, whose: str) -> Sections:
     rows = [
-        (method, entry.name, transform, "" if entry.uses_model else "reference, knows no model")
+        (method, entry.name, transform, "" if entry.uses_model else "reference map")
         for entry in plan.explainers.values()
         for method, (_, transform) in entry.methods.items()
     ]
@@ -92,7 +92,7 @@ def _metrics(plan: Plan, whose: str) -> Sections:
         (name, kind_with_options(entry.metric.name, plan.config["metrics"][name]))
         for name, entry in plan.metrics.items()
     ]
-    entries, of_drops = _entries(METRICS, _facts_of_metric), f"Of patch drops by weights, in {whose}"
+    entries, of_drops = _entries(METRICS, _facts_of_metric), f"Metrics of patch drops by weights, in {whose}"
     return {"Metrics": entries, of_drops: list(used), f"Further metrics in {whose}": named}
 
 
@@ -134,7 +134,7 @@ def _facts_of_explainer(entry: Any) -> Iterator[str]:
     for name, promised in entry.sums_to.items():
         yield f"{name} sums to {promised}" if len(entry.maps) > 1 else f"sums to {promised}"
     if not entry.uses_model:
-        yield "knows no model: a reference"
+        yield "reference map: does not use the network"
 
 
 def _facts_of_metric(entry: Any) -> Iterator[str]:

@@ -27,7 +27,7 @@ def print_stores(folder: str | Path) -> None:
     """
     rows = [tuple(escaped(cell, keep="") for cell in _store_row(path)) for path in stores_below(folder)]
     if not rows:
-        remedy = "the workflow makes them" if Path(folder).is_dir() else "is it the folder that you mean?"
+        remedy = "a run of the workflow writes them" if Path(folder).is_dir() else "is it the folder that you mean?"
         raise HeatproofError(f"There is no .zarr store in {folder}: {remedy} (results/maps holds attribution maps).")
     header = ("store", "images", "shape", "bytes", "maps", "made by", "")
     sys.stdout.write("\n".join(in_columns([header, *rows], right=(1, 2, 3))) + "\n")
@@ -56,7 +56,7 @@ def _readable_row(path: Path) -> tuple[str, ...]:
         _bytes(stored.size),
         ",".join(stored.maps) or "-",
         _made_by(stored),
-        f"gap: {stored.gap}" if stored.gap else "",
+        f"not applicable: {stored.gap}" if stored.gap else "",
     )
 
 

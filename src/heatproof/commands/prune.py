@@ -27,16 +27,16 @@ from heatproof.stores.manifest import read_checksummed
 from heatproof.workflow.reconcile import Results, pruned_list_path
 
 KINDS = {
-    "maps": "attribution maps that everything which read them is done with",
-    "responses": "drops, curves and other responses that everything which read them is done with",
-    "epochs": "weights of kept epochs that were taken out already",
+    "maps": "attribution maps whose readers are all finished",
+    "responses": "drops, curves and other responses whose readers are all finished",
+    "epochs": "weights of saved epochs that were already extracted",
     "others": "stores and scores that the config does not name",
     "targets": "results of other targets",
-    "leftovers": "what killed jobs left: a run would go on from there",
+    "leftovers": "partial results of killed jobs, from which a run would resume",
 }
 NOTE = (
-    "Tables, scores and pages stay what they are, and the same command makes nothing again. A change that needs what\n"
-    "was removed makes it again: more images, another metric, or a page that is drawn anew."
+    "Tables, scores and pages stay unchanged, and the same command recomputes nothing. A change that needs removed\n"
+    "files recomputes them: more images, another metric, or a new drawing of a page."
 )
 # Stages whose stores have attribution maps.
 MAP_STAGES = ("attribute", "attribute_reference")
@@ -125,18 +125,22 @@ def prune(
     graph = Graph(plan)
     wanted = graph.jobs_leading_to(targets or graph.targets())
     if not wanted:
-        raise HeatproofError(f"No job of this config makes {targets[0]}: name a file as Snakemake is asked for it.")
+        raise HeatproofError(f"No job of this config makes {targets[0]}: name a file of its results.")
     with locked_folder(str(folder)):
         results = Results(graph)
         damaged = list(filter(None, (results.damage(product) for job in graph.jobs() for product in job.products)))
         found = find(graph, wanted, folder)
         lines = [_line(kind, [one for one in found if one.kind == kind]) for kind in KINDS]
         removed = sum(one.remove() for one in found if one.kind in delete)
-    last = f"Removed {format_bytes(removed)}." if delete else "Nothing was removed: --delete KIND removes a kind."
+    last = (
+        f"Removed {format_bytes(removed)}."
+        if delete
+        else "Nothing was removed: --delete KIND removes the results of a kind."
+    )
     return "\n".join(
         [
             *damaged,
-            f"{'kind':<10} {'number':>7} {'size':>9} {'to make it again':<34} what it is",
+            f"{'kind':<10} {'number':>7} {'size':>9} {'cost of recomputing':<34} content",
             *lines,
             "",
             NOTE,

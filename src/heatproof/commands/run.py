@@ -220,7 +220,7 @@ def status(configs: Sequence[str]) -> str:
     lines = [f"{stage:<16} {sum(jobs):>5} of {len(jobs):>5} jobs" for stage, jobs in stages.items()]
     remaining = len(are_made) - sum(are_made)
     rest = f", {remaining} are left: {_command(run_config.named)} runs them." if remaining else "."
-    summary = f"{sum(are_made)} of {len(are_made)} jobs are made{rest}"
+    summary = f"{sum(are_made)} of {len(are_made)} jobs are finished{rest}"
     notes = [
         *filter(None, [run_config.note]),
         *(sentence for one in seen.values() for sentence in one.sentences),

@@ -360,7 +360,7 @@ class Settings(Section):
     predicts for the intact image), or one class for all images, by its number. With several labels, `label` is each
     label that an image has; for a regression, each number. Any other number for an image is defined by your function
     `package.module:function`, which takes the network's complete output and the labels of the batch and returns one
-    number for each image (`docs/protocol.md#any-question`)."""
+    number for each image (`docs/protocol.md#a-function-of-the-output-as-target`)."""
     training_seeds: Annotated[int, Field(ge=1, le=1000)] = 1
     """Number of networks of each kind: each model is trained this many times with different seeds, as `resnet20`,
     `resnet20_seed1` and so on. Intervals of a ranking then include the effect of chance in training, and

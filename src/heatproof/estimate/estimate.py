@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 BUDGET = 300.0
 # Bisection steps for the share of images that fits a budget: to 1/512.
 HALVINGS = 9
-RANDOM = "Weights were random: an explainer that is applicable only to your weights is not counted."
+RANDOM = "The weights were random: explainers that are applicable only to your weights are not counted."
 NVIDIA = "NVIDIA, DeepLearningExamples, ResNet-50 v1.5 for PyTorch, inference"
 SCALED = f"{NVIDIA}; the A100's from its training against the V100's there"
 TIMM = "timm, results/benchmark-infer-amp-nchw"
@@ -116,7 +116,9 @@ def estimate(
             f"Noise replaced missing datasets: {', '.join(missing_datasets)}. Reading images takes additional time."
         )
     if scaled:
-        notes.append(f"Estimated from one pass, and from the explainers of another network: {', '.join(scaled)}.")
+        notes.append(
+            f"Networks that were estimated from one pass, and from explainers of another one: {', '.join(scaled)}."
+        )
     lines = _table(" under ".join(map(str, paths)), where, bench, measured, workers, responses)
     lines += ["", _describe_map_sizes(plan)]
     if within is not None:
@@ -146,13 +148,13 @@ def _describe_fitting_images(
         return images, account.wall_time(account.jobs_with_costs(fewer, measured, responses), workers)
 
     if lasts(1.0)[1] <= within:
-        return f"That is within the budget of {_clock(within)}."
+        return f"This is within the budget of {_clock(within)}."
     low, high = 0.0, 1.0
     images, least = lasts(low)
     if least > within:
         return (
-            f"No number of images fits the budget of {_clock(within)}: two take {_clock(least)}. Take fewer networks, "
-            "weights or epochs."
+            f"No number of images fits the budget of {_clock(within)}: two images take {_clock(least)}. Use fewer "
+            "networks, weights or epochs."
         )
     for _ in range(HALVINGS):
         middle = (low + high) / 2
@@ -289,7 +291,7 @@ def time_all(
     # Size of images to the seconds of a gradient, and the costs, of the network that was timed.
     known: dict[Any, tuple[float, dict[str, JobCost], TimedSteps]] = {}
     for dataset in plan.datasets if plan.reference_explainers else ():
-        bench.report_progress(f"maps of {dataset} that know no model")
+        bench.report_progress(f"reference maps of {dataset}")
         measured.stages[dataset, None] = {kind: bench.shard(job) for kind, job in kinds[dataset, None].items()}
     for dataset, model in plan.pairs():
         bench.report_progress(f"{model} on {dataset}")
@@ -346,13 +348,13 @@ def _table(name: str, where: str, bench: Bench, measured: account.Measured, work
     lines += [
         f"{'all':<10} {len(jobs):>7} {total / length:>9.3g} {'':>12} {format_bytes(disk):>10}",
         "",
-        f"{network / length:.3g} {unit} of the device; the jobs last {total / length:.3g} {unit} together.",
-        f"With {workers} at once: {_clock(wall)}, and about {_clock(measured.start_up * 2)} of Snakemake's own.",
+        f"Networks take {network / length:.3g} {unit} of the device; all jobs take {total / length:.3g} {unit}.",
+        f"With {workers} at once: {_clock(wall)}, and about {_clock(measured.start_up * 2)} for Snakemake itself.",
     ]
     gpu = max(timed.device_memory for stages in measured.stages.values() for timed in stages.values())
     if gpu:
         lines.append(f"At most {gpu:.1f} GiB of the GPU's memory, with {bench.images} images at once.")
-    lines += ["", f"The explainers that cost most, in {unit} of maps and of responses along them:"]
+    lines += ["", f"The most expensive explainers, in {unit} for maps and for the responses to them:"]
     for name, hours in [*account.cost_by_explainer(jobs).items()][:8]:
         lines.append(f"  {name:<30} " + " ".join(f"{one * 3600 / length:9.3g}" for one in hours))
     return lines

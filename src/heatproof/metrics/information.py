@@ -49,7 +49,7 @@ def softmax_information(
     min_prediction: float = 0.0,
     points: int = POINTS,
 ) -> Result:
-    """SIC: area under the probability over the picture's entropy; higher is better.
+    """SIC: area under the probability over the image's entropy; higher is better.
 
     The options and the result are those of `heatproof.metrics.pic.sic_scores`.
     """
@@ -81,7 +81,7 @@ def accuracy_information(
     min_prediction: float = 0.0,
     points: int = POINTS,
 ) -> Result:
-    """AIC: area under the accuracy over the picture's entropy; higher is better.
+    """AIC: area under the accuracy over the image's entropy; higher is better.
 
     The options and the result are those of `heatproof.metrics.pic.aic_scores`.
     """

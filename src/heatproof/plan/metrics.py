@@ -79,7 +79,7 @@ def read_metric(
 
     Parameters
     ----------
-    name, given
+    name, settings
         Name and settings from the config.
     sizes
         Height and width of the images of all datasets, where known.

@@ -182,6 +182,8 @@ class Stage:
     """Path of its manifest in the results folder, with wildcards."""
     tables: ClassVar[Mapping[str, str]] = {}
     """Tables for figures and the index page: their name for a table to the name of the output."""
+    for_figures_only: ClassVar[frozenset[str]] = frozenset()
+    """Those of `tables` that the index page does not read, such as measured seconds, which differ from run to run."""
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:

@@ -75,7 +75,7 @@ def best_set(scores: np.ndarray, *, level: float = 0.95) -> BestSet:
     methods, images = values.shape
     minimum = minimum_images(count_ordered_pairs(methods), level)
     if methods > 1 and images < minimum:
-        return BestSet(members, f"{images} images are too few to tell {methods} methods apart: {minimum} are needed")
+        return BestSet(members, f"{images} images are too few to distinguish {methods} methods: {minimum} are needed")
     p = np.ones(methods)
     for index, method_scores in enumerate(values):
         p[index] = paired_p_values(np.delete(values, index, axis=0) - method_scores).min(initial=1.0) * max(
@@ -159,7 +159,9 @@ def best_set_over_networks(
     networks, minimum = int(group.max(initial=-1)) + 1, minimum_networks(level)
     if values.shape[1] > 1 and networks < minimum:
         count = f"{networks} {unit}{'' if networks == 1 else 's'}"
-        return BestSet(has_score, f"{count}: {minimum} are needed to tell methods apart, as fewer may agree by chance")
+        return BestSet(
+            has_score, f"{count}: {minimum} are needed to distinguish methods, because fewer may agree by chance"
+        )
     present = ~np.isnan(values)
     signs = _signs(networks, None if noise is None else noise.shape[1], seed)[:, group]
     counts = np.hstack([share * (signs > 0), share * (signs < 0)])

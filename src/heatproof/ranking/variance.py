@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 COMPONENTS = ("dataset", "network", "seed", "image", "residual")
 COLUMNS = ("metric", "weights", "method", "component", "variance", "share", "n", "note")
-ONE_NETWORK = "one network on every dataset: the image and the residual are not told apart"
+ONE_NETWORK = "one network on every dataset: the image and the residual cannot be separated"
 MISSING = {
     "dataset": "one dataset",
     "network": "one kind of network on every dataset",

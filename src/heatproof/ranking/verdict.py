@@ -34,8 +34,9 @@ CHANCE, NONE_ABOVE_REFERENCES, OPEN, TOO_FEW, FOUND = (
 # Longer lists of methods are replaced by their number; reference maps are always named.
 NAMED = 4
 LIMITS_OF_DELETION = (
-    "Deletion of single patches does not see redundant evidence: where several patches each suffice, it rejects even "
-    "exact Shapley values. And it favours a method that itself deletes regions, which is the measure in disguise."
+    "Deletion of single patches does not measure redundant evidence: where each of several patches suffices, it "
+    "rejects even exact Shapley values. It also favours methods that delete regions themselves, because they compute "
+    "nearly the same as the measure."
 )
 
 
@@ -164,7 +165,7 @@ def judge(
     members = {name for one in by_measure.values() for name in one.best}
     best = [name for name in means.sort_values(ascending=False, kind="stable").index if name in members]
     if accuracy is not None and accuracy.p > 1 - level:
-        sentence = f"This network is at chance: {accuracy.description}. Its explanations say nothing."
+        sentence = f"This network is at chance: {accuracy.description}. Its maps cannot be judged."
         return Verdict(CHANCE, sentence, best, by_measure, agreement)
     methods = [name for name in means.dropna().index if name not in references]
     missing = [one for one in by_measure.values() if one.verdict != FOUND]
@@ -181,8 +182,8 @@ def judge(
             sentence += describe_low_accuracy(right, rows.shape[1])
     if excluded:
         alone = len(excluded) == 1
-        sentence += f" {join_names(excluded)} delete{'s' * alone} regions as the measure does, and "
-        sentence += "is no contender." if alone else "are no contenders."
+        sentence += f" {join_names(excluded)} {'is' if alone else 'are'} excluded, because "
+        sentence += f"{'it deletes' if alone else 'they delete'} regions as the measure does."
     return Verdict(verdict, sentence, best, by_measure, agreement)
 
 
@@ -207,8 +208,8 @@ def _judge_measure(
         return MeasureVerdict(best, reason, above, OPEN, f"Open: {reason}. Scored {by}.")
     if above.reference and not above.methods:
         pair = (
-            f"{above.best} scores {_format_mean(means[above.best])}, and {above.reference}, which knows no network, "
-            f"{_format_mean(means[above.reference])}"
+            f"{above.best} scores {_format_mean(means[above.best])}, and {above.reference}, which does not use the "
+            f"network, {_format_mean(means[above.reference])}"
         )
         if math.isnan(above.needed):
             return MeasureVerdict(
@@ -216,19 +217,18 @@ def _judge_measure(
                 reason,
                 above,
                 NONE_ABOVE_REFERENCES,
-                f"Open: no method is shown to be above the reference maps {by}: {pair}.",
+                f"Open: no method is significantly above the reference maps {by}: {pair}.",
             )
-        few = f"Open: {table.shape[1]} images are too few to tell methods from the reference maps {by}"
+        few = f"Open: {table.shape[1]} images are too few to distinguish methods from the reference maps {by}"
         return MeasureVerdict(
-            best, reason, above, TOO_FEW, f"{few}: {pair}; about {int(above.needed)} images would do."
+            best, reason, above, TOO_FEW, f"{few}: {pair}; about {int(above.needed)} images would suffice."
         )
     if maps:
         others = methods if len(methods) <= NAMED else [f"{len(methods)} methods"]
         nor = f"; nor can {join_names(others)}" if others else ""
-        knows = "which knows no network" if len(maps) == 1 else "which know no network"
-        return MeasureVerdict(
-            best, reason, above, OPEN, f"Open: {join_names(maps)}, {knows}, cannot be told from the best {by}{nor}."
-        )
+        which = f"which {'does' if len(maps) == 1 else 'do'} not use the network"
+        sentence = f"Open: {join_names(maps)}, {which}, cannot be distinguished from the best {by}{nor}."
+        return MeasureVerdict(best, reason, above, OPEN, sentence)
     return MeasureVerdict(best, reason, above, FOUND, "")
 
 
@@ -241,7 +241,7 @@ def _describe_measures(measures: Sequence[str], agreement: float, where: str, *,
     begin = os.path.commonprefix(list(measures)).rpartition(", ")[0]  # noqa: RUF071 - of characters
     begin = f"{begin}, " if begin else ""
     rest = join_names([description.removeprefix(begin) for description in measures])
-    alike = f"whose orders of the methods correlate with {agreement:.2f}"
+    alike = f"whose rankings have a correlation of {agreement:.2f}"
     return f"by {each} of {len(measures)} measures ({begin}{rest}), {alike}, {where}"
 
 
@@ -254,7 +254,7 @@ def _describe_best(best: Sequence[str], methods: Sequence[str], by: str, level: 
     else:
         counted = f"{len(best)} of {len(methods)} methods"
         named = f"{counted} ({best[0]} has the highest mean)" if len(best) > NAMED else join_names(best)
-        subject = f"{named} cannot be told from the best"
+        subject = f"{named} cannot be distinguished from the best"
         subject += "" if len(best) > NAMED else f" of {len(methods)} methods"
     return f"{subject}, at {level:.0%}, {by}."
 
@@ -265,15 +265,15 @@ def _describe_references(
     """Return the sentence on how many of the best methods are above the reference maps by every measure."""
     maps = sorted(set(rows) & set(references))
     if not maps:
-        return " Without a reference map, nothing says whether that is better than knowing no network."
+        return " Without a reference map, it is unknown whether they are above a map that does not use the network."
     above_all = set(best).intersection(*(one.methods for one in above))
     if len(best) == 1:
-        claim = "It is" if above_all else "It is not shown to be"
+        claim = "It is" if above_all else "It is not significantly"
     else:
         count = len(above_all)
         claim = f"{'All' if count == len(best) else count or 'None'} of these {'is' if count < 2 else 'are'}"
     named = f"the reference map{'s' * (len(maps) > 1)} {join_names(maps)}"
-    return f" {claim} above {named}, which know{'s' * (len(maps) == 1)} no network."
+    return f" {claim} above {named}, which {'does' if len(maps) == 1 else 'do'} not use the network."
 
 
 def disagreement(scores: pd.DataFrame) -> str:
@@ -308,10 +308,10 @@ def disagreement(scores: pd.DataFrame) -> str:
     if not opposed:
         return ""
     return (
-        f"{join_names(opposed)} order{'s' * (len(opposed) == 1)} the methods against {' and '.join(bases)}. Such "
-        "metrics measure different things, and κ over all of them hides that: decide which question is yours before "
-        "you look (docs/conventions.md says what each metric asks), and read the set of the best by that metric, or "
-        "take a method that is in the set of each."
+        f"{join_names(opposed)} rank{'s' * (len(opposed) == 1)} the methods against {' and '.join(bases)}: the rank "
+        "correlation ρ is negative. Such metrics measure different things, and κ over all metrics hides that. Decide "
+        "which metric fits your question before you look at results (docs/conventions.md says what each one measures), "
+        "and use the set of the best by that metric, or take a method that is in the sets of all metrics."
     )
 
 

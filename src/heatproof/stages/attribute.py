@@ -40,7 +40,7 @@ class MapInputs:
     ----------
     dataset, seed
         The dataset, and the seed of the workflow.
-    stored_as, sums_of
+    stored_as, patch_sums_grid
         The dtype of maps in their store, and the grid of ``patch_sums``, 0 for other dtypes.
     model, weights, upstream
         The network, the path of its weights, and their key; None for reference maps.
@@ -67,7 +67,7 @@ class MapsStage(ShardStage):
 
     Attributes
     ----------
-    of
+    inputs
         The settings on which all of the maps depend.
     explainers
         Explainers with their stores.
@@ -162,7 +162,7 @@ class Attribute(MapsStage):
 class AttributeReference(MapsStage):
     """The spec of a job that computes a shard of reference maps, which all networks of a dataset share."""
 
-    message = "maps that know no model"
+    message = "reference maps"
 
     @classmethod
     def names(cls, plan: Plan) -> list[str]:

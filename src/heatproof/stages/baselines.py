@@ -72,12 +72,13 @@ class Baselines(Report):
         "Scores",
         "every method under every baseline",
         """
-        IDSDS of every method in the domain of each baseline: the same network, finetuned once for each, scored with
-        the patch drops of just that baseline on the same images. ``agreement`` is Spearman's ρ between the orders
-        under every two baselines, with and without reference maps; ``conclusions`` says for each what would be
-        concluded, and whether it holds, is reversed, or stays open (the interval includes both) under each baseline.
+        IDSDS of every method in the domain of each baseline: the same network is finetuned once for each baseline, and
+        scored with the patch drops of that baseline on the same images. ``agreement`` is Spearman's ρ between the
+        orders of the methods under every two baselines, with and without reference maps. ``conclusions`` has
+        conclusions about the methods, and whether each holds, is reversed or is open (its interval includes 0) under
+        each baseline.
 
-        A conclusion that holds under one baseline alone is one about that baseline, not about the methods.
+        A conclusion that holds under one baseline alone is about that baseline, not about the methods.
         """,
         scores="baselines.csv",
         agreement="baselines/agreement.csv",

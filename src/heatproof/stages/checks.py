@@ -42,13 +42,13 @@ class Checks(ScoresStage):
         "under which conventions the order flips",
         """
         Under which conventions the order of the methods flips: the number of patches, the baseline, logit or
-        probability, the seed of the finetuning, the weights, maps with their sign or absolute, the order of deletion,
-        options of metrics; each where the config varies it. The page has a chart of each with what to conclude from
-        it. ``summary.csv`` has every two levels, ``methods.csv`` every method at every level, ``captions.csv`` the
-        text of the charts.
+        probability, the seed of the finetuning, the weights, signed or absolute maps, the order of deletion, and
+        options of metrics, each if the config varies it. The page has a chart of each convention with a conclusion.
+        ``summary.csv`` has a row for every two levels, ``methods.csv`` for every method at every level, and
+        ``captions.csv`` has the texts of the charts.
 
-        ``halves_same`` says how alike one level ranks on two halves of the images. Where ``halves_other`` is as high,
-        images explain a flip and the convention does not.
+        ``halves_same`` is the rank correlation of one level between two halves of the images, and ``halves_other``
+        that of two levels. If ``halves_other`` is as high, the images explain a flip, and the convention does not.
         """,
         page="checks/index.html",
         methods="checks/methods.csv",

@@ -87,13 +87,13 @@ class Claims(Report):
         """
         Claims of the five papers, each judged twice: on the numbers that the papers published (columns
         ``published_...``, intervals over networks), and on this run. ``reproduced``: the whole interval lies on the
-        claim's side of the limit. ``contradicted``: it lies on the other side. ``open``: it includes both. ``not
-        testable here``: ``reason`` says why. A verdict on the run asks as well that ``q``, after Benjamini and
-        Hochberg over all claims that the run can test, is at most one less the level of the intervals.
+        claim's side of the limit. ``contradicted``: it lies on the other side. ``open``: it includes the limit. ``not
+        testable here``: ``reason`` says why. A verdict on the run also requires that ``q``, adjusted by Benjamini and
+        Hochberg for all claims that the run can test, is at most one minus the level of the intervals.
 
         Intervals of the run are over images for claims on methods, over networks for claims on networks, and over
-        trainings (``seeds``, at least five a side) for claims on design. What is contradicted here is not refuted:
-        these are your models and images, and the papers had theirs.
+        trainings (``seeds``, at least five per side) for claims on design. A claim that is contradicted here is not
+        refuted, because this run has other networks and images than the papers.
         """,
         claims="claims.csv",
         # The orders of methods are compared with published ones in the same job, because both use the same evidence.
@@ -101,6 +101,7 @@ class Claims(Report):
         published_methods="published_methods.csv",
     )
     tables = named_tables(**{name: name for name in outputs})
+    for_figures_only = frozenset({"published", "published_methods"})
 
     cases: list[CaseKey]
     metrics: dict[str, MetricFacts]

@@ -30,19 +30,20 @@ class Costs(Report):
         One key for all scores.
     """
 
-    message = "cost of methods beside their scores"
+    message = "costs and scores of methods"
     code = ("heatproof.report.tables.costs",)
     manifest_path = "costs.json"
     outputs = report_outputs(
         "Scores",
-        "what each method costs, beside its score",
+        "cost and score of each method",
         """
-        Network passes and seconds that a map of each method takes, beside its score. A method is on the front where
-        no cheaper one scores higher on the same network.
+        Network passes and seconds for a map of each method, with the score of the method. A method is on the front if
+        no cheaper one has a higher score on the same network.
         """,
         costs="costs.csv",
     )
     tables = named_tables(costs="costs")
+    for_figures_only = frozenset({"costs"})
 
     scores: list[str]
     table: str

@@ -55,16 +55,16 @@ class InDomain(Report):
         "Models",
         "are deleted patches in domain",
         """
-        Are deleted patches in domain? A linear probe on the features of a layer tells intact images from the same
-        images with one random patch deleted. ``paired`` is the share of images whose deleted version scores higher
-        than their own intact version: where its interval lies above 0.5, the features show the deletion. ``auc``
-        compares every deleted image with all intact ones: near 0.5, the change is small beside the differences
-        between images; at 1, no intact image looks like a deleted one.
+        Are deleted patches in domain? A linear probe on the features of a layer distinguishes intact images from the
+        same images with one random patch deleted. ``paired`` is the share of images for which the probe scores the
+        deleted version higher than the intact one: if its interval lies above 0.5, the features reveal the deletion.
+        ``auc`` compares every deleted image with all intact ones: near 0.5, the change is small compared with the
+        differences between images; at 1, no intact image looks like a deleted one.
 
         Rows of the layer ``output`` have accuracy, mean confidence and expected calibration error (``ece``) on intact
         and on deleted images. A network for which deleted patches are in domain is about as accurate and as well
-        calibrated without a patch. A probe can find deleted patches although the network answers well: a feature may
-        tell that a patch is missing without being of use.
+        calibrated on deleted images as on intact ones. A probe can find deleted patches even if the network predicts
+        well: a feature may reveal a missing patch without affecting the output.
         """,
         in_domain="in_domain.csv",
     )

@@ -31,13 +31,13 @@ class Leaderboard(ScoresStage, RankingFields):
     manifest_path = "ranking/leaderboard.json"
     outputs = report_outputs(
         "Ranking",
-        "the leaderboard that the config asks for",
+        "the leaderboard of the config",
         """
         Meta-Rank of the metrics and methods that ``leaderboard`` in the config names. ``kappa`` is the mean log-odds
         with which a method ranks above another one of them: 0 is the middle, higher is better. With ``independent:
-        case``, as in the paper of Meta-Rank, every test case counts once, a dataset, a model, its weights and a metric,
-        and intervals draw test cases: where those of one network rank alike, they are too narrow. ``n_cases`` counts
-        the test cases in which a method has a score, and ``n_networks`` their networks.
+        case``, as in the paper of Meta-Rank, every test case (a dataset, a model, its weights and a metric) counts
+        once, and intervals come from resampled test cases: they are too narrow if the test cases of one network rank
+        alike. ``n_cases`` counts the test cases in which a method has a score, and ``n_networks`` their networks.
         """,
         leaderboard="ranking/leaderboard.csv",
     )

@@ -52,9 +52,10 @@ class MetricCurves(Report):
         "Metrics",
         "curves of every method by every metric",
         """
-        The curves behind the scores, mean over images: a panel a metric, a line a method, dashed for absolute values.
-        Soundness stands over the accuracy that is reached, completeness over the threshold of the map, all others over
-        the share of pixels that has changed, and SIC and AIC over the information. The table has the points.
+        The mean curves over images from which scores are computed: one panel per metric, one line per method, dashed
+        for absolute values. The x axis is the accuracy that is reached for soundness, the threshold of the map for
+        completeness, the information for SIC and AIC, and the share of changed pixels for all other metrics. The table
+        has the points of the curves.
         """,
         figure="figures/curves/{dataset}/{model}/{weights}.png",
         table="figures/curves/{dataset}/{model}/{weights}.csv",

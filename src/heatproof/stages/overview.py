@@ -34,12 +34,12 @@ class Overview(Report):
     manifest_path = "figures/overview/manifest.json"
     outputs = report_outputs(
         "Metrics",
-        "all metrics in one picture",
+        "all metrics in one figure",
         """
-        ``places``: where every method stands under every metric, mean over networks, 0 first and 100 last; a row of
-        one colour is a method that all metrics agree on, a column that differs from its neighbours a metric with a
-        ranking of its own. ``soundness_completeness``: the two against each other, a panel a network; up and right is
-        better. ``captions`` says what to conclude of each on this run.
+        ``places``: the place of every method under every metric, mean over networks, 0 is first and 100 last. A row of
+        one colour is a method on which all metrics agree; a column that differs from its neighbours is a metric that
+        ranks differently. ``soundness_completeness``: soundness over completeness, one panel per network; up and right
+        is better. ``captions`` has the conclusions from both on this run.
         """,
         places="figures/overview/places.csv",
         places_png="figures/overview/places.png",

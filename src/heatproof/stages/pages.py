@@ -90,17 +90,17 @@ class Figure(Report):
         "figure of one table",
         """
         {% if snakemake.wildcards.figure == "idsds" %}
-        Score of every method, one panel a model, with the
+        Score of every method, one panel per model, with the
         {{ "%g" | format(snakemake.config["scores"]["level"] * 100) }} % bootstrap interval over images. Filled circles
         are IDSDS, on weights for which deleted patches are in-domain; hollow diamonds are SDS, on all other weights.
         Higher is better.
 
-        The grey band covers the intervals of the reference maps below the line, which know no model. A method whose
-        interval reaches into the band is not shown to say anything about the model. Methods are in the same order in
-        all panels, so that a method that is good on one model only stands out. A method without a point has its reason
-        beside its name, and images without a score are counted.
+        The grey band covers the intervals of the reference maps below the line, which do not use the network. A method
+        whose interval overlaps the band has not shown that it explains the network. Methods are in the same order in
+        all panels, so that a method that is good on one model only stands out. A method without a point has a reason
+        next to its name, and images without a score are counted.
         {% else %}
-        Figure {{ snakemake.wildcards.figure }}, of one table of the run.
+        Figure {{ snakemake.wildcards.figure }}, drawn from one table of the run.
         {% endif %}
         """,
         svg="figures/{figure}.svg",
@@ -243,25 +243,25 @@ class ReportPage(Report):
     manifest_path = "report/index.json"
     outputs = report_outputs(
         "Report",
-        "everything in one page that opens from disk",
+        "all results in one page that opens from disk",
         """
-        One page with everything: the ranking and all scores with their intervals to sort and filter, maps side by
-        side with the patch drops laid over them, response curves where the config asks for them, and for every number
-        the manifest that it is from. It needs no network and no server; save it and open it in any browser.
+        One page with all results: the ranking and all scores with their intervals, which can be sorted and filtered,
+        maps side by side with the patch drops drawn over them, response curves if the config requests them, and the
+        manifest behind every number. It needs no internet and no server: save it and open it in any browser.
         """,
         page="report/index.html",
     )
     gallery = report_outputs(
         "Maps",
-        "the first images under every method",
+        "maps of the first images by every method",
         """
-        The first evaluation images under every method and every network, with the score of that one image below each
-        map. Red speaks for the class, label or number that is explained, blue against it, and zero is white. Each map
-        has its own scale.
+        Maps of the first evaluation images by every method on every network, with the score of this one image below
+        each map. Red is for the explained class, label or number, blue is against it, and zero is white. Each map has
+        its own scale.
 
-        Use it to see what a score means, and to find maps that went wrong: constant ones, ones with a border, ones
-        that are the same for all networks. Do not choose a method by it. What looks good to people and what the model
-        uses are two things, and the score of one image tells little. ``heatproof maps show`` draws any other image,
+        Use this page to see what a score means, and to find defective maps: constant ones, ones with a border, ones
+        that are the same for all networks. Do not choose a method by it: a map that looks good to people need not show
+        what the network uses, and the score of one image says little. ``heatproof maps show`` draws any other image,
         with patches and logit drops.
         """,
         gallery="figures/maps.html",
@@ -293,11 +293,10 @@ class ReportPage(Report):
         """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
         cases = plan.all_cases() if all_metrics(plan) else plan.test_cases()
-        # Without tables of measured seconds, which differ from run to run, so that the page has the same bytes again.
         tables = {
             name: (graph.spec(stage_name), output)
             for name, (stage_name, output) in tables_of(plan).items()
-            if name not in ("costs", "published", "published_methods")
+            if name not in STAGES[stage_name].for_figures_only
         }
         keys = [of.key for of, _ in tables.values()] + [graph.spec("score", **case.where).key for case in cases]
         figures = {name: graph.spec("figure", figure=name) for name in figures_of(plan) if FIGURES[name].page}

@@ -79,7 +79,7 @@ class Guard(Stage):
         One key for the results of all jobs of the sample.
     """
 
-    message = "scores in lower precision beside those in float32"
+    message = "scores in lower precision and in float32"
     code = ("heatproof.jobs.guard",)
     runs_network = True
     manifest_path = "precision/{dataset}/{model}/{weights}.json"
@@ -179,12 +179,12 @@ class Precision(Stage):
     manifest_path = "precision.json"
     outputs = report_outputs(
         "Scores",
-        "scores in lower precision beside those in float32",
+        "scores in lower precision and in float32",
         """
-        What a lower precision does to scores, on the first images of the run: mean scores and ranks in float32
+        The effect of a lower precision on scores, on the first images of the run: mean scores and ranks in float32
         (``float32``, ``rank_float32``) and with the precisions of the config (``lower``, ``rank_lower``).
-        ``swapped_with`` names the methods that float32 tells apart from this one on these images, and that come out the
-        other way round in lower precision.
+        ``swapped_with`` names the methods that are distinguishable from this one in float32 on these images, and whose
+        order is reversed in lower precision.
         """,
         table="precision.csv",
     )

@@ -43,25 +43,26 @@ class Reliability(ScoresStage, RankingFields):
     manifest_path = "ranking/manifest.json"
     outputs = report_outputs(
         "Ranking",
-        "how far the ranking can be believed",
+        "how reliable the ranking is",
         """
-        How far the ranking can be believed. ``ranking``: Meta-Rank over all metrics of the config. ``properties``:
-        the same within each property that metrics measure. ``consistency``: rank correlations of every two test
-        cases, and ``consistency_groups`` their means where only the dataset, the model, the weights, the metric or
-        the order differs: low means that a ranking found in one place is none for the other. ``stability``: what a
-        method's rank does when one test case is left out. ``families``: the best method of each kind.
-        ``reliability``: Krippendorff's α, how alike a metric ranks methods from image to image, 1 at most. To a metric
-        that reads magnitudes, such as MAS, a map and its absolute values are one method; compare metrics by
-        ``alpha_magnitudes``, which has one method a map under all. ``icr``: on each network, how alike two metrics rank
-        methods image by image (internal consistency reliability), 1 at most; ``pair`` says whether they differ in the
-        baseline alone, in other options, or are other metrics; ``icr_magnitudes`` has one method a map in all pairs.
-        ``significance``: Wilcoxon's test of every two methods over images with Holm's correction; ``effect`` is the
-        matched-pairs rank-biserial correlation, from -1 to 1. ``truth``: where the dataset's parts can be removed,
-        how far each metric ranks methods as the true importance of the parts does; empty elsewhere. ``variance``: how
-        much of the variance of scores is the dataset's, the network's, the training seed's and the image's.
+        How reliable the ranking is. ``ranking``: Meta-Rank over all metrics of the config. ``properties``: the same
+        within each property that metrics measure. ``consistency``: rank correlations of every two test cases, and
+        ``consistency_groups`` their means over pairs that differ only in the dataset, the model, the weights, the
+        metric or the order; a low value means that a ranking does not carry over to the other. ``stability``: the
+        change of a method's rank if one test case is left out. ``families``: the best method of each family.
+        ``reliability``: Krippendorff's α, how similarly a metric ranks methods from image to image, at most 1. For a
+        metric that uses only magnitudes, such as MAS, a map and its absolute values are one method; compare metrics by
+        ``alpha_magnitudes``, which counts one method per map for all metrics. ``icr``: how similarly two metrics rank
+        methods image by image on each network (internal consistency reliability), at most 1; ``pair`` says whether
+        they differ only in the baseline, in other options, or are different metrics; ``icr_magnitudes`` counts one
+        method per map for all pairs. ``significance``: Wilcoxon's test of every two methods over images with Holm's
+        correction; ``effect`` is the matched-pairs rank-biserial correlation, from -1 to 1. ``truth``: how well the
+        ranking by each metric agrees with the true importance of parts, if the parts of a dataset can be removed;
+        otherwise empty. ``variance``: the shares of the dataset, the network, the training seed and the image in the
+        variance of scores.
 
-        Trust a place in the ranking that survives these; methods joined by a bar in the critical-difference diagram
-        are not told apart by these images.
+        Trust a place in the ranking that holds under all of these. These images do not distinguish methods that a bar
+        joins in the critical-difference diagram.
         """,
         **{name: f"ranking/{name}.csv" for name in (*ORDERS, *EVIDENCE)},
         consistency_png="ranking/consistency.png",

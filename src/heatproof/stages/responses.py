@@ -210,7 +210,7 @@ class Drops(_OnGrids):
 class Features(_OnGrids):
     """The spec of a job that computes a shard of features of intact images and of images with a deleted patch."""
 
-    message = "features of intact images and of images without a patch"
+    message = "features of intact images and of images with a deleted patch"
     kind = FeaturesResponse
 
 
@@ -218,7 +218,7 @@ class Features(_OnGrids):
 class Subsets(ResponseStage):
     """The spec of a job that computes a shard of responses without maps, such as those to random subsets."""
 
-    message = "responses that need no map"
+    message = "responses that read no map"
     kind = NetworkResponse
 
     @classmethod
@@ -245,7 +245,7 @@ class Subsets(ResponseStage):
 class Parts(ResponseStage):
     """The spec of a job that computes a shard of responses to images without a part."""
 
-    message = "responses without each part"
+    message = "responses to images without each part"
     kind = PartsResponse
 
     @classmethod

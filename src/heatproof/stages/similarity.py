@@ -63,10 +63,11 @@ class Similarity(Report):
         "Networks",
         "networks before and after finetuning",
         """
-        Is the finetuned network still the one that was to be explained? Each point is a pair of networks: one model
-        before and after finetuning, or two models before it as a yardstick. Finetuning has kept a network where its
-        pairs lie well apart from the unrelated ones; the dotted line is what channels that have nothing in common
-        share. In the pictures, each row has the images that excite a channel most, in one network.
+        Is the finetuned network still similar to the network to be explained? Each point is a pair of networks: one
+        model before and after finetuning, or, for comparison, two models before finetuning. Finetuning preserved a
+        network if its pairs lie well apart from the unrelated pairs. The dotted line is the expected value for
+        independent channels. In the figure of images, each row has the most exciting images of one
+        channel in one network.
         """,
         output="similarity/similarity.csv",
         figure="similarity/similarity.png",

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Drops:
+class StoredDrops:
     """The stored patch drops of a network, with the metric that reads them.
 
     Attributes
@@ -90,21 +90,22 @@ class Tables(Report, RankingFields):
     outputs = (
         report_outputs(
             "Scores",
-            "what was found, in words",
+            "verdicts in words",
             """
-            What was found, for every network and metric of the patch drops. ``verdict`` is ``found`` (``best`` names
-            the methods that cannot be told from the best), ``open`` (a map that knows no network cannot be told from
-            the best either, or the images are too few to tell methods apart), ``too few images`` (the best method is
-            above the best reference map, and so few images cannot tell; ``images_needed`` would with a chance of
-            0.8), ``none above references``, or ``at chance`` (the network is no better than guessing, and its
-            explanations say nothing). Guessing is the most frequent class; of several labels, an AUROC of 0.5, by
-            a permutation of the pictures' labels; of numbers, those that do not rise with the labels, by a one-sided
-            test of Spearman's ρ, because a network that answers in another unit, whose R² is below 0, is not at
-            chance for that. Nothing says what a callable target should be. Methods that delete regions themselves take
-            no part, and ``cannot_see`` says what the scores do not measure.
+            A verdict for every network and metric of the patch drops. ``verdict`` is ``found`` (``best`` names the
+            methods that cannot be distinguished from the best), ``open`` (a reference map, which does not use the
+            network, cannot be distinguished from the best either, or the images are too few to distinguish methods),
+            ``too few images`` (the best method is above the best reference map, but not significantly on so few
+            images; ``images_needed`` would suffice with a probability of 0.8), ``none above references``, or ``at
+            chance`` (the predictions of the network are no better than guessing, so that its maps cannot be judged).
+            Guessing is the most frequent class; for several labels, an AUROC of 0.5, tested by permutations of the
+            images' labels; for regressions, predictions that do not increase with the labels, by a one-sided test of
+            Spearman's ρ, so that a network whose predictions have another unit, and an R² below 0, is not called at
+            chance. A callable target has no labels, so that no guessing is known. Methods that delete regions
+            themselves are excluded. ``cannot_see`` has the limits of the metric.
 
-            Of several labels there is a row over all of them, whose ``label`` is empty, and one for each label, of the
-            pictures that have it; each holds by itself, and not all of them together.
+            For several labels, there is a row over all labels, whose ``label`` is empty, and a row for each label over
+            the images that have it. Each verdict holds on its own, and not all of them jointly.
 
             ``n_above_references`` counts the methods that are above every reference map by paired one-sided tests
             over the images, with Holm's correction over the methods.
@@ -116,20 +117,20 @@ class Tables(Report, RankingFields):
             "every method on every model",
             """
             Score of every method in every test case: a dataset, a model, its weights and a metric. ``idsds`` and
-            ``sds`` are the Spearman correlation of what a map gives to each patch with the logit that is lost without
-            the patch, as a mean over images: 1 is the same order, 0 is no relation, −1 is the opposite order. Higher
-            is better.
+            ``sds`` are the Spearman correlation of the sums of a map in the patches with the logit drops of the
+            patches, as a mean over images: 1 is the same order, 0 is no relation, −1 is the opposite order. Higher is
+            better.
 
             * ``ci_low`` and ``ci_high`` bound the bootstrap interval over images.
             * ``n_undefined`` counts images without a score, for example because the map is constant. They are not in
               the mean.
-            * ``gap`` is the reason where a method does not apply to a model, and there is then no score, or where it
-              is defined on too few images to be ranked.
+            * ``gap`` is the reason why a method is not applicable to a model, and has no score, or why its score is
+              defined on too few images to be ranked.
             * ``rank`` is 1 for the best of a test case; ``in_best_set`` marks the methods that these images cannot
-              tell from it.
-            * ``counted_as`` names the metric that stands for this one in rankings.
+              distinguish from it.
+            * ``counted_as`` names the metric that represents this one in rankings.
 
-            A method with ``_abs`` in its name is the same map without its signs. Compare methods within one test
+            A method with ``_abs`` in its name has the absolute values of the same map. Compare methods within one test
             case; scores of different models are not on one scale.
             """,
             idsds_table="idsds_table.csv",
@@ -138,14 +139,14 @@ class Tables(Report, RankingFields):
             "Ranking",
             "Meta-Rank over all test cases",
             """
-            One ranking of the methods from all test cases. ``kappa`` is the mean log-odds with which a method ranks
-            above another one, and 0 for a method in the middle. Higher is better. ``bradley_terry`` are strengths
-            fitted to the same wins, as a check: where both give another order, the order is not settled.
+            One ranking of the methods over all test cases. ``kappa`` is the mean log-odds with which a method ranks
+            above another one, and 0 for a method in the middle. Higher is better. ``bradley_terry`` has strengths
+            fitted to the same wins, as a check: where the two orders differ, the order is uncertain.
 
-            A network counts once, however many test cases it has, and the interval comes from drawing networks and
-            images anew. With fewer than three networks there is none, and ``note`` says so. ``in_best_set`` marks the
-            methods that cannot be told from the best one on these networks, and is empty where no interval says so. A
-            method with fewer test cases in ``n_cases`` did not apply to some of the models.
+            A network counts once, however many test cases it has, and the interval comes from resampled networks and
+            images. With fewer than three networks there is none, and ``note`` says so. ``in_best_set`` marks the
+            methods that cannot be distinguished from the best one on these networks, and is empty without an interval.
+            A method with fewer test cases in ``n_cases`` is not applicable to some of the models.
             """,
             meta_rank="meta_rank.csv",
         )
@@ -153,37 +154,37 @@ class Tables(Report, RankingFields):
             "Models",
             "accuracy before and after finetuning",
             """
-            Share of evaluation images that each model gets right: ``clean`` on intact images, ``worst_patch`` when an
-            image counts only if it is right whichever patch is deleted. ``top5`` counts a label among the five
-            largest logits.
+            Accuracy of each model on the evaluation images: ``clean`` on intact images, ``worst_patch`` if an image
+            counts as right only if the prediction is right whichever patch is deleted. For ``top5``, the label must be
+            among the five largest logits.
 
-            Finetuning should raise ``worst_patch`` and keep ``clean``. Where ``clean`` falls, the finetuned model is
-            no longer the model that you wanted to explain: raise the epochs of finetuning or lower its learning rate.
-            Where ``worst_patch`` stays low, deleted patches are still out of domain, and the IDSDS of that model
-            deserves no more trust than its SDS. ``in_domain`` tells which weights were finetuned with this grid and
-            baseline.
+            Finetuning should raise ``worst_patch`` and keep ``clean``. If ``clean`` falls, the finetuned model is no
+            longer the model to be explained: raise the epochs of finetuning or lower its learning rate. If
+            ``worst_patch`` stays low, deleted patches are still out of domain, and the IDSDS of that model is no more
+            reliable than its SDS. ``in_domain`` marks weights that were finetuned with this grid and baseline.
 
-            Networks of other tasks have a ``task`` and other columns. Of several labels: ``auroc`` and
+            Networks of other tasks have a ``task`` and other columns. For several labels: ``auroc`` and
             ``average_precision`` (guessing: 0.5 and ``base_rate``), and ``recall``, the share of present labels that
-            are found, of all labels and by ``label``, on the pictures that are explained. Of numbers: ``mae``, the mean
-            absolute error, and ``r2`` against the mean of the labels. ``p_chance`` is the p-value of guessing.
+            are found, over all labels and by ``label``, on the explained images. For regressions: ``mae``, the mean
+            absolute error, and ``r2`` compared with the mean of the labels. ``p_chance`` is the p-value of guessing.
             """,
             accuracy="accuracy.csv",
         )
         | report_outputs(
             "Models",
-            "which explainer applies to which model",
+            "applicability of explainers to models",
             """
-            What each explainer said of itself on each model before its maps were made, on the first few evaluation
-            images. ``figure`` names what was measured and ``value`` is the largest of the images, or their mean:
+            Applicability checks of each explainer on each model, on the first few evaluation images, before its maps
+            are computed. ``figure`` names the measured quantity, and ``value`` is the largest of the images, or their
+            mean:
             ``completeness_error`` (mean) of integrated gradients, ``convergence_delta`` of DeepLift and
             ``conservation_error`` of LRP, BagNet and B-cos are shares of what a map should sum to, lower is better;
-            ``difference_from_gradient`` is zero where guided backprop adds nothing to the gradient; ``constant_maps``
+            ``difference_from_gradient`` is zero where guided backprop equals the gradient; ``constant_maps``
             is the share of maps with one value everywhere.
 
-            A row with a ``gap`` is an explainer that was left out of the tables, and why. An explainer near its limit
-            (``limit``) deserves a look before its scores are believed: integrated gradients with few steps, for
-            instance.
+            A row with a ``gap`` has the reason why the explainer is not applicable. Look at the maps of an explainer
+            whose value is near its ``limit`` before you trust its scores, for example of integrated gradients with few
+            steps.
             """,
             applicability="applicability.csv",
         )
@@ -192,7 +193,7 @@ class Tables(Report, RankingFields):
 
     scores: list[str]
     upstream: Key
-    drops: list[Drops]
+    drops: list[StoredDrops]
     ranked: list[str]
     explainer_of: dict[str, str]
     deletions: dict[str, tuple[Grid, str, str]]
@@ -205,7 +206,9 @@ class Tables(Report, RankingFields):
         """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
         drops = [
-            Drops(*network, grid, baseline, metric, plan.results.drops.format(**where), *_label_sources(plan, network))
+            StoredDrops(
+                *network, grid, baseline, metric, plan.results.drops.format(**where), *_label_sources(plan, network)
+            )
             for network in plan.networks()
             for metric, (grid, baseline, output) in plan.metrics_of(network.weights, network.model).items()
             # The accuracy does not depend on the output of the drops.
@@ -273,16 +276,16 @@ class AllScores(ScoresStage, RankingFields):
         "every metric, every method, every model",
         """
         Score of every method under every metric of the config, on every model and its weights. ``higher_is_better``
-        says how to read a metric; ``rank`` is 1 for the best of a test case either way. ``above_reference`` is the
-        distance from the best map that knows no model in the same test case, positive where a method is better than
-        all of them, and empty where none was scored. ``property`` is what the metric measures, and ``counted_as`` the
-        metric that stands for it in rankings, empty where it counts itself. The other columns are those of the table
-        of IDSDS: ``ci_low`` and ``ci_high`` bound the bootstrap interval over images, ``n_undefined`` counts images
-        without a score, and ``gap`` is the reason where a method does not apply to a model.
+        is the direction of the metric; ``rank`` is 1 for the best of a test case either way. ``above_reference`` is the
+        distance from the best reference map in the same test case, positive where a method is better than all of them,
+        and empty if none was scored. ``property`` is what the metric measures, and ``counted_as`` the metric that
+        represents it in rankings, empty if it represents itself. The other columns are those of the table of IDSDS:
+        ``ci_low`` and ``ci_high`` bound the bootstrap interval over images, ``n_undefined`` counts images without a
+        score, and ``gap`` is the reason why a method is not applicable to a model.
 
-        Deletion and insertion run on all weights. Finetuned ones have seen images with patches of their grid deleted;
-        what is deleted pixel by pixel is nearer to their domain than to that of pretrained ones, and still outside
-        it.
+        Deletion and insertion run on all weights. Finetuned weights were trained on images with deleted patches of
+        their grid. Images with deleted pixels are nearer to their domain than to that of pretrained weights, but still
+        out of domain.
         """,
         scores="scores.csv",
     )

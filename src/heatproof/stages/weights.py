@@ -58,7 +58,7 @@ class CheckpointStage(Stage):
         Path or URL of the checkpoint, and its SHA-256 in the config.
     expected_accuracy
         The accuracy that the config expects, in [0, 1].
-    unanswered
+    ignores_labels
         Whether labels are not the ground truth for the output, as with a callable target. No accuracy is measured then.
     """
 
@@ -112,7 +112,7 @@ class CheckpointStage(Stage):
 class FetchStart(CheckpointStage):
     """The spec of a job that fetches the weights with which trainings of a model begin, on all datasets."""
 
-    message = "weights to begin with"
+    message = "initial weights of trainings"
     manifest_path = "checkpoints/{model}.json"
     outputs = _weights_outputs("checkpoints/{model}")
 
@@ -172,7 +172,7 @@ class Training(Stage):
         final weights.
     training
         Settings of the training.
-    whole_output
+    ignores_labels
         Whether labels are not the ground truth for the output, as with a callable target. No labels are read then, and
         finetuning learns all outputs of the network.
     """

@@ -10,7 +10,8 @@ import xarray
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
-from heatproof.stores.store import ArrayMetadata, Store, open_store, read, read_shard_manifests
+from heatproof.stores.store import Store, open_store, read, read_shard_manifests
+from heatproof.stores.zarr_format import ArrayMetadata
 
 
 class _VerifiedArray(BackendArray):

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import glob
 import json
-import math
 import os
 import re
 import shutil
@@ -38,7 +37,7 @@ from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.reading import MOST_JSON_BYTES, file_digest, parse_json, read_bytes, reason_of, refuse_links
 from heatproof.files.writing import file_lock
 from heatproof.stores.manifest import CHECKSUM_KEY, require_manifest, shard_manifest_paths
-from heatproof.stores.zarr_format import check_dimensions, expected_metadata, is_list, unpacked_bytes
+from heatproof.stores.zarr_format import ArrayMetadata, check_dimensions, checked_metadata, is_list, unpacked_bytes
 
 # The checksum comes last, so that it covers the compressed bytes.
 COMPRESSORS = (ZstdCodec(level=3), Crc32cCodec())
@@ -46,11 +45,9 @@ COMPRESSORS = (ZstdCodec(level=3), Crc32cCodec())
 # global setting, because zarr.open_array ignores its argument `config` for an existing array.
 WRITE_ALL = {"array.write_empty_chunks": True}
 METADATA = "zarr.json"
-# The types that heatproof writes.
-DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "string")
 GROUP = {"zarr_format": 3, "node_type": "group"}
 LISTED = re.compile(r"[A-Za-z0-9_]+/(zarr\.json|c/0)")
-MOST_METADATA_BYTES, MOST_LENGTH = 2**24, 2**40
+MOST_METADATA_BYTES = 2**24
 # Names of images have at most half as many bytes; Zstandard adds little to data that it cannot compress.
 MOST_LISTED_BYTES = 2 * MOST_JSON_BYTES
 # Offset in the index of a shard for a missing chunk.
@@ -427,27 +424,6 @@ def _damage_as_sentence(sentence: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class ArrayMetadata:
-    """Shape, type and division into shards of an array."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    shard_size: int
-    is_sharded: bool
-    dims: tuple[str, ...]
-
-    @property
-    def image_bytes(self) -> int:
-        """Number of bytes of the values of one image."""
-        return math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
-
-    @property
-    def chunk_bytes(self) -> int:
-        """Number of bytes of one chunk after decompression."""
-        return self.image_bytes * (1 if self.is_sharded else self.shard_size)
-
-
-@dataclass(frozen=True)
 class Store:
     """A store whose metadata and coordinates have been verified.
 
@@ -523,7 +499,7 @@ def _open(path: str, signatures: tuple[tuple[int, ...], ...], checksum: str) -> 
         for file in attributes["files"]:
             name, _, rest = file.partition("/")
             if rest == METADATA:
-                facts = _checked_facts(parse_json(read_bytes(_inside(path, file), MOST_METADATA_BYTES)))
+                facts = checked_metadata(parse_json(read_bytes(_inside(path, file), MOST_METADATA_BYTES)))
                 if len(facts.shape) > 1:
                     arrays[name] = facts
                 else:
@@ -550,19 +526,6 @@ def _inside(store: str, file: str) -> str:
                 f"{part} is a symbolic link, which no store of heatproof has: do not trust this store."
             )
     return str(path)
-
-
-def _checked_facts(metadata: Mapping[str, Any]) -> ArrayMetadata:
-    """Return the metadata of an array if heatproof would write the same; other codecs could execute code."""
-    shape, dtype = metadata["shape"], metadata["data_type"]
-    cut = metadata["chunk_grid"]["configuration"]["chunk_shape"]
-    lengths = [*shape, *cut]
-    if dtype not in DTYPES or not all(type(n) is int and 0 < n < MOST_LENGTH for n in lengths):
-        raise ValueError(f"an array of {dtype} {shape} is not of the kind that heatproof writes")
-    is_sharded = metadata["codecs"][0]["name"] == "sharding_indexed"
-    if cut[1:] != shape[1:] or metadata != expected_metadata(metadata, dtype, shape, cut, is_sharded):
-        raise ValueError("the metadata of an array are not of the kind that heatproof writes")
-    return ArrayMetadata(tuple(shape), dtype, cut[0], is_sharded, tuple(metadata["dimension_names"]))
 
 
 # Coordinates by digest: all stores of a dataset have the same ids, which are kept in memory once.

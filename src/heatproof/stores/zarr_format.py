@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,43 @@ from numcodecs import Zstd
 from heatproof.files.reading import MOST_JSON_BYTES, MOST_JSON_VALUES
 
 MOST_NAME_BYTES = 2**12
+MOST_LENGTH = 2**40
+# The types that heatproof writes.
+DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "string")
+
+
+@dataclass(frozen=True)
+class ArrayMetadata:
+    """Shape, type and division into shards of an array."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    shard_size: int
+    is_sharded: bool
+    dims: tuple[str, ...]
+
+    @property
+    def image_bytes(self) -> int:
+        """Number of bytes of the values of one image."""
+        return math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Number of bytes of one chunk after decompression."""
+        return self.image_bytes * (1 if self.is_sharded else self.shard_size)
+
+
+def checked_metadata(metadata: Mapping[str, Any]) -> ArrayMetadata:
+    """Return the metadata of an array if heatproof would write the same; other codecs could execute code."""
+    shape, dtype = metadata["shape"], metadata["data_type"]
+    cut = metadata["chunk_grid"]["configuration"]["chunk_shape"]
+    lengths = [*shape, *cut]
+    if dtype not in DTYPES or not all(type(n) is int and 0 < n < MOST_LENGTH for n in lengths):
+        raise ValueError(f"an array of {dtype} {shape} is not of the kind that heatproof writes")
+    is_sharded = metadata["codecs"][0]["name"] == "sharding_indexed"
+    if cut[1:] != shape[1:] or metadata != expected_metadata(metadata, dtype, shape, cut, is_sharded):
+        raise ValueError("the metadata of an array are not of the kind that heatproof writes")
+    return ArrayMetadata(tuple(shape), dtype, cut[0], is_sharded, tuple(metadata["dimension_names"]))
 
 
 def expected_metadata(

@@ -23,12 +23,12 @@ from heatproof.workflow.reconcile import Results
 # Number of files that a sentence names; further ones are counted.
 NAMED = 3
 UNSEEN = (
-    "The loader of the dataset {name!r} names none of its files, so that a change in them is not seen: give it "
+    "The loader of the dataset {name!r} names none of its files, so that their changes are not detected: give it "
     "image_files, shared_files or list_files (docs/datasets.md)."
 )
-MISSING = "The files of the dataset {name!r} are not there, so that nothing is made again for a change in them."
-CHANGED = "The data of {name!r} changed ({files}): what follows from {them} is made again."
-LOST = "The record of the files of {name!r} is missing or damaged, so that they are all read again."
+MISSING = "The files of the dataset {name!r} are missing, so that their changes are not detected."
+CHANGED = "The data of {name!r} changed ({files}): results that depend on {them} are recomputed."
+LOST = "The record of the files of {name!r} is missing or damaged, so that all of them are read again."
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def describe_changes(graph: Graph, contents: bool = False) -> list[str]:
     jobs_with_files = [(job, one.manifest) for job in graph.jobs() if job.sources for one in job.products]
     finished = [(job, manifest) for job, manifest in jobs_with_files if results.manifest(manifest)]
     checkpoints = dict.fromkeys(path for one in finished for path in results.changed_user_files(*one))
-    lines += [f"The checkpoint {path} changed: what follows from it is made again." for path in checkpoints]
+    lines += [f"The checkpoint {path} changed: results that depend on it are recomputed." for path in checkpoints]
     for job, _ in graph.depths():
         current = [one.manifest for one in job.products if results.has_current_key(one)]
         same = changed_files.isdisjoint(job.inputs) and all(
@@ -136,6 +136,6 @@ def describe_changes(graph: Graph, contents: bool = False) -> list[str]:
     if repeated:
         jobs = ", ".join(f"{count} of {stage}" for stage, count in repeated.items())
         lines.append(
-            f"A run makes again what follows, at most {repeated.total()} job{'s' * (repeated.total() > 1)}: {jobs}."
+            f"A run recomputes these results, at most {repeated.total()} job{'s' * (repeated.total() > 1)}: {jobs}."
         )
     return lines

@@ -65,9 +65,9 @@ def describe_targets(plan: Plan) -> list[str]:
         elif task == "binary":
             lines.append(f"{name}: binary, and networks get one output")
         elif kind and isinstance(target, int):
-            lines.append(f"{name}: {task}, {kind} {target} of every picture is explained")
+            lines.append(f"{name}: {task}, {kind} {target} of every image is explained")
         elif kind:
-            each = {"label": "each label that a picture has" if kind == "label" else "each number of a picture"}
+            each = {"label": "each label of an image" if kind == "label" else "each number of an image"}
             lines.append(f"{name}: {task}, {each.get(target, 'the label with the largest logit')} is explained")
     return lines
 
@@ -103,7 +103,7 @@ def _layout(plan: Plan, model: str, shape: tuple[int, ...]) -> str:
             return str(inspect_network(network, torch.randn(2, *shape), facts.cam_layer))
         except Exception as error:
             # A user's network, such as one for images with one channel, can raise any exception.
-            return f"not looked into ({type(error).__name__}: {' '.join(str(error).split())[:100]})"
+            return f"not inspected ({type(error).__name__}: {' '.join(str(error).split())[:100]})"
 
 
 def check_machine(plan: Plan, libraries: bool = True, here: bool = True, gaps: list[str] | None = None) -> list[str]:

@@ -103,7 +103,7 @@ def load_named_or_last(configs: Sequence[str], folder: str | Path = RESULTS) -> 
     remedy = f"the config of the last run in {folder}, {names}, was not named explicitly: name it to run its code"
     with forbid_user_code(remedy):
         plan = make_plan(config)
-    note = f"No config is named: this follows {names}, as the last run in {folder} had it ({when})."
+    note = f"No config is named: this uses {names}, as the last run in {folder} did ({when})."
     return RunConfig(plan, config, named, note)
 
 

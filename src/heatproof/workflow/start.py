@@ -39,9 +39,9 @@ from heatproof.workflow.reconcile import modification_times, reconcile, switch_t
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_TOP_PAD_": str(2**28)}
 
 KILLED = (
-    "The job was killed, most likely by the kernel because memory ran out: let fewer jobs run at once, or lower "
-    "batch_size at the top of the config, which remakes nothing and helps all jobs but trainings, and run the same "
-    f"command again; {RESUME_HINT}."
+    "The job was killed, most likely by the kernel because memory ran out: run fewer jobs at once, or lower batch_size "
+    "at the top of the config, which recomputes nothing and reduces the memory of all jobs except trainings, and run "
+    f"the same command again; {RESUME_HINT}."
 )
 PICKLE = ".snakemake/iocache/latest.pkl"
 # Folder in which `snakemake --archive` puts packages of environments.
@@ -171,7 +171,7 @@ def start_run(graph: Graph, folder: str, dry_run: bool) -> None:
         atexit.register(shutil.rmtree, Path(folder) / SPECS, ignore_errors=True)
     found = update_data_records(graph, folder, dry_run)
     # Damage is reported here, because Snakemake takes an existing file for complete, and possibly no job reads it.
-    _print_messages(f"{sentence} A run that needs it makes it again." for sentence in reconcile(graph, found))
+    _print_messages(f"{sentence} A run that needs it recomputes it." for sentence in reconcile(graph, found))
     if dry_run:
         unlock_folder(held)
 
@@ -206,14 +206,14 @@ def _of_other_rows(graph: Graph, seen: Container[str]) -> Iterator[DatasetChange
     Snakemake repeat jobs that do not depend on rows, such as trainings.
     """
     for name in graph.plan.datasets:
-        job, spec_json = graph.job("prepare", {"dataset": name}), graph.plan.dataset_spec(name)
+        job, spec = graph.job("prepare", {"dataset": name}), graph.plan.dataset_spec(name)
         (product,) = job.products
         was_listed = os.path.lexists(record_path(product.manifest))
         listed = read_checksummed(product.manifest) if os.path.lexists(product.manifest) else {}
         # A damaged list is reported elsewhere, and made again by the run.
         had_rows = listed is not None and "pictures" in listed.get("splits", {}).get("evaluation", {})
         has_rows = listed is not None and (had_rows or graph.plan.has_label_rows(name))
-        if name not in seen and was_listed and has_rows and is_there(data_root(spec_json.options)):
+        if name not in seen and was_listed and has_rows and is_there(data_root(spec.options)):
             yield DatasetChanges(job, None, is_listed=False)
 
 

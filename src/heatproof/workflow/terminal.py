@@ -74,7 +74,7 @@ class Progress:
         remaining = f", {duration(seconds)} left at this rate" if 0 < done < total else ""
         if remaining and self.budget != "none" and now - self.began + seconds > parse_duration(self.budget):
             remaining += f", beyond the budget of {self.budget}"
-        return f"{done} of {total} jobs done, {60 * rate:.3g} a minute{remaining}"
+        return f"{done} of {total} jobs done, {60 * rate:.3g} per minute{remaining}"
 
 
 def duration(seconds: float) -> str:

@@ -136,9 +136,9 @@ def _few_images(name: str, dataset: Dataset) -> list[str]:
     all_splits = unwrap_rows(dataset).splits
     classes = len({label for split in all_splits.values() for label in split.labels.tolist()})
     small_splits = [f"{len(labels)} {split}" for split, labels in splits.items() if 0 < len(labels) < 2 * classes]
-    spec = f"{name}: warning: {' and '.join(small_splits)} images for {classes} classes, fewer than two a class"
+    spec = f"{name}: warning: {' and '.join(small_splits)} images for {classes} classes, fewer than two per class"
     return (
-        [f"{spec}: a network trained on them can hardly be judged, so add pictures or take fewer classes"]
+        [f"{spec}: a network trained on them cannot be judged reliably, so add images or use fewer classes"]
         if small_splits
         else []
     )
@@ -156,7 +156,7 @@ def _preprocessing_differences(model: ModelChoice, name: str, dataset: Dataset) 
     read = {**sides, "interpolation": reader.interpolation}
     others = preprocessing_differences(model.architecture, model.options, read)
     spec = f"{name}: the weights of {model.name} were published with {', '.join(others)}"
-    return [f"{spec}; set that in the dataset to read pictures so"] if others else []
+    return [f"{spec}; set these options of the dataset to read images in the same way"] if others else []
 
 
 def _is_user_code(module: str) -> bool:

@@ -285,7 +285,7 @@ def _draw_map(axes: Axes, panel: Panel, grid: Grid | None, drops: PatchDrops | N
     if panel.values is None:
         axes.set_facecolor("0.94")
         axes.set_box_aspect(1)
-        reason = textwrap.fill(f"does not apply: {panel.gap}", int(side * 13))
+        reason = textwrap.fill(f"not applicable: {panel.gap}", int(side * 13))
         axes.text(0.5, 0.5, reason, size=6.5, color="0.3", ha="center", va="center", transform=axes.transAxes)
         return ""
     limit = draw_map(axes, panel.values)

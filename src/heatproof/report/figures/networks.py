@@ -108,7 +108,7 @@ def draw_protocols(table: pd.DataFrame, references: Sequence[str]) -> Figure:
     colours = palette(scores)
     for axes, metric in panel_axes(figure, [list(scores.columns) or ["none"]], sharey=True):
         if metric not in scores:
-            axes.set_title("no protocol has been scored", size=9)
+            axes.set_title("no protocol was scored", size=9)
             continue
         prepare_rows(axes, list(scores.index), size=7)
         axes.plot(scores[metric], range(len(scores)), "o", color=colours[metric], markersize=4.5)

@@ -95,7 +95,7 @@ def describe_places(places: pd.DataFrame) -> list[str]:
         "mean, columns by how well they agree with it."
     )
     if places.empty:
-        return [shows, "There are no two methods to compare."]
+        return [shows, "There are fewer than two methods to compare."]
     wide = _wide(places)
     agreement = _agreement(wide)
     first = wide.idxmin()
@@ -106,25 +106,28 @@ def describe_places(places: pd.DataFrame) -> list[str]:
         low = agreement.idxmin()
         text += (
             f" Metrics agree with the mean of all with ρ from {agreement.min():.2f} ({low}) to {agreement.max():.2f} "
-            f"({agreement.idxmax()}): a ranking by {low} alone is another ranking."
+            f"({agreement.idxmax()}): the ranking by {low} alone differs from the mean ranking."
             if agreement.min() < 0.7
-            else f" All metrics agree with the mean of all, ρ {agreement.min():.2f} and more."
+            else f" All metrics agree with the mean of all, with ρ of at least {agreement.min():.2f}."
         )
     return [shows, text]
 
 
 def describe_dual(dual: pd.DataFrame) -> list[str]:
     """Return a description and the conclusion of the figure of soundness and completeness."""
-    shows = "Soundness and completeness of every method, a panel a network; up and right is better."
+    shows = "Soundness and completeness of every method, one panel per network; up and right is better."
     networks = [part for _, part in dual.groupby(NETWORK, sort=False)]
     rhos = [rho for part in networks if not np.isnan(rho := _spearman(part["soundness"], part["completeness"]))]
     if not rhos:
-        return [shows, "Fewer than five methods have both, or one of the two is the same for all: nothing to conclude."]
+        return [
+            shows,
+            "No conclusion: fewer than five methods have both, or one of the two is the same for all methods.",
+        ]
     tied = [part["soundness"].round(6).value_counts(normalize=True).iloc[0] for part in networks]
     text = f"ρ of the two over methods is {min(rhos):.2f} to {max(rhos):.2f} on {len(rhos)} networks"
     text += ": they measure different things." if max(rhos) < 0.7 else "."
     if max(tied) > 0.5:
-        text += f" Up to {max(tied):.0%} of the methods share one soundness there, which then tells nothing of them."
+        text += f" Up to {max(tied):.0%} of the methods have the same soundness there and are not distinguished by it."
     return [shows, text]
 
 

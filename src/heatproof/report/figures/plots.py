@@ -27,7 +27,7 @@ from heatproof.report.figures.drawing import (
 )
 from heatproof.report.results import CASE
 
-FLOOR = "floor: reference maps, which know no model"
+FLOOR = "reference maps, which do not use the network"
 FAMILIES = {"idsds": "IDSDS", "sds": "SDS"}
 SERIES = "{} ({})"
 MARKERS: dict[str, dict[str, Any]] = {
@@ -165,7 +165,7 @@ def _write_undefined(axes: Axes, part: pd.DataFrame) -> None:
 
 def _write_gaps(axes: Axes, part: pd.DataFrame, middle: float) -> None:
     undefined = part["n_undefined"].map("undefined on all {:.0f} images".format)
-    part = part.assign(reason=undefined.mask(part["gap"] != "", "does not apply: " + part["gap"]))
+    part = part.assign(reason=undefined.mask(part["gap"] != "", "not applicable: " + part["gap"]))
     # The text is on the side where the row has no points of other weights.
     left = part.groupby("row")["score"].mean() > middle
     for row, rows in part[part["score"].isna()].groupby("row", sort=False):
@@ -207,7 +207,14 @@ def draw_variance(table: pd.DataFrame) -> Figure:
     known = table[table["share"].notna()]
     if known.empty:
         figure = new_figure(7.5, 0.8)
-        figure.text(0.5, 0.5, "Components need two networks on one dataset.", ha="center", va="center", size=10)
+        figure.text(
+            0.5,
+            0.5,
+            "Variance components need at least two networks on one dataset.",
+            ha="center",
+            va="center",
+            size=10,
+        )
         return figure
     shares = known.groupby(["metric", "weights", "component"], sort=False)["share"].mean().unstack().fillna(0)
     shares = shares[[name for name in COMPONENTS if name in shares]]

@@ -23,7 +23,7 @@ def idsds(table: pd.DataFrame, *, references: Sequence[str], level: float, plain
 
 @figure("variance", reads="variance")
 def variance(table: pd.DataFrame) -> Figure:
-    """Where the variance of scores comes from: dataset, network, training seed, image, and what is left."""
+    """Shares of dataset, network, training seed, image and residual in the variance of scores."""
     from heatproof.report.figures.plots import draw_variance
 
     return draw_variance(table)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @figure("baselines", reads="baselines")
 def baselines(table: pd.DataFrame, *, references: Sequence[str], level: float) -> Figure:
-    """IDSDS of every method in the domain of each baseline: what is filled into a deleted patch decides the order."""
+    """IDSDS of every method in the domain of each baseline, the values that replace a deleted patch."""
     from heatproof.report.tables.baselines import draw_baselines
 
     return draw_baselines(table, references, level)
@@ -22,7 +22,7 @@ def baselines(table: pd.DataFrame, *, references: Sequence[str], level: float) -
 
 @figure("score_over_accuracy", reads="idsds_table", also_reads=("accuracy",))
 def score_over_accuracy(table: pd.DataFrame, *, accuracy: pd.DataFrame, references: Sequence[str]) -> Figure:
-    """Best IDSDS of each network over its top-1 accuracy, with the method that has it."""
+    """Best IDSDS of each network over its top-1 accuracy, with the best method."""
     from heatproof.report.figures.networks import draw_over_accuracy
 
     return draw_over_accuracy(table, accuracy, references)
@@ -38,7 +38,7 @@ def protocols(table: pd.DataFrame, *, references: Sequence[str]) -> Figure:
 
 @figure("published", reads="published_methods", page=False, also_reads=("published",))
 def published(table: pd.DataFrame, *, published: pd.DataFrame) -> Figure:
-    """Rank of each method here over its mean rank on published networks: on the line, both are the same."""
+    """Rank of each method on this run over its mean rank on published networks; on the line, both are equal."""
     from heatproof.report.figures.networks import draw_published
 
     return draw_published(table, published)
@@ -47,7 +47,7 @@ def published(table: pd.DataFrame, *, published: pd.DataFrame) -> Figure:
 # Measured seconds differ from run to run, and the bytes of the index page must not.
 @figure("costs", reads="costs", page=False)
 def costs(table: pd.DataFrame, *, level: float) -> Figure:
-    """Score over cost: no cheaper method of the network scores higher than those on the line."""
+    """Score over cost: for the methods on the line, no cheaper method of the network has a higher score."""
     from heatproof.report.tables.costs import draw_costs
 
     return draw_costs(table, level)
@@ -55,7 +55,7 @@ def costs(table: pd.DataFrame, *, level: float) -> Figure:
 
 @figure("in_domain", reads="in_domain")
 def in_domain(table: pd.DataFrame, *, level: float) -> Figure:
-    """Share of images that a probe on each layer, early to late, scores higher deleted than intact: 0.5 is chance."""
+    """Share of images that a probe on a layer scores higher with a deleted patch than intact; 0.5 is chance."""
     from heatproof.report.tables.in_domain import draw_in_domain
 
     return draw_in_domain(table, level)

@@ -25,14 +25,14 @@ from heatproof.stores.rows import ScoredRows, scored_rows
 from heatproof.stores.store import describe_store, read
 
 if TYPE_CHECKING:
-    from heatproof.stages.tables import Drops
+    from heatproof.stages.tables import StoredDrops
 
 PERMUTATIONS = 1999
 # With more images, Student's t distribution approximates that of Spearman's ρ well enough.
 MOST_PERMUTED = 50
 
 
-def accuracy_table(drops: Sequence[Drops], images: int, target: str | int = "label") -> pd.DataFrame:
+def accuracy_table(drops: Sequence[StoredDrops], images: int, target: str | int = "label") -> pd.DataFrame:
     """Return the accuracy of networks, on intact images and with the worst patch deleted (Hesse et al. 2024, table 3).
 
     With the worst patch deleted, an image counts as right only if it is right whichever patch is deleted. An image is
@@ -273,4 +273,4 @@ def better_than_guessing(row: Mapping[str, Any]) -> str:
         return f"its {what} is {row['auroc']:.2f} on {images}, where guessing has 0.50"
     rho = f"{row['spearman']:.2f}".replace("-", "−")
     r2 = f"{row['r2']:.2f}".replace("-", "−")
-    return f"its numbers do not rise with the labels of {images} (Spearman's ρ {rho}, R² {r2})"
+    return f"its predictions do not increase with the labels of {images} (Spearman's ρ {rho}, R² {r2})"

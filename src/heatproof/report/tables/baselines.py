@@ -160,8 +160,13 @@ def orient_conclusions(conclusions: pd.DataFrame) -> pd.DataFrame:
     """
     first = conclusions[conclusions["baseline"] == conclusions["baseline"].iloc[0]]
     means = conclusions["conclusion"].map(first.groupby("conclusion")["difference"].mean())
+    return reverse_comparisons(conclusions, means < 0)
+
+
+def reverse_comparisons(conclusions: pd.DataFrame, rows: pd.Series) -> pd.DataFrame:
+    """Reverse the comparisons of two families in these rows: "a above b" becomes "b above a"."""
     turned = conclusions["conclusion"].str.replace(ABOVE.format("(.+)", "(.+)"), ABOVE.format(r"\2", r"\1"), regex=True)
-    rows = (turned != conclusions["conclusion"]) & (means < 0)
+    rows = (turned != conclusions["conclusion"]) & rows
     table = conclusions.copy()
     table["conclusion"] = turned.where(rows, conclusions["conclusion"])
     for end, other in (("difference", "difference"), ("ci_low", "ci_high"), ("ci_high", "ci_low")):
@@ -190,9 +195,11 @@ def describe_conclusions(conclusions: pd.DataFrame) -> str:
             depends.append(f"{conclusion} (holds under {join_names(holding)}; reversed under {join_names(turned)})")
         else:
             rest += 1
-    parts = [f"Under all {len(names)} baselines ({', '.join(names)}): {'; '.join(always) or 'no conclusion'}."]
-    parts += [f"The baseline decides: {'; '.join(depends)}."] if depends else []
-    parts += [f"{rest} more stay open, or hold under no baseline on all networks."] if rest else []
+    of_all = f"under all {len(names)} baselines ({', '.join(names)})"
+    parts = [f"Conclusions that hold {of_all}: {'; '.join(always)}." if always else f"No conclusion holds {of_all}."]
+    parts += [f"Conclusions that depend on the baseline: {'; '.join(depends)}."] if depends else []
+    verb = "conclusion is open, or holds" if rest == 1 else "conclusions are open, or hold"
+    parts += [f"{rest} further {verb} on all networks under none of the baselines."] if rest else []
     return " ".join(parts)
 
 
@@ -226,8 +233,7 @@ def draw_baselines(table: pd.DataFrame, references: Sequence[str], level: float)
         axes.axhline(len(order) - len(set(order) & set(references)) - 0.5, color="0.35", linewidth=0.8)
         axes.set_title(f"{dataset} · {model}", size=10, weight="bold", loc="left")
     figure.supxlabel(
-        f"IDSDS on weights finetuned in the domain of each baseline, mean with {level:.0%} interval over images; "
-        "higher is better",
+        f"IDSDS on weights finetuned with each baseline, mean with {level:.0%} interval over images; higher is better",
         size=8.5,
     )
     draw_legend(figure, handles, title="baseline", ncols=min(len(handles), 6))

@@ -35,11 +35,11 @@ WHERE = ("factor", "setting", "dataset", "model")
 CAPTION_COLUMNS = ["factor", "figure", "shows", "conclusion"]
 FACTOR_DESCRIPTIONS = {
     "grid": "the number of patches P",
-    "baseline": "what replaces a deleted patch",
-    "output": "what drops are of, the logit or the probability (softmax)",
+    "baseline": "the baseline that replaces a deleted patch",
+    "output": "the output of the drops, the logit or the probability (softmax)",
     "seed": "the seed of the finetuning",
     "weights": "the weights, before, during and after finetuning",
-    "transform": "the transform, maps with their sign or absolute ones",
+    "transform": "the transform, signed or absolute maps",
     "order": "the order of deletion, most or least relevant first",
 }
 # Smallest loss of ρ between halves of the images, from within one level to between two, that is called a dependence.
@@ -157,8 +157,8 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
     images = int((rows["n_images"] + rows["n_undefined"]).max())
     shows = (
         f"Ranks of {count} methods by {about} ({', '.join(levels)}; "
-        f"{' and '.join(settings)}), on {_network(rows)}, {images} images. A line is a method, 1 is best; coloured "
-        f"are those that move most, and by more than {PLACES} places."
+        f"{' and '.join(settings)}), on {_network(rows)}, {images} images. A line is a method, and 1 is best. "
+        f"Methods that move most, by more than {PLACES} places, are coloured."
     )
     known = drawn[drawn["spearman"].notna()]
     if known.empty:
@@ -166,44 +166,45 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
     lowest = known.iloc[int(known["spearman"].argmin())]
     rho, low, high = lowest[["spearman", "spearman_low", "spearman_high"]]
     sentences = [
-        f"Spearman's ρ between levels is {known['spearman'].mean():.2f} in the mean of {len(known)} pair"
-        f"{'s' * (len(known) > 1)}, lowest {rho:.2f} ({low:.2f} to {high:.2f}) between {lowest['level']} and "
+        f"Spearman's ρ between two levels has a mean of {known['spearman'].mean():.2f} over {len(known)} pair"
+        f"{'s' * (len(known) > 1)}; the lowest is {rho:.2f} ({low:.2f} to {high:.2f}), between {lowest['level']} and "
         f"{lowest['other_level']}{_place(lowest, drawn)}."
     ]
     same, other = known["halves_same"].mean(), known["halves_other"].mean()
     if not np.isnan(same) and not np.isnan(other):
-        depends = "The order hardly depends on it: other images would change it as much."
+        depends = "The order hardly depends on this convention: other images would change it as much."
         if same - other > MINIMUM_RHO_LOSS:
-            depends = "The order depends on it, beyond the choice of images."
+            depends = "The order depends on this convention more than on the choice of images."
         if same < MINIMUM_RHO_WITHIN:
-            depends = "These images cannot tell: halves of them hardly agree on one level."
-        halves = f"one level agrees with itself at {same:.2f}, with another at {other:.2f}."
-        sentences = [depends, *sentences, f"Between two halves of the images {halves}"]
+            depends = "These images do not decide: two halves of them hardly agree at one level."
+        halves = f"ρ is {same:.2f} within one level and {other:.2f} between two levels."
+        sentences = [depends, *sentences, f"Between two halves of the images, {halves}"]
     moves = rows["rank_change"].abs()
     if moves.max() > 0:
         most = rows.iloc[int(moves.argmax())]
         verb = "falls" if most["rank_change"] > 0 else "rises"
         low, high = sorted((most["rank_change_low"], most["rank_change_high"]))
         sentences.append(
-            f"Farthest moves {most['method']}, which {verb} from {most['rank'] - most['rank_change']:.0f} to "
-            f"{most['rank']:.0f} at {most['level']}{_place(most, drawn)}, by {low:+.0f} to {high:+.0f} under resampled "
+            f"{most['method']} moves farthest: it {verb} from {most['rank'] - most['rank_change']:.0f} to "
+            f"{most['rank']:.0f} at {most['level']}{_place(most, drawn)}, by {low:+.0f} to {high:+.0f} over resampled "
             "images."
         )
     compared, moved, surely = drawn[["n_methods", "n_moved", "n_moved_surely"]].sum()
     sentences.append(
-        f"Of {compared} comparisons of a method between two levels, {moved} move by more than {PLACES} places, and "
-        f"{surely} by an interval that leaves 0 out."
+        f"Of {compared} changes of a method between two levels, {moved} exceed {PLACES} places, and "
+        f"{surely} have an interval that excludes 0."
     )
     same_first = (drawn["first"] == drawn["other_first"]).sum()
-    sentences.append(f"The first method is the same in {same_first} of {len(drawn)} pairs of levels.")
+    sentences.append(f"The best method is the same in {same_first} of {len(drawn)} pairs of levels.")
     changes = drawn.dropna(subset=["score_change"])
     if len(changes):
         largest = changes.iloc[int(changes["score_change"].abs().argmax())]
         apart = ((changes["score_change_low"] > 0) | (changes["score_change_high"] < 0)).sum()
         change, low, high = largest[["score_change", "score_change_low", "score_change_high"]]
         sentences.append(
-            f"The mean score changes beyond its interval in {apart} of {len(changes)} pairs, most by {change:+.2f} "
-            f"({low:+.2f} to {high:+.2f}) from {largest['level']} to {largest['other_level']}{_place(largest, drawn)}."
+            f"The interval of the change of the mean score excludes 0 in {apart} of {len(changes)} pairs; the largest "
+            f"change is {change:+.2f} ({low:+.2f} to {high:+.2f}), from {largest['level']} to "
+            f"{largest['other_level']}{_place(largest, drawn)}."
         )
     return shows, " ".join(sentences)
 
@@ -270,7 +271,8 @@ def draw_bumps(methods: pd.DataFrame, factor: str) -> Figure:
     for axes, ((setting, dataset, model), part) in panel_axes(figure, rows):
         _draw_panel(axes, part, f"{dataset} · {model} · {setting}" if several else f"{model} · {setting}", count)
     figure.suptitle(
-        f"Ranks of methods by {factor}: 1 is best; coloured: the farthest movers beyond {PLACES} places", size=9
+        f"Ranks of methods by {factor}: 1 is best; methods that move most, by more than {PLACES} places, are coloured",
+        size=9,
     )
     return figure
 

@@ -126,7 +126,8 @@ def _require_rankable(scores: pd.DataFrame) -> None:
     if cases > MOST_CASES or methods > MOST_METHODS or cases * methods > MOST_SCORES:
         raise HeatproofError(
             f"There are {cases:,} test cases (networks with a metric) and {methods:,} methods, and at most "
-            f"{MOST_CASES:,} of {MOST_METHODS:,} are ranked, {MOST_SCORES:,} scores together: rank a part of the table."
+            f"{MOST_CASES:,} test cases, {MOST_METHODS:,} methods and {MOST_SCORES:,} scores can be ranked: rank a "
+            "part of the table."
         )
 
 
@@ -210,7 +211,7 @@ def rank_table(
     }
     several = f" and {images['image'].nunique()} images" if images is not None else ""
     networks = f"{len(set(groups))} {CASE_WORDS[independent]}{'' if len(set(groups)) == 1 else 's'}"
-    alone = f"; left out, because others stand for them: {left_out}" if left_out else ""
+    alone = f"; left out, because other metrics represent them: {left_out}" if left_out else ""
     return Ranking(ranked, names, agree, tables, f"over {networks}{several}{alone}", independent, level)
 
 
@@ -248,7 +249,7 @@ def draw(found: Ranking) -> Figure:
     axes.set_facecolor("0.85")
     axes.set(xlabel="", ylabel="")
     axes.tick_params(labelsize=7, length=0)
-    how = "below the diagonal Spearman's ρ, above it Kendall's τ-b; grey: too few shared methods"
+    how = "Spearman's ρ below the diagonal, Kendall's τ-b above it; grey: too few shared methods"
     axes.set_title(f"Do test cases rank methods alike?\n{how}", size=8.5, loc="left")
     return figure
 
@@ -271,17 +272,22 @@ def describe_ranking(found: Ranking) -> str:
         parts.append(_printed("Best of each family", best[["family", "method", "kappa", "rank", "n_methods"]]))
     if count > 1:
         moved = found.tables["stability_methods"].sort_values(["largest_change", "rank"], ascending=[False, True])
-        parts.append(_printed("Ranks when one test case is left out, least steady first", moved))
+        parts.append(_printed("Ranks if one test case is left out, least stable first", moved))
         moving = found.tables["stability_cases"].sort_values(["spearman", "case"])
         moving["spearman"] = moving["spearman"].map("{:.4f}".format, na_action="ignore")
-        parts.append(_printed("Test cases by what the ranking loses without them: Spearman with the full one", moving))
+        parts.append(
+            _printed(
+                "Influence of test cases: Spearman correlation of the rankings with all cases and without this one",
+                moving,
+            )
+        )
         # With only one factor, its pairs are the same as the pairs of any two test cases.
         known = (groups if groups["factor"].nunique() > 2 else groups.head(1)).query("n_pairs > 0")
         for name in ("spearman", "kendall"):
             known = known.assign(**{f"{name}_interval": _interval(known, name)})
         columns = ["factor", "pairs_that", "n_pairs", "spearman", "spearman_interval", "kendall", "kendall_interval"]
         title = "Consistency: mean rank correlation of pairs of test cases"
-        no_pairs = f"{title}\nno two test cases share {MINIMUM_METHODS} methods with different scores"
+        no_pairs = f"{title}\nNo two test cases share {MINIMUM_METHODS} methods with different scores."
         parts.append(_printed(title, known[columns], limit=None) if len(known) else no_pairs)
     return "\n\n".join(parts) + "\n"
 

@@ -39,7 +39,7 @@ PANELS = (
     (("spearman", "ci_low", "ci_high"), "Spearman's ρ of mean scores"),
     (("per_image", "per_image_low", "per_image_high"), "Spearman's ρ within an image, mean"),
 )
-NO_TRUTH = "No dataset of this run has parts that can be removed, so no truth is known."
+NO_TRUTH = "No dataset of this run has parts that can be removed, so that no true importance is known."
 # Inches.
 ROW, WIDTH = 0.24, 8.5
 MARKER_OFFSET = 0.3
@@ -162,7 +162,7 @@ def _caption(one: CriticalDifference) -> str:
     left_out = f", {one.n_undefined} left out as undefined" if one.n_undefined else ""
     return (
         f"mean rank over {one.n_images} images{left_out}, 1 is best\n"
-        f"a bar joins methods that are not told apart ({test}, {one.level:g})"
+        f"a bar joins methods that are not distinguished ({test}, {one.level:g})"
     )
 
 

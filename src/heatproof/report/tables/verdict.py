@@ -138,11 +138,8 @@ def _verdict_columns(found: Verdict, by: str, wide: pd.DataFrame, references: Co
 def _of_task(row: Mapping[str, Any], verdict: str) -> str:
     """Return a further sentence on the quality of a network of another task than classification, or ""."""
     if row["task"] == CALLABLE:
-        return (
-            " Nothing says what a callable target should be, so that it is not known whether the network is better "
-            "than guessing."
-        )
+        return " A callable target has no labels, so it is unknown whether the network is better than guessing."
     recall = row.get("recall_clean", np.nan)
     if verdict == FOUND and recall < MOSTLY_RIGHT:
-        return f" The network finds {recall:.0%} of the labels that are explained."
+        return f" The network finds {recall:.0%} of the explained labels."
     return ""

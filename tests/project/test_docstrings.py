@@ -1,0 +1,84 @@
+"""Docstrings document the parameters and attributes that exist."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import heatproof
+
+ROOT = Path(heatproof.__file__).parent
+MODULES = sorted(ROOT.rglob("*.py"))
+SECTION = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)
+NAMES = re.compile(r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*)(?: : .*)?$", re.MULTILINE)
+
+
+def documented(docstring: str | None, section: str) -> set[str]:
+    """Return the names that a section of a numpydoc docstring documents."""
+    parts = SECTION.split(docstring or "")
+    text = next((text for title, text in zip(parts[1::2], parts[2::2], strict=True) if title == section), "")
+    return {name.lstrip("*") for line in NAMES.findall(text) for name in line.split(", ")}
+
+
+def attributes(node: ast.ClassDef) -> set[str]:
+    """Return the fields, properties and attributes that a class defines itself."""
+    found = set()
+    for one in ast.walk(node):
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
+            found.add(one.target.id)
+        elif isinstance(one, ast.Assign):
+            found |= {target.id for target in one.targets if isinstance(target, ast.Name)}
+        if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store):
+            found.add(one.attr)
+        if isinstance(one, ast.FunctionDef):
+            found.add(one.name)
+    return found
+
+
+def wrong_names(tree: ast.Module) -> Iterator[str]:
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            known = attributes(node)
+            # Fields of a base class in another module are documented there, or are known by name alone.
+            for base in node.bases:
+                known |= attributes(classes[base.id]) if isinstance(base, ast.Name) and base.id in classes else set()
+            for name in documented(ast.get_docstring(node), "Attributes") - known:
+                yield f"{node.name}: attribute {name}"
+        elif isinstance(node, ast.FunctionDef):
+            arguments = [
+                *node.args.posonlyargs,
+                *node.args.args,
+                *node.args.kwonlyargs,
+                node.args.vararg,
+                node.args.kwarg,
+            ]
+            known = {one.arg for one in arguments if one is not None}
+            for name in documented(ast.get_docstring(node), "Parameters") - known:
+                yield f"{node.name}: parameter {name}"
+
+
+@pytest.mark.parametrize("file", MODULES, ids=lambda file: file.relative_to(ROOT).as_posix())
+def test_documented_names_exist(file):
+    assert not list(wrong_names(ast.parse(file.read_text(encoding="utf-8"))))
+
+
+def test_names_in_the_page_on_the_architecture_exist():
+    """Dotted names of modules, and of what they define."""
+    page = (ROOT.parents[1] / "docs/architecture.md").read_text(encoding="utf-8")
+    rooms = {path.name for path in ROOT.iterdir() if path.is_dir()}
+    named = {name for name in re.findall(r"`([a-z_]+(?:\.\w+)+)`", page) if name.partition(".")[0] in rooms}
+    assert len(named) > 20
+    assert not [name for name in sorted(named) if not exists(name.split("."))]
+
+
+def exists(parts: list[str]) -> bool:
+    for end in range(len(parts), 0, -1):
+        path = ROOT.joinpath(*parts[:end])
+        if path.with_suffix(".py").is_file():
+            tree = ast.parse(path.with_suffix(".py").read_text(encoding="utf-8"))
+            defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+            return set(parts[end:]) <= defined
+    return ROOT.joinpath(*parts).is_dir()
