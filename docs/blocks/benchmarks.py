@@ -34,8 +34,8 @@ FILES = {
     ],
 }
 STUDIES = {
-    ("offset", "share_of_spread"): "offset: change ÷ range of scores",
-    ("noise", "share_of_spread"): "noise: change ÷ range of scores",
+    ("offset", "share_of_spread"): "offset: change ÷ range over methods",
+    ("noise", "share_of_spread"): "noise: change ÷ range over methods",
     ("reliability", "alpha"): "α over images",
     ("baseline", "consistency"): "ρ between baselines",
     ("distance", "minimal"): "distance of Introduce and Remove",
