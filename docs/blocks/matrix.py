@@ -43,7 +43,15 @@ def matrix_sums() -> str:
 
 def matrix_networks() -> str:
     """Return, for each network, the layers that explainers use, and how many of the declared explainers work."""
-    table = [["network", "layer and attention blocks that explainers use", "declared explainers", "of these, working", "minutes"]]
+    table = [
+        [
+            "network",
+            "layer and attention blocks that explainers use",
+            "declared explainers",
+            "of these, working",
+            "minutes",
+        ]
+    ]
     for network, part in _cells().groupby("network"):
         works = part.loc[part["declared"], "works"]
         minutes = number(part["seconds"].sum() / 60, 1)
