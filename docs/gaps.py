@@ -67,8 +67,8 @@ SECOND = """
 
 DeepLIFT and LRP guarantee that the values of a map have a known sum
 ([methods.md](methods.md#sums-that-methods-promise)). The table shows the largest error of this sum over 4 crops of
-photographs. For DeepLIFT (zero baseline), the error is a share of the largest change of an output, and the limit is
-0.01. For LRP, it is a share of the largest logit, and the limit is 0.001. Networks with random weights run in float64,
+photographs. For DeepLIFT (zero baseline), the error is a share of the largest change of an output; the limit is 0.01.
+For LRP, the error is a share of the largest logit; the limit is 0.001. Networks with random weights run in float64,
 after three batches updated their batch norms; networks with trained weights run in float32. Captum's DeepLIFT raises an
 error on the ResNets, because they share ReLUs, and is wrong for overlapping pooling windows.
 """
