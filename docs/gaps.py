@@ -51,21 +51,26 @@ FEW = {
     "grid": 4,
     "baselines": 3,
 }
-HEAD = """# Which explainer applies to which network
+HEAD = """# Which explainer applies to which embedded network
 
-This page lists which explainers apply to which embedded networks, and the reasons where they do not. In result tables,
-a method that is not applicable has a row with its reason and without a score. Figures in reasons depend on the network.
-Reference maps always apply. `python docs/gaps.py` runs every explainer on digits and on a small, briefly trained
-network of each kind.
+This page lists which explainers apply to the networks that heatproof contains, and the reasons where they do not. For
+published networks, see [matrix.md](matrix.md). In result tables, a method that is not applicable has a row with its
+reason and without a score. Reference maps always apply. `python docs/gaps.py` runs every explainer on digits and on a
+small, briefly trained network of each kind.
+
+A number in a cell is the reason in the list below the table. Errors in the reasons are shares, followed by their limit:
+"0.49 of the largest change of an output, above 0.01" is an error of 49 %, and the limit is 1 %. The errors were
+measured on one network, and other networks have other errors.
 """
 SECOND = """
 ## Published networks
 
-The table has the largest error of the sums that DeepLIFT and LRP promise
-([methods.md](methods.md#sums-that-methods-promise)), over 4 crops of photographs: as a share of the largest change of
-an output (DeepLIFT, zero baseline) and of the largest logit (LRP). The limits are 0.01 and 0.001. Random weights are in
-double precision, with batch norms that have seen three batches; trained ones are in single precision. Captum's DeepLIFT
-refuses the ResNets, whose ReLUs are shared, and has errors in overlapping pools.
+DeepLIFT and LRP guarantee that the values of a map have a known sum
+([methods.md](methods.md#sums-that-methods-promise)). The table shows the largest error of this sum over 4 crops of
+photographs. For DeepLIFT (zero baseline), the error is a share of the largest change of an output; the limit is 0.01.
+For LRP, the error is a share of the largest logit; the limit is 0.001. Networks with random weights run in float64,
+after three batches updated their batch norms; networks with trained weights run in float32. Captum's DeepLIFT raises an
+error on the ResNets, because they share ReLUs, and is wrong for overlapping pooling windows.
 """
 
 

@@ -34,12 +34,33 @@ FILES = {
     ],
 }
 STUDIES = {
-    ("offset", "share_of_spread"): "offset: change ÷ range of scores",
-    ("noise", "share_of_spread"): "noise: change ÷ range of scores",
+    ("offset", "share_of_spread"): "offset: change ÷ range over methods",
+    ("noise", "share_of_spread"): "noise: change ÷ range over methods",
     ("reliability", "alpha"): "α over images",
     ("baseline", "consistency"): "ρ between baselines",
     ("distance", "minimal"): "distance of Introduce and Remove",
     ("reliability", "n_undefined"): "undefined images",
+}
+
+
+# Columns of docs/data/device, and their heads on the page.
+DEVICE = {
+    "times": {
+        "seconds": "time (s)",
+        "floor s": "floor (s)",
+        "over the floor": "time ÷ floor",
+        "over the floor before": "time ÷ floor, earlier version",
+        "start-up": "start-up (s)",
+        "start-up before": "start-up (s), earlier version",
+        "reading": "reading (s)",
+        "writing": "writing (s)",
+        "GiB": "memory (GiB)",
+    },
+    "passes": {
+        "passes": "passes",
+        "passes before": "passes, earlier version",
+        "padding and check": "of these, for padding and checks",
+    },
 }
 
 
@@ -77,18 +98,18 @@ def no_batch_norm(name: str) -> str:
     return rows(cells)
 
 
-def device() -> str:
-    """Return a row for each kind of job: time over the floor and start-up, each beside that of an earlier commit."""
+def device(part: str) -> str:
+    """Return a row for each kind of job, with the times or the passes of this version and of an earlier commit."""
     now, before = (pd.read_csv(DATA / name / "device.csv") for name in ("device", "device_before"))
     table = now.merge(before, on=["network", "stage", "for"], how="left", suffixes=("", " before"))
     table["passes"] = table["forward"] + table["gradient"]
-    names = ["network", "stage", "for", "seconds", "floor s", "over the floor", "over the floor before", "passes"]
-    names += ["passes before", "padding and check", "reading", "writing", "start-up", "start-up before", "GiB"]
     table["passes before"] = table["forward before"] + table["gradient before"]
+    heads = {"network": "network", "stage": "stage", "for": "weights and method", **DEVICE[part]}
+    names = list(heads)
     cells = [["" if pd.isna(cell) else number(cell, 0 if "passes" in name or "padding" in name else 2)
               if isinstance(cell, float) else str(cell) for name, cell in zip(names, row, strict=True)]
              for row in table[names].astype(object).to_numpy()]  # fmt: skip
-    return rows([["weights and method" if name == "for" else name for name in names], *cells])
+    return rows([list(heads.values()), *cells])
 
 
 BLOCKS = {

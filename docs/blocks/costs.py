@@ -26,9 +26,10 @@ def gain(name: str, series: str) -> str:
     found = []
     for model, part in table[table["series"] == series].groupby("model", sort=False):
         few, many = (part.loc[part["passes"] == end].iloc[0] for end in (part["passes"].min(), part["passes"].max()))
-        change = number(many["score"] - few["score"])
-        found.append(f"{change} from {few['passes']:g} to {many['passes']:g} passes on {model}")
-    return f"`{series}`: {'; '.join(found)}."
+        change = many["score"] - few["score"]
+        ends = f"from {few['passes']:g} to {many['passes']:g} passes"
+        found.append(f"by {'' if change < 0 else '+'}{number(change)} on {model} ({ends})")
+    return f"The score of `{series}` changes {' and '.join(found)}."
 
 
 BLOCKS = {function.__name__: function for function in (equal_cost, gain)}

@@ -21,7 +21,7 @@ def definitions_table(before: str, after: str) -> str:
     tables = [pd.read_csv(DATA / name / "definitions.csv") for name in (before, after)]
     known = set(SHOWN) | {SHARED}
     others = sorted(set(tables[0]["construction"]) - known)
-    columns = {**{name: [name] for name in [*SHOWN, SHARED]}, f"{len(others)} others": others}
+    columns = {**{name: [name] for name in [*SHOWN, SHARED]}, f"{len(others)} other constructions": others}
     table = [["explainer", *columns]]
     for explainer in tables[0]["explainer"].unique():
         cells = []

@@ -35,9 +35,11 @@ def retraining() -> str:
 def watermarks() -> str:
     """Return the share of attribution inside the watermark, by map."""
     table = _study("watermarks")
-    cells = [["mean (95 % interval over trainings)", *(short or name for name, short in MARKS.items())]]
+    heads = (f"watermark: {short}" if short else name for name, short in MARKS.items())
+    cells = [["mean (95 % interval over trainings)", *heads]]
     for method, part in table.groupby("method"):
-        named = method if method.startswith("accuracy") else f"Attr% of {NAMES.get(method, method)}"
+        accuracy = method.replace("the mark", "the watermark")
+        named = accuracy if method.startswith("accuracy") else f"Attr% of {NAMES.get(method, method)}"
         cells.append([named, *(_told(part.loc[part["dataset"] == name, "value"]) for name in MARKS)])
     return rows(cells)
 

@@ -1,10 +1,11 @@
-"""Tables of soundness and completeness at levels, in docs/soundness_check.md."""
+"""Tables of soundness and completeness in docs/soundness_check.md: at levels, and on synthetic data."""
 
 import pandas as pd
 
 from blocks import DATA, number, rows
 
 FILES = {"levels": ["ranking/consistency.csv", "scores.csv"]}
+DIRECTIONS = {"up": "rises", "down": "falls", "same": "stays"}
 
 
 def level_ranks(name: str) -> str:
@@ -25,13 +26,44 @@ def level_agreement(name: str) -> str:
     both = sides[0].join(sides[1], rsuffix="_other").assign(spearman=table["spearman"])
     both = both[both["model"] == both["model_other"]].dropna()
     both["pair"] = [" · ".join(sorted(pair)) for pair in zip(both["metric"], both["metric_other"], strict=True)]
-    cells = [["orders of two levels, same network", "pairs", "mean ρ", "from", "to"]]
+    cells = [["compared levels on one network", "pairs", "mean ρ", "lowest ρ", "highest ρ"]]
     for pair, part in both[~both["pair"].str.contains("sds")].groupby("pair"):
         first, second = pair.split(" · ")
-        named = f"both of {first}" if first == second else f"{first} and {second}"
+        named = f"two levels of {first}" if first == second else f"a level of {first} and one of {second}"
         texts = [number(getattr(part["spearman"], what)()) for what in ("mean", "min", "max")]
         cells.append([named, str(len(part)), *texts])
     return rows(cells)
 
 
-BLOCKS = {function.__name__: function for function in (level_ranks, level_agreement)}
+def directions() -> str:
+    """Return a row for each statement of the paper: the scores of changed maps, their directions, and agreement."""
+    table = pd.read_csv(DATA / "synthetic/directions.csv")
+    schemes = list(table["scheme"].unique())
+    cells = [["statement of the paper", "score of the correct map", *(f"`{scheme}`" for scheme in schemes)]]
+    for statement, part in table.groupby("paper", sort=False):
+        by_scheme = part.set_index("scheme")
+        texts = [
+            f"{number(row['measured'], 3)}, {DIRECTIONS[row['direction']]}: "
+            f"{'agrees' if row['same'] == 'yes' else 'disagrees'}"
+            for row in (by_scheme.loc[scheme] for scheme in schemes)
+        ]
+        cells.append([str(statement).replace("right map", "correct map"), number(part["right_map"].iloc[0], 3), *texts])
+    return rows(cells)
+
+
+def curve_means() -> str:
+    """Return a row for each changed map: means of soundness and completeness, with deviations over trials."""
+    table = pd.read_csv(DATA / "synthetic/means.csv").fillna({"scheme": ""})
+    cells = [["map", "scheme", "soundness", "completeness", "trials"]]
+    for (kind, scheme), part in table.groupby(["kind", "scheme"], sort=False):
+        found = part.set_index("metric")
+        texts = [
+            f"{number(found.at[metric, 'mean'], 3)} ({number(found.at[metric, 'deviation'], 3)})"
+            for metric in ("soundness", "completeness")
+        ]
+        map_name = "correct map" if kind == "right map" else f"*{str(kind).capitalize()}*"
+        cells.append([map_name, f"`{scheme}`" if scheme else "", *texts, str(part["trials"].iloc[0])])
+    return rows(cells)
+
+
+BLOCKS = {function.__name__: function for function in (level_ranks, level_agreement, directions, curve_means)}

@@ -21,10 +21,10 @@ def matrix_sums() -> str:
                 "networks",
                 "explainers",
                 "declared cells",
-                "work",
+                "of these, working",
                 "share",
-                "not declared and tried",
-                "of these, work",
+                "undeclared cells that were tried",
+                "of these, working",
                 "minutes",
             ],
             [
@@ -43,7 +43,15 @@ def matrix_sums() -> str:
 
 def matrix_networks() -> str:
     """Return, for each network, the layers that explainers use, and how many of the declared explainers work."""
-    table = [["network", "layer and attention blocks that explainers use", "declared", "work", "minutes"]]
+    table = [
+        [
+            "network",
+            "layer and attention blocks that explainers use",
+            "declared explainers",
+            "of these, working",
+            "minutes",
+        ]
+    ]
     for network, part in _cells().groupby("network"):
         works = part.loc[part["declared"], "works"]
         minutes = number(part["seconds"].sum() / 60, 1)
@@ -53,7 +61,7 @@ def matrix_networks() -> str:
 
 def matrix_explainers() -> str:
     """Return, for each explainer, the networks on which it is declared and works, and a check that it passed."""
-    table = [["explainer", "declared on", "works on", "works, not declared", "checks passed on one network"]]
+    table = [["explainer", "declared on", "works on", "works undeclared on", "values of the checks on one network"]]
     cells = _cells()
     for explainer, part in cells.groupby("explainer", sort=False):
         works = part[part["declared"] & part["works"]]
@@ -68,9 +76,9 @@ def matrix_gaps() -> str:
     """Return the reasons of the declared cells that do not work, and of others that were tried."""
     cells = _cells()
     failed = cells[~cells["works"] & (cells["says"] != "not declared")]
-    # Reasons that differ only in their figures share a row.
+    # Reasons that differ only in their numbers share a row.
     failed = failed.assign(plain=[re.sub(r"(?<![\w])\d[\d.e+-]*", "…", reason) for reason in failed["says"]])
-    table = [["explainer", "declared", "networks", "for example", "reason there"]]
+    table = [["explainer", "declared", "number of networks", "example", "reason on the example"]]
     ordered = failed.sort_values(["declared", "explainer"], ascending=[False, True], kind="stable")
     for (declared, explainer, _), part in ordered.groupby(["declared", "explainer", "plain"], sort=False):
         first = part.iloc[0]

@@ -54,7 +54,7 @@ def command(configs: tuple[str, ...], target: str) -> str:
 
 def paper_table(paper: str) -> str:
     """Return the file and state of each figure, table and section, and the differences from the paper."""
-    cells = [["in the paper", "state", "file", "here", "what differs"]]
+    cells = [["in the paper", "state", "file", "small run", "what differs"]]
     for row in papers()[paper]:
         states = ", ".join(f"`{state}`" for state in row.states)
         target, here = (f"`{name}`" if name else "" for name in (row.target, row.here))
@@ -79,7 +79,7 @@ def paper_commands(paper: str) -> str:
 def papers_small() -> str:
     """Return a row for each combination of configs: the size of the small run, and the number of files made."""
     table = pd.read_csv(DATA / "papers_small/papers_small.csv")
-    cells = [["configs", "networks", "images", "files on this page", "made", "seconds"]]
+    cells = [["configs", "networks", "images", "files listed on this page", "files made", "seconds"]]
     for name, part in table.groupby("configs", sort=False):
         first = part.iloc[0]
         configs = ", ".join(f"`{one}`" for one in str(name).split("+"))

@@ -26,8 +26,15 @@ def taught(name: str) -> str:
     """Return accuracy, probe and changes of each network after finetuning with labels and without."""
     accuracy, probes, drift = (_read(name, table) for table in ("accuracy", "in_domain", "similarity"))
     drift = drift[drift["pair"] == "finetuning"]
-    head = ["network", "weights", "top-1 intact", "worst patch deleted", "probe: paired share", "probe: AUC"]
-    cells = [[*head, "change of the softmax", "ρ of maps, before · after"]]
+    head = [
+        "network",
+        "weights",
+        "top-1, intact images",
+        "top-1, worst patch deleted",
+        "probe: paired share",
+        "probe: AUC",
+    ]
+    cells = [[*head, "change of the softmax", "ρ of maps before and after finetuning"]]
     for model in accuracy["model"].unique():
         for weights in ("pretrained", *WEIGHTS):
             of = accuracy[(accuracy["model"] == model) & (accuracy["weights"] == weights)].iloc[0]
@@ -54,7 +61,8 @@ def taught_orders(name: str) -> str:
     wide = table[table["metric"] == "idsds"].pivot(index="method", columns=["model", "weights"], values="score")
     before = _read(name, "summary")
     before = before[(before["factor"] == "weights") & (before["setting"] == "single deletion")]
-    cells = [["network", "methods", "ρ, labels · own outputs", "τ", "ρ with the order before: labels", "own outputs"]]
+    heads = ["network", "methods", "ρ between labels and own outputs", "τ between labels and own outputs"]
+    cells = [[*heads, "ρ before and after: labels", "ρ before and after: own outputs"]]
     for model in wide.columns.get_level_values(0).unique():
         both = wide[model][list(WEIGHTS)].dropna()
         one, other = (both[weights] for weights in WEIGHTS)

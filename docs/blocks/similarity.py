@@ -10,7 +10,7 @@ QUANTITIES = {
     "disagreement": "share of images with another predicted class",
     "maps": "difference of maps",
     "map_ranks": "ρ of the pixels of maps",
-    "exciting": "shared exciting images",
+    "exciting": "shared images with the largest activation",
     "accuracy_change": "change of accuracy",
 }
 SHOWN = ("grad_cam", "integrated_gradients", "rise")
@@ -20,7 +20,7 @@ def similar(name: str) -> str:
     """Return the range over pairs of networks of each quantity, before and after finetuning and of unrelated ones."""
     table = pd.read_csv(DATA / "similarity" / name / "similarity.csv")
     table = table[table["map"].isna() | table["map"].isin(SHOWN)]
-    cells = [["quantity", "before and after", "unrelated"]]
+    cells = [["quantity", "same model, before and after finetuning", "two different models"]]
     for (quantity, shown), part in table.groupby(["quantity", table["map"].fillna("")], sort=False):
         if quantity not in QUANTITIES:
             continue
@@ -30,7 +30,8 @@ def similar(name: str) -> str:
             ranges.append(f"{number(values.min())} to {number(values.max())}" if len(values) else "")
         cells.append([QUANTITIES[quantity] + (f": `{shown}`" if shown else ""), *ranges])
     chance = table["chance"].dropna()
-    sentence = f"\n\nTwo unrelated channels would share {number(chance.mean())} of their exciting images by chance."
+    share = f"{100 * chance.mean():.0f} %"
+    sentence = f"\n\nBy chance, two unrelated channels would share {share} of the images with the largest activation."
     return rows(cells) + (sentence if len(chance) else "")
 
 
@@ -39,7 +40,7 @@ def least_alike(name: str) -> str:
     table = pd.read_csv(DATA / "similarity" / name / "similarity.csv")
     table = table[(table["pair"] == "finetuning") & (table["quantity"] == "map_ranks")].nsmallest(3, "value")
     maps = [f"`{row['map']}` on {row['model']}, ρ {number(row['value'])}" for row in table.to_dict("records")]
-    return f"The maps that finetuning changes most: {'; '.join(maps)}."
+    return f"Finetuning changes these maps most: {'; '.join(maps)}."
 
 
 BLOCKS = {function.__name__: function for function in (similar, least_alike)}

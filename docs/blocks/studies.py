@@ -68,7 +68,9 @@ def _effects_table(cells: list[list[str]], effects: list[tuple[float, float, flo
         else:
             q = next(qs)
             lines.append([*cell, interval(*found[:3], digits=3), number(q, 3), verdict(*found[1:3], q)])
-    return rows([["study", "the paper", "kinds", "baseline", "difference", "q", "verdict"], *lines])
+    return rows(
+        [["study", "the paper says", "compared kinds", "baseline", "difference of IDSDS", "q", "verdict"], *lines]
+    )
 
 
 def design(name: str) -> str:

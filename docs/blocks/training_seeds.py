@@ -20,14 +20,15 @@ def half_width(name: str) -> str:
     """Return the median half-width of the intervals over images, for comparison."""
     table = pd.read_csv(DATA / "training_seeds" / name / "idsds_table.csv")
     width = ((table["ci_high"] - table["ci_low"]) / 2).median()
-    return f"For comparison, the intervals over {table['n_images'].max()} images reach ±{number(width)} (median)."
+    images = table["n_images"].max()
+    return f"For comparison, the median half-width of the intervals over {images} images is {number(width)}."
 
 
 def seeds(name: str) -> str:
     """Return the range of scores over training seeds, and how often a method is in the set of the best."""
     table = pd.read_csv(DATA / "training_seeds" / name / "idsds_table.csv")
     table["kind"] = table["model"].str.replace(r"_seed\d+$", "", regex=True)
-    cells = [["network", "method", "lowest", "highest", "in the set of the best"]]
+    cells = [["network", "method", "lowest score", "highest score", "in the set of the best"]]
     for (kind, method), part in table.groupby(["kind", "method"], sort=False):
         low, high = (number(value) for value in (part["score"].min(), part["score"].max()))
         cells.append([kind, f"`{method}`", low, high, f"{part['in_best_set'].sum()} of {len(part)}"])

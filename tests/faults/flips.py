@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = flips(options.bits, options.seed, options.every)
     total = {key: sum(int(str(row[key])) for row in rows) for key in ("files", "flips", "noticed", "healed")}
     if options.markdown:
-        print("| files of | kinds | flips | noticed | healed |\n| --- | --- | --- | --- | --- |")
+        print("| files of | kinds of file | bits flipped | detected | repaired |\n| --- | --- | --- | --- | --- |")
         for stage in dict.fromkeys(str(row["kind"]).partition(":")[0] for row in rows):
             of = [row for row in rows if str(row["kind"]).partition(":")[0] == stage]
             counts = [sum(int(str(row[key])) for row in of) for key in ("flips", "noticed", "healed")]

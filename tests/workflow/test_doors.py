@@ -71,11 +71,11 @@ CHECKS = {
     "a folder": folder,
     "a link": link,
     "of 8 GiB": large,
-    "cut off": cut,
-    "of another kind": foreign,
+    "truncated": cut,
+    "of another type": foreign,
 }
-CHOSEN, NO_DIGEST, NOT_MADE = "the user's choice", "has no digest", "counts as not made"
-AGAIN = "made again"
+CHOSEN, NO_DIGEST, NOT_MADE = "link followed", "not detected", "treated as missing"
+AGAIN = "recomputed"
 IN_JOB, IN_CHECK = "read by a job, which refuses it", "left to `heatproof check`"
 BY_SNAKEMAKE = "refused by Snakemake's process"
 
@@ -128,7 +128,7 @@ def in_memory(function: str) -> Callable[[], object]:
     return call
 
 
-CONFIG = {"a link": CHOSEN, "cut off": NO_DIGEST}
+CONFIG = {"a link": CHOSEN, "truncated": NO_DIGEST}
 STORE, CASE = "results/maps/digits/vgg/finetuned/saliency", "results/scores/digits/vgg/finetuned/idsds"
 SHARD = f"{STORE}.zarr/attribution/c/0/0/0/0"
 MAPS = opened("maps", "digits/vgg/finetuned/saliency")
@@ -141,7 +141,7 @@ DOORS: dict[str, Door] = {
         for words in (["check"], ["status"], ["report"], ["accept"], ["prune"], ["estimate"], ["bundle"])
     },
     "run -n CONFIG": Door(
-        "micro.yaml", command("run", "-n", "micro.yaml"), {**CONFIG, "of another kind": BY_SNAKEMAKE}
+        "micro.yaml", command("run", "-n", "micro.yaml"), {**CONFIG, "of another type": BY_SNAKEMAKE}
     ),
     "list --config CONFIG": Door("micro.yaml", command("list", "methods", "--config", "micro.yaml"), CONFIG),
     "maps show --config CONFIG": Door(
@@ -152,9 +152,9 @@ DOORS: dict[str, Door] = {
         command(
             "init", "photos", "--model", "cifar_vgg11_bn", "--checkpoint", "weights.safetensors", "--out", "a.yaml"
         ),
-        {"a link": CHOSEN, **dict.fromkeys(("of 8 GiB", "cut off", "of another kind"), IN_JOB), "missing": IN_CHECK},
+        {"a link": CHOSEN, **dict.fromkeys(("of 8 GiB", "truncated", "of another type"), IN_JOB), "missing": IN_CHECK},
     ),
-    "rank TABLE": Door("table.csv", command("rank", "table.csv"), {"a link": CHOSEN, "cut off": NO_DIGEST}),
+    "rank TABLE": Door("table.csv", command("rank", "table.csv"), {"a link": CHOSEN, "truncated": NO_DIGEST}),
     "rank RESULTS, a table": Door(TABLE, command("rank", "results")),
     "rank RESULTS, a manifest": Door(TABLES, command("rank", "results")),
     "rank BUNDLE": Door("run.zip", command("rank", "run.zip"), {"a link": CHOSEN}),
@@ -170,26 +170,26 @@ DOORS: dict[str, Door] = {
     "maps show, a shard": Door(SHARD, command("maps", "show", f"{STORE}.zarr")),
     "maps show, metadata": Door(f"{STORE}.zarr/attribution/zarr.json", command("maps", "show", f"{STORE}.zarr")),
     "open, a table": Door(TABLE, opened("tables", "idsds_table")),
-    "open, its manifest": Door(TABLES, opened("tables", "idsds_table")),
+    "open, manifest of a table": Door(TABLES, opened("tables", "idsds_table")),
     "open, scores": Door(f"{CASE}.parquet", opened("scores", "digits/vgg/finetuned/idsds")),
-    "open, their manifest": Door(f"{CASE}.json", opened("scores", "digits/vgg/finetuned/idsds")),
+    "open, manifest of scores": Door(f"{CASE}.json", opened("scores", "digits/vgg/finetuned/idsds")),
     "open, a shard": Door(SHARD, MAPS),
-    "open, its manifest of a store": Door(f"{STORE}.0.json", MAPS, MADE),
+    "open, manifest of a store": Door(f"{STORE}.0.json", MAPS, MADE),
     "open, metadata of a store": Door(f"{STORE}.zarr/zarr.json", MAPS),
     "open, names of images": Door(f"{STORE}.zarr/image_id/c/0", MAPS),
     **{
         f"{function}, a batch of the cache": Door(
             "cache/**/*.batch",
             in_memory(function),
-            dict.fromkeys(("missing", "of 8 GiB", "cut off", "of another kind"), AGAIN),
+            dict.fromkeys(("missing", "of 8 GiB", "truncated", "of another type"), AGAIN),
         )
         for function in ("explain", "choose")
     },
     **{
-        f"{function}, the mark of the cache": Door(
+        f"{function}, the file that marks a cache": Door(
             "cache/heatproof-cache.json",
             in_memory(function),
-            dict.fromkeys(("of 8 GiB", "cut off", "of another kind"), AGAIN),
+            dict.fromkeys(("of 8 GiB", "truncated", "of another type"), AGAIN),
         )
         for function in ("explain", "choose")
     },
@@ -197,7 +197,7 @@ DOORS: dict[str, Door] = {
 
 
 def cell(project: Project, name: str, check: str) -> str:
-    """Return the result of opening a replaced file: ``refused``, ``named``, or why the check is not applicable."""
+    """Return the result of opening a replaced file: ``refused``, ``reported``, or why the check is not applicable."""
     door = DOORS[name]
     if check in door.exempt:
         return door.exempt[check]
@@ -223,7 +223,7 @@ def cell(project: Project, name: str, check: str) -> str:
     if told.startswith("sentence: "):
         return "refused"
     assert "damaged" in told or "link" in told, f"{name}, {check}: {told[-500:]}"
-    return "named"
+    return "reported"
 
 
 def _answered(work: Callable[[], object]) -> dict[str, str]:
