@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from heatproof.errors import HeatproofError
-from heatproof.ranking.significance import critical_difference, friedman, pairwise_wilcoxon
+from heatproof.ranking.significance import critical_difference, pairwise_wilcoxon
 
 
 def planted(images=60, step=1.0, methods="abcd", seed=0):
@@ -70,19 +70,6 @@ def test_equal_and_missing_scores():
     assert not empty["significant"]
 
 
-def test_friedman():
-    found = friedman(planted())
-    assert found.p < 1e-6
-    assert 0.5 < found.concordance <= 1
-    alike = pd.DataFrame(np.tile([3.0, 2, 1], (9, 1)), columns=list("abc"))
-    assert friedman(alike).concordance == pytest.approx(1)
-    assert friedman(planted(40, 0.0)).p > 0.01
-    holed = planted()
-    holed.iloc[:7, 0] = np.nan
-    assert (friedman(holed).n_images, friedman(holed).n_undefined) == (53, 7)
-    assert np.isnan(friedman(alike * 0).p)
-
-
 def test_ranks_and_nemenyi():
     # Demšar 2006, section 3.2.2: four methods on 14 data sets, q = 2.569.
     found = critical_difference(planted(14), posthoc="nemenyi")
@@ -107,7 +94,6 @@ def test_wilcoxon_of_a_diagram_is_the_table():
         (lambda: pairwise_wilcoxon(planted(methods="a")), "at least 2"),
         (lambda: pairwise_wilcoxon(planted(), level=5), "level is 5"),
         (lambda: pairwise_wilcoxon(planted(methods="aab")), "'a' has two columns"),
-        (lambda: friedman(planted(methods="ab")), "at least 3"),
         (lambda: critical_difference(planted(), posthoc="t"), "posthoc is 't'"),
         (lambda: critical_difference(planted() * np.nan), "0 images have a score of every method"),
     ],

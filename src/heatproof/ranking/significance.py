@@ -78,58 +78,6 @@ def pairwise_wilcoxon(scores: pd.DataFrame, *, level: float = 0.05) -> pd.DataFr
 
 
 @dataclass(frozen=True)
-class Friedman:
-    """Result of Friedman's test.
-
-    Attributes
-    ----------
-    statistic, p
-        Chi-squared with M - 1 degrees of freedom, and its p-value.
-    concordance
-        Kendall's W in [0, 1], the effect size: 1 where all images rank the methods alike.
-    n_images, n_undefined
-        Images on which all methods have a score, and all others, which are left out.
-    """
-
-    statistic: float
-    p: float
-    concordance: float
-    n_images: int
-    n_undefined: int
-
-
-def friedman(scores: pd.DataFrame) -> Friedman:
-    """Run Friedman's test of equal methods, on the ranks within images (Demšar 2006, section 3.2.2).
-
-    Parameters
-    ----------
-    scores
-        As in `pairwise_wilcoxon`, with three methods or more.
-
-    Returns
-    -------
-    Friedman
-        NaN where fewer than two images are complete or all scores are equal.
-
-    Raises
-    ------
-    HeatproofError
-        If there are fewer than three methods.
-    """
-    from scipy.stats import friedmanchisquare
-
-    _check_methods(scores, 3)
-    complete = scores.dropna()
-    images, methods = complete.shape
-    values = complete.to_numpy(dtype=float)
-    left_out = len(scores) - images
-    if images < 2 or np.all(values == values[:, :1]):
-        return Friedman(float("nan"), float("nan"), float("nan"), images, left_out)
-    statistic, p = friedmanchisquare(*values.T)
-    return Friedman(float(statistic), float(p), float(statistic / (images * (methods - 1))), images, left_out)
-
-
-@dataclass(frozen=True)
 class CriticalDifference:
     """Data of a critical-difference diagram.
 
