@@ -1,4 +1,6 @@
-"""Store batches of a cache: one file holds arrays of several images, each image with a name and a digest.
+"""Store the batches of `cache=` of `explain` and `choose`.
+
+One file holds arrays of several images, each image with a name and a digest.
 
 A file has three lines, followed by the values of one image after another. The lines are the type of the file, the
 SHA-256 of the third line, and a description in JSON. Files are written atomically, so that a killed process leaves a
