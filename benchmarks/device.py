@@ -209,7 +209,7 @@ def run_job(path: str) -> None:
         for module in (attribute, respond):
             opened = module.open_dataset
             module.open_dataset = lambda spec, opened=opened: TimedDataset(opened(spec), reading)
-        writing.around(shards.Shard, "_keep")
+        writing.around(shards.Shard, "_write_batch")
         # The name in an earlier commit.
         writing.around(shards.Shard, "_publish" if hasattr(shards.Shard, "_publish") else "publish")
         fill = PaddedBatches.forward

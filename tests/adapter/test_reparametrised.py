@@ -104,7 +104,7 @@ def test_hooks_that_change_a_pass_are_no_hooks_of_lrp(kind):
     network = Plain()
     HOOKS[kind](network)
     maps = heatproof.explain(network, images_of(), TARGETS, ["lrp", "saliency"])
-    assert "returns other outputs than the network" in str(maps["reason"].values[0])
+    assert "changes the outputs of the network" in str(maps["reason"].values[0])
     assert maps["reason"].values[1] == ""
 
 
@@ -140,7 +140,7 @@ class Mirrored(nn.Module):
 def test_a_layer_that_a_pass_calls_twice_has_no_map(layer):
     cams = ["grad_cam", "hires_cam", "score_cam", "guided_grad_cam"]
     maps = heatproof.explain(Mirrored(), images_of(), TARGETS, [*cams, "saliency"], layer=layer)
-    message = "called several times in one pass" if layer else "finds none"
+    message = "called several times in one pass" if layer else "none was found"
     assert [message in one for one in maps["reason"].values.tolist()] == [True] * len(cams) + [False]
 
 

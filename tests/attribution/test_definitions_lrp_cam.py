@@ -115,7 +115,7 @@ class Hidden(nn.Module):
 
 
 def test_another_function_than_the_network_is_found_in_every_batch():
-    with pytest.raises(NotApplicable, match="other outputs than the network"):
+    with pytest.raises(NotApplicable, match="changes the outputs of the network"):
         make("lrp", Hidden(construct("plain")).eval())
 
 
@@ -159,7 +159,7 @@ def test_a_view_of_a_tensor_that_is_written_to_is_not_applicable(cam):
     """The values of the view change through another reference after the layer, which a copy does not follow."""
     torch.manual_seed(0)
     network = OfViews("a view", writes=True).double().eval().requires_grad_(False)
-    with pytest.raises(NotApplicable, match="other outputs than the network"):
+    with pytest.raises(NotApplicable, match="changes the outputs of the network"):
         make(cam, network, "given")
     assert make(cam, network, "first").std() > 0
 

@@ -98,7 +98,7 @@ def test_other_networks_are_not_applicable(name, architecture, explain):
 def test_probabilities_are_not_applicable(name, explain):
     context = explain(EXPLAINED_BY[name])
     output = torch.nn.Sequential(context.network, torch.nn.Softmax(-1))
-    with pytest.raises(NotApplicable, match="not the softmax"):
+    with pytest.raises(NotApplicable, match="not to their softmax"):
         EXPLAINERS[name].function(dataclasses.replace(context, output=output))
 
 

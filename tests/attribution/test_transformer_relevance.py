@@ -283,7 +283,7 @@ def test_lost_relevance_is_not_applicable(explain_digits):
     network = tiny_vit(class_token=False, global_pool="avg", depth=1)
     # The head reads zeros, so no input can take the relevance of the class.
     nn.init.zeros_(network.fc_norm.weight)
-    with pytest.raises(NotApplicable, match="differ by 1 of it"):
+    with pytest.raises(NotApplicable, match="differs from the logit by 1 of it"):
         EXPLAINERS["chefer_lrp"].function(replaced(explain_digits(), network))
 
 

@@ -79,7 +79,7 @@ def test_a_network_without_blocks_has_its_penultimate_features():
 
 
 def test_a_network_without_layers_is_not_applicable():
-    with pytest.raises(NotApplicable, match="no layer with a kernel runs"):
+    with pytest.raises(NotApplicable, match="runs no layer with a kernel"):
         feature_layers(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), image(4))
 
 

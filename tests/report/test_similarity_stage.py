@@ -125,7 +125,7 @@ def test_channels_do_not_depend_on_the_batch(made, batch_size):
 
 def test_a_layer_without_a_grid_is_a_gap_with_its_reason(made, tmp_path):
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 3))
-    with pytest.raises(NotApplicable, match="no \\(batch"):
+    with pytest.raises(NotApplicable, match="not output \\(batch"):
         channel_activations(network, torch.zeros(2, 3, 2, 2), "1")
     spec = made.on_network("channels", "toy", "net", "pretrained", shard=0).spec
     model = replace(spec.network.model, facts=replace(spec.network.model.facts, cam_layer="head"))
@@ -148,7 +148,7 @@ class Repeating(torch.nn.Module):
 @pytest.mark.parametrize("batch_size", [1, 2, 64])
 def test_a_layer_that_a_pass_calls_several_times_has_no_channels(batch_size):
     network, images = Repeating().eval(), torch.rand(5, 3, 12, 12)
-    with pytest.raises(NotApplicable, match=r"'relu' gives no .* once in a pass"):
+    with pytest.raises(NotApplicable, match=r"'relu' does not output .* once in a pass"):
         channel_activations(network, images, "relu", batch_size)
     layers = ["one", "relu", "two", "classifier"]
     found = channels_of_layers(network, images, layers, batch_size)

@@ -85,8 +85,8 @@ def sound(contents, tmp_path):
 
 def test_a_sound_bundle_is_verified_ranked_and_compared(sound, capsys):
     said = bundle.verify(sound)
-    assert "6 files have their checksums; its 2 manifests list all 2 tables" in said
-    assert "Only a run can tell" in said
+    assert "its 6 files match their checksums; its 2 manifests list all 2 tables" in said
+    assert "Only a run can show" in said
     assert main(["rank", str(sound)]) == 0
     assert "5 methods in 1 test case\n" in capsys.readouterr().out
     assert len(diff(sound, sound).table) == 10

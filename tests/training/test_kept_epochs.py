@@ -89,7 +89,7 @@ def test_saved_epochs_are_scored_and_no_claim_counts_them_as_trainings(saved_run
     card = pd.read_csv(saved_run.folder / "results/claims.csv").set_index("claim")
     row = card.loc["ranks_agree_between_checkpoints"]
     assert row["verdict"] == "not testable here", "epochs of a finetuning are no training from scratch"
-    assert "no training from scratch keeps epochs" in row["reason"]
+    assert "no training from scratch saves epochs" in row["reason"]
     ranked = set(pd.read_csv(saved_run.folder / "results/idsds_table.csv")["weights"])
     assert ranked == {"finetuned", "finetuned_epoch1", "finetuned_epoch3"}
 
