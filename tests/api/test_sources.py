@@ -493,7 +493,9 @@ def test_choose_shows_how_far_all_of_its_parts_are(progress, lines, shown, netwo
     images = torch.randn(16, 3, 16, 16, generator=torch.Generator().manual_seed(8))
     heatproof.choose(network, images, None, ["saliency"], progress=progress)
     written = shown()
-    for line in ("First half: selecting options", "Second half: ", "maps: 0 of 3 method", "scores: 0 of 2 metric"):
+    first = "First half: selecting options of 3 methods on 8 images."
+    second = "Second half: scoring 3 methods on 8 images."
+    for line in (first, second, "maps: 0 of 3 method", "scores: 0 of 2 metric"):
         assert (line in written) == lines
 
 

@@ -73,9 +73,8 @@ def test_code_that_a_received_folder_names_does_not_run(here, monkeypatch, chang
     for command in (status, report):
         with pytest.raises(HeatproofError) as caught:
             command([])
-        assert "is user code, which is not imported because the config of the last run in results, mine.yaml" in str(
-            caught.value
-        )
+        reason = "the config of the last run in results, mine.yaml, was not named explicitly"
+        assert f"is user code, which is not imported because {reason}" in str(caught.value)
 
 
 def test_a_record_with_a_right_digest_and_wrong_types_is_damaged(here):
