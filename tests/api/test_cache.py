@@ -51,11 +51,11 @@ def explain(counted, images, targets, tmp_path):
     def call(methods=METHODS, model=None, images=images, targets=targets, **options):
         call.model = model or counted
         before = call.model.images
-        made = heatproof.explain(
+        result = heatproof.explain(
             call.model, images, targets, methods, **{"batch_size": 5, "cache": tmp_path / "cache", **options}
         )
-        call.passes = call.model.images - before - made.attrs["check_passes"]
-        return made
+        call.passes = call.model.images - before - result.attrs["check_passes"]
+        return result
 
     return call
 
@@ -64,7 +64,7 @@ def files(folder, ending="*.batch"):
     return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob(ending))}
 
 
-def mine(model, images, targets):
+def draws_globally(model, images, targets):
     """Draw from the global random states, as foreign code does."""
     return images.sum(1) + torch.rand(images.shape[0], *images.shape[2:])
 
@@ -72,12 +72,12 @@ def mine(model, images, targets):
 # ---- the same result -------------------------------------------------------------------------------------------------
 
 
-def test_maps_are_those_without_a_cache_and_no_pass_is_made_twice(explain, tmp_path):
-    plain = explain([*METHODS, mine], cache=None)
-    cold = explain([*METHODS, mine])
+def test_maps_equal_those_without_a_cache_and_no_pass_is_repeated(explain, tmp_path):
+    plain = explain([*METHODS, draws_globally], cache=None)
+    cold = explain([*METHODS, draws_globally])
     assert explain.passes > 12 * 5
     before = files(tmp_path)
-    warm = explain([*METHODS, mine])
+    warm = explain([*METHODS, draws_globally])
     assert explain.passes == 0
     assert plain.drop_vars(TIMES).identical(cold.drop_vars(TIMES).load())
     # The additional passes of a cold call compute the sums that integrated gradients guarantees.
@@ -87,16 +87,16 @@ def test_maps_are_those_without_a_cache_and_no_pass_is_made_twice(explain, tmp_p
     assert plain["passes"].values.tolist()[::2] == [1, 0, 0]
 
 
-def test_maps_are_read_when_they_are_asked_for(explain, tmp_path, network, images, targets):
-    made, uncached = explain(), explain(cache=None)["attribution"].values
-    lazy = made["attribution"]
+def test_cached_maps_are_read_lazily(explain, tmp_path, network, images, targets):
+    cached, uncached = explain(), explain(cache=None)["attribution"].values
+    lazy = cached["attribution"]
     assert not isinstance(lazy.variable._data, np.ndarray)
     for key in [(0, 3), (slice(None), [7, 2, 7]), (slice(1, 3), slice(8, 2, -3), slice(4), 5), (-1, -1), ([2, 0], [])]:
         np.testing.assert_array_equal(
             lazy[key].values, uncached[np.ix_(*ranges(uncached.shape, key))].squeeze(scalars(key))
         )
-    np.testing.assert_array_equal(lazy.isel(image=made["image"] == "4").values[:, 0], uncached[:, 4])
-    scored = heatproof.evaluate("idsds", network, images, targets, made)
+    np.testing.assert_array_equal(lazy.isel(image=cached["image"] == "4").values[:, 0], uncached[:, 4])
+    scored = heatproof.evaluate("idsds", network, images, targets, cached)
     plain = heatproof.evaluate("idsds", network, images, targets, explain(cache=None))
     assert scored.identical(plain)
     for path in tmp_path.rglob("maps/*/*.batch"):
@@ -114,7 +114,7 @@ def scalars(key):
     return tuple(axis for axis, one in enumerate(key) if isinstance(one, int))
 
 
-def test_methods_share_a_folder_and_each_is_made_once(explain):
+def test_methods_share_a_folder_and_each_is_computed_once(explain):
     explain(["saliency"])
     both = explain(["input_x_gradient", "saliency"])
     assert explain.passes == 12
@@ -126,22 +126,22 @@ def test_methods_share_a_folder_and_each_is_made_once(explain):
     assert explain.passes == 0
 
 
-def test_more_images_are_made_alone_and_fewer_are_read(explain, images, targets):
+def test_only_added_images_are_computed_and_a_subset_is_read(explain, images, targets):
     explain(["saliency"], images=images[:8], targets=targets[:8])
     assert explain.passes == 8
-    made = explain(["saliency"])
+    result = explain(["saliency"])
     assert explain.passes == 4
     part = explain(["saliency"], classes=[int(targets[0])])
     assert explain.passes == 0
     rows = (targets == targets[0]).nonzero().flatten().tolist()
-    np.testing.assert_array_equal(part["attribution"], made["attribution"][:, rows])
-    np.testing.assert_allclose(made["attribution"], explain(["saliency"], cache=None)["attribution"], rtol=1e-5)
+    np.testing.assert_array_equal(part["attribution"], result["attribution"][:, rows])
+    np.testing.assert_allclose(result["attribution"], explain(["saliency"], cache=None)["attribution"], rtol=1e-5)
 
 
 # ---- what recomputes maps --------------------------------------------------------------------------------------------
 
 
-def test_a_replaced_image_is_made_again_and_no_other(explain, images):
+def test_only_a_changed_image_is_recomputed(explain, images):
     before = explain(["saliency"])["attribution"].values
     changed = images.clone()
     changed[7] += 0.1
@@ -153,27 +153,27 @@ def test_a_replaced_image_is_made_again_and_no_other(explain, images):
     assert not np.array_equal(after["attribution"][0, 7], before[0, 7])
 
 
-def test_a_replaced_picture_of_a_folder_is_seen_whatever_its_time_and_size(explain, tmp_path):
+def test_a_replaced_image_file_is_noticed_despite_equal_time_and_size(explain, tmp_path):
     from PIL import Image
     from torchvision.transforms.functional import to_tensor
 
     folder = tmp_path / "photographs"
     folder.mkdir()
     noise = np.random.default_rng(0).integers(0, 255, (8, 16, 16, 3), dtype=np.uint8)
-    for number, one in enumerate(noise):
-        Image.fromarray(one).save(folder / f"{number}.bmp")
+    for number, pixels in enumerate(noise):
+        Image.fromarray(pixels).save(folder / f"{number}.bmp")
     explain(["saliency"], images=folder, targets=None, transform=to_tensor)
     assert explain.passes == 8
     old = (folder / "3.bmp").stat()
     Image.fromarray(255 - noise[3]).save(folder / "3.bmp")
     os.utime(folder / "3.bmp", ns=(old.st_atime_ns, old.st_mtime_ns))
     explain(["saliency"], images=folder, targets=[0] * 8, transform=to_tensor)
-    made = explain(["saliency"], images=folder, targets=None, transform=to_tensor)
+    result = explain(["saliency"], images=folder, targets=None, transform=to_tensor)
     plain = explain(["saliency"], images=folder, targets=None, transform=to_tensor, cache=None)
-    np.testing.assert_allclose(made["attribution"], plain["attribution"], rtol=1e-5)
+    np.testing.assert_allclose(result["attribution"], plain["attribution"], rtol=1e-5)
 
 
-def test_float64_images_are_told_apart_beyond_float32(explain, counted, images, targets):
+def test_float64_images_are_distinguished_beyond_float32_precision(explain, counted, images, targets):
     counted.double()
     explain(["saliency"], images=images.double())
     changed = images.double()
@@ -207,11 +207,11 @@ class Scaled(nn.Module):
         return self.inner(batch * self.scale[0])
 
 
-@pytest.mark.parametrize("others", [False, True], ids=["same images", "other images"])
-def test_a_forward_that_answers_otherwise_has_maps_of_its_own(others, explain, network, images, tmp_path):
+@pytest.mark.parametrize("different_images", [False, True], ids=["same images", "other images"])
+def test_networks_with_different_outputs_have_separate_maps(different_images, explain, network, images, tmp_path):
     first = explain(["saliency"], model=Scaled(network, 1.0))["attribution"].values
     # Outputs are compared on images of this call, or on images in the cache.
-    probe_images = torch.randn(12, 3, 16, 16) if others else images
+    probe_images = torch.randn(12, 3, 16, 16) if different_images else images
     explain(["saliency"], model=Scaled(network, 1.5), images=probe_images)
     assert explain.passes >= 12
     np.testing.assert_array_equal(explain(["saliency"], model=Scaled(network, 1.0))["attribution"], first)
@@ -220,7 +220,7 @@ def test_a_forward_that_answers_otherwise_has_maps_of_its_own(others, explain, n
     np.testing.assert_allclose(*(one["attribution"] for one in edited), rtol=1e-5)
 
 
-def test_other_images_of_the_same_network_join_it(explain, network, tmp_path):
+def test_other_images_of_the_same_network_share_its_folder(explain, network, tmp_path):
     explain(["saliency"], model=Scaled(network, 1.0))
     explain(["saliency"], model=Scaled(network, 1.0), images=torch.randn(12, 3, 16, 16))
     assert [path.parent.name for path in tmp_path.rglob("check")] == ["0"]
@@ -237,7 +237,7 @@ class Detached(nn.Module):
         return self.inner(batch) + batch.sum((1, 2, 3))[:, None] * 1e-3
 
 
-def test_an_edited_forward_with_the_same_answers_is_noticed_by_its_code(explain, network, monkeypatch):
+def test_an_edited_forward_with_equal_outputs_is_noticed_by_its_code(explain, network, monkeypatch):
     explain(["saliency"], model=Detached(network))
 
     def forward(self, batch):
@@ -263,11 +263,15 @@ class PartlyDetached(nn.Module):
         return self.share * logits + (1 - self.share) * logits.detach()
 
 
-@pytest.mark.parametrize("others", [False, True], ids=["same images", "other images"])
-def test_other_gradients_of_the_same_answers_are_noticed(others, explain, network, images):
-    explain(["saliency"], model=PartlyDetached(network, 1.0), images=torch.randn(12, 3, 16, 16) if others else images)
+@pytest.mark.parametrize("different_images", [False, True], ids=["same images", "other images"])
+def test_different_gradients_with_equal_outputs_are_noticed(different_images, explain, network, images):
+    explain(
+        ["saliency"],
+        model=PartlyDetached(network, 1.0),
+        images=torch.randn(12, 3, 16, 16) if different_images else images,
+    )
     explain(["saliency"], model=PartlyDetached(network, 1.0))
-    assert explain.passes == (12 if others else 0)
+    assert explain.passes == (12 if different_images else 0)
     halved = explain(["saliency"], model=PartlyDetached(network, 0.5))
     assert explain.passes == 12
     right = explain(["saliency"], model=PartlyDetached(network, 0.5), cache=None)
@@ -294,14 +298,14 @@ def test_a_hook_that_changes_gradients_is_noticed(explain, counted):
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_each_of_these_makes_anew(change, explain):
+def test_changed_arguments_recompute_the_maps(change, explain):
     methods = [{"integrated_gradients": {"steps": 4}}]
     explain(methods)
-    made = explain(**{"methods": methods, **change})
+    result = explain(**{"methods": methods, **change})
     steps = 5 if "methods" in change else 4
     assert explain.passes >= steps * 11
     plain = explain(**{"methods": methods, **change, "cache": None})
-    np.testing.assert_array_equal(made["attribution"], plain["attribution"])
+    np.testing.assert_array_equal(result["attribution"], plain["attribution"])
 
 
 # ---- custom methods --------------------------------------------------------------------------------------------------
@@ -317,7 +321,7 @@ def helper(maps):
     return maps
 
 
-class Own:
+class Power:
     def __init__(self, power):
         self.power = power
 
@@ -329,7 +333,7 @@ def files_of_maps(folder):
     return {path.parent.name for path in folder.rglob("maps/*/*.batch")}
 
 
-def test_a_function_is_told_by_its_code_and_what_it_sees(explain, tmp_path, monkeypatch):
+def test_the_identity_of_a_function_is_its_code_and_the_globals_it_reads(explain, tmp_path, monkeypatch):
     module = sys.modules[__name__]
     seen = []
     changes = [
@@ -339,19 +343,19 @@ def test_a_function_is_told_by_its_code_and_what_it_sees(explain, tmp_path, monk
     ]
     for change in changes:
         change()
-        made = explain([scaled])["attribution"].values
-        assert np.array_equal(made, explain([scaled], cache=None)["attribution"].values)
+        maps = explain([scaled])["attribution"].values
+        assert np.array_equal(maps, explain([scaled], cache=None)["attribution"].values)
         seen.append(len(files_of_maps(tmp_path)))
     assert seen == [1, 2, 3]
-    for one, count in ((Own(1), 4), (Own(1), 4), (Own(2), 5)):
-        explain({"own": one})
+    for method, count in ((Power(1), 4), (Power(1), 4), (Power(2), 5)):
+        explain({"own": method})
         assert len(files_of_maps(tmp_path)) == count
 
 
-def test_objects_of_libraries_are_told_by_their_settings(explain, counted, tmp_path):
+def test_objects_of_libraries_are_identified_by_their_settings(explain, counted, tmp_path):
     from captum.attr import IntegratedGradients, LayerGradCam, NoiseTunnel, Saliency
 
-    made = [
+    methods = [
         Saliency(counted),
         LayerGradCam(counted, counted.inner[0]),
         LayerGradCam(counted, counted.inner[2]),
@@ -359,9 +363,9 @@ def test_objects_of_libraries_are_told_by_their_settings(explain, counted, tmp_p
         IntegratedGradients(counted, multiply_by_inputs=False),
         NoiseTunnel(Saliency(counted)),
     ]
-    for count, one in enumerate(made, 1):
+    for count, method in enumerate(methods, 1):
         for _ in range(2):
-            explain({"own": one})
+            explain({"own": method})
             assert len(files_of_maps(tmp_path)) == count
         assert explain.passes == 0
 
@@ -378,7 +382,7 @@ def held(thing):
     [torch.Generator(), np.random.default_rng(), threading.Lock(), io.BytesIO()],
     ids=lambda one: type(one).__name__,
 )
-def test_a_method_that_holds_what_nothing_tells_is_refused_before_work(thing, explain, counted):
+def test_a_method_that_holds_an_unidentifiable_object_is_refused_before_work(thing, explain, counted):
     before = counted.images
     with pytest.raises(HeatproofError, match=rf"'method' cannot be kept .* its 'thing' is a {type(thing).__name__}"):
         explain(["saliency", held(thing)])
@@ -404,17 +408,17 @@ calls = []
 
 
 @pytest.mark.parametrize(("error", "again"), [(ValueError, False), (ImportError, True), (ConnectionError, True)])
-def test_a_gap_is_kept_where_it_is_no_fault_of_the_machine(error, again, explain, images):
+def test_a_failure_is_cached_unless_it_is_a_machine_fault(error, again, explain, images):
     images = images.clone()
     images[5] = 7
     calls.clear()
     failing = Failing(error)
     for _ in range(2):
         with pytest.warns(UserWarning, match="'own' is left out: .*no such thing"):
-            made = explain({"own": failing, "saliency": "saliency"}, images=images)
-        assert made["reason"].values.tolist()[1] == ""
-        assert np.isnan(made["attribution"][0]).all()
-        first, *_ = made["reason"].values.tolist()
+            result = explain({"own": failing, "saliency": "saliency"}, images=images)
+        assert result["reason"].values.tolist()[1] == ""
+        assert np.isnan(result["attribution"][0]).all()
+        first, *_ = result["reason"].values.tolist()
     assert "no such thing" in first
     once = len(calls)
     with pytest.warns(UserWarning, match="left out"):
@@ -422,8 +426,8 @@ def test_a_gap_is_kept_where_it_is_no_fault_of_the_machine(error, again, explain
     assert (len(calls) > once) == again
     # Without the image that it fails on, the method is applicable.
     rest = [row for row in range(12) if row != 5]
-    made = explain({"own": failing}, images=images[rest], targets=[0] * 11)
-    assert made["reason"].values.tolist() == [""]
+    result = explain({"own": failing}, images=images[rest], targets=[0] * 11)
+    assert result["reason"].values.tolist() == [""]
 
 
 # ---- interrupted calls -----------------------------------------------------------------------------------------------
@@ -441,14 +445,14 @@ class Stops:
         return images.sum(1) * torch.rand(())
 
 
-def test_an_interrupt_keeps_batches_and_the_same_call_goes_on(explain, tmp_path):
+def test_an_interrupted_call_keeps_its_batches_and_resumes(explain, tmp_path):
     stops = Stops()
     uncached = explain(["saliency", stops], cache=None)
     stops.left = 3
     before = len(files(tmp_path))
     with pytest.warns(UserWarning, match="Interrupted in Stops: .*; the same call resumes"):
-        made = explain(["saliency", stops, "random"])
-    assert made["reason"].values.tolist() == ["", "interrupted", "interrupted"]
+        result = explain(["saliency", stops, "random"])
+    assert result["reason"].values.tolist() == ["", "interrupted", "interrupted"]
     assert len(files(tmp_path)) - before == 3 + 2 + 1
     again = explain(["saliency", stops])
     # Only the last batch.
@@ -488,7 +492,7 @@ print(hashlib.sha256(repr(told).encode()).hexdigest())
 
 @pytest.mark.slow
 @pytest.mark.parametrize("function", ["explain", "choose"])
-def test_three_kills_leave_the_same_answer_and_lose_a_batch_each(function, tmp_path):
+def test_three_kills_keep_completed_batches_and_the_result(function, tmp_path):
     script, cache = tmp_path / "killed.py", tmp_path / "cache"
     script.write_text(KILLED)
 
@@ -537,8 +541,8 @@ def test_memory_does_not_grow_with_the_number_of_images(tmp_path):
 
 
 @pytest.mark.parametrize("ending", ["*.batch", "*.json"])
-def test_a_damaged_byte_anywhere_is_noticed_and_made_again(ending, explain, tmp_path):
-    uncached = explain([*METHODS, mine])
+def test_a_damaged_byte_is_noticed_and_its_file_recomputed(ending, explain, tmp_path):
+    uncached = explain([*METHODS, draws_globally])
     uncached = uncached.drop_vars(TIMES).load()
     rng = np.random.default_rng(0)
     for path in sorted((tmp_path / "cache").rglob(ending)):
@@ -547,12 +551,12 @@ def test_a_damaged_byte_anywhere_is_noticed_and_made_again(ending, explain, tmp_
             damaged = content.copy()
             damaged[place] ^= 1 << int(rng.integers(8))
             path.write_bytes(bytes(damaged))
-            again = explain([*METHODS, mine]).drop_vars(TIMES).load()
+            again = explain([*METHODS, draws_globally]).drop_vars(TIMES).load()
             np.testing.assert_array_equal(again["attribution"], uncached["attribution"])
             assert again["passes"].values.tolist() == uncached["passes"].values.tolist()
 
 
-def test_a_cut_file_is_made_again_alone(explain, tmp_path):
+def test_only_a_truncated_file_is_recomputed(explain, tmp_path):
     explain(["saliency"])
     for cut in (0, 10, 100, -1):
         path = sorted((tmp_path / "cache").rglob("maps/*/*.batch"))[1]
@@ -594,7 +598,7 @@ def test_a_crafted_file_counts_as_damaged(changes, explain, tmp_path):
     assert explain.passes > 0
 
 
-def test_two_exchanged_files_are_those_of_their_images_still(explain, tmp_path):
+def test_exchanged_files_still_return_the_maps_of_their_images(explain, tmp_path):
     uncached = explain(["saliency"])["attribution"].values
     one, other, *_ = sorted((tmp_path / "cache").rglob("maps/*/*.batch"))
     first, second = one.read_bytes(), other.read_bytes()
@@ -603,7 +607,7 @@ def test_two_exchanged_files_are_those_of_their_images_still(explain, tmp_path):
     np.testing.assert_array_equal(explain(["saliency"])["attribution"], uncached)
 
 
-def test_a_folder_of_other_files_a_file_and_another_version_are_refused(explain, tmp_path, counted):
+def test_folders_that_are_not_a_cache_of_this_version_are_refused(explain, tmp_path, counted):
     folder = tmp_path / "photographs"
     folder.mkdir()
     (folder / "cat.jpg").write_bytes(b"")
@@ -653,8 +657,8 @@ def test_two_threads_at_once_wait_or_are_refused(network, images, targets, tmp_p
     def call():
         failing = Counted(copy.deepcopy(network))
         try:
-            made = heatproof.explain(failing, images, targets, [slow], batch_size=4, cache=tmp_path / "cache")
-            found.append(made["attribution"].values)
+            maps = heatproof.explain(failing, images, targets, [slow], batch_size=4, cache=tmp_path / "cache")
+            found.append(maps["attribution"].values)
         except HeatproofError as error:
             found.append(str(error))
 
@@ -667,9 +671,9 @@ def test_two_threads_at_once_wait_or_are_refused(network, images, targets, tmp_p
         one.start()
     for one in threads:
         one.join()
-    made = [one for one in found if isinstance(one, np.ndarray)]
-    assert made
-    assert all(np.array_equal(one, made[0]) for one in made)
+    maps = [one for one in found if isinstance(one, np.ndarray)]
+    assert maps
+    assert all(np.array_equal(one, maps[0]) for one in maps)
     assert all("Another run works on" in one for one in found if isinstance(one, str))
 
 
@@ -688,20 +692,20 @@ def many():
     return torch.randn(36, 3, 16, 16, generator=torch.Generator().manual_seed(8))
 
 
-def test_choose_says_the_same_with_a_cache_and_passes_nothing_twice(counted, many, tmp_path):
+def test_choose_returns_the_same_result_with_a_cache_and_repeats_no_pass(counted, many, tmp_path):
     def choose(methods=CHOSEN, **options):
         before = counted.images
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            made = heatproof.choose(counted, many, methods=methods, measures=MEASURES, batch_size=7, **options)
+            choice = heatproof.choose(counted, many, methods=methods, measures=MEASURES, batch_size=7, **options)
         choose.passes = counted.images - before
-        return made
+        return choice
 
     plain, cold = choose(), choose(cache=tmp_path / "cache")
-    made = choose.passes
+    cold_passes = choose.passes
     warm = choose(cache=tmp_path / "cache")
     # The passes of the check and of predicting classes.
-    assert choose.passes < 2 * 36 + 30 < made / 10
+    assert choose.passes < 2 * 36 + 30 < cold_passes / 10
     tables = [one.table.drop(columns=TIMES) for one in (plain, cold, warm)]
     assert tables[0].equals(tables[1])
     assert tables[0].equals(tables[2])
@@ -709,10 +713,10 @@ def test_choose_says_the_same_with_a_cache_and_passes_nothing_twice(counted, man
     # Only the added method is computed and scored.
     before = choose.passes
     choose([*CHOSEN, "grad_cam"], cache=tmp_path / "cache")
-    assert before < choose.passes < made / 2
+    assert before < choose.passes < cold_passes / 2
 
 
-def test_scores_in_batches_are_those_of_all_images_at_once(network, many):
+def test_scores_in_batches_equal_those_of_all_images_at_once(network, many):
     from heatproof.api.choose import _Judge
     from heatproof.api.explain import ExplainRun
     from heatproof.api.named_methods import select_methods
@@ -742,7 +746,7 @@ def test_scores_in_batches_are_those_of_all_images_at_once(network, many):
 # ---- batch files -----------------------------------------------------------------------------------------------------
 
 
-def test_values_come_back_bit_for_bit(tmp_path):
+def test_batch_files_return_values_bit_for_bit(tmp_path):
     rng = np.random.default_rng(0)
     arrays = {"b": rng.normal(size=(3, 4)), "a": rng.integers(0, 9, (3,)), "c": rng.random((3, 2, 2)) < 0.5}
     BatchFolder(tmp_path / "kept").add(["x", "y", "z"], arrays, 1.5, 6)

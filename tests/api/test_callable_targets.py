@@ -15,7 +15,7 @@ SIDE, GRID = 8, 4
 STEP = SIDE // GRID
 
 
-class Known(torch.nn.Module):
+class KnownDrops(torch.nn.Module):
     """A network whose drops are known: linear, or with the product of the sums of the first and the last patch."""
 
     def __init__(self, outputs: int, product: bool) -> None:
@@ -54,7 +54,7 @@ LABELS[:, 0] = 1
 CLASSES, DIFFERENCE = torch.arange(COUNT) % 3, torch.tensor([[-1.0, 0, 1]] * COUNT).double()
 WEIGHTS = torch.arange(COUNT * 3.0, dtype=torch.float64).reshape(COUNT, 3).cos()
 # Outputs, targets, further arguments, and for each row the image and the weights of the outputs.
-QUESTIONS = {
+TARGETS = {
     "binary, positive": (1, torch.ones(COUNT).long(), {}, None, torch.full((COUNT, 1), 0.5).double()),
     "binary, negative": (1, torch.zeros(COUNT).long(), {"task": "binary"}, None, torch.full((COUNT, 1), -0.5).double()),
     "multiclass": (3, CLASSES, {}, None, _hot(CLASSES, 3)),
@@ -67,16 +67,16 @@ QUESTIONS = {
 
 
 def _known(case: str, product: bool):
-    outputs, targets, options, rows, weights = QUESTIONS[case]
+    outputs, targets, options, rows, weights = TARGETS[case]
     torch.manual_seed(1)
-    network, images = Known(outputs, product).eval(), torch.randn(COUNT, 3, SIDE, SIDE, dtype=torch.float64)
+    network, images = KnownDrops(outputs, product).eval(), torch.randn(COUNT, 3, SIDE, SIDE, dtype=torch.float64)
     rows = torch.arange(COUNT) if rows is None else rows
     return network, images, targets, options, network.maps(images[rows], weights)
 
 
 @pytest.mark.parametrize("product", [False, True], ids=["linear", "product"])
-@pytest.mark.parametrize("case", QUESTIONS)
-def test_scores_of_the_truth_are_exact(case: str, product: bool) -> None:
+@pytest.mark.parametrize("case", TARGETS)
+def test_scores_of_true_maps_are_exact(case: str, product: bool) -> None:
     network, images, targets, options, maps = _known(case, product)
     scores = heatproof.evaluate(
         "sds", network, images, targets, {"true": maps, "negative": -maps}, grid=GRID, baseline="zeros", **options
@@ -89,9 +89,9 @@ def test_scores_of_the_truth_are_exact(case: str, product: bool) -> None:
 
 
 @pytest.mark.parametrize("product", [False, True], ids=["linear", "product"])
-@pytest.mark.parametrize("case", QUESTIONS)
+@pytest.mark.parametrize("case", TARGETS)
 @pytest.mark.filterwarnings("ignore:The network (answers|finds)")
-def test_choose_finds_the_truth(case: str, product: bool) -> None:
+def test_choose_finds_the_true_maps(case: str, product: bool) -> None:
     network, images, targets, options, maps = _known(case, product)
     rows = LABELS.nonzero()[:, 0] if case == "multilabel" else torch.arange(COUNT)
     columns = LABELS.nonzero()[:, 1] if case == "multilabel" else torch.zeros(COUNT).long()
@@ -117,16 +117,16 @@ def test_choose_finds_the_truth(case: str, product: bool) -> None:
 
 def test_both_classes_of_one_logit_have_opposite_maps() -> None:
     network, images, _, _, maps = _known("binary, positive", True)
-    made = {
+    maps_by_target = {
         target: heatproof.explain(network, images, torch.full((COUNT,), target), "input_x_gradient")["attribution"]
         for target in (0, 1)
     }
-    assert made[1].values == pytest.approx(-made[0].values)
-    assert made[1].values[0] == pytest.approx(maps.numpy(), abs=1e-5)
+    assert maps_by_target[1].values == pytest.approx(-maps_by_target[0].values)
+    assert maps_by_target[1].values[0] == pytest.approx(maps.numpy(), abs=1e-5)
 
 
-@pytest.mark.parametrize("case", QUESTIONS)
-def test_maps_find_their_images_and_targets(case: str) -> None:
+@pytest.mark.parametrize("case", TARGETS)
+def test_maps_are_matched_to_images_and_targets(case: str) -> None:
     network, images, targets, options, _ = _known(case, True)
     maps = heatproof.explain(network, images, targets, ["input_x_gradient", "random"], **options)
     common = {"grid": GRID, "baseline": "zeros", **options}
@@ -161,8 +161,8 @@ REFUSED = {
         "explains another target",
     ),
     "other targets of a function": (
-        {"target": QUESTIONS["a function of targets"][2]["target"]},
-        {"target": QUESTIONS["a function of targets"][2]["target"]},
+        {"target": TARGETS["a function of targets"][2]["target"]},
+        {"target": TARGETS["a function of targets"][2]["target"]},
         3,
         WEIGHTS,
         WEIGHTS.flip(0),
@@ -180,15 +180,17 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_maps_of_another_question_are_refused(case: str) -> None:
-    options, then, outputs, targets, others, sentence = REFUSED[case]
-    network, images = Known(outputs, False).eval(), torch.randn(COUNT, 3, SIDE, SIDE, dtype=torch.float64)
+def test_maps_of_another_target_are_refused(case: str) -> None:
+    options, scoring_options, outputs, targets, scored_targets, sentence = REFUSED[case]
+    network, images = KnownDrops(outputs, False).eval(), torch.randn(COUNT, 3, SIDE, SIDE, dtype=torch.float64)
     maps = heatproof.explain(network, images, targets, "input_x_gradient", **options)
     with pytest.raises(HeatproofError, match=sentence):
-        heatproof.evaluate("sds", network, images, others, maps, **then)
+        heatproof.evaluate("sds", network, images, scored_targets, maps, **scoring_options)
     # So does a single array of a result.
     with pytest.raises(HeatproofError, match=sentence):
-        heatproof.evaluate("sds", network, images, others, maps["attribution"].isel(method=0) * 1.0, **then)
+        heatproof.evaluate(
+            "sds", network, images, scored_targets, maps["attribution"].isel(method=0) * 1.0, **scoring_options
+        )
 
 
 def _pairs(maps) -> list[tuple[str, int]]:
@@ -211,7 +213,7 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_each_label_of_an_image_is_a_row(form: str) -> None:
-    network, images = Known(3, False).eval(), torch.randn(4, 3, SIDE, SIDE, dtype=torch.float64)
+    network, images = KnownDrops(3, False).eval(), torch.randn(4, 3, SIDE, SIDE, dtype=torch.float64)
     labels = torch.tensor([[1, 0, 1], [0, 0, 0], [0, 1, 0], [1, 1, 1]])
     with pytest.warns(UserWarning, match="1 of the 4 images have no label"):
         maps = heatproof.explain(network, images, FORMS[form](labels), "saliency", task="multilabel")
@@ -219,35 +221,35 @@ def test_each_label_of_an_image_is_a_row(form: str) -> None:
     assert maps.attrs["task"] == "multilabel"
 
 
-def test_labels_of_loaders_and_tables_are_joined_and_some_can_be_taken() -> None:
-    network, images = Known(3, False).eval(), torch.randn(4, 3, SIDE, SIDE, dtype=torch.float64)
+def test_labels_of_loaders_and_tables_are_aligned_and_classes_can_be_selected() -> None:
+    network, images = KnownDrops(3, False).eval(), torch.randn(4, 3, SIDE, SIDE, dtype=torch.float64)
     labels = torch.tensor([[1, 0, 1], [0, 1, 0], [0, 1, 0], [1, 1, 1]])
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images, labels), 3)
     wanted = [("0", 0), ("0", 2), ("1", 1), ("2", 1), ("3", 0), ("3", 1), ("3", 2)]
     assert _pairs(heatproof.explain(network, loader, None, "saliency", task="multilabel")) == wanted
     table = pd.DataFrame(labels.flip(0).numpy(), index=list("dcba"), columns=["cat", "dog", "cow"])
-    made = heatproof.explain(
+    result = heatproof.explain(
         network, images, table, "saliency", task="multilabel", image_ids=list("abcd"), classes=["dog"]
     )
-    assert _pairs(made) == [("b", 1), ("c", 1), ("d", 1)]
+    assert _pairs(result) == [("b", 1), ("c", 1), ("d", 1)]
     # Without targets, the label with the largest logit is explained.
-    made = heatproof.explain(network, images, None, "saliency", task="multilabel")
-    assert made["target"].values.tolist() == network(images).argmax(1).tolist()
+    result = heatproof.explain(network, images, None, "saliency", task="multilabel")
+    assert result["target"].values.tolist() == network(images).argmax(1).tolist()
 
 
-def test_targets_of_functions_are_of_any_kind_and_joined_by_image() -> None:
-    network, images = Known(3, False).eval(), torch.randn(4, 3, SIDE, SIDE, dtype=torch.float64)
+def test_targets_of_functions_have_any_type_and_are_aligned_by_image() -> None:
+    network, images = KnownDrops(3, False).eval(), torch.randn(4, 3, SIDE, SIDE, dtype=torch.float64)
 
     def picked(output: torch.Tensor, targets) -> torch.Tensor:
         return torch.stack([one["abc".index(name)] for one, name in zip(output, targets, strict=True)])
 
-    made = heatproof.explain(network, images, list("abca"), "input_x_gradient", target=picked)
-    assert made["target"].values.tolist() == list("abca")
+    result = heatproof.explain(network, images, list("abca"), "input_x_gradient", target=picked)
+    assert result["target"].values.tolist() == list("abca")
     plain = heatproof.explain(network, images, [0, 1, 2, 0], "input_x_gradient")
-    assert made["attribution"].values == pytest.approx(plain["attribution"].values)
+    assert result["attribution"].values == pytest.approx(plain["attribution"].values)
     named = pd.Series(list("acba"), index=["3", "2", "1", "0"])
     again = heatproof.explain(network, images, named, "input_x_gradient", target=picked, image_ids=["0", "1", "2", "3"])
-    assert again["attribution"].equals(made["attribution"])
+    assert again["attribution"].equals(result["attribution"])
     with pytest.raises(HeatproofError, match="give one for each image"):
         heatproof.explain(network, images, list("ab"), "input_x_gradient", target=picked)
 
@@ -274,14 +276,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_does_not_fit_is_refused(case: str) -> None:
+def test_targets_that_do_not_fit_the_task_are_refused(case: str) -> None:
     options, targets, outputs, sentence = WRONG[case]
-    network, images = Known(outputs, False).eval(), torch.randn(COUNT, 3, SIDE, SIDE, dtype=torch.float64)
+    network, images = KnownDrops(outputs, False).eval(), torch.randn(COUNT, 3, SIDE, SIDE, dtype=torch.float64)
     with pytest.raises(HeatproofError, match=sentence):
         heatproof.explain(network, images, targets, "saliency", **options)
 
 
-def test_a_metric_that_does_not_apply_has_a_reason_and_no_pass() -> None:
+def test_a_metric_that_is_not_applicable_has_a_reason_and_no_pass() -> None:
     network, images, targets, options, maps = _known("a function", False)
     with pytest.warns(UserWarning, match="'rise_deletion' is not applicable") as warned:
         scores = heatproof.evaluate(["sds", "rise_deletion", "road_morf"], network, images, targets, maps, **options)
@@ -295,7 +297,7 @@ def test_a_metric_that_does_not_apply_has_a_reason_and_no_pass() -> None:
     result = heatproof.evaluate("rise_deletion", network, images, targets, maps, output="logit", steps=4, **options)
     assert result["valid"].all()
     passed = []
-    handle = network.register_forward_pre_hook(lambda _, given: passed.append(len(given[0])))
+    handle = network.register_forward_pre_hook(lambda _, arguments: passed.append(len(arguments[0])))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         missing = heatproof.evaluate("rise_deletion", network, images, targets, maps, **options)
@@ -304,14 +306,14 @@ def test_a_metric_that_does_not_apply_has_a_reason_and_no_pass() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The network (answers|finds)")
-def test_a_picture_counts_once_however_many_labels_it_has() -> None:
+def test_an_image_counts_once_however_many_labels_it_has() -> None:
     network, images, targets, options, _ = _known("multilabel", True)
     measures = {"sds": {"grid": GRID, "baseline": "zeros"}}
     methods = ["saliency", "input_x_gradient"]
     found = heatproof.choose(network, images, targets, methods, measures=measures, **options)
     assert found.images == (COUNT // 2, COUNT // 2)
     # Every label three times, as columns of equal outputs, adds no information.
-    tripled = Known(9, False).eval()
+    tripled = KnownDrops(9, False).eval()
     with torch.no_grad():
         tripled.linear.weight.copy_(network.linear.weight.repeat(3, 1))
         tripled.linear.bias.copy_(network.linear.bias.repeat(3))
@@ -327,7 +329,7 @@ def test_a_picture_counts_once_however_many_labels_it_has() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The network (answers|finds)")
-def test_a_choice_of_several_labels_is_told_by_label_too(tmp_path) -> None:
+def test_a_choice_of_several_labels_is_also_reported_by_label(tmp_path) -> None:
     network, images, targets, options, _ = _known("multilabel", False)
     found = heatproof.choose(
         network, images, targets, ["input_x_gradient"], measures={"sds": {"grid": GRID, "baseline": "zeros"}}, **options
@@ -350,7 +352,7 @@ def test_a_choice_of_several_labels_is_told_by_label_too(tmp_path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The network (answers|finds)")
-def test_copies_of_a_picture_tell_nothing_more_of_a_label() -> None:
+def test_copies_of_an_image_add_no_information_about_a_label() -> None:
     network, images, targets, options, _ = _known("multilabel", False)
     measures = {"sds": {"grid": GRID, "baseline": "zeros"}}
     with pytest.warns(UserWarning, match="copies of others"):
@@ -366,7 +368,7 @@ def test_copies_of_a_picture_tell_nothing_more_of_a_label() -> None:
     assert set(found.by_label["verdict"]) == {"too few images"}
 
 
-def test_measures_that_do_not_apply_are_refused() -> None:
+def test_measures_that_are_not_applicable_are_refused() -> None:
     network, images, targets, options, _ = _known("a function", False)
     with pytest.raises(HeatproofError, match="'rise_insertion' is not applicable, because it reads a probability"):
         heatproof.choose(network, images, targets, ["saliency"], measures={"rise_insertion": {}}, **options)
@@ -377,9 +379,9 @@ def _mask(seed: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("product", [False, True])
-def test_a_cache_knows_task_function_and_targets(tmp_path, product: bool) -> None:
+def test_a_cache_distinguishes_tasks_functions_and_targets(tmp_path, product: bool) -> None:
     torch.manual_seed(0)
-    network, images = Known(3, product).eval(), torch.randn(4, 3, SIDE, SIDE, dtype=torch.float64)
+    network, images = KnownDrops(3, product).eval(), torch.randn(4, 3, SIDE, SIDE, dtype=torch.float64)
 
     def summed(output: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         return (output * weights).sum(1)
@@ -421,8 +423,8 @@ def test_a_cache_knows_task_function_and_targets(tmp_path, product: bool) -> Non
     assert [one.stat().st_mtime_ns for one in files if "maps" in one.parts] == stamps
 
 
-def test_a_function_that_nothing_tells_is_refused_by_a_cache_alone(tmp_path) -> None:
-    network, images = Known(3, False).eval(), torch.randn(4, 3, SIDE, SIDE, dtype=torch.float64)
+def test_a_function_without_an_identity_is_refused_only_with_a_cache(tmp_path) -> None:
+    network, images = KnownDrops(3, False).eval(), torch.randn(4, 3, SIDE, SIDE, dtype=torch.float64)
     generator = torch.Generator()
 
     def drawn(output: torch.Tensor, _: None) -> torch.Tensor:
@@ -434,28 +436,28 @@ def test_a_function_that_nothing_tells_is_refused_by_a_cache_alone(tmp_path) -> 
         heatproof.explain(network, images, None, "saliency", target=drawn, cache=tmp_path)
 
 
-def test_studies_of_metrics_take_tasks_and_functions() -> None:
+def test_image_scores_accept_tasks_and_target_functions() -> None:
     from heatproof.quality import image_scores
 
     for case in ("multilabel", "regression", "a function of targets"):
         network, images, targets, options, _ = _known(case, True)
-        made = heatproof.explain(network, images, targets, ["input_x_gradient", "random"], **options)
-        table = image_scores(network, images, targets, made, {"sds": {"grid": GRID, "baseline": "zeros"}}, **options)
-        direct = heatproof.evaluate("sds", network, images, targets, made, grid=GRID, baseline="zeros", **options)
+        maps = heatproof.explain(network, images, targets, ["input_x_gradient", "random"], **options)
+        table = image_scores(network, images, targets, maps, {"sds": {"grid": GRID, "baseline": "zeros"}}, **options)
+        direct = heatproof.evaluate("sds", network, images, targets, maps, grid=GRID, baseline="zeros", **options)
         for name in ("input_x_gradient", "random"):
             method_scores = table.loc[table["method"] == name, "score"].to_numpy()
             assert method_scores == pytest.approx(direct["score"].sel({"method": name}).values), case
 
 
-def test_what_metrics_are_given_of_pictures_serves_each_label() -> None:
+def test_a_ranking_per_image_applies_to_each_of_its_labels() -> None:
     network, images, targets, options, maps = _known("multilabel", False)
-    pictures = LABELS.nonzero()[:, 0]
+    image_rows = LABELS.nonzero()[:, 0]
     order = torch.stack([one.argsort() for one in images.sum(1).flatten(1)]).numpy()
-    by_picture = heatproof.evaluate("rise_deletion", network, images, targets, maps, ranking=order, steps=4, **options)
+    by_image = heatproof.evaluate("rise_deletion", network, images, targets, maps, ranking=order, steps=4, **options)
     by_row = heatproof.evaluate(
-        "rise_deletion", network, images, targets, maps, ranking=order[pictures], steps=4, **options
+        "rise_deletion", network, images, targets, maps, ranking=order[image_rows], steps=4, **options
     )
-    assert by_picture.equals(by_row)
+    assert by_image.equals(by_row)
 
 
 OUTPUTS = {

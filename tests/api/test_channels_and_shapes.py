@@ -50,12 +50,12 @@ def test_the_true_map_scores_one_and_its_negative_minus_one(channels, grid):
 
 
 @pytest.mark.parametrize("channels", CHANNELS)
-def test_explainers_that_are_exact_find_the_true_map(channels):
+def test_exact_explainers_find_the_true_map(channels):
     network, images, targets, true = linear(channels)
-    made_maps = heatproof.explain(
+    result = heatproof.explain(
         network, images, targets, ["input_x_gradient", {"integrated_gradients": {"steps": 4}}], progress=False
     )
-    for values in made_maps["attribution"].transpose("method", "image", "y", "x").values:
+    for values in result["attribution"].transpose("method", "image", "y", "x").values:
         np.testing.assert_allclose(values, true, rtol=1e-4, atol=1e-4)
 
 
@@ -71,17 +71,17 @@ def explained(name, channels):
 @pytest.mark.parametrize(
     "name", [pytest.param(one, marks=pytest.mark.slow) if one in SLOW else one for one in EXPLAINERS]
 )
-def test_every_explainer_makes_maps_or_says_why_not(name, channels):
-    made_maps = explained(name, channels)
-    reasons, maps = np.atleast_1d(made_maps["reason"].values), made_maps["attribution"].values
+def test_every_explainer_makes_maps_or_gives_a_reason(name, channels):
+    result = explained(name, channels)
+    reasons, maps = np.atleast_1d(result["reason"].values), result["attribution"].values
     assert maps.shape[-2:] == SIZE
-    for reason, values in zip(reasons, made_maps["attribution"].transpose("method", ...).values, strict=True):
+    for reason, values in zip(reasons, result["attribution"].transpose("method", ...).values, strict=True):
         assert np.isfinite(values).all() or (reason and "channel" not in str(reason))
 
 
 @pytest.mark.parametrize("channels", CHANNELS)
 @pytest.mark.parametrize("name", [name for name, entry in METRICS.items() if not entry.is_custom])
-def test_every_metric_scores_or_says_why_not(name, channels):
+def test_every_metric_scores_or_gives_a_reason(name, channels):
     form = Form(SIZE, channels)
     network, images = tiny_network(convolutional, form), random_images(form, 3)
     maps, targets = np.random.default_rng(0).standard_normal((3, *SIZE)).astype(np.float32), [0, 1, 2]
@@ -98,21 +98,21 @@ def test_every_metric_scores_or_says_why_not(name, channels):
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 5])
-def test_a_picture_of_any_number_of_channels_is_drawn(channels):
+def test_an_image_of_any_number_of_channels_is_drawn(channels):
     form = Form(SIZE, channels)
-    made_maps = heatproof.explain(
+    result = heatproof.explain(
         tiny_network(convolutional, form), random_images(form, 2), [0, 1], ["saliency"], progress=False
     )
-    picture = random_images(form, 2)[0]
-    first, *_ = plot.maps(made_maps, 0, picture, overlay=0.3)
+    image = random_images(form, 2)[0]
+    first, *_ = plot.maps(result, 0, image, overlay=0.3)
     drawn = first.get_images()[0].get_array()
     title = " ".join(first.get_title().split())
     if channels in (1, 3):
         assert drawn.shape == (SIZE if channels == 1 else (*SIZE, 3))
         assert "channels" not in title
     else:
-        grey = picture.double().mean(0)
+        grey = image.double().mean(0)
         np.testing.assert_allclose(drawn, (grey - grey.min()) / (grey.max() - grey.min()), atol=1e-6)
         assert title.endswith(f"drawn as the mean of {channels} channels, in grey")
     with pytest.raises(HeatproofError, match=r"give one of \(channels, 12, 20\)"):
-        plot.maps(made_maps, 0, picture.transpose(1, 2))
+        plot.maps(result, 0, image.transpose(1, 2))

@@ -38,7 +38,7 @@ def signed(model, images, targets):
     return images.sum(1)
 
 
-def test_a_saved_choice_is_read_again_and_equal(choice, tmp_path):
+def test_a_saved_choice_equals_the_original_after_loading(choice, tmp_path):
     path = choice.save(tmp_path / "choice.json")
     again = heatproof.Choice.load(path)
     assert again == choice
@@ -56,7 +56,7 @@ def test_choices_that_differ_are_not_equal(choice, network, many):
     assert choice != 3
 
 
-def test_an_open_choice_with_undefined_scores_is_read_again(network, many, tmp_path):
+def test_an_open_choice_with_undefined_scores_can_be_loaded(network, many, tmp_path):
     choice = heatproof.choose(network, many[:16], methods={"constant": constant, "saliency": "saliency"})
     assert choice.table["in_set"].isna().any()
     assert heatproof.Choice.load(choice.save(tmp_path / "choice.json")) == choice
@@ -69,52 +69,54 @@ def test_a_table_is_saved_as_csv(choice, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["choice", "choice.txt", "choice.html.gz", "choice.pkl"])
-def test_another_ending_is_one_sentence(choice, name, tmp_path):
+def test_an_unknown_file_ending_is_refused_in_one_sentence(choice, name, tmp_path):
     with pytest.raises(HeatproofError, match=f"'{name}': end the name with .html for a page, .json .*, or .csv"):
         choice.save(tmp_path / name)
     assert not list(tmp_path.iterdir())
 
 
-def changed(told, *places, to=None, drop=False):
-    inner = told
+def changed(content, *places, to=None, drop=False):
+    inner = content
     for place in places[:-1]:
         inner = inner[place]
     if drop:
         del inner[places[-1]]
     else:
         inner[places[-1]] = to
-    return told
+    return content
 
 
 DAMAGED = {
-    "no mapping": lambda told: [told],
-    "an unknown version": lambda told: changed(told, "schema_version", to=2),
-    "a field that lacks": lambda told: changed(told, "found", drop=True),
-    "a field more": lambda told: changed(told, "more", to=1),
-    "a sentence that is a number": lambda told: changed(told, "found", "sentence", to=3),
-    "a level that is text": lambda told: changed(told, "level", to="0.95"),
-    "a method that is a number": lambda told: changed(told, "rows", 0, "method", to=4),
-    "a row without a method": lambda told: changed(told, "rows", 0, "method", drop=True),
-    "a score that is text": lambda told: changed(told, "rows", 0, next(iter(told["measures"])), to="high"),
-    "passes that are a truth": lambda told: changed(told, "rows", 0, "passes", to=True),
-    "a column that lacks": lambda told: changed(told, "columns", to=told["columns"][1:]),
-    "a row with a column more": lambda told: changed(told, "rows", 0, "more", to=1),
-    "words of no measure": lambda told: changed(told, "words", to={"other": "words"}),
-    "a measure without words": lambda told: changed(told, "found", "measures", to={}),
-    "a measure without a metric": lambda told: changed(told, "measures", next(iter(told["measures"])), to={}),
-    "a level that is no probability": lambda told: changed(told, "level", to=2.0),
-    "images below none": lambda told: changed(told, "images", to=[-1, 5]),
-    "a method twice": lambda told: changed(told, "rows", to=[*told["rows"], told["rows"][0]]),
-    "a verdict without its methods": lambda told: changed(changed(told, "found", "verdict", to="found"), "rows", to=[]),
-    "a verdict of another method": lambda told: changed(
-        changed(told, "found", "verdict", to="found"), "found", "best", to=["other"]
+    "no mapping": lambda content: [content],
+    "an unknown version": lambda content: changed(content, "schema_version", to=2),
+    "a field that lacks": lambda content: changed(content, "found", drop=True),
+    "a field more": lambda content: changed(content, "more", to=1),
+    "a sentence that is a number": lambda content: changed(content, "found", "sentence", to=3),
+    "a level that is text": lambda content: changed(content, "level", to="0.95"),
+    "a method that is a number": lambda content: changed(content, "rows", 0, "method", to=4),
+    "a row without a method": lambda content: changed(content, "rows", 0, "method", drop=True),
+    "a score that is text": lambda content: changed(content, "rows", 0, next(iter(content["measures"])), to="high"),
+    "passes that are a truth": lambda content: changed(content, "rows", 0, "passes", to=True),
+    "a column that lacks": lambda content: changed(content, "columns", to=content["columns"][1:]),
+    "a row with a column more": lambda content: changed(content, "rows", 0, "more", to=1),
+    "words of no measure": lambda content: changed(content, "words", to={"other": "words"}),
+    "a measure without words": lambda content: changed(content, "found", "measures", to={}),
+    "a measure without a metric": lambda content: changed(content, "measures", next(iter(content["measures"])), to={}),
+    "a level that is no probability": lambda content: changed(content, "level", to=2.0),
+    "images below none": lambda content: changed(content, "images", to=[-1, 5]),
+    "a method twice": lambda content: changed(content, "rows", to=[*content["rows"], content["rows"][0]]),
+    "a verdict without its methods": lambda content: changed(
+        changed(content, "found", "verdict", to="found"), "rows", to=[]
     ),
-    "rows that are a text": lambda told: changed(told, "rows", to="many"),
+    "a verdict of another method": lambda content: changed(
+        changed(content, "found", "verdict", to="found"), "found", "best", to=["other"]
+    ),
+    "rows that are a text": lambda content: changed(content, "rows", to="many"),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
-def test_a_file_that_is_no_choice_is_one_sentence(damage, choice, tmp_path):
+def test_a_file_that_is_not_a_choice_is_refused_in_one_sentence(damage, choice, tmp_path):
     path = choice.save(tmp_path / "choice.json")
     path.write_text(json.dumps(damage(json.loads(path.read_text(encoding="utf-8")))), encoding="utf-8")
     with pytest.raises(HeatproofError, match=r"choice\.json cannot be read .* heatproof\.Choice\.save") as caught:
@@ -123,7 +125,7 @@ def test_a_file_that_is_no_choice_is_one_sentence(damage, choice, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 10**6, b"<html>"], ids=repr)
-def test_what_is_no_json_is_one_sentence(content, tmp_path):
+def test_missing_files_and_files_that_are_not_json_are_refused(content, tmp_path):
     path = tmp_path / "choice.json"
     with pytest.raises(HeatproofError, match="is missing: give a file"):
         heatproof.Choice.load(path)
@@ -141,7 +143,7 @@ def test_sets_and_methods_are_best_first(network, many):
     assert list(choice.sets) == list(choice.measures)
 
 
-def test_passes_of_checks_are_counted_apart(choice, network, many):
+def test_passes_of_checks_are_counted_separately(choice, network, many):
     # Three images in a batch, two of them alone, one of these again, all for the predicted classes, two and 14 pairs to
     # find the layer of class activation maps, and all once more, to compare what these alter in a pass.
     assert choice.check_passes == len(many) + 6 + 2 + 28 + len(many)
@@ -155,11 +157,11 @@ def test_maps_that_are_never_negative_are_ranked_once(method, rows, network, man
     choice = heatproof.choose(network, many, methods={"own": method})
     ranked = [name for name in [*choice.table["method"], *choice.left_out] if name.removesuffix(ABS_SUFFIX) == "own"]
     assert len(ranked) == rows
-    made = heatproof.explain(network, many[:4], None, {"own": method})
-    assert bool(made["signed"].values[0]) == (rows == 2)
+    maps = heatproof.explain(network, many[:4], None, {"own": method})
+    assert bool(maps["signed"].values[0]) == (rows == 2)
 
 
-def test_a_method_that_is_picked_with_its_signs_off_is_reported_though_the_rest_has_none(network, many):
+def test_absolute_values_selected_on_the_first_half_are_reported_if_the_second_half_is_unsigned(network, many):
     """Whether maps are signed is decided once, on the first half."""
     seen = []
 
@@ -175,9 +177,9 @@ def test_a_method_that_is_picked_with_its_signs_off_is_reported_though_the_rest_
     assert f"own{ABS_SUFFIX}" in choice.table["method"].tolist()
 
 
-@pytest.mark.parametrize("beside", [{}, {"saliency": "saliency"}], ids=["alone", "beside another"])
-def test_a_constant_method_is_a_gap_with_its_reason(beside, network, many):
-    choice = heatproof.choose(network, many, methods={"constant": constant, **beside})
+@pytest.mark.parametrize("other_methods", [{}, {"saliency": "saliency"}], ids=["alone", "beside another"])
+def test_a_constant_method_has_no_score_but_a_reason(other_methods, network, many):
+    choice = heatproof.choose(network, many, methods={"constant": constant, **other_methods})
     row = choice.table.set_index("method").loc["constant"]
     assert row["reason"] == "no score on any image: the map has one value everywhere"
     assert row["in_set"] is np.False_ or not row["in_set"]
@@ -186,7 +188,7 @@ def test_a_constant_method_is_a_gap_with_its_reason(beside, network, many):
     assert f"constant{ABS_SUFFIX}" not in choice.table["method"].tolist()
 
 
-def test_a_method_that_fails_on_the_second_half_is_a_gap(network, many):
+def test_a_method_that_fails_on_the_second_half_has_a_reason(network, many):
     calls = []
 
     def fails(model, images, targets):
@@ -202,19 +204,19 @@ def test_a_method_that_fails_on_the_second_half_is_a_gap(network, many):
 
 
 @pytest.mark.parametrize(("distinct", "verb"), [(1, "is"), (15, "are")])
-def test_few_distinct_images_are_one_sentence(distinct, verb, network, many):
+def test_too_few_distinct_images_are_refused_in_one_sentence(distinct, verb, network, many):
     copies = many[:distinct].repeat(32 // distinct + 1, 1, 1, 1)[:32]
     with pytest.raises(HeatproofError, match=f"{distinct} of the 32 images {verb} distinct.*at least 16 distinct"):
         heatproof.choose(network, copies, methods="saliency")
 
 
-def test_copies_among_many_images_are_warned_of(network, many):
+def test_copies_among_the_images_cause_a_warning(network, many):
     with pytest.warns(UserWarning, match="2 of the 22 images are copies of others") as messages:
         heatproof.choose(network, torch.cat([many[:20], many[:2]]), methods="saliency")
     assert messages[0].filename == __file__
 
 
-class Cells(nn.Module):
+class OneSignHead(nn.Module):
     """A network whose head has only weights of one sign."""
 
     def __init__(self, sign):
@@ -233,9 +235,9 @@ class Cells(nn.Module):
 CAMS = ["grad_cam", "xgrad_cam"]
 
 
-def test_the_layer_of_cams_is_named():
+def test_the_layer_of_class_activation_maps_is_recorded():
     torch.manual_seed(0)
-    model, images = Cells(1).eval(), torch.randn(4, 3, 16, 16)
+    model, images = OneSignHead(1).eval(), torch.randn(4, 3, 16, 16)
     explain = heatproof.explain
     found = explain(model, images, None, CAMS)
     assert found.attrs["layer"] == "late"
@@ -247,23 +249,23 @@ def test_the_layer_of_cams_is_named():
 
 
 @pytest.mark.parametrize("name", [*CAMS, "score_cam"])
-def test_a_cam_that_is_negative_everywhere_says_so(name):
+def test_the_reason_states_that_a_cam_is_negative_everywhere(name):
     torch.manual_seed(0)
     images = torch.randn(4, 3, 16, 16)
     reason = (
         "each of its maps is negative everywhere, and therefore zero after the ReLU: try hires_cam or another layer"
     )
-    reasons = [heatproof.explain(Cells(sign).eval(), images, None, name)["reason"].item() for sign in (1, -1)]
+    reasons = [heatproof.explain(OneSignHead(sign).eval(), images, None, name)["reason"].item() for sign in (1, -1)]
     # The weights of Score-CAM are a softmax, which is never negative.
     assert reasons == ["", "" if name == "score_cam" else reason]
-    dead = Cells(-1).eval()
+    dead = OneSignHead(-1).eval()
     with torch.no_grad():
         dead.stem.weight.zero_()
         dead.stem.bias.fill_(-1)
     assert heatproof.explain(dead, images, None, "grad_cam")["reason"].item() == ("each of its maps is constant")
 
 
-def test_a_compiled_network_is_explained_and_chosen_for_as_it_is(network, many):
+def test_a_compiled_network_has_the_same_choice(network, many):
     compiled = torch.compile(network)
     methods = ["saliency", "grad_cam"]
     plain, found = (heatproof.choose(one, many[:16], methods=methods) for one in (network, compiled))
@@ -272,7 +274,7 @@ def test_a_compiled_network_is_explained_and_chosen_for_as_it_is(network, many):
 
 
 @pytest.mark.parametrize("is_labelled", [False, True], ids=["arrays", "labelled arrays"])
-def test_parts_of_images_go_with_their_images(is_labelled, network, many):
+def test_parts_are_selected_with_their_images(is_labelled, network, many):
     masks = torch.zeros(len(many), 4, 16, 16, dtype=torch.bool)
     for image, part in itertools.product(range(len(many)), range(4)):
         masks[image, part, :, 4 * ((part + image) % 4) : 4 * ((part + image) % 4) + 4] = True
@@ -298,7 +300,7 @@ def test_parts_of_images_go_with_their_images(is_labelled, network, many):
     pd.testing.assert_series_equal(scores(order), scores(torch.arange(len(many))))
 
 
-def test_parts_of_other_images_are_one_sentence(network, many):
+def test_parts_of_another_number_of_images_are_refused(network, many):
     half = len(many) // 2
     masks = np.ones((half, 2, 16, 16), dtype=bool)
     removed = np.zeros((half, 2, 3, 16, 16), dtype=np.float32)

@@ -42,7 +42,7 @@ def noisy(share):
     return method
 
 
-def test_a_planted_truth_is_the_best(many):
+def test_true_maps_are_the_best_method(many):
     methods = {"truth": noisy(0.0), "near": noisy(2.0), "far": noisy(20.0)}
     found = heatproof.choose(Planted().eval(), many, methods=methods, measures=ZERO)
     assert found.best == "truth"
@@ -59,7 +59,7 @@ def test_equal_methods_are_all_in_the_set(many):
     assert "cannot be distinguished from the best of 2 methods" in found.sentence
 
 
-def test_nothing_is_concluded_of_maps_that_know_nothing(many):
+def test_random_maps_leave_the_choice_open(many):
     def draws(model, images, targets):
         return torch.randn(images[:, 0].shape, generator=torch.Generator().manual_seed(len(images)))
 
@@ -70,10 +70,10 @@ def test_nothing_is_concluded_of_maps_that_know_nothing(many):
     assert "does not use the network" in found.sentence
 
 
-def test_options_are_picked_on_other_images_than_are_reported(network, many):
+def test_options_are_selected_on_other_images_than_the_reported_ones(network, many):
     seen = {}
 
-    def told(model, images, targets):
+    def recording(model, images, targets):
         seen.setdefault("images", []).append(images.clone())
         return images.sum(1)
 
@@ -83,7 +83,7 @@ def test_options_are_picked_on_other_images_than_are_reported(network, many):
         methods={
             "short": {"integrated_gradients": {"steps": 2}},
             "long": {"integrated_gradients": {"steps": 16}},
-            "told": told,
+            "told": recording,
             "rollout": "attention_rollout",
         },
     )
@@ -97,7 +97,7 @@ def test_options_are_picked_on_other_images_than_are_reported(network, many):
     assert list(found.sets) == list(found.measures)
 
 
-def test_it_prints_shows_and_saves_itself(network, many, tmp_path):
+def test_a_choice_can_be_printed_displayed_and_saved(network, many, tmp_path):
     found = heatproof.choose(network, many, methods=["saliency", "input_x_gradient", "attention_rollout"])
     assert found.sentence in str(found)
     assert found.sentence.partition(",")[0] in found._repr_html_()
@@ -109,7 +109,7 @@ def test_it_prints_shows_and_saves_itself(network, many, tmp_path):
     assert [label.get_text() for label in axes.get_yticklabels()][-1] == found.table["method"][0]
 
 
-def test_methods_that_delete_regions_are_shown_outside_of_the_competition(many, tmp_path):
+def test_methods_that_delete_regions_are_scored_but_excluded(many, tmp_path):
     methods = ["input_x_gradient", "occlusion", {"ablation": {"explainer": "feature_ablation", "grid": 4}}]
     found = heatproof.choose(Planted().eval(), many, methods=methods, measures=ZERO)
     table = found.table.set_index("method")
@@ -126,7 +126,7 @@ def test_methods_that_delete_regions_are_shown_outside_of_the_competition(many, 
     assert "but excluded" in found.save(tmp_path / "choice.html").read_text(encoding="utf-8")
 
 
-def test_captum_methods_that_delete_regions_are_no_contenders_either(many):
+def test_captum_methods_that_delete_regions_are_recognised(many):
     from captum.attr import FeatureAblation, Saliency
 
     from heatproof.api.named_methods import select_methods
@@ -137,14 +137,14 @@ def test_captum_methods_that_delete_regions_are_no_contenders_either(many):
     assert "occlusion" not in heatproof.api.choose.DEFAULT_METHODS
 
 
-def test_only_methods_that_delete_regions_leave_it_open(many):
+def test_a_choice_among_excluded_methods_only_is_open(many):
     found = heatproof.choose(Planted().eval(), many, methods="occlusion", measures=ZERO)
     assert found.best is None
     assert found.sentence.startswith("Open: no method has a score")
     assert "occlusion is excluded, because it deletes regions as the measure does" in found.sentence
 
 
-def test_the_sentence_says_how_far_measures_agree(many):
+def test_the_sentence_states_the_agreement_of_measures(many):
     twice = {"zeros": ZERO["patch deletion"], "blur": {"metric": "sds", "baseline": "blur"}}
     methods = {"truth": noisy(0.0), "far": noisy(20.0)}
     found = heatproof.choose(Planted().eval(), many, methods=methods, measures=twice)
@@ -162,7 +162,7 @@ def test_the_printed_table_is_narrow(network, many):
     assert ", low" not in found._repr_html_()
 
 
-def test_it_says_which_half_is_scored_where_somebody_waits(network, many, monkeypatch, capsys):
+def test_progress_is_printed_only_to_a_terminal(network, many, monkeypatch, capsys):
     heatproof.choose(network, many, methods="saliency")
     assert not capsys.readouterr().err
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
@@ -174,7 +174,7 @@ def test_it_says_which_half_is_scored_where_somebody_waits(network, many, monkey
     assert "scores" in printed
 
 
-def test_images_that_nobody_normalised_are_warned_of_once(network, many):
+def test_images_without_normalisation_cause_one_warning(network, many):
     with pytest.warns(UserWarning, match="The images reach 255: normalise") as messages:
         heatproof.choose(network, many / many.abs().max() * 255, methods="saliency")
     assert sum("The images reach" in str(one.message) for one in messages) == 1
@@ -187,7 +187,7 @@ def test_the_same_seed_gives_the_same_choice(network, many):
     pd.testing.assert_frame_equal(first.table.drop(columns="seconds"), again.table.drop(columns="seconds"))
 
 
-def test_equal_calls_give_one_answer_word_for_word(network, many):
+def test_equal_calls_return_identical_texts(network, many):
     """Ties of costs are broken by names, and never by seconds."""
     methods = {name: noisy(0.0) for name in ("slow", "other", "fast")}
     found = [heatproof.choose(Planted().eval(), many, methods=methods, measures=ZERO) for _ in range(4)]
@@ -198,14 +198,14 @@ def test_equal_calls_give_one_answer_word_for_word(network, many):
         assert one.advice == found[0].advice
 
 
-def test_it_says_how_many_images_it_takes_before_it_scores(network, many, capsys):
-    def told(model, images, targets):
+def test_the_required_number_of_images_is_printed_before_scoring(network, many, capsys):
+    def recording(model, images, targets):
         messages.append(capsys.readouterr().out)
         return images.sum(1)
 
     for images in (many[:16], torch.cat([many] * 5) + torch.arange(300)[:, None, None, None] / 1000):
         messages = []
-        found = heatproof.choose(network, images, methods={"told": told, "saliency": "saliency"}, measures=ZERO)
+        found = heatproof.choose(network, images, methods={"told": recording, "saliency": "saliency"}, measures=ZERO)
         needed = images_to_distinguish(4)
         assert messages[0].startswith(f"The result is from {len(images) // 2} images")
         assert f"the result needs {needed} images, {2 * needed} in all." in messages[0]
@@ -213,7 +213,7 @@ def test_it_says_how_many_images_it_takes_before_it_scores(network, many, capsys
         assert messages[0].strip() in found.how
 
 
-def test_with_too_few_images_to_tell_nothing_is_in_the_set(network, many):
+def test_too_few_images_leave_the_set_of_the_best_empty(network, many):
     found = heatproof.choose(network, many[:16], measures=ZERO)
     assert found.verdict == "open"
     assert found.sentence.startswith("Open: 8 images are too few to distinguish ")
@@ -226,19 +226,19 @@ def test_with_too_few_images_to_tell_nothing_is_in_the_set(network, many):
     heatproof.plot.order(found)
 
 
-@pytest.mark.parametrize(("shift", "told"), [(0, False), (1, True)])
-def test_targets_that_the_network_does_not_answer_are_warned_of(many, shift, told):
+@pytest.mark.parametrize(("shift", "is_warned"), [(0, False), (1, True)])
+def test_targets_that_the_network_never_predicts_cause_a_warning(many, shift, is_warned):
     model = Planted().eval()
     with torch.no_grad():
         targets = (model(many).argmax(1) + shift) % 2
     with warnings.catch_warnings(record=True) as messages:
         warnings.simplefilter("always")
         found = heatproof.choose(model, many, targets, methods={"truth": noisy(0.0), "far": noisy(9.0)}, measures=ZERO)
-    assert any("predicts the target on 0 of 60 images" in str(one.message) for one in messages) == told
-    assert ("The network is right on 0 of the 30 images." in found.sentence) == told
+    assert any("predicts the target on 0 of 60 images" in str(one.message) for one in messages) == is_warned
+    assert ("The network is right on 0 of the 30 images." in found.sentence) == is_warned
 
 
-def test_options_that_lost_are_printed(network, many):
+def test_options_with_lower_scores_are_printed(network, many):
     found = heatproof.choose(network, many, methods="saliency")
     assert found.left_out
     assert f"scored higher: {found.left_out[0]}" in str(found)
@@ -255,7 +255,7 @@ def test_too_few_images_are_refused(network, images):
 
 
 @pytest.mark.parametrize("labelled", [True, False])
-def test_finetuning_returns_a_copy_that_loses_less_by_a_patch(labelled):
+def test_finetune_returns_a_copy_that_loses_less_accuracy_without_a_patch(labelled):
     """On images with two patches, only one of which depends on the class."""
     # With other initial weights the trained network can be so certain that gradients vanish.
     torch.manual_seed(0)
@@ -285,7 +285,7 @@ def test_finetuning_returns_a_copy_that_loses_less_by_a_patch(labelled):
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("arguments", "sentence"),
     [
         ({"baseline": "meen"}, "mean"),
         ({"validation": 1.5}, "'validation' of heatproof.finetune must be a number above 0 and below 1, not 1.5"),
@@ -294,9 +294,9 @@ def test_finetuning_returns_a_copy_that_loses_less_by_a_patch(labelled):
         ({"model": 3}, "give a torch.nn.Module"),
     ],
 )
-def test_bad_input_of_finetuning_is_one_sentence(given, sentence, network, images):
+def test_invalid_arguments_of_finetune_are_refused_in_one_sentence(arguments, sentence, network, images):
     with pytest.raises(heatproof.HeatproofError, match=sentence) as caught:
-        heatproof.finetune(**({"model": network, "images": images} | given))
+        heatproof.finetune(**({"model": network, "images": images} | arguments))
     assert "\n" not in str(caught.value)
 
 
@@ -325,14 +325,15 @@ def test_compare_ranks_objects_as_the_command_ranks_their_table(network, linear,
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"), [(3, "give results"), ({}, "give results"), (pd.DataFrame({"a": [1]}), "no column 'method'")]
+    ("results", "sentence"),
+    [(3, "give results"), ({}, "give results"), (pd.DataFrame({"a": [1]}), "no column 'method'")],
 )
-def test_nothing_to_compare_is_said(given, sentence):
+def test_invalid_results_to_compare_are_refused(results, sentence):
     with pytest.raises(heatproof.HeatproofError, match=sentence):
-        heatproof.compare(given)
+        heatproof.compare(results)
 
 
-def test_one_method_alone_is_nothing_to_compare(network, images, targets):
+def test_a_single_method_cannot_be_compared(network, images, targets):
     result = heatproof.evaluate("idsds", network, images, targets, images.sum(1))
     with pytest.raises(heatproof.HeatproofError, match="nothing to rank"):
         heatproof.compare(result)

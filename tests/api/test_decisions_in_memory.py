@@ -10,7 +10,7 @@ import heatproof
 LABELS, SIZE = 3, 8
 
 
-class OwnLogits(nn.Module):
+class IndependentLogits(nn.Module):
     """Three labels, all of them present; the second always has the largest logit."""
 
     def forward(self, images):
@@ -19,8 +19,8 @@ class OwnLogits(nn.Module):
 
 
 @pytest.mark.parametrize("metric", ["road_morf", "deletion_morf", "aic", "rise_deletion"])
-def test_a_label_counts_by_its_own_logit(metric):
-    network, draws = OwnLogits().eval(), torch.Generator().manual_seed(0)
+def test_a_label_is_predicted_by_its_own_logit(metric):
+    network, draws = IndependentLogits().eval(), torch.Generator().manual_seed(0)
     images, maps = torch.rand(6, 3, SIZE, SIZE, generator=draws), torch.rand(6, SIZE, SIZE, generator=draws)
     options = {} if metric == "aic" else {"output": "accuracy"}
     targets = torch.zeros(6, dtype=torch.long)
@@ -29,13 +29,13 @@ def test_a_label_counts_by_its_own_logit(metric):
         found = heatproof.evaluate(metric, network, images, targets, maps, task=task, **options)
         return found["score"].values
 
-    class AsTwo(nn.Module):
+    class AsTwoClasses(nn.Module):
         def forward(self, images):
             # The label's own sigmoid is the softmax of these two.
             first = network(images)[:, 0]
             return torch.stack([first, torch.zeros_like(first)], dim=1)
 
-    wanted = scored(AsTwo().eval(), "multiclass")
+    wanted = scored(AsTwoClasses().eval(), "multiclass")
     assert np.isfinite(wanted).any()
     np.testing.assert_allclose(scored(network, "multilabel"), wanted, atol=1e-6)
     # Read as classes, it is never the predicted class.

@@ -22,7 +22,7 @@ def blocks(title):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_examples_run(tmp_path, monkeypatch):
+def test_examples_on_inputs_run(tmp_path, monkeypatch):
     timm = pytest.importorskip("timm")
     model = timm.create_model("test_resnet", num_classes=2).eval()
     size = model.pretrained_cfg["input_size"][-1]

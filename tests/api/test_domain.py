@@ -67,7 +67,7 @@ def scored(metric, model, images, **options):
         ((2, "zeros"), {"grid": [2, 2]}, "idsds", 2, "zeros"),
     ],
 )
-def test_evaluate_says_what_was_done(network, tuned, images, finetuned, options, name, grid, baseline):
+def test_evaluate_names_the_score_by_the_finetuning(network, tuned, images, finetuned, options, name, grid, baseline):
     model = network if finetuned is None else tuned[finetuned]
     found, messages = scored("idsds", model, images, **options)
     assert (found.attrs["metric"], found.attrs["grid"], found.attrs["baseline"]) == (name, grid, baseline)
@@ -78,7 +78,7 @@ def test_evaluate_says_what_was_done(network, tuned, images, finetuned, options,
     assert (found.attrs["metric"], found.attrs["grid"], messages) == ("sds", grid, [])
 
 
-def test_a_record_that_was_kept_as_json_is_of_the_same_domain(tuned, images):
+def test_a_record_restored_from_json_has_the_same_domain(tuned, images):
     model = copy.deepcopy(tuned[(2, 4), "neighbours"])
     model.heatproof = json.loads(json.dumps(model.heatproof))
     assert model.heatproof["grid"] == [2, 4]
@@ -87,21 +87,21 @@ def test_a_record_that_was_kept_as_json_is_of_the_same_domain(tuned, images):
 
 
 @pytest.mark.parametrize("bad", [[4], [0, 4], [4, 4, 4], "4x8", True, 2.0])
-def test_finetuning_refuses_what_is_no_grid(network, many, bad):
+def test_finetune_refuses_invalid_grids(network, many, bad):
     with pytest.raises(
         heatproof.HeatproofError, match=r"'grid' of heatproof.finetune must be .*\[rows, columns\], not"
     ):
         heatproof.finetune(network, many, grid=bad)
 
 
-def test_finetuning_names_a_grid_that_divides(network, many):
+def test_finetune_suggests_a_grid_that_divides_the_images(network, many):
     with pytest.raises(
         heatproof.HeatproofError, match=r"A grid of \[3, 4\] does not divide .*16×16 .*so use \[2, 4\]\."
     ):
         heatproof.finetune(network, many, grid=[3, 4])
 
 
-def test_several_scores_out_of_domain_are_one_warning(tuned, images):
+def test_several_scores_out_of_domain_cause_one_warning(tuned, images):
     requested = {
         "own": {"metric": "idsds"},
         "fine": {"metric": "idsds", "grid": 4},
@@ -115,7 +115,7 @@ def test_several_scores_out_of_domain_are_one_warning(tuned, images):
     ]
 
 
-def test_the_value_of_the_mean_is_the_networks(tuned, images, many):
+def test_the_mean_colour_is_that_of_the_training_images(tuned, images, many):
     colour = torch.tensor(tuned[2, "zeros"].heatproof["colour"])
     # Four fifths of the images are used for training.
     assert 0 < (colour - many.mean((0, 2, 3))).abs().max() < 0.1
@@ -127,7 +127,7 @@ def test_the_value_of_the_mean_is_the_networks(tuned, images, many):
         assert found["score"].equals(chosen["score"])
 
 
-def test_the_grid_fills_patches_from_their_border(network, images):
+def test_the_neighbours_baseline_has_the_grid_of_the_metric(network, images):
     found, _ = scored("sds", network, images, grid=4, baseline="neighbours")
     chosen, _ = scored("sds", network, images, grid=4, baseline="neighbours", baseline_options={"grid": 4})
     assert found["valid"].all()
@@ -137,27 +137,29 @@ def test_the_grid_fills_patches_from_their_border(network, images):
 NORMALISED = {"mean": [0.2, 0.3, 0.4], "std": [0.5, 0.25, 1.0]}
 
 
-def test_a_network_that_was_finetuned_on_black_is_scored_with_it(network, many, images):
+def test_a_network_finetuned_on_black_is_scored_on_black(network, many, images):
     tuned = heatproof.finetune(network, many, baseline="black", baseline_options=NORMALISED, epochs=1, lr=1e-2)
     maps, targets = images.sum(1), [0] * len(images)
     by_default = heatproof.evaluate("idsds", tuned, images, targets, maps)
-    given = heatproof.evaluate("idsds", tuned, images, targets, maps, baseline="black", baseline_options=NORMALISED)
-    assert by_default.attrs["metric"] == given.attrs["metric"] == "idsds"
-    assert by_default["score"].equals(given["score"])
+    explicit = heatproof.evaluate("idsds", tuned, images, targets, maps, baseline="black", baseline_options=NORMALISED)
+    assert by_default.attrs["metric"] == explicit.attrs["metric"] == "idsds"
+    assert by_default["score"].equals(explicit["score"])
     other = {"mean": [0.0], "std": [1.0]}
     with pytest.warns(UserWarning, match="SDS and not IDSDS"):
-        made = heatproof.evaluate("idsds", tuned, images, targets, maps, baseline="black", baseline_options=other)
-    assert made.attrs["metric"] == "sds"
+        out_of_domain = heatproof.evaluate(
+            "idsds", tuned, images, targets, maps, baseline="black", baseline_options=other
+        )
+    assert out_of_domain.attrs["metric"] == "sds"
     chosen = heatproof.choose(tuned, many, [0] * len(many), methods=["saliency", "random"])
     assert any("black" in column for column in chosen.table.columns)
 
 
-def test_finetuning_on_black_asks_for_the_normalisation(network, many):
+def test_finetuning_on_black_requires_the_normalisation(network, many):
     with pytest.raises(heatproof.HeatproofError, match=r"give baseline_options=\{'mean': \[\.\.\.\]"):
         heatproof.finetune(network, many, baseline="black", epochs=1)
 
 
-def test_what_a_finetuning_had_for_its_baseline_holds_for_others_than_black(network, many, images):
+def test_baseline_options_of_a_finetuning_are_the_default_of_its_scores(network, many, images):
     tuned = heatproof.finetune(network, many, baseline="blur", baseline_options={"sigma": 3.0}, epochs=1, lr=1e-2)
     maps, targets = images.sum(1), [0] * len(images)
     by_default = heatproof.evaluate("idsds", tuned, images, targets, maps)
@@ -178,9 +180,9 @@ def one_more_step(model, network):
 
 
 def only_the_weights(model, network):
-    made = copy.deepcopy(network)
-    made.load_state_dict(model.state_dict())
-    return made
+    copied = copy.deepcopy(network)
+    copied.load_state_dict(model.state_dict())
+    return copied
 
 
 def saved_and_loaded(model, network):
@@ -225,7 +227,7 @@ def new_statistics(model, network):
         (lambda model, network: lambda images: model(images), False),
     ],
 )
-def test_a_record_counts_for_the_weights_that_it_is_of(network, tuned, change, in_domain):
+def test_a_record_is_valid_only_for_its_weights(network, tuned, change, in_domain):
     found = domain_of(change(copy.deepcopy(tuned[2, "zeros"]), network))
     assert (found.finetuned is not None) == in_domain
     assert bool(found.reason) != in_domain
@@ -251,7 +253,7 @@ class _Patched:
     ],
     ids=["hook of images", "hook of outputs", "method", "method of a layer"],
 )
-def test_a_record_counts_for_what_hooks_and_own_methods_do(tuned, change):
+def test_hooks_and_replaced_methods_invalidate_a_record(tuned, change):
     model = copy.deepcopy(tuned[2, "zeros"])
     assert domain_of(model).finetuned is not None
     change(model)
@@ -264,12 +266,12 @@ def test_a_quantised_copy_has_other_weights(tuned):
     assert "other weights" in domain_of(model).reason
 
 
-def test_a_wrapper_says_that_a_part_of_it_was_finetuned(tuned):
+def test_the_reason_names_a_finetuned_part_of_a_wrapper(tuned):
     found = domain_of(nn.Sequential(tuned[2, "zeros"]))
     assert found.reason == "the network is no copy by heatproof.finetune, but has one as a part"
 
 
-def test_the_record_says_what_was_done(network, many):
+def test_the_record_describes_the_finetuning(network, many):
     found = heatproof.finetune(network, many, epochs=3, batch_size=5, lr=1e-2, grid=2).heatproof
     losses = [row["validation_loss"] for row in found["history"]]
     # 32 training images make six batches of five and one of two; 8 images select the epoch.
@@ -281,7 +283,7 @@ def test_the_record_says_what_was_done(network, many):
 
 
 @pytest.mark.parametrize(
-    ("count", "given", "sentence"),
+    ("count", "options", "sentence"),
     [
         (40, {"share": 1e-9, "lr": 0.1}, "No image lost a patch in 5 epochs .* raise share, now 1e-09"),
         (10, {"share": 0.01, "epochs": 1}, "No image lost a patch in 1 epochs"),
@@ -290,24 +292,24 @@ def test_the_record_says_what_was_done(network, many):
         (40, {"lr": 1e-30, "optimizer": "adam"}, "moved no weight in 5 epochs: raise lr"),
     ],
 )
-def test_a_finetuning_that_could_not_bring_patches_into_the_domain_is_refused(network, many, count, given, sentence):
+def test_finetuning_without_deleted_patches_or_changed_weights_is_refused(network, many, count, options, sentence):
     labels = [row % 4 for row in range(count)]
     with pytest.raises(heatproof.HeatproofError, match=sentence):
-        heatproof.finetune(network, many[:count], labels, **given)
+        heatproof.finetune(network, many[:count], labels, **options)
 
 
-def test_a_filling_that_changes_no_image_is_warned_of(network):
+def test_a_baseline_that_changes_no_image_causes_a_warning(network):
     with pytest.warns(UserWarning, match="No deleted patch changed an image, .* baseline 'zeros'") as messages:
         heatproof.finetune(network, torch.zeros(12, 3, 16, 16), [0, 1] * 6, baseline="zeros", epochs=1, lr=0.1)
     assert messages[0].filename == __file__
 
 
-class Nothing(nn.Module):
+class NoWeights(nn.Module):
     def forward(self, images):
         return images.mean((2, 3))
 
 
-class Cut(nn.Module):
+class DetachedHead(nn.Module):
     """A head that uses only features that pass no gradient."""
 
     def __init__(self, inner):
@@ -320,7 +322,7 @@ class Cut(nn.Module):
 
 @pytest.mark.parametrize(
     ("make", "sentence"),
-    [(lambda network: Nothing(), "The model has no weights"), (Cut, "moved no weight in 5 epochs")],
+    [(lambda network: NoWeights(), "The model has no weights"), (DetachedHead, "moved no weight in 5 epochs")],
 )
 def test_networks_that_cannot_be_trained_are_refused(network, many, make, sentence):
     with pytest.raises(heatproof.HeatproofError, match=sentence):
@@ -335,7 +337,7 @@ def test_frozen_weights_are_trained_as_well(network, many):
     assert not any(one.requires_grad for one in frozen.parameters())
 
 
-def test_images_of_one_class_are_warned_of(network, many):
+def test_images_of_one_class_cause_a_warning(network, many):
     with pytest.warns(UserWarning, match="All 40 images are of class 2, .* leave the targets out") as messages:
         heatproof.finetune(network, many, [2] * 40, epochs=1)
     assert messages[0].filename == __file__
@@ -346,7 +348,7 @@ def test_images_of_one_class_are_warned_of(network, many):
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("options", "sentence"),
     [
         ({"batch_size": 1}, "A batch_size of 1 is too small"),
         ({"lr": 1e-30}, "The finetuning moved no weight in 5 epochs"),
@@ -355,12 +357,12 @@ def test_images_of_one_class_are_warned_of(network, many):
         ({"epochs": 0}, "'epochs' of heatproof.finetune must be a whole number of at least 1"),
     ],
 )
-def test_a_finetuning_of_nothing_is_refused(network, many, given, sentence):
+def test_finetuning_options_without_effect_are_refused(network, many, options, sentence):
     with pytest.raises(heatproof.HeatproofError, match=sentence):
-        heatproof.finetune(network, many, **given)
+        heatproof.finetune(network, many, **options)
 
 
-def test_a_record_counts_for_images_of_its_size(images, targets, many):
+def test_a_record_is_valid_only_for_images_of_its_size(images, targets, many):
     torch.manual_seed(0)
     network = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
@@ -372,11 +374,11 @@ def test_a_record_counts_for_images_of_its_size(images, targets, many):
         "the network was finetuned on images of 16×16 and these have 24×24 pixels"
     )
     with pytest.warns(UserWarning, match="24×24 pixels"):
-        made = heatproof.evaluate("idsds", copied, larger, targets, torch.rand(len(larger), 24, 24))
-    assert made.attrs["metric"] == "sds"
+        scores = heatproof.evaluate("idsds", copied, larger, targets, torch.rand(len(larger), 24, 24))
+    assert scores.attrs["metric"] == "sds"
 
 
-def test_rankings_call_scores_what_they_are(network, tuned, images, targets):
+def test_rankings_distinguish_scores_in_and_out_of_domain(network, tuned, images, targets):
     maps = heatproof.explain(network, images, targets, ["saliency", "random"])
     with pytest.warns(UserWarning, match="SDS and not IDSDS"):
         results = {
@@ -405,7 +407,7 @@ COLOUR = {"metric": "idsds", "baseline": "mean"}
         ((2, "zeros"), {"own": {"metric": "sds"}}, {"own": "sds"}),
     ],
 )
-def test_choose_says_what_was_done(network, tuned, images, finetuned, measures, names):
+def test_choose_names_measures_by_the_finetuning(network, tuned, images, finetuned, measures, names):
     model = network if finetuned is None else tuned[finetuned]
     with warnings.catch_warnings(record=True) as messages:
         warnings.simplefilter("always")
@@ -421,7 +423,7 @@ def test_choose_says_what_was_done(network, tuned, images, finetuned, measures, 
     assert sum("SDS and not IDSDS" in str(one.message) for one in messages) == (requested and "sds" in names.values())
 
 
-def test_choose_warns_of_images_of_the_finetuning(tuned, many, images):
+def test_choose_warns_about_images_of_the_finetuning(tuned, many, images):
     with pytest.warns(UserWarning, match="The network was finetuned on 40 of the 40 images") as messages:
         heatproof.choose(tuned[2, "zeros"], many, methods="saliency")
     assert messages[0].filename == __file__
@@ -432,7 +434,7 @@ def test_choose_warns_of_images_of_the_finetuning(tuned, many, images):
         heatproof.choose(tuned[2, "zeros"], torch.cat([images, -images]), methods="saliency")
 
 
-def test_a_filling_that_does_not_exist_is_said_before_any_work(network, images):
+def test_an_unknown_baseline_is_refused_before_any_work(network, images):
     for metric in ("idsds", "sds"):
         with pytest.raises(heatproof.HeatproofError, match="zeros"):
             heatproof.choose(

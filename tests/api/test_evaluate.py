@@ -42,7 +42,7 @@ def score(metric, model, images, labels, maps, **options):
 
 
 @pytest.mark.parametrize("metric", ["deletion_morf", "deletion_lerf", "ids", "rise_deletion", "rise_insertion"])
-def test_the_truth_is_best_and_its_reverse_worst(planted, metric):
+def test_true_maps_score_best_and_negated_maps_worst(planted, metric):
     model, images, labels, truth = planted
     options = {"baseline": "zeros", "output": "logit", "step_size": 1}
     best, worst = (score(metric, model, images, labels, maps, **options) for maps in (truth, -truth))
@@ -52,7 +52,7 @@ def test_the_truth_is_best_and_its_reverse_worst(planted, metric):
     assert all((best < other).all() and (other < worst).all() for other in others)
 
 
-def test_deletion_curve_by_hand(planted):
+def test_the_deletion_curve_equals_one_computed_by_hand(planted):
     model, images, labels, truth = planted
     curve = heatproof.evaluate("deletion_morf", model, images, labels, truth, output="logit", steps=4)["deletion"]
     falling = truth.flatten(1).sort(descending=True).values
@@ -62,7 +62,7 @@ def test_deletion_curve_by_hand(planted):
 
 @pytest.mark.parametrize("cut", [{"fractions": [0.0, 0.1, 0.15, 0.5, 1.0]}, {"step_size": 20}, {"steps": 7}])
 @pytest.mark.parametrize("metric", ["deletion_morf", "ids", "rise_insertion", "rise_difference", "mas_deletion"])
-def test_areas_are_over_the_shares_that_have_changed(planted, metric, cut):
+def test_areas_are_over_the_shares_of_changed_pixels(planted, metric, cut):
     options = {"rule": "trapezoid"} if "rule" in METRICS[metric].options else {}
     found = heatproof.evaluate(metric, *planted, baseline="zeros", **cut, **options)
     number = SIDE**2
@@ -87,7 +87,7 @@ def test_single_deletion_of_the_truth_is_one(planted):
     np.testing.assert_allclose(probability["score"], 1)
 
 
-def test_magnitudes_that_follow_the_response_cost_nothing(planted):
+def test_maps_proportional_to_the_response_have_no_alignment_penalty(planted):
     """For logits the density of the true map is the response, so MAS has no penalty and equals RISE."""
     model, images, labels, truth = planted
     options = {"output": "logit", "baseline": "zeros", "steps": 8}
@@ -107,7 +107,7 @@ def test_a_positive_scale_changes_nothing(planted, metric):
 
 
 @pytest.mark.parametrize("metric", ["rise_insertion", "rise_deletion", "deletion_lerf", "ids"])
-def test_an_offset_leaves_what_goes_by_rank(planted, metric):
+def test_an_offset_changes_no_score_by_rank(planted, metric):
     model, images, labels, _ = planted
     maps = torch.randint(0, 1000, (6, SIDE, SIDE)).float()
     same = score(metric, model, images, labels, maps), score(metric, model, images, labels, maps + 250)
@@ -127,7 +127,7 @@ def test_an_offset_moves_mas_and_completeness_of_maps_that_are_not_rescaled(plan
     assert (removed["after"].mean("step") > removed["before"].mean("step")).all()
 
 
-def test_ties_go_by_image_and_seed_alone(planted):
+def test_ties_are_broken_by_image_id_and_seed_only(planted):
     model, images, labels, _ = planted
     maps, ids = torch.zeros(6, SIDE, SIDE), list("abcdef")
     options = {"steps": 8, "output": "logit"}
@@ -141,7 +141,7 @@ def test_ties_go_by_image_and_seed_alone(planted):
     assert not np.array_equal(one, by_index)
 
 
-def test_exactly_the_wanted_share_of_a_sparse_map_goes(planted):
+def test_exactly_the_requested_share_of_a_sparse_map_is_deleted(planted):
     model, images, labels, _ = planted
     maps = torch.zeros(6, SIDE, SIDE)
     maps[:, 0, :4] = 1
@@ -152,7 +152,7 @@ def test_exactly_the_wanted_share_of_a_sparse_map_goes(planted):
 
 
 @pytest.mark.parametrize(("metric", "passes"), [("rise_difference", 65), ("mas_difference", 65), ("rise_deletion", 33)])
-def test_no_image_goes_through_twice(planted, metric, passes):
+def test_no_image_is_passed_twice(planted, metric, passes):
     model, images, labels, truth = planted
     found = heatproof.evaluate(metric, model, images, labels, truth)
     assert model.passes == passes * len(images) + found.attrs["check_passes"]
@@ -160,7 +160,7 @@ def test_no_image_goes_through_twice(planted, metric, passes):
 
 @pytest.mark.parametrize("metric", CURVED)
 @pytest.mark.parametrize("batch_size", [1, 7, "auto"])
-def test_batches_change_nothing(planted, metric, batch_size):
+def test_batch_sizes_change_no_score(planted, metric, batch_size):
     model, images, labels, truth = planted
     result = heatproof.evaluate(metric, model, images, labels, truth)
     cut = heatproof.evaluate(metric, model, images, labels, truth, batch_size=batch_size)
@@ -170,7 +170,7 @@ def test_batches_change_nothing(planted, metric, batch_size):
 
 
 @pytest.mark.parametrize("metric", CURVED)
-def test_a_map_of_zeros_is_undefined_or_by_chance(planted, metric):
+def test_a_map_of_zeros_has_an_undefined_or_a_random_score(planted, metric):
     model, images, labels, truth = planted
     truth[2] = 0
     scores = heatproof.evaluate(metric, model, images, labels, truth)
@@ -181,13 +181,13 @@ def test_a_map_of_zeros_is_undefined_or_by_chance(planted, metric):
 
 
 @pytest.mark.parametrize("metric", CURVED)
-def test_negative_maps_are_scored_or_counted(planted, metric):
+def test_negative_maps_are_scored_or_undefined(planted, metric):
     model, images, labels, truth = planted
     scores = heatproof.evaluate(metric, model, images, labels, -truth)
     assert scores["valid"].all() or (metric in ("soundness", "completeness") and not scores["valid"].any())
 
 
-def test_the_dataset_says_what_it_is(planted):
+def test_the_result_has_the_options_as_attributes(planted):
     model, images, labels, truth = planted
     scores = heatproof.evaluate("road_morf", model, images, labels, truth, noise=0.0, seed=4)
     assert scores["road"].dims == ("image", "step")
@@ -248,7 +248,7 @@ def broken(case, images, labels, maps):
 
 
 @pytest.mark.parametrize(
-    ("case", "says"),
+    ("case", "sentence"),
     [
         ("NaN in a map", "map of image '3'"),
         ("NaN in an image", "Image '3'"),
@@ -274,21 +274,21 @@ def broken(case, images, labels, maps):
         ("no explain", "explain"),
     ],
 )
-def test_what_cannot_be_is_said(case, says):
+def test_invalid_arguments_are_refused(case, sentence):
     images, labels, maps = torch.rand(6, 3, SIDE, SIDE), torch.tensor([0, 1] * 3), torch.rand(6, SIDE, SIDE)
     model, images, labels, maps, options = broken(case, images, labels, maps)
     with pytest.raises(HeatproofError) as raised:
         heatproof.evaluate("ids", model, images, labels, maps, **options)
-    assert says in str(raised.value)
+    assert sentence in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
-def test_no_such_metric(planted):
+def test_an_unknown_metric_is_refused(planted):
     with pytest.raises(HeatproofError, match="mas_insertion"):
         heatproof.evaluate("mas_insert", *planted)
 
 
-def test_subsets_of_a_linear_model(planted):
+def test_subset_metrics_of_a_linear_model_are_exact(planted):
     model, images, labels, truth = planted
     np.testing.assert_allclose(score("sensitivity_n", model, images, labels, truth, samples=8), 1, atol=1e-4)
     np.testing.assert_allclose(score("infidelity", model, images, labels, truth, samples=8), 0, atol=1e-6)
@@ -308,7 +308,7 @@ def test_a_map_that_never_changes_is_not_sensitive(planted):
 
 
 @pytest.mark.parametrize("metric", ["sic", "aic"])
-def test_information_curves_keep_under_offset_and_scale(metric):
+def test_information_curves_are_invariant_to_offset_and_scale(metric):
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(4, 3, 16, 16, generator=generator)
     model = Additive(torch.rand(16, 16, generator=generator) * 0.01 - 0.002).eval()
@@ -332,7 +332,7 @@ def test_every_metric_is_documented():
         assert entry.range[0] < entry.range[1]
 
 
-def test_several_metrics_are_what_each_is_alone(planted):
+def test_several_metrics_equal_each_computed_alone(planted):
     model, images, labels, truth = planted
     names = ["rise_insertion", "rise_deletion", "rise_difference", "sensitivity_n"]
     found = heatproof.evaluate(names, model, images, labels, truth, steps=8, samples=4)
@@ -342,7 +342,7 @@ def test_several_metrics_are_what_each_is_alone(planted):
         assert found[name].identical(heatproof.evaluate(name, model, images, labels, truth, **fewer_steps))
 
 
-def test_names_of_ones_own_with_options_of_their_own(planted):
+def test_named_metrics_have_separate_options(planted):
     metrics = {"coarse": {"metric": "ids", "steps": 4}, "fine": {"metric": "ids", "steps": 16}, "deletion_lerf": {}}
     found = heatproof.evaluate(metrics, *planted, output="logit")
     assert {name: scores.sizes["step"] for name, scores in found.items()} == {
@@ -354,7 +354,7 @@ def test_names_of_ones_own_with_options_of_their_own(planted):
 
 
 @pytest.mark.parametrize(
-    ("metrics", "options", "says"),
+    ("metrics", "options", "sentence"),
     [
         ([], {}, "No metric"),
         (["ids", "sic"], {"samples": 4}, "None of the metrics has an option 'samples'"),
@@ -363,6 +363,6 @@ def test_names_of_ones_own_with_options_of_their_own(planted):
         ({"ids": {"step": 4}}, {}, "'ids' has no option 'step'"),
     ],
 )
-def test_what_cannot_be_asked_of_several_is_said(planted, metrics, options, says):
-    with pytest.raises(HeatproofError, match=says):
+def test_invalid_selections_of_metrics_are_refused(planted, metrics, options, sentence):
+    with pytest.raises(HeatproofError, match=sentence):
         heatproof.evaluate(metrics, *planted, **options)

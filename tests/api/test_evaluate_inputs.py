@@ -40,7 +40,7 @@ def needed(metric, images):
 
 @pytest.mark.parametrize("channels", [1, 3, 13])
 @pytest.mark.parametrize("metric", OURS)
-def test_any_number_of_channels(metric, channels):
+def test_images_of_any_number_of_channels_are_scored(metric, channels):
     model, images, labels, maps = problem(channels)
     if metric in ("sic", "aic") and channels == 13:
         with pytest.raises(HeatproofError, match="need one or three"):
@@ -51,7 +51,7 @@ def test_any_number_of_channels(metric, channels):
 
 
 @pytest.mark.parametrize("metric", OURS)
-def test_one_logit_is_that_of_two_classes(metric):
+def test_one_logit_is_scored_as_two_classes(metric):
     model, images, labels, maps = problem(classes=1)
     options = needed(metric, images)
     one = heatproof.evaluate(metric, model, images, labels, maps, **options)
@@ -72,13 +72,13 @@ def test_one_logit_does_not_score_every_map_alike(metric):
     assert (scores[0] != scores[1]).all()
 
 
-def test_one_probability_is_warned_of():
+def test_one_probability_causes_a_warning():
     model, *rest = problem(classes=1)
     with pytest.warns(UserWarning, match="sigmoid"):
         heatproof.evaluate("ids", nn.Sequential(model, nn.Sigmoid()).eval(), *rest)
 
 
-def test_probabilities_are_refused_and_their_logarithm_is_not():
+def test_probabilities_are_refused_and_log_probabilities_accepted():
     model, *rest = problem()
     sure = nn.Sequential(model, nn.Softmax(1)).eval()
     for metric in ("idsds", "rise_deletion", "completeness"):
@@ -88,7 +88,7 @@ def test_probabilities_are_refused_and_their_logarithm_is_not():
     np.testing.assert_allclose(logarithm, heatproof.evaluate("ids", model, *rest)["score"], atol=1e-6)
 
 
-class Around:
+class Wrapper:
     def __init__(self, held):
         self.held = {"networks": [held]}
 
@@ -99,7 +99,7 @@ class Around:
         return self(images)
 
 
-class Hiding(nn.Module):
+class HiddenNetwork(nn.Module):
     def __init__(self, held):
         super().__init__()
         self.held = [held]
@@ -128,9 +128,9 @@ WRAPPED = {
     "submodule": lambda network: nn.Sequential(network).eval(),
     "closure": lambda network: lambda images: network(images),
     "partial": lambda network: functools.partial(default, network=network),
-    "object": Around,
-    "method": lambda network: Around(network).predict,
-    "unregistered": lambda network: Hiding(network).eval(),
+    "object": Wrapper,
+    "method": lambda network: Wrapper(network).predict,
+    "unregistered": lambda network: HiddenNetwork(network).eval(),
     "inner closure": lambda network: (lambda inner: lambda images: inner(images) * 2)(lambda images: network(images)),
     "global": lambda network: by_global,
 }
@@ -193,10 +193,10 @@ def test_named_dimensions_are_put_into_order():
     plain = heatproof.evaluate("ids", model, images, labels, maps)["score"]
     names = ("image", "y", "x")
     cube = xarray.DataArray(maps.numpy(), dims=names)
-    pictures = xarray.DataArray(images.numpy(), dims=("image", "channel", "y", "x"))
+    named_images = xarray.DataArray(images.numpy(), dims=("image", "channel", "y", "x"))
     for one in (cube, cube.transpose("x", "image", "y"), cube.transpose("image", "x", "y")):
         assert plain.equals(heatproof.evaluate("ids", model, images, labels, one)["score"])
-    for one in (pictures, pictures.transpose("image", "y", "x", "channel")):
+    for one in (named_images, named_images.transpose("image", "y", "x", "channel")):
         of_labels = xarray.DataArray(labels.numpy(), dims="image")
         assert plain.equals(heatproof.evaluate("ids", model, one, of_labels, cube)["score"])
     with pytest.raises(HeatproofError, match="dimensions sample, y, x: name them image, y, x"):
@@ -206,7 +206,7 @@ def test_named_dimensions_are_put_into_order():
 
 
 @pytest.mark.parametrize(
-    ("metric", "options", "says"),
+    ("metric", "options", "sentence"),
     [
         (3, {}, "metrics are 3"),
         ([3], {}, "metrics are [3]"),
@@ -218,19 +218,19 @@ def test_named_dimensions_are_put_into_order():
         ("ids", {"fractions": "abc"}, "must be a list"),
     ],
 )
-def test_what_no_option_can_be_is_said(metric, options, says):
+def test_invalid_types_of_options_are_refused(metric, options, sentence):
     with pytest.raises(HeatproofError) as raised:
         heatproof.evaluate(metric, *problem(), **options)
-    assert says in str(raised.value)
+    assert sentence in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
-def test_numbers_of_numpy_are_numbers():
+def test_numpy_numbers_are_accepted_as_options():
     found = heatproof.evaluate("ids", *problem(), steps=np.int64(8))
     assert found.equals(heatproof.evaluate("ids", *problem(), steps=8))
 
 
-def test_images_of_another_precision_than_the_model_are_said():
+def test_images_of_another_precision_than_the_model_are_refused():
     model, images, labels, maps = problem()
     with pytest.raises(HeatproofError, match=r"images are torch.float64 and the model's weights torch.float32"):
         heatproof.evaluate("ids", model, images.double(), labels, maps)
@@ -238,17 +238,17 @@ def test_images_of_another_precision_than_the_model_are_said():
         heatproof.evaluate("ids", None, images, labels, maps)
 
 
-def test_a_metric_that_returns_an_array_is_said(monkeypatch):
+def test_a_metric_that_returns_an_array_is_refused(monkeypatch):
     from dataclasses import replace
 
-    lone = replace(METRICS["idsds"], function=lambda maps, drops, grid: maps.sum((1, 2)))
-    monkeypatch.setitem(METRICS, "idsds", lone)
+    returning_array = replace(METRICS["idsds"], function=lambda maps, drops, grid: maps.sum((1, 2)))
+    monkeypatch.setitem(METRICS, "idsds", returning_array)
     with pytest.raises(HeatproofError, match="'idsds' returned a ndarray"):
         heatproof.evaluate("idsds", *problem())
 
 
 @pytest.mark.parametrize(
-    ("metric", "options", "told"),
+    ("metric", "options", "sentence"),
     [
         ("idsds", {"ranking": np.zeros((COUNT, SIDE**2), np.int64)}, "None of the metrics reads 'ranking'"),
         ("idsds", {"explain": lambda images, targets: images.sum(1)}, "None of the metrics reads 'explain'"),
@@ -258,13 +258,13 @@ def test_a_metric_that_returns_an_array_is_said(monkeypatch):
         ("deletion_morf", {"update": True, "explain": lambda images, targets: {1, 2}}, "'explain' returned set"),
     ],
 )
-def test_what_no_metric_reads_is_refused(metric, options, told):
+def test_unused_and_invalid_arguments_are_refused(metric, options, sentence):
     model, images, labels, maps = problem()
-    with pytest.raises(HeatproofError, match=told):
+    with pytest.raises(HeatproofError, match=sentence):
         heatproof.evaluate(metric, model, images, labels, maps, **options)
 
 
-def test_arrays_serve_where_tensors_do():
+def test_arrays_are_accepted_in_place_of_tensors():
     model, images, labels, maps = problem()
 
     def explain(changed, targets):
@@ -273,24 +273,24 @@ def test_arrays_serve_where_tensors_do():
     options = {"update": True, "steps": 4}
     as_tensor = heatproof.evaluate("deletion_morf", model, images, labels, maps, explain=explain, **options)
     as_array = heatproof.evaluate(
-        "deletion_morf", model, images, labels, maps, explain=lambda *given: explain(*given).numpy(), **options
+        "deletion_morf", model, images, labels, maps, explain=lambda *values: explain(*values).numpy(), **options
     )
     np.testing.assert_array_equal(as_tensor["score"], as_array["score"])
     mask = torch.zeros(SIDE, SIDE, dtype=torch.bool)
     mask[0, :3] = True
-    scores = [heatproof.evaluate("sic", model, images, labels, maps, random_mask=given)["score"]
-              for given in (mask, mask.numpy())]  # fmt: skip
+    scores = [heatproof.evaluate("sic", model, images, labels, maps, random_mask=values)["score"]
+              for values in (mask, mask.numpy())]  # fmt: skip
     np.testing.assert_array_equal(*scores)
 
 
-def test_the_metric_comes_first():
+def test_arguments_in_another_order_are_refused():
     model, images, labels, maps = problem()
     for first in (model, images, maps.numpy()):
         with pytest.raises(HeatproofError, match="the metric comes first"):
             heatproof.evaluate(first, images, labels, maps, "idsds")
 
 
-def test_channels_that_come_last_are_said():
+def test_images_with_channels_last_are_refused():
     model, images, labels, maps = problem()
     with pytest.raises(HeatproofError, match=r"give images.permute\(0, 3, 1, 2\)"):
         heatproof.evaluate("idsds", model, images.permute(0, 2, 3, 1), labels, maps)
@@ -304,7 +304,7 @@ def test_channels_that_come_last_are_said():
         ("idsds", "nothing can be correlated"),
     ],
 )
-def test_an_undefined_score_says_why_by_this_metric(metric, why):
+def test_an_undefined_score_has_the_reason_of_its_metric(metric, why):
     model, images, labels, maps = problem()
     # The output is the same for every image.
     with torch.no_grad():

@@ -11,48 +11,48 @@ import heatproof
 from heatproof.attribution.registry import EXPLAINERS, ExplainContext
 
 
-def test_maps_are_those_of_the_explainer(network, images, targets):
-    made = heatproof.explain(network, images, targets, ["saliency", {"integrated_gradients": {"steps": 6}}])
+def test_maps_equal_those_of_the_explainer(network, images, targets):
+    result = heatproof.explain(network, images, targets, ["saliency", {"integrated_gradients": {"steps": 6}}])
     context = ExplainContext(network, network, None, images, targets, tuple(map(str, range(12))), 0)
     for name, options in (("saliency", {}), ("integrated_gradients", {"steps": 6})):
-        alone = EXPLAINERS[name].function(context, **options)[name]
-        np.testing.assert_allclose(made["attribution"].sel({"method": name}), alone.detach(), rtol=1e-5, atol=1e-7)
-    assert made["attribution"].dims == ("method", "image", "y", "x")
-    assert json.loads(made["options"].values[1])["steps"] == 6
-    assert made["passes"].values.tolist()[0] == 1
-    assert made["signed"].all()
-    assert (made["reason"] == "").all()
+        direct = EXPLAINERS[name].function(context, **options)[name]
+        np.testing.assert_allclose(result["attribution"].sel({"method": name}), direct.detach(), rtol=1e-5, atol=1e-7)
+    assert result["attribution"].dims == ("method", "image", "y", "x")
+    assert json.loads(result["options"].values[1])["steps"] == 6
+    assert result["passes"].values.tolist()[0] == 1
+    assert result["signed"].all()
+    assert (result["reason"] == "").all()
 
 
-def test_what_does_not_apply_has_a_reason_and_no_maps(network, images, targets):
-    made = heatproof.explain(network, images, targets, ["attention_rollout", "random"])
-    assert "attention" in made["reason"].values[0]
-    assert np.isnan(made["attribution"].values[0]).all()
-    assert np.isfinite(made["attribution"].values[1]).all()
+def test_a_method_that_is_not_applicable_has_a_reason_and_no_maps(network, images, targets):
+    result = heatproof.explain(network, images, targets, ["attention_rollout", "random"])
+    assert "attention" in result["reason"].values[0]
+    assert np.isnan(result["attribution"].values[0]).all()
+    assert np.isfinite(result["attribution"].values[1]).all()
 
 
-def test_the_model_is_left_as_it_was(network, images, targets):
+def test_explain_leaves_the_model_unchanged(network, images, targets):
     wanted = [parameter.requires_grad for parameter in network.parameters()]
     heatproof.explain(network, images, targets, ["saliency", "guided_backprop", "deep_lift", "grad_cam"])
     assert [parameter.requires_grad for parameter in network.parameters()] == wanted
     assert not any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in network.modules())
 
 
-def test_options_have_names_and_several_maps_have_rows(network, images, targets):
-    made = heatproof.explain(
+def test_methods_with_options_have_names_and_each_map_has_a_row(network, images, targets):
+    result = heatproof.explain(
         network,
         images,
         targets,
         {"short": {"integrated_gradients": {"steps": 2}}, "long": {"explainer": "integrated_gradients", "steps": 9}},
     )
-    assert made["method"].values.tolist() == ["short", "long"]
+    assert result["method"].values.tolist() == ["short", "long"]
     # The check on the first images takes one more pass.
-    assert np.diff(made["passes"]) == [7]
+    assert np.diff(result["passes"]) == [7]
     several = heatproof.explain(network, images, targets, "noise_input_x_gradient")
     assert several["method"].values.tolist() == list(EXPLAINERS["noise_input_x_gradient"].maps)
 
 
-def test_methods_of_other_libraries(network, images, targets):
+def test_methods_of_other_libraries_make_maps(network, images, targets):
     from captum.attr import InputXGradient, LayerGradCam
     from torchcam.methods import GradCAM
 
@@ -63,45 +63,45 @@ def test_methods_of_other_libraries(network, images, targets):
         "torchcam": extractor,
         "function": lambda model, batch, wanted: batch * batch.sum(1, keepdim=True),
     }
-    made = heatproof.explain(network, images, targets, theirs)
+    result = heatproof.explain(network, images, targets, theirs)
     extractor.remove_hooks()
     ours = heatproof.explain(network, images, targets, ["input_x_gradient", "grad_cam"], layer="2")
     known = ours["attribution"].values
-    np.testing.assert_allclose(made["attribution"].values[0], known[0], rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(made["attribution"].values[2], known[1], rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(made["attribution"].values[3], (images.sum(1) ** 2).numpy(), rtol=1e-4, atol=1e-6)
-    assert (made["reason"] == "").all()
+    np.testing.assert_allclose(result["attribution"].values[0], known[0], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(result["attribution"].values[2], known[1], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(result["attribution"].values[3], (images.sum(1) ** 2).numpy(), rtol=1e-4, atol=1e-6)
+    assert (result["reason"] == "").all()
 
 
-def test_a_zennit_composite(network, images, targets):
+def test_a_zennit_composite_makes_maps(network, images, targets):
     composites = pytest.importorskip("zennit.composites")
-    made = heatproof.explain(network, images, targets, {"epsilon": composites.EpsilonPlus()})
-    assert np.isfinite(made["attribution"].values).all()
-    assert np.abs(made["attribution"].values).max() > 0
+    result = heatproof.explain(network, images, targets, {"epsilon": composites.EpsilonPlus()})
+    assert np.isfinite(result["attribution"].values).all()
+    assert np.abs(result["attribution"].values).max() > 0
 
 
-def test_a_model_of_transformers(images):
+def test_a_model_of_transformers_is_explained(images):
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.ViTConfig(
         hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=16, patch_size=4
     )
     model = transformers.ViTForImageClassification(config).eval()
-    made = heatproof.explain(model, images, [0] * 12, ["saliency", "grad_cam"])
-    assert (made["reason"] == "").all()
+    result = heatproof.explain(model, images, [0] * 12, ["saliency", "grad_cam"])
+    assert (result["reason"] == "").all()
 
 
-def test_an_interrupt_keeps_what_is_made(network, images, targets):
+def test_an_interrupt_returns_the_completed_maps(network, images, targets):
     def stopped(model, batch, wanted):
         raise KeyboardInterrupt
 
     with pytest.warns(UserWarning, match="Interrupted in stopped"):
-        made = heatproof.explain(network, images, targets, ["saliency", stopped, "grad_cam"])
-    assert made["reason"].values.tolist() == ["", "interrupted", "interrupted"]
-    assert np.isfinite(made["attribution"].values[0]).all()
+        result = heatproof.explain(network, images, targets, ["saliency", stopped, "grad_cam"])
+    assert result["reason"].values.tolist() == ["", "interrupted", "interrupted"]
+    assert np.isfinite(result["attribution"].values[0]).all()
 
 
-def test_neither_batches_nor_neighbours_change_a_map(network, images, targets):
+def test_batch_sizes_do_not_change_maps(network, images, targets):
     methods = ["saliency", {"rise": {"masks": 16}}, "random"]
     at_once = heatproof.explain(network, images, targets, methods, batch_size="auto")
     parts = heatproof.explain(network, images, targets, methods, batch_size=5)
@@ -109,7 +109,7 @@ def test_neither_batches_nor_neighbours_change_a_map(network, images, targets):
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("changes", "sentence"),
     [
         ({"methods": "grad_camm"}, "grad_cam"),
         ({"methods": []}, "No method is given"),
@@ -123,14 +123,14 @@ def test_neither_batches_nor_neighbours_change_a_map(network, images, targets):
         ({"layer": torch.nn.ReLU()}, "a ReLU that is not a part of the model"),
     ],
 )
-def test_bad_input_is_one_sentence(given, sentence, network, images, targets):
-    arguments = {"model": network, "images": images, "targets": targets, "methods": "saliency"} | given
+def test_invalid_arguments_are_refused_in_one_sentence(changes, sentence, network, images, targets):
+    arguments = {"model": network, "images": images, "targets": targets, "methods": "saliency"} | changes
     with pytest.raises(heatproof.HeatproofError, match=sentence) as caught:
         heatproof.explain(**arguments)
     assert "\n" not in str(caught.value)
 
 
-def test_a_model_in_training_mode_is_named(network, images, targets):
+def test_a_model_in_training_mode_is_refused(network, images, targets):
     network.train()
     try:
         with pytest.raises(heatproof.HeatproofError, match="training mode"):
@@ -139,12 +139,12 @@ def test_a_model_in_training_mode_is_named(network, images, targets):
         network.eval()
 
 
-def test_a_layer_can_be_given_by_itself(network, images, targets):
-    by_name, by_itself = (
+def test_a_layer_can_be_given_as_a_module(network, images, targets):
+    by_name, by_module = (
         heatproof.explain(network, images, targets, "grad_cam", layer=layer) for layer in ("2", network[2])
     )
-    np.testing.assert_array_equal(by_name["attribution"], by_itself["attribution"])
-    assert by_itself.attrs["layer"] == "2"
+    np.testing.assert_array_equal(by_name["attribution"], by_module["attribution"])
+    assert by_module.attrs["layer"] == "2"
 
 
 def test_objects_made_for_another_network_are_refused(network, linear, images, targets):
@@ -167,7 +167,7 @@ def test_objects_of_pytorch_grad_cam_made_for_another_network_are_refused(networ
         heatproof.explain(network, images, targets, library.GradCAM(linear, [linear.features]))
 
 
-def test_objects_made_for_a_wrapper_or_a_part_are_taken(network, images, targets):
+def test_objects_made_for_a_wrapper_or_a_part_are_accepted(network, images, targets):
     from captum.attr import Saliency
 
     wrapper = torch.nn.Sequential(network).eval()
@@ -177,26 +177,26 @@ def test_objects_made_for_a_wrapper_or_a_part_are_taken(network, images, targets
         "function": Saliency(lambda batch: network(batch)),
         "method": Saliency(network.forward),
     }
-    made = heatproof.explain(network, images, targets, theirs)
-    assert (made["reason"] == "").all()
-    made = heatproof.explain(wrapper, images, targets, theirs)
-    assert (made["reason"] == "").all()
+    result = heatproof.explain(network, images, targets, theirs)
+    assert (result["reason"] == "").all()
+    result = heatproof.explain(wrapper, images, targets, theirs)
+    assert (result["reason"] == "").all()
 
 
-def test_a_method_that_fails_is_named(network, images, targets):
+def test_a_failing_method_is_left_out_with_its_reason(network, images, targets):
     def mine(model, batch, wanted):
         return batch / (1 // 0)
 
     with pytest.warns(UserWarning, match="The method 'mine' is left out: it fails"):
-        made = heatproof.explain(network, images, targets, {"mine": mine, "saliency": "saliency"})
-    reason = str(made["reason"].sel({"method": "mine"}).values)
+        result = heatproof.explain(network, images, targets, {"mine": mine, "saliency": "saliency"})
+    reason = str(result["reason"].sel({"method": "mine"}).values)
     assert re.fullmatch(r"it fails \(ZeroDivisionError: .*; test_explain.py, line \d+\)", reason)
-    assert made["attribution"].sel({"method": "mine"}).isnull().all()
-    assert made["attribution"].sel({"method": "saliency"}).notnull().all()
+    assert result["attribution"].sel({"method": "mine"}).isnull().all()
+    assert result["attribution"].sel({"method": "saliency"}).notnull().all()
 
 
-def test_a_model_that_fails_in_a_method_is_told_from_it(images, targets):
-    class Moody(torch.nn.Sequential):
+def test_a_failure_of_the_model_is_distinguished_from_one_of_the_method(images, targets):
+    class FailsWithGradients(torch.nn.Sequential):
         def forward(self, batch):
             if batch.requires_grad:
                 raise LookupError("not today")
@@ -205,12 +205,12 @@ def test_a_model_that_fails_in_a_method_is_told_from_it(images, targets):
     def mine(model, batch, wanted):
         return model(batch.clone().requires_grad_()).sum()
 
-    model = Moody(torch.nn.Flatten(), torch.nn.Linear(768, 4)).eval()
+    model = FailsWithGradients(torch.nn.Flatten(), torch.nn.Linear(768, 4)).eval()
     with pytest.warns(UserWarning, match="The method 'mine' is left out: the model fails in it .*LookupError"):
         heatproof.explain(model, images, targets, mine)
 
 
-def test_what_is_no_method_is_said(network, images, targets):
+def test_invalid_methods_are_refused(network, images, targets):
     from captum.attr import Saliency
 
     with pytest.raises(heatproof.HeatproofError, match="'Saliency' is a class: give an object of it"):
@@ -219,13 +219,13 @@ def test_what_is_no_method_is_said(network, images, targets):
         heatproof.explain(network, images, targets, {"mine": lambda batch: batch})
 
 
-def test_probabilities_are_warned_of(network, images, targets):
+def test_probabilities_cause_a_warning(network, images, targets):
     sure = torch.nn.Sequential(network, torch.nn.Softmax(1)).eval()
     with pytest.warns(UserWarning, match="The model returns probabilities"):
         heatproof.explain(sure, images, targets, "saliency")
 
 
-def test_images_that_nobody_normalised_are_warned_of(network, images, targets, recwarn):
+def test_images_without_normalisation_cause_a_warning(network, images, targets, recwarn):
     heatproof.explain(network, images, targets, "saliency")
     assert not [one for one in recwarn if "images reach" in str(one.message)]
     far = images / images.abs().max() * 255

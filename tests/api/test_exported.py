@@ -27,7 +27,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_program_is_refused_by_name(call):
+def test_an_exported_program_is_refused(call):
     with pytest.raises(
         HeatproofError, match=r"is an ExportedProgram, which cannot be called: give the network .* model\.module"
     ):
@@ -35,14 +35,14 @@ def test_a_program_is_refused_by_name(call):
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_program_for_one_size_of_batch_says_how_to_export_it(call):
+def test_a_module_for_one_batch_size_is_refused_with_the_remedy(call):
     with pytest.raises(
         HeatproofError, match=r"exported for one size of batch, so give the network itself, or export it"
     ):
         CALLS[call](export(network(), (IMAGES[:4],)).module())
 
 
-def test_a_program_for_any_batch_is_explained_as_the_network_is():
+def test_a_module_for_any_batch_size_has_the_maps_of_the_network():
     program = export(network(), (IMAGES[:4],), dynamic_shapes=({0: Dim("batch")},)).module()
     of_program, of_network = (CALLS["explain"](one)["attribution"].values for one in (program, network()))
     np.testing.assert_allclose(of_program, of_network, rtol=1e-5, atol=1e-6)

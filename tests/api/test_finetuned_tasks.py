@@ -61,7 +61,7 @@ def test_a_finetuned_copy_is_scored_exactly_in_its_domain(case: str) -> None:
 
 
 @pytest.mark.parametrize("task", ["regression", "multilabel"])
-def test_the_loss_falls_and_has_no_unit(task: str) -> None:
+def test_the_loss_decreases_and_does_not_depend_on_units(task: str) -> None:
     images = _images()
     labels = 20 * images.mean((1, 2, 3)) if task == "regression" else (images.mean((2, 3)) > 0).int()
     network = _linear(1 if task == "regression" else 3)
@@ -80,7 +80,7 @@ def test_the_loss_falls_and_has_no_unit(task: str) -> None:
         assert 0 <= history[0]["validation_accuracy"] <= 1
 
 
-def test_unknown_labels_move_nothing() -> None:
+def test_unknown_labels_change_no_weights() -> None:
     labels = LABELS.clone()
     labels[:, 2] = -1
     network = _linear(3)
@@ -89,7 +89,7 @@ def test_unknown_labels_move_nothing() -> None:
     assert not torch.equal(tuned[1].weight[0], network[1].weight[0])
 
 
-def test_idsds_is_said_for_the_task_of_the_labels_alone() -> None:
+def test_idsds_is_reported_only_for_the_task_of_the_labels() -> None:
     images = _images(1)
     tuned = heatproof.finetune(_linear(3), _images(), LABELS, task="multilabel", epochs=1, lr=1e-2, baseline="zeros")
     maps = torch.randn(COUNT, SIDE, SIDE)
@@ -97,10 +97,10 @@ def test_idsds_is_said_for_the_task_of_the_labels_alone() -> None:
     assert heatproof.evaluate("idsds", tuned, images, zeros, maps, task="multilabel").attrs["metric"] == "idsds"
     with pytest.warns(UserWarning, match="SDS and not IDSDS: .* finetuned on labels of task='multilabel'"):
         assert heatproof.evaluate("idsds", tuned, images, zeros, maps).attrs["metric"] == "sds"
-    own = heatproof.finetune(_linear(3), _images(), epochs=1, lr=1e-2, baseline="zeros")
+    self_trained = heatproof.finetune(_linear(3), _images(), epochs=1, lr=1e-2, baseline="zeros")
     for options in ({}, {"task": "multilabel"}, {"target": lambda output, _: output[:, 1]}):
         targets = None if "target" in options else zeros
-        assert heatproof.evaluate("idsds", own, images, targets, maps, **options).attrs["metric"] == "idsds"
+        assert heatproof.evaluate("idsds", self_trained, images, targets, maps, **options).attrs["metric"] == "idsds"
 
 
 class _Segmentation(torch.nn.Module):
@@ -113,7 +113,7 @@ class _Segmentation(torch.nn.Module):
         return {"out": found, "aux": 1000 * found.mean((2, 3))}
 
 
-def test_the_whole_output_is_learnt_where_a_function_is_asked() -> None:
+def test_the_complete_output_is_learnt_with_a_target_function() -> None:
     torch.manual_seed(0)
     network, images = _Segmentation().eval(), torch.randn(COUNT, 3, SIDE, SIDE)
     before = copy.deepcopy(network.state_dict())

@@ -80,28 +80,28 @@ def test_each_image_has_its_own_target_of_any_kind(images, kind: str) -> None:
 
 
 @dataclass
-class Answer:
+class Output:
     logits: torch.Tensor
 
 
-class Own:
+class SelfReferring:
     def __init__(self, logits):
         self.logits = logits
-        self.own, self.parts = self, [logits]
+        self.itself, self.parts = self, [logits]
 
 
 WRAPS = {
     "a tensor": (None, lambda output: output),
     "a dict in a tuple": (lambda logits: ({"out": logits},), lambda output: output[0]["out"]),
     "a list": (lambda logits: [logits], lambda output: output[0]),
-    "an object": (Answer, lambda output: output.logits),
-    "an object that holds itself": (Own, lambda output: output.own.logits),
+    "an object": (Output, lambda output: output.logits),
+    "an object that holds itself": (SelfReferring, lambda output: output.itself.logits),
 }
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 64])
 @pytest.mark.parametrize("wrap", WRAPS)
-def test_a_function_that_writes_to_what_it_gets_changes_no_other_number(images, wrap: str, batch_size: int) -> None:
+def test_a_function_that_writes_to_its_arguments_changes_no_result(images, wrap: str, batch_size: int) -> None:
     wrapped, found = WRAPS[wrap]
 
     def shifted(output, targets):
@@ -152,7 +152,7 @@ def test_a_function_that_writes_only_sometimes_is_refused(images) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 64])
-def test_what_is_not_defined_for_the_target_of_another_image_changes_nothing(images, batch_size: int) -> None:
+def test_a_function_undefined_for_targets_of_other_images_is_supported(images, batch_size: int) -> None:
     network = Linear()
     with torch.no_grad():
         classes = network(images).argmax(1)
@@ -181,7 +181,7 @@ LABELS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("form", LABELS)
-def test_labels_with_blanks_and_of_single_rows_are_read(images, form: str) -> None:
+def test_labels_with_missing_values_and_sequences_of_rows_are_read(images, form: str) -> None:
     network = Linear()
     rows, classes = torch.tensor(PRESENT == 1).nonzero(as_tuple=True)
     truth = network.truth(images[rows], classes)
@@ -191,7 +191,7 @@ def test_labels_with_blanks_and_of_single_rows_are_read(images, form: str) -> No
 
 
 @pytest.mark.parametrize("labels", [[[0], [1, 2]] * (COUNT // 2), [{0}] * COUNT, {"a": [1] * COUNT}], ids=type)
-def test_labels_that_are_no_columns_are_asked_for(images, labels: Any) -> None:
+def test_labels_without_columns_are_refused(images, labels: Any) -> None:
     with pytest.raises(HeatproofError, match="give one column for each label"):
         heatproof.explain(Linear(), images, labels, "saliency", task="multilabel")
 
@@ -216,7 +216,7 @@ def test_lists_of_labels_from_a_loader_are_rows_and_not_columns(images) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*have no label")
 @pytest.mark.parametrize(
-    ("asked", "others"),
+    ("options", "scored_targets"),
     [
         ({}, "classes"),
         ({"task": "regression"}, "outputs"),
@@ -224,18 +224,20 @@ def test_lists_of_labels_from_a_loader_are_rows_and_not_columns(images) -> None:
     ],
     ids=["class", "regression", "function"],
 )
-def test_maps_of_labels_name_the_task_also_where_an_image_has_none(images, asked: dict[str, Any], others: str) -> None:
+def test_maps_of_labels_require_their_task_even_if_an_image_has_no_label(
+    images, options: dict[str, Any], scored_targets: str
+) -> None:
     labels = PRESENT.copy()
     labels[0] = 0
     maps = heatproof.explain(Linear(), images, labels, "saliency", task="multilabel", progress=False)
-    with pytest.raises(HeatproofError, match=f"labels, but {others} are scored: give task='multilabel'"):
-        heatproof.evaluate("sds", Linear(), images, None, maps, **asked)
+    with pytest.raises(HeatproofError, match=f"labels, but {scored_targets} are scored: give task='multilabel'"):
+        heatproof.evaluate("sds", Linear(), images, None, maps, **options)
     maps = heatproof.explain(Linear(), images, CLASS, "saliency", progress=False)
     with pytest.raises(HeatproofError, match="explain classes, but labels are scored: leave task='multilabel'"):
         heatproof.evaluate("sds", Linear(), images, np.ones((COUNT, CLASSES)), maps, task="multilabel")
 
 
-def test_finetuning_needs_known_labels_to_train_on_and_to_choose_by(images) -> None:
+def test_finetuning_needs_known_labels_to_train_and_to_select_the_epoch(images) -> None:
     seen = set()
     for known in ([], *([row] for row in range(COUNT))):
         labels = np.full((COUNT, CLASSES), -1)
@@ -247,12 +249,12 @@ def test_finetuning_needs_known_labels_to_train_on_and_to_choose_by(images) -> N
 
 
 @pytest.mark.parametrize(("task", "words"), [("multilabel", "label 7"), ("regression", "output 7"), (None, "class 7")])
-def test_a_target_that_there_is_not_has_the_word_of_its_task(images, task: str | None, words: str) -> None:
+def test_a_missing_target_is_named_in_the_word_of_its_task(images, task: str | None, words: str) -> None:
     with pytest.raises(HeatproofError, match=f"The target of image '0' is {words}, but the model has"):
         heatproof.explain(Linear(), images, torch.full((COUNT,), 7), "saliency", task=task)
 
 
-def test_reliability_of_metrics_counts_pictures(images) -> None:
+def test_reliability_of_metrics_counts_images(images) -> None:
     from heatproof.quality import image_scores
     from heatproof.ranking.reliability import reliability_table
 
@@ -279,7 +281,7 @@ class Normed(torch.nn.Module):
 
 
 @pytest.mark.parametrize("form", ["a module", "a closure", "a method"])
-def test_a_target_function_is_left_as_it_is(images, form: str) -> None:
+def test_a_target_function_is_left_unchanged(images, form: str) -> None:
     network, module = Linear(), Normed()
     function = {
         "a module": module,
@@ -297,7 +299,7 @@ def test_a_target_function_is_left_as_it_is(images, form: str) -> None:
     assert network.weights.grad is None
 
 
-def test_deep_lift_takes_weights_of_a_target_function_for_no_activations(images) -> None:
+def test_deep_lift_ignores_weights_of_a_target_function(images) -> None:
     network, weights = Linear(), torch.nn.Parameter(torch.arange(1.0, CLASSES + 1))
     maps = heatproof.explain(
         network, images, CLASS, "deep_lift", progress=False,

@@ -21,11 +21,11 @@ METRICS = [
     "infidelity",
 ]
 METHODS = ["saliency", "integrated_gradients", "grad_cam", "occlusion", "rise", "random", "attn_lrp"]
-ODD: list = [
+INVALID: list = [
     None, "", "0", "nothing", b"bytes", True, -1, 0, 1, 7, 1.7, -0.5, 1e30, float("nan"), float("inf"), [], [1], ["a"],
     {}, {"a": 1}, (), object(), np.int64(3), np.float32(0.5), np.zeros(3), torch.tensor(2), torch.zeros(2, 2), print,
 ]  # fmt: skip
-odd = st.sampled_from(ODD)
+invalid = st.sampled_from(INVALID)
 
 
 def arrays(good):
@@ -70,54 +70,54 @@ def sentence_or_result(function, *arguments, **options):
 
 @pytest.mark.filterwarnings("ignore")
 @LIMITS
-@given(st.sampled_from(METRICS), arrays(IMAGES) | odd, arrays(LABELS) | odd, arrays(MAPS) | odd)
-def test_evaluate(metric, images, labels, maps):
+@given(st.sampled_from(METRICS), arrays(IMAGES) | invalid, arrays(LABELS) | invalid, arrays(MAPS) | invalid)
+def test_evaluate_returns_a_result_or_raises_one_sentence(metric, images, labels, maps):
     sentence_or_result(heatproof.evaluate, metric, MODEL, images, labels, maps)
 
 
 @pytest.mark.filterwarnings("ignore")
 @LIMITS
 @given(
-    st.sampled_from(METRICS) | odd,
+    st.sampled_from(METRICS) | invalid,
     st.sampled_from(
         ["grid", "baseline", "steps", "seed", "noise", "batch_size", "device", "output", "ranking", "details", "other"]
     ),
-    odd,
+    invalid,
 )
-def test_options_of_evaluate(metric, name, value):
+def test_options_of_evaluate_give_a_result_or_one_sentence(metric, name, value):
     sentence_or_result(heatproof.evaluate, metric, MODEL, IMAGES, LABELS, MAPS, **{name: value})
 
 
 @pytest.mark.filterwarnings("ignore")
 @LIMITS
 @given(
-    st.sampled_from([MODEL, *ODD]),
-    arrays(IMAGES) | odd,
-    arrays(LABELS) | odd,
-    st.lists(st.sampled_from(METHODS), min_size=1, max_size=2, unique=True) | odd,
-    st.dictionaries(st.sampled_from(["seed", "batch_size", "image_ids", "layer", "background"]), odd, max_size=1),
+    st.sampled_from([MODEL, *INVALID]),
+    arrays(IMAGES) | invalid,
+    arrays(LABELS) | invalid,
+    st.lists(st.sampled_from(METHODS), min_size=1, max_size=2, unique=True) | invalid,
+    st.dictionaries(st.sampled_from(["seed", "batch_size", "image_ids", "layer", "background"]), invalid, max_size=1),
 )
-def test_explain(model, images, labels, methods, options):
+def test_explain_returns_a_result_or_raises_one_sentence(model, images, labels, methods, options):
     sentence_or_result(heatproof.explain, model, images, labels, methods, **options)
 
 
 @pytest.mark.filterwarnings("ignore")
 @LIMITS
-@given(odd | st.builds(dict, a=odd) | st.just({"a": heatproof}))
-def test_compare(scores):
+@given(invalid | st.builds(dict, a=invalid) | st.just({"a": heatproof}))
+def test_compare_returns_a_result_or_raises_one_sentence(scores):
     sentence_or_result(heatproof.compare, scores)
 
 
 @pytest.mark.filterwarnings("ignore")
 @settings(LIMITS, max_examples=25)
 @given(
-    arrays(IMAGES) | odd,
-    arrays(LABELS) | odd,
+    arrays(IMAGES) | invalid,
+    arrays(LABELS) | invalid,
     st.dictionaries(
         st.sampled_from(["grid", "baseline", "share", "epochs", "lr", "batch_size", "optimizer", "seed"]),
-        odd,
+        invalid,
         max_size=1,
     ),
 )
-def test_finetune(images, labels, options):
+def test_finetune_returns_a_result_or_raises_one_sentence(images, labels, options):
     sentence_or_result(heatproof.finetune, MODEL, images, labels, **{"epochs": 1, **options})

@@ -109,21 +109,21 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("case", PAIRS)
-def test_these_two_are_told_apart(case):
+def test_different_functions_have_different_identities(case):
     one, other = PAIRS[case]
     assert identity_of(one) == identity_of(one) != identity_of(other)
 
 
-def test_a_wrapper_with_the_name_of_a_module_of_a_library_is_told_by_its_code(imported):
-    def made(one):
+def test_a_function_that_claims_a_library_module_is_identified_by_its_code(imported):
+    def identity_of_text(one):
         method = imported({"own": FUNCTION + one})
         method.__module__ = "torch.nn.functional"
         return identity_of(method)
 
-    assert made(ONE) == made(ONE) != made(OTHER)
+    assert identity_of_text(ONE) == identity_of_text(ONE) != identity_of_text(OTHER)
 
 
-def test_what_a_module_has_beside_is_not_refused():
+def test_unidentifiable_attributes_of_a_module_are_ignored():
     module = types.ModuleType("beside")
     module.lock, module.generator = threading.Lock(), np.random.default_rng()
     assert identity_of(module)
@@ -131,7 +131,7 @@ def test_what_a_module_has_beside_is_not_refused():
         identity_of({"lock": module.lock})
 
 
-def test_a_full_disk_is_one_sentence_and_what_was_kept_stays(network, images, targets, tmp_path, monkeypatch):
+def test_a_full_disk_is_one_sentence_and_cached_batches_remain(network, images, targets, tmp_path, monkeypatch):
     write, left = batches.atomic_write, iter(range(3))
 
     def written(path):

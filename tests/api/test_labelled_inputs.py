@@ -17,103 +17,105 @@ AXES = ("image", "y", "x")
 
 
 @pytest.fixture(scope="module")
-def made(network, images, targets):
+def dataset(network, images, targets):
     return heatproof.explain(network, images, targets, METHODS)
 
 
 @pytest.fixture(scope="module")
-def scored(network, images, targets, made):
-    return heatproof.evaluate("sds", network, images, targets, made)["score"].values
+def scored(network, images, targets, dataset):
+    return heatproof.evaluate("sds", network, images, targets, dataset)["score"].values
 
 
-def one_method(made):
-    return made["attribution"].sel({"method": "saliency"}, drop=True)
+def one_method(dataset):
+    return dataset["attribution"].sel({"method": "saliency"}, drop=True)
 
 
-def plain(made):
+def plain(dataset):
     """Return maps that are labelled only with the names of images."""
-    return one_method(made).reset_coords(["image_digest", "target"], drop=True)
+    return one_method(dataset).reset_coords(["image_digest", "target"], drop=True)
 
 
-def renumbered(made):
+def renumbered(dataset):
     """Return maps in another order, with the numbers of images that are explained in that order."""
-    return made.isel(image=ORDER).assign_coords(image=made["image"].values)
+    return dataset.isel(image=ORDER).assign_coords(image=dataset["image"].values)
 
 
 CHANGES = {
-    "images in another order": lambda made: made.isel(image=ORDER),
-    "an array of them": lambda made: made.isel(image=ORDER)["attribution"],
-    "other axes": lambda made: made["attribution"].isel(image=ORDER).transpose("x", "image", "method", "y"),
-    "methods apart": lambda made: {name: made["attribution"].sel({"method": name}) for name in METHODS},
-    "methods apart, one in another order": lambda made: {
-        name: made["attribution"].sel({"method": name}).isel(image=ORDER if name == "random" else slice(None))
+    "images in another order": lambda dataset: dataset.isel(image=ORDER),
+    "an array of them": lambda dataset: dataset.isel(image=ORDER)["attribution"],
+    "other axes": lambda dataset: dataset["attribution"].isel(image=ORDER).transpose("x", "image", "method", "y"),
+    "methods apart": lambda dataset: {name: dataset["attribution"].sel({"method": name}) for name in METHODS},
+    "methods apart, one in another order": lambda dataset: {
+        name: dataset["attribution"].sel({"method": name}).isel(image=ORDER if name == "random" else slice(None))
         for name in METHODS
     },
-    "datasets of one method": lambda made: {name: made.sel({"method": name}).isel(image=ORDER) for name in METHODS},
-    "without names of images": lambda made: made.isel(image=ORDER).drop_vars("image"),
-    "a table of pandas and back": lambda made: renumbered(made).to_dataframe().to_xarray(),
-    "labels as plain variables": lambda made: renumbered(made).reset_coords(),
-    "results of one method, in a dict": lambda made: {
-        name: made.sel({"method": [name]}).isel(image=ORDER) for name in METHODS
+    "datasets of one method": lambda dataset: {
+        name: dataset.sel({"method": name}).isel(image=ORDER) for name in METHODS
     },
-    "arrays of one method, in a dict": lambda made: {
-        name: made["attribution"].sel({"method": [name]}).isel(image=ORDER) for name in METHODS
+    "without names of images": lambda dataset: dataset.isel(image=ORDER).drop_vars("image"),
+    "a table of pandas and back": lambda dataset: renumbered(dataset).to_dataframe().to_xarray(),
+    "labels as plain variables": lambda dataset: renumbered(dataset).reset_coords(),
+    "results of one method, in a dict": lambda dataset: {
+        name: dataset.sel({"method": [name]}).isel(image=ORDER) for name in METHODS
     },
-    "with further images": lambda made: xarray.concat([made, made.isel(image=ORDER)], "image"),
+    "arrays of one method, in a dict": lambda dataset: {
+        name: dataset["attribution"].sel({"method": [name]}).isel(image=ORDER) for name in METHODS
+    },
+    "with further images": lambda dataset: xarray.concat([dataset, dataset.isel(image=ORDER)], "image"),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_maps_are_those_of_the_image_that_they_were_made_of(change, network, images, targets, made, scored):
-    found = heatproof.evaluate("sds", network, images, targets, CHANGES[change](made))
+def test_maps_are_aligned_with_their_images_in_any_form(change, network, images, targets, dataset, scored):
+    found = heatproof.evaluate("sds", network, images, targets, CHANGES[change](dataset))
     np.testing.assert_array_equal(found["score"].values, scored)
-    np.testing.assert_array_equal(found["image"].values, made["image"].values)
+    np.testing.assert_array_equal(found["image"].values, dataset["image"].values)
 
 
-def test_an_image_that_is_there_twice_has_its_map_twice(network, images, targets, made, scored):
-    found = heatproof.evaluate("sds", network, images[[4, 2, 4]], targets[[4, 2, 4]], made)
+def test_a_repeated_image_has_the_same_map_each_time(network, images, targets, dataset, scored):
+    found = heatproof.evaluate("sds", network, images[[4, 2, 4]], targets[[4, 2, 4]], dataset)
     np.testing.assert_allclose(found["score"].values, scored[:, [4, 2, 4]], atol=1e-6)
 
 
-def test_images_and_maps_that_are_put_in_another_order_together(network, images, targets, made, scored):
-    found = heatproof.evaluate("sds", network, images[ORDER], targets[ORDER], made.isel(image=ORDER))["score"]
+def test_images_and_maps_reordered_together_are_aligned(network, images, targets, dataset, scored):
+    found = heatproof.evaluate("sds", network, images[ORDER], targets[ORDER], dataset.isel(image=ORDER))["score"]
     np.testing.assert_array_equal(found, scored[:, ORDER])
     # The order of the maps is unchanged, because numbers from 0 are not labels.
-    found = heatproof.evaluate("sds", network, images[ORDER], targets[ORDER], made)["score"]
+    found = heatproof.evaluate("sds", network, images[ORDER], targets[ORDER], dataset)["score"]
     np.testing.assert_array_equal(found, scored[:, ORDER])
 
 
-def test_a_part_of_the_images_has_its_own_maps(network, images, targets, made, scored):
-    found = heatproof.evaluate("sds", network, images[3:7], targets[3:7], made)["score"]
+def test_a_subset_of_the_images_has_its_maps(network, images, targets, dataset, scored):
+    found = heatproof.evaluate("sds", network, images[3:7], targets[3:7], dataset)["score"]
     np.testing.assert_array_equal(found, scored[:, 3:7])
 
 
-def test_methods_are_found_by_name(network, images, targets, made, scored):
-    found = heatproof.evaluate("sds", network, images, targets, made.isel(method=[2, 0, 1]))["score"]
+def test_methods_are_found_by_name(network, images, targets, dataset, scored):
+    found = heatproof.evaluate("sds", network, images, targets, dataset.isel(method=[2, 0, 1]))["score"]
     np.testing.assert_array_equal(found.sel({"method": METHODS}), scored)
 
 
-def test_equal_images_are_told_apart_by_class_then_name_then_order(network, images):
+def test_equal_images_are_distinguished_by_class_then_name_then_order(network, images):
     same = images[:1].repeat(4, 1, 1, 1)
     classes = torch.tensor([0, 1, 2, 0])
-    made = heatproof.explain(network, same, classes, ["input_x_gradient"])
-    right = heatproof.evaluate("sds", network, same, classes, made)["score"].values
+    dataset = heatproof.explain(network, same, classes, ["input_x_gradient"])
+    right = heatproof.evaluate("sds", network, same, classes, dataset)["score"].values
     for order in ([3, 2, 1, 0], [1, 2, 3, 0]):
-        found = heatproof.evaluate("sds", network, same, classes, made.isel(image=order))["score"]
+        found = heatproof.evaluate("sds", network, same, classes, dataset.isel(image=order))["score"]
         np.testing.assert_array_equal(found, right)
-        both = heatproof.evaluate("sds", network, same[order], classes[order], made.isel(image=order))["score"]
+        both = heatproof.evaluate("sds", network, same[order], classes[order], dataset.isel(image=order))["score"]
         np.testing.assert_array_equal(both, right[:, order])
 
 
-def test_names_join_where_the_caller_gave_them(network, images, targets, made, scored):
-    named = plain(made).assign_coords(image=NAMES)
+def test_maps_are_aligned_by_the_names_that_the_caller_gives(network, images, targets, dataset, scored):
+    named = plain(dataset).assign_coords(image=NAMES)
     options = {"image_ids": NAMES}
     right = heatproof.evaluate("sds", network, images, targets, named, **options)["score"]
     np.testing.assert_array_equal(right, scored[0])
     found = heatproof.evaluate("sds", network, images, targets, named.isel(image=ORDER), **options)["score"]
     np.testing.assert_array_equal(found, scored[0])
-    pictures = xarray.DataArray(images.numpy(), {"image": NAMES}, ("image", "channel", "y", "x"))
-    found = heatproof.evaluate("sds", network, pictures.isel(image=ORDER), targets[ORDER], named)["score"]
+    named_images = xarray.DataArray(images.numpy(), {"image": NAMES}, ("image", "channel", "y", "x"))
+    found = heatproof.evaluate("sds", network, named_images.isel(image=ORDER), targets[ORDER], named)["score"]
     np.testing.assert_array_equal(found, scored[0][ORDER])
     # Names as xarray and pandas represent them.
     for ids in (named["image"], pd.Index(NAMES), np.array(NAMES)):
@@ -132,27 +134,27 @@ TARGETS = {
 
 
 @pytest.mark.parametrize("change", TARGETS)
-def test_targets_are_joined_too(change, network, images, targets, made):
+def test_labelled_targets_are_aligned(change, network, images, targets, dataset):
     labelled = TARGETS[change](targets)
     found = heatproof.explain(network, images, labelled, ["saliency"], image_ids=NAMES)
     np.testing.assert_array_equal(found["target"], targets)
-    np.testing.assert_array_equal(found["attribution"][0], one_method(made))
-    scores = heatproof.evaluate("sds", network, images, labelled, made, image_ids=NAMES)["score"]
-    np.testing.assert_array_equal(scores, heatproof.evaluate("sds", network, images, targets, made)["score"])
+    np.testing.assert_array_equal(found["attribution"][0], one_method(dataset))
+    scores = heatproof.evaluate("sds", network, images, labelled, dataset, image_ids=NAMES)["score"]
+    np.testing.assert_array_equal(scores, heatproof.evaluate("sds", network, images, targets, dataset)["score"])
 
 
-def test_the_classes_of_maps_are_labelled_targets(network, images, targets, made, scored):
-    found = heatproof.evaluate("sds", network, images, made["target"].isel(image=ORDER), made)["score"]
+def test_the_targets_of_maps_can_be_passed_as_targets(network, images, targets, dataset, scored):
+    found = heatproof.evaluate("sds", network, images, dataset["target"].isel(image=ORDER), dataset)["score"]
     np.testing.assert_array_equal(found, scored)
 
 
 def test_without_targets_maps_are_scored_by_the_class_that_they_explain(network, images, targets):
     others = (targets + 1) % 4
-    made = heatproof.explain(network, images, others, METHODS)
-    right = heatproof.evaluate("sds", network, images, others, made)
-    xarray.testing.assert_identical(heatproof.evaluate("sds", network, images, None, made.isel(image=ORDER)), right)
+    dataset = heatproof.explain(network, images, others, METHODS)
+    right = heatproof.evaluate("sds", network, images, others, dataset)
+    xarray.testing.assert_identical(heatproof.evaluate("sds", network, images, None, dataset.isel(image=ORDER)), right)
     # Maps that do not record a class are scored by the predicted class.
-    cube = made["attribution"].values[0]
+    cube = dataset["attribution"].values[0]
     xarray.testing.assert_identical(
         heatproof.evaluate("sds", network, images, None, cube).drop_attrs(),
         heatproof.evaluate("sds", network, images, targets, cube).drop_attrs(),
@@ -202,9 +204,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_joined_is_refused(case, network, images, targets, made):
+def test_inputs_that_cannot_be_aligned_are_refused(case, network, images, targets, dataset):
     change, sentence = REFUSED[case]
-    changed, classes, maps = change(made, images, targets)
+    changed, classes, maps = change(dataset, images, targets)
     with pytest.raises(HeatproofError, match=sentence) as raised:
         heatproof.evaluate("sds", network, changed, classes, maps)
     assert "\n" not in str(raised.value)
@@ -217,41 +219,41 @@ NAMED = {
 
 
 @pytest.mark.parametrize("case", NAMED)
-def test_names_that_do_not_fit_are_refused(case, network, images, targets, made):
+def test_names_that_do_not_fit_are_refused(case, network, images, targets, dataset):
     change, sentence = NAMED[case]
     with pytest.raises(HeatproofError, match=sentence):
-        heatproof.evaluate("sds", network, images, targets, change(made), image_ids=NAMES)
+        heatproof.evaluate("sds", network, images, targets, change(dataset), image_ids=NAMES)
 
 
-def test_an_index_that_may_be_names_or_none_is_refused(network, images, targets, made):
+def test_an_ambiguous_index_is_refused(network, images, targets, dataset):
     ids = [str(number) for number in ORDER]
     with pytest.raises(HeatproofError, match="counts from 0, and the images have these numbers as names"):
-        heatproof.evaluate("sds", network, images, pd.Series(targets.numpy()), made, image_ids=ids)
-    pictures = xarray.DataArray(images.numpy(), {"image": NAMES}, ("image", "channel", "y", "x"))
+        heatproof.evaluate("sds", network, images, pd.Series(targets.numpy()), dataset, image_ids=ids)
+    named_images = xarray.DataArray(images.numpy(), {"image": NAMES}, ("image", "channel", "y", "x"))
     with pytest.raises(HeatproofError, match="leave image_ids out"):
-        heatproof.evaluate("sds", network, pictures, targets, made, image_ids=NAMES[::-1])
+        heatproof.evaluate("sds", network, named_images, targets, dataset, image_ids=NAMES[::-1])
 
 
-def test_a_metric_of_the_predicted_class_asks_for_no_target(network, images, targets, made):
+def test_a_metric_of_the_predicted_class_ignores_targets(network, images, targets, dataset):
     """Labels may differ from the classes that the maps explain."""
-    pictures = images.sigmoid()
+    pixels = images.sigmoid()
     with torch.no_grad():
-        predicted = network(pictures).argmax(1)
-    maps = heatproof.explain(network, pictures, None, ["saliency"])
-    found = heatproof.evaluate("sic", network, pictures, (predicted + 1) % 4, maps, target="predicted")
-    right = heatproof.evaluate("sic", network, pictures, predicted, maps, target="predicted")
+        predicted = network(pixels).argmax(1)
+    maps = heatproof.explain(network, pixels, None, ["saliency"])
+    found = heatproof.evaluate("sic", network, pixels, (predicted + 1) % 4, maps, target="predicted")
+    right = heatproof.evaluate("sic", network, pixels, predicted, maps, target="predicted")
     np.testing.assert_array_equal(found["score"], right["score"])
-    others = heatproof.explain(network, pictures, (predicted + 1) % 4, ["saliency"])
+    others = heatproof.explain(network, pixels, (predicted + 1) % 4, ["saliency"])
     with pytest.raises(HeatproofError, match=r"image '0' explains class \d and the network predicts \d: give maps"):
-        heatproof.evaluate("sic", network, pictures, predicted, others, target="predicted")
+        heatproof.evaluate("sic", network, pixels, predicted, others, target="predicted")
     both = {"sic": {"target": "predicted"}, "aic": {"target": "label"}}
-    assert heatproof.evaluate(both, network, pictures, predicted, maps)["aic"]["valid"].any()
+    assert heatproof.evaluate(both, network, pixels, predicted, maps)["aic"]["valid"].any()
     with pytest.raises(HeatproofError, match="its target is"):
-        heatproof.evaluate(both, network, pictures, (predicted + 1) % 4, maps)
+        heatproof.evaluate(both, network, pixels, (predicted + 1) % 4, maps)
 
 
-def test_rankings_are_joined(network, images, targets, made):
-    maps = plain(made).assign_coords(image=NAMES)
+def test_rankings_are_aligned(network, images, targets, dataset):
+    maps = plain(dataset).assign_coords(image=NAMES)
     ranking = np.argsort(-maps.values.reshape(12, -1), axis=1)
     options = {"image_ids": NAMES, "steps": 8}
     right = heatproof.evaluate("ids", network, images, targets, maps, ranking=ranking, **options)["score"]
@@ -268,11 +270,11 @@ def test_rankings_are_joined(network, images, targets, made):
         found = heatproof.evaluate("ids", network, images, targets, maps, ranking=one, **options)["score"]
         np.testing.assert_array_equal(found, right)
     with pytest.raises(HeatproofError, match="ranking"):
-        heatproof.evaluate("ids", network, images, targets, made, ranking=labelled.isel(image=ORDER), steps=8)
+        heatproof.evaluate("ids", network, images, targets, dataset, ranking=labelled.isel(image=ORDER), steps=8)
 
 
-def test_parts_and_their_drops_are_joined(network, images, targets, made):
-    maps, parts = plain(made).assign_coords(image=NAMES), ["head", "body", "tail"]
+def test_parts_and_their_drops_are_aligned(network, images, targets, dataset):
+    maps, parts = plain(dataset).assign_coords(image=NAMES), ["head", "body", "tail"]
     masks = np.zeros((12, 3, 16, 16), dtype=bool)
     masks[:, 0, :4], masks[:, 1, 4:10], masks[:, 2, 10:] = True, True, True
     removed = images.numpy()[:, None] * ~masks[:, :, None]
@@ -303,23 +305,23 @@ def test_parts_and_their_drops_are_joined(network, images, targets, made):
             score(masks=labelled["masks"].rename(part="piece"), **{other: labelled[other]})
 
 
-def test_metrics_that_were_given_one_labelled_array_share_its_passes(network, images, targets, made):
+def test_metrics_that_read_one_labelled_array_share_its_passes(network, images, targets, dataset):
     masks = np.zeros((12, 2, 16, 16), dtype=bool)
     masks[:, 0, :8], masks[:, 1, 8:] = True, True
     removed = xarray.DataArray(
         images.numpy()[:, None] * ~masks[:, :, None], dims=("image", "part", "channel", "y", "x")
     )
     seen = []
-    counting = network.register_forward_hook(lambda module, given, output: seen.append(len(output)))
+    counting = network.register_forward_hook(lambda module, arguments, output: seen.append(len(output)))
     try:
         options = {"masks": masks, "removed": removed}
-        heatproof.evaluate("part_deletion", network, images, targets, made, **options)
-        alone = sum(seen)
+        heatproof.evaluate("part_deletion", network, images, targets, dataset, **options)
+        single = sum(seen)
         both = {"one": {"metric": "part_deletion"}, "two": {"metric": "part_deletion", "widen": 1}}
-        heatproof.evaluate(both, network, images, targets, made, **options)
+        heatproof.evaluate(both, network, images, targets, dataset, **options)
     finally:
         counting.remove()
-    assert sum(seen) == 2 * alone
+    assert sum(seen) == 2 * single
 
 
 QUALITY = {
@@ -331,36 +333,36 @@ QUALITY = {
 
 
 @pytest.mark.parametrize("function", QUALITY)
-def test_studies_of_metrics_join(function, network, images, targets, made):
+def test_quality_functions_align_labelled_inputs(function, network, images, targets, dataset):
     study, options = getattr(heatproof.quality, function), QUALITY[function]
-    arrays = {name: made["attribution"].sel({"method": name}).values for name in METHODS}
+    arrays = {name: dataset["attribution"].sel({"method": name}).values for name in METHODS}
     right = study(network, images, targets, arrays, ["sds"], **options)
     for maps in (
-        made.isel(image=ORDER),
-        {name: made["attribution"].sel({"method": name}).isel(image=ORDER).T for name in METHODS},
+        dataset.isel(image=ORDER),
+        {name: dataset["attribution"].sel({"method": name}).isel(image=ORDER).T for name in METHODS},
     ):
         pd.testing.assert_frame_equal(study(network, images, targets, maps, ["sds"], **options), right)
-    pictures = xarray.DataArray(images.numpy(), dims=("image", "channel", "y", "x")).transpose(
+    named_images = xarray.DataArray(images.numpy(), dims=("image", "channel", "y", "x")).transpose(
         "y", "image", "x", "channel"
     )
-    pd.testing.assert_frame_equal(study(network, pictures, targets, made, ["sds"], **options), right)
+    pd.testing.assert_frame_equal(study(network, named_images, targets, dataset, ["sds"], **options), right)
     with pytest.raises(HeatproofError, match="other images"):
-        study(network, images + 1, targets, made, ["sds"], **options)
+        study(network, images + 1, targets, dataset, ["sds"], **options)
 
 
 @pytest.mark.parametrize("function", QUALITY)
-def test_metrics_in_the_place_of_others_are_one_sentence(function, network, images, targets, made):
+def test_exchanged_arguments_of_quality_functions_are_refused(function, network, images, targets, dataset):
     study, options = getattr(heatproof.quality, function), QUALITY[function]
     with pytest.raises(HeatproofError, match="The metrics are Dataset: give names of metrics"):
-        study("sds", network, images, targets, made, **options)
+        study("sds", network, images, targets, dataset, **options)
     pd.testing.assert_frame_equal(
-        study(network, images, targets, made, "sds", **options),
-        study(network, images, targets, made, ["sds"], **options),
+        study(network, images, targets, dataset, "sds", **options),
+        study(network, images, targets, dataset, ["sds"], **options),
     )
 
 
-def test_a_comparison_does_not_depend_on_the_order_of_its_results(network, images, targets, made):
-    scores = heatproof.evaluate(["sds", "rise_deletion"], network, images, targets, made, steps=8)
+def test_a_comparison_does_not_depend_on_the_order_of_its_results(network, images, targets, dataset):
+    scores = heatproof.evaluate(["sds", "rise_deletion"], network, images, targets, dataset, steps=8)
     moved = {name: one.isel(image=ORDER, method=[2, 0, 1]) for name, one in scores.items()}
     moved["sds"] = scores["sds"]
     pd.testing.assert_frame_equal(
@@ -369,8 +371,8 @@ def test_a_comparison_does_not_depend_on_the_order_of_its_results(network, image
     )
 
 
-def test_a_table_may_have_its_names_in_its_index(network, images, targets, made):
-    scores = heatproof.evaluate("sds", network, images, targets, made)
+def test_a_table_can_have_names_in_its_index(network, images, targets, dataset):
+    scores = heatproof.evaluate("sds", network, images, targets, dataset)
     table = scores["score"].to_dataframe()[["score"]]
     right = heatproof.compare(table.reset_index())
     for one in (table, table.iloc[::-1], table.reset_index("method"), table.reset_index("image")):
@@ -380,54 +382,54 @@ def test_a_table_may_have_its_names_in_its_index(network, images, targets, made)
         )
 
 
-def drawn(made, **options):
+def drawn(dataset, **options):
     axes = Figure().subplots(1, 5).ravel()
-    return [one.images[0].get_array() for one in heatproof.plot.maps(made, axes=axes, **options) if one.images]
+    return [one.images[0].get_array() for one in heatproof.plot.maps(dataset, axes=axes, **options) if one.images]
 
 
-def test_pictures_of_maps_are_found_by_name(images, made):
-    right = drawn(made, image="3")
-    for one in (made.isel(image=ORDER), made.transpose("y", "x", "method", "image")):
+def test_images_of_a_plot_are_selected_by_name(images, dataset):
+    right = drawn(dataset, image="3")
+    for one in (dataset.isel(image=ORDER), dataset.transpose("y", "x", "method", "image")):
         for mine, theirs in zip(drawn(one, image="3"), right, strict=True):
             np.testing.assert_array_equal(mine, theirs)
-    pictures = xarray.DataArray(images.numpy(), {"image": made["image"].values}, ("image", "channel", "y", "x"))
-    first = drawn(made, image="3", picture=images[3])[0]
-    for picture in (pictures, pictures.sel(image="3"), pictures.sel(image="3").transpose("y", "x", "channel")):
-        np.testing.assert_array_equal(drawn(made, image="3", picture=picture)[0], first)
+    named_images = xarray.DataArray(images.numpy(), {"image": dataset["image"].values}, ("image", "channel", "y", "x"))
+    first = drawn(dataset, image="3", picture=images[3])[0]
+    for form in (named_images, named_images.sel(image="3"), named_images.sel(image="3").transpose("y", "x", "channel")):
+        np.testing.assert_array_equal(drawn(dataset, image="3", picture=form)[0], first)
     with pytest.raises(HeatproofError, match="`picture` is image '4'"):
-        drawn(made, image="3", picture=pictures.sel(image="4"))
+        drawn(dataset, image="3", picture=named_images.sel(image="4"))
 
 
 @pytest.mark.parametrize("channels", [False, True])
 def test_maps_of_a_function_have_named_axes_in_any_order(channels, network, images, targets):
-    def plain(model, pictures, classes):
-        return pictures.abs() if channels else pictures.abs().sum(1)
+    def plain(model, batch, classes):
+        return batch.abs() if channels else batch.abs().sum(1)
 
-    def labelled(model, pictures, classes):
+    def labelled(model, batch, classes):
         axes = ("image", "channel", "y", "x") if channels else AXES
-        return xarray.DataArray(plain(model, pictures, classes).numpy(), dims=axes).T
+        return xarray.DataArray(plain(model, batch, classes).numpy(), dims=axes).T
 
     found = heatproof.explain(network, images, targets, {"plain": plain, "labelled": labelled})["attribution"]
     np.testing.assert_array_equal(*found)
 
 
-def test_recomputed_maps_and_masks_have_named_axes_in_any_order(network, images, targets, made):
-    def labelled(pictures, classes):
-        return xarray.DataArray(pictures.abs().sum(1).numpy(), dims=AXES).T
+def test_recomputed_maps_and_masks_have_named_axes_in_any_order(network, images, targets, dataset):
+    def labelled(pixels, classes):
+        return xarray.DataArray(pixels.abs().sum(1).numpy(), dims=AXES).T
 
     options = {"update": True, "steps": 4}
-    plain = lambda pictures, classes: pictures.abs().sum(1)  # noqa: E731
+    plain = lambda pixels, classes: pixels.abs().sum(1)  # noqa: E731
     found, right = (
-        heatproof.evaluate("deletion_morf", network, images, targets, made, explain=one, **options)["score"]
+        heatproof.evaluate("deletion_morf", network, images, targets, dataset, explain=one, **options)["score"]
         for one in (labelled, plain)
     )
     np.testing.assert_array_equal(found, right)
     mask = np.zeros((16, 16), dtype=bool)
     mask[0, :5] = True
-    pictures = images.sigmoid()
-    maps = heatproof.explain(network, pictures, targets, ["saliency"])
+    pixels = images.sigmoid()
+    maps = heatproof.explain(network, pixels, targets, ["saliency"])
     found, right = (
-        heatproof.evaluate("sic", network, pictures, targets, maps, random_mask=one)["score"]
+        heatproof.evaluate("sic", network, pixels, targets, maps, random_mask=one)["score"]
         for one in (xarray.DataArray(mask, dims=("y", "x")).T, mask)
     )
     np.testing.assert_array_equal(found, right)

@@ -15,12 +15,12 @@ def cells(path):
     return notebook, [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def test_there_are_three():
+def test_there_are_three_notebooks():
     assert len(NOTEBOOKS) == 3
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_is_stored_with_its_output_and_names_no_machine(path):
+def test_a_notebook_has_its_output_and_no_path_of_a_machine(path):
     _, code = cells(path)
     assert sum(bool(cell.outputs) for cell in code) >= 3
     assert not [
@@ -35,7 +35,7 @@ def test_it_is_stored_with_its_output_and_names_no_machine(path):
     "forked", [pytest.param(True, marks=pytest.mark.slow), pytest.param(False, marks=pytest.mark.long)]
 )
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_runs(path, forked, tmp_path, monkeypatch):
+def test_a_notebook_runs(path, forked, tmp_path, monkeypatch):
     """To save time, the run that a notebook starts is forked from a Python process that has imported the libraries."""
     nbclient = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")

@@ -14,7 +14,7 @@ import heatproof
 from heatproof.errors import HeatproofError
 from heatproof.inputs.read import read_inputs
 
-PICTURES = [Image.new("RGB", (16, 16), (number * 20, 50, 9)) for number in range(12)]
+PIL_IMAGES = [Image.new("RGB", (16, 16), (number * 20, 50, 9)) for number in range(12)]
 
 
 def bytes_of(images):
@@ -45,9 +45,12 @@ IMAGES = {
     "one image with channels last": (lambda x: x[0].permute(1, 2, 0), r"give images.permute\(2, 0, 1\)\[None\]"),
     "one array": (lambda x: x[0].numpy(), r"give torch.from_numpy\(images\)\[None\]"),
     "grey images without channels": (lambda x: x[:, 0], r"or images\[:, None\] for images of one channel"),
-    "a picture": (lambda x: PICTURES[0], r"a PIL picture: give torchvision.transforms.functional.to_tensor\(images\)"),
+    "a picture": (
+        lambda x: PIL_IMAGES[0],
+        r"a PIL picture: give torchvision.transforms.functional.to_tensor\(images\)",
+    ),
     "a list of pictures": (
-        lambda x: PICTURES,
+        lambda x: PIL_IMAGES,
         r"list of PIL pictures: give torch.stack\(\[.*to_tensor\(one\) for one in",
     ),
     "a list of tensors": (list, r"give torch.stack\(images\)"),
@@ -129,17 +132,17 @@ LINES = [
 
 
 @pytest.mark.parametrize(("case", "line"), LINES)
-def test_the_line_to_copy_is_right(case, line, images):
+def test_the_suggested_line_produces_an_accepted_input(case, line, images):
     converted = IMAGES[case][0](images)
     with pytest.raises(HeatproofError) as raised:
         read_inputs(None, converted)
     assert line in str(raised.value)
-    made = eval(line, {"images": converted, "torch": torch, "np": np, "mean": 0.0, "std": 1.0})
+    remedied = eval(line, {"images": converted, "torch": torch, "np": np, "mean": 0.0, "std": 1.0})
     wanted = bytes_of(images).float() / 255 if "bytes" in case else images[:1] if "one" in case else images
-    torch.testing.assert_close(read_inputs(None, made).images, wanted)
+    torch.testing.assert_close(read_inputs(None, remedied).images, wanted)
 
 
-TAKEN = {
+VALID = {
     "float64": lambda x: x.double(),
     "half": lambda x: x.half(),
     "bfloat16": lambda x: x.bfloat16(),
@@ -154,9 +157,9 @@ TAKEN = {
 }
 
 
-@pytest.mark.parametrize("case", TAKEN)
-def test_what_is_an_image_is_taken_as_it_is(case, images):
-    converted = TAKEN[case](images)
+@pytest.mark.parametrize("case", VALID)
+def test_valid_images_are_read_unchanged(case, images):
+    converted = VALID[case](images)
     found = read_inputs(None, converted).images
     wanted = (
         torch.from_numpy(np.ascontiguousarray(converted)) if isinstance(converted, np.ndarray) else converted.detach()
@@ -168,7 +171,7 @@ def test_what_is_an_image_is_taken_as_it_is(case, images):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("function", ["explain", "evaluate", "choose", "finetune"])
-def test_images_of_another_precision_than_the_model_are_said(function, dtype, network, images, targets):
+def test_images_of_another_precision_than_the_model_are_refused(function, dtype, network, images, targets):
     converted = images.repeat(2, 1, 1, 1) if function == "choose" else images
     classes = targets.repeat(2) if function == "choose" else targets
     refused(
@@ -178,10 +181,10 @@ def test_images_of_another_precision_than_the_model_are_said(function, dtype, ne
 
 @pytest.mark.filterwarnings("ignore")
 def test_one_image_is_explained_and_scored(network, images, targets):
-    made = heatproof.explain(network, images[:1], targets[:1], ["saliency", "grad_cam"])
+    maps = heatproof.explain(network, images[:1], targets[:1], ["saliency", "grad_cam"])
     expected = heatproof.explain(network, images, targets, ["saliency", "grad_cam"])
-    np.testing.assert_allclose(made["attribution"], expected["attribution"][:, :1], atol=1e-6)
-    assert heatproof.evaluate("sds", network, images[:1], targets[:1], made)["score"].shape == (2, 1)
+    np.testing.assert_allclose(maps["attribution"], expected["attribution"][:, :1], atol=1e-6)
+    assert heatproof.evaluate("sds", network, images[:1], targets[:1], maps)["score"].shape == (2, 1)
 
 
 TARGETS = {
@@ -237,7 +240,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize("case", GOOD)
-def test_whole_numbers_are_classes_in_any_form(case, images, targets):
+def test_integer_targets_are_accepted_in_any_form(case, images, targets):
     found = read_inputs(None, images, GOOD[case](targets))
     assert found.targets.dtype == torch.int64
     assert torch.equal(found.targets, targets)
@@ -255,12 +258,12 @@ def test_whole_numbers_are_classes_in_any_form(case, images, targets):
         (np.zeros((12, 2)), "image_ids is ndarray"),
     ],
 )
-def test_names_that_are_none_are_refused(ids, sentence, network, images, targets):
+def test_invalid_image_ids_are_refused(ids, sentence, network, images, targets):
     with pytest.raises(HeatproofError, match=sentence):
         heatproof.explain(network, images, targets, ["saliency"], image_ids=ids)
 
 
-class Known(torch.nn.Sequential):
+class NetworkWithConfig(torch.nn.Sequential):
     """A network that, like models of timm, records what it was trained on."""
 
     def __init__(self, inner, **facts):
@@ -281,11 +284,11 @@ RANGES = {
 
 @pytest.mark.parametrize("case", RANGES)
 @pytest.mark.parametrize("function", ["explain", "evaluate", "choose", "finetune"])
-def test_images_that_nobody_normalised_are_warned_of_where_that_is_known(case, function, network, images, targets):
+def test_images_without_normalisation_cause_a_warning_if_it_is_known(case, function, network, images, targets):
     facts, change, sentence = RANGES[case]
     if function == "choose" and "one" in case:
         pytest.skip("copies of one image are refused")
-    model = Known(network, **facts).eval()
+    model = NetworkWithConfig(network, **facts).eval()
     converted = change(torch.cat([images, images.flip(-1)]) if function == "choose" else images)
     classes = targets.repeat(2) if function == "choose" else targets
     with warnings.catch_warnings(record=True) as caught:

@@ -8,7 +8,7 @@ import pytest
 import heatproof
 
 
-def test_importing_brings_no_heavy_library():
+def test_importing_heatproof_imports_no_heavy_library():
     code = (
         "import sys, heatproof; dir(heatproof); "
         "sys.exit(', '.join({'torch', 'pandas', 'xarray', 'numpy', 'zarr'} & set(sys.modules)) or 0)"
@@ -17,13 +17,13 @@ def test_importing_brings_no_heavy_library():
     assert done.returncode == 0, done.stderr
 
 
-def test_every_public_name_is_there():
+def test_every_public_name_exists():
     for name in heatproof.__all__:
         assert getattr(heatproof, name) is not None
     assert set(heatproof.__all__) <= set(dir(heatproof))
 
 
-def test_a_folder_without_results_is_named(tmp_path):
+def test_a_folder_without_results_is_refused(tmp_path):
     with pytest.raises(heatproof.HeatproofError, match="neither tables nor stores"):
         heatproof.open(tmp_path)
     with pytest.raises(heatproof.HeatproofError, match="There is no folder"):

@@ -11,7 +11,7 @@ from heatproof.errors import HeatproofError
 from heatproof.ranking.reliability import reliability_table
 
 SIDE = 8
-FEW = {"steps": 8}
+FEW_STEPS = {"steps": 8}
 
 
 class Additive(nn.Module):
@@ -44,10 +44,17 @@ def by_metric(table):
     return {metric: rows.reset_index(drop=True) for metric, rows in table.groupby("metric")}
 
 
-def test_an_offset_moves_only_metrics_of_values(planted):
-    metrics = {"rise_insertion": FEW, "deletion_morf": FEW, "ids": FEW, "sds": {}, "sic": {}, "mas_insertion": FEW}
+def test_an_offset_changes_only_metrics_of_values(planted):
+    metrics = {
+        "rise_insertion": FEW_STEPS,
+        "deletion_morf": FEW_STEPS,
+        "ids": FEW_STEPS,
+        "sds": {},
+        "sic": {},
+        "mas_insertion": FEW_STEPS,
+    }
     options = {"output": "probability", "imputation": "baseline", "rescale": False}
-    metrics |= {"mas_difference": FEW, "completeness": options}
+    metrics |= {"mas_difference": FEW_STEPS, "completeness": options}
     found = by_metric(heatproof.quality.offset_sensitivity(*planted, metrics, (0.05, 0.5)))
     assert list(found["ids"]["offset"]) == [0.05, 0.5]
     for metric in ("rise_insertion", "deletion_morf", "ids", "sic"):
@@ -64,8 +71,8 @@ def test_an_offset_moves_only_metrics_of_values(planted):
     assert (found["mas_insertion"]["n_methods"] == 3).all()
 
 
-def test_noise_moves_all_and_no_noise_none(planted):
-    metrics = {"deletion_morf": FEW, "mas_insertion": FEW}
+def test_noise_changes_every_score_and_no_noise_none(planted):
+    metrics = {"deletion_morf": FEW_STEPS, "mas_insertion": FEW_STEPS}
     found = by_metric(heatproof.quality.noise_sensitivity(*planted, metrics, (0.0, 0.05, 2.0)))
     for rows in found.values():
         assert (rows.loc[0, ["change", "worse", "curve_change"]] == 0).all()
@@ -73,9 +80,9 @@ def test_noise_moves_all_and_no_noise_none(planted):
         assert rows.loc[2, "worse"] > 0
 
 
-def test_share_of_the_spread_by_hand(planted):
-    found = heatproof.quality.noise_sensitivity(*planted, {"deletion_morf": FEW}, [0.3]).iloc[0]
-    scores = heatproof.quality.image_scores(*planted, {"deletion_morf": FEW}).groupby("method")["score"].mean()
+def test_the_share_of_the_spread_equals_one_computed_by_hand(planted):
+    found = heatproof.quality.noise_sensitivity(*planted, {"deletion_morf": FEW_STEPS}, [0.3]).iloc[0]
+    scores = heatproof.quality.image_scores(*planted, {"deletion_morf": FEW_STEPS}).groupby("method")["score"].mean()
     assert found["share_of_spread"] == pytest.approx(found["change"] / (scores.max() - scores.min()))
 
 
@@ -88,7 +95,7 @@ def test_undefined_scores_are_counted(planted):
     assert np.isnan(found["spearman"].item())
 
 
-def test_a_baseline_that_turns_the_ranking():
+def test_a_baseline_that_reverses_the_ranking_has_consistency_minus_one():
     # The contribution of a pixel is its weight times its distance from the baseline.
     strong = torch.zeros(SIDE, SIDE, dtype=torch.bool)
     strong[:, : SIDE // 2] = True
@@ -112,8 +119,8 @@ def test_a_baseline_that_turns_the_ranking():
     assert row["consistency"] == pytest.approx(1)
 
 
-def test_baselines_of_a_metric_with_its_own(planted):
-    metrics = {"rise_insertion": FEW, "rise_deletion": FEW, "sds": {}}
+def test_the_default_baseline_of_a_metric_is_one_of_those_compared(planted):
+    metrics = {"rise_insertion": FEW_STEPS, "rise_deletion": FEW_STEPS, "sds": {}}
     table = heatproof.quality.baseline_invariance(*planted, metrics)
     found = by_metric(table)
     # RISE inserts into its own blur, and deletes to zeros, which is one of the four baselines.
@@ -123,12 +130,12 @@ def test_baselines_of_a_metric_with_its_own(planted):
     assert table["consistency"].between(-1, 1).all()
 
 
-def test_introduce_and_remove(planted):
+def test_modification_distances_follow_the_kind_of_metric(planted):
     metrics = {
-        "deletion_morf": FEW | {"output": "accuracy"},
+        "deletion_morf": FEW_STEPS | {"output": "accuracy"},
         "completeness": {"imputation": "baseline"},
         "soundness": {"imputation": "baseline"},
-        "mas_difference": FEW,
+        "mas_difference": FEW_STEPS,
         "sds": {},
     }
     table = heatproof.quality.modification_distances(*planted, metrics, ("constant", "partial"))
@@ -145,17 +152,17 @@ def test_introduce_and_remove(planted):
     assert (near["minimal"] <= far["minimal"]).all()
 
 
-def test_scores_of_images_feed_reliability(planted):
-    scores = heatproof.quality.image_scores(*planted, {"deletion_morf": FEW, "rise_insertion": FEW})
+def test_image_scores_can_be_passed_to_reliability(planted):
+    scores = heatproof.quality.image_scores(*planted, {"deletion_morf": FEW_STEPS, "rise_insertion": FEW_STEPS})
     assert len(scores) == 2 * 3 * 8
-    alone = heatproof.evaluate("deletion_morf", *planted[:3], planted[3]["half"], **FEW)["score"]
+    direct = heatproof.evaluate("deletion_morf", *planted[:3], planted[3]["half"], **FEW_STEPS)["score"]
     rows = scores[(scores["metric"] == "deletion_morf") & (scores["method"] == "half")]
-    np.testing.assert_allclose(rows["score"], alone, rtol=1e-6)
+    np.testing.assert_allclose(rows["score"], direct, rtol=1e-6)
     reliability = reliability_table(scores).set_index("metric")
     assert reliability.loc["deletion_morf", "alpha"] > 0.7
 
 
-def test_an_image_goes_through_the_network_once():
+def test_an_image_passes_the_network_once():
     images = torch.rand(6, 3, SIDE, SIDE)
     inner = Additive(torch.rand(SIDE, SIDE)).eval()
     model = CachedNetwork(inner).eval()
@@ -181,7 +188,7 @@ def test_an_image_goes_through_the_network_once():
         ({"metrics": ["sic"], "function": "baseline_invariance"}, "has no baseline to vary"),
     ],
 )
-def test_what_is_refused(planted, change, words):
+def test_invalid_arguments_are_refused(planted, change, words):
     model, images, labels, maps = planted
     change = {"maps": maps, "metrics": ["ids"]} | change
     function = getattr(heatproof.quality, change.pop("function", "offset_sensitivity"))

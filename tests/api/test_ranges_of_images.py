@@ -53,7 +53,7 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_what_the_model_says_is_held_against_the_images(name, call, recwarn):
+def test_a_recorded_input_range_is_compared_with_the_images(name, call, recwarn):
     make, of_pixels, of_normalised = NETWORKS[name]
     for images, expected in ((PIXELS, of_pixels), (NORMALISED, of_normalised)):
         recwarn.clear()

@@ -110,17 +110,17 @@ UNLABELLED = {
 
 
 @pytest.mark.parametrize("form", UNLABELLED)
-@pytest.mark.parametrize("given", [False, True])
-def test_images_without_labels_get_targets_or_the_predicted_class(form, given, network, images, targets):
-    labels = (targets + 1) % 4 if given else None
+@pytest.mark.parametrize("has_targets", [False, True])
+def test_images_without_labels_get_targets_or_the_predicted_class(form, has_targets, network, images, targets):
+    labels = (targets + 1) % 4 if has_targets else None
     found = heatproof.explain(network, UNLABELLED[form](images), labels, ["saliency"])
-    right = heatproof.explain(network, images, labels if given else targets, ["saliency"])
+    right = heatproof.explain(network, images, labels if has_targets else targets, ["saliency"])
     # Predicting the classes takes one pass of each image.
-    right.attrs["check_passes"] += 0 if given else len(images)
+    right.attrs["check_passes"] += 0 if has_targets else len(images)
     xarray.testing.assert_identical(found.drop_vars("seconds"), right.drop_vars("seconds"))
 
 
-def test_targets_that_are_given_are_taken_before_labels(network, images, targets):
+def test_given_targets_take_precedence_over_labels(network, images, targets):
     labels = (targets + 1) % 4
     loader = DataLoader(TensorDataset(images, targets), 5)
     found = heatproof.explain(network, loader, labels, ["saliency"], image_ids=list("abcdefghijkl"))
@@ -128,7 +128,7 @@ def test_targets_that_are_given_are_taken_before_labels(network, images, targets
     assert found["image"].values.tolist() == list("abcdefghijkl")
 
 
-def test_other_functions_take_loaders(network, images, targets):
+def test_other_functions_accept_loaders(network, images, targets):
     labels = (targets + 1) % 4
     loader = DataLoader(TensorDataset(images, labels), 5)
     maps = heatproof.explain(network, loader, None, ["saliency"])
@@ -141,7 +141,7 @@ def test_other_functions_take_loaders(network, images, targets):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_choose_takes_loaders_and_classes(network):
+def test_choose_accepts_loaders_and_classes(network):
     images = torch.randn(90, 3, 16, 16, generator=torch.Generator().manual_seed(8))
     with torch.no_grad():
         labels = network(images).argmax(1)
@@ -156,7 +156,7 @@ def test_choose_takes_loaders_and_classes(network):
     assert found.table[columns].equals(right.table[columns])
 
 
-def test_images_are_read_when_they_are_asked_for(images, targets):
+def test_images_are_read_lazily(images, targets):
     dataset = Samples(images.repeat(50, 1, 1, 1), targets.repeat(50))
     source = read_inputs(None, DataLoader(dataset, 64), torch.zeros(600, dtype=torch.int64))
     assert dataset.read <= 16
@@ -175,14 +175,14 @@ class Listed(Samples):
 
 
 @pytest.mark.parametrize("form", [lambda one: one, lambda one: Subset(one, range(600))])
-def test_listed_labels_open_no_image(form, images, targets):
+def test_listed_labels_avoid_reading_the_images(form, images, targets):
     dataset = Listed(images.repeat(50, 1, 1, 1), targets.repeat(50))
     source = read_inputs(None, form(dataset), classes=[int(targets[0])])
     assert dataset.read <= 40
     assert (source.targets == targets[0]).all()
 
 
-def test_listed_labels_that_are_others_than_those_of_the_images_are_not_taken(images, targets):
+def test_listed_labels_that_differ_from_the_samples_are_ignored(images, targets):
     class Mapped(Listed):
         def __getitem__(self, number):
             image, label = super().__getitem__(number)
@@ -191,7 +191,7 @@ def test_listed_labels_that_are_others_than_those_of_the_images_are_not_taken(im
     assert torch.equal(read_inputs(None, Mapped(images, targets)).targets, (targets + 1) % 4)
 
 
-def test_a_sampler_says_which_images(images, targets):
+def test_a_sampler_selects_the_images(images, targets):
     dataset = TensorDataset(images, targets)
     source = read_inputs(None, DataLoader(dataset, 5, sampler=[4, 2, 9]), torch.tensor([0, 1, 2]))
     assert torch.equal(source.images, images[[4, 2, 9]])
@@ -203,15 +203,15 @@ def test_a_sampler_says_which_images(images, targets):
 @pytest.mark.parametrize("generator", [None, torch.Generator().manual_seed(3)])
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
-def test_random_states_are_left_as_they_are(shuffle, stream, generator, network, images, targets):
+def test_random_states_are_left_unchanged(shuffle, stream, generator, network, images, targets):
     if stream and shuffle:
         pytest.skip("a stream has no order to change")
     dataset = Stream(images, targets) if stream else TensorDataset(images, targets)
     loader = DataLoader(dataset, 5, shuffle=shuffle, generator=generator)
 
     def states():
-        own = [] if generator is None else [generator.get_state().tolist()]
-        return torch.get_rng_state().tolist(), repr(np.random.get_state()), random.getstate(), own  # noqa: NPY002
+        loader_state = [] if generator is None else [generator.get_state().tolist()]
+        return torch.get_rng_state().tolist(), repr(np.random.get_state()), random.getstate(), loader_state  # noqa: NPY002
 
     before = states()
     heatproof.explain(network, loader, None, ["saliency"])
@@ -283,18 +283,18 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_no_loader_may_do_is_said(case, network, images, targets):
+def test_invalid_loaders_are_refused_in_one_sentence(case, network, images, targets):
     make, sentence = REFUSED[case]
     with pytest.raises(HeatproofError, match=sentence) as raised:
         heatproof.explain(network, make(images, targets), None, ["saliency"])
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("given", ["targets", "image_ids"])
-def test_what_has_an_order_is_refused_beside_a_loader_that_shuffles(given, network, images, targets):
+@pytest.mark.parametrize("argument", ["targets", "image_ids"])
+def test_ordered_arguments_are_refused_with_a_shuffling_loader(argument, network, images, targets):
     loader = DataLoader(TensorDataset(images, targets), 5, shuffle=True)
-    with pytest.raises(HeatproofError, match=f"order of the {given} is undefined: give one with shuffle=False"):
-        heatproof.explain(network, loader, methods=["saliency"], **{"targets": None, given: list(range(12))})
+    with pytest.raises(HeatproofError, match=f"order of the {argument} is undefined: give one with shuffle=False"):
+        heatproof.explain(network, loader, methods=["saliency"], **{"targets": None, argument: list(range(12))})
 
 
 @pytest.fixture
@@ -308,8 +308,8 @@ def photos(tmp_path):
     return tmp_path
 
 
-def transform(picture):
-    pixels = torch.from_numpy(np.array(picture.resize((16, 16)))).permute(2, 0, 1)
+def transform(image):
+    pixels = torch.from_numpy(np.array(image.resize((16, 16)))).permute(2, 0, 1)
     return (pixels.float() / 255 - 0.5) / 0.25
 
 
@@ -327,7 +327,7 @@ def test_a_folder_has_names_and_classes(kind, network, photos):
     xarray.testing.assert_identical(found.drop_vars("seconds"), right.drop_vars("seconds"))
 
 
-def test_folders_of_systems_are_no_classes(network, photos):
+def test_system_folders_are_not_classes(network, photos):
     for name in ("__MACOSX", "@eaDir"):
         (photos / name).mkdir()
         (photos / name / "._0.png").write_bytes(b"")
@@ -346,15 +346,15 @@ def test_a_loader_of_a_folder_has_the_same_names_and_classes(network, photos):
     assert part["target"].values.tolist() == [2, 0]
 
 
-def test_a_model_of_timm_says_how_pictures_are_read(photos):
+def test_a_model_of_timm_defines_the_transform(photos):
     timm = pytest.importorskip("timm")
     model = timm.create_model("test_resnet", num_classes=3).eval()
     source = read_inputs(model, photos)
     assert source.images.shape[1:] == model.pretrained_cfg["input_size"]
-    picture = timm.data.create_transform(**timm.data.resolve_data_config({}, model=model))(
+    expected = timm.data.create_transform(**timm.data.resolve_data_config({}, model=model))(
         Image.open(photos / PATHS[4]).convert("RGB")
     )
-    assert torch.equal(source.images[4], picture)
+    assert torch.equal(source.images[4], expected)
     with pytest.raises(HeatproofError, match=r"3 class folders and the model 10 outputs.*give `targets`"):
         read_inputs(timm.create_model("test_resnet", num_classes=10).eval(), photos)
 
@@ -386,8 +386,8 @@ def laid_out(photos, how):
     return photos
 
 
-def flips(picture):
-    return transform(picture).flip(-1) if torch.rand(()) < 0.5 else transform(picture)
+def flips(image):
+    return transform(image).flip(-1) if torch.rand(()) < 0.5 else transform(image)
 
 
 FOLDERS = {
@@ -399,39 +399,39 @@ FOLDERS = {
     "a damaged picture": ("damaged", transform, r"The image .*2.png cannot be read .*: repair or remove it"),
     "no transform": ("", None, r"DataLoader\(ImageFolder\(folder, transform\), 64\)"),
     "a transform that is none": ("", 3, "`transform` is int"),
-    "a transform that makes no tensor": ("", lambda picture: picture, "`transform` returns Image"),
-    "a transform that makes bytes": ("", lambda picture: transform(picture).byte(), "`transform` returns torch.uint8"),
+    "a transform that makes no tensor": ("", lambda image: image, "`transform` returns Image"),
+    "a transform that makes bytes": ("", lambda image: transform(image).byte(), "`transform` returns torch.uint8"),
     "a transform that fails": (
         "",
-        lambda picture: picture.nothing,
+        lambda image: image.nothing,
         "`transform` fails on the picture .*AttributeError",
     ),
     "a random transform": ("", flips, "`transform` returns another image .*each time"),
     "shapes that differ": (
         "",
-        lambda picture: transform(picture)[:, : 16 - int(np.array(picture)[0, 0, 0]) % 2],
+        lambda image: transform(image)[:, : 16 - int(np.array(image)[0, 0, 0]) % 2],
         "have the shapes .*after `transform`",
     ),
-    "a value that is not finite": ("", lambda picture: transform(picture) / 0, "Image 'ant/0.png' has a value"),
+    "a value that is not finite": ("", lambda image: transform(image) / 0, "Image 'ant/0.png' has a value"),
 }
 
 
 @pytest.mark.parametrize("case", FOLDERS)
-def test_what_no_folder_may_be_is_said(case, network, photos):
+def test_invalid_folders_are_refused_in_one_sentence(case, network, photos):
     how, function, sentence = FOLDERS[case]
     with pytest.raises(HeatproofError, match=sentence) as raised:
         heatproof.explain(network, laid_out(photos, how), None, ["saliency"], transform=function)
     assert "\n" not in str(raised.value)
 
 
-def test_a_transform_beside_a_tensor_is_refused(network, images, targets):
+def test_a_transform_with_a_tensor_is_refused(network, images, targets):
     with pytest.raises(HeatproofError, match="leave it out"):
         heatproof.explain(network, images, targets, ["saliency"], transform=transform)
 
 
 @pytest.mark.parametrize("classes", [[1, 3], (3, 1), {1, 3}, np.array([1, 3]), torch.tensor([1, 3]), range(1, 4, 2)])
 @pytest.mark.parametrize("form", ["tensor", "loader"])
-def test_a_part_of_the_classes_keeps_its_names(form, classes, network, images):
+def test_a_subset_of_the_classes_keeps_the_image_names(form, classes, network, images):
     labels = torch.arange(12) % 4
     inputs = (images, labels) if form == "tensor" else (DataLoader(TensorDataset(images, labels), 5), None)
     found = heatproof.explain(network, *inputs, ["saliency", "random"], classes=classes)
@@ -441,12 +441,12 @@ def test_a_part_of_the_classes_keeps_its_names(form, classes, network, images):
     np.testing.assert_array_equal(found["attribution"], expected["attribution"][:, rows])
 
 
-def test_classes_of_a_folder_have_names(network, photos):
+def test_classes_of_a_folder_can_be_selected_by_name(network, photos):
     found = heatproof.explain(network, photos, None, ["saliency"], transform=transform, classes=["cat", 0])
     assert found["target"].values.tolist() == [0, 0, 2, 2, 2]
 
 
-def test_classes_are_those_that_are_predicted_where_nothing_else_says_them(network, images, targets):
+def test_classes_without_labels_are_the_predicted_ones(network, images, targets):
     one = int(targets[0])
     found = heatproof.explain(network, images, None, ["saliency"], classes=[one])
     assert found["image"].values.tolist() == [str(row) for row in range(12) if targets[row] == one]
@@ -465,47 +465,47 @@ def test_classes_are_those_that_are_predicted_where_nothing_else_says_them(netwo
         ({1: 2}, "give a list"),
     ],
 )
-def test_classes_that_cannot_be_are_said(classes, sentence, network, images):
+def test_invalid_classes_are_refused(classes, sentence, network, images):
     with pytest.raises(HeatproofError, match=sentence):
         heatproof.explain(network, images, torch.arange(12) % 4, ["saliency"], classes=classes)
 
 
-def test_a_class_folder_that_is_not_there_is_named(network, photos):
+def test_a_missing_class_folder_is_named(network, photos):
     with pytest.raises(HeatproofError, match=r"no class folder 'cats'.*cat"):
         heatproof.explain(network, photos, None, ["saliency"], transform=transform, classes=["cats"])
 
 
 @pytest.fixture
-def shown(capsys):
+def stderr_text(capsys):
     """Return the text that is written to stderr, which is a file."""
     return lambda: capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("progress", "lines"), [(True, True), (False, False), (None, False)])
-def test_progress_is_shown_where_it_is_wanted(progress, lines, shown, network, images, targets):
+def test_progress_is_printed_if_requested(progress, lines, stderr_text, network, images, targets):
     heatproof.explain(network, images, targets, ["saliency", "random"], progress=progress)
-    assert bool(re.search(r"^maps: 0 of 2 method$", shown(), re.M)) == lines
+    assert bool(re.search(r"^maps: 0 of 2 method$", stderr_text(), re.M)) == lines
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("progress", "lines"), [(True, True), (False, False), (None, False)])
-def test_choose_shows_how_far_all_of_its_parts_are(progress, lines, shown, network):
+def test_choose_prints_the_progress_of_both_halves(progress, lines, stderr_text, network):
     images = torch.randn(16, 3, 16, 16, generator=torch.Generator().manual_seed(8))
     heatproof.choose(network, images, None, ["saliency"], progress=progress)
-    written = shown()
+    written = stderr_text()
     first = "First half: selecting options of 3 methods on 8 images."
     second = "Second half: scoring 3 methods on 8 images."
     for line in (first, second, "maps: 0 of 3 method", "scores: 0 of 2 metric"):
         assert (line in written) == lines
 
 
-def test_a_line_now_and_then_says_how_long_is_left(shown, monkeypatch):
+def test_progress_lines_state_the_remaining_time(stderr_text, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(batches, "time", type("Clock", (), {"monotonic": staticmethod(lambda: now[0])}))
     with batches.show_progress(True):
         for _ in batches.track(range(8), "maps", unit="batch"):
             now[0] += 4
-    assert shown().splitlines() == [
+    assert stderr_text().splitlines() == [
         "maps: 0 of 8 batch",
         "maps: 3 of 8 batch, 0.25 batch/s, 20 s left",
         "maps: 6 of 8 batch, 0.25 batch/s, 8 s left",
@@ -514,7 +514,7 @@ def test_a_line_now_and_then_says_how_long_is_left(shown, monkeypatch):
 
 
 @pytest.mark.parametrize("progress", [True, False])
-def test_a_terminal_has_a_bar_unless_nothing_is_wanted(progress, monkeypatch):
+def test_a_terminal_has_a_progress_bar_unless_progress_is_off(progress, monkeypatch):
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.setattr("sys.stderr", terminal)
@@ -523,6 +523,6 @@ def test_a_terminal_has_a_bar_unless_nothing_is_wanted(progress, monkeypatch):
 
 
 @pytest.mark.parametrize("progress", ["yes", 1, []])
-def test_progress_is_true_false_or_none(progress, network, images, targets):
+def test_invalid_values_of_progress_are_refused(progress, network, images, targets):
     with pytest.raises(HeatproofError, match="'progress' of heatproof"):
         heatproof.explain(network, images, targets, ["saliency"], progress=progress)

@@ -20,14 +20,14 @@ def matched(output, boxes):
 
 
 def _backbone() -> torch.nn.Module:
-    made = torch.nn.Sequential(
+    backbone = torch.nn.Sequential(
         torch.nn.Conv2d(3, 8, 5, stride=4, padding=2),
         torch.nn.ReLU(),
         torch.nn.Conv2d(8, 8, 3, padding=1),
         torch.nn.ReLU(),
     )
-    made.out_channels = 8
-    return made
+    backbone.out_channels = 8
+    return backbone
 
 
 def _detector(kind: str) -> torch.nn.Module:
@@ -59,7 +59,7 @@ def _detector(kind: str) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("kind", ["faster R-CNN", pytest.param("RetinaNet", marks=pytest.mark.slow)])
-def test_the_score_of_a_detected_box_is_explained_scored_and_chosen_by(kind: str) -> None:
+def test_the_score_of_a_detected_box_can_be_a_target(kind: str) -> None:
     network, images = _detector(kind), torch.rand(COUNT, 3, 32, 32)
     methods = ["input_x_gradient", {"occlusion": {"window": 0.25, "stride": 0.25}}]
     maps = heatproof.explain(network, images[:8], BOXES[:8], methods, target=matched)
@@ -88,7 +88,7 @@ class _Encoder(torch.nn.Module):
         return {"image_embeds": self.head(self.body(images))}
 
 
-def test_similarity_to_an_embedding_of_each_image() -> None:
+def test_similarity_to_an_embedding_can_be_a_target() -> None:
     torch.manual_seed(0)
     network, images = _Encoder().eval(), torch.randn(COUNT, 3, 32, 32)
     texts = torch.randn(4, 16)[torch.arange(COUNT) % 4]
@@ -112,7 +112,7 @@ def test_similarity_to_an_embedding_of_each_image() -> None:
     assert set(found.table["method"]) >= {"grad_cam", "random", "edges"}
 
 
-def test_a_class_within_a_mask_of_a_segmentation() -> None:
+def test_a_class_within_a_mask_of_a_segmentation_can_be_a_target() -> None:
     torch.manual_seed(0)
     network = torchvision.models.segmentation.lraspp_mobilenet_v3_large(
         weights=None, weights_backbone=None, num_classes=3
@@ -129,10 +129,10 @@ def test_a_class_within_a_mask_of_a_segmentation() -> None:
     scores = heatproof.evaluate("sds", network, images, masks, maps, baseline="zeros", target=within)
     assert scores["valid"].all()
     with pytest.raises(HeatproofError, match="target="):
-        heatproof.explain(_MapAlone(network), images, None, "saliency")
+        heatproof.explain(_MapOnly(network), images, None, "saliency")
 
 
-class _MapAlone(torch.nn.Module):
+class _MapOnly(torch.nn.Module):
     """The network with only its map as output."""
 
     def __init__(self, network: torch.nn.Module) -> None:
