@@ -478,15 +478,15 @@ methods = ["saliency", slow, {"integrated_gradients": {"steps": 4}}, "input_x_gr
 cache = sys.argv[2] if len(sys.argv) > 2 else None
 print("begun", flush=True)
 if sys.argv[1] == "explain":
-    made = heatproof.explain(network, images, None, methods, batch_size=4, cache=cache)
+    maps = heatproof.explain(network, images, None, methods, batch_size=4, cache=cache)
     # Check passes count this call only: cached maps are not checked again.
-    made.attrs.pop("check_passes")
-    told = made.drop_vars("seconds").load().to_dict()
+    maps.attrs.pop("check_passes")
+    result = maps.drop_vars("seconds").load().to_dict()
 else:
     measures = {"sds": {"metric": "idsds"}, "curve": {"metric": "rise_insertion", "steps": 4}}
-    made = heatproof.choose(network, images, None, methods, measures=measures, batch_size=4, cache=cache)
-    told = made.table.drop(columns="seconds").to_csv() + made.sentence
-print(hashlib.sha256(repr(told).encode()).hexdigest())
+    choice = heatproof.choose(network, images, None, methods, measures=measures, batch_size=4, cache=cache)
+    result = choice.table.drop(columns="seconds").to_csv() + choice.sentence
+print(hashlib.sha256(repr(result).encode()).hexdigest())
 """
 
 

@@ -83,7 +83,7 @@ def test_options_are_selected_on_other_images_than_the_reported_ones(network, ma
         methods={
             "short": {"integrated_gradients": {"steps": 2}},
             "long": {"integrated_gradients": {"steps": 16}},
-            "told": recording,
+            "recording": recording,
             "rollout": "attention_rollout",
         },
     )
@@ -205,7 +205,9 @@ def test_the_required_number_of_images_is_printed_before_scoring(network, many, 
 
     for images in (many[:16], torch.cat([many] * 5) + torch.arange(300)[:, None, None, None] / 1000):
         messages = []
-        found = heatproof.choose(network, images, methods={"told": recording, "saliency": "saliency"}, measures=ZERO)
+        found = heatproof.choose(
+            network, images, methods={"recording": recording, "saliency": "saliency"}, measures=ZERO
+        )
         needed = images_to_distinguish(4)
         assert messages[0].startswith(f"The result is from {len(images) // 2} images")
         assert f"the result needs {needed} images, {2 * needed} in all." in messages[0]

@@ -98,7 +98,7 @@ def named_as_of_torch(text):
     return method
 
 
-CLASS = "class Own:\n    def __call__(self, model, images, targets):\n        return {}\nmethod = Own()"
+CLASS = "class Method:\n    def __call__(self, model, images, targets):\n        return {}\nmethod = Method()"
 PAIRS = {
     "a function that was run as text": (run(FUNCTION + ONE), run(FUNCTION + OTHER)),
     "a class that was run as text": (run(CLASS.format(ONE)), run(CLASS.format(OTHER))),

@@ -26,7 +26,7 @@ def _prefixed(state: State, prefix: str) -> State:
     return {prefix + name: value for name, value in state.items()}
 
 
-def _in_other_words(state: State) -> State:
+def _renamed(state: State) -> State:
     """Return the weights with other names: layers of a kind are counted, classifiers are called fc."""
     return {f"layer{place}.{name.rpartition('.')[2]}": value for place, (name, value) in enumerate(state.items())}
 
@@ -70,7 +70,7 @@ KINDS: dict[str, tuple[str, Callable[[State, Path], None]]] = {
         "a state and its average",
         _torch(lambda state: {"state_dict": state, "state_dict_ema": _ruined(state)}),
     ),
-    "others_names.th": ("of another code base", _torch(lambda state: {"state_dict": _in_other_words(state)})),
+    "others_names.th": ("of another code base", _torch(lambda state: {"state_dict": _renamed(state)})),
     "other_classes.pth": (
         "for seven classes",
         _torch(lambda state: build_network(MODEL, 7).state_dict()),

@@ -97,8 +97,8 @@ WRITES = {
 }
 
 
-class Keeps(nn.Module):
-    """Adds a table of zeros before the convolutions, made and stored in the first pass; `how` says where."""
+class StoresTable(nn.Module):
+    """Adds a table of zeros before the convolutions, which the first pass creates and stores in the place `how`."""
 
     def __init__(self, how):
         super().__init__()
@@ -180,17 +180,17 @@ class Keeps(nn.Module):
         return self.table * images
 
 
-KEPT = sorted(name.removeprefix("_in_") for name in vars(Keeps) if name.startswith("_in_"))
+STORAGE_PLACES = sorted(name.removeprefix("_in_") for name in vars(StoresTable) if name.startswith("_in_"))
 
 
-def keeping(how):
+def storing_network(how):
     """Return a network that stores a table in its first pass."""
-    keeps = Keeps(how).eval()
+    storing = StoresTable(how).eval()
     if how == "table_of_weights":
-        keeps.weight = nn.Parameter(torch.ones(1, 3, 1, 1))
-    keeps.holder, held = SimpleNamespace(), {}
-    keeps.closed = lambda images: held.setdefault("table", torch.zeros_like(images[:1]))
-    return Plain(keeps)
+        storing.weight = nn.Parameter(torch.ones(1, 3, 1, 1))
+    storing.holder, held = SimpleNamespace(), {}
+    storing.closed = lambda images: held.setdefault("table", torch.zeros_like(images[:1]))
+    return Plain(storing)
 
 
 class Counts(nn.Module):

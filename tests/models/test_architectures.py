@@ -9,8 +9,8 @@ from heatproof.models.network import build_network, find_layer
 from heatproof.models.registry import ARCHITECTURES, ModelSpec
 
 # Those of other libraries have separate tests.
-OWN = [name for name, entry in ARCHITECTURES.items() if entry.facts_of is None]
-SMALL = {name: {"dim": 24, "depth": 2} if name == "small_vit" else {"width": 4} for name in OWN}
+OWN_ARCHITECTURES = [name for name, entry in ARCHITECTURES.items() if entry.facts_of is None]
+SMALL = {name: {"dim": 24, "depth": 2} if name == "small_vit" else {"width": 4} for name in OWN_ARCHITECTURES}
 # Side of the images for networks of ImageNet's size: the smallest that leaves a grid.
 LARGE = ["bagnet33", "resnet50_fixup", "resnet50_nobias", "vgg16_nobias"]
 CONVOLUTIONS = {
@@ -32,7 +32,7 @@ def images(request):
     return torch.rand(3, 3, side, side, generator=torch.Generator().manual_seed(0))
 
 
-def awake(network, side=32):
+def initialised(network, side=32):
     """Return a network without zero weights (Fixup starts with some), whose norms have seen a batch."""
     generator = torch.Generator().manual_seed(1)
     for parameter in network.parameters():
@@ -44,15 +44,15 @@ def awake(network, side=32):
 
 
 @pytest.mark.parametrize(("name", "classes"), [(name, 3 + place % 8) for place, name in enumerate(SMALL)])
-def test_logits_for_any_number_of_classes(name, classes, images):
-    network = awake(build_network(spec_of(name), classes), images.shape[-1])
+def test_networks_return_logits_for_any_number_of_classes(name, classes, images):
+    network = initialised(build_network(spec_of(name), classes), images.shape[-1])
     assert network(images).shape == (3, classes)
     assert not torch.equal(network(images)[0], network(images)[1])
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_the_layer_for_cams_has_a_grid(name, images):
-    network = awake(build_network(spec_of(name), 10), images.shape[-1])
+    network = initialised(build_network(spec_of(name), 10), images.shape[-1])
     seen = []
     layer = find_layer(network, ARCHITECTURES[name].facts.cam_layer, "model")
     layer.register_forward_hook(lambda module, inputs, output: seen.append(output))
@@ -66,7 +66,7 @@ def test_the_layer_for_cams_has_a_grid(name, images):
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_weights_are_drawn_from_the_seed_and_the_global_generator_is_left_alone(name):
+def test_weights_are_drawn_from_the_seed_and_the_global_generator_is_unchanged(name):
     torch.manual_seed(5)
     before = torch.get_rng_state()
     first, again, other = (build_network(spec_of(name), 10, seed).state_dict() for seed in (1, 1, 2))
@@ -91,24 +91,24 @@ def test_depth_counts_convolutions_and_the_linear_layer(name, depth):
 
 
 @pytest.mark.parametrize("name", WITHOUT_BIAS)
-def test_nothing_is_added_where_there_is_no_bias(name, images):
+def test_networks_without_bias_are_homogeneous(name, images):
     """Without biases, the logits are homogeneous in the image."""
-    network = awake(build_network(spec_of(name), 10), images.shape[-1]).double()
+    network = initialised(build_network(spec_of(name), 10), images.shape[-1]).double()
     assert not any("bias" in key for key in network.state_dict())
     assert torch.allclose(network(images.double() * 3), network(images.double()) * 3, rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", WITHOUT_BIAS)
 def test_input_x_gradient_is_complete_without_bias(name, images):
-    network = awake(build_network(spec_of(name), 10), images.shape[-1])
+    network = initialised(build_network(spec_of(name), 10), images.shape[-1])
     images = images.clone().requires_grad_()
     logits = network(images)[:, 2]
     total = (images * torch.autograd.grad(logits.sum(), images)[0]).sum((1, 2, 3))
     assert (total - logits).abs().max() <= 1e-5 * logits.abs().max().clamp(max=1)
 
 
-def test_bagnet33_sees_33_pixels_of_which_its_logits_are_the_mean():
-    network = awake(build_network(spec_of("bagnet33"), 5), 64).double()
+def test_bagnet33_averages_the_logits_of_patches_of_33_pixels():
+    network = initialised(build_network(spec_of("bagnet33"), 5), 64).double()
     images = torch.rand(1, 3, 67, 75, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     patches = network.patch_logits(images)
     assert patches.shape == (1, 5, 5, 6)
@@ -124,7 +124,7 @@ def test_bagnet33_has_a_map_that_sums_to_its_logit():
     import heatproof.attribution.registry  # noqa: F401
     from heatproof.attribution.registry import EXPLAINERS, ExplainContext
 
-    network = awake(build_network(spec_of("bagnet33"), 5), 64)
+    network = initialised(build_network(spec_of("bagnet33"), 5), 64)
     images = torch.rand(2, 3, 65, 65, generator=torch.Generator().manual_seed(0))
     targets = torch.tensor([1, 4])
     context = ExplainContext(network, network, None, images, targets, ("a", "b"), 0)
@@ -162,7 +162,7 @@ def test_the_tap_changes_no_value(depth, patch, images):
         torch.testing.assert_close(tapped(images), plain(images), rtol=1e-6, atol=1e-6)
 
 
-def test_the_tap_shows_the_patch_tokens_and_not_the_class_token(images):
+def test_the_tap_returns_the_patch_tokens_without_the_class_token(images):
     network = build_network(spec_of("small_vit"), 10, seed=3).eval()
     tokens, grids = [], []
     last = network.blocks[-1].norm1
@@ -177,7 +177,7 @@ def test_the_tap_shows_the_patch_tokens_and_not_the_class_token(images):
     assert torch.equal(grids[0][1, :, 2, 5], tokens[0][1, 1 + 2 * 8 + 5])
 
 
-def test_the_tap_has_rows_and_columns_in_place(images):
+def test_the_tap_has_the_rows_and_columns_of_the_image(images):
     """With one block, a token depends only on its own patch."""
     network = build_network(spec_of("small_vit", depth=1), 10).eval()
     grids = []
@@ -191,12 +191,12 @@ def test_the_tap_has_rows_and_columns_in_place(images):
     assert difference.nonzero().tolist() == [[1, 5]]
 
 
-def test_a_wrong_layer_names_the_nearest():
+def test_an_unknown_layer_is_refused_with_a_suggestion():
     network = build_network(spec_of("cifar_vgg11_bn"), 10)
     with pytest.raises(HeatproofError, match="The model 'm' has no layer 'feature' for CAMs: did you mean 'features'"):
         find_layer(network, "feature", "model 'm'")
 
 
-def test_a_builder_that_returns_no_module():
+def test_a_builder_that_returns_no_module_is_refused():
     with pytest.raises(HeatproofError, match="'builtins:float' returned a float: it must return a torch"):
         build_network(ModelSpec("builtins:float", "builtins", {}), 10)

@@ -37,8 +37,10 @@ def test_contributions_sum_to_the_logit(name):
     # Detached like in the package; a plain gradient sums to the logit as well, but is another map.
     for place in range(2):
         encoded = network.encode(images[place : place + 1]).requires_grad_()
-        own = network.explain(encoded, idx=int(targets[place]))["contribution_map"][0]
-        assert torch.allclose(maps[place], own.detach(), atol=1e-4 * float(own.detach().abs().max()))
+        contributions = network.explain(encoded, idx=int(targets[place]))["contribution_map"][0]
+        assert torch.allclose(
+            maps[place], contributions.detach(), atol=1e-4 * float(contributions.detach().abs().max())
+        )
     encoded = network.encode(images).requires_grad_()
     plain = torch.autograd.grad(network(encoded).gather(1, targets[:, None]).sum(), encoded)[0]
     difference = (maps - (plain * encoded).sum(1).detach()).abs().amax((1, 2))
@@ -58,7 +60,7 @@ def test_published_weights_fit_by_their_names():
     assert list(build_network(spec, 5).state_dict()) == list(pretrained.resnet18(num_classes=5).state_dict())
 
 
-def test_the_package_is_named_where_it_is_missing(monkeypatch):
+def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(HeatproofError, match=r"bcos_model needs the package bcos: pip install 'heatproof\[bcos\]'"):
         bcos_facts(name="resnet18")

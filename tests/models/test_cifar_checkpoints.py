@@ -30,7 +30,7 @@ COLUMNS = {
 }
 
 
-class Theirs:
+class PublishedNetwork:
     """A network of github.com/chenyaofo/pytorch-cifar-models, and a state dict with its names and shapes."""
 
     def __init__(self, name, seed=5):
@@ -40,10 +40,10 @@ class Theirs:
     def draw(self, *shape, scale=1.0):
         return torch.randn(shape, generator=self.random) * scale
 
-    def conv(self, name, given, made, side, bias=False):
-        self.state[f"{name}.weight"] = self.draw(made, given, side, side, scale=(2 / (given * side * side)) ** 0.5)
+    def conv(self, name, inputs, outputs, side, bias=False):
+        self.state[f"{name}.weight"] = self.draw(outputs, inputs, side, side, scale=(2 / (inputs * side * side)) ** 0.5)
         if bias:
-            self.state[f"{name}.bias"] = self.draw(made, scale=0.1)
+            self.state[f"{name}.bias"] = self.draw(outputs, scale=0.1)
 
     def norm(self, name, channels):
         entries = {"weight": 0.8 + 0.2 * self.draw(channels), "bias": self.draw(channels, scale=0.1)}
@@ -51,9 +51,9 @@ class Theirs:
         entries["num_batches_tracked"] = torch.tensor(39200)
         self.state |= {f"{name}.{key}": value for key, value in entries.items()}
 
-    def linear(self, name, given, made):
-        self.state[f"{name}.weight"] = self.draw(made, given, scale=given**-0.5)
-        self.state[f"{name}.bias"] = self.draw(made, scale=0.1)
+    def linear(self, name, inputs, outputs):
+        self.state[f"{name}.weight"] = self.draw(outputs, inputs, scale=inputs**-0.5)
+        self.state[f"{name}.bias"] = self.draw(outputs, scale=0.1)
 
     def resnet(self, blocks):
         self.conv("conv1", 3, 16, 3)
@@ -131,7 +131,7 @@ def planned(path, name, **changes):
 )
 def test_a_checkpoint_gives_the_logits_of_its_own_network(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    theirs, path = Theirs(name), tmp_path / "theirs.pt"
+    theirs, path = PublishedNetwork(name), tmp_path / "theirs.pt"
     torch.save(theirs.state, path)
     plan = planned(path, name)
     job = Graph(plan).spec(stage="fetch", dataset="cifar100", model=name)
@@ -163,7 +163,7 @@ def test_the_config_names_the_published_file(name):
 def test_a_vgg_with_one_linear_layer_names_the_option_for_its_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "theirs.pt"
-    torch.save(Theirs("vgg11").state, path)
+    torch.save(PublishedNetwork("vgg11").state, path)
     with pytest.raises(HeatproofError, match="linear_layers: 3"):
         fetch(Graph(planned(path, "vgg11", options={})).spec(stage="fetch", dataset="cifar100", model="vgg11"))
 
@@ -172,7 +172,7 @@ def test_a_vgg_with_one_linear_layer_names_the_option_for_its_file(tmp_path, mon
     ("architecture", "first", "last"),
     [("cifar_vgg11_bn", -0.19080905616283417, -0.09490376710891724), ("cifar_vgg19_bn", -0.190809056, -0.132928818)],
 )
-def test_networks_of_one_linear_layer_are_what_they_were(architecture, first, last):
+def test_networks_of_one_linear_layer_keep_their_stored_weights(architecture, first, last):
     """Their names, and the weights drawn from a seed, are those of stored results."""
     state = build_network(ModelSpec(architecture, "heatproof.models.vgg", {"width": 4}), 10, seed=3).state_dict()
     assert [name for name in state if name.startswith("classifier")] == ["classifier.weight", "classifier.bias"]

@@ -18,7 +18,7 @@ TARGETS = torch.tensor([0, 1, 2, 0, 1, 2])
 CHANCE, BATCH = "returns different outputs for the same image", "returns other outputs for an image alone"
 
 
-class Remembers(nn.Module):
+class WithMemory(nn.Module):
     """Calls a function of images and of a dict that it stores."""
 
     def __init__(self, function):
@@ -45,11 +45,11 @@ def smoothed(images, past):
     return images - past["mean"]
 
 
-def last_answer(images, past):
+def last_output(images, past):
     return past.setdefault(len(images), images.clone())
 
 
-def last_answer_of_any_size(images, past):
+def last_output_of_any_size(images, past):
     first_images = past.setdefault("kept", images.clone())
     return first_images[torch.arange(len(images)) % len(first_images)]
 
@@ -110,11 +110,11 @@ REFUSED = {
     "position": (at_random(lambda x: x * torch.arange(1.0, len(x) + 1)[:, None, None, None]), BATCH),
     "size of the batch": (at_random(lambda x: x / len(x)), BATCH),
     "softmax over images": (lambda: Plain(finish=lambda z: z.softmax(0)), BATCH),
-    "counted": (lambda: Plain(Remembers(counted).eval()), CHANCE),
-    "warmed up": (lambda: Plain(Remembers(warmed_up).eval()), None),
-    "smoothed": (lambda: Plain(Remembers(smoothed).eval()), CHANCE),
-    "last answer": (lambda: Plain(Remembers(last_answer).eval()), BATCH),
-    "last answer of any size": (lambda: Plain(Remembers(last_answer_of_any_size).eval()), BATCH),
+    "counted": (lambda: Plain(WithMemory(counted).eval()), CHANCE),
+    "warmed up": (lambda: Plain(WithMemory(warmed_up).eval()), None),
+    "smoothed": (lambda: Plain(WithMemory(smoothed).eval()), CHANCE),
+    "last answer": (lambda: Plain(WithMemory(last_output).eval()), BATCH),
+    "last answer of any size": (lambda: Plain(WithMemory(last_output_of_any_size).eval()), BATCH),
 }
 QUICK = {"dropout", "some classes", "batch norm", "largest", "counted"}
 
@@ -136,21 +136,21 @@ def test_outputs_that_depend_on_more_than_the_image_are_refused(function, kind):
 
 @pytest.mark.parametrize("function", sorted(set(FUNCTIONS) - {"explain", "evaluate", "choose", "finetune"}))
 @pytest.mark.parametrize("kind", ["dropout", pytest.param("batch norm", marks=pytest.mark.long)])
-def test_other_functions_refuse_it_too(function, kind):
+def test_other_functions_also_refuse_them(function, kind):
     with pytest.raises(HeatproofError, match=f"{CHANCE}|{BATCH}"):
         FUNCTIONS[function](REFUSED[kind][0](), images_of(), TARGETS, maps_of())
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 @pytest.mark.parametrize("kind", REFUSED)
-def test_few_images_are_enough(kind, count):
+def test_few_images_suffice_to_detect_dependence(kind, count):
     network, images = REFUSED[kind][0](), images_of(count)
     with adapt_network(network, images, 0) as found, pytest.raises(HeatproofError, match=f"{CHANCE}|{BATCH}"):
         found.check(images)
 
 
 def test_used_networks_are_refused_as_well():
-    network = Plain(Remembers(last_answer).eval())
+    network = Plain(WithMemory(last_output).eval())
     for count in (1, 2, 4, 6):
         network(images_of(count, seed=9))
     with pytest.raises(HeatproofError, match=f"{CHANCE}|{BATCH}"):
@@ -180,11 +180,11 @@ def quantised():
         return torch.ao.quantization.quantize_dynamic(Plain(), {nn.Linear})
 
 
-def missing_for_some(images):
+def nan_for_dark_images(images):
     return images.where(images.mean((1, 2, 3), keepdim=True) > 0, torch.nan)
 
 
-TAKEN = {
+ACCEPTED = {
     "plain": Plain,
     "half": lambda: Plain().half(),
     "bfloat16": lambda: Plain().bfloat16(),
@@ -198,7 +198,7 @@ TAKEN = {
     "constant and not zero": lambda: Plain(finish=lambda z: z * 0 + 7),
     "nearly constant": lambda: Plain(finish=lambda z: z * 1e-7 + 1000),
     "far ahead": lambda: Plain(finish=lambda z: z + torch.tensor([1e4, 0, 0])),
-    "without numbers for some": lambda: Plain(missing_for_some),
+    "without numbers for some": lambda: Plain(nan_for_dark_images),
     "without numbers": lambda: Plain(finish=lambda z: z * torch.nan),
     "infinite": lambda: Plain(finish=lambda z: z + torch.tensor([0, 0, -torch.inf])),
     "half within": lambda: Half().eval(),
@@ -210,15 +210,15 @@ TAKEN = {
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 6])
-@pytest.mark.parametrize("kind", TAKEN)
+@pytest.mark.parametrize("kind", ACCEPTED)
 def test_outputs_that_depend_on_the_image_only_are_accepted(kind, count):
-    network = TAKEN[kind]()
+    network = ACCEPTED[kind]()
     images = images_of(count).double() if kind == "double" else images_of(count)
     with adapt_network(network, images, 0) as found:
         assert len(found.check(images)) == min(count, 3)
 
 
-def test_blank_images_do_not_hide_it():
+def test_blank_images_do_not_hide_dependence():
     images = torch.zeros(20, 3, 8, 8)
     images[13], images[17] = images_of(2)
     for kind in ("dropout", "mean", "largest"):
@@ -232,7 +232,7 @@ def network(num_classes, *, kind):
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_a_job_refuses_it(kind):
+def test_a_job_refuses_dependent_networks(kind):
     model = build_network(ModelSpec("test_dependence:network", "test_dependence", {"kind": kind}), 3).eval()
     with torch.random.fork_rng(), pytest.raises(HeatproofError, match=f"{CHANCE}|{BATCH}"):
         check_loaded(model, images_of())

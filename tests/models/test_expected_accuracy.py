@@ -54,20 +54,20 @@ def measured(network, expected=None, colours=COLOURS, **more):
     return require_accuracy(network, Plain(colours, **more), FACTS, expected, "w.pth")
 
 
-def test_the_expected_accuracy_passes():
+def test_the_expected_accuracy_is_accepted():
     found = measured(Nearest(COLOURS), 0.97)
     assert found == (1.0, COUNT, "validation", False)
     assert measured(Nearest(COLOURS), 0.97, splits=["evaluation"]).value == 1.0
 
 
 @pytest.mark.parametrize("what", [name for name in NORMALISATIONS if "ImageNet" not in name])
-def test_another_normalisation_is_found(what):
+def test_a_wrong_normalisation_is_found(what):
     with pytest.raises(HeatproofError, match=r"classify \d+% of 64 validation images") as raised:
         measured(Nearest(GREYS, *NORMALISATIONS[what]), 0.99, GREYS)
     assert f"with {what} it is 100%, so set that in the config" in str(raised.value)
 
 
-def test_the_order_of_channels_and_of_classes_is_found():
+def test_a_wrong_order_of_channels_or_classes_is_found():
     with pytest.raises(HeatproofError, match="with channels in the order blue, green, red it is 100%, so set that"):
         measured(Nearest(COLOURS, channels=(2, 1, 0)), 0.95)
     with pytest.raises(HeatproofError, match="with another order of classes it is 100%"):
@@ -82,7 +82,7 @@ def test_an_unexplained_accuracy_is_reported():
     assert measured(network).at_chance
 
 
-def test_only_a_checkpoint_can_be_expected_to_be_good(tmp_path):
+def test_expected_accuracy_requires_a_checkpoint_without_transfer(tmp_path):
     checkpoint = tmp_path / "w.pth"
     checkpoint.touch()
 
@@ -102,7 +102,7 @@ def test_only_a_checkpoint_can_be_expected_to_be_good(tmp_path):
     assert one.key == other.key
 
 
-def test_the_remedy_names_the_key():
+def test_the_remedy_names_the_config_key():
     """A message without a config key has no remedy."""
     with pytest.raises(HeatproofError) as raised:
         measured(Nearest(GREYS, *NORMALISATIONS["mean and std of 0.5"]), 0.99, GREYS)
@@ -129,7 +129,7 @@ def test_the_remedy_names_the_key():
         (Nearest(COLOURS[[0, 0, 0, 0]]), COLOURS, "no more than guessing would"),
     ],
 )
-def test_a_mistake_is_named_where_nothing_is_expected(network, colours, part):
+def test_a_mistake_is_named_without_an_expected_accuracy(network, colours, part):
     sentence = describe_accuracy(network, Plain(colours), FACTS, "w.pth")
     assert (part in sentence) if part else not sentence
 

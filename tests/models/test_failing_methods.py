@@ -104,20 +104,20 @@ def network():
 
 
 @pytest.fixture(scope="module")
-def alone():
+def expected():
     return heatproof.explain(network(), images_of(), TARGETS, ["saliency", "grad_cam", "guided_backprop", "rise"])
 
 
 @pytest.mark.parametrize("batch_size", [64, pytest.param(2, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", FAILS | CHANGES)
-def test_other_maps_are_as_without_it(kind, batch_size, alone):
+def test_other_maps_equal_those_without_the_failing_method(kind, batch_size, expected):
     late.passed = 0
     methods = {"saliency": "saliency", "mine": (FAILS | CHANGES)[kind], "again": (FAILS | CHANGES)[kind]}
     methods |= {name: name for name in ("grad_cam", "guided_backprop", "rise")}
     with warnings.catch_warnings(action="ignore"):
         maps = heatproof.explain(network(), images_of(), TARGETS, methods, batch_size=batch_size)
-    others = maps["attribution"].sel({"method": alone["method"].values})
-    np.testing.assert_allclose(others, alone["attribution"], rtol=1e-5, atol=1e-7)
+    found_maps = maps["attribution"].sel({"method": expected["method"].values})
+    np.testing.assert_allclose(found_maps, expected["attribution"], rtol=1e-5, atol=1e-7)
     reason = str(maps["reason"].sel({"method": "mine"}).values)
     assert bool(reason) == (kind in FAILS)
     assert "\n" not in reason
@@ -126,7 +126,7 @@ def test_other_maps_are_as_without_it(kind, batch_size, alone):
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", FAILS)
-def test_choose_goes_on(kind):
+def test_choose_continues_after_a_failing_method(kind):
     late.passed = 0
     with warnings.catch_warnings(action="ignore"):
         found = heatproof.choose(network(), images_of(20), MANY, {"s": "saliency", "mine": FAILS[kind]})
@@ -156,12 +156,12 @@ def test_choose_reports_that_all_methods_fail():
 @pytest.mark.parametrize(
     "error", [MemoryError(), RuntimeError("CUDA error: out of memory"), OSError(errno.ENOSPC, "full")]
 )
-def test_a_fault_of_the_machine_is_raised(error):
+def test_a_machine_fault_is_raised(error):
     with pytest.raises((HeatproofError, OSError)):
         heatproof.explain(network(), images_of(), TARGETS, {"mine": raising(error)})
 
 
-def test_a_network_without_gradients_has_the_other_maps():
+def test_a_network_without_gradients_has_maps_of_methods_that_need_none():
     """RISE and occlusion need no gradient."""
     with warnings.catch_warnings(action="ignore"):
         maps = heatproof.explain(Plain(lambda images: images.detach()), images_of(2), TARGETS[:2], EXPLAINERS)
@@ -174,7 +174,7 @@ def test_a_network_without_gradients_has_the_other_maps():
 
 
 @pytest.mark.parametrize("method", ["iba", "deep_shap", "expected_gradients", "gradient_shap", "input_iba"])
-def test_too_few_background_images_are_not_applicable_with_a_reason(method):
+def test_methods_with_too_few_background_images_are_not_applicable(method):
     chosen = {method: {"baselines": 8}, "saliency": {}}
     with pytest.warns(UserWarning, match=f"'{method}' is left out: .* background images"):
         maps = heatproof.explain(Plain(), images_of(), TARGETS, chosen, background=images_of(2))
@@ -195,7 +195,7 @@ def test_a_callback_that_changes_the_network_changes_no_later_score():
         np.testing.assert_array_equal(found[name]["score"], wanted[name]["score"])
 
 
-def test_the_limit_of_recursion_stays():
+def test_the_recursion_limit_is_unchanged():
     before = sys.getrecursionlimit()
     with pytest.warns(UserWarning, match="left out"):
         heatproof.explain(network(), images_of(), TARGETS, {"mine": endless})

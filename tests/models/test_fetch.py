@@ -64,7 +64,7 @@ def under_model(state, path):
 
 
 @pytest.mark.parametrize("write", [as_safetensors, as_torch, wrapped, under_model])
-def test_weights_arrive_whatever_the_format(run, tmp_path, state, write):
+def test_weights_are_read_from_any_format(run, tmp_path, state, write):
     path = tmp_path / "weights"
     write(state, path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -77,7 +77,7 @@ def test_weights_arrive_whatever_the_format(run, tmp_path, state, write):
     assert read_json(job.manifest)["input_sha256"] == {"…/weights": digest}
 
 
-def test_a_url(run, tmp_path, state):
+def test_weights_are_read_from_a_url(run, tmp_path, state):
     path = tmp_path / "weights"
     as_safetensors(state, path)
     job = run(path.as_uri(), hashlib.sha256(path.read_bytes()).hexdigest())
@@ -168,7 +168,7 @@ def test_another_digest_is_refused_before_it_is_read(run, tmp_path, state):
         ("nothing://example.org/x", "cannot be fetched"),
     ],
 )
-def test_missing_checkpoints_are_errors(run, checkpoint, message):
+def test_missing_checkpoints_are_refused(run, checkpoint, message):
     with pytest.raises(HeatproofError, match=message):
         run(checkpoint, "0" * 64)
 
@@ -180,8 +180,8 @@ def test_a_check_reads_fewer_images_than_the_job(run, tmp_path, state):
     job = run(path)
     images = (tmp_path / "results/pretrained.history.csv").read_text().split(",")[-1].strip()
     assert images == "256"
-    looked = []
+    image_counts = []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("heatproof.jobs.fetch.require_accuracy", lambda *arguments: looked.append(arguments[-1]))
+        patched.setattr("heatproof.jobs.fetch.require_accuracy", lambda *arguments: image_counts.append(arguments[-1]))
         check_checkpoint(job)
-    assert looked == [64]
+    assert image_counts == [64]

@@ -45,7 +45,7 @@ def built(name, width=8, classes=10, seed=0, **options):
     )
 
 
-def awake(network):
+def perturbed(network):
     generator = torch.Generator().manual_seed(1)
     for parameter in network.parameters():
         parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
@@ -74,7 +74,7 @@ def test_rule_1_the_classifier_and_the_end_of_each_branch_start_at_zero(name):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_rule_2_other_convolutions_are_those_of_he_and_smaller_inside_branches(name):
+def test_rule_2_other_convolutions_have_he_initialisation_scaled_inside_branches(name):
     branches, depth = NETWORKS[name]
     network = built(name, width=32)
     for where, layer in network.named_modules():
@@ -87,7 +87,7 @@ def test_rule_2_other_convolutions_are_those_of_he_and_smaller_inside_branches(n
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_rule_3_a_number_before_each_layer_and_one_multiplier_a_branch(name):
+def test_rule_3_each_layer_has_scalar_biases_and_each_branch_a_multiplier(name):
     branches, depth = NETWORKS[name]
     numbers = {key: value for key, value in built(name).named_parameters() if "bias" in key or "scale" in key}
     if name.endswith("nobias"):
@@ -95,8 +95,8 @@ def test_rule_3_a_number_before_each_layer_and_one_multiplier_a_branch(name):
         return
     layers = [f"{number}{place}" for number in range(1, depth + 1) for place in "ab"]
     for block in {key.rpartition(".")[0] for key in numbers if key.startswith("layer")}:
-        own = {key.rpartition(".")[2] for key in numbers if key.startswith(f"{block}.")}
-        assert own == {f"bias{one}" for one in layers} | {"scale"}
+        block_numbers = {key.rpartition(".")[2] for key in numbers if key.startswith(f"{block}.")}
+        assert block_numbers == {f"bias{one}" for one in layers} | {"scale"}
     assert {"bias1", "bias2", "fc.bias"} == {key for key in numbers if not key.startswith("layer")}
     assert len(numbers) == branches * (2 * depth + 1) + 3
     for key, value in numbers.items():
@@ -130,7 +130,7 @@ def test_biases_and_multipliers_learn_at_a_tenth_of_the_rate(name, optimizer):
         ("cifar_resnet20_fixup", FinetuningSettings),
     ],
 )
-def test_others_have_one_group_in_the_order_of_their_parameters(name, kind):
+def test_other_networks_have_one_group_in_the_order_of_their_parameters(name, kind):
     entry = ARCHITECTURES[name]
     network = build_network(ModelSpec(name, entry.build.__module__, {"width": 4}, entry.facts), 10)
     more = {"seed": 0, "grid": 4, "share": 0.5, "baseline": "mean"} if kind is FinetuningSettings else {}
@@ -150,7 +150,7 @@ def test_invalid_multiples_of_the_rate_are_refused(multiple):
 
 
 @pytest.mark.parametrize("decay", ["step", "cosine"])
-def test_the_rates_fall_together_and_the_history_has_the_networks_own(decay):
+def test_the_rates_decrease_together_and_the_first_is_that_of_the_schedule(decay):
     optimizer, scheduler = optimizer_of(Schedule(**{**COMMON, "schedule": decay}), built("cifar_resnet20_fixup"))
     for _ in range(3):
         optimizer.step()
@@ -197,8 +197,8 @@ def plain(state, x, counts, *, large):
 @pytest.mark.parametrize(
     ("name", "options"), [*((name, {}) for name in NETWORKS), *((name, {"shortcut": "A"}) for name in [*NETWORKS][:2])]
 )
-def test_the_logits_are_those_of_the_published_layers(name, options):
-    network = awake(built(name, **options)).double()
+def test_logits_equal_those_of_the_published_layers(name, options):
+    network = perturbed(built(name, **options)).double()
     counts = (3, 4, 6, 3) if name.startswith("resnet50") else (3, 3, 3)
     x = images(64).double()
     expected = plain(network.state_dict(), x, counts, large=name.startswith("resnet50"))
@@ -244,19 +244,19 @@ def test_published_weights_fit(name):
     torch.testing.assert_close(network(images(64)), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_published_weights_of_vgg16_without_bias_have_the_names_of_torchvisions():
+def test_published_weights_of_vgg16_without_bias_have_the_names_of_torchvision():
     # visinf/fast-axiomatic-attribution, imagenet/models/xvgg.py: torchvision's layers without `bias`.
     with torch.device("meta"):
         theirs = {key: one for key, one in torchvision.models.vgg16().state_dict().items() if "bias" not in key}
-        own = ARCHITECTURES["vgg16_nobias"].build(num_classes=1000).state_dict()
-    named, _ = match_names({f"module.{key}": one for key, one in theirs.items()}, own, lambda: ())
-    assert not describe_misfits(named, own)
+        expected = ARCHITECTURES["vgg16_nobias"].build(num_classes=1000).state_dict()
+    named, _ = match_names({f"module.{key}": one for key, one in theirs.items()}, expected, lambda: ())
+    assert not describe_misfits(named, expected)
 
 
-def test_zeros_in_the_place_of_projections_have_no_weights():
+def test_zero_padded_shortcuts_have_no_weights():
     network = built("cifar_resnet20_fixup", shortcut="A")
     assert not any("downsample" in key for key in network.state_dict())
-    assert awake(network)(images(32)).shape == (2, 10)
+    assert perturbed(network)(images(32)).shape == (2, 10)
 
 
 def striped(count, seed):
@@ -269,7 +269,7 @@ def striped(count, seed):
 
 
 @pytest.mark.parametrize("name", ["cifar_resnet20_fixup", "cifar_resnet20_nobias"])
-def test_they_learn_from_zero(name):
+def test_networks_that_start_at_zero_learn(name):
     network = built(name, classes=2)
     best, *_ = fit(network, striped(256, 0), striped(64, 1), SCHEDULE, 0)
     network.load_state_dict(best)

@@ -80,7 +80,7 @@ def test_folders_without_the_needed_files_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("short", "library"), [("timm:resnet18", "timm"), ("torchvision:resnet18", "torchvision")])
-def test_short_names_of_networks(short, library):
+def test_short_names_select_the_network_of_a_library(short, library):
     short, long = plan_of(short), plan_of(f"{library}_model", options={"name": "resnet18"})
     assert short.models["mine"].facts == long.models["mine"].facts
     assert weights_of(short, "pretrain").key == weights_of(long, "pretrain").key

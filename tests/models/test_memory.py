@@ -27,7 +27,7 @@ class Greedy(torch.nn.Module):
         return images.flatten(1).cumsum(1)
 
 
-def test_a_network_answers_in_halves(caplog):
+def test_batches_are_halved_when_memory_runs_out(caplog):
     caplog.set_level("INFO", logger="heatproof")
     images = torch.arange(7 * 3.0).reshape(7, 3, 1, 1)
     greedy = Greedy(2)
@@ -46,7 +46,7 @@ def test_one_image_that_does_not_fit_is_an_error():
         PaddedBatches(Greedy(0), 4)(torch.zeros(4, 3, 1, 1))
 
 
-def test_a_later_job_begins_with_what_fitted(tmp_path):
+def test_a_later_job_starts_with_the_batch_size_that_fitted(tmp_path):
     file = batch_size_file(tmp_path / "maps" / "rise")
     file.parent.mkdir()
     first, second = Greedy(3), Greedy(3)
@@ -67,20 +67,20 @@ def test_a_cpu_starts_with_the_full_batch_size_again(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [{"cuda": "many"}, {"cuda": 0}, {"cuda": -4}, {}, {"cuda": None}])
-def test_nonsense_in_the_file_is_not_believed(tmp_path, wrong):
+def test_an_invalid_batch_size_file_is_ignored(tmp_path, wrong):
     file = tmp_path / ".net.batch.json"
     write_json(file, wrong)
     assert AdaptiveBatchSize("net", file, "cuda").batch_size is None
 
 
-def test_a_smaller_batch_size_of_the_config_counts(tmp_path):
+def test_a_smaller_batch_size_of_the_config_takes_precedence(tmp_path):
     file = tmp_path / ".net.batch.json"
     write_json(file, {"cuda": 4})
     assert [attempt.size for attempt in AdaptiveBatchSize("net", file, "cuda").attempts(2)] == [2]
     assert read_json(file) == {"cuda": 4}
 
 
-def test_a_folder_that_cannot_be_written_is_no_reason_to_stop(tmp_path):
+def test_an_unwritable_folder_does_not_stop_a_job(tmp_path):
     adaptive_size = AdaptiveBatchSize("net", tmp_path / "gone" / "deep" / ".net.batch.json", "cuda")
     (tmp_path / "gone").write_text("a file, no folder")
 
@@ -93,7 +93,7 @@ def test_a_folder_that_cannot_be_written_is_no_reason_to_stop(tmp_path):
     assert sizes == [4, 2, 1]
 
 
-def test_a_try_is_a_context_that_hides_memory_that_ran_out():
+def test_an_attempt_suppresses_out_of_memory_errors():
     sizes, failed = [], []
 
     def run(size):
@@ -114,7 +114,7 @@ def test_a_try_is_a_context_that_hides_memory_that_ran_out():
     assert [attempt.size for attempt in adaptive_size.attempts(8)] == [2], "the size that fitted is remembered"
 
 
-def test_another_error_is_not_traced_through_the_tries():
+def test_other_errors_have_no_frames_of_the_attempts():
     def run():
         for attempt in AdaptiveBatchSize("net").attempts(8):
             with attempt:

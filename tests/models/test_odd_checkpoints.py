@@ -10,7 +10,7 @@ READ = {"parallel.pth", "lightning.ckpt", "compiled.pt", "averaged.pth", "others
 
 
 @pytest.mark.parametrize("name", odd_checkpoints.KINDS)
-def test_messages_are_those_in_the_documentation(name, tmp_path):
+def test_messages_equal_those_in_the_documentation(name, tmp_path):
     message = odd_checkpoints.message_about(name, tmp_path)
     assert message.startswith("It is read") == (name in READ)
     assert f"| {odd_checkpoints.KINDS[name][0]} | {message} |" in PAGE, "python tests/models/odd_checkpoints.py"

@@ -97,7 +97,7 @@ def of_two_logits():
 @pytest.mark.parametrize(
     "form", [one if one in ("squeezed", "logits") else pytest.param(one, marks=pytest.mark.long) for one in ONE_LOGIT]
 )
-def test_one_logit_is_as_two(form, function, of_two_logits):
+def test_one_logit_is_read_as_two(form, function, of_two_logits):
     assert_same(call(function, Plain(classes=1, finish=ONE_LOGIT[form])), of_two_logits[function])
 
 
@@ -157,7 +157,7 @@ def test_the_exact_map_of_a_linear_network_scores_one(target, classes, images):
 @pytest.mark.parametrize(
     "form", [one if one in ("object", "half") else pytest.param(one, marks=pytest.mark.long) for one in SEVERAL]
 )
-def test_logits_are_found_among_other_things(form, function, of_three):
+def test_logits_are_found_in_structured_outputs(form, function, of_three):
     assert_same(call(function, Plain(finish=SEVERAL[form])), of_three[function], 2e-3 if form == "half" else 1e-6)
 
 
@@ -180,7 +180,7 @@ def test_outputs_without_logits_are_refused_in_one_sentence(form):
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 @pytest.mark.parametrize("classes", [1, 2, 5])
-def test_shapes(count, classes):
+def test_logits_of_any_shape_are_read(count, classes):
     z = torch.randn(count, classes)
     wanted = torch.cat([-z, z], 1) / 2 if classes == 1 else z
     for form in (z, z[:, :, None, None], (z,), [z], {"a": z}, SimpleNamespace(logits=z), z.to_sparse()):
@@ -226,7 +226,7 @@ FORMS = {
     "form",
     [one if one in ("frozen", "exported", "compiled") else pytest.param(one, marks=pytest.mark.long) for one in FORMS],
 )
-def test_forms_of_modules(form, recwarn):
+def test_scripted_compiled_and_other_modules_are_supported(form, recwarn):
     compiled = torch._dynamo.utils.counters["frames"]["total"]
     with warnings.catch_warnings(action="ignore"):
         network = FORMS[form]()

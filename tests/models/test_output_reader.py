@@ -61,15 +61,15 @@ def test_outputs_are_read_by_task(task: str | None, width: int, known: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("task", "width", "says"),
+    ("task", "width", "sentence"),
     [("binary", 3, "take multiclass"), ("multiclass", 1, "take binary"), ("labels", 3, "take one of binary")],
 )
-def test_a_task_that_does_not_fit_the_outputs_is_refused(task: str, width: int, says: str) -> None:
+def test_a_task_that_does_not_fit_the_outputs_is_refused(task: str, width: int, sentence: str) -> None:
     def call() -> None:
         with adapt_network(Linear(width).eval(), IMAGES, reader=OutputReader(task)) as found:
             check_network(found, IMAGES)
 
-    with pytest.raises(HeatproofError, match=says):
+    with pytest.raises(HeatproofError, match=sentence):
         call()
 
 
@@ -135,7 +135,7 @@ def test_only_requested_targets_are_computed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "says"),
+    ("function", "sentence"),
     [
         (lambda output, targets: output, "returned torch.float32 \\(3, 4\\) for a batch of 3"),
         (lambda output, targets: output.sum(), "returned torch.float32 \\(\\)"),
@@ -145,12 +145,12 @@ def test_only_requested_targets_are_computed() -> None:
         (lambda output: output.sum(1), "gets the complete output"),
     ],
 )
-def test_results_other_than_one_number_per_image_are_refused(function: object, says: str) -> None:
+def test_results_other_than_one_number_per_image_are_refused(function: object, sentence: str) -> None:
     def call() -> None:
         with adapt_network(Linear(4).eval(), IMAGES, reader=OutputReader(function=function)) as found:  # type: ignore[arg-type]
             check_network(found, IMAGES)
 
-    with pytest.raises(HeatproofError, match=says):
+    with pytest.raises(HeatproofError, match=sentence):
         call()
 
 
@@ -179,7 +179,7 @@ def test_targets_of_another_number_of_images_are_refused(targets: object) -> Non
         distinct_targets(targets, 5)
 
 
-def test_targets_of_a_batch_have_the_form_that_was_given() -> None:
+def test_targets_of_a_batch_keep_the_form_of_the_input() -> None:
     assert repeat_target([None], 0, 3) is None
     assert repeat_target(["cat", "dog"], 1, 2) == ["dog", "dog"]
     assert repeat_target(np.arange(6).reshape(2, 3), 1, 2).tolist() == [[3, 4, 5], [3, 4, 5]]

@@ -27,7 +27,7 @@ def plan_of(**change):
     return make_plan(merge(default_config(), config_of(**change)))
 
 
-def test_a_pretrained_network_out_of_a_package(tmp_path, monkeypatch):
+def test_a_pretrained_network_is_read_from_a_package(tmp_path, monkeypatch):
     """The central squares of two photographs of scikit-image are an Egyptian cat and an espresso."""
     pytest.importorskip(PACKAGED["efficientnet_lite0"].module)
     from skimage import data
@@ -38,15 +38,15 @@ def test_a_pretrained_network_out_of_a_package(tmp_path, monkeypatch):
     job = Graph(plan).spec("fetch_start", model="lite")
     assert job.sha256 == PACKAGED["efficientnet_lite0"].sha256
     fetch(job)
-    pictures = []
-    for picture in (data.chelsea(), data.coffee()):
-        side = min(picture.shape[:2])
-        top, left = ((length - side) // 2 for length in picture.shape[:2])
-        square = resize(picture[top : top + side, left : left + side], (224, 224), anti_aliasing=True)
-        pictures.append(square.transpose(2, 0, 1).astype(np.float32))
+    images = []
+    for photograph in (data.chelsea(), data.coffee()):
+        side = min(photograph.shape[:2])
+        top, left = ((length - side) // 2 for length in photograph.shape[:2])
+        square = resize(photograph[top : top + side, left : left + side], (224, 224), anti_aliasing=True)
+        images.append(square.transpose(2, 0, 1).astype(np.float32))
     network = load_network(plan.model_spec("lite"), 1000, job.files["weights"], torch.device("cpu"))
     with torch.inference_mode():
-        probabilities = network(normalise(np.stack(pictures), plan.model_spec("lite").facts)).softmax(1)
+        probabilities = network(normalise(np.stack(images), plan.model_spec("lite").facts)).softmax(1)
     assert probabilities.argmax(1).tolist() == [285, 967]
     assert probabilities.amax(1).tolist() == pytest.approx([0.41, 0.94], abs=0.01)
 
@@ -59,12 +59,12 @@ def test_a_pretrained_network_out_of_a_package(tmp_path, monkeypatch):
         ({"architecture": "cifar_resnet20", "options": {}}, "for another network: set architecture: timm_model"),
     ],
 )
-def test_models_that_the_plan_refuses(change, message):
+def test_invalid_packaged_models_are_refused(change, message):
     with pytest.raises(HeatproofError, match=message):
         plan_of(**change)
 
 
-def test_a_package_that_is_not_there(tmp_path, monkeypatch):
+def test_a_missing_package_is_named_by_check_and_ignored_by_the_plan(tmp_path, monkeypatch):
     """Only jobs and `heatproof check` look for the package, so that the plan is the same on any machine."""
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if "lite0" in name else find(name, *more))

@@ -31,7 +31,7 @@ def test_bfloat16_differs_a_little_and_returns_float32(images):
     assert 1e-6 < difference < 0.05
 
 
-def test_layers_keep_their_names_and_gradients_come_back_as_float32(images):
+def test_layers_keep_their_names_and_gradients_are_float32(images):
     plain, changed = network(), set_precision(network(), "bfloat16", CPU)
     assert [name for name, _ in changed.named_modules()] == [name for name, _ in plain.named_modules()]
     assert changed.state_dict().keys() == plain.state_dict().keys()
@@ -45,16 +45,16 @@ def test_layers_keep_their_names_and_gradients_come_back_as_float32(images):
 def test_a_copy_runs_its_own_layers(images):
     """Otherwise, an explainer that changes a copy of the network would explain the original."""
     changed = set_precision(network(), "bfloat16", CPU)
-    other = copy.deepcopy(changed)
+    copied = copy.deepcopy(changed)
     with torch.no_grad():
-        for parameter in other.parameters():
+        for parameter in copied.parameters():
             parameter.mul_(0)
     assert changed(images).abs().max() > 0
-    assert other(images).abs().max() == 0
+    assert copied(images).abs().max() == 0
 
 
 @pytest.mark.parametrize("precision", ["float32", "tf32"])
-def test_others_change_nothing_on_a_cpu(images, precision):
+def test_other_precisions_change_nothing_on_a_cpu(images, precision):
     before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     try:
         found = set_precision(network(), precision, CPU)(images)
@@ -63,7 +63,7 @@ def test_others_change_nothing_on_a_cpu(images, precision):
     np.testing.assert_array_equal(found.numpy(), network()(images).numpy())
 
 
-def test_the_schema_knows_them():
+def test_the_default_precision_is_the_first():
     from heatproof.config.files import default_config
 
     assert default_config()["precision"] == PRECISIONS[0]

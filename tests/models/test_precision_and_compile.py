@@ -38,8 +38,8 @@ def test_lower_precision_changes_maps_and_drops_and_is_recorded(exact, tmp_path)
 
 
 def test_only_jobs_that_run_a_network_on_evaluation_images_are_repeated():
-    plain, few = (make_plan({**BASE, **CONFIG, **more}) for more in ({}, {"precision": "tf32"}))
-    one, two, where = Graph(plain), Graph(few), dict(zip(NETWORK, WHERE, strict=True))
+    plain, tf32 = (make_plan({**BASE, **CONFIG, **more}) for more in ({}, {"precision": "tf32"}))
+    one, two, where = Graph(plain), Graph(tf32), dict(zip(NETWORK, WHERE, strict=True))
     assert one.spec("finetune", **where).key == two.spec("finetune", **where).key
     ((random,), (same,)) = (jobs.spec("attribute_reference", dataset="toy", shard=0).explainers for jobs in (one, two))
     assert random.key == same.key
@@ -49,7 +49,7 @@ def test_only_jobs_that_run_a_network_on_evaluation_images_are_repeated():
     assert saliency.key != other.key
 
 
-def test_how_jobs_run_is_in_no_spec():
+def test_runtime_settings_change_no_key():
     plain = make_plan(BASE)
     other = make_plan({**BASE, "compile": True, "deterministic": True})
     keys = [[product.key for job in Graph(plan).jobs() for product in job.products] for plan in (plain, other)]
@@ -58,7 +58,7 @@ def test_how_jobs_run_is_in_no_spec():
     assert other.runtime().deterministic
 
 
-def test_compiled_networks_return_the_same(exact, tmp_path, monkeypatch):
+def test_compiled_networks_give_the_same_results(exact, tmp_path, monkeypatch):
     """A counter replaces the compiler: heatproof must call it, and PyTorch is responsible for its results."""
     compiled = []
     monkeypatch.setattr(torch.nn.Module, "compile", lambda self, *a, **k: compiled.append(type(self).__name__))

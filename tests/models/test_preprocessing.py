@@ -48,9 +48,9 @@ def test_other_networks_declare_nothing():
 
 def test_another_preprocessing_is_reported_before_the_run(tmp_path):
     for number in range(40):
-        picture = tmp_path / "photos" / ("ant", "bee")[number % 2] / f"{number}.png"
-        picture.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (48, 40)).save(picture)
+        path = tmp_path / "photos" / ("ant", "bee")[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (48, 40)).save(path)
     model = {"architecture": "timm_model", "options": {"name": "tf_efficientnet_lite0"}, "transfer": True}
     photographs = {"dataset": "image_folder", "root": str(tmp_path / "photos"), "size": 224}
     config = {
@@ -66,7 +66,7 @@ def test_another_preprocessing_is_reported_before_the_run(tmp_path):
 
 
 PIPE = object()
-ODD = {
+INVALID_FILES = {
     "a pipe": PIPE,
     "a list": b"[1]",
     "deep": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
@@ -77,13 +77,13 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("what", ODD)
+@pytest.mark.parametrize("what", INVALID_FILES)
 @pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json"])
 def test_invalid_files_in_the_folder_of_a_model_are_refused(tmp_path, what, file):
     for name in ("config.json", "preprocessor_config.json"):
         (tmp_path / name).write_text('{"image_mean": [0.5], "image_std": [0.5]}')
     (tmp_path / file).unlink()
-    os.mkfifo(tmp_path / file) if ODD[what] is PIPE else (tmp_path / file).write_bytes(ODD[what])
+    os.mkfifo(tmp_path / file) if INVALID_FILES[what] is PIPE else (tmp_path / file).write_bytes(INVALID_FILES[what])
     with pytest.raises(HeatproofError, match=f"has no {file} that can be read .* nothing is downloaded") as caught:
         transformers_facts(name=str(tmp_path))
     assert "\n" not in str(caught.value)
@@ -92,11 +92,11 @@ def test_invalid_files_in_the_folder_of_a_model_are_refused(tmp_path, what, file
 @pytest.mark.parametrize(
     ("file", "processor"),
     [
-        *(("preprocessor_config.json", {"image_mean": given}) for given in (1, [], ["a"], [True], [1e300], [None], {})),
-        *(("preprocessor_config.json", {"image_std": given}) for given in ([0], [0.5, 0.5], [-1], "0.5")),
+        *(("preprocessor_config.json", {"image_mean": value}) for value in (1, [], ["a"], [True], [1e300], [None], {})),
+        *(("preprocessor_config.json", {"image_std": value}) for value in ([0], [0.5, 0.5], [-1], "0.5")),
         *(
-            ("config.json", {"image_size": given})
-            for given in ("32", [32], [32, -1], 10**9, [32, 32.5], True, {"a": 1})
+            ("config.json", {"image_size": value})
+            for value in ("32", [32], [32, -1], 10**9, [32, 32.5], True, {"a": 1})
         ),
     ],
 )

@@ -57,14 +57,14 @@ def plain(kind, name, size=64):
 
 
 @pytest.mark.parametrize("name", TIMM_LAYERS)
-def test_facts_are_those_of_timm(name):
+def test_facts_equal_those_of_timm(name):
     facts, expected = timm_facts(name=name), timm.get_pretrained_cfg(name)
     assert (facts.mean, facts.std) == (expected.mean, expected.std)
     assert facts.size == (expected.input_size[1:] if expected.fixed_input_size else None)
 
 
 @pytest.mark.parametrize("name", TORCHVISION_LAYERS)
-def test_facts_are_those_of_torchvision(name):
+def test_facts_equal_those_of_torchvision(name):
     facts, expected = torchvision_facts(name=name), get_model_weights(name)["IMAGENET1K_V1"].transforms()
     assert (list(facts.mean), list(facts.std)) == (expected.mean, expected.std)
     assert (facts.size is not None) == (facts.cam_layer == TOKENS)
@@ -72,7 +72,7 @@ def test_facts_are_those_of_torchvision(name):
 
 
 @pytest.mark.parametrize("layers", [TORCHVISION_LAYERS, TIMM_LAYERS], ids=["torchvision", "timm"])
-def test_a_layer_of_a_vgg_is_the_last_activation(layers):
+def test_the_layer_of_a_vgg_is_the_last_activation(layers):
     for name in ("vgg13", "vgg16_bn"):
         with torch.device("meta"):
             network = torchvision.models.get_model(name, weights=None, init_weights=False)
@@ -84,21 +84,21 @@ def test_a_layer_of_a_vgg_is_the_last_activation(layers):
 
 
 @pytest.mark.parametrize(("kind", "name", "size"), BUILT)
-def test_same_logits_as_the_library_and_a_grid_for_cams(kind, name, size):
+def test_networks_have_the_logits_of_the_library_and_a_grid_for_cams(kind, name, size):
     """The library's weights load by their own names, and hooks get activations that nothing overwrites."""
-    own = plain(kind, name, size)
-    for parameter in own.parameters():
+    library_network = plain(kind, name, size)
+    for parameter in library_network.parameters():
         if not parameter.any():  # as the last layer of torchvision's ViT, which no gradient would pass
             torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(0))
     network = build_network(spec_of(kind, name, size), 3).eval()
-    network.load_state_dict(own.state_dict())
+    network.load_state_dict(library_network.state_dict())
     images = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
     seen, copies = [], []
     layer = find_layer(network, spec_of(kind, name, size).facts.cam_layer, "model")
     layer.register_forward_hook(lambda module, inputs, output: seen.append(output))
     layer.register_forward_hook(lambda module, inputs, output: copies.append(output.detach().clone()))
     logits = network(images)
-    assert torch.allclose(logits, own(images), atol=1e-6 * float(logits.detach().abs().max().clamp(min=1)))
+    assert torch.allclose(logits, library_network(images), atol=1e-6 * float(logits.detach().abs().max().clamp(min=1)))
     assert seen[0].ndim == 4
     assert min(seen[0].shape[2:]) > 1
     assert torch.equal(seen[0], copies[0])
@@ -166,7 +166,7 @@ def build_plain_state(kind, name):
         (torchvision_facts, {"name": "vgg16", "size": 64}, "any size: leave its option 'size' out"),
     ],
 )
-def test_names_that_are_not_there(facts, options, message):
+def test_unknown_names_are_refused_with_a_suggestion(facts, options, message):
     with pytest.raises(HeatproofError, match=message):
         facts(**options)
 
@@ -179,7 +179,7 @@ def test_any_other_name_is_looked_up_in_the_library():
     assert torchvision_facts(name="regnet_y_400mf").cam_layer is None
 
 
-def test_a_plan_has_the_facts_of_the_name():
+def test_a_plan_has_the_facts_of_the_named_network():
     settings = {"architecture": "timm_model", "options": {"name": "inception_v4"}}
     plan = make_plan(merge(default_config(), {"models": [{"m": settings}]}))
     assert plan.model_spec("m").facts.mean == (0.5, 0.5, 0.5)
@@ -188,7 +188,7 @@ def test_a_plan_has_the_facts_of_the_name():
         make_plan(merge(default_config(), {"models": [{"m": {"architecture": "timm_model"}}]}))
 
 
-def test_the_page_has_the_addresses_that_torchvision_names():
+def test_the_page_has_the_addresses_of_torchvision():
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (https://\S+) \| `([0-9a-f]{8})` \|$", DOCS.read_text(), re.MULTILINE)
     assert len(rows) >= 15
     for name, version, url, digits in rows:

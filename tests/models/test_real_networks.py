@@ -58,14 +58,14 @@ def job_of(photographs, name, out, mean=IMAGENET[0], std=IMAGENET[1]):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_published_network_is_as_good_as_it_is_known_to_be(photographs, tmp_path, name):
+def test_a_published_network_has_its_known_accuracy(photographs, tmp_path, name):
     torch.set_num_threads(1)
     fetch(replace(job_of(photographs, name, tmp_path), expected_accuracy=NETWORKS[name]))
     _, values = (tmp_path / "history").read_text().splitlines()
     assert float(values.split(",")[2]) == pytest.approx(NETWORKS[name], abs=0.06)
 
 
-def test_another_normalisation_is_named(photographs, tmp_path):
+def test_a_wrong_normalisation_is_named(photographs, tmp_path):
     job = job_of(photographs, "resnet20-12fca82f.th", tmp_path, mean=(0.0,) * 3, std=(1.0,) * 3)
     with pytest.raises(HeatproofError, match=r"with mean and std of ImageNet it is 8\d%, so set that in the config"):
         check_checkpoint(replace(job, expected_accuracy=0.81))

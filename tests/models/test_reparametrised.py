@@ -25,7 +25,7 @@ class Doubled(nn.Module):
         return weight / 2
 
 
-class Same(nn.Module):
+class Repeated(nn.Module):
     """The same module twice, or two equal modules."""
 
     def __init__(self, shared):
@@ -77,30 +77,34 @@ TWINS = {
     "weight norm": (of_weight_norm, Plain),
     "parametrization": (of_a_parametrization, Plain),
     "pruned": (pruned, pruned_for_good),
-    "called twice": (lambda: Same(True), lambda: Same(False)),
+    "called twice": (lambda: Repeated(True), lambda: Repeated(False)),
 }
 
 
 @pytest.mark.parametrize("kind", TWINS)
-def test_maps_are_those_of_the_plain_twin(kind):
+def test_maps_equal_those_of_the_plain_twin(kind):
     images = images_of()
     # One that both call once.
     options = {"background": images, "layer": "first" if kind == "called twice" else None}
-    odd, plain = (heatproof.explain(make(), images, TARGETS, METHODS, **options) for make in TWINS[kind])
-    assert odd["reason"].values.tolist() == plain["reason"].values.tolist()
-    assert odd["reason"].sel({"method": "lrp"}) == ""
-    np.testing.assert_allclose(odd["attribution"], plain["attribution"], rtol=1e-4, atol=1e-5)
+    maps, plain = (heatproof.explain(make(), images, TARGETS, METHODS, **options) for make in TWINS[kind])
+    assert maps["reason"].values.tolist() == plain["reason"].values.tolist()
+    assert maps["reason"].sel({"method": "lrp"}) == ""
+    np.testing.assert_allclose(maps["attribution"], plain["attribution"], rtol=1e-4, atol=1e-5)
 
 
 HOOKS = {
-    "of an output": lambda made: made.features[2].register_forward_hook(lambda module, given, output: output * 2),
-    "of an input": lambda made: made.features[2].register_forward_pre_hook(lambda module, given: (given[0] * 2,)),
+    "of an output": lambda network: network.features[2].register_forward_hook(
+        lambda module, inputs, output: output * 2
+    ),
+    "of an input": lambda network: network.features[2].register_forward_pre_hook(
+        lambda module, inputs: (inputs[0] * 2,)
+    ),
 }
 
 
 @pytest.mark.filterwarnings("ignore:The method 'lrp'")
 @pytest.mark.parametrize("kind", HOOKS)
-def test_hooks_that_change_a_pass_are_no_hooks_of_lrp(kind):
+def test_lrp_is_not_applicable_with_hooks_that_change_a_pass(kind):
     network = Plain()
     HOOKS[kind](network)
     maps = heatproof.explain(network, images_of(), TARGETS, ["lrp", "saliency"])
@@ -108,7 +112,7 @@ def test_hooks_that_change_a_pass_are_no_hooks_of_lrp(kind):
     assert maps["reason"].values[1] == ""
 
 
-def test_lrp_where_a_hook_keeps_a_tensor_of_a_pass():
+def test_lrp_is_applicable_with_a_hook_that_stores_a_tensor():
     class Recorder:
         def keep(self, module, inputs, output):
             self.stored = [output]
@@ -144,10 +148,10 @@ def test_a_layer_that_a_pass_calls_twice_has_no_map(layer):
     assert [message in one for one in maps["reason"].values.tolist()] == [True] * len(cams) + [False]
 
 
-def test_the_rule_passes_over_an_activation_that_is_called_twice():
-    shared, own = Plain(), Plain()
+def test_the_default_layer_is_no_activation_that_is_called_twice():
+    shared, separate = Plain(), Plain()
     shared.features[3] = shared.features[1]
-    found = [heatproof.explain(one, images_of(), TARGETS, ["grad_cam", "hires_cam"]) for one in (shared, own)]
+    found = [heatproof.explain(one, images_of(), TARGETS, ["grad_cam", "hires_cam"]) for one in (shared, separate)]
     np.testing.assert_array_equal(*(one["attribution"] for one in found))
 
 

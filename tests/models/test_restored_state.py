@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from odd_networks import KEPT, Counts, Plain, keeping
+from odd_networks import STORAGE_PLACES, Counts, Plain, storing_network
 from public_functions import FUNCTIONS, assert_same, images_of, maps_of
 from torch import nn
 
@@ -30,7 +30,7 @@ def with_norm(classes=3):
     return model
 
 
-def made_in_inference_mode():
+def created_in_inference_mode():
     with torch.inference_mode():
         model = with_norm()
         for module in model.modules():
@@ -72,10 +72,14 @@ class Mean(nn.Module):
 
 NETWORKS = {
     # Items that a pass appends to a list are a record for the caller, and stay.
-    **{f"keeps in {how}": lambda how=how: keeping(how) for how in KEPT if how not in ("list", "class_list")},
+    **{
+        f"keeps in {how}": lambda how=how: storing_network(how)
+        for how in STORAGE_PLACES
+        if how not in ("list", "class_list")
+    },
     "counts": lambda: Plain(Counts().eval()),
     "running mean": lambda: Plain(Mean().eval()),
-    "of inference mode": made_in_inference_mode,
+    "of inference mode": created_in_inference_mode,
     "partly frozen": partly_frozen,
     "with hooks": with_hooks,
 }
@@ -122,7 +126,7 @@ CONTEXTS = {
 METRICS = ["idsds", "mas_difference", "aic"]
 EXPLAINERS = ["saliency", "guided_backprop", "grad_cam", "deep_lift", "lrp"]
 SLOWER = ("offset_sensitivity", "noise_sensitivity", "baseline_invariance", "modification_distances")
-EVERY = [one if one not in SLOWER else pytest.param(one, marks=pytest.mark.long) for one in FUNCTIONS]
+ALL_FUNCTIONS = [one if one not in SLOWER else pytest.param(one, marks=pytest.mark.long) for one in FUNCTIONS]
 
 
 def call(function, network, images=None):
@@ -138,7 +142,7 @@ def imported():
         call(function, Plain())
 
 
-def check_left(function, network, images=None, expected=None):
+def check_restored(function, network, images=None, expected=None):
     before = network_state(network, COUNTED), process_state()
     with contextlib.nullcontext() if expected is None else pytest.raises(expected):
         call(function, network, images)
@@ -148,15 +152,15 @@ def check_left(function, network, images=None, expected=None):
         assert not module._forward_hooks_always_called
 
 
-@pytest.mark.parametrize("function", EVERY)
+@pytest.mark.parametrize("function", ALL_FUNCTIONS)
 @pytest.mark.parametrize(
     "kind", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in NETWORKS]
 )
-def test_network_and_process_are_as_before(function, kind):
+def test_state_of_network_and_process_is_restored(function, kind):
     network = NETWORKS[kind]()
     if (function, kind) == ("finetune", "keeps in table_of_weights"):
         pytest.skip("nobody can train it for two steps")
-    check_left(function, network)
+    check_restored(function, network)
     if kind == "of inference mode":
         return
     wanted = [name for name, one in network.named_parameters() if one.requires_grad]
@@ -166,7 +170,7 @@ def test_network_and_process_are_as_before(function, kind):
     assert set(wanted) <= {name for name, one in network.named_parameters() if one.grad is not None}
 
 
-@pytest.mark.parametrize("function", EVERY)
+@pytest.mark.parametrize("function", ALL_FUNCTIONS)
 @pytest.mark.parametrize(
     "context",
     [one if one in ("inference_mode", "autocast") else pytest.param(one, marks=pytest.mark.long) for one in CONTEXTS],
@@ -176,13 +180,13 @@ def test_state_is_restored_in_any_mode_of_the_caller(function, context):
     with CONTEXTS[context]():
         # Of inference mode, where that is the caller's mode.
         images = images_of().clone() if context == "inference_mode" else images_of()
-        check_left(function, network, images)
+        check_restored(function, network, images)
         found = call(function, network, images)
     if context != "autocast":
         assert_same(found, call(function, with_norm()))
 
 
-@pytest.mark.parametrize("function", EVERY)
+@pytest.mark.parametrize("function", ALL_FUNCTIONS)
 @pytest.mark.parametrize("error", [pytest.param(RuntimeError, marks=pytest.mark.long), Stopped])
 @pytest.mark.parametrize("passes", [4, *(pytest.param(count, marks=pytest.mark.long) for count in (0, 1, 9))])
 def test_state_is_restored_if_the_call_ends_early(function, error, passes):
@@ -207,7 +211,7 @@ def test_state_is_restored_if_the_call_ends_early(function, error, passes):
     assert_same(call("evaluate", network), call("evaluate", with_norm()))
 
 
-def test_a_function_that_holds_the_network_and_a_table():
+def test_a_table_in_the_closure_of_a_function_is_restored():
     network, tables = Plain(), {}
 
     def model(images):
@@ -218,7 +222,7 @@ def test_a_function_that_holds_the_network_and_a_table():
     assert not tables
 
 
-def test_random_states_decide_nothing():
+def test_results_do_not_depend_on_random_states():
     found = []
     for seed in (1, 2):
         torch.manual_seed(seed)
@@ -229,7 +233,7 @@ def test_random_states_decide_nothing():
 
 
 def test_the_tensors_of_a_pass_are_released():
-    network = keeping("last")
+    network = storing_network("last")
     call("explain", network)
     gc.collect()
     assert not hasattr(network.prepare, "last")

@@ -40,7 +40,7 @@ def dead_on_blank():
 
 @pytest.mark.parametrize("kind", BLANK)
 @pytest.mark.parametrize("batch_size", [64, pytest.param(3, marks=pytest.mark.long)])
-def test_blank_images_take_no_method_away(kind, batch_size):
+def test_methods_are_applicable_despite_blank_images(kind, batch_size):
     maps = heatproof.explain(dead_on_blank(), BLANK[kind], TARGETS, METHODS, batch_size=batch_size)
     assert not maps["reason"].values.any()
 
@@ -48,7 +48,7 @@ def test_blank_images_take_no_method_away(kind, batch_size):
 @pytest.mark.parametrize(
     "kind", [one if one == "first" else pytest.param(one, marks=pytest.mark.long) for one in BLANK]
 )
-def test_the_order_decides_nothing(kind):
+def test_results_do_not_depend_on_the_order_of_images(kind):
     images = BLANK[kind]
     found = []
     for seed in range(3):
@@ -89,7 +89,7 @@ def without_influence(network):
 
 
 @pytest.mark.parametrize("change", [deeper, smaller, without_influence])
-def test_nothing_is_remembered_of_a_network_that_changes(change):
+def test_a_changed_network_is_inspected_again(change):
     torch.manual_seed(0)
     network = Plain()
     heatproof.explain(network, images_of(), None, METHODS)
@@ -104,17 +104,17 @@ def test_nothing_is_remembered_of_a_network_that_changes(change):
     np.testing.assert_allclose(found["attribution"], wanted["attribution"], rtol=1e-5, atol=1e-7)
 
 
-def test_new_weights_are_read():
+def test_new_weights_are_used():
     network, other = Plain(), Plain()
     nn.init.normal_(other.head.weight, generator=torch.Generator().manual_seed(5))
-    for ask in (
+    for compute in (
         lambda one: heatproof.explain(one, images_of(), None, METHODS)["attribution"].values,
         lambda one: heatproof.evaluate("mas_deletion", one, images_of(), TARGETS[:6], maps_of()["a"])["score"].values,
     ):
         network.load_state_dict(Plain().state_dict())
-        ask(network)
+        compute(network)
         network.load_state_dict(other.state_dict())
-        np.testing.assert_array_equal(ask(network), ask(other))
+        np.testing.assert_array_equal(compute(network), compute(other))
 
 
 def test_the_search_for_a_layer_counts_no_passes():

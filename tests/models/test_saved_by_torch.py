@@ -42,7 +42,7 @@ def assert_same(read, expected):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(("kind", "old"), TYPES)
-def test_each_type_of_numbers(tmp_path, kind, old):
+def test_tensors_of_each_dtype_are_read(tmp_path, kind, old):
     numbers = (torch.arange(96, dtype=torch.uint8) % 2).view(getattr(torch, kind)).reshape(2, -1)
     expected = save(
         {"whole": numbers, "turned": numbers.T, "part": numbers[1:], "none": numbers[:0]}, tmp_path / "w", old
@@ -51,7 +51,7 @@ def test_each_type_of_numbers(tmp_path, kind, old):
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["zip", "before 1.6"])
-def test_values_other_than_tensors(tmp_path, old):
+def test_values_other_than_tensors_are_read(tmp_path, old):
     marked = torch.ones(3)
     marked.note = "a tensor with an attribute"
     network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)).to(
@@ -89,15 +89,15 @@ def test_values_other_than_tensors(tmp_path, old):
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["zip", "before 1.6"])
-def test_files_may_contain_more_than_weights(tmp_path, old):
-    beside = [{1, 2}, b"ab", bytearray(b"ab"), collections.Counter("aab"), torch.Size([1]), torch.device("cpu"), 1j]
-    save({"w": torch.ones(2), "beside": beside}, tmp_path / "w", old)
+def test_other_python_objects_in_a_file_are_read(tmp_path, old):
+    objects = [{1, 2}, b"ab", bytearray(b"ab"), collections.Counter("aab"), torch.Size([1]), torch.device("cpu"), 1j]
+    save({"w": torch.ones(2), "beside": objects}, tmp_path / "w", old)
     read = read_torch(tmp_path / "w", "w")
     assert torch.equal(read["w"], torch.ones(2))
-    assert read["beside"] == beside
+    assert read["beside"] == objects
 
 
-def test_a_file_without_checksums(tmp_path):
+def test_a_file_without_checksums_is_read(tmp_path):
     before = torch.serialization.get_crc32_options()
     try:
         torch.serialization.set_crc32_options(False)
@@ -109,5 +109,5 @@ def test_a_file_without_checksums(tmp_path):
 
 @pytest.mark.skipif(not PUBLISHED, reason="no published checkpoints beside this checkout")
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.name)
-def test_published_checkpoints(path):
+def test_published_checkpoints_are_read(path):
     assert_same(read_torch(path, path.name), torch.load(path, map_location="cpu", weights_only=True))

@@ -21,7 +21,7 @@ READS, CALLS = "heatproof.models.logits", "heatproof.attribution.explaining"
 read, called = [], []
 
 
-class Sealed:
+class GuardedOutput:
     """An output whose logits only one module may read; it is neither tensor nor container."""
 
     def __init__(self, logits):
@@ -30,23 +30,23 @@ class Sealed:
     @property
     def logits(self):
         caller = sys._getframe(1).f_globals["__name__"]
-        # Libraries check whether there are logits as well, and they are not heatproof.
+        # Other libraries also look for logits, which is allowed.
         assert caller == READS, f"{caller} reads an output"
         read.append(caller)
         return self._logits
 
     def __getattr__(self, name):
-        raise AttributeError(f"somebody asks an output for {name}")
+        raise AttributeError(f"an output has no attribute {name}")
 
 
-class SealedNetwork(Network):
+class GuardedNetwork(Network):
     def forward(self, images):
-        return Sealed(super().forward(images))
+        return GuardedOutput(super().forward(images))
 
 
-def sealed(num_classes, *, width=4):
-    """Build the toy network with a sealed output."""
-    return SealedNetwork(num_classes, width)
+def guarded(num_classes, *, width=4):
+    """Build the toy network with a guarded output."""
+    return GuardedNetwork(num_classes, width)
 
 
 def _check_caller():
@@ -82,7 +82,7 @@ def fresh():
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_every_public_function_reads_outputs_in_one_place(function):
     with warnings.catch_warnings(action="ignore"):
-        FUNCTIONS[function](Plain(finish=Sealed), images_of(), TARGETS, maps_of())
+        FUNCTIONS[function](Plain(finish=GuardedOutput), images_of(), TARGETS, maps_of())
     assert read
 
 
@@ -102,9 +102,9 @@ def test_every_public_function_calls_explainers_in_one_place(function):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     toy = Project(
-        tmp_path_factory.mktemp("sealed"),
-        models=[{"net": {"architecture": "test_one_place:sealed", "cam_layer": "features"}}],
-        explainers=["saliency", "grad_cam", {"mine": {"explainer": "test_one_place:watching"}}],
+        tmp_path_factory.mktemp("guarded"),
+        models=[{"net": {"architecture": "test_single_reader:guarded", "cam_layer": "features"}}],
+        explainers=["saliency", "grad_cam", {"mine": {"explainer": "test_single_reader:watching"}}],
         metrics=[{"deletion_morf": {"steps": 4}}, "road_morf", "aic", "sensitivity_max", "sensitivity_n"],
     )
     read.clear()
@@ -131,7 +131,7 @@ def test_every_stage_reads_outputs_and_calls_explainers_in_one_place(run):
 
 
 def test_no_module_of_an_explainer_is_left_with_hooks():
-    network = Plain(finish=Sealed)
+    network = Plain(finish=GuardedOutput)
     heatproof.explain(network, images_of(), TARGETS, ["lrp", "grad_cam", "guided_backprop"])
     for module in network.modules():
         assert isinstance(module, nn.Module)

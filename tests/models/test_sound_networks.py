@@ -54,7 +54,7 @@ def test_images_made_for_a_check_stay_in_the_range_of_the_image(kind, count):
         FUNCTIONS["explain"](make(), images, TARGETS[:count], maps, methods=["random"])
 
 
-class Holds(nn.Module):
+class HiddenNetwork(nn.Module):
     def __init__(self, held):
         super().__init__()
         self.held = [held]
@@ -66,7 +66,7 @@ class Holds(nn.Module):
 @pytest.mark.parametrize("function", ["explain", "evaluate", "choose"])
 def test_a_part_that_eval_does_not_reach_is_named(function):
     with pytest.raises(HeatproofError, match="The Plain that the model holds is in training mode"):
-        FUNCTIONS[function](Holds(Plain().train()).eval(), images_of(), TARGETS, maps_of())
+        FUNCTIONS[function](HiddenNetwork(Plain().train()).eval(), images_of(), TARGETS, maps_of())
 
 
 def test_choose_refuses_probabilities_before_work():
@@ -77,7 +77,7 @@ def test_choose_refuses_probabilities_before_work():
     assert len(passes) <= 5
 
 
-def test_objects_without_a_copy_are_refused():
+def test_networks_that_cannot_be_copied_are_refused():
     network, images = Plain(), images_of()
     network.lock = threading.Lock()
     with pytest.raises(HeatproofError, match="model cannot be copied"):
@@ -88,7 +88,7 @@ def test_objects_without_a_copy_are_refused():
 
 
 @pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
-def test_finetuning_on_images_of_half_precision(precision):
+def test_finetuning_accepts_images_of_half_precision(precision):
     images = images_of().to(precision).repeat(3, 1, 1, 1)
     tuned = heatproof.finetune(Plain().to(precision), images, TARGETS.repeat(3), epochs=1, grid=2, lr=0.1)
     assert next(tuned.parameters()).dtype == precision

@@ -28,48 +28,48 @@ METHODS = [
 LONGEST = 60
 
 
-def ask(network, what):
+def compute(network, what):
     if what == "evaluate":
         return evaluate(network, images_of(), TARGETS, maps_of(), ["sds", "mas_deletion"])
     return explain(network, images_of(), TARGETS, {}, methods=[what])
 
 
 @pytest.fixture(scope="module")
-def alone():
-    return {what: ask(Plain(), what) for what in [*METHODS, "evaluate"]}
+def expected():
+    return {what: compute(Plain(), what) for what in [*METHODS, "evaluate"]}
 
 
 @pytest.mark.parametrize("threads", [pytest.param(2, marks=pytest.mark.long), 4])
-def test_threads_on_one_network(threads, alone):
+def test_threads_that_share_one_network_get_equal_results(threads, expected):
     network = Plain()
     with ThreadPoolExecutor(threads) as pool:
-        futures = [(what, pool.submit(ask, network, what)) for _ in range(3) for what in alone]
+        futures = [(what, pool.submit(compute, network, what)) for _ in range(3) for what in expected]
         for what, future in futures:
-            assert_same(future.result(LONGEST), alone[what], 0)
+            assert_same(future.result(LONGEST), expected[what], 0)
 
 
 @pytest.mark.parametrize("threads", [pytest.param(2, marks=pytest.mark.long), 4])
-def test_threads_on_networks_of_their_own(threads, alone):
+def test_threads_with_separate_networks_get_equal_results(threads, expected):
     """Tracing for LRP changes the calls of all modules."""
     # Before the threads start, because their calls use the global random states from which weights are drawn.
     pairs = [(what, Plain()) for _ in range(3) for what in ("lrp", "saliency", "deep_lift")]
     with ThreadPoolExecutor(threads) as pool:
-        futures = [(what, pool.submit(ask, network, what)) for what, network in pairs]
+        futures = [(what, pool.submit(compute, network, what)) for what, network in pairs]
         for what, future in futures:
-            assert_same(future.result(LONGEST), alone[what], 0)
+            assert_same(future.result(LONGEST), expected[what], 0)
     assert nn.Module.__call__.__name__ == "_wrapped_call_impl"
 
 
-def test_a_thread_that_only_calls_the_network(alone):
-    network, others = Plain(), images_of(6, seed=5)
-    wanted, wrong, calls, over = network(others).detach(), [], 0, threading.Event()
+def test_a_thread_that_only_calls_the_network_gets_unchanged_outputs(expected):
+    network, other_images = Plain(), images_of(6, seed=5)
+    wanted, wrong, calls, over = network(other_images).detach(), [], 0, threading.Event()
 
     def call():
         nonlocal calls
         while not over.is_set():
             try:
                 with torch.no_grad():
-                    output = network(others)
+                    output = network(other_images)
                 if not torch.equal(output, wanted) or output.requires_grad:
                     wrong.append("another answer")
             except Exception as error:
@@ -81,7 +81,7 @@ def test_a_thread_that_only_calls_the_network(alone):
     caller.start()
     try:
         for what in [*METHODS, "evaluate"] * 2:
-            assert_same(ask(network, what), alone[what])
+            assert_same(compute(network, what), expected[what])
     finally:
         over.set()
         caller.join(LONGEST)
@@ -89,7 +89,7 @@ def test_a_thread_that_only_calls_the_network(alone):
     assert not wrong
 
 
-def test_calls_within_calls(alone):
+def test_nested_calls_get_equal_results(expected):
     network = Plain()
 
     def within(model, images, targets):
@@ -99,8 +99,8 @@ def test_calls_within_calls(alone):
         return torch.from_numpy(maps)
 
     maps = heatproof.explain(network, images_of(), TARGETS, {"within": within, "saliency": "saliency"})["attribution"]
-    np.testing.assert_allclose(maps[0], alone["guided_backprop"]["guided_backprop"], atol=1e-7)
-    np.testing.assert_allclose(maps[1], alone["saliency"]["saliency"], atol=1e-7)
+    np.testing.assert_allclose(maps[0], expected["guided_backprop"]["guided_backprop"], atol=1e-7)
+    np.testing.assert_allclose(maps[1], expected["saliency"]["saliency"], atol=1e-7)
 
     def explain_again(images, targets):
         return heatproof.explain(network, images, targets, ["saliency"])["attribution"][0].values
@@ -109,19 +109,19 @@ def test_calls_within_calls(alone):
     assert np.isfinite(scored["score"]).all()
 
 
-def test_networks_that_share_a_backbone(alone):
+def test_networks_that_share_a_backbone_get_equal_results(expected):
     one = Plain()
     other = Plain()
     other.features = one.features
     with ThreadPoolExecutor(4) as pool:
         futures = [
-            (what, pool.submit(ask, network, what))
+            (what, pool.submit(compute, network, what))
             for _ in range(3)
             for what in ("guided_backprop", "lrp", "evaluate")
             for network in (one, other)
         ]
         for what, future in futures:
-            assert_same(future.result(LONGEST), alone[what], 0)
+            assert_same(future.result(LONGEST), expected[what], 0)
 
 
 def test_crossed_backbones_do_not_wait_for_each_other():
@@ -144,7 +144,7 @@ def test_crossed_backbones_do_not_wait_for_each_other():
             assert result["reason"].values[0] == "" or "another thread" in result["reason"].values[0]
 
 
-def test_an_error_lets_the_next_thread_in(alone):
+def test_an_error_releases_the_network_for_the_next_thread(expected):
     network = Plain()
 
     def fail(model, images, targets):
@@ -158,4 +158,4 @@ def test_an_error_lets_the_next_thread_in(alone):
         for _ in range(2):
             pool.submit(interrupted).result(LONGEST)
             pool.submit(heatproof.explain, network, images_of(), None, ["no such method"]).exception(LONGEST)
-        assert_same(pool.submit(ask, network, "saliency").result(LONGEST), alone["saliency"])
+        assert_same(pool.submit(compute, network, "saliency").result(LONGEST), expected["saliency"])

@@ -52,7 +52,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_training_begins_with_all_but_the_head(folder):
+def test_a_transfer_starts_from_all_weights_but_the_head(folder):
     state = published("mine.safetensors")
     plan = plan_of("mine.safetensors")
     fetch(start_of(plan))
@@ -67,7 +67,7 @@ def test_a_training_begins_with_all_but_the_head(folder):
     assert all(torch.allclose(trained[name], state[name], atol=1e-6) for name in convolutions)
 
 
-def test_a_start_is_trained_once_and_again_when_its_bytes_are_others(folder, monkeypatch):
+def test_a_training_is_repeated_only_if_the_bytes_of_its_start_change(folder, monkeypatch):
     published("mine.safetensors")
     plan = plan_of("mine.safetensors")
     job = pretrain_of(plan)
@@ -94,7 +94,7 @@ def test_a_start_is_trained_once_and_again_when_its_bytes_are_others(folder, mon
     assert len(runs) == 2
 
 
-def test_the_same_number_of_classes_gets_a_new_head_all_the_same(folder):
+def test_the_head_is_new_even_for_the_same_number_of_classes(folder):
     state = published("w.safetensors", classes=10)
     network = build_network(VGG, 10, seed=9)
     before = network.state_dict()["classifier.weight"].clone()
@@ -104,7 +104,7 @@ def test_the_same_number_of_classes_gets_a_new_head_all_the_same(folder):
     assert torch.equal(after["features.0.weight"], state["features.0.weight"])
 
 
-def test_the_head_is_what_follows_from_the_number_of_classes():
+def test_the_head_is_the_weights_that_depend_on_the_number_of_classes():
     assert find_head(VGG) == HEAD
     timm = ModelSpec("timm_model", "heatproof.models.published", {"name": "resnet18"})
     assert find_head(timm) == {"fc.weight", "fc.bias"}
@@ -122,7 +122,7 @@ def test_a_network_without_a_head_cannot_be_transferred():
         find_head(spec)
 
 
-def test_a_wrong_shape_elsewhere_stays_an_error(folder):
+def test_a_wrong_shape_outside_of_the_head_is_an_error(folder):
     published("wide.safetensors", width=3)
     with pytest.raises(HeatproofError, match=r"do not fit the network \(.*features") as caught:
         fetch(start_of(plan_of("wide.safetensors")))
@@ -143,7 +143,7 @@ def test_a_transfer_needs_a_checkpoint():
         plan_of(None)
 
 
-def test_the_plan_of_a_transferred_model():
+def test_a_plan_trains_a_transferred_model_from_its_checkpoint():
     plan = plan_of("mine.safetensors", sha256="0" * 8)
     assert (plan.fetched_models(), plan.trained(), plan.transferred_models()) == ([], ["m"], ["m"])
     job = pretrain_of(plan)

@@ -23,7 +23,7 @@ def saved(tmp_path):
     return network, path
 
 
-def test_weights_come_back(saved):
+def test_saved_weights_are_loaded(saved):
     network, path = saved
     other = network_of(seed=8)
     load_weights(other, path)
@@ -32,7 +32,7 @@ def test_weights_come_back(saved):
     assert [file.name for file in path.parent.iterdir()] == ["weights.safetensors"]
 
 
-def test_the_same_weights_are_the_same_bytes(saved, tmp_path):
+def test_equal_weights_have_equal_bytes(saved, tmp_path):
     network, path = saved
     save_weights(network.to(memory_format=torch.channels_last).state_dict(), tmp_path / "again.safetensors")
     assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
@@ -70,7 +70,7 @@ def empty(path):
 
 
 @pytest.mark.parametrize("damage", [missing, truncated, empty])
-def test_weights_that_cannot_be_read(saved, damage):
+def test_unreadable_weights_are_refused(saved, damage):
     _, path = saved
     damage(path)
     with pytest.raises(HeatproofError, match="cannot be read") as caught:
@@ -81,14 +81,14 @@ def test_weights_that_cannot_be_read(saved, damage):
 
 
 @pytest.mark.parametrize("other", [{"classes": 4}, {"width": 8}])
-def test_weights_of_another_network(saved, other):
+def test_weights_of_another_network_are_refused(saved, other):
     _, path = saved
     with pytest.raises(HeatproofError, match="do not fit the network") as caught:
         load_weights(network_of(**other), path)
     assert "\n" not in str(caught.value)
 
 
-def test_weights_with_too_few_entries(saved, tmp_path):
+def test_weights_with_too_few_entries_are_refused(saved, tmp_path):
     network, _ = saved
     state = dict(network.state_dict())
     state.pop("classifier.bias")
@@ -101,7 +101,7 @@ def test_weights_with_too_few_entries(saved, tmp_path):
 
 
 @pytest.mark.parametrize("device", ["cuda", "mps"])
-def test_a_device_that_is_not_there(device, monkeypatch):
+def test_a_missing_device_is_refused(device, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     with pytest.raises(HeatproofError, match=f"device: {device}"):
@@ -111,7 +111,7 @@ def test_a_device_that_is_not_there(device, monkeypatch):
 @pytest.mark.parametrize(
     ("cuda", "mps", "expected"), [(True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")]
 )
-def test_auto_takes_what_is_there(cuda, mps, expected, monkeypatch):
+def test_auto_selects_an_available_device(cuda, mps, expected, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
     assert configure_torch(Runtime(threads=1, device="auto")) == torch.device(expected)
@@ -128,7 +128,7 @@ def test_the_config_fixes_threads_and_precision():
 # ---- the input -------------------------------------------------------------------------------------------------------
 
 
-def test_normalising():
+def test_normalisation_subtracts_the_mean_and_divides_by_the_deviation():
     images = np.random.default_rng(0).random((2, 3, 4, 4), dtype=np.float32)
     facts = InputFacts(mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 2.0))
     normalised = normalise(images, facts)
@@ -145,7 +145,7 @@ def test_an_image_of_the_mean_is_zero():
     assert normalise(images, facts).abs().max() == 0
 
 
-def test_images_of_another_size():
+def test_images_of_another_size_are_refused():
     facts = InputFacts(size=(32, 32))
     with pytest.raises(HeatproofError, match="expects 32×32 pixels, but the images have 16×8"):
         normalise(np.zeros((1, 3, 16, 8), np.float32), facts)

@@ -35,7 +35,7 @@ def answers_of_twins():
 @pytest.mark.parametrize(
     "writes", [name if name in ("relu", "a view") else pytest.param(name, marks=pytest.mark.long) for name in WRITES]
 )
-def test_a_network_that_writes_to_its_input_is_read_as_its_twin(function, writes):
+def test_a_network_that_writes_to_its_input_has_the_results_of_its_twin(function, writes):
     network, twin = WRITES[writes]
     assert_same(call(function, Plain(network)), call(function, Plain(twin)))
 
@@ -47,20 +47,20 @@ def writes_everywhere(model, images, targets):
     return maps
 
 
-def test_an_explainer_that_writes():
+def test_an_explainer_that_writes_to_its_inputs_changes_no_other_map():
     images, targets, background = images_of(), TARGETS.clone(), images_of(seed=1)
     before = images.clone(), targets.clone(), background.clone()
     methods = {"writes": writes_everywhere, "saliency": "saliency", "expected": "expected_gradients"}
-    alone = heatproof.explain(Plain(), images, targets, ["saliency"])["attribution"][0]
+    expected = heatproof.explain(Plain(), images, targets, ["saliency"])["attribution"][0]
     with warnings.catch_warnings(action="ignore"):
         maps = heatproof.explain(Plain(), images, targets, methods, background=background)["attribution"]
     np.testing.assert_allclose(maps[0], before[0].sum(1), rtol=1e-6)
-    np.testing.assert_array_equal(maps[1], alone)
+    np.testing.assert_array_equal(maps[1], expected)
     for inputs, stored in zip((images, targets, background), before, strict=True):
         assert torch.equal(inputs, stored)
 
 
-def test_a_callback_that_writes():
+def test_a_callback_that_writes_to_its_inputs_changes_no_score():
     def explain(images, targets):
         return writes_everywhere(None, images, targets)
 
@@ -92,13 +92,13 @@ def writing_metric():
 
 @pytest.mark.usefixtures("writing_metric")
 @pytest.mark.parametrize("names", [["writing", "sds"], ["sds", "writing"], ["writing"]])
-def test_a_metric_that_writes(names):
+def test_a_metric_that_writes_to_its_inputs_changes_no_other_score(names):
     maps = maps_of()
     before = {name: one.copy() for name, one in maps.items()}
     found = heatproof.evaluate(names, Plain(), images_of(), TARGETS, maps)
     assert all(np.array_equal(maps[name], before[name]) for name in maps)
-    alone = heatproof.evaluate("sds", Plain(), images_of(), TARGETS, maps)["score"].values
+    expected = heatproof.evaluate("sds", Plain(), images_of(), TARGETS, maps)["score"].values
     if "sds" in found:
-        np.testing.assert_array_equal(found["sds"]["score"], alone)
+        np.testing.assert_array_equal(found["sds"]["score"], expected)
     again = heatproof.evaluate("writing", Plain(), images_of(), TARGETS, maps)["score"].values
     np.testing.assert_array_equal(found["writing"]["score"], again)

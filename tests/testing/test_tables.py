@@ -23,7 +23,7 @@ from heatproof.perturbation.baselines import BASELINES, baseline_images
 from heatproof.testing import explainer_checks, metric_checks
 
 sys.path.append(str(Path(__file__).parents[1] / "models"))
-from odd_networks import WRITES, Plain, keeping
+from odd_networks import WRITES, Plain, storing_network
 
 # Options with fewer steps, so that checking all entries takes a minute.
 FEW = {"steps": 3, "samples": 2, "masks": 100, "stride": 0.25, "baselines": 8}
@@ -117,7 +117,8 @@ def test_a_covering_has_every_pair_and_few_rows():
 ODD = {
     **{f"writes by {name}": (lambda pair=pair: tuple(map(Plain, pair))) for name, pair in WRITES.items()
        if name != "a view"},
-    **{f"keeps in {how}": (lambda how=how: (keeping(how), Plain())) for how in ("dict", "new_attribute", "nested")},
+    **{f"keeps in {how}": (lambda how=how: (storing_network(how), Plain()))
+       for how in ("dict", "new_attribute", "nested")},
 }  # fmt: skip
 MODES = {"plain": contextlib.nullcontext, **CONTEXTS}
 INPUTS = {"plain": lambda images: images, **FORMS}
