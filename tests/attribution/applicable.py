@@ -8,9 +8,18 @@ ATTENTION = [
 ]
 TRANSFORMERS = [*ATTENTION, "chefer_lrp"]
 # The rules of `attn_lrp` also cover other networks, but `lrp` is meant for those.
-VITS_ALONE = [*TRANSFORMERS, "attn_lrp"]
+VITS_ONLY = [*TRANSFORMERS, "attn_lrp"]
 # These read the network itself, whichever output is explained.
-DEAF_TO_OUTPUT = {"rise", "rise_uniform", "rise_grid", "raw_attention", "attention_rollout", "lrp", "iba", "input_iba"}
+INDEPENDENT_OF_OUTPUT = {
+    "rise",
+    "rise_uniform",
+    "rise_grid",
+    "raw_attention",
+    "attention_rollout",
+    "lrp",
+    "iba",
+    "input_iba",
+}
 
 
 # Explainers of intrinsically interpretable networks.
@@ -18,7 +27,7 @@ INTRINSIC = {"bagnet": ["cifar_bagnet"], "bcos": ["cifar_bcos_resnet20"]}
 
 
 def networks_of(name):
-    return ["small_vit"] if name in VITS_ALONE else INTRINSIC.get(name, ARCHITECTURES)
+    return ["small_vit"] if name in VITS_ONLY else INTRINSIC.get(name, ARCHITECTURES)
 
 
 # These take a second on the smallest network, because they need many passes.

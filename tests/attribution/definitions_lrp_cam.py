@@ -75,10 +75,10 @@ class PlusConv(torch.autograd.Function):
         raised = sum(functional.conv2d(*pair, padding=1) for pair in pairs)
         none = raised <= STABILISER
         share = torch.where(none, 0, relevance / stable(raised))
-        given = sum(x * conv2d_input(x.shape, w, share, padding=1) for x, w in pairs)
+        proportional = sum(x * conv2d_input(x.shape, w, share, padding=1) for x, w in pairs)
         size, ones = values.abs() + SHARE_OF_ZERO, torch.ones_like(weight)
         share = torch.where(none, relevance / functional.conv2d(size, ones, padding=1), 0)
-        return given + size * conv2d_input(size.shape, ones, share, padding=1), None, None
+        return proportional + size * conv2d_input(size.shape, ones, share, padding=1), None, None
 
 
 class EpsilonLinear(torch.autograd.Function):
@@ -452,8 +452,8 @@ def relevance(network, images, targets):
     images = images.clone().requires_grad_()
     logits = network.written(Relevance(), images)
     start = torch.zeros_like(logits).scatter(1, targets[:, None], logits.detach().gather(1, targets[:, None]))
-    (given,) = torch.autograd.grad(logits, images, start)
-    return given.sum(1)
+    (relevances,) = torch.autograd.grad(logits, images, start)
+    return relevances.sum(1)
 
 
 def slopes(network, images, targets, layer):
@@ -594,13 +594,15 @@ def defined(explainer, network, steps, rules, images, targets):
     if explainer == "lrp":
         start, layers = images.clone().requires_grad_(), _Layers(network)
         passing = rules(
-            lambda values: _wrapped(lambda given: Elementwise.apply(torch.relu, given), values),
-            lambda function, values: _wrapped(lambda given: Elementwise.apply(function, given), values),
+            lambda values: _wrapped(lambda wrapped: Elementwise.apply(torch.relu, wrapped), values),
+            lambda function, values: _wrapped(lambda wrapped: Elementwise.apply(function, wrapped), values),
             lambda values, gate: _wrapped(Gated.apply, values, gate),
         )
         logits = layers.head(steps(layers, layers.stem(start), passing).mean((2, 3))).as_subclass(torch.Tensor)
-        kept = torch.zeros_like(logits).scatter(1, targets[:, None], logits.detach().gather(1, targets[:, None]))
-        return torch.autograd.grad(logits, start, kept)[0].sum(1)
+        target_logits = torch.zeros_like(logits).scatter(
+            1, targets[:, None], logits.detach().gather(1, targets[:, None])
+        )
+        return torch.autograd.grad(logits, start, target_logits)[0].sum(1)
     plain = rules(torch.relu, lambda function, values: function(values), torch.mul)
 
     def target_outputs(features):
@@ -610,4 +612,4 @@ def defined(explainer, network, steps, rules, images, targets):
     (g,) = torch.autograd.grad(target_outputs(a).sum(), a)
     if explainer in OF_GRADIENTS:
         return OF_GRADIENTS[explainer](a.detach(), g)
-    return _of_scores(explainer, a.detach(), images, lambda given: target_outputs(network.stem(given)))
+    return _of_scores(explainer, a.detach(), images, lambda masked: target_outputs(network.stem(masked)))

@@ -73,7 +73,7 @@ def points_of(name, context, **options):
 
 @pytest.mark.parametrize("rule", ["trapezoid", "left"])
 @pytest.mark.parametrize(("max_dist", "anchors"), [(0.02, 0), (1.0, 0), (1.0, 3), (0.0, 0)])
-def test_guided_ig_of_a_linear_network_is_that_of_any_path(max_dist, anchors, rule):
+def test_guided_ig_of_a_linear_network_does_not_depend_on_the_path(max_dist, anchors, rule):
     context = explain(linear())
     total = make("guided_ig", context, max_dist=max_dist, anchors=anchors, rule=rule)
     weights = context.network[1].weight[context.targets].view_as(context.images)
@@ -83,7 +83,7 @@ def test_guided_ig_of_a_linear_network_is_that_of_any_path(max_dist, anchors, ru
 
 
 @pytest.mark.parametrize("options", [{"fraction": 1.0}, {"max_dist": 0.0}, {"fraction": 1.0, "max_dist": 1.0}])
-def test_guided_ig_of_a_straight_path_is_integrated_gradients_by_the_same_rule(options):
+def test_guided_ig_of_a_straight_path_equals_integrated_gradients_with_the_same_rule(options):
     context = explain(with_relus())
     direct = captum.attr.IntegratedGradients(context.network).attribute(
         context.images, target=context.targets, n_steps=10, method="riemann_left"
@@ -103,7 +103,7 @@ def test_guided_ig_of_a_straight_path_is_integrated_gradients_by_the_same_rule(o
     ("fraction", "max_dist", "steps"),
     [(0.25, 0.02, 20), (0.25, 1.0, 20), (0.1, 0.3, 13), (0.6, 0.1, 7), (0.01, 1.0, 9)],
 )
-def test_guided_ig_is_that_of_the_authors_library(fraction, max_dist, steps, monkeypatch):
+def test_guided_ig_equals_the_library_of_its_authors(fraction, max_dist, steps, monkeypatch):
     saliency = pytest.importorskip("saliency.core")
     quantile = np.quantile
     # The library still uses a keyword that NumPy 2.4 has removed.
@@ -152,7 +152,7 @@ def test_guided_ig_moves_the_value_of_smallest_gradient_first(rule):
 
 
 @pytest.mark.parametrize("max_dist", [0.05, 0.3])
-def test_guided_ig_keeps_its_distance_and_its_pace(max_dist):
+def test_guided_ig_stays_near_the_straight_path_and_at_its_pace(max_dist):
     context = explain(with_relus())
     points = torch.stack(points_of("guided_ig", context, max_dist=max_dist))
     assert len(points) == 11
@@ -188,7 +188,7 @@ def test_guided_ig_sums_to_the_difference_of_the_outputs(small, bound, explain_d
     assert miss("left") > 2 * miss("trapezoid")
 
 
-def test_image_that_is_the_baseline_gets_nothing():
+def test_an_image_equal_to_the_baseline_has_a_map_of_zeros():
     context = explain(with_relus(), count=2)
     context.images[1] = 0
     maps = make("guided_ig", context)
@@ -199,7 +199,7 @@ def test_image_that_is_the_baseline_gets_nothing():
 # ---- adversarial gradient integration --------------------------------------------------------------------------------
 
 
-def walk_alone(context, row, false, steps, epsilon):
+def walk_single_path(context, row, false, steps, epsilon):
     """Return the map of one path of one image, and the end of the path."""
     network, target = context.network, int(context.targets[row])
     stride = epsilon / torch.tensor(FACTS.std, dtype=torch.float64)
@@ -210,8 +210,8 @@ def walk_alone(context, row, false, steps, epsilon):
         if logits.argmax() == false:
             break
         (up,) = torch.autograd.grad(logits.softmax(0)[false], point, retain_graph=True)
-        said = logits if context.output is network else logits.softmax(0)
-        (slope,) = torch.autograd.grad(said[target], point)
+        outputs = logits if context.output is network else logits.softmax(0)
+        (slope,) = torch.autograd.grad(outputs[target], point)
         point = point.detach()
         onward = point + stride[:, None, None] * up.sign()
         onward = torch.minimum(torch.maximum(onward, LOWEST[:, None, None]), HIGHEST[:, None, None])
@@ -221,19 +221,19 @@ def walk_alone(context, row, false, steps, epsilon):
 
 @pytest.mark.parametrize("softmax", [False, True])
 @pytest.mark.parametrize("build", [linear, with_relus])
-def test_agi_is_the_sum_of_paths_walked_alone(build, softmax):
+def test_agi_is_the_sum_of_single_paths(build, softmax):
     context = explain(build(), softmax=softmax, batch_size=7)
     ours = make("agi", context, steps=4, epsilon=0.02)
     arrived = 0
     for row, classes in enumerate(draw_false_classes(context, 5, 3).tolist()):
-        walked = [walk_alone(context, row, false, 4, 0.02) for false in classes]
+        walked = [walk_single_path(context, row, false, 4, 0.02) for false in classes]
         torch.testing.assert_close(ours[row], sum(total for total, _ in walked))
         arrived += sum(
             int(context.network(end).argmax()) == false for (_, end), false in zip(walked, classes, strict=True)
         )
         if build is linear and not softmax:
-            said = context.network(torch.cat([end for _, end in walked]))[:, context.targets[row]]
-            lowered = (logits_of(context, context.images)[row] - said).sum()
+            end_outputs = context.network(torch.cat([end for _, end in walked]))[:, context.targets[row]]
+            lowered = (logits_of(context, context.images)[row] - end_outputs).sum()
             torch.testing.assert_close(ours[row].sum(), lowered)
     # Some paths end early and others do not.
     assert 0 < arrived < 12
@@ -261,17 +261,17 @@ def test_false_classes_are_drawn_for_each_image():
     assert not (drawn == context.targets[:, None]).any()
     counts = torch.bincount(drawn.flatten(), minlength=5)
     assert (counts - 120).abs().max() < 40
-    alone = dataclasses.replace(context, targets=context.targets[9:10], image_ids=context.image_ids[9:10])
-    assert torch.equal(draw_false_classes(alone, 5, 3)[0], drawn[9])
+    single = dataclasses.replace(context, targets=context.targets[9:10], image_ids=context.image_ids[9:10])
+    assert torch.equal(draw_false_classes(single, 5, 3)[0], drawn[9])
     assert not torch.equal(draw_false_classes(dataclasses.replace(context, seed=1), 5, 3), drawn)
     assert sorted(draw_false_classes(context, 5, 4)[7].tolist()) == [0, 1, 3, 4]
 
 
-def test_agi_of_an_image_that_is_taken_for_the_false_class_is_nothing():
+def test_agi_of_an_image_predicted_as_the_false_class_is_zero():
     context = explain(linear(2), count=3, classes=2)
-    taken_for = context.network(context.images).argmax(1)
-    assert not make("agi", dataclasses.replace(context, targets=1 - taken_for)).any()
-    assert make("agi", dataclasses.replace(context, targets=taken_for)).abs().amax((1, 2)).min() > 0
+    predicted = context.network(context.images).argmax(1)
+    assert not make("agi", dataclasses.replace(context, targets=1 - predicted)).any()
+    assert make("agi", dataclasses.replace(context, targets=predicted)).abs().amax((1, 2)).min() > 0
 
 
 def test_agi_needs_a_false_class():
@@ -279,7 +279,7 @@ def test_agi_needs_a_false_class():
         make("agi", explain(linear(1), classes=1))
 
 
-class OwnBackward(torch.autograd.Function):
+class CustomBackward(torch.autograd.Function):
     """Squares, with a backward pass that takes one gradient at a time."""
 
     @staticmethod
@@ -296,15 +296,15 @@ class OwnBackward(torch.autograd.Function):
 
 
 class Squaring(nn.Module):
-    def __init__(self, own):
+    def __init__(self, custom):
         super().__init__()
-        self.own, self.head = own, linear()
+        self.custom, self.head = custom, linear()
 
     def forward(self, images):
-        return self.head(OwnBackward.apply(images) if self.own else images * images)
+        return self.head(CustomBackward.apply(images) if self.custom else images * images)
 
 
-def test_agi_takes_a_backward_pass_that_knows_no_batches():
+def test_agi_works_with_a_backward_pass_that_cannot_be_batched():
     torch.testing.assert_close(make("agi", explain(Squaring(True))), make("agi", explain(Squaring(False))))
 
 
@@ -313,7 +313,7 @@ def test_agi_takes_a_backward_pass_that_knows_no_batches():
 
 @pytest.mark.parametrize("architecture", ["cifar_resnet20", "small_vit"])
 @pytest.mark.parametrize("name", FEW)
-def test_maps_follow_the_class_and_the_weights(name, architecture, explain_digits):
+def test_maps_depend_on_the_class_and_the_weights(name, architecture, explain_digits):
     context = explain_digits(architecture)
     maps = make(name, context)
     other_class = make(name, dataclasses.replace(context, targets=(context.targets + 1) % 10))
@@ -350,7 +350,7 @@ def test_network_passes_are_as_documented(name, options, passes):
     assert counter.images == 4 * passes + 2 * (name == "agi")
 
 
-def test_paths_of_agi_that_have_arrived_take_no_pass():
+def test_paths_of_agi_that_have_ended_take_no_pass():
     context = explain(linear(2), count=4, classes=2)
     context = dataclasses.replace(context, targets=1 - context.network(context.images).argmax(1))
     counter = CountPasses(context.network)

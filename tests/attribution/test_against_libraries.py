@@ -60,7 +60,7 @@ FEW_SAMPLES = {"ss_cam": 2, "is_cam": 2}
 @pytest.mark.parametrize("softmax", [False, True])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("name", CAPTUM)
-def test_captum_on_one_image(name, architecture, softmax, explain_digits):
+def test_maps_equal_those_of_captum_on_one_image(name, architecture, softmax, explain_digits):
     context = explain_digits(architecture, batch_size=2, dtype=torch.float64, softmax=softmax)
     ours = EXPLAINERS[name].function(context)[name]
     for row, target in enumerate(context.targets.tolist()):
@@ -69,7 +69,7 @@ def test_captum_on_one_image(name, architecture, softmax, explain_digits):
         assert (ours[row] - direct).abs().max() < 1e-5 * direct.abs().max().clamp(max=1)
 
 
-def test_captum_with_the_uniform_baseline(explain_digits):
+def test_maps_equal_those_of_captum_with_the_uniform_baseline(explain_digits):
     context = explain_digits(batch_size=2, dtype=torch.float64)
     ours = EXPLAINERS["integrated_gradients_uniform"].function(context, low=-0.5, high=2.0)
     baselines = draw_uniform_images(context, "integrated_gradients_uniform baseline", -0.5, 2.0)
@@ -98,7 +98,7 @@ def feed(distribution, context, purpose, image_id):
 @pytest.mark.parametrize("softmax", [False, True])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in TORCHCAM])
-def test_torchcam_on_one_image(name, architecture, softmax, explain_digits):
+def test_maps_equal_those_of_torchcam_on_one_image(name, architecture, softmax, explain_digits):
     context = explain_digits(architecture, batch_size=2, dtype=torch.float64, softmax=softmax)
     samples = FEW_SAMPLES.get(name)
     ours = EXPLAINERS[name].function(context, **({"samples": samples} if samples else {}))[name]
@@ -116,7 +116,7 @@ def test_torchcam_on_one_image(name, architecture, softmax, explain_digits):
 
 
 @pytest.mark.parametrize("base", ["input_x_gradient", "integrated_gradients"])
-def test_captum_noise_tunnel_fed_the_same_noise(base, explain_digits, monkeypatch):
+def test_maps_equal_those_of_captums_noise_tunnel_with_the_same_noise(base, explain_digits, monkeypatch):
     context = explain_digits(batch_size=12, dtype=torch.float64)
     options = {"steps": 6} if base == "integrated_gradients" else {}
     maps = EXPLAINERS[f"noise_{base}"].function(context, samples=5, stdev=0.2, **options)

@@ -45,7 +45,7 @@ def test_more_steps_have_a_smaller_error(project):
     assert errors[1] < errors[0]
 
 
-def test_the_tolerance_of_the_config_and_that_of_an_explainer(project):
+def test_the_tolerance_of_an_explainer_takes_precedence_over_the_config(project):
     names = {"own": {"explainer": "deep_lift", "tolerance": 0.5}, "given": {"explainer": "deep_lift"}, "lrp": {}}
     run = project(explainers=[{name: options} for name, options in names.items()], attribution={"tolerance": 1e-12})
     run.attribute()
@@ -81,11 +81,11 @@ def test_explainers_that_fail_have_their_reason_in_every_shard(project, explaine
 
 def test_the_check_runs_once_for_all_shards(project):
     run = project(explainers=["saliency"], shard_size=4).attribute()
-    alone = project(explainers=["saliency"], shard_size=12).attribute()
+    in_one_shard = project(explainers=["saliency"], shard_size=12).attribute()
     passes = [read_json(f"{run.base('saliency')}.{shard}.json")["gate"]["network_passes"] for shard in range(3)]
     assert passes == [4, 4, 4]
     assert record(run, "saliency")["images"] == 4
-    assert record(alone, "saliency")["figures"] == record(run, "saliency")["figures"]
+    assert record(in_one_shard, "saliency")["figures"] == record(run, "saliency")["figures"]
 
 
 def test_a_later_job_reads_the_record_of_the_first(project):
@@ -98,7 +98,7 @@ def test_a_later_job_reads_the_record_of_the_first(project):
 
 
 @pytest.mark.parametrize(("explainer", "reads"), [("expected_gradients", True), ("mine", True), ("saliency", False)])
-def test_the_check_runs_again_after_a_change_of_training_images_that_matter(project, explainer, reads):
+def test_the_check_is_repeated_only_if_the_explainer_reads_the_changed_training_images(project, explainer, reads):
     source = {"explainer": "toy_plugin:gradient"} if explainer == "mine" else {}
     options = {**source, **({"baselines": 2} if explainer == "expected_gradients" else {})}
     run = project(explainers=[{explainer: options}]).attribute(reference=False)
@@ -157,7 +157,7 @@ def test_a_resumed_job_has_the_record_of_the_first(project, monkeypatch, attribu
 
 @pytest.mark.parametrize("layer", ["features", None], ids=["named", "found"])
 @pytest.mark.parametrize("batches", [0, 1, 3])
-def test_passes_are_those_of_an_undisturbed_job_wherever_it_was_killed(project, monkeypatch, layer, batches):
+def test_passes_of_a_killed_job_equal_those_of_an_undisturbed_one(project, monkeypatch, layer, batches):
     """Passes that run once for a network, such as those for its CAM layer, do not count for the first explainer."""
     change = {
         "explainers": ["grad_cam", "hires_cam", "saliency", "guided_backprop", IG],
@@ -167,15 +167,15 @@ def test_passes_are_those_of_an_undisturbed_job_wherever_it_was_killed(project, 
     undisturbed = project(**change).attribute(batch_size=3)
     killed, add = project(**change), Shard.add
     for _ in killed.plan.model_explainers:
-        left = [None] * batches
+        remaining = [None] * batches
 
-        def add_some(shard, *arguments, left=left):
-            if not left:
+        def add_until_killed(shard, *arguments, remaining=remaining):
+            if not remaining:
                 raise KeyboardInterrupt
-            left.pop()
+            remaining.pop()
             add(shard, *arguments)
 
-        monkeypatch.setattr(Shard, "add", add_some)
+        monkeypatch.setattr(Shard, "add", add_until_killed)
         with pytest.raises(KeyboardInterrupt):
             killed.attribute(batch_size=3, reference=False)
         monkeypatch.setattr(Shard, "add", add)

@@ -24,7 +24,7 @@ def context(request, explain_digits):
     )
 
 
-def test_attention_and_gradients_are_those_of_the_network(context):
+def test_attention_and_gradients_equal_those_of_the_network(context):
     logits, maps, gradients = by_hand(context.network, context.images, context.targets)
     assert (logits - context.network(context.images)).abs().max() < 1e-5
     parts = list(read_attention(context, gradients=True))
@@ -83,7 +83,7 @@ def test_rollout_multiplies_later_blocks_from_the_left():
     torch.testing.assert_close(rolled, torch.tensor([[[0.5, 0.5], [0.25, 0.75]]]))
 
 
-def test_chain_adds_every_block_to_the_state_of_the_later_ones():
+def test_the_markov_chain_adds_every_block_to_the_state_of_later_ones():
     first, second, third = torch.rand(3, 1, 4, 4).softmax(-1)
     state = run_markov_chain([first, second, third])
     torch.testing.assert_close(state, third + third @ second + third @ first + third @ second @ first)
@@ -97,7 +97,7 @@ def test_relevance_without_positive_gradients_stays_with_each_token():
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
 @pytest.mark.parametrize("settings", [[True, True, True], [True, False, True]], ids=str)
-def test_fused_attention_is_off_in_the_pass_and_as_before_after_it(name, settings, explain_digits):
+def test_fused_attention_is_disabled_in_the_pass_and_restored_after_it(name, settings, explain_digits):
     network = tiny_vit()
     context = dataclasses.replace(explain_digits(), network=network, output=network)
     blocks = attention_blocks(network)
@@ -124,7 +124,7 @@ def test_fused_attention_is_off_in_the_pass_and_as_before_after_it(name, setting
     assert not any(block.attn_drop._forward_hooks for block in blocks)
 
 
-def test_fused_attention_comes_back_after_a_failure(explain_digits):
+def test_fused_attention_is_restored_after_a_failure(explain_digits):
     network = tiny_vit()
     network.norm.register_forward_pre_hook(lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -189,7 +189,7 @@ class Pooled(timm.models.VisionTransformer):
         return torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens.unflatten(1, (-1, 2)).mean(2)], 1)
 
 
-def test_tokens_that_are_no_grid_are_not_applicable(explain_digits):
+def test_tokens_without_a_grid_are_not_applicable(explain_digits):
     loose = Loose().eval()
     pooled = Pooled(32, 8, num_classes=10, embed_dim=12, depth=1, num_heads=2).eval()
     skipped = tiny_vit()

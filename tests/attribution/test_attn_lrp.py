@@ -36,14 +36,14 @@ def torchvisions():
 
 
 @pytest.mark.parametrize("make", [tiny_vit, swin, torchvisions])
-def test_map_and_constants_make_up_the_logit(make, explain_digits):
+def test_relevance_of_image_and_constants_sums_to_the_logit(make, explain_digits):
     figures = {}
     maps = EXPLAINERS["attn_lrp"].function(explained_by(explain_digits, make(), figures))["attn_lrp"]
     assert figures["conservation_error"].value < 1e-4
     assert maps.std() > 0
 
 
-def test_without_constants_the_map_alone_makes_up_the_logit(explain_digits):
+def test_the_map_sums_to_the_logit_without_constants(explain_digits):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(3, 4, 4, 4, bias=False), nn.GELU(), nn.Flatten(), nn.Linear(256, 10, bias=False))
     context = explained_by(explain_digits, network)
@@ -53,12 +53,12 @@ def test_without_constants_the_map_alone_makes_up_the_logit(explain_digits):
 
 
 def test_an_operation_without_a_rule_is_not_applicable(explain_digits):
-    class Odd(nn.Module):
+    class Exponential(nn.Module):
         def forward(self, images):
             return images.flatten(1)[:, :10].exp()
 
     with pytest.raises(NotApplicable, match="an operation that no rule covers"):
-        EXPLAINERS["attn_lrp"].function(explained_by(explain_digits, Odd()))
+        EXPLAINERS["attn_lrp"].function(explained_by(explain_digits, Exponential()))
 
 
 def relevance(function, values):
@@ -70,7 +70,7 @@ def relevance(function, values):
     return output.detach(), slope * values
 
 
-def test_softmax_follows_its_expansion():
+def test_relevance_of_softmax_follows_its_expansion():
     """Relevance is x (R − s ΣR), where R is the relevance of each output, here its value times 1, 2, 3."""
     values = torch.tensor([[0.5, -1.0, 2.0]])
     output, output_relevance = relevance(lambda x: x.softmax(-1), values)
@@ -78,7 +78,7 @@ def test_softmax_follows_its_expansion():
     torch.testing.assert_close(output_relevance, values * (received - output * received.sum()))
 
 
-def test_a_norm_passes_relevance_on_as_it_is():
+def test_a_norm_conserves_relevance():
     values = torch.tensor([[0.5, -1.0, 2.0]])
     output, output_relevance = relevance(lambda x: functional.layer_norm(x - x.mean(-1, keepdim=True), (3,)), values)
     torch.testing.assert_close(output, functional.layer_norm(values, (3,)))
@@ -86,7 +86,7 @@ def test_a_norm_passes_relevance_on_as_it_is():
     torch.testing.assert_close(output_relevance.sum(), (output * weights).sum())
 
 
-def test_factors_of_a_product_share_alike():
+def test_factors_of_a_product_get_equal_shares():
     first, second = torch.rand(1, 2, 3), torch.rand(1, 3, 2)
     first.requires_grad_()
     second.requires_grad_()
@@ -97,7 +97,7 @@ def test_factors_of_a_product_share_alike():
         torch.testing.assert_close((factor * slope).sum(), product.sum() / 2)
 
 
-def test_fused_attention_is_decomposed_inside_the_mode_only():
+def test_fused_attention_is_decomposed_only_inside_the_mode():
     torch.manual_seed(0)
     query, key, value = torch.rand(3, 2, 2, 4, 6).unbind()
     fused = functional.scaled_dot_product_attention(query, key, value)

@@ -66,7 +66,7 @@ def captum_direct(name, context, image, target):
 
 @pytest.mark.parametrize("architecture", NETWORKS)
 @pytest.mark.parametrize("name", ["guided_backprop", "deconvolution", "guided_grad_cam", "deep_lift", "deep_shap"])
-def test_captum_on_one_image(name, architecture, explain_digits):
+def test_maps_equal_those_of_captum_on_one_image(name, architecture, explain_digits):
     context = explain_digits(architecture, batch_size=2, dtype=torch.float64)
     ours = make(name, context)
     # captum reads the wrong gradient at a ReLU in front of a pooling layer; a copy between them avoids that.
@@ -79,7 +79,7 @@ def test_captum_on_one_image(name, architecture, explain_digits):
 
 
 @pytest.mark.parametrize("name", ["gradient_shap", "expected_gradients"])
-def test_captum_gradient_shap_fed_the_same_draws(name, explain_digits, monkeypatch):
+def test_maps_equal_those_of_captums_gradient_shap_with_the_same_draws(name, explain_digits, monkeypatch):
     context = explain_digits("cifar_vgg11_bn", batch_size=64, dtype=torch.float64)
     stdev = 0.3 if name == "gradient_shap" else 0.0
     ours = make(name, context, **({"stdev": stdev} if stdev else {}))
@@ -92,7 +92,7 @@ def test_captum_gradient_shap_fed_the_same_draws(name, explain_digits, monkeypat
 
 
 @pytest.mark.parametrize("architecture", NETWORKS)
-def test_zennit_on_one_image(architecture, explain_digits):
+def test_lrp_equals_that_of_zennit_on_one_image(architecture, explain_digits):
     from zennit.attribution import Gradient
 
     context = explain_digits(architecture, batch_size=2, dtype=torch.float64)
@@ -107,7 +107,7 @@ def test_zennit_on_one_image(architecture, explain_digits):
             assert_same(ours[row], direct.detach().sum(1)[0])
 
 
-def test_rules_of_lrp_are_those_of_zennit_where_something_is_raised(explain_digits):
+def test_lrp_equals_that_of_zennit_with_positive_inputs_and_weights(explain_digits):
     """With positive inputs and weights no relevance is lost, and both rules agree."""
     from zennit.attribution import Gradient
     from zennit.composites import EpsilonPlusFlat
@@ -131,18 +131,18 @@ def test_rules_of_lrp_are_those_of_zennit_where_something_is_raised(explain_digi
 
 
 @pytest.mark.parametrize("architecture", NETWORKS)
-def test_maps_sum_to_what_they_distribute(architecture, explain_digits):
+def test_maps_sum_to_the_output_that_they_distribute(architecture, explain_digits):
     context = explain_digits(architecture, count=8)
     rows = torch.arange(8)
 
-    def said(images):
+    def target_outputs(images):
         return context.network(images)[rows, context.targets]
 
-    at_images, scale = said(context.images), context.network(context.images).abs().amax(1)
+    at_images, scale = target_outputs(context.images), context.network(context.images).abs().amax(1)
     background = context.network(context.background(2))[:, context.targets].mean(0)
     expected = {
         "lrp": at_images,
-        "deep_lift": at_images - said(torch.zeros_like(context.images)),
+        "deep_lift": at_images - target_outputs(torch.zeros_like(context.images)),
         "deep_shap": at_images - background,
     }
     for name, total in expected.items():
@@ -190,8 +190,8 @@ def test_expected_gradients_sum_to_the_difference_from_the_mean_in_expectation(e
 def test_background_is_drawn_once_from_the_seed():
     dataset = digits(seed=0)
     drawn = Background(dataset, InputFacts(), seed=3)
-    few, more = drawn(4), drawn(9)
-    assert torch.equal(more[:4], few)
+    fewer, more = drawn(4), drawn(9)
+    assert torch.equal(more[:4], fewer)
     assert len(torch.unique(more.flatten(1), dim=0)) == 9
     assert more.min() == -1
     assert torch.equal(Background(dataset, InputFacts(), seed=3)(9), more)
@@ -202,7 +202,7 @@ def test_background_is_drawn_once_from_the_seed():
 
 @pytest.mark.parametrize("architecture", NETWORKS)
 @pytest.mark.parametrize("name", NEW)
-def test_maps_follow_the_class_and_the_weights(name, architecture, explain_digits):
+def test_maps_depend_on_the_class_and_the_weights(name, architecture, explain_digits):
     context = explain_digits(architecture)
     maps = make(name, context)
     other_class = make(name, dataclasses.replace(context, targets=(context.targets + 1) % 10))
@@ -253,7 +253,7 @@ class Gated(nn.Module):
 
 @pytest.mark.parametrize("build", [Reusing, lambda: Reusing(inplace=True), Gated], ids=["reused", "in place", "gated"])
 @pytest.mark.parametrize("name", ["deep_lift", "deep_shap"])
-def test_deep_lift_covers(name, build, explain_digits):
+def test_deep_lift_covers_reused_in_place_and_gated_networks(name, build, explain_digits):
     torch.manual_seed(0)
     context = swap(explain_digits(), build().requires_grad_(False), figures={})
     maps = make(name, context)
@@ -261,7 +261,7 @@ def test_deep_lift_covers(name, build, explain_digits):
     assert (maps.abs().amax((1, 2)) > 0).all()
 
 
-def test_difference_of_overlapping_windows_goes_to_the_pixels_that_make_it(explain_digits):
+def test_differences_of_overlapping_windows_go_to_the_maximal_pixels(explain_digits):
     class Pool(nn.Module):
         def forward(self, images):
             return nn.functional.max_pool2d(images[:, :1], (1, 3), (1, 2)).flatten(1).sum(1, keepdim=True)
@@ -298,7 +298,7 @@ def test_activation_in_place_changes_nothing(name, explain_digits):
     assert in_place.relu.inplace
 
 
-def test_baseline_that_is_the_image_is_applicable(explain_digits):
+def test_a_baseline_equal_to_the_image_is_applicable(explain_digits):
     context = explain_digits(count=2)
     context = dataclasses.replace(context, background=lambda count: context.images[:count])
     assert make("deep_shap", context).isfinite().all()
@@ -325,14 +325,14 @@ class Branching(Multiplying):
         return super().forward(images if images.sum() > 0 else -images)
 
 
-def test_lrp_does_not_apply_without_conservation_or_tracing(explain_digits):
+def test_lrp_is_not_applicable_without_conservation_or_tracing(explain_digits):
     with pytest.raises(NotApplicable, match=r"differ from the logits by \d.* of the largest logit"):
         make("lrp", swap(explain_digits(), Multiplying().requires_grad_(False)))
     with pytest.raises(NotApplicable, match=r"torch\.fx can trace"):
         make("lrp", swap(explain_digits(), Branching().requires_grad_(False)))
 
 
-def test_lrp_says_what_to_install(explain_digits, monkeypatch):
+def test_lrp_names_the_missing_package(explain_digits, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(HeatproofError, match=r"pip install .*heatproof\[lrp\]"):
         make("lrp", explain_digits())
@@ -394,14 +394,14 @@ def test_lrp_conserves_through_gates_concatenations_and_padding(explain_digits):
     assert (maps.abs().amax((1, 2)) > 0).all()
 
 
-def test_copy_for_lrp_is_the_same_network(explain_digits):
+def test_the_copy_for_lrp_has_the_same_outputs(explain_digits):
     torch.manual_seed(0)
     network = Excited().eval().requires_grad_(False)
     images = explain_digits().images
     torch.testing.assert_close(canonise(network, images)(images), network(images))
 
 
-class PlaceTold(nn.Module):
+class ConstantRelu(nn.Module):
     """A ReLU reads a constant, as in the position bias of MaxViT."""
 
     def __init__(self):
@@ -416,9 +416,9 @@ class PlaceTold(nn.Module):
 @pytest.mark.parametrize("name", ["guided_backprop", "deconvolution"])
 def test_a_relu_on_a_constant_is_unchanged(explain_digits, name):
     context = explain_digits()
-    network = PlaceTold().requires_grad_(False)
-    made = make(name, swap(context, network))
+    network = ConstantRelu().requires_grad_(False)
+    maps = make(name, swap(context, network))
     bias = network.place(torch.ones(1))
     network.place = nn.Flatten(0)
     network.place.forward = lambda _: bias
-    np.testing.assert_allclose(made, make(name, swap(context, network)), atol=1e-7)
+    np.testing.assert_allclose(maps, make(name, swap(context, network)), atol=1e-7)

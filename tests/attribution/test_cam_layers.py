@@ -28,7 +28,7 @@ def test_nine_cams_are_registered():
 
 
 @pytest.mark.parametrize("name", CAMS)
-def test_undefined_channel_is_not_hidden(name, explain_digits):
+def test_an_undefined_channel_makes_the_map_undefined(name, explain_digits):
     network = OneBadChannel().eval().requires_grad_(False)
     context = explain_digits()
     context = dataclasses.replace(
@@ -47,14 +47,14 @@ def test_model_without_a_layer_is_not_applicable(name, explain_digits):
 
 
 @pytest.mark.parametrize("name", [*CAMS, "guided_grad_cam"])
-def test_a_layer_that_the_rule_finds_gives_the_maps_of_the_named_one(name, explain_digits):
+def test_the_default_layer_gives_the_maps_of_the_named_one(name, explain_digits):
     context = explain_digits()
     unnamed = dataclasses.replace(context, facts=dataclasses.replace(context.facts, cam_layer=None))
     assert torch.equal(EXPLAINERS[name].function(unnamed)[name], EXPLAINERS[name].function(context)[name])
 
 
 @pytest.mark.parametrize("layer", ["stagez", "classifier"])
-def test_wrong_layer_is_named(layer, explain_digits):
+def test_an_unknown_layer_is_refused(layer, explain_digits):
     context = explain_digits()
     facts = dataclasses.replace(context.facts, cam_layer=layer)
     with pytest.raises(HeatproofError, match=f"'{layer}'"):
@@ -95,8 +95,8 @@ def test_a_coarser_grid_is_the_mean_of_cells(name, explain_digits, monkeypatch):
     enlarged = function(context, grid=2)[name]
     assert torch.equal(function(context)[name], function(context, grid=8)[name])
     monkeypatch.setattr("torch.nn.functional.interpolate", lambda maps, *arguments, **options: maps)
-    own, pooled = function(context)[name], function(context, grid=2)[name]
-    cells = own.reshape(len(own), 2, 4, 2, 4).mean((2, 4))
+    unpooled, pooled = function(context)[name], function(context, grid=2)[name]
+    cells = unpooled.reshape(len(unpooled), 2, 4, 2, 4).mean((2, 4))
     torch.testing.assert_close(pooled, cells)
     monkeypatch.undo()
     expected = nn.functional.interpolate(cells[:, None], (32, 32), mode="bilinear", align_corners=False)[:, 0]
@@ -104,7 +104,7 @@ def test_a_coarser_grid_is_the_mean_of_cells(name, explain_digits, monkeypatch):
 
 
 @pytest.mark.parametrize("name", CAMS)
-def test_a_finer_grid_than_the_layers_is_not_applicable(name, explain_digits):
+def test_a_finer_grid_than_that_of_the_layer_is_not_applicable(name, explain_digits):
     options = {"samples": 1} if "samples" in EXPLAINERS[name].options else {}
     with pytest.raises(NotApplicable, match="grid of 8 × 8, and pooling to 9 × 9 cannot refine it"):
         EXPLAINERS[name].function(explain_digits(), grid=9, **options)

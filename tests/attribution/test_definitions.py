@@ -21,7 +21,7 @@ def maps_of(explainer, network, images, background):
 
 
 @pytest.mark.parametrize("construction", CONSTRUCTIONS)
-def test_steps_compute_what_the_network_does(construction):
+def test_steps_have_the_outputs_of_the_network(construction):
     network, images = network_of(construction), images_of(4)
     torch.testing.assert_close(
         network(images), network.by_hand(CONSTRUCTIONS[construction].steps, images, PLAIN), rtol=1e-10, atol=1e-12
@@ -31,7 +31,7 @@ def test_steps_compute_what_the_network_does(construction):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["", "float32"])
 @pytest.mark.parametrize("construction", CONSTRUCTIONS)
 @pytest.mark.parametrize("explainer", EXPLAINERS)
-def test_maps_are_those_of_the_definition(explainer, construction, dtype):
+def test_maps_equal_those_of_the_definition(explainer, construction, dtype):
     network, images, background = network_of(construction, dtype), images_of(3, dtype), images_of(2, dtype, seed=2)
     expected = defined(explainer, construction, network, images, TARGETS, background)
     found = maps_of(explainer, network, images, background)

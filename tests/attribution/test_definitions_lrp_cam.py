@@ -30,7 +30,7 @@ from heatproof.models.adapter import attach
 from heatproof.models.registry import InputFacts
 
 TARGETS = torch.tensor([0, 3, 4])
-LAYERS = [(name, layer) for name, made in CONSTRUCTIONS.items() for layer in made.tapped]
+LAYERS = [(name, layer) for name, construction in CONSTRUCTIONS.items() for layer in construction.tapped]
 
 
 def images():
@@ -44,12 +44,12 @@ def explained_by(network, layer=None, batch_size=2):
     return ExplainContext(network, network, facts, images(), TARGETS, ids, seed=0, batch_size=batch_size, figures={})
 
 
-def make(name, *given, **options):
-    context = explained_by(*given)
+def make(name, *arguments, **options):
+    context = explained_by(*arguments)
     before = context.images.clone()
-    made = EXPLAINERS[name].function(context, **OPTIONS.get(name, {}), **options)[name]
+    maps = EXPLAINERS[name].function(context, **OPTIONS.get(name, {}), **options)[name]
     assert torch.equal(context.images, before)
-    return made
+    return maps
 
 
 def assert_same(ours, expected):
@@ -58,19 +58,19 @@ def assert_same(ours, expected):
 
 
 @pytest.mark.parametrize("name", CONSTRUCTIONS)
-def test_formulas_compute_the_network(name):
+def test_formulas_have_the_outputs_of_the_network(name):
     network = construct(name)
     torch.testing.assert_close(network.written(Operations(), images()), network(images().clone()))
 
 
 @pytest.mark.parametrize("name", CONSTRUCTIONS)
-def test_lrp_is_its_definition(name):
+def test_lrp_equals_its_definition(name):
     assert_same(make("lrp", construct(name)), relevance(construct(name), images(), TARGETS))
 
 
 @pytest.mark.parametrize(("name", "layer"), LAYERS)
 @pytest.mark.parametrize("cam", [*OF_GRADIENTS, *OF_SCORES])
-def test_a_cam_is_its_definition(cam, name, layer):
+def test_class_activation_maps_equal_their_definitions(cam, name, layer):
     assert_same(make(cam, construct(name), layer), activation_map(cam, construct(name), images(), TARGETS, layer))
 
 
@@ -92,7 +92,7 @@ class OnImages(nn.Module):
 
 
 @pytest.mark.parametrize("name", ["plain", "residual, in place"])
-def test_lrp_behind_other_modules(name):
+def test_lrp_equals_its_definition_inside_of_other_modules(name):
     network = OnImages(construct(name)).eval()
     expected = relevance(network, images(), TARGETS)
     assert_same(make("lrp", network), expected)
@@ -114,7 +114,7 @@ class Hidden(nn.Module):
         return self.network(images)
 
 
-def test_another_function_than_the_network_is_found_in_every_batch():
+def test_lrp_of_an_altered_function_is_not_applicable():
     with pytest.raises(NotApplicable, match="changes the outputs of the network"):
         make("lrp", Hidden(construct("plain")).eval())
 
@@ -132,26 +132,26 @@ class OfViews(nn.Module):
 
     def __init__(self, form, writes):
         super().__init__()
-        self.first, self.given, self.second = nn.Conv2d(3, 4, 3, padding=1), nn.Identity(), nn.Conv2d(2, 5, 3)
-        self.given.forward = VIEWS[form]
+        self.first, self.view, self.second = nn.Conv2d(3, 4, 3, padding=1), nn.Identity(), nn.Conv2d(2, 5, 3)
+        self.view.forward = VIEWS[form]
         self.writes = writes
 
     def forward(self, images):
         h = self.first(images)
-        out = self.given(h)
+        out = self.view(h)
         if self.writes:
             h.mul_(3)
         return self.second(out.sin()).mean((2, 3)) + h.mean((1, 2, 3))[:, None]
 
 
 @pytest.mark.parametrize("form", VIEWS)
-def test_a_layer_that_puts_out_a_view(form):
+def test_a_layer_that_returns_a_view_has_the_maps_of_the_definition(form):
     torch.manual_seed(0)
     network = OfViews(form, writes=False).double().eval().requires_grad_(False)
-    a = network.given(network.first(images())).clone().requires_grad_()
+    a = network.view(network.first(images())).clone().requires_grad_()
     (g,) = torch.autograd.grad(network.second(a.sin()).mean((2, 3)).gather(1, TARGETS[:, None]).sum(), a)
     for cam in ("hires_cam", "grad_cam", "layer_cam"):
-        assert_same(make(cam, network, "given"), OF_GRADIENTS[cam](a.detach(), g))
+        assert_same(make(cam, network, "view"), OF_GRADIENTS[cam](a.detach(), g))
 
 
 @pytest.mark.parametrize("cam", ["hires_cam", "grad_cam", "score_cam"])
@@ -160,25 +160,27 @@ def test_a_view_of_a_tensor_that_is_written_to_is_not_applicable(cam):
     torch.manual_seed(0)
     network = OfViews("a view", writes=True).double().eval().requires_grad_(False)
     with pytest.raises(NotApplicable, match="changes the outputs of the network"):
-        make(cam, network, "given")
+        make(cam, network, "view")
     assert make(cam, network, "first").std() > 0
 
 
 @pytest.mark.parametrize("name", ["iba", "input_iba"])
 @pytest.mark.parametrize("layer", Plain.tapped)
-def test_bottlenecks_of_a_network_in_place_are_those_of_its_twin(name, layer):
-    few = {"steps": 3, "samples": 2, "baselines": 4} | ({"prior_steps": 2, "layer_steps": 2} if name != "iba" else {})
-    made = []
+def test_bottleneck_maps_of_an_in_place_network_equal_those_of_its_twin(name, layer):
+    options = {"steps": 3, "samples": 2, "baselines": 4} | (
+        {"prior_steps": 2, "layer_steps": 2} if name != "iba" else {}
+    )
+    maps = []
     for kind in ("in place", "plain"):
         context = explained_by(construct(kind), layer)
         context = dataclasses.replace(context, background=lambda count: images().repeat(2, 1, 1, 1)[:count])
-        made.append(EXPLAINERS[name].function(context, **few)[name])
-    assert torch.equal(*made)
-    assert made[0].std() > 0
+        maps.append(EXPLAINERS[name].function(context, **options)[name])
+    assert torch.equal(*maps)
+    assert maps[0].std() > 0
 
 
 @pytest.mark.parametrize(("name", "other"), [("in place", "plain"), ("residual, module in place", "residual")])
-def test_the_rule_does_not_change_the_network(name, other):
+def test_the_default_layout_is_the_same_for_in_place_networks(name, other):
     found, expected = (find_layout(construct(one), images()) for one in (name, other))
     assert (found.form, found.grid) == (expected.form, expected.grid)
     if other == "plain":
@@ -186,14 +188,14 @@ def test_the_rule_does_not_change_the_network(name, other):
 
 
 @pytest.mark.parametrize("name", ["residual, in place", "residual, module in place", "in place on a view"])
-def test_explain_gives_the_same(name):
+def test_explain_gives_the_maps_of_the_definitions(name):
     network = construct(name).float()
     maps = heatproof.explain(network, images().float(), TARGETS, ["lrp", "grad_cam", "hires_cam"], layer="first")
     wide = construct(name)
     expected = [relevance(wide, images(), TARGETS)]
     expected += [activation_map(cam, wide, images(), TARGETS, "first") for cam in ("grad_cam", "hires_cam")]
-    for made, wanted in zip(torch.from_numpy(maps["attribution"].values), expected, strict=True):
-        assert (made - wanted).abs().max() <= 1e-4 * wanted.abs().max()
+    for found, reference in zip(torch.from_numpy(maps["attribution"].values), expected, strict=True):
+        assert (found - reference).abs().max() <= 1e-4 * reference.abs().max()
 
 
 class Checkpointed(nn.Module):
@@ -208,21 +210,21 @@ class Checkpointed(nn.Module):
 
 @pytest.mark.parametrize("cam", ["grad_cam", "hires_cam", "score_cam"])
 @pytest.mark.parametrize("layer", InPlace.tapped)
-def test_a_layer_that_is_checkpointed(cam, layer):
+def test_a_checkpointed_layer_has_the_maps_of_the_definition(cam, layer):
     """The backward pass calls a checkpointed part again."""
-    made = make(cam, Checkpointed(construct("in place")).eval(), f"network.{layer}")
-    assert_same(made, activation_map(cam, construct("in place"), images(), TARGETS, layer))
+    maps = make(cam, Checkpointed(construct("in place")).eval(), f"network.{layer}")
+    assert_same(maps, activation_map(cam, construct("in place"), images(), TARGETS, layer))
 
 
-def test_a_layer_that_is_the_images():
+def test_a_layer_that_returns_the_images_has_the_map_of_the_definition():
     """The output of the layer is the images themselves, a leaf tensor, which must not be written to."""
     network = nn.Sequential(nn.Identity(), construct("in place")).eval()
-    given = images().requires_grad_()
-    (slope,) = torch.autograd.grad(network(given).gather(1, TARGETS[:, None]).sum(), given)
+    inputs = images().requires_grad_()
+    (slope,) = torch.autograd.grad(network(inputs).gather(1, TARGETS[:, None]).sum(), inputs)
     context = explained_by(network, "0")
     for hooks in (network._forward_pre_hooks, network._forward_hooks):
         hooks.clear()
-    assert_same(EXPLAINERS["hires_cam"].function(context)["hires_cam"], (given * slope).sum(1).detach())
+    assert_same(EXPLAINERS["hires_cam"].function(context)["hires_cam"], (inputs * slope).sum(1).detach())
 
 
 class Terms(nn.Module):
@@ -255,7 +257,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_the_rule_is_the_same_in_every_form(name):
+def test_lrp_is_the_same_for_every_form_of_an_operation(name):
     def of(form):
         torch.manual_seed(0)
         return make("lrp", Terms(form).double().eval().requires_grad_(False))
@@ -272,15 +274,15 @@ NO_RULE = {("lrp", "masks")}
 
 @pytest.mark.parametrize("name", definitions.CONSTRUCTIONS)
 @pytest.mark.parametrize("explainer", ["lrp", *OF_GRADIENTS, *OF_SCORES])
-def test_constructions_of_other_explainers(explainer, name):
+def test_maps_on_other_constructions_equal_their_definitions(explainer, name):
     """Use the networks of the tests of guided backprop, DeepLift and AttnLRP; maps read the stem."""
-    network, given = definitions.network_of(name), definitions.images_of(3)
+    network, inputs = definitions.network_of(name), definitions.images_of(3)
     steps = definitions.CONSTRUCTIONS[name].steps
-    expected = defined(explainer, network, steps, definitions.Rules, given, TARGETS % definitions.CLASSES)
+    expected = defined(explainer, network, steps, definitions.Rules, inputs, TARGETS % definitions.CLASSES)
     attach(network)
     facts = dataclasses.replace(InputFacts(), cam_layer="stem")
     targets = TARGETS % definitions.CLASSES
-    context = ExplainContext(network, network, facts, given, targets, tuple("abc"), seed=0, batch_size=2, figures={})
+    context = ExplainContext(network, network, facts, inputs, targets, tuple("abc"), seed=0, batch_size=2, figures={})
     function = EXPLAINERS[explainer].function
     if (explainer, name) in NO_RULE:
         with pytest.raises(NotApplicable, match="no rule covers"):
@@ -289,11 +291,11 @@ def test_constructions_of_other_explainers(explainer, name):
         assert_same(function(context, **OPTIONS.get(explainer, {}))[explainer], expected)
 
 
-def test_a_bound_that_the_first_images_do_not_reach():
+def test_lrp_handles_a_bound_that_only_later_images_reach():
     """A ReLU6 is a ReLU on images with small activations, but not on others."""
     network = construct("functional")
     context = dataclasses.replace(
         explained_by(network), images=images() * torch.tensor([0.01, 0.01, 60])[:, None, None, None]
     )
-    made = EXPLAINERS["lrp"].function(context)["lrp"]
-    assert_same(made[2], relevance(construct("functional"), context.images, TARGETS)[2])
+    maps = EXPLAINERS["lrp"].function(context)["lrp"]
+    assert_same(maps[2], relevance(construct("functional"), context.images, TARGETS)[2])

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 import torch
-from applicable import DEAF_TO_OUTPUT, PAIRS, networks_of
+from applicable import INDEPENDENT_OF_OUTPUT, PAIRS, networks_of
 
 from heatproof.attribution.registry import EXPLAINERS, NETWORK_KINDS, explainer
 from heatproof.errors import HeatproofError, NotApplicable
@@ -48,18 +48,18 @@ def few_options(entry):
     return FEW_OF.get(entry.name) or {name: FEW[name] for name in entry.options if name in FEW}
 
 
-def test_table_is_read_without_torch():
+def test_the_registry_is_imported_without_torch():
     code = "import sys, heatproof.attribution.registry; print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"
 
 
-def test_names_of_maps_belong_to_one_explainer():
+def test_each_map_name_belongs_to_one_explainer():
     names = [name for entry in EXPLAINERS.values() for name in entry.maps]
     assert len(names) == len(set(names))
 
 
-def test_families():
+def test_explainers_have_their_families():
     listed = {name: family for family, names in FAMILIES.items() for name in names}
     found = {name: entry.family for name, entry in EXPLAINERS.items()}
     assert {name: found[name] for name in listed} == listed, "tables rank by families that others have published with"
@@ -98,14 +98,18 @@ LOGITS_ONLY = ["deep_lift", "deep_shap", "lrp", "attn_lrp", "chefer_lrp", "bagne
 
 
 @pytest.mark.parametrize("name", LOGITS_ONLY)
-def test_explainers_of_logits_do_not_take_probabilities(name, explain_digits):
+def test_explainers_of_logits_are_not_applicable_to_probabilities(name, explain_digits):
     with pytest.raises(NotApplicable, match="logit"):
         EXPLAINERS[name].function(explain_digits(networks_of(name)[0], softmax=True))
 
 
 @pytest.mark.parametrize(
     "name",
-    [name for name, entry in EXPLAINERS.items() if entry.uses_model and name not in (*DEAF_TO_OUTPUT, *LOGITS_ONLY)],
+    [
+        name
+        for name, entry in EXPLAINERS.items()
+        if entry.uses_model and name not in (*INDEPENDENT_OF_OUTPUT, *LOGITS_ONLY)
+    ],
 )
 def test_attributing_probabilities_changes_the_map(name, explain_digits):
     entry = EXPLAINERS[name]
@@ -117,7 +121,7 @@ def test_attributing_probabilities_changes_the_map(name, explain_digits):
 
 
 @pytest.mark.parametrize("name", EXPLAINERS)
-def test_nothing_is_left_behind(name, explain_digits):
+def test_explainers_leave_network_images_and_random_state_unchanged(name, explain_digits):
     entry = EXPLAINERS[name]
     context = explain_digits(networks_of(name)[0])
     images = context.images.clone()

@@ -69,14 +69,14 @@ def written(values, function, alias):
     """Return the values of each reference to a tensor after an in-place function, and the gradient of their sum."""
     h = 2 * values
     before, part = ALIASES["a view"](h), ALIASES[alias](h)
-    made = function(part)
-    return [one for one in (h, before, part, made) if one is not None]
+    returned = function(part)
+    return [one for one in (h, before, part, returned) if one is not None]
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("alias", ALIASES)
 @pytest.mark.parametrize("function", IN_PLACE)
-def test_every_name_reads_what_it_reads_without_the_mode(function, alias, mode):
+def test_every_reference_has_the_values_that_it_has_without_the_mode(function, alias, mode):
     values = torch.randn(4, 3, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
     operation = IN_PLACE[function]
     if alias != "itself" and function in ("sub_", "mul_ by a gate"):
@@ -93,7 +93,7 @@ def test_every_name_reads_what_it_reads_without_the_mode(function, alias, mode):
 
 @pytest.mark.parametrize("mode", ["guided", "rescale", "attention"])
 @pytest.mark.parametrize("function", IN_PLACE)
-def test_a_gradient_passes_back_where_something_was_written(function, mode):
+def test_gradients_pass_through_in_place_operations(function, mode):
     """Autograd saves the values of a tensor that is multiplied with a function of it."""
     values = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
     with MODES[mode]():
@@ -107,7 +107,7 @@ def test_a_gradient_passes_back_where_something_was_written(function, mode):
 
 
 H = torch.tensor([[-1.0, 0.0, 2.0], [3.0, -4.0, 5.0]])
-ARE_RELUS = {
+RELUS = {
     "clamp": ((H, 0), {}),
     "clip": ((H,), {"min": 0.0, "max": None}),
     "clamp_min": ((H, torch.zeros(())), {}),
@@ -125,7 +125,7 @@ ARE_RELUS = {
     "mul": ((H, (H > 0).float()), {}),
     "multiply": ((H >= 0, H), {}),
 }
-ARE_NONE = [
+NOT_RELUS = [
     ("clamp", (H, 0, 6), {}),
     ("clamp", (H,), {"max": 0}),
     ("clip", (H, -1), {}),
@@ -150,15 +150,15 @@ ARE_NONE = [
 ]
 
 
-@pytest.mark.parametrize("name", ARE_RELUS)
-def test_a_relu_is_known_by_what_it_computes(name):
-    args, given = ARE_RELUS[name]
-    assert relu_of(name, args, given) is H
+@pytest.mark.parametrize("name", RELUS)
+def test_a_relu_is_recognised_in_any_form(name):
+    args, options = RELUS[name]
+    assert relu_of(name, args, options) is H
 
 
-@pytest.mark.parametrize(("name", "args", "given"), ARE_NONE)
-def test_what_computes_something_else_is_no_relu(name, args, given):
-    assert relu_of(name, args, given) is None
+@pytest.mark.parametrize(("name", "args", "options"), NOT_RELUS)
+def test_other_operations_are_not_recognised_as_relus(name, args, options):
+    assert relu_of(name, args, options) is None
 
 
 class Hidden(torch.autograd.Function):
@@ -203,11 +203,11 @@ class Doubled(torch.autograd.Function):
 
 
 def elsewhere(values):
-    made = []
-    thread = threading.Thread(target=lambda: made.append(torch.relu(values)))
+    results = []
+    thread = threading.Thread(target=lambda: results.append(torch.relu(values)))
     thread.start()
     thread.join()
-    return made[0]
+    return results[0]
 
 
 SCRIPTED = torch.jit.trace(lambda values: values.relu(), torch.zeros(2, 4, 6, 6))
@@ -238,7 +238,7 @@ class Checkpointed(nn.Module):
 
 
 @pytest.mark.parametrize("name", ["guided_backprop", "deconvolution", "deep_lift", "attn_lrp"])
-def test_rules_reach_what_is_checkpointed(name, explain_digits):
+def test_rules_reach_checkpointed_parts(name, explain_digits):
     torch.manual_seed(0)
     network = Holding(torch.relu)
     plain = EXPLAINERS[name].function(explained_by(network, explain_digits))[name]
@@ -261,7 +261,7 @@ def test_a_relu_that_no_rule_reaches_is_not_applicable(where, name, explain_digi
 
 
 @pytest.mark.parametrize("where", [*UNREACHED, "doubled"])
-def test_relus_that_do_not_matter_need_no_rule(where, explain_digits):
+def test_relus_that_the_image_does_not_reach_need_no_rule(where, explain_digits):
     """ReLUs of constants, and custom functions without a ReLU, need no rule."""
     inside = {**UNREACHED, "doubled": Doubled.apply}[where]
     torch.manual_seed(0)
@@ -271,7 +271,7 @@ def test_relus_that_do_not_matter_need_no_rule(where, explain_digits):
     assert found["guided_backprop"].std() > 0
 
 
-def test_relus_of_a_constant_alone_are_not_applicable(explain_digits):
+def test_a_network_with_relus_of_constants_only_is_not_applicable(explain_digits):
     class Biased(nn.Module):
         def __init__(self):
             super().__init__()

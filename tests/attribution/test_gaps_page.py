@@ -34,14 +34,14 @@ def test_every_explainer_of_models_has_a_row():
     assert [row[0] for row in CELLS] == [name for name, entry in EXPLAINERS.items() if entry.uses_model]
 
 
-def test_every_explainer_that_does_not_apply_has_a_reason():
+def test_every_explainer_that_is_not_applicable_has_a_reason():
     numbers = {line.partition(".")[0] for line in TEXT.splitlines() if line[:1].isdigit()}
     assert {cell for cell in PAGE.values() if cell != "yes"} == numbers
 
 
 @pytest.mark.parametrize("column", ["resnet20", "vgg11_bn", "small_vit", "bagnet", "bcos_resnet20"])
 @pytest.mark.parametrize("name", [row[0] for row in CELLS])
-def test_the_page_is_correct(name, column, explain_digits):
+def test_the_page_states_which_explainers_are_applicable(name, column, explain_digits):
     entry = EXPLAINERS[name]
     context = explain_digits(column if column == "small_vit" else f"cifar_{column}")
     try:
@@ -54,10 +54,10 @@ def test_the_page_is_correct(name, column, explain_digits):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("title", ["ResNet-18", "EfficientNet-B2 of timm"])
-def test_published_networks_conserve_as_the_page_says(title):
-    (said,) = [row for line in TEXT.splitlines() if (row := line[2:-2].split(" | "))[:2] == [title, "random"]]
+def test_published_networks_have_the_conservation_errors_of_the_page(title):
+    (stated,) = [row for line in TEXT.splitlines() if (row := line[2:-2].split(" | "))[:2] == [title, "random"]]
     found = gaps.measured(gaps.untrained(*gaps.PUBLISHED[title]), gaps.sample(96, 2).double())
-    for ours, page, limit in zip(found, said[2:], (0.01, 0.001), strict=True):
+    for ours, page, limit in zip(found, stated[2:], (0.01, 0.001), strict=True):
         # Differences below the limits are rounding, which depends on the processor.
         assert float(ours) < limit
         assert float(page) < limit

@@ -38,7 +38,7 @@ def test_integrated_gradients_sum_to_the_difference_of_the_outputs(name, archite
     assert ((total - expected).abs() < 0.01 * expected.abs())[clear].all()
 
 
-def test_without_noise_the_tunnel_is_its_base(explain_digits):
+def test_a_noise_tunnel_without_noise_equals_its_base(explain_digits):
     context = explain_digits()
     maps = EXPLAINERS["noise_input_x_gradient"].function(context, samples=3, stdev=0.0)
     plain = multiply_by_gradient(context)

@@ -9,7 +9,7 @@ from heatproof.attribution.registry import EXPLAINERS, ExplainContext
 from heatproof.errors import NotApplicable
 from heatproof.models.registry import ARCHITECTURES
 
-EXPLAINED_BY = {"bagnet": "cifar_bagnet", "bcos": "cifar_bcos_resnet20"}
+ARCHITECTURE_OF = {"bagnet": "cifar_bagnet", "bcos": "cifar_bcos_resnet20"}
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +51,9 @@ def explain(images):
     return make
 
 
-@pytest.mark.parametrize("name", EXPLAINED_BY)
+@pytest.mark.parametrize("name", ARCHITECTURE_OF)
 def test_the_map_sums_to_the_logit(name, explain, images):
-    context = explain(EXPLAINED_BY[name])
+    context = explain(ARCHITECTURE_OF[name])
     (maps,) = EXPLAINERS[name].function(context).values()
     logits = context.network(images).gather(1, context.targets[:, None])[:, 0]
     assert maps.shape == (5, 32, 32)
@@ -61,23 +61,23 @@ def test_the_map_sums_to_the_logit(name, explain, images):
     assert (maps.sum((1, 2)) - logits).abs().max() <= 1e-4 * logits.abs().max().clamp(max=1)
 
 
-@pytest.mark.parametrize("name", EXPLAINED_BY)
+@pytest.mark.parametrize("name", ARCHITECTURE_OF)
 def test_another_class_has_another_map(name, explain):
-    (maps,) = EXPLAINERS[name].function(explain(EXPLAINED_BY[name])).values()
-    (others,) = EXPLAINERS[name].function(explain(EXPLAINED_BY[name], targets=(1, 2, 0, 0, 2))).values()
+    (maps,) = EXPLAINERS[name].function(explain(ARCHITECTURE_OF[name])).values()
+    (others,) = EXPLAINERS[name].function(explain(ARCHITECTURE_OF[name], targets=(1, 2, 0, 0, 2))).values()
     difference = (maps - others).abs().amax((1, 2))
     assert difference.min() > 0.1 * maps.abs().max()
 
 
-@pytest.mark.parametrize("name", EXPLAINED_BY)
-def test_maps_do_not_depend_on_the_batch_and_leave_nothing_behind(name, explain):
-    context = explain(EXPLAINED_BY[name])
+@pytest.mark.parametrize("name", ARCHITECTURE_OF)
+def test_maps_do_not_depend_on_the_batch_and_leave_the_network_unchanged(name, explain):
+    context = explain(ARCHITECTURE_OF[name])
     sizes = []
     handle = context.network.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
     (maps,) = EXPLAINERS[name].function(context).values()
     for rows in (slice(0, 1), slice(1, 4), slice(4, 5)):
-        (some,) = EXPLAINERS[name].function(explain(EXPLAINED_BY[name], rows=rows)).values()
-        assert (some - maps[rows]).abs().max() < 1e-5
+        (of_rows,) = EXPLAINERS[name].function(explain(ARCHITECTURE_OF[name], rows=rows)).values()
+        assert (of_rows - maps[rows]).abs().max() < 1e-5
     handle.remove()
     assert min(sizes) == 2, "a single image travels with its copy"
     assert max(sizes) == 4, "no pass is larger than the batch size"
@@ -87,16 +87,16 @@ def test_maps_do_not_depend_on_the_batch_and_leave_nothing_behind(name, explain)
         assert getattr(module, "dynamic", True)
 
 
-@pytest.mark.parametrize("name", EXPLAINED_BY)
+@pytest.mark.parametrize("name", ARCHITECTURE_OF)
 @pytest.mark.parametrize("architecture", ["cifar_resnet20", "cifar_vgg11_nobias"])
 def test_other_networks_are_not_applicable(name, architecture, explain):
     with pytest.raises(NotApplicable, match=r"^the network"):
         EXPLAINERS[name].function(explain(architecture))
 
 
-@pytest.mark.parametrize("name", EXPLAINED_BY)
+@pytest.mark.parametrize("name", ARCHITECTURE_OF)
 def test_probabilities_are_not_applicable(name, explain):
-    context = explain(EXPLAINED_BY[name])
+    context = explain(ARCHITECTURE_OF[name])
     output = torch.nn.Sequential(context.network, torch.nn.Softmax(-1))
     with pytest.raises(NotApplicable, match="not to their softmax"):
         EXPLAINERS[name].function(dataclasses.replace(context, output=output))
@@ -118,7 +118,7 @@ def test_a_patch_logit_lies_on_the_pixels_that_it_sees(explain, images):
     assert (before.shape[2] - 1) * stride + size == 32, "every pixel is seen"
 
 
-def test_bcos_is_the_contribution_of_colours_and_their_inverses(explain, images):
+def test_bcos_maps_equal_the_contributions_of_colours_and_their_inverses(explain, images):
     """Compare with the formula: one linear map of each image, as an explicit matrix in float64."""
     network = explain("cifar_bcos_resnet20").network.double()
     try:
@@ -134,7 +134,7 @@ def test_bcos_is_the_contribution_of_colours_and_their_inverses(explain, images)
         network.float()
 
 
-def test_bcos_convolution_is_the_formula(images):
+def test_a_bcos_convolution_equals_its_formula(images):
     from heatproof.models._bcos import BcosConv2d
 
     layer = BcosConv2d(3, 2, 3, stride=2, padding=1).double()

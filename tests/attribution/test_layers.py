@@ -63,7 +63,7 @@ def of_transformers():
     ],
     ids=["resnet", "convnext", "swin", "class token", "registers", "mean of patches", "transformers"],
 )
-def test_the_rule_finds_the_last_grid_that_the_logits_depend_on(make, name, form, grid, prefix):
+def test_the_default_layer_is_the_last_grid_that_the_logits_depend_on(make, name, form, grid, prefix):
     layout = find_layout(make(), IMAGES)
     assert (layout.form, layout.grid, layout.prefix) == (form, grid, prefix)
     assert layout.name == name
@@ -86,14 +86,14 @@ def test_the_probe_reads_the_output_of_the_layer_in_its_grid(make, explain_digit
     layer = network.get_submodule(layout.name)
     with grid_layer(context) as (output, probe, name):
         assert name == layout.name
-        handle = probe.register_forward_hook(lambda module, inputs, given: seen.append(given))
-        own = []
-        both = layer.register_forward_pre_hook(lambda module, inputs: own.append(inputs[0]))
+        handle = probe.register_forward_hook(lambda module, inputs, value: seen.append(value))
+        layer_inputs = []
+        both = layer.register_forward_pre_hook(lambda module, inputs: layer_inputs.append(inputs[0]))
         assert torch.equal(output(IMAGES), before), "reading changes nothing"
         handle.remove()
         both.remove()
     assert not layer._forward_hooks
-    expected = layer(own[0])
+    expected = layer(layer_inputs[0])
     flat = expected.flatten(1, 2) if layout.form == "channels last" else expected[:, layout.prefix :]
     torch.testing.assert_close(seen[0].flatten(2).mT, flat)
 
@@ -117,11 +117,11 @@ def test_cams_of_tokens_are_enlarged_grids(explain_digits):
         (lambda: of_timm("convnext_atto"), {"any", "grid"}),
     ],
 )
-def test_kinds(make, kinds):
+def test_networks_have_their_kinds(make, kinds):
     assert inspect_network(make(), IMAGES).kinds == kinds
 
 
-def test_attention_of_any_library_is_that_of_hooks(explain_digits):
+def test_attention_of_any_library_equals_that_of_hooks(explain_digits):
     """Hooks read timm's blocks; blocks of another class are read at their softmax. Both results agree."""
     network = tiny_vit()
     context = dataclasses.replace(explain_digits(), network=network, output=network, batch_size=2)
@@ -142,7 +142,7 @@ def test_attention_within_windows_is_not_applicable(explain_digits):
         EXPLAINERS["attention_rollout"].function(dataclasses.replace(explain_digits(), network=network, output=network))
 
 
-def test_the_models_of_transformers_are_explained(explain_digits):
+def test_models_of_transformers_are_explained(explain_digits):
     network = of_transformers()
     context = dataclasses.replace(explain_digits(), network=network, output=network, facts=None)
     for name in ("attention_rollout", "chefer_attention", "grad_cam", "attn_lrp"):
@@ -154,6 +154,6 @@ def test_the_models_of_transformers_are_explained(explain_digits):
 def test_check_shows_layers_grids_and_attention(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text("datasets: [digits]\nmodels: [cifar_resnet20, small_vit]\nexplainers: [grad_cam, raw_attention]\n")
-    said = check_config(path)
-    assert "cifar_resnet20: layer for CAMs stages, 8×8 (named); no attention blocks." in said
-    assert "attention block(s) between all patches, 65 tokens" in said
+    output = check_config(path)
+    assert "cifar_resnet20: layer for CAMs stages, 8×8 (named); no attention blocks." in output
+    assert "attention block(s) between all patches, 65 tokens" in output

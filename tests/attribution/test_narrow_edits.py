@@ -86,7 +86,7 @@ def untouched():
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_an_edit_starts_maps_and_responses_of_the_explainers_that_import_it(module, untouched, edited):
+def test_an_edit_makes_only_results_of_explainers_that_import_the_module_stale(module, untouched, edited):
     after = edited(module)
     expected = {
         name for name, entry in EXPLAINERS.items() if module in imports(entry.function.__module__.rpartition(".")[2])

@@ -45,7 +45,7 @@ def explain(network=None, targets=(0, 0), batch_size=64, **changes):
         images = torch.randn(len(targets), 3, 16, 16)
         background = torch.randn(64, 3, 16, 16)
     network = (network or Corners()).eval()
-    given = {
+    defaults = {
         "network": network,
         "output": network,
         "facts": InputFacts(cam_layer="layer"),
@@ -56,7 +56,7 @@ def explain(network=None, targets=(0, 0), batch_size=64, **changes):
         "batch_size": batch_size,
         "background": lambda count: background[:count],
     }
-    return ExplainContext(**(given | changes))
+    return ExplainContext(**(defaults | changes))
 
 
 def run(name, context, **options):
@@ -72,7 +72,7 @@ def share_in(values, quadrant):
     return values[:, *QUADRANTS[quadrant]].sum((1, 2)) / values.sum((1, 2))
 
 
-def test_masks_lie_where_the_logit_reads():
+def test_masks_lie_in_the_quadrant_of_the_logit():
     context = explain(targets=(0, 1, 0))
     values = run("extremal_perturbation", context, smooth=0.0)
     for row, target in enumerate(context.targets.tolist()):
@@ -80,7 +80,7 @@ def test_masks_lie_where_the_logit_reads():
 
 
 @pytest.mark.parametrize("name", ["iba", "input_iba"])
-def test_information_lies_where_the_network_reads(name):
+def test_information_lies_in_the_quadrants_that_the_network_reads(name):
     """The cross-entropy reads both logits, so it depends on their two quadrants only."""
     values = run(name, explain(targets=(0, 1, 0)))
     assert (share_in(values, 0) + share_in(values, 1) > 0.85).all(), "half is what chance gives"
@@ -112,7 +112,7 @@ def masks_of(context, areas, **options):
     return find_masks(context, areas, lattice, **({"steps": 200, "learning_rate": 0.05, "blur": 2.0} | options))
 
 
-def test_masks_keep_to_their_areas():
+def test_masks_have_the_requested_areas():
     areas = (0.1, 0.2, 0.4)
     masks = masks_of(explain(Corners(10)), areas)
     assert masks.shape == (2, 3, 16, 16)
@@ -121,18 +121,18 @@ def test_masks_keep_to_their_areas():
     torch.testing.assert_close(masks.mean((2, 3)), torch.tensor(areas).expand(2, -1), rtol=0, atol=0.06)
 
 
-def test_masks_keep_the_output_better_than_as_many_pixels_elsewhere():
+def test_masks_preserve_the_output_better_than_other_regions_of_equal_area():
     context = explain()
     masks = masks_of(context, (0.2,))[:, 0]
     blurred = nn.functional.avg_pool2d(context.images, 5, 1, 2, count_include_pad=False)
 
-    def kept(some):
-        return context.network(torch.lerp(blurred, context.images, some[:, None])).gather(1, context.targets[:, None])
+    def preserved(pixels):
+        return context.network(torch.lerp(blurred, context.images, pixels[:, None])).gather(1, context.targets[:, None])
 
-    assert (kept(masks) > kept(masks.flip(1)) + 1).all()
+    assert (preserved(masks) > preserved(masks.flip(1)) + 1).all()
 
 
-def test_a_smooth_mask_is_the_smooth_maximum_by_hand():
+def test_a_smooth_mask_equals_the_smooth_maximum_computed_by_hand():
     images = torch.zeros(1, 3, 16, 16)
     lattice = _Lattice((16, 16), 2.0, 1, images)
     points = torch.zeros(1, *lattice.shape)
@@ -154,13 +154,13 @@ def test_masks_between_lattice_points_reach_the_border():
     torch.testing.assert_close(masks, masks[:, :1, :1].expand(-1, 15, 18), rtol=0, atol=1e-6)
 
 
-def test_fewer_bits_pass_the_higher_beta_is():
+def test_a_higher_beta_passes_fewer_bits():
     bits = [float(run("iba", explain(), beta=beta).sum()) for beta in (0.1, 1.0, 10.0, 100.0)]
     assert bits == sorted(bits, reverse=True)
     assert bits[0] > 4 * bits[-1]
 
 
-def test_an_open_bottleneck_counts_the_bits_of_its_formula():
+def test_an_open_bottleneck_passes_the_bits_of_its_formula():
     """With a negligible step, λ is the sigmoid of 5 everywhere."""
     context = explain()
     values = run("iba", context, steps=1, learning_rate=1e-6)
@@ -175,7 +175,7 @@ def test_an_open_bottleneck_counts_the_bits_of_its_formula():
     torch.testing.assert_close(values, expected.detach(), rtol=1e-3, atol=1e-3)
 
 
-def test_information_of_the_input_is_the_divergence_of_its_formula():
+def test_information_of_the_input_equals_the_divergence_of_its_formula():
     generator = torch.Generator().manual_seed(0)
     alpha, images, mean = (torch.randn(2, 3, 4, 4, generator=generator) for _ in range(3))
     mask, deviation = torch.rand(2, 1, 4, 4, generator=generator), torch.rand(2, 3, 1, 1, generator=generator) + 0.5
@@ -195,15 +195,15 @@ def test_information_of_the_input_is_the_divergence_of_its_formula():
     torch.testing.assert_close(shut, torch.distributions.kl_divergence(noisy(passed), noisy(0 * passed)))
 
 
-def test_prior_makes_the_layers_features_those_of_the_bottleneck(monkeypatch):
+def test_the_prior_brings_features_near_those_of_the_bottleneck(monkeypatch):
     """Without the search for the prior, the features of the noisy image are far from the restricted ones."""
     found = {}
 
-    def keep(few, tap, passed, restricted, unit, colours, effort):
+    def keep(batch, tap, passed, restricted, unit, colours, effort):
         for steps in (1, 30):
-            prior = original(few, tap, passed, restricted, unit, colours, (steps, effort[1]))
-            noise = torch.randn(64, *few.images.shape[1:], generator=torch.Generator().manual_seed(0))
-            noisy = prior.mask * few.images + (1 - prior.mask) * (prior.mean + prior.deviation * noise)
+            prior = original(batch, tap, passed, restricted, unit, colours, (steps, effort[1]))
+            noise = torch.randn(64, *batch.images.shape[1:], generator=torch.Generator().manual_seed(0))
+            noisy = prior.mask * batch.images + (1 - prior.mask) * (prior.mean + prior.deviation * noise)
             spread, centre = torch.std_mean(tap.read(noisy)[0], 0)
             apart = (centre - restricted.mean[0]) ** 2 + (spread - restricted.deviation[0]) ** 2
             found[steps] = (apart / unit**2).mean()
@@ -229,7 +229,7 @@ def test_another_layer_can_be_named():
 
 
 def test_a_layer_without_a_bottleneck_is_not_applicable():
-    class Odd(Corners):
+    class UnusualLayers(Corners):
         def __init__(self):
             super().__init__()
             self.aside, self.twice = nn.Conv2d(3, 2, 1), nn.Identity()
@@ -239,9 +239,9 @@ def test_a_layer_without_a_bottleneck_is_not_applicable():
             return super().forward(self.twice(self.twice(images)))
 
     with pytest.raises(NotApplicable, match="do not depend"):
-        run("iba", explain(Odd()), layer="aside")
+        run("iba", explain(UnusualLayers()), layer="aside")
     with pytest.raises(NotApplicable, match="several times in one pass"):
-        run("iba", explain(Odd()), layer="twice")
+        run("iba", explain(UnusualLayers()), layer="twice")
     with pytest.raises(NotApplicable, match="training images"):
         run("iba", explain(background=None))
     with pytest.raises(HeatproofError, match="'layre'"):
@@ -251,7 +251,7 @@ def test_a_layer_without_a_bottleneck_is_not_applicable():
 @pytest.mark.parametrize(
     ("name", "batch_size"), [("iba", 64), ("iba", 4), ("input_iba", 64), ("input_iba", 4), ("extremal_perturbation", 4)]
 )
-def test_network_passes_are_those_of_the_docstring(name, batch_size):
+def test_network_passes_equal_those_of_the_docstring(name, batch_size):
     context = explain(targets=(0, 1, 0), batch_size=batch_size)
     counter = CountPasses(context.network)
     if "iba" in name:
@@ -265,7 +265,7 @@ def test_network_passes_are_those_of_the_docstring(name, batch_size):
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_the_network_is_left_as_it_was_even_after_an_error(name):
+def test_the_network_is_unchanged_even_after_an_error(name):
     class Failing(Corners):
         calls = 0
 
@@ -295,10 +295,10 @@ def test_images_stay_independent_over_many_steps(name):
     double = dataclasses.replace(context, images=context.images.double(), network=network, output=network)
     double = dataclasses.replace(double, background=lambda count: context.background(count).double())
     together = run(name, double)
-    alone = dataclasses.replace(
+    single = dataclasses.replace(
         double, images=double.images[1:2], targets=double.targets[1:2], image_ids=double.image_ids[1:2]
     )
-    torch.testing.assert_close(run(name, alone), together[1:2], rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(run(name, single), together[1:2], rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize(

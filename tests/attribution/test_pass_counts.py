@@ -63,7 +63,7 @@ def test_every_explainer_of_models_is_on_the_page():
     ("name", "plain", "gradient", "channels", "batch", "at_most"),
     [pytest.param(*row, marks=[pytest.mark.slow] * (row[0] in LONG)) for row in stated()],
 )
-def test_passes_are_those_of_the_page(name, plain, gradient, channels, batch, at_most, explain_digits):
+def test_passes_equal_those_of_the_page(name, plain, gradient, channels, batch, at_most, explain_digits):
     module = EXPLAINERS[name].function.__module__
     known = "attention" in module or "transformer" in module
     context = explain_digits("small_vit" if known else SPECIAL.get(name, "cifar_resnet20"), count=2)

@@ -31,7 +31,7 @@ def plain():
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_the_same_outputs_pass_and_others_do_not(count):
+def test_only_unaltered_outputs_are_accepted(count):
     network, images, figures = plain(), torch.rand(count, 3, 8, 8), {}
     context = explained_by(network, images, figures)
     outputs = network(images)
@@ -63,7 +63,7 @@ class Watching(nn.Module):
 
 
 @pytest.mark.parametrize("name", ALTERING)
-def test_every_batch_is_compared(name):
+def test_the_outputs_of_every_batch_are_compared(name):
     images = torch.rand(8, 3, 8, 8)
     images[7] += 2
     known = {"facts": InputFacts(cam_layer="network.0"), "background": lambda count: images[:count] / 2}
@@ -76,28 +76,30 @@ def test_every_batch_is_compared(name):
 
 
 @pytest.mark.parametrize("name", OF_ATTENTION)
-def test_attention_that_reads_whether_it_is_fused_is_not_applicable(name, explain_digits, monkeypatch):
+def test_attention_that_depends_on_fusion_is_not_applicable(name, explain_digits, monkeypatch):
     """The map would explain another function if the output of a network depends on whether attention is fused."""
     context = explain_digits("small_vit")
     assert EXPLAINERS[name].function(context)[name].isfinite().all()
     real = torch.Tensor.softmax
-    monkeypatch.setattr(torch.Tensor, "softmax", lambda values, *given, **named: real(1.5 * values, *given, **named))
+    monkeypatch.setattr(
+        torch.Tensor, "softmax", lambda values, *arguments, **options: real(1.5 * values, *arguments, **options)
+    )
     with pytest.raises(NotApplicable, match="changes the outputs of the network"):
         EXPLAINERS[name].function(context)
 
 
-def test_explain_counts_what_is_compared_as_checks():
+def test_explain_counts_comparisons_as_check_passes():
     network, images, targets = plain().eval(), torch.rand(10, 3, 8, 8), torch.zeros(10, dtype=torch.long)
-    alone, made = (
+    of_saliency, of_lrp = (
         heatproof.explain(network, images, targets, methods, batch_size=4) for methods in (["saliency"], ["lrp"])
     )
-    assert made.attrs["check_passes"] == alone.attrs["check_passes"] + 10
+    assert of_lrp.attrs["check_passes"] == of_saliency.attrs["check_passes"] + 10
 
 
 def test_a_job_records_its_comparisons(project):
-    made = project(explainers=["saliency", "lrp"], shard_size=8).attribute().drop().score()
+    run = project(explainers=["saliency", "lrp"], shard_size=8).attribute().drop().score()
     for name, each in (("saliency", 0), ("lrp", 1)):
-        shards = [read_json(f"{made.base(name)}.{shard}.json") for shard in range(2)]
+        shards = [read_json(f"{run.base(name)}.{shard}.json") for shard in range(2)]
         counts = [shard["images"][1] - shard["images"][0] for shard in shards]
         assert counts == [8, 2]
         assert [shard["check_passes"] - each * count for shard, count in zip(shards, counts, strict=True)] == [6, 6]

@@ -56,7 +56,7 @@ def test_edges_of_a_step_are_sobel_magnitudes(explain_digits):
     torch.testing.assert_close(maps[1], expected)
 
 
-def test_three_random_maps_are_one_draw():
+def test_three_random_maps_share_one_draw():
     maps = maps_of("randoms", torch.zeros(20, 16, 16))
     drawn = maps["random_uniform"]
     assert 0 <= drawn.min() < 0.01
@@ -75,7 +75,7 @@ def test_gaussians_have_the_published_widths():
 
 
 @pytest.mark.parametrize(("size", "deviation"), [((224, 224), 56), ((56, 56), 14), ((8, 6), 1.5)])
-def test_a_gaussian_by_hand(size, deviation):
+def test_a_gaussian_equals_one_computed_by_hand(size, deviation):
     """A width of 56 pixels of 224 is a quarter of the shorter side, for any image size."""
     values = maps_of("gaussians", torch.rand(2, *size))["gaussian_56"]
     assert torch.equal(values[0], values[1])
@@ -102,7 +102,7 @@ def test_mirrored_patches_of_a_gaussian_tie():
         assert sums[1, 1] > sums[0, 1] >= sums[0, 0] >= 0, name
 
 
-def test_entropy_proxies_by_hand():
+def test_entropy_proxies_equal_those_computed_by_hand():
     image = torch.zeros(1, 9, 9)
     image[0, 4, 4] = 81
     maps = maps_of("entropies", image)
@@ -124,7 +124,7 @@ def test_an_entropy_window_reflects_the_image():
     torch.testing.assert_close(values[0, 0].item(), (4 * 225 + 5) / 9, rtol=1e-6, atol=0)
 
 
-def test_image_gradient_by_hand():
+def test_the_image_gradient_equals_one_computed_by_hand():
     rows, columns = torch.meshgrid(torch.arange(6.0), torch.arange(7.0), indexing="ij")
     ramp = maps_of("edge_detectors", (3 * rows + 4 * columns)[None])["image_gradient"]
     torch.testing.assert_close(ramp, torch.full((1, 6, 7), 5.0))
@@ -172,7 +172,7 @@ def test_marr_hildreth_is_the_laplacian_of_a_gaussian():
     [(0, "low_pass"), (2, "low_pass"), (6, "low_pass band_pass"), (8, "band_pass"), (12, "high_pass")],
 )
 @pytest.mark.parametrize("across", [False, True])
-def test_a_wave_passes_where_its_frequency_lies(cycles, where, across):
+def test_a_wave_passes_the_filters_of_its_frequency(cycles, where, across):
     """A side of 32 pixels has at most 16 cycles; 6 cycles are a frequency of 0.375."""
     wave = torch.cos(2 * torch.pi * cycles * torch.arange(32.0, dtype=torch.float64) / 32).float().expand(32, 32)
     wave = wave.T if across else wave
@@ -181,7 +181,7 @@ def test_a_wave_passes_where_its_frequency_lies(cycles, where, across):
         torch.testing.assert_close(values[0], expected, rtol=0, atol=1e-6)
 
 
-def test_a_frequency_is_a_distance():
+def test_the_frequency_of_a_diagonal_wave_is_its_distance_from_zero():
     """9 cycles along one axis are in the band; 9 along both axes, 12.7 along the diagonal, are a high frequency."""
     axis = 2 * torch.pi * 9 * torch.arange(32.0, dtype=torch.float64) / 32
     wave = torch.cos(axis[:, None] + axis).float()
@@ -205,7 +205,7 @@ def test_maps_do_not_depend_on_the_other_images_of_the_batch(name):
     order = [3, 0, 4, 2, 1]
     shuffled = maps_of(name, images[order], tuple(ids[place] for place in order))
     for place, image_id in enumerate(ids):
-        alone = maps_of(name, images[place : place + 1], (image_id,))
+        single = maps_of(name, images[place : place + 1], (image_id,))
         for key, values in together.items():
-            torch.testing.assert_close(alone[key][0], values[place], rtol=0, atol=1e-6)
+            torch.testing.assert_close(single[key][0], values[place], rtol=0, atol=1e-6)
             torch.testing.assert_close(shuffled[key][order.index(place)], values[place], rtol=0, atol=1e-6)

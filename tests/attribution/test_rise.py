@@ -58,7 +58,7 @@ def test_masks_are_shifted(explain_digits):
     assert (steps.mean(0) > 0).all()
 
 
-def test_with_all_pixels_kept_maps_are_the_output(explain_digits):
+def test_maps_without_removed_pixels_equal_the_output(explain_digits):
     context = explain_digits()
     outputs = context.network(context.images).softmax(1)[torch.arange(3), context.targets]
     for name in ("rise", "rise_uniform"):
@@ -66,31 +66,31 @@ def test_with_all_pixels_kept_maps_are_the_output(explain_digits):
         torch.testing.assert_close(maps, outputs[:, None, None].expand(-1, 32, 32), rtol=0, atol=1e-5)
 
 
-def test_relevance_is_found_where_the_model_looks(explain_digits):
+def test_relevance_lies_in_the_region_that_the_model_reads(explain_digits):
     context = explain_with(Block(), explain_digits(count=2), images=torch.ones(2, 3, 32, 32))
     values = EXPLAINERS["rise"].function(context, masks=2000, output="logit")["rise"]
-    looked_at = torch.zeros(32, 32, dtype=torch.bool)
-    looked_at[8:16, 16:24] = True
+    relevant = torch.zeros(32, 32, dtype=torch.bool)
+    relevant[8:16, 16:24] = True
     far = torch.ones(32, 32, dtype=torch.bool)
     far[2:22, 10:30] = False
     # E[m(block) m(x)] / p is p for a pixel x that is independent of the block, and larger inside the block.
     assert (values[:, far] - 0.5).abs().max() < 0.05
-    assert values[:, looked_at].min() > values[:, far].max()
+    assert values[:, relevant].min() > values[:, far].max()
 
 
-def test_channels_last_is_kept(explain_digits):
+def test_the_layout_channels_last_is_preserved(explain_digits):
     context = explain_digits()
     layouts = set()
 
-    class Watch(nn.Module):
+    class RecordLayout(nn.Module):
         def forward(self, images):
             layouts.add(images.is_contiguous(memory_format=torch.channels_last))
             return context.network(images)
 
-    plain = EXPLAINERS["rise"].function(explain_with(Watch(), context), masks=10)["rise"]
+    plain = EXPLAINERS["rise"].function(explain_with(RecordLayout(), context), masks=10)["rise"]
     assert layouts == {False}
     layouts.clear()
     images = context.images.to(memory_format=torch.channels_last)
-    last = EXPLAINERS["rise"].function(explain_with(Watch(), context, images=images), masks=10)["rise"]
+    last = EXPLAINERS["rise"].function(explain_with(RecordLayout(), context, images=images), masks=10)["rise"]
     assert layouts == {True}
     torch.testing.assert_close(last, plain, rtol=0, atol=1e-5)

@@ -41,7 +41,7 @@ class Bag(nn.Module):
         return self.patches(images).mean((2, 3))
 
 
-class OneMap(nn.Module):
+class LinearMap(nn.Module):
     """Network whose logits are one linear map of each image."""
 
     def __init__(self):
@@ -78,7 +78,7 @@ def from_background(network):
     return torch.stack(pairs).mean(0)
 
 
-def where_it_saturates(network, steps=5, share=0.9):
+def at_saturation(network, steps=5, share=0.9):
     found = []
     for image, target in zip(IMAGES, TARGETS, strict=True):
         with torch.no_grad():
@@ -101,7 +101,7 @@ TRUTHS = {
         small_cnn(),
         lambda network: at(network) - at(network, torch.full_like(IMAGES, -0.5)),
     ),
-    "left_integrated_gradients": (STEPS, small_cnn(), where_it_saturates),
+    "left_integrated_gradients": (STEPS, small_cnn(), at_saturation),
     "noise_integrated_gradients": ({**STEPS, "samples": 3, "stdev": 0.0}, small_cnn(), from_zero),
     "guided_ig": (STEPS, small_cnn(), from_zero),
     "expected_gradients": ({"samples": 5, "baselines": 8}, small_cnn(), from_background),
@@ -112,7 +112,7 @@ TRUTHS = {
     # In a network without biases, nothing but the image takes relevance.
     "attn_lrp": ({}, small_cnn(bias=False), at),
     "bagnet": ({}, Bag().eval(), at),
-    "bcos": ({}, OneMap().eval(), at),
+    "bcos": ({}, LinearMap().eval(), at),
     "kernel_shap": ({"masks": 40, "cells": 4}, small_cnn(), from_zero, superpixels),
 }
 
@@ -167,22 +167,22 @@ def test_an_explainer_notes_the_sums_that_it_declares(name, explain_digits):
     ],
     ids=lambda one: next(iter(one)),
 )
-def test_what_is_exact_in_the_limit_misses_less_with_more_steps(coarse, fine):
+def test_deltas_of_approximations_shrink_with_more_steps(coarse, fine):
     first, second = (np.abs(explained([one], small_cnn())["convergence_delta"].values).mean() for one in (coarse, fine))
     assert second < first / 5
 
 
-def test_of_noisy_copies_it_is_their_mean():
+def test_the_delta_of_noisy_copies_is_their_mean():
     # The network is linear, so the map of each copy sums exactly to its change.
-    result = explained([{"noise_integrated_gradients": {"samples": 5, "stdev": 0.5}}], OneMap().eval())
+    result = explained([{"noise_integrated_gradients": {"samples": 5, "stdev": 0.5}}], LinearMap().eval())
     missed, maps = result["convergence_delta"].values, result["attribution"].values
     assert np.abs(missed[0]).max() < 1e-5 * np.abs(maps[0].sum((1, 2))).max()
     assert np.isnan(missed[1:]).all()
-    apart = maps[0].sum((1, 2)) - from_zero(OneMap().eval()).numpy()
+    apart = maps[0].sum((1, 2)) - from_zero(LinearMap().eval()).numpy()
     assert np.abs(apart).max() > 100 * np.abs(missed[0]).max()
 
 
-def test_of_one_logit_it_is_that_of_the_class():
+def test_the_delta_of_one_logit_is_that_of_the_class():
     network = small_cnn(outputs=1)
     logit = at(network, targets=torch.zeros(7, dtype=torch.int64))
     zero = at(network, torch.zeros_like(IMAGES), torch.zeros(7, dtype=torch.int64))
@@ -193,7 +193,7 @@ def test_of_one_logit_it_is_that_of_the_class():
     np.testing.assert_allclose(result["convergence_delta"], sums - expected.numpy(), atol=1e-6)
 
 
-def test_of_probabilities_it_is_in_their_units(explain_digits):
+def test_the_delta_of_probabilities_has_their_units(explain_digits):
     context = replace(explain_digits("cifar_resnet20", softmax=True), sums={})
     entry = EXPLAINERS["integrated_gradients"]
     maker = MapMaker(entry.name, entry.function, {"steps": 4}, entry.maps)
@@ -215,7 +215,7 @@ def test_sums_that_are_not_requested_take_no_pass(explain_digits):
     handle.remove()
 
 
-def test_passes_for_sums_are_those_of_a_check():
+def test_passes_for_sums_count_as_check_passes():
     result = explained([{"integrated_gradients": STEPS}], small_cnn())
     assert result["passes"].item() == 5
     assert result.attrs["check_passes"] - explained(["saliency"], small_cnn()).attrs["check_passes"] == 2 * len(IMAGES)
@@ -296,7 +296,7 @@ def test_a_users_explainer_records_its_sum(registered):
         lambda context: [context.note_sum(torch.zeros(len(context.images))) for _ in range(2)],
     ],
 )
-def test_sums_of_other_images_or_maps_are_a_reason(noted, registered):
+def test_invalid_sums_are_a_reason(noted, registered):
     @registered("wrong")
     def wrong(context):
         noted(context)
@@ -318,7 +318,7 @@ def test_a_sum_of_an_unknown_map_is_an_error(registered):
 CACHED = {"ig": {"integrated_gradients": STEPS}, "saliency": "saliency", "dl": "deep_lift"}
 
 
-def test_a_cache_keeps_it_with_the_maps(tmp_path):
+def test_a_cache_stores_deltas_with_the_maps(tmp_path):
     plain, cold, warm = (explained(CACHED, small_cnn(), cache=cache) for cache in (None, tmp_path, tmp_path))
     for one in (cold, warm):
         assert not isinstance(one["convergence_delta"].variable._data, np.ndarray)
@@ -332,7 +332,7 @@ def test_a_cache_keeps_it_with_the_maps(tmp_path):
     )
 
 
-def test_maps_that_an_older_version_kept_without_it_are_made_again(tmp_path):
+def test_cached_maps_without_deltas_are_recomputed(tmp_path):
     first = explained(CACHED, small_cnn(), cache=tmp_path).load()
     for path in tmp_path.rglob("maps/*"):
         folder = BatchFolder(path)
@@ -347,7 +347,7 @@ def test_maps_that_an_older_version_kept_without_it_are_made_again(tmp_path):
 
 @pytest.mark.parametrize("second", [TARGETS, TARGETS.numpy(), TARGETS > 0], ids=["tensor", "array", "bools"])
 def test_integers_after_maps_are_not_deltas(second):
-    own = {"own": lambda model, images, targets: (images, second)}
-    found = heatproof.explain(small_cnn(), IMAGES, TARGETS, own)
+    methods = {"own": lambda model, images, targets: (images, second)}
+    found = heatproof.explain(small_cnn(), IMAGES, TARGETS, methods)
     assert found["reason"].values[0] == ""
     assert np.isnan(found["convergence_delta"].values).all()

@@ -38,7 +38,7 @@ class Weighted(nn.Module):
         return (patches @ self.weights.to(images))[:, None].repeat(1, 10)
 
 
-class Both(nn.Module):
+class Interaction(nn.Module):
     """Network whose logit is 1 if both of the first two patches of a 2 × 2 grid are present, plus 3 for the third."""
 
     def forward(self, images):
@@ -55,7 +55,7 @@ def by_patch(values, cells=4):
 
 
 @pytest.mark.parametrize(("window", "stride"), [(0.25, 0.125), (0.3, 0.3)])
-def test_occlusion_is_captums_on_one_image(window, stride, explain_digits):
+def test_occlusion_equals_that_of_captum_on_one_image(window, stride, explain_digits):
     context = explain_digits(batch_size=7, dtype=torch.float64)
     values = run("occlusion", context, window=window, stride=stride)
     side, step = math.floor(32 * window), math.floor(32 * stride)
@@ -66,18 +66,18 @@ def test_occlusion_is_captums_on_one_image(window, stride, explain_digits):
         assert (values[row] - direct[0, 0]).abs().max() < 1e-5
 
 
-def test_occlusion_of_a_patch_by_hand(explain_digits):
+def test_occlusion_of_a_patch_equals_its_drop(explain_digits):
     context = explain_digits(count=2)
     values = run("occlusion", context, window=0.25, stride=0.25)
-    whole = context.network(context.images)
+    intact = context.network(context.images)
     hidden = context.images.clone()
     hidden[:, :, 8:16, 24:32] = 0
-    drops = (whole - context.network(hidden)).gather(1, context.targets[:, None])
+    drops = (intact - context.network(hidden)).gather(1, context.targets[:, None])
     torch.testing.assert_close(values[:, 8:16, 24:32], drops[..., None].expand(-1, 8, 8), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["occlusion", "feature_ablation", *MASKED])
-def test_a_sum_over_patches_is_found_patch_by_patch(name, explain_digits):
+def test_weights_of_a_sum_over_patches_are_found(name, explain_digits):
     context = explain_digits(count=2, batch_size=16)
     context = explain_with(Weighted(), context, images=ones(context))
     options = {
@@ -94,17 +94,17 @@ def test_a_sum_over_patches_is_found_patch_by_patch(name, explain_digits):
 def test_ablated_patches_are_logit_drops(explain_digits):
     context = explain_digits(count=3, batch_size=7)
     values = run("feature_ablation", context, grid=8)
-    whole = context.network(context.images)
+    intact = context.network(context.images)
     for top, left in itertools.product((0, 12, 28), (4, 16)):
         hidden = context.images.clone()
         hidden[:, :, top : top + 4, left : left + 4] = 0
-        drops = (whole - context.network(hidden)).gather(1, context.targets[:, None])[:, 0]
+        drops = (intact - context.network(hidden)).gather(1, context.targets[:, None])[:, 0]
         assert (values[:, top + 1, left + 2] - drops).abs().max() < 1e-5
 
 
-def test_shapley_values_share_an_interaction(explain_digits):
+def test_shapley_values_divide_an_interaction_equally(explain_digits):
     context = explain_digits(count=1)
-    context = explain_with(Both(), context, images=ones(context))
+    context = explain_with(Interaction(), context, images=ones(context))
     values = by_patch(run("kernel_shap", context, cells=2, masks=400), 2)
     torch.testing.assert_close(values, torch.tensor([[0.5, 0.5, 3.0, 0.0]]), rtol=0, atol=0.05)
 
@@ -126,7 +126,7 @@ def test_shapley_values_sum_to_the_difference_of_outputs(segments, explain_digit
 
 
 @pytest.mark.parametrize("name", MASKED)
-def test_captum_fed_the_same_draws(name, explain_digits):
+def test_maps_equal_those_of_captum_with_the_same_draws(name, explain_digits):
     context = explain_digits("small_vit", count=2, batch_size=8)
     values = run(name, context, masks=90, cells=4)
     segment_indices = index_patches((32, 32), 4)[None, None]
@@ -182,8 +182,8 @@ def test_slic_follows_the_colours(explain_digits):
 def test_slic_segments_do_not_depend_on_the_batch(explain_digits):
     pytest.importorskip("skimage")
     context = explain_digits(count=2)
-    whole = run("lime", context, masks=20, segments="slic", cells=4)
-    alone = run(
+    together = run("lime", context, masks=20, segments="slic", cells=4)
+    single = run(
         "lime",
         dataclasses.replace(
             context, images=context.images[1:], targets=context.targets[1:], image_ids=context.image_ids[1:]
@@ -192,7 +192,7 @@ def test_slic_segments_do_not_depend_on_the_batch(explain_digits):
         segments="slic",
         cells=4,
     )
-    assert (whole[1:] - alone).abs().max() < 1e-5
+    assert (together[1:] - single).abs().max() < 1e-5
 
 
 def test_missing_library_is_named(explain_digits, monkeypatch):
@@ -222,13 +222,13 @@ def test_missing_library_is_named(explain_digits, monkeypatch):
         ("rise_grid", {"cells": 33}, "between 1 and 32"),
     ],
 )
-def test_options_out_of_range(name, options, sentence, explain_digits):
+def test_options_out_of_range_are_refused(name, options, sentence, explain_digits):
     with pytest.raises(HeatproofError, match=sentence):
         run(name, explain_digits(), **options)
 
 
 @pytest.mark.parametrize("cells", [4, 5])
-def test_rise_masks_of_whole_patches(cells, explain_digits):
+def test_masks_of_rise_grid_consist_of_complete_patches(cells, explain_digits):
     masks = torch.cat(list(_aligned_masks(explain_digits(), 2000, cells, 0.3)))
     assert masks.shape == (2000, 32, 32)
     assert torch.equal(masks.unique(), torch.tensor([0.0, 1.0]))

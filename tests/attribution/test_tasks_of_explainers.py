@@ -119,7 +119,7 @@ def test_maps_of_linear_networks_are_exact(case: str) -> None:
     assert [str(image) for image in result["image"].values] == [str(row) for row in rows]
 
 
-def test_methods_of_other_libraries_get_a_network_of_columns() -> None:
+def test_methods_of_other_libraries_get_one_column_for_each_target() -> None:
     captum = pytest.importorskip("captum.attr")
     network, targets = _classifier(4).double(), torch.randn(3, 4, dtype=torch.float64)
     images = torch.randn(3, 3, 16, 16, dtype=torch.float64)

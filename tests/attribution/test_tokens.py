@@ -43,7 +43,7 @@ def of_grid(index, grid, prefix):
 
 @pytest.mark.long
 @pytest.mark.parametrize("prefix", range(9))
-def test_every_grid_with_so_many_prefix_tokens(prefix):
+def test_every_grid_is_located_for_each_number_of_prefix_tokens(prefix):
     for index, grid in enumerate(GRIDS):
         assert_found(of_grid(index, grid, prefix))
 
@@ -63,7 +63,7 @@ SAMPLE += [(grid, 5) for grid in random.Random(1).sample(GRIDS, 12)]
 
 
 @pytest.mark.parametrize(("grid", "prefix"), SAMPLE)
-def test_grids_of_a_network_that_declares_nothing(grid, prefix):
+def test_grids_are_located_without_declarations(grid, prefix):
     for pool in POOLS[0 if prefix else 1 :]:
         assert_found(hand_vit(grid, prefix, pool=pool))
     if 60 % grid[0] == 60 % grid[1] == 0:
@@ -89,7 +89,7 @@ def stem():
     ],
     ids=str,
 )
-def test_other_tokens_orders_and_embeddings(options):
+def test_grids_are_located_with_other_tokens_orders_and_embeddings(options):
     network = hand_vit((5, 10), stem=stem() if options.pop("overlapping", False) else None, **options)
     assert_found(network)
     assert_found(network, torch.zeros(2, 3, *network.size))
@@ -126,17 +126,17 @@ class Middle(HandVit):
         return self.head(self.blocks(torch.cat(parts, 1) + self.position)[:, half])
 
 
-def made(kind, *args, **options):
+def seeded(kind, *args, **options):
     torch.manual_seed(0)
     return kind(*args, **options)
 
 
-def test_tokens_that_change_on_the_way():
-    merged = find_layout(network := made(Merged, (8, 12), 3), images_of(network))
+def test_tokens_that_change_between_blocks_are_located():
+    merged = find_layout(network := seeded(Merged, (8, 12), 3), images_of(network))
     assert (merged.name, merged.grid, merged.cells) == ("norm", (4, 6), tuple(range(3, 27)))
-    late = find_layout(network := made(Late, (5, 10), 1, depth=3), images_of(network))
+    late = find_layout(network := seeded(Late, (5, 10), 1, depth=3), images_of(network))
     assert (late.name, late.grid, late.cells) == ("late", (5, 10), tuple(range(1, 51)))
-    middle = find_layout(network := made(Middle, (5, 10), 1), images_of(network))
+    middle = find_layout(network := seeded(Middle, (5, 10), 1), images_of(network))
     assert (middle.grid, middle.cells) == ((5, 10), (*range(25), *range(26, 51)))
 
 
@@ -162,8 +162,8 @@ class Axes(nn.Module):
     [((0, 1, 2, 3), (2, 3)), ((0, 2, 3, 1), (1, 2)), ((0, 1, 3, 2), (3, 2)), ((0, 3, 2, 1), (2, 1))],
     ids=["channels first", "channels last", "columns first", "columns first, channels last"],
 )
-def test_axes_of_a_map(grid, channels, order, axes):
-    network = made(Axes, grid, channels, order)
+def test_axes_of_a_feature_map_are_located(grid, channels, order, axes):
+    network = seeded(Axes, grid, channels, order)
     images = images_of(network)
     layout = find_layout(network, images)
     assert (layout.name, layout.axes, layout.grid) == ("tap", axes, grid)
@@ -180,7 +180,7 @@ def test_axes_of_a_map(grid, channels, order, axes):
 @pytest.mark.parametrize(
     "options", [{"prefix": 5}, {"prefix": 1, "suffix": 4}, {"prefix": 5, "by_column": True}], ids=str
 )
-def test_maps_are_those_of_the_patches(options):
+def test_maps_are_computed_from_the_patch_tokens(options):
     network = hand_vit((5, 10), pool="all", **options)
     images, targets = images_of(network), torch.tensor([0, 1])
     result = heatproof.explain(network, images, targets, ["hires_cam", "attention_rollout"])
@@ -202,7 +202,7 @@ def test_maps_are_those_of_the_patches(options):
 
 
 @pytest.mark.parametrize("declared", [0, 1, 5, 9])
-def test_what_a_network_declares_is_checked(declared):
+def test_a_wrong_declared_number_of_prefix_tokens_is_corrected(declared):
     network = hand_vit((5, 10), 5, pool="patches")
     network.num_prefix_tokens = declared
     assert_found(network)
@@ -232,7 +232,7 @@ class Mixed(HandVit):
 
 @pytest.mark.parametrize("kind", [Shuffled, Mixed])
 def test_tokens_that_cannot_be_located_have_a_reason_with_the_remedy(kind):
-    network = made(kind, (6, 6), 0)
+    network = seeded(kind, (6, 6), 0)
     methods = ["grad_cam", "attention_rollout", "saliency"]
     result = heatproof.explain(network, images_of(network), torch.tensor([0, 1]), methods)
     of_cam, of_rollout, of_saliency = result["reason"].values.tolist()
@@ -242,8 +242,8 @@ def test_tokens_that_cannot_be_located_have_a_reason_with_the_remedy(kind):
     assert not of_saliency
 
 
-def test_a_declared_number_decides_if_changes_do_not():
-    network = made(Mixed, (6, 6), 1)
+def test_the_declared_number_is_used_if_changes_are_ambiguous():
+    network = seeded(Mixed, (6, 6), 1)
     network.num_prefix_tokens = 1
     layout = find_layout(network, images_of(network))
     assert (layout.grid, layout.cells) == ((6, 6), tuple(range(1, 37)))
@@ -264,7 +264,7 @@ def test_layers_are_inspected_once_as_a_check_without_random_numbers():
     assert find_layout(network, images_of(network)) == find_layout(network, images_of(network)) == first.layout
 
 
-class ToAndFro(nn.Module):
+class AlternatingRows(nn.Module):
     """Every other row of patches is reversed."""
 
     def __init__(self):
@@ -279,7 +279,7 @@ class ToAndFro(nn.Module):
 @pytest.mark.parametrize("grid", [(8, 8), (6, 10), (5, 7), (9, 4), (7, 7)])
 def test_patches_in_an_order_without_a_grid_are_not_located(grid):
     """This also holds after tokens are mixed, although their rows alone would explain enough."""
-    network = hand_vit(grid, size=(4 * grid[0], 4 * grid[1]), stem=ToAndFro(), pool="patches")
+    network = hand_vit(grid, size=(4 * grid[0], 4 * grid[1]), stem=AlternatingRows(), pool="patches")
     moved = measure_band_changes(network, images_of(network), {"norm": network.norm})
     count = grid[0] * grid[1]
     assert moved.locate_tokens(count) is None

@@ -56,7 +56,7 @@ def broken_at(context, entry, call):
     # zennit runs a traced copy; an error in the network's code is raised during tracing and becomes a reason.
     sorted(name for name, entry in EXPLAINERS.items() if entry.uses_model and name != "lrp"),
 )
-def test_an_error_in_the_network_passes_through_the_explainers_module_alone(name, explain_digits):
+def test_the_traceback_of_a_network_error_crosses_only_the_explainers_module(name, explain_digits):
     entry = EXPLAINERS[name]
     expected = entry.function.__module__.rpartition(".")[2]
     vit = "attention" in expected or "transformer" in expected

@@ -38,7 +38,7 @@ def test_relevance_is_conserved_on_a_trained_network(explain_digits):
         assert (tokens.sum((1, 2)) - 1).abs().max() < 1e-5
 
 
-def test_linear_layer_by_hand():
+def test_relevance_through_a_linear_layer_equals_one_computed_by_hand():
     inputs = torch.tensor([[2.0, -1.0, 1.0]])
     weight = torch.tensor([[1.0, -1.0, -3.0], [-1.0, 1.0, -2.0]])
     # Terms of 2 and 1 raise the first output. No input raises the second, so all share it by absolute value.
@@ -46,7 +46,7 @@ def test_linear_layer_by_hand():
     torch.testing.assert_close(shared, torch.tensor([[2.0 + 2.5, 1.0 + 1.25, 1.25]]))
 
 
-def test_product_by_hand():
+def test_relevance_through_a_product_equals_one_computed_by_hand():
     one, other = torch.tensor([[[1.0, 3.0]]]), torch.tensor([[[2.0], [1.0]]])
     # 1·2 + 3·1 = 5; each factor gets one half of the relevance.
     of_one, of_other = through_product(one, other, torch.tensor([[[10.0]]]))
@@ -54,7 +54,7 @@ def test_product_by_hand():
     torch.testing.assert_close(of_other, torch.tensor([[[2.0], [3.0]]]))
 
 
-def test_sum_by_hand():
+def test_relevance_through_a_sum_equals_one_computed_by_hand():
     one, other = torch.tensor([[[4.0], [1.0]]]), torch.tensor([[[-3.0], [1.0]]])
     # In proportion: 4 and 1, −3 and 1, with sums 5 and −2. Of the total of 3 they get 5/7 and 2/7.
     of_one, of_other = through_sum(one, other, torch.tensor([[[1.0], [2.0]]]))
@@ -62,7 +62,7 @@ def test_sum_by_hand():
     torch.testing.assert_close(of_other, torch.tensor([[[3.0], [-1.0]]]) * 3 / 7)
 
 
-def test_one_block_by_hand(explain_digits):
+def test_the_map_of_one_block_equals_one_computed_by_hand(explain_digits):
     """The block has one head, and its perceptron returns zero."""
     network = tiny_vit(depth=1, num_heads=1)
     attention, block = network.blocks[0].attn, network.blocks[0]
@@ -79,9 +79,9 @@ def test_one_block_by_hand(explain_digits):
     last = network.norm(tokens + branch)
     # After the block only the class token has relevance.
     share = rule(last[:, 0], network.head.weight, torch.eye(10)[context.targets])
-    kept = tokens[:, 0] / (tokens + branch)[:, 0] * share
-    changed = share - kept
-    size = changed.sum(1).abs() / (kept.sum(1).abs() + changed.sum(1).abs())
+    stays = tokens[:, 0] / (tokens + branch)[:, 0] * share
+    changed = share - stays
+    size = changed.sum(1).abs() / (stays.sum(1).abs() + changed.sum(1).abs())
     changed = changed * (size / changed.sum(1) * share.sum(1))[:, None]
     at_mixed = rule(mixed[:, 0], attention.proj.weight, changed)
     of_weights = weights[:, 0, 0] * torch.einsum("nd,ntd->nt", at_mixed / mixed[:, 0], value) / 2
@@ -121,10 +121,10 @@ def share_normalised(function, inputs, relevance):
     return [each * (each.sum().abs() / total) * (relevance.sum() / each.sum()) for each in shares]
 
 
-def test_two_blocks_by_automatic_differentiation(explain_digits):
+def test_relevance_of_two_blocks_equals_that_of_automatic_differentiation(explain_digits):
     network = tiny_vit(depth=2, embed_dim=48).double()
     context = explain_digits(count=1, dtype=torch.float64)
-    tokens, kept = network._pos_embed(network.patch_embed(context.images)), []
+    tokens, blocks = network._pos_embed(network.patch_embed(context.images)), []
     for block in network.blocks:
         normed = block.norm1(tokens)
         query, key, value = (
@@ -135,13 +135,13 @@ def test_two_blocks_by_automatic_differentiation(explain_digits):
         middle = tokens + block.attn.proj(mixed)
         read = block.norm2(middle)
         hidden = block.mlp.act(block.mlp.fc1(read))
-        kept.append((block, tokens, normed, query, key, value, weights, mixed, middle, read, hidden))
+        blocks.append((block, tokens, normed, query, key, value, weights, mixed, middle, read, hidden))
         tokens = middle + block.mlp.fc2(hidden)
     relevance = torch.zeros_like(tokens)
     one_hot = torch.eye(10, dtype=torch.float64)[context.targets]
     relevance[:, 0] = share_linear(network.norm(tokens)[:, 0], network.head.weight, one_hot)
     expected = []
-    for block, tokens, normed, query, key, value, weights, mixed, middle, read, hidden in reversed(kept):
+    for block, tokens, normed, query, key, value, weights, mixed, middle, read, hidden in reversed(blocks):
         stays, branch = share_normalised(torch.add, [middle, block.mlp.fc2(hidden)], relevance)
         branch = share_linear(hidden, block.mlp.fc2.weight, branch)
         relevance = stays + share_linear(read, block.mlp.fc1.weight, branch)
@@ -159,7 +159,7 @@ def test_two_blocks_by_automatic_differentiation(explain_digits):
 
 @pytest.mark.parametrize("name", ["transition_attention", "chefer_lrp"])
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_map_knows_its_class(name, pooling, explain_digits):
+def test_maps_depend_on_the_class(name, pooling, explain_digits):
     network = tiny_vit(**POOLINGS[pooling])
     one, other = (
         EXPLAINERS[name].function(replaced(explain_digits(), network, torch.full((3,), target)))[name]
@@ -186,9 +186,9 @@ def test_random_weights_give_another_map(name, architecture, explain_digits):
         for module in fresh.modules():
             if hasattr(module, "reset_parameters"):
                 module.reset_parameters()
-    few = {"samples": 2} if "samples" in EXPLAINERS[name].options else {}
+    options = {"samples": 2} if "samples" in EXPLAINERS[name].options else {}
     of_trained, of_random = (
-        EXPLAINERS[name].function(replaced(context, network), **few)[name].flatten(1)
+        EXPLAINERS[name].function(replaced(context, network), **options)[name].flatten(1)
         for network in (context.network, fresh)
     )
     for pair in zip(of_trained, of_random, strict=True):
@@ -222,7 +222,7 @@ def test_prefix_tokens_are_not_in_the_map(name, prefix, explain_digits):
     ],
     ids=str,
 )
-def test_passes_are_those_of_the_formula(name, options, passes, explain_digits):
+def test_passes_equal_those_of_the_formula(name, options, passes, explain_digits):
     context = explain_digits("small_vit", count=2, batch_size=4)
     network = copy.deepcopy(context.network)
     counter = CountPasses(network)
@@ -241,7 +241,7 @@ def test_chain_includes_the_requested_share_of_blocks(explain_digits):
 
 
 @pytest.mark.parametrize("options", [{"steps": 1}, {"skipped": 1.0}, {"skipped": -0.1}], ids=str)
-def test_options_out_of_range(options, explain_digits):
+def test_options_out_of_range_are_refused(options, explain_digits):
     with pytest.raises(HeatproofError, match="Transition attention"):
         EXPLAINERS["transition_attention"].function(replaced(explain_digits(), tiny_vit()), **options)
 
