@@ -20,25 +20,25 @@ def images():
     return torch.randn(4, 3, 16, 20, generator=torch.Generator().manual_seed(0))
 
 
-def test_table_names_and_options():
+def test_the_registry_has_all_baselines_and_their_options():
     assert set(BASELINES) == {"zeros", "random", "blur", "mean", "black", "background", "neighbours"}
     assert dict(BASELINES["blur"].options) == {"sigma": 41.0, "size": 51, "padding": "zeros", "kernel": "truncated"}
     assert all(entry.summary.endswith(".") for entry in BASELINES.values())
 
 
 @pytest.mark.parametrize("name", sorted(BASELINES))
-def test_does_not_depend_on_the_batch(name, images):
+def test_baselines_do_not_depend_on_the_batch(name, images):
     options = NEEDED.get(name)
     together = baseline_images(name, images, IDS, 3, options)
     backwards = baseline_images(name, images.flip(0), IDS[::-1], 3, options).flip(0)
-    alone = torch.cat([baseline_images(name, images[k : k + 1], IDS[k : k + 1], 3, options) for k in range(4)])
+    one_by_one = torch.cat([baseline_images(name, images[k : k + 1], IDS[k : k + 1], 3, options) for k in range(4)])
     assert together.shape == images.shape
     assert together.dtype == images.dtype
-    assert torch.equal(together, alone)
+    assert torch.equal(together, one_by_one)
     assert torch.equal(together, backwards)
 
 
-def test_zeros(images):
+def test_the_zeros_baseline_is_zero(images):
     assert not baseline_images("zeros", images, IDS, 0).any()
 
 
@@ -54,7 +54,7 @@ def test_random_is_uniform_and_seeded_by_image(images):
 
 @pytest.mark.parametrize("options", [{}, {"sigma": 2.0, "size": 9}, {"sigma": 3.0, "size": 1}])
 @pytest.mark.parametrize(("padding", "mode"), [("zeros", "constant"), ("edge", "nearest")])
-def test_blur_is_scipys(options, padding, mode, images):
+def test_blur_equals_that_of_scipy(options, padding, mode, images):
     blurred = baseline_images("blur", images, IDS, 0, {**options, "padding": padding})
     sigma, radius = options.get("sigma", 41.0), options.get("size", 51) // 2
     expected = gaussian_filter(images.double().numpy(), sigma, mode=mode, radius=radius, axes=(2, 3))
@@ -69,7 +69,7 @@ def test_blur_with_repeated_edges_keeps_a_flat_image():
 
 
 @pytest.mark.parametrize("options", [{"size": 50}, {"sigma": 0.0}, {"padding": "reflect"}])
-def test_blur_refuses_what_it_cannot_do(options, images):
+def test_blur_refuses_invalid_options(options, images):
     with pytest.raises(HeatproofError, match="blur baseline cannot use"):
         baseline_images("blur", images, IDS, 0, options)
 
@@ -106,15 +106,15 @@ def test_mean_without_a_value_names_the_option(options, images):
         ([[0.1, 0.2, 0.3]], r"contains \[0.1, 0.2, 0.3\]"),
     ],
 )
-def test_mean_refuses_what_is_no_colour(value, message, images):
+def test_mean_refuses_invalid_colours(value, message, images):
     with pytest.raises(HeatproofError, match=message):
         baseline_images("mean", images, IDS, 0, {"value": value})
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("as_given", [list, tuple, lambda values: list(np.float32(values))])
-def test_black_is_zero_before_normalisation(dtype, as_given, images):
-    baselines = baseline_images("black", images.to(dtype), IDS, 0, {"mean": as_given(MEAN), "std": as_given(STD)})
+@pytest.mark.parametrize("sequence", [list, tuple, lambda values: list(np.float32(values))])
+def test_black_is_zero_before_normalisation(dtype, sequence, images):
+    baselines = baseline_images("black", images.to(dtype), IDS, 0, {"mean": sequence(MEAN), "std": sequence(STD)})
     assert (baselines.dtype, baselines.shape) == (dtype, images.shape)
     for channel in range(3):
         pixels = baselines[:, channel] * STD[channel] + MEAN[channel]
@@ -122,9 +122,9 @@ def test_black_is_zero_before_normalisation(dtype, as_given, images):
 
 
 @pytest.mark.parametrize("channels", [1, 3, 5])
-@pytest.mark.parametrize("given", [{"mean": [0.5], "std": [0.25]}, {"mean": [0.5] * 3, "std": [0.25] * 2}])
-def test_equal_numbers_fit_any_number_of_channels(channels, given):
-    baselines = baseline_images("black", torch.ones(1, channels, 4, 4), ["a"], 0, given)
+@pytest.mark.parametrize("options", [{"mean": [0.5], "std": [0.25]}, {"mean": [0.5] * 3, "std": [0.25] * 2}])
+def test_equal_numbers_fit_any_number_of_channels(channels, options):
+    baselines = baseline_images("black", torch.ones(1, channels, 4, 4), ["a"], 0, options)
     assert torch.equal(baselines, torch.full((1, channels, 4, 4), -2.0))
 
 
@@ -154,12 +154,12 @@ def test_black_without_the_normalisation_names_the_options(options, images):
         ({"std": [0.1, -0.2, 0.3]}, r"give numbers above 0"),
     ],
 )
-def test_black_refuses_what_is_no_normalisation(change, message, images):
+def test_black_refuses_invalid_normalisations(change, message, images):
     with pytest.raises(HeatproofError, match=message):
         baseline_images("black", images, IDS, 0, {"mean": MEAN, "std": STD} | change)
 
 
-def test_unknown_names_are_refused_with_the_nearest(images):
+def test_unknown_names_are_refused_with_a_suggestion(images):
     with pytest.raises(HeatproofError, match=r"no baseline named 'zeroes': did you mean 'zeros'"):
         baseline_images("zeroes", images, IDS, 0)
     with pytest.raises(HeatproofError, match=r"option of the baseline 'blur' named 'sigmas': did you mean 'sigma'"):
@@ -176,7 +176,7 @@ def test_background_is_the_median_of_the_border_whatever_is_inside(images):
         np.testing.assert_array_equal(one, np.broadcast_to(np.array(expected)[:, None, None], one.shape))
 
 
-def test_neighbours_fill_a_patch_from_around_it_and_not_from_inside(images):
+def test_neighbours_fill_a_patch_only_from_the_pixels_around_it(images):
     grid, tall, wide = 4, 4, 5
     filled = baseline_images("neighbours", images, IDS, 0, {"grid": grid}).numpy()
     for row, column in ((0, 0), (1, 2), (3, 3)):
@@ -195,7 +195,7 @@ def test_neighbours_fill_a_patch_from_around_it_and_not_from_inside(images):
         np.testing.assert_array_equal(again[inside], filled[inside])
 
 
-def test_an_even_image_stays_as_it_is_under_neighbours():
+def test_neighbours_leave_a_constant_image_unchanged():
     even = torch.full((1, 3, 8, 8), 0.25)
     assert torch.equal(baseline_images("neighbours", even, ["a"], 0, {"grid": 2}), even)
 

@@ -23,10 +23,10 @@ from heatproof.training.loop import Trained
 NORMALISED = {"mean": [0.2, 0.3, 0.4], "std": [0.5, 0.25, 1.0]}
 
 
-@pytest.mark.parametrize(("models", "given"), [({}, [0.5, 0.5]), ({"models": [{"net": FACTS}]}, None)])
-def test_drops_are_those_of_black_pixels(project, models, given):
+@pytest.mark.parametrize(("models", "normalisation"), [({}, [0.5, 0.5]), ({"models": [{"net": FACTS}]}, None)])
+def test_drops_equal_those_of_black_pixels(project, models, normalisation):
     toy = project(drops={"baselines": ["black"]}, **models).drop()
-    options = NORMALISED if given is None else {"mean": [given[0]], "std": [given[1]]}
+    options = NORMALISED if normalisation is None else {"mean": [normalisation[0]], "std": [normalisation[1]]}
     network, images, labels, ids = case_of(toy, 10)
     expected = patch_responses(Query(network, images, labels, ids), 4, "black", baseline_options=options)
     for array, values in expected.items():
@@ -41,7 +41,7 @@ def test_drops_are_those_of_black_pixels(project, models, given):
     np.testing.assert_allclose(toy.drops_of("logit", baseline="black")[:, 1], logits.numpy()[at], atol=1e-5)
 
 
-def test_scores_are_those_of_evaluate(project):
+def test_scores_equal_those_of_evaluate(project):
     toy = project(drops={"baselines": ["zeros", "black"]}, models=[{"net": FACTS}]).attribute().drop().score()
     network, images, labels, ids = case_of(toy, 10)
     options = {"baseline": "black", "baseline_options": NORMALISED, "image_ids": ids}
@@ -72,7 +72,7 @@ def test_finetuning_deletes_to_black(project, monkeypatch):
     torch.testing.assert_close(found, black.expand_as(found), rtol=0, atol=1e-6)
 
 
-def test_a_run_has_it_as_an_axis_with_curves_and_explainers_of_the_same(tmp_path):
+def test_a_run_with_the_black_baseline_has_curves_and_explainers_with_it(tmp_path):
     small = {"pretraining": {"epochs": 1}, "finetuning": {"epochs": 1}, "evaluation": {"images": 6}}
     explainers = ["random", {"integrated_gradients": {"steps": 4, "baseline": "same"}}]
     toy = Project(
@@ -104,7 +104,7 @@ class Sum(nn.Module):
 
 @pytest.mark.parametrize("channels", [1, 3, 6])
 @pytest.mark.parametrize("metric", ["deletion_morf", "rise_insertion", "sensitivity_n", "idsds"])
-def test_evaluate_takes_it_for_any_number_of_channels(metric, channels):
+def test_evaluate_accepts_black_for_any_number_of_channels(metric, channels):
     mean, std = [0.1 * (band + 1) for band in range(channels)], [0.5] * channels
     images = (torch.rand(4, channels, 8, 8, generator=torch.Generator().manual_seed(1)) - 0.5) / 0.5
     options = {"baseline": "black", "baseline_options": {"mean": mean, "std": std}, "output": "logit"}
@@ -118,7 +118,7 @@ def test_evaluate_takes_it_for_any_number_of_channels(metric, channels):
         heatproof.evaluate(metric, model, images, labels, torch.rand(4, 8, 8), baseline="black", output="logit")
 
 
-def test_explainers_in_a_run_fill_with_it(project):
+def test_explainers_in_a_run_use_the_black_baseline(project):
     toy = project(models=[{"net": FACTS}])
     dataset, facts = open_dataset(toy.finetune().dataset), toy.plan.model_spec("net").facts
     images = torch.zeros(2, 3, 8, 8)

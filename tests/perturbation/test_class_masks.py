@@ -9,7 +9,7 @@ from heatproof.perturbation.class_masks import class_masks
 LABELS = np.arange(12)
 
 
-def test_both_kinds_remove_as_many_pixels_and_the_same_middle():
+def test_both_kinds_of_masks_remove_the_same_centre_and_number_of_pixels():
     middle, both = (class_masks(LABELS, 32, share=0.7, block=block) for block in (0, 3))
     for masks in (middle, both):
         assert set(masks.sum(axis=(1, 2))) == {round(0.7 * 32**2)}
@@ -29,13 +29,15 @@ def test_the_square_encodes_the_class():
     np.testing.assert_array_equal(again[::-1], both)
 
 
-def test_a_square_alone():
+def test_a_mask_can_be_the_square_only():
     masks = class_masks(LABELS, 32, share=49 / 1024, block=7)
     assert (masks.sum(axis=(1, 2)) == 49).all()
     assert masks.sum(axis=0).max() == 1
 
 
-@pytest.mark.parametrize(("label", "how"), [(12, {"block": 3}), (0, {"block": 9}), (0, {"block": 3, "share": 0.001})])
-def test_labels_and_squares_that_do_not_fit_are_errors(label, how):
+@pytest.mark.parametrize(
+    ("label", "options"), [(12, {"block": 3}), (0, {"block": 9}), (0, {"block": 3, "share": 0.001})]
+)
+def test_labels_and_squares_that_do_not_fit_are_refused(label, options):
     with pytest.raises(HeatproofError):
-        class_masks(np.array([label]), 32, **how)
+        class_masks(np.array([label]), 32, **options)

@@ -19,7 +19,7 @@ from heatproof.perturbation.dataset_mean import dataset_options, mean_colour
 FACTS = InputFacts(mean=(0.5, 0.25, 0.0), std=(0.25, 0.5, 1.0))
 
 
-class Pictures:
+class TrainingImages:
     """Training images only; records which of them are read."""
 
     def __init__(self, pixels):
@@ -37,31 +37,31 @@ def noise(count, seed=0):
     return np.random.default_rng(seed).random((count, 3, 15, 17), dtype=np.float32)
 
 
-def test_by_hand():
+def test_the_mean_colour_equals_one_computed_by_hand():
     pixels = np.zeros((2, 3, 2, 2), dtype=np.float32)
     pixels[0, 0] = 1  # red of one image: a mean of 0.5
     pixels[:, 1, 0] = 0.5  # half of the green at one half: 0.25
     pixels[1, 2, 1, 1] = 1  # one blue pixel of eight: 0.125
-    assert mean_colour(Pictures(pixels), InputFacts(mean=(0, 0, 0), std=(1, 1, 1))) == [0.5, 0.25, 0.125]
-    assert mean_colour(Pictures(pixels), FACTS) == [0.0, 0.0, 0.125]
-    assert mean_colour(Pictures(pixels), replace(FACTS, mean=(0.25, 0, 0.625))) == [1.0, 0.5, -0.5]
+    assert mean_colour(TrainingImages(pixels), InputFacts(mean=(0, 0, 0), std=(1, 1, 1))) == [0.5, 0.25, 0.125]
+    assert mean_colour(TrainingImages(pixels), FACTS) == [0.0, 0.0, 0.125]
+    assert mean_colour(TrainingImages(pixels), replace(FACTS, mean=(0.25, 0, 0.625))) == [1.0, 0.5, -0.5]
 
 
-def test_is_the_mean_of_all_pixels_in_double_precision():
+def test_the_mean_colour_is_that_of_all_pixels_in_double_precision():
     # Single precision would lose the seventh digit among this many pixels.
     pixels = noise(500)
     channels = pixels.astype(np.float64).transpose(1, 0, 2, 3).reshape(3, -1)
     expected = [(math.fsum(c) / c.size - m) / s for c, m, s in zip(channels, FACTS.mean, FACTS.std, strict=True)]
-    np.testing.assert_allclose(mean_colour(Pictures(pixels), FACTS), expected, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(mean_colour(TrainingImages(pixels), FACTS), expected, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 40, 1000])
-def test_how_many_are_read_at_a_time_changes_no_bit(chunk, monkeypatch):
+def test_the_number_of_images_read_at_a_time_changes_no_bit(chunk, monkeypatch):
     # The power spreads the exponents, because sums of plain noise or grey levels are exact in double precision.
     pixels = noise(40) ** 5
-    expected = mean_colour(Pictures(pixels), FACTS)
+    expected = mean_colour(TrainingImages(pixels), FACTS)
     monkeypatch.setattr(dataset_mean, "CHUNK", chunk)
-    read = Pictures(pixels)
+    read = TrainingImages(pixels)
     assert mean_colour(read, FACTS) == expected
     assert [image for start, stop in read.read for image in range(start, stop)] == list(range(40)), "each once"
     assert max(stop - start for start, stop in read.read) <= chunk
@@ -69,7 +69,7 @@ def test_how_many_are_read_at_a_time_changes_no_bit(chunk, monkeypatch):
 
 def test_the_order_of_images_changes_no_bit():
     pixels = noise(40) ** 5
-    assert mean_colour(Pictures(pixels[::-1]), FACTS) == mean_colour(Pictures(pixels), FACTS)
+    assert mean_colour(TrainingImages(pixels[::-1]), FACTS) == mean_colour(TrainingImages(pixels), FACTS)
 
 
 def test_the_layout_in_memory_changes_no_bit():
@@ -77,12 +77,12 @@ def test_the_layout_in_memory_changes_no_bit():
     for seed in range(10):
         pixels = noise(1, seed) ** 5
         channels_last = np.ascontiguousarray(pixels.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
-        assert mean_colour(Pictures(channels_last), plain) == mean_colour(Pictures(pixels), plain)
+        assert mean_colour(TrainingImages(channels_last), plain) == mean_colour(TrainingImages(pixels), plain)
 
 
 @pytest.mark.parametrize("name", sorted(set(BASELINES) - {"mean"}))
 def test_other_baselines_read_no_image(name):
-    read = Pictures(noise(3))
+    read = TrainingImages(noise(3))
     options = {"sigma": 2.0} if name == "blur" else None
     found = dataset_options(name, options, read, FACTS)
     assert found == ({"mean": [0.5, 0.25, 0.0], "std": [0.25, 0.5, 1.0]} if name == "black" else options or {})
@@ -90,30 +90,30 @@ def test_other_baselines_read_no_image(name):
 
 
 @pytest.mark.parametrize(
-    ("given", "filled"),
+    ("options", "filled"),
     [
         ({"mean": None, "std": None}, {"mean": [0.5, 0.25, 0.0], "std": [0.25, 0.5, 1.0]}),
         ({"mean": [0.1]}, {"mean": [0.1], "std": [0.25, 0.5, 1.0]}),
         ({"mean": [0.1], "std": [0.2]}, {"mean": [0.1], "std": [0.2]}),
     ],
 )
-def test_the_normalisation_is_filled_in_for_black_where_it_is_not_given(given, filled):
-    assert dataset_options("black", given, Pictures(noise(3)), FACTS) == filled
+def test_a_missing_normalisation_of_black_is_that_of_the_facts(options, filled):
+    assert dataset_options("black", options, TrainingImages(noise(3)), FACTS) == filled
 
 
-def test_a_value_that_is_given_stays():
-    read, options = Pictures(noise(3)), {"value": [1.0, 2.0, 3.0]}
+def test_a_given_value_is_unchanged():
+    read, options = TrainingImages(noise(3)), {"value": [1.0, 2.0, 3.0]}
     assert dataset_options("mean", options, read, FACTS) == options
     assert read.read == []
 
 
-@pytest.mark.parametrize("given", [None, {}, {"value": None}])
-def test_a_value_is_filled_in(given):
-    read = Pictures(noise(3))
-    filled = dataset_options("mean", given, read, FACTS)
+@pytest.mark.parametrize("options", [None, {}, {"value": None}])
+def test_a_missing_value_is_the_mean_colour(options):
+    read = TrainingImages(noise(3))
+    filled = dataset_options("mean", options, read, FACTS)
     assert filled == {"value": mean_colour(read, FACTS)}
     assert all(type(number) is float for number in filled["value"])
-    assert given in (None, {}, {"value": None}), "left as it was"
+    assert options in (None, {}, {"value": None}), "left as it was"
 
 
 class Sum(nn.Module):
@@ -169,7 +169,7 @@ def test_two_colours_are_separate_curves():
 
 
 @pytest.mark.parametrize("metric", ["idsds", "deletion_lerf", "rise_insertion", "mas_difference", "sensitivity_n"])
-def test_evaluate_asks_for_a_value(metric):
+def test_evaluate_requires_a_value(metric):
     with pytest.raises(HeatproofError, match=r"give baseline_options=\{'value': \[\.\.\.\]\}"):
         heatproof.evaluate(metric, Sum().eval(), *CASE, baseline="mean")
     with pytest.raises(HeatproofError, match="has length 1: give one number for each channel"):

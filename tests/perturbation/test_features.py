@@ -19,19 +19,19 @@ def image(side=32):
     return torch.rand(1, 3, side, side, generator=torch.Generator().manual_seed(0))
 
 
-def own(name, **options):
+def own_network(name, **options):
     return ARCHITECTURES[name].build(3, **options).eval()
 
 
 DENSE = {"growth_rate": 4, "block_config": (1, 1, 1, 1), "num_init_features": 4, "num_classes": 3}
 TOKENS = {"image_size": 32, "patch_size": 8, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 8, "num_classes": 3}
 FOUND = {
-    "resnet": (own("cifar_resnet20", width=4), ["stem.0", *(f"stages.{n}" for n in (1, 2, 3, 5, 7, 8))]),
-    "vgg": (own("cifar_vgg11", width=4), None),
-    "vgg with batch norm": (own("cifar_vgg11_bn", width=4), None),
-    "vit": (own("small_vit", dim=24, depth=3), ["patch_embed.proj", "blocks.0", "blocks.1", "blocks.2"]),
-    "bagnet": (own("cifar_bagnet", width=4), None),
-    "bcos": (own("cifar_bcos_resnet20", width=4), None),
+    "resnet": (own_network("cifar_resnet20", width=4), ["stem.0", *(f"stages.{n}" for n in (1, 2, 3, 5, 7, 8))]),
+    "vgg": (own_network("cifar_vgg11", width=4), None),
+    "vgg with batch norm": (own_network("cifar_vgg11_bn", width=4), None),
+    "vit": (own_network("small_vit", dim=24, depth=3), ["patch_embed.proj", "blocks.0", "blocks.1", "blocks.2"]),
+    "bagnet": (own_network("cifar_bagnet", width=4), None),
+    "bcos": (own_network("cifar_bcos_resnet20", width=4), None),
     "torchvision resnet": (
         torchvision.models.ResNet(torchvision.models.resnet.BasicBlock, [1, 1, 1, 1], num_classes=3).eval(),
         ["conv1", "layer1.0", "layer2.0", "layer3.0", "layer4.0"],
@@ -53,7 +53,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize("family", FOUND)
-def test_layers_of_every_family(family):
+def test_layers_are_found_in_every_family(family):
     network, expected = FOUND[family]
     layers = feature_layers(network, image())
     assert 4 <= len(layers) <= 8
@@ -83,7 +83,7 @@ def test_a_network_without_layers_is_not_applicable():
         feature_layers(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), image(4))
 
 
-def test_means_are_over_positions():
+def test_pooled_features_are_means_over_positions():
     grid, tokens = torch.rand(2, 3, 4, 4), torch.rand(2, 5, 3)
     torch.testing.assert_close(pooled(grid), grid.mean((2, 3)))
     torch.testing.assert_close(pooled(grid.permute(0, 2, 3, 1)), grid.mean((2, 3)))
@@ -107,13 +107,13 @@ def query(network, batch_size, images=None):
     return Query(network.eval(), images, torch.zeros(len(images), dtype=torch.int64), IDS, 0, batch_size)
 
 
-def test_one_patch_is_deleted_in_the_second_version_alone():
+def test_one_patch_is_deleted_only_in_the_second_version():
     found = feature_responses(query(Marks(), 3), 4, "zeros")
     assert found["features"].shape == (7, 2, 1, 4)
     np.testing.assert_allclose(found["features"][:, :, 0, 3], [[0, 1 / 16]] * 7)
 
 
-def test_the_patch_depends_on_the_image_and_the_seed_alone():
+def test_the_patch_depends_only_on_the_image_and_the_seed():
     images = 1 + torch.rand(1, 3, 8, 8).expand(7, -1, -1, -1)
     first_query = query(Marks(), 64, images)
     first = feature_responses(first_query, 4, "zeros")["features"]
@@ -123,8 +123,8 @@ def test_the_patch_depends_on_the_image_and_the_seed_alone():
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 64])
-def test_batches_that_are_filled_up_change_nothing(batch_size):
-    network = own("cifar_resnet20", width=4)
+def test_padded_batches_change_no_feature(batch_size):
+    network = own_network("cifar_resnet20", width=4)
     images = torch.rand(7, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     expected = feature_responses(query(network, 14, images), 4, "zeros")
     found = feature_responses(query(PaddedBatches(network, batch_size), batch_size, images), 4, "zeros")

@@ -56,7 +56,7 @@ def test_gradient_of_a_linear_model_scores_zero(images):
 
 
 @pytest.mark.parametrize("norm", [1.0, 2.0, float("inf")])
-def test_image_itself_as_the_map_moves_as_the_image_does(norm, images):
+def test_the_score_of_the_image_as_its_map_is_the_change_of_the_image(norm, images):
     score, valid = max_sensitivity(itself, images, TARGETS, IDS, 7, radius=RADIUS, samples=4, norm=norm)
     for row, image_id in enumerate(IDS):
         moved = changes(image_id).sum(1).flatten(1).numpy()
@@ -83,7 +83,7 @@ def test_changes_fill_the_ball_of_the_radius(images):
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 6, 64])
-def test_score_is_that_of_one_copy_after_the_other(batch_size, images, network):
+def test_the_score_equals_that_of_single_copies(batch_size, images, network):
     score, _ = max_sensitivity(
         saliency(network), images, TARGETS, IDS, 7, radius=RADIUS, samples=4, batch_size=batch_size
     )
@@ -110,11 +110,11 @@ def test_batches_are_no_larger_than_the_limit_or_the_images(batch_size, sizes, i
 
 
 @pytest.mark.parametrize("row", [0, 1, 2])
-def test_other_images_do_not_matter(row, images, network):
+def test_scores_do_not_depend_on_other_images(row, images, network):
     together = max_sensitivity(saliency(network), images, TARGETS, IDS, 7, batch_size=9)[0]
     one = slice(row, row + 1)
-    alone = max_sensitivity(saliency(network), images[one], TARGETS[one], IDS[one], 7, batch_size=64)[0]
-    np.testing.assert_allclose(alone, together[one], rtol=1e-9)
+    single = max_sensitivity(saliency(network), images[one], TARGETS[one], IDS[one], 7, batch_size=64)[0]
+    np.testing.assert_allclose(single, together[one], rtol=1e-9)
 
 
 def test_draws_depend_on_the_seed(images):
@@ -129,11 +129,11 @@ def test_more_samples_can_only_raise_the_score(images, network):
     assert (scores[2] > scores[0]).any()
 
 
-def test_no_radius_is_no_change(images, network):
+def test_a_radius_of_zero_has_a_score_of_zero(images, network):
     np.testing.assert_array_equal(max_sensitivity(saliency(network), images, TARGETS, IDS, 7, radius=0.0)[0], 0)
 
 
-def test_explainer_that_draws_by_id_keeps_its_draw(images):
+def test_an_explainer_that_draws_by_id_repeats_its_draw(images):
     """Its noise equals that of the intact image, so that the score measures only the change of the image."""
 
     def noisy(batch, targets):
@@ -153,7 +153,7 @@ def test_explainer_may_take_gradients_itself(images, network):
     np.testing.assert_allclose(max_sensitivity(gradient, images, TARGETS, IDS, 7)[0], expected, rtol=1e-9)
 
 
-def test_maps_that_are_made_already_are_not_made_again(images, network):
+def test_given_maps_are_not_recomputed(images, network):
     explain, calls = saliency(network), []
 
     def watch(batch, targets):
@@ -190,12 +190,12 @@ def test_no_images_have_no_scores(images):
 def test_value_that_is_not_finite_names_the_image(call, images):
     calls = []
 
-    def broken(given, targets):
-        maps = itself(given, targets).clone()
+    def broken(batch, targets):
+        maps = itself(batch, targets).clone()
         if len(calls) == call:
             maps[-1, 2, 2] = torch.nan
-            maps[len(given) // 3, 1, 1] = torch.inf
-        calls.append(len(given))
+            maps[len(batch) // 3, 1, 1] = torch.inf
+        calls.append(len(batch))
         return maps
 
     with pytest.raises(HeatproofError, match="image 'image-1', or of a slightly changed copy, has a value that is not"):

@@ -37,7 +37,7 @@ def case_of(project, count):
 
 
 @pytest.mark.parametrize("models", [{}, {"models": [{"net": FACTS}]}], ids=["default facts", "other facts"])
-def test_drops_are_those_of_the_colour(project, models):
+def test_drops_equal_those_of_the_colour(project, models):
     toy = project(drops={"baselines": ["mean"]}, **models).drop()
     case = case_of(toy, 10)
     expected = patch_responses(Query(*case), 4, "mean", baseline_options={"value": colour_of(toy)})
@@ -47,7 +47,7 @@ def test_drops_are_those_of_the_colour(project, models):
     assert np.abs(other["logit"] - expected["logit"]).max() > 0.01, "or this test shows nothing"
 
 
-def test_scores_are_those_of_evaluate(project):
+def test_scores_equal_those_of_evaluate(project):
     toy = project(drops={"baselines": ["zeros", "mean"]}).attribute().drop().score()
     network, images, labels, ids = case_of(toy, 10)
     options = {"baseline": "mean", "baseline_options": {"value": colour_of(toy)}, "image_ids": ids}
@@ -56,7 +56,7 @@ def test_scores_are_those_of_evaluate(project):
     np.testing.assert_allclose(stored[stored.method == "mine"].score, scores["score"], atol=1e-12)
 
 
-def test_training_images_are_read_for_the_mean_alone(project):
+def test_training_images_are_read_only_for_the_mean(project):
     """And not if all drops are current."""
     for baseline in ("zeros", "random", "blur"):
         project(datasets=CLOSED, drops={"baselines": [baseline]}).drop()

@@ -21,7 +21,7 @@ def deleted(images, grid, baselines):
         yield variant
 
 
-class Spy(nn.Module):
+class RecordingNetwork(nn.Module):
     """Linear classifier that records its inputs."""
 
     def __init__(self, change=lambda logits, images: logits):
@@ -44,8 +44,8 @@ def images():
 
 
 @pytest.mark.parametrize("baseline", ["zeros", "random", "blur"])
-def test_responses_are_those_of_one_image_after_the_other(baseline, images):
-    network = Spy().eval()
+def test_responses_equal_those_of_single_images(baseline, images):
+    network = RecordingNetwork().eval()
     read = patch_responses(Query(network, images, TARGETS, IDS, batch_size=6), 4, baseline)
     baselines = baseline_images(baseline, images, IDS, 0)
     variants = torch.stack([images, *deleted(images, 4, baselines)], dim=1)
@@ -58,8 +58,8 @@ def test_responses_are_those_of_one_image_after_the_other(baseline, images):
     np.testing.assert_array_equal(read["target_rank"], (logits > at_target).sum(axis=2))
 
 
-def test_types_and_shapes(images):
-    read = patch_responses(Query(Spy().eval(), images, TARGETS, IDS, batch_size=4), 2, "zeros")
+def test_responses_have_their_types_and_shapes(images):
+    read = patch_responses(Query(RecordingNetwork().eval(), images, TARGETS, IDS, batch_size=4), 2, "zeros")
     types = {"logit": "float32", "log_probability": "float32", "predicted": "int64", "target_rank": "int16"}
     assert {name: str(values.dtype) for name, values in read.items()} == types
     assert {values.shape for values in read.values()} == {(5, 5)}
@@ -68,26 +68,28 @@ def test_types_and_shapes(images):
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 7, 64, 1000])
 def test_batch_size_changes_the_passes_but_not_the_responses(batch_size, images):
-    network = Spy().eval()
+    network = RecordingNetwork().eval()
     read = patch_responses(Query(network, images, TARGETS, IDS, batch_size=batch_size), 4, "random")
     assert sum(network.sizes) == 5 * 17
     assert max(network.sizes) <= batch_size
     # Chunks have `batch_size` images, so that only the last batch of the last chunk can be incomplete.
     assert sum(size < batch_size for size in network.sizes) <= 1
-    expected = patch_responses(Query(Spy().eval(), images, TARGETS, IDS, batch_size=17), 4, "random")
+    expected = patch_responses(Query(RecordingNetwork().eval(), images, TARGETS, IDS, batch_size=17), 4, "random")
     for name, values in expected.items():
         np.testing.assert_allclose(read[name], values, atol=1e-5)
 
 
-def test_other_images_do_not_matter(images):
-    together = patch_responses(Query(Spy().eval(), images, TARGETS, IDS, batch_size=8), 2, "random")
-    alone = patch_responses(Query(Spy().eval(), images[3:4], TARGETS[3:4], IDS[3:4], batch_size=8), 2, "random")
-    np.testing.assert_allclose(alone["logit"], together["logit"][3:4], atol=1e-5)
+def test_responses_do_not_depend_on_other_images(images):
+    together = patch_responses(Query(RecordingNetwork().eval(), images, TARGETS, IDS, batch_size=8), 2, "random")
+    single = patch_responses(
+        Query(RecordingNetwork().eval(), images[3:4], TARGETS[3:4], IDS[3:4], batch_size=8), 2, "random"
+    )
+    np.testing.assert_allclose(single["logit"], together["logit"][3:4], atol=1e-5)
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_layout_is_preserved(layout, images):
-    network = Spy().eval()
+    network = RecordingNetwork().eval()
     patch_responses(Query(network, images.to(memory_format=layout), TARGETS, IDS, batch_size=4), 2, "random")
     assert set(network.channels_last) == {layout is torch.channels_last}
     assert not any(network.gradients)
@@ -102,8 +104,8 @@ def test_target_rank_counts_strictly_larger_logits_only():
 
 def test_responses_keep_the_order_of_the_batches(images):
     batches = [(images[rows], rows) for rows in (torch.tensor([4, 0]), torch.tensor([2]))]
-    read = run_batched(Spy().eval(), batches, TARGETS, IDS)
-    expected = run_batched(Spy().eval(), [(images, torch.arange(5))], TARGETS, IDS)
+    read = run_batched(RecordingNetwork().eval(), batches, TARGETS, IDS)
+    expected = run_batched(RecordingNetwork().eval(), [(images, torch.arange(5))], TARGETS, IDS)
     np.testing.assert_allclose(read["logit"], expected["logit"][[4, 0, 2]], atol=1e-5)
 
 
@@ -126,12 +128,12 @@ def not_finite(logits, images):
         (not_finite, r"not finite for image 'image-2'"),
     ],
 )
-def test_wrong_models_are_named_with_the_image(change, message, images):
+def test_wrong_outputs_are_refused_and_name_the_image(change, message, images):
     images[2, 0, 0, 0] = 7
     with pytest.raises(HeatproofError, match=message):
-        patch_responses(Query(Spy(change).eval(), images, TARGETS, IDS, batch_size=4), 2, "zeros")
+        patch_responses(Query(RecordingNetwork(change).eval(), images, TARGETS, IDS, batch_size=4), 2, "zeros")
 
 
 def test_negative_target_is_refused(images):
     with pytest.raises(HeatproofError, match=r"target of image 'image-1' is class -1"):
-        patch_responses(Query(Spy().eval(), images, torch.tensor([0, -1, 0, 0, 0]), IDS), 2, "zeros")
+        patch_responses(Query(RecordingNetwork().eval(), images, torch.tensor([0, -1, 0, 0, 0]), IDS), 2, "zeros")

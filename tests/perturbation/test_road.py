@@ -50,15 +50,15 @@ def removal(values, fractions):
     return torch.from_numpy(steps.reshape(values.shape))
 
 
-def pictures(*shape, seed=0):
+def random_images(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("kind", ["blob", "scattered"])
 @pytest.mark.parametrize("size", [(32, 32), (37, 50), (5, 9), (1, 40)])
 @pytest.mark.parametrize("fraction", [0.03, 0.5, 0.9, 0.98])
-def test_equations_are_solved(kind, size, fraction):
-    images = pictures(2, 3, *size)
+def test_imputation_solves_the_equations_of_the_paper(kind, size, fraction):
+    images = random_images(2, 3, *size)
     removed = removal(scores(kind, 2, *size), [fraction]) <= 0
     imputed = impute(images, removed)
     for image, mask, ours in zip(images, removed.numpy(), imputed, strict=True):
@@ -67,7 +67,7 @@ def test_equations_are_solved(kind, size, fraction):
 
 
 @pytest.mark.parametrize("pattern", ["one known pixel", "known lines", "checkerboard", "known corner", "border"])
-def test_unusual_sets_of_pixels(pattern):
+def test_unusual_sets_of_pixels_are_imputed(pattern):
     removed = torch.ones(1, 64, 45, dtype=torch.bool)
     if pattern == "one known pixel":
         removed[0, 30, 7] = False
@@ -79,14 +79,14 @@ def test_unusual_sets_of_pixels(pattern):
         removed[0, :3, :3] = False
     else:
         removed[0, 1:-1, 1:-1] = False
-    images = pictures(1, 1, 64, 45)
+    images = random_images(1, 1, 64, 45)
     exact = by_hand(images[0].double().numpy(), removed[0].numpy())
     np.testing.assert_allclose(impute(images, removed)[0], exact, atol=5e-6, rtol=0)
 
 
 @pytest.mark.parametrize("kind", ["blob", "scattered"])
 def test_a_sequence_equals_its_steps_one_by_one(kind):
-    images = pictures(3, 2, 37, 50)
+    images = random_images(3, 2, 37, 50)
     first = removal(scores(kind, 3, 37, 50), np.linspace(0.03, 0.98, 12))
     steps = list(impute_sequence(images, first, 12, noise=0, seed=0, image_ids="abc"))
     assert len(steps) == 12
@@ -114,7 +114,7 @@ def test_no_bit_depends_on_other_images_or_threads(kind, size, steps, values, th
     monkeypatch.setattr(road, "VALUES_ON_CPU", values or road.VALUES_ON_CPU)
     monkeypatch.setattr(road, "VALUES_IN_THREADS", 0)
     names = "abc" if size < 224 else "ab"
-    images = pictures(len(names), 3, size, size)
+    images = random_images(len(names), 3, size, size)
     first = removal(scores(kind, len(names), size, size), np.linspace(0.1, 0.95, steps))
     first[1, size // 2 :] = steps
 
@@ -131,22 +131,22 @@ def test_no_bit_depends_on_other_images_or_threads(kind, size, steps, values, th
             assert torch.equal(ours, all_of_them[places]), (order, count)
 
 
-def test_images_with_nothing_or_all_removed_among_others():
-    images, first = pictures(3, 3, 32, 32), removal(scores("blob", 3, 32, 32), [0.2, 0.6, 0.95])
+def test_images_with_no_or_all_pixels_removed_are_imputed_among_others():
+    images, first = random_images(3, 3, 32, 32), removal(scores("blob", 3, 32, 32), [0.2, 0.6, 0.95])
     first[0], first[1] = 3, torch.arange(32)[:, None] // 30
     steps = list(impute_sequence(images, first, 3, noise=0, seed=0, image_ids="abc"))
-    alone = list(impute_sequence(images[2:], first[2:], 3, noise=0, seed=0, image_ids="c"))
+    single = list(impute_sequence(images[2:], first[2:], 3, noise=0, seed=0, image_ids="c"))
     for step, imputed in enumerate(steps):
         assert torch.equal(imputed[0], images[0])
-        assert torch.equal(imputed[2], alone[step][0])
+        assert torch.equal(imputed[2], single[step][0])
         if step:
             torch.testing.assert_close(imputed[1], images[1].mean((1, 2), keepdim=True).expand(3, 32, 32))
 
 
-def test_the_number_of_threads_is_left_as_it_was(threads, monkeypatch):
+def test_the_number_of_threads_is_unchanged(threads, monkeypatch):
     monkeypatch.setattr(road, "VALUES_ON_CPU", 10_000)
     monkeypatch.setattr(road, "VALUES_IN_THREADS", 0)
-    images, first = pictures(2, 3, 32, 32), removal(scores("blob", 2, 32, 32), np.linspace(0.1, 0.9, 7))
+    images, first = random_images(2, 3, 32, 32), removal(scores("blob", 2, 32, 32), np.linspace(0.1, 0.9, 7))
     for count in (2, 1):
         threads(count)
         sequence = impute_sequence(images, first, 7, seed=0, image_ids="ab")
@@ -167,7 +167,7 @@ def test_the_number_of_threads_is_left_as_it_was(threads, monkeypatch):
 
 def test_gradients_and_inference_mode_change_nothing(monkeypatch):
     monkeypatch.setattr(road, "VALUES_ON_CPU", 10_000)
-    images, first = pictures(2, 3, 32, 32), removal(scores("blob", 2, 32, 32), np.linspace(0.1, 0.9, 6))
+    images, first = random_images(2, 3, 32, 32), removal(scores("blob", 2, 32, 32), np.linspace(0.1, 0.9, 6))
     expected = list(impute_sequence(images, first, 6, seed=0, image_ids="ab"))
     sequence = impute_sequence(images.clone().requires_grad_(), first, 6, seed=0, image_ids="ab")
     for step, plain in enumerate(expected):
@@ -179,7 +179,7 @@ def test_gradients_and_inference_mode_change_nothing(monkeypatch):
 
 
 def test_noise_is_drawn_once_for_each_image_on_removed_pixels():
-    images, first = pictures(2, 3, 32, 32), removal(scores("blob", 2, 32, 32), [0.3, 0.7])
+    images, first = random_images(2, 3, 32, 32), removal(scores("blob", 2, 32, 32), [0.3, 0.7])
 
     def noise(seed=0, names="ab"):
         noisy = impute_sequence(images, first, 2, noise=0.05, seed=seed, image_ids=names)
@@ -197,7 +197,7 @@ def test_noise_is_drawn_once_for_each_image_on_removed_pixels():
 
 
 def test_a_completely_removed_image_becomes_its_mean():
-    images, removed = pictures(2, 3, 16, 16), torch.ones(2, 16, 16, dtype=torch.bool)
+    images, removed = random_images(2, 3, 16, 16), torch.ones(2, 16, 16, dtype=torch.bool)
     removed[1, :4] = False
     imputed = impute(images, removed)
     torch.testing.assert_close(imputed[0], images[0].mean((1, 2), keepdim=True).expand(3, 16, 16))
@@ -219,7 +219,7 @@ def test_a_ramp_is_continued_through_a_hole():
 
 
 def test_an_unsolved_system_is_an_error(monkeypatch):
-    images, removed = pictures(1, 3, 37, 50), removal(scores("blob", 1, 37, 50), [0.9]) <= 0
+    images, removed = random_images(1, 3, 37, 50), removal(scores("blob", 1, 37, 50), [0.9]) <= 0
     with pytest.raises(HeatproofError, match="finer than single precision"):
         impute(images, removed, tolerance=1e-8)
     monkeypatch.setattr(_multigrid, "CYCLES", 1)
@@ -227,15 +227,15 @@ def test_an_unsolved_system_is_an_error(monkeypatch):
         impute(images, removed, tolerance=1e-6)
 
 
-def test_nothing_removed_returns_the_image():
-    images = pictures(1, 3, 8, 8)
+def test_an_image_without_removed_pixels_is_returned():
+    images = random_images(1, 3, 8, 8)
     assert list(impute_sequence(images, torch.zeros(1, 8, 8, dtype=torch.int64), 0, seed=0, image_ids="a")) == []
     assert torch.equal(impute(images, torch.zeros(1, 8, 8, dtype=torch.bool)), images)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_values_that_are_not_finite_are_refused(value):
-    images = pictures(2, 1, 8, 8)
+    images = random_images(2, 1, 8, 8)
     images[1, 0, 0, 0] = value
     with pytest.raises(HeatproofError, match="finite"):
         impute(images, torch.ones(2, 8, 8, dtype=torch.bool))

@@ -25,12 +25,12 @@ NOTHING = (None, PIXELS)
 
 
 @pytest.fixture
-def made(project):
+def toy(project):
     return project(**CONFIG).attribute()
 
 
 @pytest.fixture
-def seen(made, monkeypatch):
+def seen(toy, monkeypatch):
     """Record every batch that the network receives, as (image, changed pixels) of its rows."""
     batches = []
     intact = torch.from_numpy((Toy(0, 12, ()).pixels["evaluation"][:IMAGES] - np.float32(0.5)) / np.float32(0.5))
@@ -38,13 +38,13 @@ def seen(made, monkeypatch):
 
     def watched(network, images):
         same = (images[:, None] == intact).all(2).sum((2, 3))
-        kept, which = (values.tolist() for values in same.max(1))
-        batches.append([(image if left else None, PIXELS - left) for image, left in zip(which, kept, strict=True)])
+        unchanged, which = (values.tolist() for values in same.max(1))
+        batches.append([(image if left else None, PIXELS - left) for image, left in zip(which, unchanged, strict=True)])
         return forward(network, images)
 
     monkeypatch.setattr(Network, "forward", watched)
     # The passes of the job's check have other batches.
-    monkeypatch.setattr(run, "check_loaded", lambda *given: 0)
+    monkeypatch.setattr(run, "check_loaded", lambda *arguments: 0)
     return batches
 
 
@@ -54,13 +54,13 @@ def filled(*rows):
     return [batch + batch[-1:] * (SIZE - len(batch)) for batch in cut]
 
 
-def curves_of(made, kind):
-    (response,) = (name for name in made.plan.method_responses if name.startswith(kind))
-    return made.curves_spec(response)
+def curves_of(toy, kind):
+    (response,) = (name for name in toy.plan.method_responses if name.startswith(kind))
+    return toy.curves_spec(response)
 
 
-def test_patch_drops(made, seen):
-    made.drop(SIZE)
+def test_patch_drops_are_batched_image_by_image(toy, seen):
+    toy.drop(SIZE)
     rows = [(image, 9 * (patch > 0)) for image in range(IMAGES) for patch in range(17)]
     assert seen == filled(*rows[: 4 * 17]) + filled(*rows[4 * 17 :])
 
@@ -72,38 +72,38 @@ def test_patch_drops(made, seen):
         ("insertion_morf_blur", lambda image: [NOTHING, (image, 72)]),
     ],
 )
-def test_curves(made, seen, kind, steps):
+def test_curves_are_batched_by_image_and_method(toy, seen, kind, steps):
     """Batches go image by image, and method by method."""
-    made.make(curves_of(made, kind), SIZE)
+    toy.make(curves_of(toy, kind), SIZE)
     several = [row for image in range(4) for row in steps(image)]
     expected = filled((0, 0), (1, 0), (2, 0), (3, 0)) + 2 * filled(*several)
     assert seen == expected + filled((4, 0)) + 2 * filled(*steps(4))
 
 
-def test_curves_with_imputation(made, seen):
+def test_curves_with_imputation_are_batched_by_step(toy, seen):
     """Batches go step by step."""
-    made.make(curves_of(made, "deletion_lerf_road"), SIZE)
+    toy.make(curves_of(toy, "deletion_lerf_road"), SIZE)
     several = [(image, changed) for changed in (43, 86) for image in range(4)]
     expected = filled((0, 0), (1, 0), (2, 0), (3, 0)) + 2 * filled(*several)
     assert seen == expected + filled((4, 0)) + 2 * filled((4, 43), (4, 86))
 
 
-def test_pictures(made, seen):
+def test_information_curves_have_all_versions_of_an_image_in_one_batch(toy, seen):
     """All versions of an image are in one batch, including the blurred and the original image."""
-    made.make(curves_of(made, "pictures"), SIZE)
+    toy.make(curves_of(toy, "pictures"), SIZE)
     assert [{image for image, _ in batch} for batch in seen[:1]] == [{0, 1, 2, 3}]
     assert [{image for image, _ in batch} for batch in seen[1:]] == [{0}, {1}, {2}, {3}] * 2 + [{4}] * 3
     assert {len(batch) for batch in seen} == {SIZE}
 
 
-def test_subsets(made, seen):
-    (response,) = made.plan.model_responses
-    made.make(made.on_network("subsets", response=response, shard=0), SIZE)
+def test_subsets_are_batched_image_by_image(toy, seen):
+    (response,) = toy.plan.model_responses
+    toy.make(toy.on_network("subsets", response=response, shard=0), SIZE)
     rows = [(image, changed) for image in range(IMAGES) for changed in (0, 14, 14, 14, 58, 58, 58)]
     assert seen == filled(*rows[: 4 * 7]) + filled(*rows[4 * 7 :])
 
 
-def test_channels(made, seen):
-    made.make(made.on_network("channels", shard=0), SIZE)
+def test_channels_are_batched_like_intact_images(toy, seen):
+    toy.make(toy.on_network("channels", shard=0), SIZE)
     # The first pass determines the number of channels.
     assert seen == filled((0, 0)) + filled((0, 0), (1, 0), (2, 0), (3, 0)) + filled((4, 0))

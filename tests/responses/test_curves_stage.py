@@ -62,8 +62,8 @@ CONFIG = {
 }
 
 
-def whole_chain(made, batch_size=64):
-    return made.attribute().drop().respond(batch_size).score_all()
+def run_all_stages(toy, batch_size=64):
+    return toy.attribute().drop().respond(batch_size).score_all()
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def finished(trained, tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished") / "project"
     shutil.copytree(trained.folder, folder)
     torch.set_num_threads(1)
-    return whole_chain(Project(folder, **CONFIG))
+    return run_all_stages(Project(folder, **CONFIG))
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def case(finished):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("method", ["mine", "mine_abs", "random"])
-def test_scores_are_those_of_evaluate(finished, case, name, method):
+def test_scores_equal_those_of_evaluate(finished, case, name, method):
     network, images, labels, data, facts = case
     entry = finished.plan.metrics[name]
     explainer = method.removesuffix("_abs")
@@ -121,7 +121,7 @@ def test_scores_are_those_of_evaluate(finished, case, name, method):
     np.testing.assert_array_equal(rows.valid, expected["valid"])
 
 
-def test_scores_on_probabilities(finished):
+def test_scores_of_probabilities_equal_their_definition(finished):
     logs = finished.drops_of("log_probability", baseline="zeros").astype(np.float64)
     drops = np.exp(logs[:, :1]) - np.exp(logs[:, 1:])
     sums = finished.maps()[:, 0].astype(np.float64).reshape(10, 4, 3, 4, 3).sum((2, 4)).reshape(10, 16)
@@ -146,7 +146,7 @@ def test_the_table_has_every_metric_with_its_direction(finished):
     assert ((table.n_images + table.n_undefined) == 10).all()
 
 
-def test_the_table_tells_how_far_a_method_is_above_the_references(finished):
+def test_the_table_has_the_difference_to_the_best_reference_map(finished):
     table = pd.read_csv(finished.folder / "results/scores.csv")
     references = finished.plan.reference_methods
     assert references == ["random", "random_abs"]
@@ -172,7 +172,7 @@ def in_one_shard(trained, tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("shard_size", "apart"), [(4, False), (7, True)])
-def test_neither_shards_nor_jobs_change_a_bit(project, in_one_shard, shard_size, apart):
+def test_shards_and_separate_jobs_change_no_bit(project, in_one_shard, shard_size, apart):
     """With one batch size: shards start batches at other images, and separate jobs compute one explainer each."""
     other = project(**DRAWN, shard_size=shard_size).attribute().drop(8)
     for explainer in (["noisy"], ["random"]) if apart else (None,):
@@ -185,12 +185,12 @@ def test_neither_shards_nor_jobs_change_a_bit(project, in_one_shard, shard_size,
 
 
 @pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.slow), 7, "auto"])
-def test_other_batch_sizes_stay_within_rounding(batch_size, project, in_one_shard):
+def test_other_batch_sizes_agree_within_rounding(batch_size, project, in_one_shard):
     """Maps, drops and curves: scores within 1e-5, and the same order of methods, except for ties."""
     other = project(**DRAWN).attribute(batch_size).drop(batch_size).respond(batch_size).score_all()
     compared = 0
     for name in ("idsds", "idsds_probability", *NAMES):
-        theirs, ours = (made.scores(name) for made in (other, in_one_shard))
+        theirs, ours = (toy.scores(name) for toy in (other, in_one_shard))
         # Rounding errors grow with the logits of a score, even if these cancel.
         np.testing.assert_allclose(theirs.score, ours.score, rtol=1e-5, atol=1e-5 * max(1, ours.score.abs().max()))
         gaps = []
@@ -222,19 +222,19 @@ def test_metrics_share_responses(finished):
         "pictures",
     ]
     assert len(finished.plan.model_responses) == 1
-    served = finished.spec("road_lerf").responses["deletion"]
-    assert served.points == [7, 17, 27, 37, 47, 57, 67, 77, 87]
+    shared = finished.spec("road_lerf").responses["deletion"]
+    assert shared.points == [7, 17, 27, 37, 47, 57, 67, 77, 87]
 
 
-def test_a_curve_with_updated_maps_is_not_read_off_a_finer_one(project):
+def test_a_curve_with_updated_maps_is_not_taken_from_a_finer_one(project):
     coarse = {"metric": "ids", "update": True, "rule": "mean", "fractions": [0.0, 0.5, 1.0]}
     fine = {**coarse, "fractions": [0.0, 0.25, 0.5, 0.75, 1.0]}
-    served = project(metrics=[{"coarse": coarse}, {"fine": fine}]).plan.shared_responses
-    assert all(wanted == response and points is None for wanted, (response, points) in served.items())
+    shared = project(metrics=[{"coarse": coarse}, {"fine": fine}]).plan.shared_responses
+    assert all(wanted == response and points is None for wanted, (response, points) in shared.items())
 
 
-def test_a_metric_says_itself_what_is_undefined(project):
-    made = (
+def test_a_metric_defines_its_undefined_scores(project):
+    toy = (
         project(
             metrics=[{"mine": {"metric": "toy_plugin:above_half", "steps": 2}}],
             explainers=["random"],
@@ -244,26 +244,26 @@ def test_a_metric_says_itself_what_is_undefined(project):
         .drop()
         .respond()
     )
-    made.score_with("mine")
-    rows = made.scores("mine")
+    toy.score_with("mine")
+    rows = toy.scores("mine")
     assert not rows.valid.all()
     assert rows.score.isna().equals(~rows.valid)
     assert (rows.score.dropna() > 0.5).all()
 
 
-def test_drops_of_probabilities_alone(project):
-    made = project(drops={"outputs": ["probability"]}, explainers=["random"]).attribute().drop().score()
-    assert set(pd.read_csv(made.folder / "results/idsds_table.csv").metric) == {"idsds_probability"}
-    assert pd.read_csv(made.folder / "results/accuracy.csv").in_domain.tolist() == [True]
+def test_drops_can_be_of_probabilities_only(project):
+    toy = project(drops={"outputs": ["probability"]}, explainers=["random"]).attribute().drop().score()
+    assert set(pd.read_csv(toy.folder / "results/idsds_table.csv").metric) == {"idsds_probability"}
+    assert pd.read_csv(toy.folder / "results/accuracy.csv").in_domain.tolist() == [True]
 
 
 def test_both_outputs_are_one_test_case(project):
-    made = project(drops={"outputs": ["logit", "probability"]}, explainers=["random", "saliency"])
-    made.attribute().drop().score()
-    assert (pd.read_csv(made.folder / "results/meta_rank.csv").n_cases == 1).all()
+    toy = project(drops={"outputs": ["logit", "probability"]}, explainers=["random", "saliency"])
+    toy.attribute().drop().score()
+    assert (pd.read_csv(toy.folder / "results/meta_rank.csv").n_cases == 1).all()
 
 
-def test_stores_say_what_they_hold(finished):
+def test_stores_describe_their_contents(finished):
     name = next(name for name in finished.plan.method_responses if name.startswith("deletion_morf_zeros"))
     store = finished.folder / f"{CURVES}/mine/{name}.zarr"
     facts = describe_store(store)
@@ -277,49 +277,51 @@ def test_stores_say_what_they_hold(finished):
     np.testing.assert_allclose(of["total_magnitude"][:, 0, 3], np.abs(maps).sum((1, 2)), rtol=1e-6)
     np.testing.assert_array_equal(of["changed"][:, 0], np.tile(np.arange(7) * 24, (10, 1)))
     np.testing.assert_allclose(of["magnitude"][:, 1, -1], np.abs(finished.maps()[:, 0]).sum((1, 2)), rtol=1e-6)
-    made = read_json(finished.folder / f"{CURVES}/mine/{name}.0.json")
-    assert made["made_by"]["response"]["settings"]["order"] == "morf"
-    pictures = next(name for name in finished.plan.method_responses if name.startswith("pictures"))
-    assert read_json(finished.folder / f"{CURVES}/mine/{pictures}.0.json")["made_by"]["encoder"].startswith("libwebp ")
+    manifest = read_json(finished.folder / f"{CURVES}/mine/{name}.0.json")
+    assert manifest["made_by"]["response"]["settings"]["order"] == "morf"
+    pictures_name = next(name for name in finished.plan.method_responses if name.startswith("pictures"))
+    assert read_json(finished.folder / f"{CURVES}/mine/{pictures_name}.0.json")["made_by"]["encoder"].startswith(
+        "libwebp "
+    )
 
 
-def passes(made, shard=0):
+def passes(toy, shard=0):
     """Network passes of every response of one explainer."""
-    folder = made.folder / CURVES / "mine"
+    folder = toy.folder / CURVES / "mine"
     return {path.name: read_json(path)["network_passes"] for path in folder.glob(f"*.{shard}.json")}
 
 
-def test_rise_and_mas_cost_a_set_of_curves_each(project):
+def test_rise_and_mas_take_separate_curves(project):
     """65 passes per image for 32 steps in both directions with the intact image; MAS has another order and blur."""
     steps = [name for kind in ("rise", "mas") for name in (f"{kind}_insertion", f"{kind}_deletion")]
-    made = project(metrics=steps, explainers=[{"mine": {"explainer": "toy_plugin:gradient"}}])
-    made.attribute().respond(5)
+    toy = project(metrics=steps, explainers=[{"mine": {"explainer": "toy_plugin:gradient"}}])
+    toy.attribute().respond(5)
     # Ten images, raw and absolute; the intact images are passed once for both, before the methods.
-    assert sum(passes(made).values()) == 10 * 2 * 64 * 2
+    assert sum(passes(toy).values()) == 10 * 2 * 64 * 2
 
 
 def test_a_metric_over_cached_responses_makes_no_pass(project):
     first = {"explainers": [{"mine": {"explainer": "toy_plugin:gradient"}}], "drops": {"baselines": ["zeros"]}}
-    made = project(**first, metrics=["rise_deletion", "soundness"]).attribute().drop().respond()
-    before = made.bytes("curves")
+    toy = project(**first, metrics=["rise_deletion", "soundness"]).attribute().drop().respond()
+    before = toy.bytes("curves")
     more = ["rise_deletion", "soundness", "road_lerf", {"late": {"metric": "soundness", "level": 0.9}}, "deletion_morf"]
-    again = type(made)(made.folder, **first, metrics=more)
-    assert set(again.plan.method_responses) == set(made.plan.method_responses)
+    again = type(toy)(toy.folder, **first, metrics=more)
+    assert set(again.plan.method_responses) == set(toy.plan.method_responses)
     again.score_all()
-    assert made.bytes("curves") == before
-    assert set(pd.read_csv(made.folder / "results/scores.csv").metric) > {"late", "road_lerf", "deletion_morf"}
+    assert toy.bytes("curves") == before
+    assert set(pd.read_csv(toy.folder / "results/scores.csv").metric) > {"late", "road_lerf", "deletion_morf"}
 
 
-def test_a_metric_with_other_responses_leaves_those_that_are_there_alone(project):
+def test_a_metric_with_other_responses_leaves_existing_ones_unchanged(project):
     first = {"explainers": [{"mine": {"explainer": "toy_plugin:gradient"}}]}
-    made = project(**first, metrics=["rise_deletion"]).attribute().respond()
-    before = {path: read_json(path) for path in (made.folder / CURVES / "mine").glob("*.json")}
-    again = type(made)(made.folder, **first, metrics=["rise_deletion", "road_morf"]).respond()
+    toy = project(**first, metrics=["rise_deletion"]).attribute().respond()
+    before = {path: read_json(path) for path in (toy.folder / CURVES / "mine").glob("*.json")}
+    again = type(toy)(toy.folder, **first, metrics=["rise_deletion", "road_morf"]).respond()
     assert {path: read_json(path) for path in before} == before
     assert len(passes(again)) == 2
 
 
-def test_more_images_ask_for_the_new_ones_only(project):
+def test_only_added_images_are_computed(project):
     change = {"explainers": [{"mine": {"explainer": "toy_plugin:gradient"}}], "metrics": ["ids", "road_morf"]}
     few = project(**change, evaluation={"images": 4}).attribute().respond(4)
     first = passes(few)
@@ -329,48 +331,48 @@ def test_more_images_ask_for_the_new_ones_only(project):
     assert more.bytes("curves") == images_at_once.bytes("curves") != {}
 
 
-def test_a_gap_goes_through_to_the_scores(project):
+def test_the_reason_of_an_explainer_reaches_the_scores(project):
     gap = {"odd": {"explainer": "toy_plugin:never_applies"}}
-    made = whole_chain(project(explainers=[gap, "random"], metrics=["rise_deletion", "sensitivity_n"]))
+    toy = run_all_stages(project(explainers=[gap, "random"], metrics=["rise_deletion", "sensitivity_n"]))
     for metric in ("rise_deletion", "sensitivity_n"):
-        manifest = read_json(made.folder / f"results/scores/toy/net/finetuned/{metric}.json")
+        manifest = read_json(toy.folder / f"results/scores/toy/net/finetuned/{metric}.json")
         assert manifest["gaps"] == dict.fromkeys(("odd", "odd_abs"), "the network has no attention")
-    rows = pd.read_csv(made.folder / "results/scores.csv").set_index(["metric", "method"])
+    rows = pd.read_csv(toy.folder / "results/scores.csv").set_index(["metric", "method"])
     assert rows.loc[("rise_deletion", "odd"), "gap"] == "the network has no attention"
     assert rows.loc[("rise_deletion", "random"), "n_images"] == 10
 
 
-def test_what_does_not_apply_to_changed_images_is_a_gap(project):
+def test_explainers_that_fail_on_changed_images_are_not_applicable(project):
     """Training images are available to explainers that use them as baselines."""
     explainers = [{"picky": {"explainer": "toy_plugin:picky"}}, {"expected_gradients": {"samples": 2, "baselines": 4}}]
     change = {"explainers": explainers, "metrics": [{"sensitivity_max": {"samples": 2}}, {"ids": FEW}]}
-    made = whole_chain(project(**change))
+    toy = run_all_stages(project(**change))
     gaps = {
-        name: read_json(made.folder / f"results/scores/toy/net/finetuned/{name}.json")["gaps"]
+        name: read_json(toy.folder / f"results/scores/toy/net/finetuned/{name}.json")["gaps"]
         for name in ("ids", "sensitivity_max")
     }
     assert gaps["ids"] == {}
     assert gaps["sensitivity_max"] == dict.fromkeys(("picky", "picky_abs"), "this is no image of the split")
-    assert made.scores("sensitivity_max").valid.all()
+    assert toy.scores("sensitivity_max").valid.all()
 
 
-def test_nothing_but_gaps(project):
-    made = project(explainers=[{"odd": {"explainer": "toy_plugin:never_applies"}}], metrics=["ids"])
-    made.attribute().drop().respond()
-    made.score_with("ids")
-    assert len(made.scores("ids")) == 0
+def test_scores_without_applicable_explainers_are_empty(project):
+    toy = project(explainers=[{"odd": {"explainer": "toy_plugin:never_applies"}}], metrics=["ids"])
+    toy.attribute().drop().respond()
+    toy.score_with("ids")
+    assert len(toy.scores("ids")) == 0
 
 
-def test_lost_maps_are_said(project):
-    made = project(metrics=["ids"]).attribute()
-    made.base("mine").with_name("mine.0.json").unlink()
+def test_missing_maps_are_named(project):
+    toy = project(metrics=["ids"]).attribute()
+    toy.base("mine").with_name("mine.0.json").unlink()
     with pytest.raises(HeatproofError, match=r"mine\.0\.json is missing: run your snakemake"):
-        made.respond()
+        toy.respond()
 
 
-def test_what_was_finished_before_a_kill_is_kept(project, monkeypatch):
+def test_batches_finished_before_a_kill_are_not_repeated(project, monkeypatch):
     """A job that is killed in its second batch continues with the second batch."""
-    made = project(metrics=["ids"], explainers=[{"mine": {"explainer": "toy_plugin:gradient"}}]).attribute()
+    toy = project(metrics=["ids"], explainers=[{"mine": {"explainer": "toy_plugin:gradient"}}]).attribute()
     real, calls = stage.intact_responses, []
 
     def dies(*arguments, **options):
@@ -381,19 +383,21 @@ def test_what_was_finished_before_a_kill_is_kept(project, monkeypatch):
 
     monkeypatch.setattr(stage, "intact_responses", dies)
     with pytest.raises(KeyboardInterrupt):
-        made.respond(4)
-    made.respond(4)
+        toy.respond(4)
+    toy.respond(4)
     assert len(calls) == 4, "three batches of ten images, of which the first was done"
-    whole = project(metrics=["ids"], explainers=[{"mine": {"explainer": "toy_plugin:gradient"}}]).attribute().respond(4)
-    assert made.bytes("curves") == whole.bytes("curves")
+    uninterrupted = (
+        project(metrics=["ids"], explainers=[{"mine": {"explainer": "toy_plugin:gradient"}}]).attribute().respond(4)
+    )
+    assert toy.bytes("curves") == uninterrupted.bytes("curves")
 
 
-def test_a_job_that_resumes_has_all_that_the_first_recorded(project, monkeypatch):
+def test_a_resumed_job_has_complete_manifests(project, monkeypatch):
     """The job is killed after its last batch and before it publishes: the manifests are still complete."""
     change = {"metrics": ["ids"], "explainers": [{"mine": {"explainer": "toy_plugin:gradient"}}, "random"]}
     undisturbed, killed = project(**change).attribute().respond(4), project(**change).attribute()
 
-    def killed_here(piece, *given):
+    def killed_here(shard, *arguments):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as changed:
@@ -401,13 +405,13 @@ def test_a_job_that_resumes_has_all_that_the_first_recorded(project, monkeypatch
         with pytest.raises(KeyboardInterrupt):
             killed.respond(4)
     killed.respond(4)
-    said = [
+    manifests = [
         {
-            path.relative_to(made.folder): without_times(read_json(path))
-            for path in (made.folder / "results/curves").rglob("*.json")
+            path.relative_to(toy.folder): without_times(read_json(path))
+            for path in (toy.folder / "results/curves").rglob("*.json")
             if "files" in read_json(path)
         }
-        for made in (killed, undisturbed)
+        for toy in (killed, undisturbed)
     ]
-    assert said[0] == said[1]
-    assert all(one["check_passes"] for one in said[0].values())
+    assert manifests[0] == manifests[1]
+    assert all(one["check_passes"] for one in manifests[0].values())

@@ -24,7 +24,7 @@ ARRAYS = {"logit": LOGITS, "log_probability": -np.log1p(np.exp(-LOGITS)), "predi
 
 
 @pytest.mark.parametrize("target", [0, 1])
-def test_a_label_is_decided_for_by_its_own_logit(target):
+def test_a_label_is_predicted_by_its_own_logit(target):
     curve = ResponseCurve(ARRAYS, CLASSES, 1, "multilabel")
     found = curve.read("accuracy", ("label", "predicted")[target])
     np.testing.assert_array_equal(found, LOGITS[:, :, target] > 0)
@@ -34,7 +34,7 @@ def test_a_label_is_decided_for_by_its_own_logit(target):
 
 
 @pytest.mark.parametrize("task", ["binary", "multiclass"])
-def test_a_class_is_decided_for_where_it_is_predicted(task):
+def test_a_class_decision_is_the_predicted_class(task):
     curve = ResponseCurve(ARRAYS, CLASSES, 1, task)
     np.testing.assert_array_equal(curve.read("accuracy", "label"), PREDICTED == 0)
     np.testing.assert_array_equal(curve.read("accuracy", "predicted"), PREDICTED == 1)
@@ -47,8 +47,8 @@ def test_aic_reads_the_decision_of_the_task(task, expected):
     quantities = {f"{name}_{which}": ARRAYS[name][:, :, place] for name in ("logit", "log_probability")
                   for place, which in enumerate(("label", "predicted"))}  # fmt: skip
     quantities |= {"predicted": PREDICTED, "intact": np.ones((2, 3)), "entropy": np.full((2, 3), 100)}
-    given = response.as_argument(quantities, ScoredImages(("a", "b"), np.zeros(2, dtype=int), (8, 8), 0, task))
-    np.testing.assert_array_equal(given["decided"][..., 0], expected)
+    inputs = response.as_argument(quantities, ScoredImages(("a", "b"), np.zeros(2, dtype=int), (8, 8), 0, task))
+    np.testing.assert_array_equal(inputs["decided"][..., 0], expected)
 
 
 class Labels(nn.Module):
@@ -59,16 +59,16 @@ class Labels(nn.Module):
         return torch.stack([first, torch.full_like(first, 50.0), -first], dim=1)
 
 
-class Named:
+class WithClassNames:
     class_names = ("sun", "rain", "fog")
     num_classes = 3
 
 
-def test_answers_are_of_every_label_of_the_intact_image():
+def test_label_outputs_are_those_of_every_label_of_the_intact_image():
     network = Labels().eval()
     attach(network, reader=OutputReader("multilabel"))
     images = torch.linspace(-1, 1, 4)[:, None, None, None].expand(4, 3, 2, 2).contiguous()
-    network_run = NetworkRun(lambda: network, torch.device("cpu"), 3, 0, dataset=Named())
+    network_run = NetworkRun(lambda: network, torch.device("cpu"), 3, 0, dataset=WithClassNames())
     batch = Batch(images, torch.tensor([0, 2, 0, 1]), list("abcd"))
     found = LabelOutputs().run(network_run, batch, None)
     np.testing.assert_allclose(found["logit"], network(images))
@@ -79,10 +79,10 @@ def test_answers_are_of_every_label_of_the_intact_image():
     assert intact_responses(network_run.query(batch))["predicted"].tolist() == [1] * 4
 
 
-def test_a_score_that_turns_numbers_over_is_found(monkeypatch):
+def test_a_score_that_reverses_the_order_is_found(monkeypatch):
     # The published code of MAS divides by a negative difference for probabilities.
     entry = METRICS["rise_deletion"]
     options = {"inverted": "scaled", "monotone": True}
-    monkeypatch.setattr(type(entry), "unsupported_reason", lambda *given: None)
+    monkeypatch.setattr(type(entry), "unsupported_reason", lambda *arguments: None)
     with pytest.raises(RuleBroken, match="worse than their negatives"):
         prefers_known_effects_on_numbers(MetricSubject(entry, options))

@@ -49,12 +49,12 @@ def curves(**change):
     return Curves(Perturbation(**{"steps": 4, **change}).to_settings())
 
 
-def test_every_kind_but_those_of_tables_is_read_by_a_metric():
+def test_every_kind_except_those_of_tables_is_read_by_a_metric():
     assert {response.kind for response in EXAMPLES} | {Channels.kind, Features.kind, LabelOutputs.kind} == set(OURS)
 
 
 @pytest.mark.parametrize("response", EXAMPLES, ids=lambda response: response.name)
-def test_a_spec_tells_it(response):
+def test_a_response_is_restored_from_its_spec(response):
     again = response_of(response.spec)
     assert again == response
     assert again.name == response.name
@@ -62,7 +62,7 @@ def test_a_spec_tells_it(response):
 
 
 @pytest.mark.parametrize("kind", sorted(OURS))
-def test_a_declaration_loads_no_torch(kind):
+def test_a_declaration_imports_no_torch(kind):
     """The workflow and every job that scores import it, so it must be fast."""
     program = f"import sys, {OURS[kind].__module__}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
@@ -87,11 +87,11 @@ RUNS = {
 
 
 @pytest.mark.parametrize("kind", sorted(OURS))
-def test_its_digest_of_code_has_what_runs_it(kind):
+def test_the_code_digest_of_a_kind_covers_the_modules_that_run_it(kind):
     """An edit of information curves, of max-sensitivity or of an explainer reruns no other response."""
     reached = import_closure(["heatproof.jobs.respond", OURS[kind].__module__])
-    every = set().union(*RUNS.values())
-    assert {name for name in every if f"heatproof.perturbation.{name}" in reached} == RUNS[kind]
+    all_modules = set().union(*RUNS.values())
+    assert {name for name in all_modules if f"heatproof.perturbation.{name}" in reached} == RUNS[kind]
     assert {"heatproof.perturbation.batching", "heatproof.models.network"} <= reached
     families = {entry.function.__module__ for entry in EXPLAINERS.values()}
     assert not families & reached
@@ -104,14 +104,14 @@ def test_two_kinds_of_one_name_are_refused():
     assert before == KINDS
 
 
-def test_names_are_those_of_their_settings():
+def test_names_of_responses_depend_on_their_settings():
     assert curves().name == curves(steps=4).name
     assert curves(steps=5).name != curves().name
     assert curves().name.rpartition("-")[0] == "deletion_morf_zeros"
     assert Patches({"grid": 4, "baseline": "zeros"}).name == "g4_zeros"
 
 
-def test_what_has_more_points_serves_what_has_some_of_them():
+def test_a_response_with_more_points_is_shared_by_those_with_fewer():
     few, more, most = (curves(steps=None, fractions=shares) for shares in ((0.5,), (0.25, 0.5), (0.1, 0.25, 0.5)))
     other = curves(steps=None, fractions=(0.1, 0.25, 0.5), baseline="blur")
     assert shared_responses([few, more, most, other]) == {
@@ -125,7 +125,7 @@ def test_what_has_more_points_serves_what_has_some_of_them():
 @pytest.mark.parametrize(
     "response", [one for one in EXAMPLES if isinstance(one, MapResponse)], ids=lambda one: one.name
 )
-def test_what_goes_into_a_store_comes_out_again(response):
+def test_a_metric_gets_the_values_that_a_store_has(response):
     """A metric gets the same inputs in memory and from a store: one function casts arrays and selects points."""
     rng = np.random.default_rng(0)
     points = response.points(IMAGES.size)
@@ -144,6 +144,6 @@ def test_what_goes_into_a_store_comes_out_again(response):
         np.testing.assert_array_equal(got, expected[:, 0])
 
 
-def test_a_response_says_all_that_it_has_to():
+def test_an_incomplete_response_cannot_be_created():
     with pytest.raises(TypeError, match="abstract"):
         type("Mine", (Response,), {})()

@@ -52,16 +52,16 @@ class WithParts(Project):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def toy(tmp_path_factory):
     torch.set_num_threads(1)
     return WithParts(tmp_path_factory.mktemp("parts"), **CONFIG).train().attribute().respond().score_metrics()
 
 
 @pytest.fixture(scope="module")
-def case(made):
-    spec = made.finetune()
+def case(toy):
+    spec = toy.finetune()
     data = open_dataset(spec.dataset)
-    network = load_network(spec.model, 3, made.folder / spec.files["weights"], torch.device("cpu"))
+    network = load_network(spec.model, 3, toy.folder / spec.files["weights"], torch.device("cpu"))
     facts = spec.model.facts
     removed = data.without_part("evaluation", 0, 10)
     removed = normalise(removed.reshape(-1, 3, 16, 16), facts).reshape(removed.shape)
@@ -69,13 +69,13 @@ def case(made):
     return data, network, normalise(data.images("evaluation", 0, 10), facts), labels, removed
 
 
-def test_the_metrics_that_hold_the_truth_are_told(made):
-    assert made.job("reliability").spec_json["truths"] == ["part_deletion", "wide"]
+def test_metrics_with_a_ground_truth_are_listed_for_reliability(toy):
+    assert toy.job("reliability").spec_json["truths"] == ["part_deletion", "wide"]
 
 
 @pytest.mark.parametrize("method", ["saliency", "random"])
 @pytest.mark.parametrize("name", ["part_deletion", "wide"])
-def test_scores_are_those_of_evaluate(made, case, name, method):
+def test_scores_equal_those_of_evaluate(toy, case, name, method):
     data, network, images, labels, removed = case
     options = {"widen": 1, "output": "probability"} if name == "wide" else {}
     expected = heatproof.evaluate(
@@ -83,22 +83,22 @@ def test_scores_are_those_of_evaluate(made, case, name, method):
         network,
         images,
         labels,
-        made.maps(method)[:, 0],
+        toy.maps(method)[:, 0],
         masks=data.part_masks("evaluation", 0, 10),
         removed=removed,
         image_ids=data.splits["evaluation"].ids[:10],
         **options,
     )
-    rows = made.scores(name)
+    rows = toy.scores(name)
     rows = rows[rows.method == method]
     assert rows.image.tolist() == list(data.splits["evaluation"].ids[:10])
     assert rows.score.nunique() > 2
     np.testing.assert_allclose(rows.score, expected["score"], atol=1e-12)
 
 
-def test_the_store_has_each_parts_importance_and_mask(made, case):
+def test_the_store_has_the_importance_and_mask_of_each_part(toy, case):
     data, network, images, labels, removed = case
-    store = made.folder / STORE
+    store = toy.folder / STORE
     facts = describe_store(store)
     assert facts["coordinates"]["part"] == ["tail", "crest", "snout", "legs", "mark"]
     assert facts["coordinates"]["variant"] == ["intact", *facts["coordinates"]["part"]]
@@ -114,46 +114,46 @@ def test_the_store_has_each_parts_importance_and_mask(made, case):
     assert read(store, "mask", 0, 10).any(axis=(2, 3)).all()
 
 
-def test_every_file_of_the_rule_is_made(made):
+def test_every_output_of_the_rule_is_written(toy):
     """The stage writes the outputs that Snakemake waits for."""
-    job = made.on_network("parts", shard=0)
+    job = toy.on_network("parts", shard=0)
     (product,) = job.products
     assert product.manifest == "results/parts/toy/net/finetuned.0.json"
     assert len(job.outputs) == 5
-    assert all((made.folder / path).is_file() for path in job.outputs)
-    inputs = made.on_network("score", metric="part_deletion").inputs
+    assert all((toy.folder / path).is_file() for path in job.outputs)
+    inputs = toy.on_network("score", metric="part_deletion").inputs
     assert set(job.outputs) <= set(inputs)
-    assert Key.of(read_json(made.folder / product.manifest)) == product.key
+    assert Key.of(read_json(toy.folder / product.manifest)) == product.key
     assert job.run == "heatproof.stages.responses:Parts"
 
 
-def test_one_store_serves_all_metrics_over_parts(made):
-    specs = [made.spec(name) for name in ("part_deletion", "wide")]
+def test_all_metrics_over_parts_share_one_store(toy):
+    specs = [toy.spec(name) for name in ("part_deletion", "wide")]
     reads = [spec.responses["drops"] for spec in specs]
     assert {read.store + ".zarr" for read in reads} == {STORE}
     assert [read.output for read in reads] == ["logit", "probability"]
-    assert made.plan.part_metrics == ["part_deletion", "wide"]
-    assert made.plan.method_responses == made.plan.model_responses == {}
+    assert toy.plan.part_metrics == ["part_deletion", "wide"]
+    assert toy.plan.method_responses == toy.plan.model_responses == {}
 
 
-def again(made, folder, **change):
+def with_same_weights(toy, folder, **change):
     """Return a project with the same weights."""
-    shutil.copytree(made.folder / "results" / "weights", folder / "results" / "weights")
-    shutil.copytree(made.folder / "results" / "datasets", folder / "results" / "datasets")
+    shutil.copytree(toy.folder / "results" / "weights", folder / "results" / "weights")
+    shutil.copytree(toy.folder / "results" / "datasets", folder / "results" / "datasets")
     return WithParts(folder, **merge(CONFIG, change))
 
 
-def test_neither_shards_nor_growth_change_a_bit(made, tmp_path):
-    few = again(made, tmp_path, evaluation={"images": 5}, shard_size=4).respond()
+def test_shards_and_added_images_change_no_bit(toy, tmp_path):
+    few = with_same_weights(toy, tmp_path, evaluation={"images": 5}, shard_size=4).respond()
     assert read_json(tmp_path / "results/parts/toy/net/finetuned.1.json")["images"] == [4, 5]
     more = WithParts(few.folder, **merge(CONFIG, {"shard_size": 4})).respond()
     for array in ("logit", "log_probability", "importance", "mask"):
         np.testing.assert_array_equal(
-            read(more.folder / STORE, array, 0, 10), read(made.folder / STORE, array, 0, 10), err_msg=array
+            read(more.folder / STORE, array, 0, 10), read(toy.folder / STORE, array, 0, 10), err_msg=array
         )
 
 
-def test_batches_are_of_one_size_and_filled_up_by_copies(made, case, tmp_path, monkeypatch):
+def test_batches_have_one_size_and_are_padded_with_copies(toy, case, tmp_path, monkeypatch):
     """As in `test_batches.py`: batches go image by image, and part by part."""
     _, network, images, _, removed = case
     seen, kind = [], type(network)
@@ -164,8 +164,8 @@ def test_batches_are_of_one_size_and_filled_up_by_copies(made, case, tmp_path, m
         return forward(network, batch)
 
     monkeypatch.setattr(kind, "forward", watched)
-    monkeypatch.setattr(run, "check_loaded", lambda *given: 0)
-    again(made, tmp_path).respond(7)
+    monkeypatch.setattr(run, "check_loaded", lambda *arguments: 0)
+    with_same_weights(toy, tmp_path).respond(7)
     rows = torch.cat([images.unsqueeze(1), removed], dim=1).flatten(0, 1)
     # Seven images and then three are combined: six and three batches, with the last one padded.
     expected = torch.cat([rows, rows[-1:].expand(3, *rows.shape[1:])])
@@ -173,11 +173,11 @@ def test_batches_are_of_one_size_and_filled_up_by_copies(made, case, tmp_path, m
     assert torch.equal(torch.cat(seen), expected)
 
 
-def test_more_images_ask_for_the_new_ones_only(made, tmp_path):
+def test_only_added_images_are_computed(toy, tmp_path):
     def passes():
         return read_json(tmp_path / "results/parts/toy/net/finetuned.0.json")["network_passes"]
 
-    first = again(made, tmp_path, evaluation={"images": 4}).respond(2)
+    first = with_same_weights(toy, tmp_path, evaluation={"images": 4}).respond(2)
     assert passes() == 4 * 6
     WithParts(first.folder, **CONFIG).respond(2)
     assert passes() == 10 * 6
@@ -199,16 +199,16 @@ def test_a_dataset_without_parts_is_refused_before_work_starts(tmp_path):
 
 
 @pytest.mark.parametrize("option", ["masks", "removed", "drops"])
-def test_what_the_dataset_knows_is_no_option_of_a_config(option):
+def test_arrays_of_the_dataset_are_not_options_of_a_config(option):
     with pytest.raises(HeatproofError, match=f"The metric 'part_deletion' has no option '{option}'"):
         make_plan({"metrics": [{"part_deletion": {option: []}}], "datasets": ["parts"]})
 
 
 @pytest.mark.parametrize(
-    ("options", "says"), [({"widen": -1}, "of at least 0, not -1"), ({"output": "x"}, "'logit' or")]
+    ("options", "sentence"), [({"widen": -1}, "of at least 0, not -1"), ({"output": "x"}, "'logit' or")]
 )
-def test_options_are_held_against_their_bounds(options, says):
-    with pytest.raises(HeatproofError, match=says):
+def test_options_out_of_range_are_refused(options, sentence):
+    with pytest.raises(HeatproofError, match=sentence):
         make_plan({"metrics": [{"part_deletion": options}], "datasets": ["parts"]})
 
 
@@ -223,7 +223,7 @@ class Plain:
         return np.zeros((1, 3, 16, 16), dtype=np.float32)
 
 
-class Crooked(Plain):
+class WrongMasks(Plain):
     """A dataset whose masks have another size."""
 
     part_names = ("wheel", "door")
@@ -236,13 +236,13 @@ class Crooked(Plain):
 
 
 @pytest.mark.parametrize(
-    ("dataset", "says"),
+    ("dataset", "sentence"),
     [
         (Plain, "The dataset 'toy' does not describe the parts of its objects"),
-        (Crooked, r"gives masks \(1, 2, 8, 8\) and images without a part \(1, 2, 3, 16, 16\)"),
+        (WrongMasks, r"gives masks \(1, 2, 8, 8\) and images without a part \(1, 2, 3, 16, 16\)"),
     ],
 )
-def test_a_dataset_of_ones_own_is_asked_by_the_stage(made, tmp_path, monkeypatch, dataset, says):
+def test_the_stage_checks_the_parts_of_a_users_dataset(toy, tmp_path, monkeypatch, dataset, sentence):
     monkeypatch.setattr("heatproof.jobs.respond.open_dataset", lambda spec_json: dataset())
-    with pytest.raises(HeatproofError, match=says):
-        made.make(made.on_network("parts", shard=0))
+    with pytest.raises(HeatproofError, match=sentence):
+        toy.make(toy.on_network("parts", shard=0))

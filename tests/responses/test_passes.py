@@ -42,7 +42,9 @@ ROWS = [
     [("sensitivity_max", {"samples": 2})],
     ["part_deletion"],
 ]
-ASKED = {one if isinstance(one, str) else one[0]: {} if isinstance(one, str) else one[1] for row in ROWS for one in row}
+OPTIONS = {
+    one if isinstance(one, str) else one[0]: {} if isinstance(one, str) else one[1] for row in ROWS for one in row
+}
 # Variants of each image in every row, besides the intact images of curves and information curves; and explanations.
 PASSES = [17, 4, 4 + 4, 4 + 4, 9, 96, 9, 15, 7, 2, 3]
 
@@ -79,13 +81,13 @@ def case():
         return (torch.autograd.grad(chosen, inputs)[0] * changed).sum(1)
 
     maps = explain(images, labels).detach()
-    given = {
+    extra_inputs = {
         "part_deletion": {
             "masks": np.ones((IMAGES, 2, SIDE, SIDE)),
             "removed": torch.rand(IMAGES, 2, *images.shape[1:]),
         }
     }
-    return network, images, labels, maps, explain, given
+    return network, images, labels, maps, explain, extra_inputs
 
 
 def read(name):
@@ -94,47 +96,47 @@ def read(name):
 
 
 def evaluate(case, names):
-    network, images, labels, maps, explain, given = case
+    network, images, labels, maps, explain, extra_inputs = case
     counter = Counter(network)
-    asked = {name: {**ASKED.get(name, {}), **given.get(name, {})} for name in names}
+    options = {name: {**OPTIONS.get(name, {}), **extra_inputs.get(name, {})} for name in names}
     # An argument that no metric reads is an error.
     reads = {"explain": explain} if any(response.recomputes_maps for name in names for response in read(name)) else {}
-    found = heatproof.evaluate(asked, network, images, labels, maps, **reads)
+    found = heatproof.evaluate(options, network, images, labels, maps, **reads)
     return found, counter
 
 
-def others():
+def metrics_without_row():
     """Return metrics without a row, one for each response that they read, whose passes are measured separately."""
     known = [entry.function.__module__.startswith("heatproof.") for entry in METRICS.values()]
-    names = [name for name, ours in zip(METRICS, known, strict=True) if ours and name not in ASKED]
+    names = [name for name, ours in zip(METRICS, known, strict=True) if ours and name not in OPTIONS]
 
-    asked = {response for name in ASKED if name in METRICS for response in read(name)}
-    return {read(name): name for name in names if not asked.issuperset(read(name))}
+    covered = {response for name in OPTIONS if name in METRICS for response in read(name)}
+    return {read(name): name for name in names if not covered.issuperset(read(name))}
 
 
-def test_evaluate_asks_each_response_once(case):
-    alone = {name: evaluate(case, [name])[1].forwards for name in others().values()}
-    more = sum(count - CHECKED - IMAGES * METRICS[name].reads.needs_intact for name, count in alone.items())
-    found, counter = evaluate(case, [*ASKED, *others().values()])
-    assert list(found)[: len(ASKED)] == list(ASKED)
+def test_evaluate_computes_each_response_once(case):
+    separate = {name: evaluate(case, [name])[1].forwards for name in metrics_without_row().values()}
+    more = sum(count - CHECKED - IMAGES * METRICS[name].reads.needs_intact for name, count in separate.items())
+    found, counter = evaluate(case, [*OPTIONS, *metrics_without_row().values()])
+    assert list(found)[: len(OPTIONS)] == list(OPTIONS)
     assert counter.forwards - CHECKED == IMAGES * (1 + sum(PASSES)) + more
     assert counter.backwards == IMAGES * 2, "the explanations of changed images, and no more"
 
 
 @pytest.mark.parametrize(("row", "passes"), list(zip(ROWS, PASSES, strict=True)))
-def test_metrics_over_one_response_cost_the_passes_of_it(case, row, passes):
+def test_metrics_over_one_response_take_its_passes_once(case, row, passes):
     names = [one if isinstance(one, str) else one[0] for one in row]
     together, counter = evaluate(case, names)
     needs_intact = METRICS[names[0]].reads.needs_intact
     assert counter.forwards - CHECKED == IMAGES * (passes + needs_intact)
     for name in names:
-        alone, _ = evaluate(case, [name])
-        np.testing.assert_array_equal(together[name]["score"], alone[name]["score"])
-        np.testing.assert_array_equal(together[name]["valid"], alone[name]["valid"])
+        separate, _ = evaluate(case, [name])
+        np.testing.assert_array_equal(together[name]["score"], separate[name]["score"])
+        np.testing.assert_array_equal(together[name]["valid"], separate[name]["valid"])
 
 
 METRICS_OF_A_CONFIG = [
-    *({name: options} for name, options in ASKED.items() if name not in ("idsds", "sds", "part_deletion")),
+    *({name: options} for name, options in OPTIONS.items() if name not in ("idsds", "sds", "part_deletion")),
     {"ids_updated": {"metric": "ids", "update": True, "steps": 3}},
 ]
 
@@ -150,7 +152,7 @@ CHANGE = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def attributed_plan(tmp_path_factory):
     folder = tmp_path_factory.mktemp("passes")
     plan = make_plan(merge(BASE, CHANGE))
     before = os.getcwd()
@@ -177,7 +179,7 @@ def jobs(plan):
         yield graph.spec("subsets", **WHERE, response=response, shard=0)
 
 
-def every_job(plan):
+def all_jobs(plan):
     """Yield also the jobs of comparisons between networks."""
     yield from jobs(plan)
     graph, (grid, baseline) = Graph(plan), plan.combinations[0]
@@ -185,7 +187,7 @@ def every_job(plan):
     yield graph.spec("features", **WHERE, grid=grid, baseline=baseline, shard=0)
 
 
-def test_the_workflow_asks_each_response_once(made, monkeypatch):
+def test_the_workflow_computes_each_response_once(attributed_plan, monkeypatch):
     counters = []
 
     def counted(*arguments):
@@ -194,18 +196,18 @@ def test_the_workflow_asks_each_response_once(made, monkeypatch):
         return network
 
     monkeypatch.setattr(batching, "load_network", counted)
-    for job in jobs(made):
+    for job in jobs(attributed_plan):
         run(job)
-    assert len(counters) == len(list(jobs(made))), "a job has one network"
+    assert len(counters) == len(list(jobs(attributed_plan))), "a job has one network"
     # Two methods, raw and absolute. Each job of a map response with the predicted class passes the intact images once.
-    along = [4, 4, 4, 4, 4, 9, 96, 9, 15]
+    curve_points = [4, 4, 4, 4, 4, 9, 96, 9, 15]
     updated = {"points": 4, "explained": 3}
-    forwards = 17 + 7 + sum(1 + 2 * points for points in along)
+    forwards = 17 + 7 + sum(1 + 2 * points for points in curve_points)
     forwards += 1 + 2 * (updated["points"] + updated["explained"]) + 2 * 2
     checked = CHECKED * len(counters)
     assert sum(counter.forwards for counter in counters) - checked == IMAGES * forwards
     assert sum(counter.backwards for counter in counters) == IMAGES * 2 * (updated["explained"] + 2)
-    for job in jobs(made):
+    for job in jobs(attributed_plan):
         run(job)
     assert sum(counter.forwards for counter in counters) - checked == IMAGES * forwards, (
         "what is there is not asked again"
@@ -226,7 +228,7 @@ def broken(network, call):
 
 
 @pytest.fixture(scope="module")
-def explained(made):
+def saliency_plan(attributed_plan):
     """The same networks, with a custom explainer."""
     plan = make_plan(merge(BASE, {**CHANGE, "explainers": ["saliency"]}))
     run(Graph(plan).spec("attribute", **WHERE, shard=0))
@@ -235,27 +237,27 @@ def explained(made):
 
 STAGE = "jobs/respond.py"
 BATCHES = "perturbation/batching.py"
-ALONG = ["responses/curves.py", BATCHES]
+CURVE_MODULES = ["responses/curves.py", BATCHES]
 # The response, the call of forward that fails, and the modules between the stage and the network in the traceback.
-NEAR = {
+TRACEBACKS = {
     "intact": ("deletion_morf_zeros", 1, [BATCHES]),
     "drops": ("patches", 1, ["responses/patches.py", BATCHES]),
-    "curves": ("deletion_morf_zeros", 2, ALONG),
-    "road": ("deletion_lerf_road", 2, ALONG),
+    "curves": ("deletion_morf_zeros", 2, CURVE_MODULES),
+    "road": ("deletion_lerf_road", 2, CURVE_MODULES),
     "pictures": ("pictures", 2, ["responses/information_curves.py", BATCHES]),
     "subsets": ("subsets", 1, ["responses/subsets.py", BATCHES]),
-    "updated": ("deletion_lerf_zeros_updated", 2, [*ALONG, "perturbation/curves.py"]),
+    "updated": ("deletion_lerf_zeros_updated", 2, [*CURVE_MODULES, "perturbation/curves.py"]),
     "channels": ("channels", 2, ["responses/subsets.py", "perturbation/channels.py", BATCHES]),
     "features": ("features", 4, ["responses/features.py", "perturbation/features.py", BATCHES]),
 }
 
 
 @pytest.mark.parametrize(("name", "call"), [("deletion_lerf_zeros_updated", 3), ("explanations", 1)])
-def test_an_error_while_maps_are_made_again_is_a_gap(explained, monkeypatch, tmp_path, caplog, name, call):
+def test_an_error_in_recomputing_maps_is_a_reason(saliency_plan, monkeypatch, tmp_path, caplog, name, call):
     """The call after the intact images and those of the first point, in which the perturbed images are explained."""
-    job = next(one for one in every_job(explained) if one.response.kind == name or f"/{name}-" in one.store)
-    monkeypatch.setattr(batching, "load_network", lambda *given: broken(load_network(*given), call))
-    monkeypatch.setattr(respond_module, "check_loaded", lambda *given: 0)
+    job = next(one for one in all_jobs(saliency_plan) if one.response.kind == name or f"/{name}-" in one.store)
+    monkeypatch.setattr(batching, "load_network", lambda *arguments: broken(load_network(*arguments), call))
+    monkeypatch.setattr(respond_module, "check_loaded", lambda *arguments: 0)
     with caplog.at_level("INFO"):
         replace(job, store=str(tmp_path / "store_{explainer}")).work(RUNTIME)()
     gap = read_json(tmp_path / "store_saliency.0.json")["gap"]
@@ -263,13 +265,15 @@ def test_an_error_while_maps_are_made_again_is_a_gap(explained, monkeypatch, tmp
     assert "Traceback" in caplog.text, "the log says where"
 
 
-@pytest.mark.parametrize("kind", NEAR)
-def test_an_error_in_the_network_is_near_to_who_reads_it(explained, made, monkeypatch, tmp_path, kind):
+@pytest.mark.parametrize("kind", TRACEBACKS)
+def test_the_traceback_of_a_network_error_crosses_few_modules(
+    saliency_plan, attributed_plan, monkeypatch, tmp_path, kind
+):
     """From the function of the stage to the network's code: the kind of response, and what runs the batches."""
-    name, call, between = NEAR[kind]
-    job = next(one for one in every_job(explained) if one.response.kind == name or f"/{name}-" in one.store)
-    monkeypatch.setattr(batching, "load_network", lambda *given: broken(load_network(*given), call))
-    monkeypatch.setattr(respond_module, "check_loaded", lambda *given: 0)
+    name, call, between = TRACEBACKS[kind]
+    job = next(one for one in all_jobs(saliency_plan) if one.response.kind == name or f"/{name}-" in one.store)
+    monkeypatch.setattr(batching, "load_network", lambda *arguments: broken(load_network(*arguments), call))
+    monkeypatch.setattr(respond_module, "check_loaded", lambda *arguments: 0)
     with pytest.raises(ZeroDivisionError) as raised:
         replace(job, store=str(tmp_path / "store_{explainer}")).work(RUNTIME)()
     package = Path(heatproof.__file__).parent
