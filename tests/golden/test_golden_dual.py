@@ -8,7 +8,7 @@ import heatproof
 from heatproof.metrics.soundness import soundness
 from heatproof.responses.curves import ResponseCurve
 
-THEIRS = {"noise": 0.0, "start": 0.04, "counted": "next_step"}
+AUTHORS_OPTIONS = {"noise": 0.0, "start": 0.04, "counted": "next_step"}
 
 
 @pytest.fixture(scope="module")
@@ -31,19 +31,19 @@ def prefixes(golden):
         ),
     ],
 )
-def test_soundness(golden, inputs, prefix):
+def test_soundness_equals_the_authors_values(golden, inputs, prefix):
     stored = golden("soundness")
     if f"{prefix}__cls_results" not in stored:
         pytest.fail(f"{prefix} is not stored, but {prefixes(golden)}")
     smap = stored[f"{prefix.removesuffix('__predscore')}__smap"] / np.float32(255)
     by_score = {"output": "logit"} if prefix.endswith("predscore") else {}
-    scores = heatproof.evaluate("soundness", *inputs, smap, **(THEIRS | by_score))
+    scores = heatproof.evaluate("soundness", *inputs, smap, **(AUTHORS_OPTIONS | by_score))
     np.testing.assert_allclose(scores["performance"], stored[f"{prefix}__cls_results"], rtol=0, atol=1e-5)
     np.testing.assert_allclose(scores["soundness"].mean("image"), stored[f"{prefix}__attr_ratios"], rtol=0, atol=1e-5)
     np.testing.assert_allclose(scores["soundness"].T, stored[f"{prefix}__attr_ratio_per_image"], rtol=0, atol=1e-4)
 
 
-def test_eight_bit_maps_with_their_own_masks(golden):
+def test_soundness_of_eight_bit_maps_equals_the_authors_values_with_their_masks(golden):
     """The authors' code breaks ties twice at random, so this test applies our rule to their masks and sums."""
     stored = golden("soundness")
     prefix = "uint8__input_x_gradient_abs__seed0"
@@ -62,7 +62,7 @@ def test_eight_bit_maps_with_their_own_masks(golden):
 
 
 @pytest.mark.parametrize("name", ["saliency_abs", "input_x_gradient_abs", "random01", "input_x_gradient_abs_sqrt"])
-def test_completeness(golden, inputs, name):
+def test_completeness_equals_the_authors_values(golden, inputs, name):
     stored = golden("completeness")
     smap = stored[f"{name}__smap"].astype(np.float32)
     scores = heatproof.evaluate("completeness", *inputs, smap, noise=0.0)

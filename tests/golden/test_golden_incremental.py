@@ -44,21 +44,21 @@ def inputs(golden, golden_network):
 
 
 @pytest.mark.parametrize("name", IDS_MAPS)
-@pytest.mark.parametrize("theirs", ORDERS)
-def test_incremental_deletion(golden, inputs, name, theirs):
+@pytest.mark.parametrize("authors_order", ORDERS)
+def test_ids_equals_the_authors_values(golden, inputs, name, authors_order):
     stored = golden("ids")
-    order = stored.get(f"{theirs}__{name}__order")
-    if order is not None and theirs == "ascending":
+    order = stored.get(f"{authors_order}__{name}__order")
+    if order is not None and authors_order == "ascending":
         order = order[:, ::-1].copy()
-    scores = heatproof.evaluate("ids", *inputs, map_of(golden, name), order=ORDERS[theirs], ranking=order)
-    np.testing.assert_allclose(scores["ids"][:, :-1], stored[f"{theirs}__{name}__p"], rtol=0, atol=1e-5)
-    np.testing.assert_allclose(scores["score"].mean(), stored[f"{theirs}__{name}__score"], rtol=0, atol=1e-6)
-    assert scores.attrs["higher_is_better"] == (theirs == "ascending")
+    scores = heatproof.evaluate("ids", *inputs, map_of(golden, name), order=ORDERS[authors_order], ranking=order)
+    np.testing.assert_allclose(scores["ids"][:, :-1], stored[f"{authors_order}__{name}__p"], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(scores["score"].mean(), stored[f"{authors_order}__{name}__score"], rtol=0, atol=1e-6)
+    assert scores.attrs["higher_is_better"] == (authors_order == "ascending")
 
 
 @pytest.mark.parametrize("name", ["input_x_gradient", "saliency"])
-@pytest.mark.parametrize("theirs", ORDERS)
-def test_updated_attribution(golden, inputs, name, theirs):
+@pytest.mark.parametrize("authors_order", ORDERS)
+def test_ids_with_updated_maps_equals_the_authors_values(golden, inputs, name, authors_order):
     stored = golden("ids")
     network, images, labels = inputs
 
@@ -68,10 +68,12 @@ def test_updated_attribution(golden, inputs, name, theirs):
         return (current.grad * current.detach() if name == "input_x_gradient" else current.grad).sum(1)
 
     scores = heatproof.evaluate(
-        "ids", network, images, labels, map_of(golden, name), order=ORDERS[theirs], update=True, explain=explain
+        "ids", network, images, labels, map_of(golden, name), order=ORDERS[authors_order], update=True, explain=explain
     )
-    np.testing.assert_allclose(scores["ids"][:, 1], stored[f"{theirs}__update_{name}__p"][:, 1], rtol=0, atol=1e-5)
-    close = np.abs(scores["ids"][:, :-1].values - stored[f"{theirs}__update_{name}__p"]) < 1e-5
+    np.testing.assert_allclose(
+        scores["ids"][:, 1], stored[f"{authors_order}__update_{name}__p"][:, 1], rtol=0, atol=1e-5
+    )
+    close = np.abs(scores["ids"][:, :-1].values - stored[f"{authors_order}__update_{name}__p"]) < 1e-5
     # Two nearly equal values of a map may swap ranks on another machine, which changes the path.
     assert close.all(1).mean() > 0.8
 
@@ -82,7 +84,7 @@ PREDICTED = {"target": "predicted"}
 
 @pytest.mark.parametrize("name", MAS_MAPS)
 @pytest.mark.parametrize("mode", ["ins", "del"])
-def test_rise_and_mas(golden, inputs, name, mode):
+def test_rise_and_mas_equal_the_authors_values(golden, inputs, name, mode):
     stored = golden("mas")
     word = {"ins": "insertion", "del": "deletion"}[mode]
     options = {"ranking": stored.get(f"{name.removesuffix('_offset')}__order"), "inverted": "scaled", **PREDICTED}
@@ -115,7 +117,7 @@ def test_inverted_images_are_undefined_by_default(golden, inputs):
 
 
 @pytest.mark.parametrize("name", ["saliency", "input_x_gradient"])
-def test_mas_of_a_signed_map_is_that_of_its_magnitude(golden, inputs, name):
+def test_mas_of_a_signed_map_equals_that_of_its_magnitude(golden, inputs, name):
     """The authors' scripts pass magnitudes, by which the paper orders pixels."""
     stored, maps = golden("mas"), golden("maps")[name]
     assert (maps < 0).any()
@@ -125,7 +127,7 @@ def test_mas_of_a_signed_map_is_that_of_its_magnitude(golden, inputs, name):
 
 
 @pytest.mark.parametrize("metric", ["rise", "mas"])
-def test_another_insertion_kernel_beside_a_deletion_to_zeros(golden, inputs, metric):
+def test_differences_with_another_insertion_kernel_equal_the_authors_values(golden, inputs, metric):
     stored = golden("mas")
     maps = map_of(golden, "random01")
     scores = heatproof.evaluate(f"{metric}_difference", *inputs, maps, inverted="scaled", **KERNEL, **PREDICTED)

@@ -35,13 +35,13 @@ def maps(golden):
 @pytest.fixture(scope="module")
 def responses(golden, golden_network, maps):
     data, stored = golden("data"), golden("pic")
-    made = {}
+    computed = {}
 
     def run(name, masks):
-        if (name, masks) not in made:
+        if (name, masks) not in computed:
             ids = [str(place) for place in range(24)]
             images, targets = torch.from_numpy(data["x"]), torch.from_numpy(data["pred"])
-            made[name, masks] = pic_responses(
+            computed[name, masks] = pic_responses(
                 Query(golden_network, images, targets, ids, batch_size=50),
                 maps(name),
                 mean=data["mean"],
@@ -49,7 +49,7 @@ def responses(golden, golden_network, maps):
                 random_mask=stored["random_mask"].astype(bool),
                 masks=masks,
             )
-        return made[name, masks]
+        return computed[name, masks]
 
     return run
 
@@ -77,32 +77,32 @@ def check_scores(stored, name, curve, computed):
     drawn = curves[curve.lower()]
     np.testing.assert_allclose(drawn, stored[f"{name}__{curve}_y"], rtol=0, atol=CURVE)
     np.testing.assert_allclose(score, stored[f"{name}__{curve}_auc"], rtol=0, atol=CURVE)
-    for how in ("mean", "median"):
-        whole, under = aggregate_curve(drawn, how)
-        np.testing.assert_allclose(whole, stored[f"{name}__{curve}_aggregate_{how}_y"], rtol=0, atol=CURVE)
-        assert under == pytest.approx(float(stored[f"{name}__{curve}_aggregate_{how}_auc"]), abs=CURVE)
+    for statistic in ("mean", "median"):
+        aggregate, area_under = aggregate_curve(drawn, statistic)
+        np.testing.assert_allclose(aggregate, stored[f"{name}__{curve}_aggregate_{statistic}_y"], rtol=0, atol=CURVE)
+        assert area_under == pytest.approx(float(stored[f"{name}__{curve}_aggregate_{statistic}_auc"]), abs=CURVE)
 
 
-def test_defaults_are_the_stored_ones(golden):
+def test_defaults_equal_the_stored_ones(golden):
     np.testing.assert_array_equal(THRESHOLDS, golden("pic")["thresholds"])
     np.testing.assert_allclose(information_axis(), golden("pic")["curve_x"], rtol=0, atol=1e-15)
 
 
-def test_images_are_the_8_bit_images(golden):
+def test_denormalised_images_equal_the_8_bit_images(golden):
     data = golden("data")
-    made = denormalise(torch.from_numpy(data["x"]), [str(place) for place in range(24)], data["mean"], data["std"])
-    np.testing.assert_array_equal(made, data["x_uint8"].astype(np.float32) / np.float32(255))
+    images = denormalise(torch.from_numpy(data["x"]), [str(place) for place in range(24)], data["mean"], data["std"])
+    np.testing.assert_array_equal(images, data["x_uint8"].astype(np.float32) / np.float32(255))
 
 
-def test_fully_blurred(golden):
+def test_fully_blurred_images_equal_the_stored_ones(golden):
     data, stored = golden("data"), golden("pic")
-    made = data["x_uint8"].astype(np.float32) / np.float32(255)
-    blurred = [interpolate(image, stored["random_mask"].astype(bool)) for image in made]
+    images = data["x_uint8"].astype(np.float32) / np.float32(255)
+    blurred = [interpolate(image, stored["random_mask"].astype(bool)) for image in images]
     np.testing.assert_allclose(blurred, stored["fully_blurred"], rtol=0, atol=1e-7)
 
 
 @same_encoder
-def test_entropies_of_stored_images(golden):
+def test_entropies_of_stored_images_equal_the_stored_ones(golden):
     data, stored = golden("data"), golden("pic")
     originals = data["x_uint8"].astype(np.float32) / np.float32(255)
     assert [entropy(image) for image in originals] == stored["entropy_original"].tolist()
@@ -110,7 +110,7 @@ def test_entropies_of_stored_images(golden):
 
 
 @each_map
-def test_rank_rule_agrees_with_quantiles_where_nothing_ties(name, maps):
+def test_masks_by_rank_equal_those_by_quantiles_without_ties(name, maps):
     values = maps(name)
     ranking = pixel_ranking(values, [str(place) for place in range(24)], 0)
     compared = 0
@@ -126,14 +126,14 @@ def test_rank_rule_agrees_with_quantiles_where_nothing_ties(name, maps):
 @same_encoder
 @each_rule
 @each_map
-def test_entropies(name, masks, golden, responses):
+def test_entropies_equal_the_stored_ones(name, masks, golden, responses):
     _, _, sizes = stored_inputs(golden("pic"), name)
     np.testing.assert_array_equal(responses(name, masks)["entropy"], sizes)
 
 
 @each_rule
 @each_map
-def test_predictions(name, masks, golden, responses):
+def test_predictions_equal_the_stored_ones(name, masks, golden, responses):
     log_probability, correct, _ = stored_inputs(golden("pic"), name)
     read = responses(name, masks)
     np.testing.assert_allclose(np.exp(read["log_probability"]), np.exp(log_probability), rtol=0, atol=PREDICTION)
@@ -143,7 +143,7 @@ def test_predictions(name, masks, golden, responses):
 
 @each_curve
 @each_map
-def test_curves_from_stored_predictions(name, curve, golden):
+def test_curves_of_stored_predictions_equal_the_stored_ones(name, curve, golden):
     stored = golden("pic")
     check_scores(stored, name, curve, scores(curve, *stored_inputs(stored, name), exclude="none"))
 
@@ -152,7 +152,7 @@ def test_curves_from_stored_predictions(name, curve, golden):
 @each_rule
 @each_curve
 @each_map
-def test_curves_end_to_end(name, curve, masks, golden, responses):
+def test_curves_of_computed_predictions_equal_the_stored_ones(name, curve, masks, golden, responses):
     read = responses(name, masks)
     correct = read["predicted"] == golden("data")["pred"][:, None]
     computed = scores(curve, read["log_probability"], correct, read["entropy"], exclude="none")
@@ -160,7 +160,7 @@ def test_curves_end_to_end(name, curve, masks, golden, responses):
 
 
 @each_curve
-def test_images_that_the_definition_leaves_out(curve, golden):
+def test_images_that_the_definition_excludes_are_undefined(curve, golden):
     stored = golden("pic")
     inputs = stored_inputs(stored, "random01")
     defined = ~((stored["would_skip_pred"] == 1) | (stored["would_skip_entropy"] == 1))
@@ -174,7 +174,7 @@ def test_images_that_the_definition_leaves_out(curve, golden):
 
 
 @each_curve
-def test_area_of_stored_curves(curve, golden):
+def test_areas_of_stored_curves_equal_the_stored_ones(curve, golden):
     stored = golden("pic")
     np.testing.assert_allclose(
         area(stored[f"random01__{curve}_y"]), stored[f"random01__{curve}_auc"], rtol=0, atol=1e-12

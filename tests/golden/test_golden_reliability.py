@@ -21,13 +21,13 @@ CASES = (
 )
 
 
-def test_all_cases_are_here(golden):
+def test_all_stored_cases_are_tested(golden):
     assert {key.partition("__")[0] for key in golden("reliability")} == set(CASES)
 
 
 @pytest.mark.parametrize("side", ["a", "b"])
 @pytest.mark.parametrize("case", CASES)
-def test_inter_rater_reliability(golden, case, side):
+def test_inter_rater_reliability_equals_published_values(golden, case, side):
     stored = golden("reliability")
     ranks = stored[f"{case}__{side}"]
     for expected, options in (
@@ -40,7 +40,7 @@ def test_inter_rater_reliability(golden, case, side):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_internal_consistency_reliability(golden, case):
+def test_internal_consistency_reliability_equals_published_values(golden, case):
     stored = golden("reliability")
     a, b = stored[f"{case}__a"], stored[f"{case}__b"]
     published = internal_consistency_reliability(a, b, variant="published")
@@ -49,12 +49,12 @@ def test_internal_consistency_reliability(golden, case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_inter_method_reliability(golden, case):
+def test_inter_method_reliability_equals_published_values(golden, case):
     stored = golden("reliability")
     found = inter_method_reliability(stored[f"{case}__scores_a"], stored[f"{case}__scores_b"])
     assert found == pytest.approx(float(stored[f"{case}__imr"]), abs=1e-9)
 
 
-def test_ties_tell_the_levels_apart(golden):
+def test_ties_distinguish_the_levels(golden):
     ranks = golden("reliability")["tied_10x5__a"]
     assert not np.isclose(inter_rater_reliability(ranks, level="ordinal"), inter_rater_reliability(ranks), atol=1e-3)

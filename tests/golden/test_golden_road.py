@@ -10,7 +10,7 @@ from heatproof.perturbation.road import impute, impute_sequence
 
 @pytest.mark.parametrize("order", ["morf", "lerf"])
 @pytest.mark.parametrize("area", [0.3, 0.7])
-def test_imputed_images(golden, order, area):
+def test_imputed_images_equal_the_stored_ones(golden, order, area):
     stored = golden("road")
     images = torch.from_numpy(golden("data")["x"][:12])
     removed = torch.from_numpy(stored[f"area{area}__{order}__mask_kept"] == 0)
@@ -19,7 +19,7 @@ def test_imputed_images(golden, order, area):
 
 
 @pytest.mark.parametrize("order", ["morf", "lerf"])
-def test_masks_and_images_of_a_sequence(golden, order):
+def test_masks_and_images_of_a_sequence_equal_the_stored_ones(golden, order):
     stored = golden("road")
     images, ids = torch.from_numpy(golden("data")["x"][:12]), [str(number) for number in range(12)]
     perturbation = Perturbation(order=order, fractions=(0.3, 0.7), imputation="road")

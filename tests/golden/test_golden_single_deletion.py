@@ -67,7 +67,7 @@ def close_pairs(values, tolerance):
 
 
 @each_tag
-def test_drops(tag, golden, responses, drops):
+def test_drops_equal_the_stored_ones(tag, golden, responses, drops):
     stored = golden("idsds")
     np.testing.assert_allclose(responses(tag)["logit"][:, 0], stored[f"{tag}__target_logit_original"], atol=CLOSE_DROPS)
     np.testing.assert_allclose(drops(tag), stored[f"{tag}__drops"], rtol=0, atol=CLOSE_DROPS)
@@ -82,7 +82,7 @@ def test_intact_image_gives_the_stored_prediction(tag, golden, responses):
 
 @each_map
 @each_tag
-def test_patch_sums(tag, name, golden):
+def test_patch_sums_equal_the_stored_ones(tag, name, golden):
     grid, _, _, truncate = TAGS[tag]
     stored = golden("idsds")[f"{tag}__{name}__patch_sums"]
     sums = patch_sums(golden("maps")[name], grid, truncate=truncate)
@@ -91,7 +91,7 @@ def test_patch_sums(tag, name, golden):
 
 @each_map
 @each_tag
-def test_correlation_of_stored_sums_and_drops(tag, name, golden):
+def test_correlations_of_stored_sums_and_drops_equal_the_stored_ones(tag, name, golden):
     stored = golden("idsds")
     correlation = spearman_rows(stored[f"{tag}__{name}__patch_sums"], stored[f"{tag}__drops"])
     np.testing.assert_array_equal(~np.isnan(correlation), stored[f"{tag}__{name}__used"] == 1)
@@ -100,7 +100,7 @@ def test_correlation_of_stored_sums_and_drops(tag, name, golden):
 
 @each_map
 @each_tag
-def test_scores_from_maps_and_stored_drops(tag, name, golden):
+def test_scores_of_stored_drops_equal_the_stored_ones(tag, name, golden):
     grid, _, _, truncate = TAGS[tag]
     stored = golden("idsds")
     score, valid = single_deletion_scores(golden("maps")[name], stored[f"{tag}__drops"], grid, truncate=truncate)
@@ -112,7 +112,7 @@ def test_scores_from_maps_and_stored_drops(tag, name, golden):
 
 @each_map
 @each_tag
-def test_scores_end_to_end(tag, name, golden, drops):
+def test_scores_of_computed_drops_equal_the_stored_ones(tag, name, golden, drops):
     grid, _, _, truncate = TAGS[tag]
     stored = golden("idsds")
     score, valid = single_deletion_scores(golden("maps")[name], drops(tag), grid, truncate=truncate)
@@ -125,7 +125,7 @@ def test_scores_end_to_end(tag, name, golden, drops):
     assert np.all(np.abs(score - stored[f"{tag}__{name}__rho"])[valid] <= allowed[valid])
 
 
-def test_the_papers_sigma_is_not_the_published_codes(golden, golden_network, drops):
+def test_the_sigma_of_the_paper_differs_from_that_of_the_code(golden, golden_network, drops):
     data = golden("data")
     images, labels = torch.from_numpy(data["x"]), torch.from_numpy(data["y"])
     logit = patch_responses(Query(golden_network, images, labels, [str(i) for i in range(24)]), 4, "blur")["logit"]

@@ -34,9 +34,9 @@ def eight_bits(seed):
 
 
 def is_correct(model, images, labels, visible):
-    kept = images * torch.from_numpy(visible)[:, None]
+    visible_images = images * torch.from_numpy(visible)[:, None]
     with torch.no_grad():
-        return (model(kept).argmax(1) == labels).numpy()
+        return (model(visible_images).argmax(1) == labels).numpy()
 
 
 def written_completeness(model, images, labels, maps):
@@ -57,7 +57,7 @@ def written_soundness(model, images, labels, maps, level, tolerance=Fraction(1, 
     """Compute algorithm 3 with accuracies as numbers of correct images."""
     count = len(maps)
     falling = [sorted(range(SIDE**2), key=lambda pixel, one=one: (-int(one.flat[pixel]), pixel)) for one in maps]
-    false, shown_before, right_before = [0] * count, 0, 0
+    false, number_before, right_before = [0] * count, 0, 0
     for share in SHARES[::-1]:
         number = SIDE**2 - int(SIDE**2 * share)
         visible = np.zeros((count, SIDE**2), dtype=bool)
@@ -69,17 +69,17 @@ def written_soundness(model, images, labels, maps, level, tolerance=Fraction(1, 
         for row, order in enumerate(falling):
             values = [int(maps[row].flat[pixel]) for pixel in order]
             if useless:
-                false[row] += sum(values[shown_before:number])
+                false[row] += sum(values[number_before:number])
             ratios.append((sum(values[:number]) - false[row]) / sum(values[:number]))
         if hits >= level * count:
             return ratios
-        shown_before, right_before = number, hits
+        number_before, right_before = number, hits
     return [np.nan] * count
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float32, np.float64])
-def test_completeness(problem, seed, dtype):
+def test_completeness_equals_its_written_definition(problem, seed, dtype):
     maps = eight_bits(seed)
     found = heatproof.evaluate("completeness", *problem, maps.astype(dtype), imputation="baseline")
     assert np.array_equal(found["completeness"], written_completeness(*problem, maps))
@@ -87,7 +87,7 @@ def test_completeness(problem, seed, dtype):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-def test_soundness(problem, seed, dtype):
+def test_soundness_equals_its_written_definition(problem, seed, dtype):
     maps = eight_bits(seed)
     found = heatproof.evaluate(
         "soundness", *problem, maps.astype(dtype), imputation="baseline", ties="index", fractions=SHARES, level=0.7
@@ -96,7 +96,7 @@ def test_soundness(problem, seed, dtype):
     assert np.array_equal(found["score"], written_soundness(*problem, maps, 0.7))
 
 
-def test_soundness_over_the_logit_holds_the_mean_against_the_start(problem):
+def test_soundness_of_logits_compares_the_mean_with_the_start(problem):
     """Each image counts by its own gain, but counting begins by the mean of all images."""
     maps, (model, images, labels), start, tolerance = eight_bits(0), problem, 0.5, 0.4
     options = {"fractions": SHARES, "imputation": "baseline", "ties": "index", "output": "logit"}
@@ -109,8 +109,8 @@ def test_soundness_over_the_logit_holds_the_mean_against_the_start(problem):
         visible = np.zeros((COUNT, SIDE**2), dtype=bool)
         np.put_along_axis(visible, falling[:, :number], True, axis=1)
         with torch.no_grad():
-            every = model(images * torch.from_numpy(visible).reshape(COUNT, 1, SIDE, SIDE))
-        logits = every[torch.arange(COUNT), labels].double().numpy()
+            outputs = model(images * torch.from_numpy(visible).reshape(COUNT, 1, SIDE, SIDE))
+        logits = outputs[torch.arange(COUNT), labels].double().numpy()
         counted = (logits - last <= tolerance) & (logits.mean() > start)
         false += np.where(counted, values[:, before:number].sum(1), 0)
         expected.append(np.clip(1 - false / values[:, :number].sum(1), 0, 1))
@@ -120,7 +120,7 @@ def test_soundness_over_the_logit_holds_the_mean_against_the_start(problem):
     assert ((logits < start) & (logits.mean() > start)).any()
 
 
-def test_soundness_of_every_image_twice_is_the_same(problem):
+def test_repeated_images_do_not_change_soundness(problem):
     maps, (model, images, labels) = eight_bits(0), problem
     options = {"fractions": SHARES, "imputation": "baseline", "ties": "index", "level": 0.7, "threshold": 0.1}
     once = heatproof.evaluate("soundness", *problem, maps, **options)["score"]
@@ -128,27 +128,27 @@ def test_soundness_of_every_image_twice_is_the_same(problem):
     assert np.array_equal(np.tile(once, 2), heatproof.evaluate("soundness", model, *doubled, **options)["score"])
 
 
-def test_a_gain_of_just_the_tolerance_is_none():
+def test_a_gain_equal_to_the_tolerance_counts_as_none():
     """With 100 images, each image is exactly the tolerance of 0.01; differences of floats are above or below it."""
     rising = np.arange(101) / 100
     _, after = false_attribution(rising, np.ones((1, 101)), 0.01, None)
     assert after[0].tolist() == list(range(1, 102))
 
 
-def test_too_few_images_for_the_tolerance_are_an_error(problem):
+def test_too_few_images_for_the_tolerance_cause_a_warning(problem):
     with pytest.warns(UserWarning, match="at least 100 images"):
         heatproof.evaluate("soundness", *problem, eight_bits(0), imputation="baseline", fractions=SHARES)
 
 
-def test_an_offset_or_a_scale_leaves_completeness(problem):
+def test_completeness_is_invariant_to_offset_and_scale(problem):
     maps = np.random.default_rng(0).random((COUNT, SIDE, SIDE))
     scores = [
         heatproof.evaluate("completeness", *problem, one, imputation="baseline")["completeness"]
         for one in (maps, maps + 1, maps * 3)
     ]
     assert all(np.array_equal(scores[0], one) for one in scores[1:])
-    kept = heatproof.evaluate("completeness", *problem, maps + 1, imputation="baseline", rescale=False)
-    assert not np.array_equal(scores[0], kept["completeness"])
+    unscaled = heatproof.evaluate("completeness", *problem, maps + 1, imputation="baseline", rescale=False)
+    assert not np.array_equal(scores[0], unscaled["completeness"])
 
 
 def test_completeness_of_a_constant_map_is_undefined(problem):

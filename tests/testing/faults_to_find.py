@@ -27,25 +27,25 @@ def gradient(model, images, targets):
 
 
 def drawn(model, images, targets):
-    made = gradient(model, images, targets)
-    return made + made.abs().max() * torch.rand_like(made) * 0.1
+    maps = gradient(model, images, targets)
+    return maps + maps.abs().max() * torch.rand_like(maps) * 0.1
 
 
 def mutates(model, images, targets):
-    made = gradient(model, images, targets)
+    maps = gradient(model, images, targets)
     images.clamp_(min=0)
-    return made
+    return maps
 
 
 def mutates_targets(model, images, targets):
-    made = gradient(model, images, targets)
+    maps = gradient(model, images, targets)
     targets.zero_()
-    return made
+    return maps
 
 
 def of_the_batch(model, images, targets):
-    made = gradient(model, images, targets)
-    return made / made.abs().max()
+    maps = gradient(model, images, targets)
+    return maps / maps.abs().max()
 
 
 def divided(model, images, targets):
@@ -53,8 +53,8 @@ def divided(model, images, targets):
 
 
 def of_the_order(model, images, targets):
-    made = gradient(model, images, targets)
-    return made * torch.arange(1, len(made) + 1)[:, None, None]
+    maps = gradient(model, images, targets)
+    return maps * torch.arange(1, len(maps) + 1)[:, None, None]
 
 
 def wrong_sign(model, images, targets):
@@ -105,9 +105,9 @@ def keeps_a_hook(model, images, targets):
 
 
 def keeps_a_tensor_hook(model, images, targets):
-    made = gradient(model, images, targets)
+    maps = gradient(model, images, targets)
     next(model.parameters()).requires_grad_().register_hook(lambda slope: slope)
-    return made
+    return maps
 
 
 def keeps_a_hook_everywhere(model, images, targets):
@@ -121,16 +121,16 @@ def marks_weights(model, images, targets):
 
 
 def changes_weights(model, images, targets):
-    made = gradient(model, images, targets)
+    maps = gradient(model, images, targets)
     with torch.no_grad():
         next(model.parameters()).mul_(1.01)
-    return made
+    return maps
 
 
 def leaves_training_on(model, images, targets):
-    made = gradient(model, images, targets)
+    maps = gradient(model, images, targets)
     model.train()
-    return made
+    return maps
 
 
 def trains(model, images, targets):
@@ -142,16 +142,16 @@ def trains(model, images, targets):
 
 
 def leaves_gradients_off(model, images, targets):
-    made = gradient(model, images, targets)
+    maps = gradient(model, images, targets)
     torch.set_grad_enabled(False)
-    return made
+    return maps
 
 
 def leaves_a_seed(model, images, targets):
-    made = gradient(model, images, targets)
+    maps = gradient(model, images, targets)
     torch.manual_seed(7)
     np.random.seed(7)  # noqa: NPY002
-    return made
+    return maps
 
 
 def leaves_a_python_seed(model, images, targets):
@@ -160,9 +160,9 @@ def leaves_a_python_seed(model, images, targets):
 
 
 def leaves_a_default_dtype(model, images, targets):
-    made = gradient(model, images, targets)
+    maps = gradient(model, images, targets)
     torch.set_default_dtype(torch.float64)
-    return made
+    return maps
 
 
 def _leaves(name, leave):
@@ -176,7 +176,7 @@ def _leaves(name, leave):
     return fault
 
 
-def _own_relu(images, inplace=False):
+def _replacement_relu(images, inplace=False):
     return torch.relu(images)
 
 
@@ -196,16 +196,16 @@ SET_ONCE = [
     _leaves("numpy_print", lambda: np.set_printoptions(precision=3)),
     _leaves("a_path", lambda: "/planted" in sys.path or sys.path.append("/planted")),
     _leaves("no_collector", gc.disable),
-    _leaves("a_function_of_torch", lambda: setattr(torch.nn.functional, "relu", _own_relu)),
+    _leaves("a_function_of_torch", lambda: setattr(torch.nn.functional, "relu", _replacement_relu)),
     _leaves("a_thread", lambda: threading.Thread(target=time.sleep, args=(10,), daemon=True).start()),
 ]
 
 
 def mutates_single_images(model, images, targets):
-    made = gradient(model, images, targets)
+    maps = gradient(model, images, targets)
     if len(images) == 1:
         images.clamp_(min=0)
-    return made
+    return maps
 
 
 def wrong_sign_of_one_class(model, images, targets):
@@ -232,9 +232,9 @@ def leaves_a_file(model, images, targets):
 
 def of_the_seed_alone(context):
     draws = torch.Generator().manual_seed(derive_seed(context.seed, "of the seed alone", "all"))
-    made = gradient(context.output, context.images, context.targets)
-    noise = torch.rand(made.shape[1:], generator=draws, dtype=torch.float32)
-    return {"of_the_seed_alone": made + 0.1 * noise}
+    maps = gradient(context.output, context.images, context.targets)
+    noise = torch.rand(maps.shape[1:], generator=draws, dtype=torch.float32)
+    return {"of_the_seed_alone": maps + 0.1 * noise}
 
 
 def deaf_to_the_target(model, images, targets):
@@ -285,9 +285,9 @@ def constant(model, images, targets):
 
 
 def marks_images(context):
-    made = gradient(context.output, context.images, context.targets)
+    maps = gradient(context.output, context.images, context.targets)
     context.images.requires_grad_()
-    return {"marks_images": made}
+    return {"marks_images": maps}
 
 
 def a_view(context):
@@ -296,17 +296,17 @@ def a_view(context):
 
 
 def spoils_the_background(context):
-    made = gradient(context.output, context.images, context.targets)
+    maps = gradient(context.output, context.images, context.targets)
     context.background(2).zero_()
-    return {"spoils_the_background": made}
+    return {"spoils_the_background": maps}
 
 
 HELD = {}
 
 
 def one_buffer(context):
-    made = gradient(context.output, context.images, context.targets)
-    return {"one_buffer": HELD.setdefault(tuple(made.shape), made.clone()).copy_(made)}
+    maps = gradient(context.output, context.images, context.targets)
+    return {"one_buffer": HELD.setdefault(tuple(maps.shape), maps.clone()).copy_(maps)}
 
 
 class Remembers:

@@ -23,15 +23,15 @@ FACTS = {"higher_is_better": True, "range": (-np.inf, 1e5), "source": "here"}
 
 
 @pytest.fixture(autouse=True)
-def as_before(monkeypatch, tmp_path):
+def restored(monkeypatch, tmp_path):
     """Undo the changes of planted faults to the process, and the registrations of tests."""
     explainers, metrics, kinds = dict(EXPLAINERS), dict(METRICS), dict(KINDS)
     with restored_process():
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("HOME", str(tmp_path))
         yield
-    for table, kept in ((EXPLAINERS, explainers), (METRICS, metrics), (KINDS, kinds)):
-        for name in set(table) - set(kept):
+    for table, original in ((EXPLAINERS, explainers), (METRICS, metrics), (KINDS, kinds)):
+        for name in set(table) - set(original):
             del table[name]
 
 
@@ -58,8 +58,8 @@ def broken(checks, rule):
 
 @pytest.mark.parametrize(("rule", "fault"), cases(faults_to_find.OF_FUNCTIONS))
 def test_a_fault_of_a_function_is_found(rule, fault):
-    made = fault() if isinstance(fault, type) or fault.__name__ == "<lambda>" else fault
-    broken(explainer_checks(made), rule)
+    function = fault() if isinstance(fault, type) or fault.__name__ == "<lambda>" else fault
+    broken(explainer_checks(function), rule)
 
 
 @pytest.mark.parametrize(("rule", "fault"), cases(faults_to_find.OF_EXPLAINED))
@@ -69,13 +69,13 @@ def test_a_fault_of_an_explainer_is_found(rule, fault):
 
 
 @pytest.mark.parametrize(("signed", "function"), [(True, faults_to_find.size_of), (False, faults_to_find.gradient)])
-def test_a_sign_that_is_announced_otherwise_is_found(signed, function):
-    def made(context):
+def test_a_wrongly_announced_sign_is_found(signed, function):
+    def planted(context):
         found = function(context) if signed else function(context.output, context.images, context.targets)
-        return {"made": found}
+        return {"planted": found}
 
-    explainer("made", signed=signed)(made)
-    broken(explainer_checks(made), "has_its_announced_sign")
+    explainer("planted", signed=signed)(planted)
+    broken(explainer_checks(planted), "has_its_announced_sign")
 
 
 @pytest.mark.parametrize(("rule", "fault"), cases(faults_to_find.OF_METRICS))
@@ -99,27 +99,27 @@ def _training(network):
 
 
 @pytest.mark.parametrize("fault", [_hooks, _weights, _training])
-def test_a_fault_of_what_reads_the_network_is_found(fault):
-    class Odd(Patches):
+def test_a_fault_of_a_response_is_found(fault):
+    class Faulty(Patches):
         kind = f"odd{fault.__name__}"
 
         def run(self, network_run, batch, method_maps):
-            made = super().run(network_run, batch, method_maps)
+            arrays = super().run(network_run, batch, method_maps)
             fault(network_run.network)
-            return made
+            return arrays
 
-    metric("planted", **FACTS, reads=Odd)(faults_to_find.first_patch)
+    metric("planted", **FACTS, reads=Faulty)(faults_to_find.first_patch)
     broken(metric_checks("planted"), "leaves_the_network")
 
 
-def test_a_response_that_changes_images_or_passes_more_than_it_may_is_found():
+def test_a_response_that_changes_images_or_exceeds_the_batch_size_is_found():
     class Writes(Patches):
         kind = "writes"
 
         def run(self, network_run, batch, method_maps):
-            made = super().run(network_run, batch, method_maps)
+            arrays = super().run(network_run, batch, method_maps)
             batch.images.clamp_(min=0)
-            return made
+            return arrays
 
     class Larger(Patches):
         kind = "larger"
@@ -133,7 +133,7 @@ def test_a_response_that_changes_images_or_passes_more_than_it_may_is_found():
     broken(metric_checks("larger"), "does_not_depend_on_the_batch_size")
 
 
-def test_what_is_sound_passes():
+def test_sound_functions_pass():
     assert {one.state for one in check_explainer(faults_to_find.gradient)} == {"passed", "skipped"}
     metric("sound", **FACTS)(faults_to_find.first_patch)
     assert {one.state for one in check_metric(faults_to_find.first_patch)} == {"passed"}
@@ -147,20 +147,20 @@ def test_examples_of_the_contributing_page_pass(title, name):
     assert {one.state for one in check(name)} <= {"passed", "skipped"}
 
 
-def test_all_that_is_broken_is_said_at_once():
+def test_all_broken_rules_are_reported_at_once():
     def several(model, images, targets):
-        made = faults_to_find.gradient(model, images, targets)
+        maps = faults_to_find.gradient(model, images, targets)
         images.zero_()
-        return made / made.abs().max()
+        return maps / maps.abs().max()
 
-    with pytest.raises(AssertionError) as said:
+    with pytest.raises(AssertionError) as caught:
         check_explainer(several)
-    assert "leaves_its_inputs" in str(said.value)
-    assert "does_not_depend_on_the_company" in str(said.value)
-    assert str(said.value).count("several: ") == str(said.value).count("\n") + 1
+    assert "leaves_its_inputs" in str(caught.value)
+    assert "does_not_depend_on_the_company" in str(caught.value)
+    assert str(caught.value).count("several: ") == str(caught.value).count("\n") + 1
 
 
-def test_an_exemption_is_declared_with_a_reason_and_has_to_be_true():
+def test_an_exemption_needs_a_reason_and_must_be_true():
     reason = {"follows_the_target": "it is of the first class"}
     states = {one.check: one for one in check_explainer(faults_to_find.deaf_to_the_target, exempt=reason | {
         "finds_the_evidence": "it is of the first class"})}  # fmt: skip
@@ -172,7 +172,7 @@ def test_an_exemption_is_declared_with_a_reason_and_has_to_be_true():
 
 
 @pytest.mark.parametrize(
-    ("check", "given", "said"),
+    ("check", "argument", "message"),
     [
         (check_explainer, "salience", "no explainer named 'salience': did you mean 'saliency'"),
         (check_explainer, 3, "The explainer 3 is bound to one network, or is not callable"),
@@ -181,9 +181,9 @@ def test_an_exemption_is_declared_with_a_reason_and_has_to_be_true():
         (check_metric, faults_to_find.first_patch, "says nothing of its direction and range"),
     ],
 )
-def test_what_is_none_is_refused(check, given, said):
-    with pytest.raises((HeatproofError, AssertionError), match=said):
-        check(given)
+def test_invalid_explainers_and_metrics_are_refused(check, argument, message):
+    with pytest.raises((HeatproofError, AssertionError), match=message):
+        check(argument)
 
 
 def test_an_option_that_does_not_exist_is_refused():
@@ -193,6 +193,6 @@ def test_an_option_that_does_not_exist_is_refused():
         check_metric("idsds", options={"gridd": 3})
 
 
-def test_a_function_is_named_as_in_a_config():
+def test_a_function_can_be_named_as_in_a_config():
     assert {one.state for one in check_explainer("faults_to_find:gradient")} == {"passed", "skipped"}
     assert heatproof.testing.check_explainer is check_explainer

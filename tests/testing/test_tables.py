@@ -47,9 +47,9 @@ SLOW_RULES = {
 }
 
 
-def few(entry):
-    own = FEW_OF.get(entry.name, {} if entry.name in METRICS else None)
-    return {name: FEW[name] for name in entry.options if name in FEW} if own is None else own
+def reduced_options(entry):
+    reduced = FEW_OF.get(entry.name, {} if entry.name in METRICS else None)
+    return {name: FEW[name] for name in entry.options if name in FEW} if reduced is None else reduced
 
 
 def ours(registry):
@@ -59,9 +59,9 @@ def ours(registry):
 
 def tables():
     for entry in ours(EXPLAINERS):
-        yield from explainer_checks(entry.name, options=few(entry))
+        yield from explainer_checks(entry.name, options=reduced_options(entry))
     for entry in ours(METRICS):
-        yield from metric_checks(entry.name, options=few(entry))
+        yield from metric_checks(entry.name, options=reduced_options(entry))
 
 
 def rows():
@@ -73,11 +73,11 @@ def rows():
 
 
 @pytest.mark.parametrize("check", rows())
-def test_every_explainer_and_metric_keeps_the_rules(check):
+def test_every_explainer_and_metric_follows_the_rules(check):
     check()
 
 
-def test_what_is_registered_later_is_in_the_table():
+def test_later_registrations_are_checked():
     @explainer("late_explainer")
     def late_explainer(context):
         return {"late_explainer": torch.zeros(1)}
@@ -96,7 +96,7 @@ def test_what_is_registered_later_is_in_the_table():
         del EXPLAINERS["late_explainer"], METRICS["late_metric"]
 
 
-def test_every_kind_of_network_has_one_to_try():
+def test_every_kind_of_network_has_an_example():
     assert set(NETWORKS) == set(NETWORK_KINDS)
 
 
@@ -114,7 +114,7 @@ def test_a_covering_has_every_pair_and_few_rows():
 
 
 # Properties of a network that its equal does not have; views of the network's own code need contiguous memory.
-ODD = {
+UNUSUAL_NETWORKS = {
     **{f"writes by {name}": (lambda pair=pair: tuple(map(Plain, pair))) for name, pair in WRITES.items()
        if name != "a view"},
     **{f"keeps in {how}": (lambda how=how: (storing_network(how), Plain()))
@@ -137,13 +137,15 @@ FEW_EXPLAINED = of_families((EXPLAINERS[name] for name in EXPLAINED), lambda one
 FEW_SCORED = of_families((METRICS[name] for name in SCORED), lambda one: one.reads)
 
 
-def pairs(quick, every):
+def pairs(few_entries, all_entries):
     """Return the rows of a few entries, and those of all entries, which take minutes."""
-    rest = {"network": list(ODD), "images": list(INPUTS), "mode": list(MODES)}
-    chosen = covering({"entry": quick, **rest})
-    kept = [pytest.param(*row, marks=pytest.mark.slow) for row in chosen]
-    return kept + [
-        pytest.param(*row, marks=pytest.mark.long) for row in covering({"entry": every, **rest}) if row not in chosen
+    rest = {"network": list(UNUSUAL_NETWORKS), "images": list(INPUTS), "mode": list(MODES)}
+    chosen = covering({"entry": few_entries, **rest})
+    slow_rows = [pytest.param(*row, marks=pytest.mark.slow) for row in chosen]
+    return slow_rows + [
+        pytest.param(*row, marks=pytest.mark.long)
+        for row in covering({"entry": all_entries, **rest})
+        if row not in chosen
     ]
 
 
@@ -152,14 +154,14 @@ def images_of(size=8, count=4):
 
 
 @pytest.mark.parametrize(("name", "network", "images", "mode"), pairs(FEW_EXPLAINED, EXPLAINED))
-def test_explainers_of_odd_networks_images_and_modes(name, network, images, mode):
-    entry, pictures = EXPLAINERS[name], images_of()
-    method, targets = {name: few(entry)}, torch.tensor([0, 1, 2, 0])
-    odd, twin = ODD[network]()
+def test_explainers_give_equal_maps_for_unusual_networks_images_and_modes(name, network, images, mode):
+    entry, inputs = EXPLAINERS[name], images_of()
+    method, targets = {name: reduced_options(entry)}, torch.tensor([0, 1, 2, 0])
+    unusual, twin = UNUSUAL_NETWORKS[network]()
     with warnings.catch_warnings(action="ignore"):
-        wanted = heatproof.explain(twin, pictures, targets, method, background=images_of(count=32))
+        wanted = heatproof.explain(twin, inputs, targets, method, background=images_of(count=32))
         with MODES[mode]():
-            found = heatproof.explain(odd, INPUTS[images](pictures), targets, method, background=images_of(count=32))
+            found = heatproof.explain(unusual, INPUTS[images](inputs), targets, method, background=images_of(count=32))
     for reason, expected in zip(found["reason"].values.tolist(), wanted["reason"].values.tolist(), strict=True):
         if reason != expected and "torch.fx can trace" in reason:
             pytest.skip(reason)
@@ -169,47 +171,50 @@ def test_explainers_of_odd_networks_images_and_modes(name, network, images, mode
 
 
 @pytest.mark.parametrize(("name", "network", "images", "mode"), pairs(FEW_SCORED, SCORED))
-def test_metrics_of_odd_networks_images_and_modes(name, network, images, mode):
-    entry, pictures = METRICS[name], images_of()
+def test_metrics_give_equal_scores_for_unusual_networks_images_and_modes(name, network, images, mode):
+    entry, inputs = METRICS[name], images_of()
     maps = np.random.default_rng(0).normal(size=(4, 8, 8)).astype(np.float32)
-    more = few(entry)
+    more = reduced_options(entry)
     if "removed" in entry.reads.evaluate_only_options:
         masks = np.kron(np.eye(4).reshape(4, 2, 2), np.ones((4, 4)))[None].repeat(4, 0) > 0
-        more |= {"masks": masks, "removed": pictures[:, None] * torch.from_numpy(~masks)[:, :, None]}
+        more |= {"masks": masks, "removed": inputs[:, None] * torch.from_numpy(~masks)[:, :, None]}
     if entry.reads.recomputes_maps is True:
-        more["explain"] = lambda given, classes: given.sum(1) * (classes[:, None, None] + 1)
-    odd, twin = ODD[network]()
+        more["explain"] = lambda batch, classes: batch.sum(1) * (classes[:, None, None] + 1)
+    unusual, twin = UNUSUAL_NETWORKS[network]()
     with warnings.catch_warnings(action="ignore"):
-        wanted = heatproof.evaluate(name, twin, pictures, torch.tensor([0, 1, 2, 0]), maps, **more)
+        wanted = heatproof.evaluate(name, twin, inputs, torch.tensor([0, 1, 2, 0]), maps, **more)
         with MODES[mode]():
-            found = heatproof.evaluate(name, odd, INPUTS[images](pictures), torch.tensor([0, 1, 2, 0]), maps, **more)
+            found = heatproof.evaluate(name, unusual, INPUTS[images](inputs), torch.tensor([0, 1, 2, 0]), maps, **more)
     np.testing.assert_array_equal(found["valid"], wanted["valid"])
     np.testing.assert_allclose(found["score"], wanted["score"], rtol=1e-4, atol=1e-4)
 
 
 # Networks that other libraries build are tested separately.
-OWN = {name: {"dim": 24, "depth": 2} if name == "small_vit" else {"width": 4} for name, entry in ARCHITECTURES.items()
-       if entry.facts_of is None}  # fmt: skip
+OWN_ARCHITECTURES = {
+    name: {"dim": 24, "depth": 2} if name == "small_vit" else {"width": 4}
+    for name, entry in ARCHITECTURES.items()
+    if entry.facts_of is None
+}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "images", "mode"), covering({"name": list(OWN), "images": list(INPUTS), "mode": list(MODES)})
+    ("name", "images", "mode"), covering({"name": list(OWN_ARCHITECTURES), "images": list(INPUTS), "mode": list(MODES)})
 )
-def test_architectures_of_odd_images_and_modes(name, images, mode):
+def test_architectures_give_equal_logits_for_unusual_images_and_modes(name, images, mode):
     # ImageNet's networks have patches of at least 33 pixels, and the vision transformer only accepts 32.
-    entry, pictures = ARCHITECTURES[name], images_of(32 if "vit" in name else 40)
-    network = build_network(ModelSpec(name, entry.build.__module__, OWN[name], entry.facts), 3, 0).eval()
+    entry, inputs = ARCHITECTURES[name], images_of(32 if "vit" in name else 40)
+    network = build_network(ModelSpec(name, entry.build.__module__, OWN_ARCHITECTURES[name], entry.facts), 3, 0).eval()
     before = network_state(network)
-    wanted = network.requires_grad_(False)(pictures)
+    wanted = network.requires_grad_(False)(inputs)
     assert wanted.shape == (4, 3)
     network.requires_grad_()
     with MODES[mode]():
-        found = network(INPUTS[images](pictures))
-        alone = torch.cat([network(INPUTS[images](pictures[row : row + 1])) for row in range(4)])
+        found = network(INPUTS[images](inputs))
+        one_by_one = torch.cat([network(INPUTS[images](inputs[row : row + 1])) for row in range(4)])
     assert difference(before, network_state(network)) == []
     assert found.dtype == torch.float32
-    for one in (found, alone):
+    for one in (found, one_by_one):
         torch.testing.assert_close(one.as_subclass(torch.Tensor).detach(), wanted, rtol=1e-3, atol=1e-4)
 
 
@@ -219,20 +224,20 @@ NEEDED = {"value": [0.1, -0.2, 1 / 3], "grid": 4, "mean": [0.5, 0.4, 0.3], "std"
 @pytest.mark.parametrize(
     ("name", "images", "mode"), covering({"name": sorted(BASELINES), "images": list(INPUTS), "mode": list(MODES)})
 )
-def test_baselines_of_odd_images_and_modes(name, images, mode):
-    own = {key: NEEDED[key] for key in BASELINES[name].options if key in NEEDED}
+def test_baselines_are_equal_for_unusual_images_and_modes(name, images, mode):
+    options = {key: NEEDED[key] for key in BASELINES[name].options if key in NEEDED}
     for size in ((16, 16), (12, 20)):
-        pictures = torch.rand(3, 3, *size, generator=torch.Generator().manual_seed(0), dtype=torch.float32) * 2 - 1
-        before, ids = pictures.clone(), ("a", "b", "c")
-        wanted = baseline_images(name, pictures, ids, 0, own)
+        inputs = torch.rand(3, 3, *size, generator=torch.Generator().manual_seed(0), dtype=torch.float32) * 2 - 1
+        before, ids = inputs.clone(), ("a", "b", "c")
+        wanted = baseline_images(name, inputs, ids, 0, options)
         state = torch.get_rng_state()
         with MODES[mode]():
-            given = INPUTS[images](pictures)
-            kept = given.detach().clone()
-            found = baseline_images(name, given, ids, 0, own)
-            assert torch.equal(given.detach(), kept)
+            formed = INPUTS[images](inputs)
+            original = formed.detach().clone()
+            found = baseline_images(name, formed, ids, 0, options)
+            assert torch.equal(formed.detach(), original)
         assert torch.equal(torch.get_rng_state(), state)
-        assert torch.equal(pictures, before)
+        assert torch.equal(inputs, before)
         assert found.dtype == torch.float32
-        assert found.untyped_storage().data_ptr() != given.untyped_storage().data_ptr()
+        assert found.untyped_storage().data_ptr() != formed.untyped_storage().data_ptr()
         torch.testing.assert_close(found.as_subclass(torch.Tensor).detach(), wanted, rtol=0, atol=1e-6)
