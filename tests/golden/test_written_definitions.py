@@ -97,7 +97,7 @@ def test_soundness_equals_its_written_definition(problem, seed, dtype):
 
 
 def test_soundness_of_logits_compares_the_mean_with_the_start(problem):
-    """Each image counts by its own gain, but counting begins by the mean of all images."""
+    """The gain is that of each image, but counting begins when the mean of all images is above the start."""
     maps, (model, images, labels), start, tolerance = eight_bits(0), problem, 0.5, 0.4
     options = {"fractions": SHARES, "imputation": "baseline", "ties": "index", "output": "logit"}
     found = heatproof.evaluate("soundness", *problem, maps, start=start, threshold=tolerance, **options)

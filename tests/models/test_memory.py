@@ -97,7 +97,7 @@ def test_an_attempt_suppresses_out_of_memory_errors():
     sizes, failed = [], []
 
     def run(size):
-        # Nothing keeps the tensors of the failed pass alive while the next one runs.
+        # The tensors of a failed pass are released before the next one runs.
         assert all(tensor() is None for tensor in failed)
         sizes.append(size)
         tensor = torch.zeros(size)

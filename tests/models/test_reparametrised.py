@@ -84,7 +84,7 @@ TWINS = {
 @pytest.mark.parametrize("kind", TWINS)
 def test_maps_equal_those_of_the_plain_twin(kind):
     images = images_of()
-    # One that both call once.
+    # Both networks call this layer once.
     options = {"background": images, "layer": "first" if kind == "called twice" else None}
     maps, plain = (heatproof.explain(make(), images, TARGETS, METHODS, **options) for make in TWINS[kind])
     assert maps["reason"].values.tolist() == plain["reason"].values.tolist()

@@ -166,7 +166,7 @@ def test_state_of_network_and_process_is_restored(function, kind):
     wanted = [name for name, one in network.named_parameters() if one.requires_grad]
     network.zero_grad()
     network(images_of()).square().sum().backward()
-    # A network can make parameters in its first pass.
+    # A network can create parameters in its first pass.
     assert set(wanted) <= {name for name, one in network.named_parameters() if one.grad is not None}
 
 
@@ -178,7 +178,7 @@ def test_state_of_network_and_process_is_restored(function, kind):
 def test_state_is_restored_in_any_mode_of_the_caller(function, context):
     network = with_norm()
     with CONTEXTS[context]():
-        # Of inference mode, where that is the caller's mode.
+        # In inference mode, the images are tensors of inference mode.
         images = images_of().clone() if context == "inference_mode" else images_of()
         check_restored(function, network, images)
         found = call(function, network, images)

@@ -18,7 +18,7 @@ COUNT = 20
 
 def blank_at(places):
     images = images_of(COUNT)
-    # Each of a shade of its own, because copies of an image are another matter.
+    # Each blank image has another shade, because copies of an image are tested separately.
     images[places] = torch.linspace(0, 0.5, COUNT)[places, None, None, None]
     return images
 

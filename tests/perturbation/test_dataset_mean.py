@@ -148,7 +148,7 @@ def test_a_curve_ends_at_the_colour(batch_size):
 
 
 def test_two_colours_are_separate_curves():
-    """Even if they differ only in a late digit."""
+    """The curves are separate even if the colours differ only in a late digit."""
     from heatproof.base.sequences import Perturbation
     from heatproof.perturbation.batching import Query
     from heatproof.perturbation.curves import curve_variants

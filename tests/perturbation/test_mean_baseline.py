@@ -57,7 +57,7 @@ def test_scores_equal_those_of_evaluate(project):
 
 
 def test_training_images_are_read_only_for_the_mean(project):
-    """And not if all drops are current."""
+    """Other baselines need no training image."""
     for baseline in ("zeros", "random", "blur"):
         project(datasets=CLOSED, drops={"baselines": [baseline]}).drop()
     with pytest.raises(AssertionError, match="somebody looked at train"):

@@ -1,4 +1,4 @@
-"""Explainers and metrics with one fault each, by the rule that finds it."""
+"""Explainers and metrics with one fault each, listed by the rule that detects it."""
 
 import gc
 import logging

@@ -1,18 +1,18 @@
-"""Rows of a few values of each factor, in which every two values of two factors meet."""
+"""Rows of values of several factors that contain every pair of values of two factors."""
 
 from itertools import combinations, product
 
 
 def covering(factors):
-    """Return rows, one value of each factor, such that every pair of values of two factors is in one.
+    """Return rows, with one value of each factor, such that every pair of values of two factors is in a row.
 
-    The greedy way: each row starts with a pair that is still missing, and takes of every other factor the value that
-    makes most missing pairs.
+    The search is greedy: each row starts with a pair that is still missing, and has of every other factor the value
+    that adds most missing pairs.
 
     Parameters
     ----------
     factors
-        By name the values of each.
+        The values of each factor, by name.
     """
     names = list(factors)
     missing = {

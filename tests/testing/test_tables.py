@@ -113,7 +113,7 @@ def test_a_covering_has_every_pair_and_few_rows():
     assert len(found) < 45
 
 
-# Properties of a network that its equal does not have; views of the network's own code need contiguous memory.
+# Properties of a network that its twin does not have; networks that use views need contiguous memory.
 UNUSUAL_NETWORKS = {
     **{f"writes by {name}": (lambda pair=pair: tuple(map(Plain, pair))) for name, pair in WRITES.items()
        if name != "a view"},
