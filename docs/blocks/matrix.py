@@ -19,7 +19,8 @@ def matrix_sums() -> str:
     return (
         f"{cells['explainer'].nunique()} explainers were tried on {cells['network'].nunique()} networks. In "
         f"{len(declared)} pairs, the explainer declares that it is applicable to the network; "
-        f"{declared['works'].sum()} of these pairs ({share} %) work. Of {len(tried)} other pairs that were tried, {tried['works'].sum()} work."
+        f"{declared['works'].sum()} of these pairs ({share} %) work. Of {len(tried)} other pairs that were tried, "
+        f"{tried['works'].sum()} work."
     )
 
 
