@@ -41,7 +41,9 @@ def conclusions(name: str) -> str:
     for conclusion, part in table.groupby("conclusion", sort=False):
         verdicts = {baseline: set(of_baseline["verdict"]) for baseline, of_baseline in part.groupby("baseline")}
         summary = [_summarise(verdicts[baseline]) for baseline in names]
-        text = str(conclusion).replace("superpixels methods", "superpixel methods").replace("cam methods", "CAM methods")
+        text = (
+            str(conclusion).replace("superpixels methods", "superpixel methods").replace("cam methods", "CAM methods")
+        )
         cells.append([text, *summary])
     # First what holds under most baselines.
     cells.sort(key=lambda row: (-row.count(HOLDS), row.count(REVERSED)))

@@ -93,7 +93,9 @@ def rank_claims(name: str) -> str:
     """Return how often simulated rankings passed a claim."""
     table = pd.read_csv(DATA / "rank_claims/rank_claims.csv", keep_default_na=False)
     verdicts = ["reproduced", "contradicted", "open", UNTESTED]
-    cells = [["claim", "noise", "methods", "true range of ρ", *verdicts, "mean share of the ceiling", "mean ceiling", "runs"]]
+    cells = [
+        ["claim", "noise", "methods", "true range of ρ", *verdicts, "mean share of the ceiling", "mean ceiling", "runs"]
+    ]
     for row in table.to_dict("records"):
         claim = "differ" if "differ" in row["claim"] else "agree, above 0.7"
         order = {"": "", "one": ", one network", "chain": ", a chain"}[row["order"]]
