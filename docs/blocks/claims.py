@@ -27,7 +27,7 @@ def format_value(value: float, low: float, high: float) -> str:
 def published(paper: str) -> str:
     """Return the claims of a paper with their verdicts on its published numbers, and the reasons below the table."""
     table = published_table().set_index("claim")
-    reasons: dict[str, int] = {}
+    reasons: dict[str, str] = {}
     cells = []
     for entry in ordered_claims():
         if entry.paper == paper:
@@ -36,7 +36,7 @@ def published(paper: str) -> str:
             verdict = row["published_verdict"]
             if verdict == UNTESTED:
                 reason = row["published_reason"].removeprefix("because ")
-                verdict = f"not testable ({reasons.setdefault(reason, len(reasons) + 1)})"
+                verdict = f"not testable ({reasons.setdefault(reason, 'abcdef'[len(reasons)])})"
             rule = f"{entry.quantity}: {'>' if entry.side == 'above' else '<'} {entry.limit:g}"
             if entry.opposite is not None:
                 rule += f", contradicted {'<' if entry.side == 'above' else '>'} {entry.opposite:g}"
@@ -54,7 +54,7 @@ def published(paper: str) -> str:
         # Nothing was tested: two columns would say the same in every row.
         text = f"None of these claims is testable on published numbers: {next(iter(reasons))}."
         return text + "\n\n" + rows([words[:4] for words in [head, *cells]])
-    below = [f"{place}. {reason[0].upper()}{reason[1:]}." for reason, place in reasons.items()]
+    below = [f"- ({letter}) {reason}." for reason, letter in reasons.items()]
     return rows([head, *cells]) + ("\n\nReasons why a claim is not testable:\n\n" + "\n".join(below) if below else "")
 
 
