@@ -1,4 +1,4 @@
-"""Tables of docs/ranking.md: published score tables, ranked."""
+"""Tables of docs/ranking.md and docs/simulations.md: published score tables, ranked, and simulations."""
 
 import csv
 from pathlib import Path
