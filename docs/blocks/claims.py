@@ -1,4 +1,4 @@
-"""Tables of docs/claims.md, from the published numbers and from stored runs."""
+"""Tables of docs/claims.md and docs/simulations.md, from the published numbers and from stored runs."""
 
 import pandas as pd
 
