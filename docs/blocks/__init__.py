@@ -20,6 +20,11 @@ HEADS = {
         "wrong": "wrong answers",
         "truth in the set": "true method in the answer",
     },
+    "synthetic/readers": {
+        "features": "group of features",
+        "change": "change of completeness",
+        "deviation": "standard deviation over trials",
+    },
     "precision/precision_speed": {"bfloat16": "speed in bfloat16", "compiled": "speed when compiled"},
     "precision/precision_change": {
         "change of drops, of their spread": "mean change of the drops ÷ their standard deviation",

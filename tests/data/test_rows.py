@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-import questions
-from questions import Pictures
+import task_examples
+from task_examples import Pictures
 
 from heatproof.base.provenance import Key
 from heatproof.base.specs import DatasetSpec
@@ -26,7 +26,7 @@ def picture_of(row):
 
 def spec(task, rows="label", **options):
     made = {"task": task, **options}
-    return DatasetSpec("questions:dataset", "questions", made, 3, "mine", Key("config", "code"), "", task, rows)
+    return DatasetSpec("task_examples:dataset", "questions", made, 3, "mine", Key("config", "code"), "", task, rows)
 
 
 def opened(task, rows="label", **options):
@@ -90,7 +90,7 @@ def test_distinct_labels_of_a_callable_target_are_sorted_and_the_same_in_every_j
     np.testing.assert_array_equal(made.source_labels, labels)
     assert made.num_classes == len(made.class_names) == len(made.targets)
     assert rows.ids == unwrap_rows(made).splits["evaluation"].ids
-    assert check_target("questions:margin", made) == "label"
+    assert check_target("task_examples:margin", made) == "label"
     assert describe_rows(made, "mine") == []
 
 
@@ -146,7 +146,7 @@ def test_parts_are_those_of_the_pictures():
     for read in ("images", "part_masks", "without_part"):
         whole = getattr(plain, read)("evaluation", 0, 3)
         np.testing.assert_array_equal(getattr(rows, read)("evaluation", 0, 3), whole[[0, 0, 2]])
-    assert not isinstance(as_rows(questions.dataset(seed=0, task="multilabel"), spec("multilabel")), HasParts)
+    assert not isinstance(as_rows(task_examples.dataset(seed=0, task="multilabel"), spec("multilabel")), HasParts)
 
 
 def test_a_manifest_says_of_rows_what_they_are_of(tmp_path, caplog):
@@ -167,7 +167,7 @@ def test_a_manifest_says_of_rows_what_they_are_of(tmp_path, caplog):
 
 
 def changed(task, labels=None, /, **attributes):
-    made = questions.dataset(seed=0, task=task)
+    made = task_examples.dataset(seed=0, task=task)
     for name, value in attributes.items():
         setattr(made, name, value)
     if labels is not None:

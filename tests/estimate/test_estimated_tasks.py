@@ -13,15 +13,15 @@ from heatproof.plan.validate import make_plan
 
 ASKED = {
     **{task: (task, "label", "linear") for task in ("binary", "multiclass", "multilabel", "regression")},
-    "mask": ("multiclass", "questions:whole_mask", "masks"),
+    "mask": ("multiclass", "task_examples:whole_mask", "masks"),
 }
 
 
 @pytest.mark.parametrize("asked", ASKED)
 def test_trainings_are_timed(tmp_path, asked):
     task, target, network = ASKED[asked]
-    model = {"net": {"architecture": f"questions:{network}", "mean": [0.5] * 3, "std": [0.5] * 3}}
-    datasets = [{"toy": {"dataset": "questions:dataset", "task": task}}]
+    model = {"net": {"architecture": f"task_examples:{network}", "mean": [0.5] * 3, "std": [0.5] * 3}}
+    datasets = [{"toy": {"dataset": "task_examples:dataset", "task": task}}]
     change = {"pretraining": {"epochs": 0}, "evaluation": {"images": 6}, "datasets": datasets, "target": target}
     plan = make_plan(merge(BASE, merge(change, {"models": [model]})))
     spec = Graph(plan).spec("finetune", dataset="toy", model="net", weights="finetuned")

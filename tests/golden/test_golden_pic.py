@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from asked import pic_responses
+from network_responses import pic_responses
 
 from heatproof.base.sequences import pixel_ranking
 from heatproof.metrics.pic import aggregate_curve, aic_scores, area, information_axis, sic_scores

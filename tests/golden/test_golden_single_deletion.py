@@ -3,7 +3,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from asked import patch_responses
+from network_responses import patch_responses
 
 from heatproof.base.grids import patch_sums
 from heatproof.errors import HeatproofError

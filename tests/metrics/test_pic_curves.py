@@ -137,7 +137,7 @@ def scene():
 
 
 def respond(scene, take=slice(None), **options):
-    from asked import pic_responses
+    from network_responses import pic_responses
 
     from heatproof.perturbation.batching import Query
 

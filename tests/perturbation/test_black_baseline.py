@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from asked import patch_responses
+from network_responses import patch_responses
 from test_mean_baseline import CLOSED, FACTS, case_of
 from torch import nn
 from toy_project import Project

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from asked import patch_responses
+from network_responses import patch_responses
 from toy_project import Project
 
 import heatproof

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from asked import patch_responses
+from network_responses import patch_responses
 from torch import nn
 
 from heatproof.base.grids import patch_boxes

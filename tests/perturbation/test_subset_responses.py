@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 import torch
-from asked import patch_responses, subset_responses
 from captum.metrics import infidelity, infidelity_perturb_func_decorator
+from network_responses import patch_responses, subset_responses
 from torch import nn
 
 from heatproof.base.subsets import subset_masks

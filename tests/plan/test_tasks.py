@@ -14,12 +14,12 @@ from heatproof.plan.validate import make_plan
 from heatproof.workflow.check import check_config
 from heatproof.workflow.trial import run_trial
 
-FUNCTION = "questions:margin"
+FUNCTION = "task_examples:margin"
 
 
-def plan_of(task=None, dataset="questions:dataset", **change):
+def plan_of(task=None, dataset="task_examples:dataset", **change):
     settings = {"dataset": dataset, **({"task": task} if task else {})}
-    model = {"net": {"architecture": "questions:linear", "mean": [0.5] * 3, "std": [0.5] * 3}}
+    model = {"net": {"architecture": "task_examples:linear", "mean": [0.5] * 3, "std": [0.5] * 3}}
     base = {"datasets": [{"toy": settings}], "models": [model], "explainers": ["saliency"], "evaluation": {"images": 6}}
     return make_plan(merge(BASE, merge(base, change)))
 
@@ -47,14 +47,14 @@ def test_rows_of_each_task(task, target, rows):
 
 def test_the_task_is_that_of_the_loader():
     assert plan_of().datasets["toy"]["task"] == "multiclass"
-    assert plan_of(dataset="questions:says_so").datasets["toy"]["task"] == "multilabel"
-    assert plan_of("multiclass", dataset="questions:says_so").datasets["toy"]["task"] == "multiclass"
+    assert plan_of(dataset="task_examples:says_so").datasets["toy"]["task"] == "multilabel"
+    assert plan_of("multiclass", dataset="task_examples:says_so").datasets["toy"]["task"] == "multiclass"
 
 
 def test_a_dataset_that_says_its_task_when_it_is_opened_is_named_before_any_job():
     with pytest.raises(HeatproofError, match="says that its task is multilabel, and the config has multiclass: write"):
-        run_trial(plan_of(dataset="questions:undecided"))
-    (said,) = run_trial(plan_of("multilabel", dataset="questions:undecided"))
+        run_trial(plan_of(dataset="task_examples:undecided"))
+    (said,) = run_trial(plan_of("multilabel", dataset="task_examples:undecided"))
     assert said.startswith("toy: 12 evaluation images are")
 
 
@@ -91,7 +91,7 @@ NEEDS_CLASSES = {
         "models": [
             {
                 "net": {
-                    "architecture": "questions:linear",
+                    "architecture": "task_examples:linear",
                     "mean": [0.5] * 3,
                     "std": [0.5] * 3,
                     "checkpoint": "w.pt",
@@ -140,7 +140,7 @@ REFUSED = {
         "'target' in the config must be `label`, `predicted`, the number",
     ),
     "no module": ("multiclass", {"target": "nowhere_at_all:f"}, "The target 'nowhere_at_all:f' cannot be imported"),
-    "no function": ("multiclass", {"target": "questions:nothing"}, "The target 'questions:nothing'"),
+    "no function": ("multiclass", {"target": "task_examples:nothing"}, "The target 'task_examples:nothing'"),
 }
 
 
@@ -213,17 +213,17 @@ def test_the_code_of_a_target_function_is_part_of_keys(tmp_path, monkeypatch):
 )
 def test_a_function_is_tried_before_any_job(function, says):
     with pytest.raises(HeatproofError) as refused:
-        run_trial(plan_of("multiclass", target=f"questions:{function}"))
+        run_trial(plan_of("multiclass", target=f"task_examples:{function}"))
     assert f"the target function '{function}' {says}" in str(refused.value)
 
 
 @pytest.mark.parametrize(
     ("task", "dataset", "target", "count"),
     [
-        ("binary", "questions:dataset", 2, 2),
-        ("multiclass", "questions:dataset", 3, 3),
-        ("multilabel", "questions:dataset", 7, 3),
-        ("regression", "questions:dataset", 1, 1),
+        ("binary", "task_examples:dataset", 2, 2),
+        ("multiclass", "task_examples:dataset", 3, 3),
+        ("multilabel", "task_examples:dataset", 7, 3),
+        ("regression", "task_examples:dataset", 1, 1),
         (None, "digits", 10, 10),
     ],
 )
@@ -238,8 +238,8 @@ def test_check_prints_the_targets(tmp_path):
     import yaml
 
     config = {
-        "datasets": [{"toy": {"dataset": "questions:dataset", "task": "multilabel"}}],
-        "models": [{"net": {"architecture": "questions:linear", "mean": [0.5] * 3, "std": [0.5] * 3}}],
+        "datasets": [{"toy": {"dataset": "task_examples:dataset", "task": "multilabel"}}],
+        "models": [{"net": {"architecture": "task_examples:linear", "mean": [0.5] * 3, "std": [0.5] * 3}}],
         "evaluation": {"images": 6},
     }
     path = tmp_path / "config.yaml"
@@ -247,5 +247,5 @@ def test_check_prints_the_targets(tmp_path):
     said = check_config(path)
     assert "toy: multilabel, each label of an image is explained" in said
     assert "toy: 12 evaluation images are" in said
-    path.write_text(yaml.safe_dump({**config, "target": "questions:all_numbers"}))
-    assert "toy: multilabel, of which questions:all_numbers is explained" in check_config(path)
+    path.write_text(yaml.safe_dump({**config, "target": "task_examples:all_numbers"}))
+    assert "toy: multilabel, of which task_examples:all_numbers is explained" in check_config(path)

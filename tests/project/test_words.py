@@ -10,8 +10,19 @@ import heatproof
 
 REPOSITORY = Path(heatproof.__file__).parents[2]
 # As a part of any name, such as `told` in `told_images`.
-PARTS = {"told", "tell", "tells", "gate", "gates", "piece", "pieces", "seal", "sealed", "adopt", "adopted", "ago"}
-PARTS |= {
+PARTS = {
+    "told",
+    "tell",
+    "tells",
+    "gate",
+    "gates",
+    "piece",
+    "pieces",
+    "seal",
+    "sealed",
+    "adopt",
+    "adopted",
+    "ago",
     "asked",
     "asking",
     "asks",

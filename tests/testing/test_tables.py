@@ -22,7 +22,7 @@ from heatproof.models.registry import ARCHITECTURES, ModelSpec
 from heatproof.perturbation.baselines import BASELINES, baseline_images
 from heatproof.testing import explainer_checks, metric_checks
 
-sys.path.append(str(Path(__file__).parents[1] / "adapter"))
+sys.path.append(str(Path(__file__).parents[1] / "models"))
 from odd_networks import WRITES, Plain, keeping
 
 # Options with fewer steps, so that checking all entries takes a minute.

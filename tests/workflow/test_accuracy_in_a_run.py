@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-import questions
+import task_examples
 import torch
 from sklearn.metrics import mean_absolute_error, r2_score, roc_auc_score
 from test_tasks_in_a_run import project, run
@@ -14,15 +14,15 @@ IMAGES = 30
 def made_of(folder, task, **change):
     """Return tables of a run on images of its own, and the labels and outputs (N, …) of these images."""
     settings = {
-        "datasets": [{"toy": {"dataset": "questions:dataset", "task": task, "count": IMAGES}}],
+        "datasets": [{"toy": {"dataset": "task_examples:dataset", "task": task, "count": IMAGES}}],
         "evaluation": {"images": IMAGES},
         "weights": ["pretrained"],
     }
     made = run(project(folder, task, **{**settings, **change}))
-    pictures = questions.dataset(seed=made.plan.config["seed"], task=task, count=IMAGES)
+    pictures = task_examples.dataset(seed=made.plan.config["seed"], task=task, count=IMAGES)
     images = torch.from_numpy((pictures.pixels["evaluation"] - 0.5) / 0.5)
     with torch.no_grad():
-        outputs = questions.Linear(pictures.num_classes)(images).numpy()
+        outputs = task_examples.Linear(pictures.num_classes)(images).numpy()
     accuracy, verdict = (pd.read_csv(folder / f"results/{name}.csv") for name in ("accuracy", "verdict"))
     return accuracy, verdict, pictures.splits["evaluation"].labels, outputs
 
@@ -53,12 +53,12 @@ def test_several_labels(tmp_path):
 @pytest.mark.parametrize("numbers", [1, 2])
 def test_numbers(tmp_path, numbers):
     more = {"numbers": numbers} if numbers > 1 else {}
-    datasets = [{"toy": {"dataset": "questions:dataset", "task": "regression", "count": IMAGES, **more}}]
+    datasets = [{"toy": {"dataset": "task_examples:dataset", "task": "regression", "count": IMAGES, **more}}]
     accuracy, verdict, *_ = made_of(tmp_path, "regression", datasets=datasets)
-    pictures = questions.dataset(seed=0, task="regression", count=IMAGES, numbers=numbers)
+    pictures = task_examples.dataset(seed=0, task="regression", count=IMAGES, numbers=numbers)
     with torch.no_grad():
         images = torch.from_numpy((pictures.pixels["evaluation"] - 0.5) / 0.5)
-        outputs = questions.Linear(numbers)(images).numpy()
+        outputs = task_examples.Linear(numbers)(images).numpy()
     labels = pictures.splits["evaluation"].labels.reshape(IMAGES, -1)
     rows = accuracy.set_index(accuracy["label"].fillna("") if "label" in accuracy else pd.Index([""]))
     for number in range(numbers):
@@ -76,7 +76,7 @@ def test_numbers(tmp_path, numbers):
 
 
 def test_a_function_has_no_accuracy(tmp_path):
-    datasets = [{"toy": {"dataset": "questions:dataset", "task": "multiclass", "count": IMAGES}}]
+    datasets = [{"toy": {"dataset": "task_examples:dataset", "task": "multiclass", "count": IMAGES}}]
     run(project(tmp_path, "margin", datasets=datasets, evaluation={"images": IMAGES}, weights=["pretrained"]))
     (row,) = pd.read_csv(tmp_path / "results/accuracy.csv").to_dict("records")
     assert (row["task"], row["n_images"]) == ("callable", IMAGES)

@@ -5,8 +5,8 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-import questions
 import snakemake_project
+import task_examples
 import torch
 import yaml
 from toy_project import Project
@@ -20,20 +20,20 @@ TASKS = ("binary", "multiclass", "multilabel", "regression")
 # The task of the dataset, and the function that is the target, or none.
 ASKED = {
     **{task: (task, "label") for task in TASKS},
-    "margin": ("multiclass", "questions:margin"),
-    "all_numbers": ("multilabel", "questions:all_numbers"),
+    "margin": ("multiclass", "task_examples:margin"),
+    "all_numbers": ("multilabel", "task_examples:all_numbers"),
 }
 
 
 def project(folder, asked, network="linear", **change):
     task, target = ASKED[asked]
     maps = [
-        {name: {"explainer": "questions:true_map", "asked": asked, "sign": sign}}
+        {name: {"explainer": "task_examples:true_map", "asked": asked, "sign": sign}}
         for name, sign in (("true", 1.0), ("negative", -1.0))
     ]
     settings = {
-        "datasets": [{"toy": {"dataset": "questions:dataset", "task": task}}],
-        "models": [{"net": {"architecture": f"questions:{network}", "mean": [0.5] * 3, "std": [0.5] * 3}}],
+        "datasets": [{"toy": {"dataset": "task_examples:dataset", "task": task}}],
+        "models": [{"net": {"architecture": f"task_examples:{network}", "mean": [0.5] * 3, "std": [0.5] * 3}}],
         "weights": ["pretrained", "finetuned"],
         "target": target,
         "pretraining": {"epochs": 0},
@@ -110,7 +110,7 @@ def test_not_applicable_methods_have_a_row_with_the_reason(tmp_path, asked, need
 
 
 def test_numbers_of_a_segmentation_are_explained(tmp_path):
-    made = project(tmp_path, "margin", network="masks", target="questions:whole_mask")
+    made = project(tmp_path, "margin", network="masks", target="task_examples:whole_mask")
     run(Project(tmp_path, **merge(made.config, {"explainers": ["saliency", "occlusion", "random"]})))
     table = pd.read_csv(tmp_path / "results/idsds_table.csv").set_index(["weights", "method"])
     # The network is linear, so that occluding a patch gives its drop, whatever the other values of the mask are.
@@ -157,8 +157,8 @@ def test_a_map_of_each_row_is_shown(tmp_path, asked):
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_a_binary_checkpoint_has_one_output_or_two(tmp_path, outputs):
     weights = tmp_path / "weights.pt"
-    torch.save(questions.Linear(outputs).state_dict(), weights)
-    net = {"architecture": "questions:linear", "mean": [0.5] * 3, "std": [0.5] * 3, "checkpoint": str(weights)}
+    torch.save(task_examples.Linear(outputs).state_dict(), weights)
+    net = {"architecture": "task_examples:linear", "mean": [0.5] * 3, "std": [0.5] * 3, "checkpoint": str(weights)}
     made = project(tmp_path, "binary", models=[{"net": net}])
     made = Project(tmp_path, **merge(made.config, {"explainers": ["input_x_gradient"]}))
     made.make(made.prepare())
@@ -176,13 +176,13 @@ def test_a_binary_checkpoint_has_one_output_or_two(tmp_path, outputs):
 
 def test_a_checkpoint_of_another_head_says_what_to_set(tmp_path):
     weights = tmp_path / "weights.pt"
-    net = {"architecture": "questions:linear", "mean": [0.5] * 3, "std": [0.5] * 3, "checkpoint": str(weights)}
+    net = {"architecture": "task_examples:linear", "mean": [0.5] * 3, "std": [0.5] * 3, "checkpoint": str(weights)}
     for asked, outputs, says in (
         ("binary", 3, "one output, or two, for the two classes of 'toy'"),
         ("multilabel", 2, "the 3 labels of 'toy'"),
         ("regression", 3, "one output for the number of 'toy'"),
     ):
-        torch.save(questions.Linear(outputs).state_dict(), weights)
+        torch.save(task_examples.Linear(outputs).state_dict(), weights)
         made = project(tmp_path, asked, models=[{"net": net}])
         made.make(made.prepare())
         with pytest.raises(HeatproofError, match=f"except for its head, which has {says}"):
@@ -192,12 +192,12 @@ def test_a_checkpoint_of_another_head_says_what_to_set(tmp_path):
 # ---- through Snakemake, to the page ---------------------------------------------------------------------------------
 
 THROUGH = {
-    "multilabel": {"datasets": [{"data": {"dataset": "questions:dataset", "task": "multilabel"}}]},
-    "regression": {"datasets": [{"data": {"dataset": "questions:dataset", "task": "regression"}}]},
+    "multilabel": {"datasets": [{"data": {"dataset": "task_examples:dataset", "task": "multilabel"}}]},
+    "regression": {"datasets": [{"data": {"dataset": "task_examples:dataset", "task": "regression"}}]},
     "segmentation": {
-        "datasets": [{"data": {"dataset": "questions:dataset", "size": 32}}],
-        "target": "questions:predicted_mask",
-        "models": [{"net": {"architecture": "questions:lraspp", "mean": [0.5] * 3, "std": [0.5] * 3}}],
+        "datasets": [{"data": {"dataset": "task_examples:dataset", "size": 32}}],
+        "target": "task_examples:predicted_mask",
+        "models": [{"net": {"architecture": "task_examples:lraspp", "mean": [0.5] * 3, "std": [0.5] * 3}}],
         "pretraining": {"epochs": 0},
     },
 }
@@ -207,7 +207,7 @@ THROUGH = {
 @pytest.mark.parametrize("what", THROUGH)
 def test_a_config_to_table_and_page(tmp_path, what):
     folder = snakemake_project.clone(tmp_path / "clone")
-    shutil.copy(questions.__file__, folder / "src")
+    shutil.copy(task_examples.__file__, folder / "src")
     config = {
         "evaluation": {"images": 6},
         "weights": ["pretrained", "finetuned"],
@@ -243,10 +243,10 @@ def test_a_config_to_table_and_page(tmp_path, what):
 @pytest.mark.slow
 def test_another_target_has_other_rows_and_the_same_networks(tmp_path):
     folder = snakemake_project.clone(tmp_path / "clone")
-    shutil.copy(questions.__file__, folder / "src")
+    shutil.copy(task_examples.__file__, folder / "src")
     config = {
-        "datasets": [{"data": {"dataset": "questions:dataset", "task": "multilabel"}}],
-        "models": [{"net": {"architecture": "questions:linear", "mean": [0.5] * 3, "std": [0.5] * 3}}],
+        "datasets": [{"data": {"dataset": "task_examples:dataset", "task": "multilabel"}}],
+        "models": [{"net": {"architecture": "task_examples:linear", "mean": [0.5] * 3, "std": [0.5] * 3}}],
         "evaluation": {"images": 6},
         "weights": ["finetuned"],
         "pretraining": {"epochs": 1},

@@ -9,13 +9,12 @@ from snakemake.settings.types import RerunTrigger
 from snakemake.sourcecache import LocalSourceFile
 
 # `workflow` is Snakemake's own object.
-from heatproof.workflow import last_run
-from heatproof.workflow import start
 from heatproof.errors import HeatproofError, machine_fault
+from heatproof.files.publishing import escaped
 from heatproof.plan import paths
 from heatproof.plan.graph import benchmark_of
 from heatproof.plan.stage import STAGES
-from heatproof.files.publishing import escaped
+from heatproof.workflow import last_run, start
 from heatproof.workflow.terminal import print_results, replace_snakemake_output
 
 NAME = r"[\w.-]+"

@@ -13,7 +13,7 @@ INTEGER_TYPES = ("int8", "int16", "int32", "int64")
 
 
 def widen_dtype(dtype: str, maximum: int) -> str:
-    """Return a signed integer type if it can hold `most`, otherwise the narrowest wider type that can.
+    """Return a signed integer type if it can hold `maximum`, otherwise the narrowest wider type that can.
 
     Raises
     ------

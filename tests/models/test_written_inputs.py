@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from odd_networks import WRITES, Plain
-from public import FUNCTIONS, assert_same, images_of, maps_of
+from public_functions import FUNCTIONS, assert_same, images_of, maps_of
 
 import heatproof
 from heatproof.metrics.registry import METRICS, metric

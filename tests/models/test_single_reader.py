@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from odd_networks import Plain
-from public import FUNCTIONS, images_of, maps_of
+from public_functions import FUNCTIONS, images_of, maps_of
 from torch import nn
 from toy_plugin import Network
 from toy_project import Project

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from odd_networks import Plain
-from public import METHODS, images_of
+from public_functions import METHODS, images_of
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune, weight_norm
 from torch.utils.checkpoint import checkpoint

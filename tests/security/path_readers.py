@@ -1,6 +1,6 @@
 """Damage one random file of a finished run or of its bundle, open it with one command or function, and count outcomes.
 
-    python tests/security/doors.py --work FOLDER [--faults 1000] [--starts 60] [--seed 0]
+    python tests/security/path_readers.py --work FOLDER [--faults 1000] [--starts 60] [--seed 0]
 
 The first call makes two runs of a small project in FOLDER, with different seeds. Each fault is one of: a flipped bit, a
 truncated end, bytes replaced by zeros, two files of a kind exchanged, bytes appended, a pipe in place of the file, a

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from odd_networks import Plain
-from public import images_of, maps_of
+from public_functions import images_of, maps_of
 from torch import nn
 
 import heatproof

@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 from odd_networks import Plain
-from public import FUNCTIONS, images_of, maps_of
+from public_functions import FUNCTIONS, images_of, maps_of
 from torch import nn
 
 import heatproof

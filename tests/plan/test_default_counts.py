@@ -87,8 +87,8 @@ def test_of_several_datasets_the_smallest_decides(tmp_path):
 
 
 def test_a_users_loader_is_called():
-    assert plan_of([{"mine": {"dataset": "test_counts_nobody_set:own"}}]).drop_images == 12
-    assert plan_of([{"mine": {"dataset": "test_counts_nobody_set:failing"}}]).drop_images == 256
+    assert plan_of([{"mine": {"dataset": "test_default_counts:own"}}]).drop_images == 12
+    assert plan_of([{"mine": {"dataset": "test_default_counts:failing"}}]).drop_images == 256
 
 
 def test_one_image_is_too_few(tmp_path):

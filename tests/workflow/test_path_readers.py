@@ -1,6 +1,6 @@
 """Every command and function that takes a path refuses the same invalid files; docs/security.md has a table.
 
-    python tests/workflow/test_doors.py FOLDER
+    python tests/workflow/test_path_readers.py FOLDER
 
 makes a run in FOLDER, and writes the table into the page.
 """
@@ -20,7 +20,7 @@ import pytest
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "security")]
 
-from doors import said, through  # noqa: E402
+from path_readers import said, through  # noqa: E402
 from snakemake_project import MICRO, Project, clone  # noqa: E402
 
 import heatproof  # noqa: E402
@@ -29,7 +29,7 @@ from heatproof.commands import run as running  # noqa: E402
 
 pytestmark = pytest.mark.workflow
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
-BEGIN, END = "<!-- doors: written by tests/workflow/test_doors.py -->\n", "<!-- doors end -->"
+BEGIN, END = "<!-- path readers: written by tests/workflow/test_path_readers.py -->\n", "<!-- path readers end -->"
 
 # ---- replacements of a file ------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from odd_networks import KEPT, Counts, Plain, keeping
-from public import FUNCTIONS, assert_same, images_of, maps_of
+from public_functions import FUNCTIONS, assert_same, images_of, maps_of
 from torch import nn
 
 from heatproof._testing.side_effects import difference, network_state, process_state

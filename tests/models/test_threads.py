@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from odd_networks import Plain
-from public import assert_same, evaluate, explain, images_of, maps_of
+from public_functions import assert_same, evaluate, explain, images_of, maps_of
 from torch import nn
 
 import heatproof

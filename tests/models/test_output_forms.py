@@ -11,7 +11,7 @@ import pytest
 import timm
 import torch
 from odd_networks import Plain
-from public import CHOSEN, EVERY_EXPLAINER, EVERY_METRIC, FUNCTIONS, assert_same, evaluate, images_of, maps_of
+from public_functions import CHOSEN, EVERY_EXPLAINER, EVERY_METRIC, FUNCTIONS, assert_same, evaluate, images_of, maps_of
 from torch import nn
 
 import heatproof
