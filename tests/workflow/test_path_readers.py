@@ -20,7 +20,7 @@ import pytest
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "security")]
 
-from path_readers import said, through  # noqa: E402
+from path_readers import output_of, run_in_a_process  # noqa: E402
 from snakemake_project import MICRO, Project, clone  # noqa: E402
 
 import heatproof  # noqa: E402
@@ -206,7 +206,7 @@ def cell(project: Project, name: str, check: str) -> str:
     path.unlink()
     try:
         CHECKS[check](path, content)
-        answer, trace, seconds, memory = through(lambda: {"answer": said(door.open)}, project.folder)
+        answer, trace, seconds, memory = run_in_a_process(lambda: {"answer": output_of(door.open)}, project.folder)
     finally:
         if path.is_symlink() or path.exists():
             path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -227,7 +227,7 @@ def cell(project: Project, name: str, check: str) -> str:
 
 
 def _answered(work: Callable[[], object]) -> dict[str, str]:
-    return {"answer": said(work)}
+    return {"answer": output_of(work)}
 
 
 def prepared(project: Project) -> Project:
@@ -238,7 +238,7 @@ def prepared(project: Project) -> Project:
     weights = next(project.folder.glob("results/weights/digits/vgg/*.safetensors"))
     (project.folder / "weights.safetensors").write_bytes(weights.read_bytes())
     for function in ("explain", "choose"):
-        through(partial(_answered, in_memory(function)), project.folder)
+        run_in_a_process(partial(_answered, in_memory(function)), project.folder)
     from PIL import Image
 
     for number in range(12):
