@@ -89,7 +89,7 @@ def home(tmp_path):
 
 
 @pytest.fixture
-def served(home):
+def server_address(home):
     """Serve the home folder, and return its address."""
     handler = partial(SimpleHTTPRequestHandler, directory=home)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -98,7 +98,7 @@ def served(home):
         server.shutdown()
 
 
-def test_no_planted_secret_is_published(project, home, served, monkeypatch):
+def test_no_planted_secret_is_published(project, home, server_address, monkeypatch):
     model = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2}, name="net")
     state = {name: value.contiguous() for name, value in build_network(model, 10).state_dict().items()}
     save_file(state, home / "x.safetensors")
@@ -111,7 +111,7 @@ def test_no_planted_secret_is_published(project, home, served, monkeypatch):
         "metrics": [{"rise_deletion": {"steps": 4}}],
         "models": [
             {"local": {**entry, "checkpoint": str(home / "x.safetensors")}},
-            {"fetched": {**entry, "checkpoint": f"{served}/x.safetensors{query}"}},
+            {"fetched": {**entry, "checkpoint": f"{server_address}/x.safetensors{query}"}},
         ],
     }
     monkeypatch.setenv("HF_TOKEN", "TOKEN-of-environment")
