@@ -82,13 +82,13 @@ def picture(label: int, height: int, width: int, seed: int = 0) -> Image.Image:
 
 def save(path: Path, label: int, seed: int, height: int = 72, width: int = 80, kind: str = "JPEG") -> None:
     """Save a picture: a JPEG of RGB, ``CMYK``, or a ``PNG`` under whatever ending."""
-    made, options = picture(label, height, width, seed), {"format": "JPEG", "quality": 100, "subsampling": 0}
+    image, options = picture(label, height, width, seed), {"format": "JPEG", "quality": 100, "subsampling": 0}
     if kind == "CMYK":
-        made = made.convert("CMYK")
+        image = image.convert("CMYK")
     if kind == "PNG":
         options = {"format": "PNG"}
     content = io.BytesIO()
-    made.save(content, **options)
+    image.save(content, **options)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.getvalue())
 

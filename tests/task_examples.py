@@ -57,9 +57,9 @@ says_so = of_task("multilabel")
 
 def undecided(*, seed):
     """Pictures that say what they are for when they are opened, and not before."""
-    made = Pictures(seed, 12, "multilabel", None)
-    made.task = "multilabel"
-    return made
+    images = Pictures(seed, 12, "multilabel", None)
+    images.task = "multilabel"
+    return images
 
 
 class Linear(nn.Module):
@@ -163,14 +163,14 @@ def no_number(output, labels):
     return output
 
 
-def numbers_of(drops, targets, asked):
+def numbers_of(drops, targets, target_name):
     """Return the drops (N, P) of what is asked of the outputs."""
     rows = torch.arange(len(targets))
-    if asked == "margin":
+    if target_name == "margin":
         return drops[rows, targets] - drops[rows, (targets + 1) % NUMBERS]
-    if asked == "all_numbers":
+    if target_name == "all_numbers":
         return drops.sum(1)
-    if asked == "binary":
+    if target_name == "binary":
         return drops[:, 0] * (2 * targets - 1)[:, None]
     return drops[rows, targets]
 

@@ -161,8 +161,8 @@ def one_image_too_few(context):
 
 
 def two_maps(context):
-    made = noisy(context)["noisy"]
-    return {"first": made, "second": made}
+    noise = noisy(context)["noisy"]
+    return {"first": noise, "second": noise}
 
 
 def bare_tensor(context):

@@ -56,7 +56,7 @@ ELSEWHERE = {
 }
 
 
-def test_no_benchmark_is_forgotten():
+def test_every_benchmark_has_a_test():
     assert {path.stem for path in FOLDER.glob("[!_]*.py")} == set(SMALLEST) | set(ELSEWHERE)
     tests = Path(__file__).parent
     assert all((tests / where).is_file() for where in ELSEWHERE.values() if where.endswith(".py"))

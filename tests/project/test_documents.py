@@ -20,7 +20,7 @@ NO_NUMBER = re.compile(rf"`[^`]*`|\]\([^)]*\)|({PLACES})[ -]\d+\.\d+(\.\d+)?")
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.stem)
-def test_a_page_is_that_of_the_stored_tables(page):
+def test_a_page_has_the_numbers_of_the_stored_tables(page):
     text = page.read_text(encoding="utf-8")
     assert pages.filled(text) == text, "run `python docs/pages.py`"
     block = pages.MARKED.search(text)
@@ -44,7 +44,7 @@ def typed(text: str) -> list[str]:
 @pytest.mark.parametrize(
     "page", sorted({str(path.relative_to(SCRIPT.parents[1])) for path in [*SCRIPT.parent.glob("*.md"), *pages.PAGES]})
 )
-def test_no_number_of_a_run_is_typed(page):
+def test_no_page_has_typed_numbers_of_a_run(page):
     found = typed((SCRIPT.parents[1] / page).read_text(encoding="utf-8"))
     assert bool(found) == (page in NOT_YET), found
 

@@ -33,15 +33,15 @@ def template(node: ast.expr) -> str | None:
         return node.value
     if not isinstance(node, ast.JoinedStr):
         return None
-    made = ""
+    text = ""
     for part in node.values:
         if isinstance(part, ast.FormattedValue):
             choice = [part.value.body, part.value.orelse] if isinstance(part.value, ast.IfExp) else []
             form = template(part.format_spec) if part.format_spec else None
-            made += "{" + "|".join(template(one) or "" for one in choice) + (f":{form}" if form else "") + "}"
+            text += "{" + "|".join(template(one) or "" for one in choice) + (f":{form}" if form else "") + "}"
         else:
-            made += template(part) or ""
-    return made
+            text += template(part) or ""
+    return text
 
 
 def calls() -> Iterator[tuple[str, ast.Call]]:
@@ -83,25 +83,25 @@ def purposes() -> set[str]:
 
 def reasons(*exceptions: str) -> set[str]:
     """Return the texts with which exceptions of these names are raised."""
-    given = (call.args[0] for name, call in calls() if name in exceptions)
-    return {text for node in given if (text := template(node)) is not None}
+    arguments = (call.args[0] for name, call in calls() if name in exceptions)
+    return {text for node in arguments if (text := template(node)) is not None}
 
 
-def test_purposes_of_random_draws():
+def test_purposes_of_random_draws_are_unchanged():
     assert purposes() == set(frozen("purposes"))
 
 
-def test_reasons_of_gaps():
+def test_reasons_why_methods_are_not_applicable_are_unchanged():
     assert reasons("NotApplicable") | {InputFacts().cam_reason} == set(frozen("reasons_of_gaps"))
 
 
-def test_reasons_why_claims_cannot_be_tested():
-    given = [call.args[1] for name, call in calls() if name == "required"]
-    asked = {text for node in given if (text := template(node)) is not None}
-    assert reasons("Untestable") | asked == set(frozen("reasons_why_untested"))
+def test_reasons_why_claims_cannot_be_tested_are_unchanged():
+    arguments = [call.args[1] for name, call in calls() if name == "required"]
+    texts = {text for node in arguments if (text := template(node)) is not None}
+    assert reasons("Untestable") | texts == set(frozen("reasons_why_untested"))
 
 
-def test_texts_of_claims():
+def test_texts_of_claims_are_unchanged():
     # In the order in which they stand in the table.
     texts = ["\t".join((c.name, c.paper, c.place, c.sentence, c.quantity)) for c in ordered_claims()]
     assert texts == frozen("claims")

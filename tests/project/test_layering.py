@@ -220,20 +220,20 @@ def test_a_package_stands_below_all_that_it_imports():
         above.add(package)
 
 
-def test_the_page_has_this_table():
+def test_the_page_on_the_architecture_has_this_table():
     page = (ROOT.parents[1] / "docs/architecture.md").read_text(encoding="utf-8")
     cells = [
         line.split("|")[1:4] for line in page.partition("\n## Packages\n")[2].splitlines() if line.startswith("| `")
     ]
-    shown = {name.strip(" `"): {one.strip() for one in imported.split(",")} - {"–"} for name, _, imported in cells}
+    listed = {name.strip(" `"): {one.strip() for one in imported.split(",")} - {"–"} for name, _, imported in cells}
     low = {"base", "errors", "files"}
     expected = {package: allowed - low for package, allowed in ALLOWED.items() if not package.startswith("_")}
     expected["testing"] = ALLOWED["_testing"] - low
-    assert list(shown) == list(expected)
-    assert shown == expected
+    assert list(listed) == list(expected)
+    assert listed == expected
 
 
-def test_every_arrow_is_used():
+def test_every_allowed_import_is_used():
     """An arrow that no module needs is no rule."""
     used: dict[str, set[str]] = {package: set() for package in ALLOWED}
     for module, names in MODULES.items():
@@ -241,7 +241,7 @@ def test_every_arrow_is_used():
     assert {package: ALLOWED[package] - used[package] for package in ALLOWED if ALLOWED[package] - used[package]} == {}
 
 
-def test_imports_make_no_circle_even_those_for_types_alone():
+def test_imports_have_no_cycle_including_those_for_types():
     graph = {}
     for file in FILES:
         code = file.read_text(encoding="utf-8").replace("if TYPE_CHECKING:", "if True:")
@@ -256,13 +256,13 @@ def test_imports_make_no_circle_even_those_for_types_alone():
     graphlib.TopologicalSorter(known).prepare()
 
 
-def test_nothing_but_its_terminal_imports_snakemake():
+def test_only_the_module_of_the_terminal_imports_snakemake():
     found = [module for module, names in MODULES.items() if any(n.partition(".")[0] == "snakemake" for n in names)]
     assert found == ["heatproof.workflow.terminal"]
 
 
 @pytest.mark.parametrize("part", ["metrics", "ranking", "report"])
-def test_no_network_library_in_what_only_reads_arrays(part):
+def test_packages_that_only_read_arrays_import_no_network_library(part):
     heavy = {"torch", "torchvision", "timm", "captum", "torchcam", "safetensors"}
     wrong = {
         module: found
@@ -297,7 +297,7 @@ def test_only_the_store_opens_zarr():
         ),
     ],
 )
-def test_loads_without_torch(part, entries):
+def test_packages_and_planning_load_without_torch(part, entries):
     """Also through what they import: a job that scores starts in a moment, and so does every Snakemake process."""
     modules = entries or sorted(module for module in MODULES if package_of(module) == part)
     program = "import sys, importlib\nfor name in sys.argv[1:]:\n importlib.import_module(name)\n"
@@ -328,14 +328,14 @@ def arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
 
     Keywords with a default are options, which a config, a command line or a user names one by one.
     """
-    given = [*function.args.posonlyargs, *function.args.args]
-    given += [
+    parameters = [*function.args.posonlyargs, *function.args.args]
+    parameters += [
         one for one, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if default is None
     ]
-    return [one.arg for one in given if one.arg not in ("self", "cls")]
+    return [one.arg for one in parameters if one.arg not in ("self", "cls")]
 
 
-def test_what_takes_many_arguments_takes_a_type():
+def test_no_function_has_many_arguments():
     found = {
         f"{module_name(file)}.{node.name}"
         for file in FILES
@@ -345,7 +345,7 @@ def test_what_takes_many_arguments_takes_a_type():
     assert found == AS_THEIRS
 
 
-def test_the_graph_knows_no_stage():
+def test_the_plan_imports_no_stage():
     """Stages enter themselves, so that a new one is said in one place."""
     known = {name for module, names in MODULES.items() if package_of(module) == "plan" for name in names}
     assert not [name for name in known if name.startswith("heatproof.stages")]
@@ -362,8 +362,8 @@ def test_no_module_of_ours_is_imported_by_a_string():
         in ("import_module", "__import__", "resolve_name")
         and any(
             isinstance(one, ast.Constant) and str(one.value).startswith("heatproof")
-            for given in node.args
-            for one in ast.walk(given)
+            for argument in node.args
+            for one in ast.walk(argument)
         )
     }
     assert found == {"heatproof"}
