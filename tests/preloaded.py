@@ -60,7 +60,7 @@ def python() -> str:
 
 
 def serve(place: str) -> None:
-    """Import the libraries, and fork for whoever asks until the input ends."""
+    """Import the libraries, and fork for each request until the input ends."""
     import gc
     import importlib
     import threading
@@ -75,7 +75,7 @@ def serve(place: str) -> None:
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(place)
     listening.listen(64)
-    # The processes that answer requests are not awaited.
+    # The processes that handle requests are not awaited.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     print("ready", flush=True)
     while True:
@@ -91,7 +91,7 @@ def serve(place: str) -> None:
 
 
 def handle_request(connection: socket.socket) -> int:
-    """Fork once more for what is asked for, and tell its exit status; end it if the other side goes away."""
+    """Fork once more to run the request, and send its exit status; kill it if the client disconnects."""
     message, ancillary, _, _ = connection.recvmsg(SIZE, socket.CMSG_SPACE(3 * 4))
     files = array.array("i", ancillary[0][2])
     length, _, text = message.partition(b"\n")

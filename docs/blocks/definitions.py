@@ -5,7 +5,7 @@ import pandas as pd
 from blocks import DATA, rows
 
 # The other constructions share one column, with their largest difference.
-SHOWN = ["plain", "in-place", "residual", "dense", "reused module", "functional", "shared tensor"]
+CONSTRUCTIONS = ["plain", "in-place", "residual", "dense", "reused module", "functional", "shared tensor"]
 SHARED = "in-place on a shared tensor"
 ROUNDING = 1e-6
 
@@ -19,9 +19,12 @@ def _cell(rows_of: pd.DataFrame) -> str:
 def definitions_table(before: str, after: str) -> str:
     """Return, for each explainer and construction, the largest difference before and after."""
     tables = [pd.read_csv(DATA / name / "definitions.csv") for name in (before, after)]
-    known = set(SHOWN) | {SHARED}
-    others = sorted(set(tables[0]["construction"]) - known)
-    columns = {**{name: [name] for name in [*SHOWN, SHARED]}, f"{len(others)} other constructions": others}
+    known = set(CONSTRUCTIONS) | {SHARED}
+    other_constructions = sorted(set(tables[0]["construction"]) - known)
+    columns = {
+        **{name: [name] for name in [*CONSTRUCTIONS, SHARED]},
+        f"{len(other_constructions)} other constructions": other_constructions,
+    }
     table = [["explainer", *columns]]
     for explainer in tables[0]["explainer"].unique():
         cells = []

@@ -64,7 +64,7 @@ def paper_table(paper: str) -> str:
 
 def paper_commands(paper: str) -> str:
     """Return every command of a paper, each after the names of the figures and tables that it makes."""
-    made: dict[str, list[str]] = {}
+    titles: dict[str, list[str]] = {}
     found = papers()[paper]
     several = Counter(row.part for row in found)
     for row in found:
@@ -72,8 +72,8 @@ def paper_commands(paper: str) -> str:
             # A section has several results, and a figure may be made in parts.
             is_named = row.part.startswith("section") or several[row.part] > 1
             title = f"{row.part} ({row.shows})" if is_named else row.part
-            made.setdefault(command(row.configs, row.target), []).append(title)
-    return "```bash\n" + "\n\n".join(f"# {', '.join(parts)}\n{line}" for line, parts in made.items()) + "\n```"
+            titles.setdefault(command(row.configs, row.target), []).append(title)
+    return "```bash\n" + "\n\n".join(f"# {', '.join(parts)}\n{line}" for line, parts in titles.items()) + "\n```"
 
 
 def papers_small() -> str:

@@ -49,8 +49,8 @@ def orders(name: str, baseline: str = "") -> str:
     cells = [["method", *(f"{model}, {metric.partition('_')[0].upper()} (rank)" for model, metric in wide.columns)]]
     for method in order:
         scores = [(wide.loc[method, one], ranks.loc[method, one]) for one in wide.columns]
-        shown = ["–" if pd.isna(score) else f"{number(score)} ({rank:.0f})" for score, rank in scores]
-        cells.append([f"`{method}`", *shown])
+        formatted = ["–" if pd.isna(score) else f"{number(score)} ({rank:.0f})" for score, rank in scores]
+        cells.append([f"`{method}`", *formatted])
     return rows(cells)
 
 
@@ -70,10 +70,12 @@ def before_after(name: str) -> str:
         ]
     ]
     for row in table.to_dict("records"):
-        told = interval(row["spearman"], row["spearman_low"], row["spearman_high"])
+        spearman = interval(row["spearman"], row["spearman_low"], row["spearman_high"])
         pair = f"{row['level']} · {row['other_level']}"
         moved = f"{row['n_moved']} of {row['n_methods']}"
-        cells.append([row["model"], pair, row["setting"], str(row["n_methods"]), told, number(row["kendall"]), moved])
+        cells.append(
+            [row["model"], pair, row["setting"], str(row["n_methods"]), spearman, number(row["kendall"]), moved]
+        )
     return rows(cells)
 
 
@@ -108,8 +110,8 @@ def differing(name: str) -> str:
         means = part.groupby("method", sort=False)[["rank", "published_rank", "difference"]].mean()
         largest = means["difference"].abs().sort_values(ascending=False, kind="stable").index[:MOST]
         for method in largest:
-            shown = [number(means.loc[method, key], 1) for key in ("rank", "published_rank")]
-            cells.append([str(dataset), f"`{method}`", *shown, str(len(means))])
+            mean_ranks = [number(means.loc[method, key], 1) for key in ("rank", "published_rank")]
+            cells.append([str(dataset), f"`{method}`", *mean_ranks, str(len(means))])
     return rows(cells)
 
 
@@ -122,5 +124,5 @@ def sentences(name: str) -> str:
     return "\n".join(lines)
 
 
-SHOWN = (accuracies, orders, before_after, beside_published, differing, sentences)
-BLOCKS = {function.__name__: function for function in SHOWN}
+TABLES = (accuracies, orders, before_after, beside_published, differing, sentences)
+BLOCKS = {function.__name__: function for function in TABLES}

@@ -1,4 +1,4 @@
-"""What counts as a code line and as a repeated block."""
+"""Counts of code lines and of repeated blocks."""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the oracle of `benchmarks/oracle.py` finds in two results folders, and what it looks past."""
+"""Differences between two results folders that `benchmarks/oracle.py` finds, and those that it ignores."""
 
 import importlib.util
 import shutil
@@ -159,7 +159,7 @@ def test_layout_and_attributes_are_no_difference(oracle, sides, values):
 def test_stores_of_other_digests_are_paired_by_their_content(oracle, sides, values):
     for name, shift in ((CURVES, 1), (OTHER, 0)):
         shutil.rmtree(sides[1] / name)
-        # The digests are others, and in the other order.
+        # The digests differ, and are in the reverse order.
         store(sides[1] / name.replace("abcd", "ffff"), values + shift)
     found = oracle.compare(*sides)
     assert found.arrays == 2
@@ -204,7 +204,7 @@ def test_the_command_prints_differences(oracle, sides, monkeypatch, capsys, chan
 
 @pytest.fixture
 def checkouts(tmp_path):
-    """Two checkouts, each with a config of its own."""
+    """Two checkouts with different configs."""
     folders = [tmp_path / "before", tmp_path / "after"]
     for checkout in folders:
         (checkout / "src").mkdir(parents=True)
@@ -217,7 +217,7 @@ def checkouts(tmp_path):
 
 @pytest.fixture
 def call(oracle, checkouts, values, monkeypatch):
-    """Return a function that calls the command, and gives its status and the runs that were started by it."""
+    """Return a function that calls the command, and returns its status and the runs that it started."""
     started, fails = [], set()
 
     def stand_in(command, env, **more):
@@ -288,7 +288,7 @@ def test_the_config_of_the_oracle_has_all_explainers_and_metrics():
     kinds = {settings.get("explainer", name) for name, settings in config["explainers"].items()}
     assert kinds == set(EXPLAINERS) - {"gaussians"}
     metrics = {settings.get("metric", name) for name, settings in config["metrics"].items()}
-    # Two follow from `drops` and from how weights were finetuned, and there is nothing to hold a newer one against.
+    # `sds` and `idsds` follow from `drops` and the weights; older versions do not have `patch_insertion`.
     ours = {name for name, entry in METRICS.items() if entry.function.__module__.startswith("heatproof.")}
     assert metrics == ours - {"idsds", "sds", "patch_insertion"}
     assert len(config["drops"]["grids"]) > 1

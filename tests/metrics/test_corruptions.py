@@ -1,4 +1,4 @@
-"""Corrupted maps: what changes, and what stays."""
+"""Corrupted maps: the pixels that change, and those that do not."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What each metric reads of a network, and why it does not apply to a task."""
+"""The output that each metric reads, and the reasons why a metric does not apply to a task."""
 
 import numpy as np
 import pytest

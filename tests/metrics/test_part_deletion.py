@@ -1,4 +1,4 @@
-"""Part deletion where the truth is planted, and in numbers computed by hand."""
+"""Part deletion on a model with a known true map, and against values computed by hand."""
 
 import numpy as np
 import pytest
@@ -137,7 +137,7 @@ def test_the_variant_of_its_authors_equals_a_value_computed_by_hand():
     masks[0, foot, 13, 3], masks[0, foot, 13, 6] = 1, 2
     masks[1] = masks[0]
     maps = np.zeros((2, 16, 16))
-    # All values but the foot's lie within 2 pixels of their part; where no part is, the value is 100.
+    # All values except the foot's lie within 2 pixels of their part; where no part is, the value is 100.
     maps[0, 4, 4], maps[0, 13, 5], maps[0, 0, 13], maps[0, 10, 6], maps[0, 8, 15] = 4, 3, 1, -2, 100
     drops = np.array([[0.5, 0.0, 0.9, 0.2, 0.3]] * 2)
     authors = {"widen": 2, "hidden": True, "rescale": True}

@@ -11,9 +11,9 @@ import yaml
 import heatproof
 
 ROOT = Path(__file__).parents[2]
-# What conda-forge calls them.
+# Names in conda-forge.
 OF_CONDA = {"matplotlib": "matplotlib-base", "torch": "pytorch", "snakemake": "snakemake-minimal"}
-# What `snakemake[reports]` adds.
+# Packages that `snakemake[reports]` adds.
 OF_EXTRAS = {"pygments"}
 
 
@@ -60,10 +60,10 @@ def test_imported_packages_are_required_and_required_ones_imported():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = packages_required()
     optional = set().union(*(bounds(each) for each in project["optional-dependencies"].values()))
-    # A package need not be called as the module that it brings.
+    # Modules whose package has another name.
     modules = {"pil": "pillow", "yaml": "pyyaml", "skimage": "scikit-image", "sklearn": "scikit-learn"}
     modules |= {"elpv_dataset": "elpv-dataset", "lightning_fabric": "lightning-fabric", "pytorch_grad_cam": "grad-cam"}
-    # They come with what they are a part of, or that is written for them.
+    # Modules that other packages install.
     modules |= {"pydantic_core": "pydantic", "snakemake_interface_logger_plugins": "snakemake"}
     found = {
         modules.get(name.lower(), name.lower()).replace("_", "-"): where for name, where in packages_imported().items()
@@ -71,5 +71,5 @@ def test_imported_packages_are_required_and_required_ones_imported():
     assert {name: where for name, where in found.items() if name not in needed and name not in optional} == {}
     text = (ROOT / "pyproject.toml").read_text()
     not_imported = bounds(re.findall(r'"([^"]+)"', text.partition("# Not imported here")[2].partition("\n]")[0]))
-    # Only its files are taken.
+    # Only its files are used.
     assert set(needed) - set(found) - set(not_imported) == {"itables"}

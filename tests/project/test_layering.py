@@ -1,4 +1,4 @@
-"""Who may import whom, read from the sources."""
+"""Which packages may import which, read from the sources."""
 
 import ast
 import graphlib
@@ -18,7 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "base": {"errors"},
     # Files from others are read here, and files are written, safely.
     "files": {"errors"},
-    # ---- the library: networks, images, maps and scores in memory; it knows no results folder and no workflow
+    # ---- the library: networks, images, maps and scores in memory; independent of results folders and the workflow
     "data": {"base", "errors", "files"},
     "models": {"base", "data", "errors", "files"},
     "perturbation": {"base", "data", "errors", "models"},
@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "stores": {"base", "errors", "files"},
     # ---- the workflow: a config becomes jobs, jobs fill stores, stores become a report
     "config": {"base", "errors", "files"},
-    # Reads the registries of the library, and loads none of its code.
+    # Reads the registries of the library without importing its code.
     "plan": {
         "attribution",
         "base",
@@ -234,7 +234,7 @@ def test_the_page_on_the_architecture_has_this_table():
 
 
 def test_every_allowed_import_is_used():
-    """An arrow that no module needs is no rule."""
+    """ALLOWED has no import that no module needs."""
     used: dict[str, set[str]] = {package: set() for package in ALLOWED}
     for module, names in MODULES.items():
         used[package_of(module)] |= {package_of(name) for name in names & KNOWN}
@@ -298,7 +298,7 @@ def test_only_the_store_opens_zarr():
     ],
 )
 def test_packages_and_planning_load_without_torch(part, entries):
-    """Also through what they import: a job that scores starts in a moment, and so does every Snakemake process."""
+    """Including indirect imports: jobs that score, and all processes of Snakemake, start fast."""
     modules = entries or sorted(module for module in MODULES if package_of(module) == part)
     program = "import sys, importlib\nfor name in sys.argv[1:]:\n importlib.import_module(name)\n"
     program += " assert 'torch' not in sys.modules, name\n"
@@ -311,7 +311,7 @@ def test_packages_run_no_code(file):
     """A digest of code follows imports to modules and does not look into packages."""
     allowed = ast.Expr | ast.Assign
     if file.parent == ROOT:
-        # What the package offers to its users is found late, and nothing of the workflow asks for it.
+        # The public names of the package are imported lazily, and no module of the workflow uses them.
         allowed = allowed | ast.ImportFrom | ast.If | ast.FunctionDef
     tree = ast.parse(file.read_text(encoding="utf-8"))
     assert all(isinstance(node, allowed) for node in tree.body)
@@ -319,12 +319,12 @@ def test_packages_run_no_code(file):
 
 
 MOST_ARGUMENTS = 7
-# Called in the place of torch.nn.functional.multi_head_attention_forward, with all that it takes.
+# Replaces torch.nn.functional.multi_head_attention_forward, and so has the same parameters.
 AS_THEIRS = {"heatproof.attribution._function_rules._multi_head"}
 
 
 def arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
-    """Return what a function must or can be told by position, and the keywords that it must be told.
+    """Return the parameters of a function that can be passed by position, and its required keywords.
 
     Keywords with a default are options, which a config, a command line or a user names one by one.
     """
@@ -346,13 +346,13 @@ def test_no_function_has_many_arguments():
 
 
 def test_the_plan_imports_no_stage():
-    """Stages enter themselves, so that a new one is said in one place."""
+    """Stages register themselves, so that a new one is declared in one place."""
     known = {name for module, names in MODULES.items() if package_of(module) == "plan" for name in names}
     assert not [name for name in known if name.startswith("heatproof.stages")]
 
 
 def test_no_module_of_ours_is_imported_by_a_string():
-    """A digest of code follows import statements; names that a config or a spec gives, and public names, are others."""
+    """A digest of code follows import statements only; names in configs and specs, and public names, are excepted."""
     found = {
         module_name(file)
         for file in FILES

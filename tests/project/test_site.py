@@ -1,4 +1,4 @@
-"""The documentation is built without a warning, and every link within it leads to something."""
+"""The documentation is built without a warning, and has no broken internal link."""
 
 import os
 import re

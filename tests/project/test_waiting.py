@@ -1,4 +1,4 @@
-"""Tests wait for a process that works, and end one that waits for ever."""
+"""`finished` waits for a process that works, and ends an idle one."""
 
 import os
 import subprocess

@@ -76,7 +76,7 @@ def test_outputs_at_chance_do_not_rise_with_the_labels(count):
 
 
 def test_few_numbers_are_not_called_better_than_guessing():
-    # With three images, one order in six is right by chance.
+    # Of three images, one order in six is right by chance.
     assert chance_of_numbers(np.arange(3.0), np.arange(3.0)) == pytest.approx(1 / 6, abs=0.05)
 
 

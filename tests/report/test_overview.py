@@ -1,4 +1,4 @@
-"""The figures of all metrics: places and their conclusions, also for tables that are too small for any."""
+"""The figures of all metrics: places and their conclusions, also for tables that are too small for conclusions."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""The stage of CONTRIBUTING.md is declared, planned and run as any other."""
+"""The stage of CONTRIBUTING.md is declared, planned and run like any other."""
 
 import re
 import sys

@@ -4,13 +4,13 @@
 
 The first call makes two runs of a small project in FOLDER, with different seeds. Each fault is one of: a flipped bit, a
 truncated end, bytes replaced by zeros, two files of a kind exchanged, bytes appended, a pipe in place of the file, a
-link to a copy elsewhere, or the file of the other run (*older*). A door is a random command or function that takes a
+link to a copy elsewhere, or the file of the other run (*older*). A reader is a random command or function that takes a
 path; `run` and `report`, which take seconds each, are tried `--starts` times up to their first job.
 
-Outcomes: *sentence*, the door ends with a message, or reports the file. *Repaired*, it would make the file again.
+Outcomes: *sentence*, the reader ends with a message, or reports the file. *Repaired*, it would make the file again.
 *Same*, its result is unchanged. *Traceback*, any other exception. *Wrong*, another result without a message, although
 the file has a digest. *Other*, another result where no digest exists. Every case is stored, so that a call resumes the
-one before. The exit status is 1 after a traceback, a wrong result, or a door that took 2 GiB or 30 s more than with
+one before. The exit status is 1 after a traceback, a wrong result, or a reader that took 2 GiB or 30 s more than with
 undamaged files.
 """
 
@@ -54,7 +54,7 @@ NEEDED += ("report.store_list", "report.map_figure", "report.ranking", "ranking.
 MORE_SECONDS, MORE_BYTES = 30, 2**31
 
 
-# ---- doors: the results of each, item by item ------------------------------------------------------------------------
+# ---- commands and functions, and the results of each ---------------------------------------------------------------
 
 
 def output_of(work: Callable[[], object]) -> str:
@@ -164,7 +164,7 @@ def drawn_maps() -> Result:
         return result | ({"png": hashlib.sha256(out.read_bytes()).hexdigest()} if out.exists() else {})
 
 
-RUN_DOORS: dict[str, Callable[[], Result]] = {
+RUN_READERS: dict[str, Callable[[], Result]] = {
     "open": read_results,
     "rank": lambda: ranked("results"),
     "diff": lambda: differing("results", "../other/results"),
@@ -174,15 +174,15 @@ RUN_DOORS: dict[str, Callable[[], Result]] = {
     "maps ls": stores,
     "maps show": drawn_maps,
 }
-BUNDLE_DOORS: dict[str, Callable[[], Result]] = {
+BUNDLE_READERS: dict[str, Callable[[], Result]] = {
     "verify": lambda: verifying("run.zip"),
     "rank": lambda: ranked("run.zip"),
     "diff": lambda: differing("run.zip", "../other/run.zip"),
 }
 
 
-def run_in_a_process(door: Callable[[], Result], folder: Path) -> tuple[Result, str, float, int]:
-    """Open a door in a new process; return its result, a traceback or "", the seconds, and the peak memory in bytes."""
+def run_in_a_process(reader: Callable[[], Result], folder: Path) -> tuple[Result, str, float, int]:
+    """Call a command or function in a new process; return its result, a traceback or "", seconds, and peak memory."""
     reading, writing = os.pipe()
     began = time.monotonic()
     child = os.fork()
@@ -193,7 +193,7 @@ def run_in_a_process(door: Callable[[], Result], folder: Path) -> tuple[Result, 
         warnings.simplefilter("ignore")
         sys.stderr = io.StringIO()
         try:
-            content = [door(), ""]
+            content = [reader(), ""]
         except BaseException:
             content = [{}, traceback.format_exc()]
         with os.fdopen(writing, "w") as out:
@@ -330,15 +330,18 @@ def main() -> int:
     work.mkdir(parents=True, exist_ok=True)
     project = make_runs(work)["run"]
     folder, other = work / "run", work / "other"
-    # Imported once, and not in the process of each door.
+    # Imported once, and not in each process.
     for module in NEEDED:
         import_module(f"heatproof.{module}")
     files_of_kind = kinds(folder)
     stored = work / f"cases-{options.seed}.jsonl"
     done = [json.loads(line) for line in stored.read_text().splitlines()] if stored.exists() else []
     undamaged = {}
-    for name, door in [*RUN_DOORS.items(), *((f"bundle: {name}", door) for name, door in BUNDLE_DOORS.items())]:
-        undamaged[name] = run_in_a_process(door, folder)
+    for name, reader in [
+        *RUN_READERS.items(),
+        *((f"bundle: {name}", reader) for name, reader in BUNDLE_READERS.items()),
+    ]:
+        undamaged[name] = run_in_a_process(reader, folder)
         assert not undamaged[name][1], f"{name}: {undamaged[name][1]}"
         assert not any(text.startswith("sentence: ") for text in undamaged[name][0].values()), undamaged[name][0]
         print(f"{name:<16}{undamaged[name][2]:>8.1f} s {undamaged[name][3] / 2**20:>8.0f} MiB", flush=True)
@@ -358,9 +361,9 @@ def main() -> int:
                     row["door"] = draw.choice(("run", "report"))
                     row["became"], row["said"] = start(project, row["door"]) if changed else ("same", "no change")
                 else:
-                    prefix, doors = ("bundle: ", BUNDLE_DOORS) if kind == "bundle" else ("", RUN_DOORS)
-                    row["door"] = prefix + draw.choice(list(doors))
-                    result, trace, seconds, memory = run_in_a_process(doors[row["door"].removeprefix(prefix)], folder)
+                    prefix, readers = ("bundle: ", BUNDLE_READERS) if kind == "bundle" else ("", RUN_READERS)
+                    row["door"] = prefix + draw.choice(list(readers))
+                    result, trace, seconds, memory = run_in_a_process(readers[row["door"].removeprefix(prefix)], folder)
                     before = undamaged[row["door"]]
                     row["became"], row["said"] = outcome_of(before[0], result, trace, has_digest)
                     row["seconds"], row["bytes"] = seconds - before[2], memory - before[3]
@@ -373,10 +376,10 @@ def main() -> int:
 def print_table(rows: list[dict]) -> int:
     names = ("sentence", "repaired", "same", "other", "traceback", "wrong")
     print(f"\n| command or function | faults | {' | '.join(names)} |\n| --- |{' --- |' * (len(names) + 1)}")
-    for door in [*sorted({row["door"] for row in rows}), "all"]:
-        of = [row for row in rows if door in (row["door"], "all")]
+    for reader in [*sorted({row["door"] for row in rows}), "all"]:
+        of = [row for row in rows if reader in (row["door"], "all")]
         counts = Counter(row["became"] for row in of)
-        print(f"| {door} | {len(of)} | {' | '.join(str(counts[name]) for name in names)} |")
+        print(f"| {reader} | {len(of)} | {' | '.join(str(counts[name]) for name in names)} |")
     slow = [row for row in rows if row.get("seconds", 0) > MORE_SECONDS or row.get("bytes", 0) > MORE_BYTES]
     bad = [row for row in rows if row["became"] in ("traceback", "wrong")] + slow
     for row in bad:

@@ -1,4 +1,4 @@
-"""The audit fails if there are known vulnerabilities, and names the service if that did not answer."""
+"""The audit fails if there are known vulnerabilities, and names a service that does not respond."""
 
 import json
 import os

@@ -12,7 +12,7 @@ IMAGES = 30
 
 
 def tables_labels_and_outputs(folder, task, **change):
-    """Return tables of a run on images of its own, and the labels and outputs (N, …) of these images."""
+    """Return the tables of a run on new images, and the labels and outputs (N, …) of these images."""
     settings = {
         "datasets": [{"toy": {"dataset": "task_examples:dataset", "task": task, "count": IMAGES}}],
         "evaluation": {"images": IMAGES},

@@ -275,7 +275,7 @@ def test_every_command_and_function_that_takes_a_path_has_a_row():
 
 @pytest.mark.slow
 def test_a_subset_of_cells_agrees_with_the_page(received):
-    """Return a subset: every third command or function with one check, so that every check is used."""
+    """Every third command or function is tested with one check, so that every check is used."""
     page = rows_of_the_page()
     for number, name in list(enumerate(PATH_READERS))[::3]:
         place = number % len(CHECKS)

@@ -48,7 +48,7 @@ def test_the_report_and_the_results_name_neither_folders_nor_the_machine(project
 
 # An invented user's name, a password, and tokens.
 SECRETS = ("mallory", "hunter2", "TOKEN-of-query", "TOKEN-of-environment", "TOKEN-of-fragment")
-# The record of the last run, logs and specs are not published, as docs/security.md says.
+# The record of the last run, logs and specs are not published (docs/security.md).
 PRIVATE = (".last_run.json", ".sources", "logs", ".jobs", ".lock")
 
 

@@ -20,7 +20,7 @@ def with_seed(project: Project, folder, seed: int) -> Project:
 
 
 def test_results_of_another_config_that_are_copied_over_own_results_are_replaced(project, tmp_path):
-    """With Snakemake's records, which say that everything was made here."""
+    """Snakemake's records list all results as made in this folder."""
     own_tables = project.tables()
     other = with_seed(project, tmp_path / "other", 1)
     other.run()

@@ -91,7 +91,7 @@ def test_a_signal_ends_a_run_with_its_jobs(project, whose, number):
     running = start(project, SNAKEMAKE if whose == "plain Snakemake" else RUN)
     tree = tree_of(running, "heatproof.workflow.job")
     if whose == "terminal":
-        # Twice, by an impatient user.
+        # Twice, as by an impatient user.
         for _ in range(2):
             os.killpg(running.pid, number)
             time.sleep(0.2)

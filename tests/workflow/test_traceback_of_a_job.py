@@ -25,7 +25,7 @@ class Fragile(nn.Module):
         self.head = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, num_classes))
 
     def forward(self, images):
-        # In jobs alone: the start of a run tries the network, and would say it in one sentence.
+        # Only in jobs: the start of a run tries the network, and would report the error in one sentence.
         if os.environ.get("FRAGILE") and "HEATPROOF_MACHINE" in os.environ:
             raise RuntimeError("no such thing as a square")
         return self.head(images)

@@ -64,7 +64,7 @@ def of_a_thousand(num_classes):
 
 
 class FormedOutput(torch.nn.Module):
-    """Returns a function of logits and images."""
+    """A network that returns a function of logits and images."""
 
     def __init__(self, form):
         super().__init__()
