@@ -360,8 +360,8 @@ def test_no_cell_is_a_formula_with_any_separator(tmp_path):
     write_table(read, tmp_path / "b.csv")
     assert (tmp_path / "b.csv").read_text(encoding="utf-8") == content
     # Only apostrophes are added.
-    for text, cell in zip(texts, read["text"], strict=True):
-        assert cell.replace("'", "") == text.replace("\r", "\n").replace("'", "")
+    for text, written in zip(texts, read["text"], strict=True):
+        assert written.replace("'", "") == text.replace("\r", "\n").replace("'", "")
 
 
 def test_numbers_and_ordinary_texts_keep_their_bytes(tmp_path):
