@@ -19,11 +19,11 @@ def conventions(name: str) -> str:
     head = [
         "convention",
         "weights or score",
-        "mean ρ",
-        "lowest ρ (interval)",
-        "ρ between halves of the images: same level · two levels",
+        "mean ρ of two levels",
+        "lowest ρ of two levels (95 % interval)",
+        "mean ρ of two halves of the images: same level · two levels",
     ]
-    cells = [[*head, "ranks that change by more than 3", "pairs with the same best method"]]
+    cells = [[*head, "ranks that change by more than 3 places", "pairs of levels with the same best method"]]
     for (factor, setting), part in summary.groupby(["factor", "setting"], sort=False):
         low = part.loc[part["spearman"].idxmin()]
         least = interval(low["spearman"], low["spearman_low"], low["spearman_high"])
@@ -67,14 +67,19 @@ REWORDED = {
 
 
 def captions(name: str) -> str:
-    """Return what the run itself concluded of each convention, in the words of today."""
+    """Return the conclusion of each convention, and the method that moves farthest, in the words of today.
+
+    The numbers of the other sentences are in the table of conventions.
+    """
     table = pd.read_csv(DATA / "protocol" / name / "captions.csv")
     lines = []
     for row in table.to_dict("records"):
         text = row["conclusion"]
         for old, new in REWORDED.items():
             text = re.sub(old, new, text)
-        lines.append(f"- **{row['factor']}**: {text}")
+        conclusion, *others = text.split(". ")
+        farthest = next(sentence for sentence in others if " moves farthest: " in sentence)
+        lines.append(f"- **{row['factor']}**: {conclusion}. {farthest}.")
     return "\n".join(lines)
 
 

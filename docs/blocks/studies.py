@@ -62,15 +62,20 @@ def verdict(low: float, high: float, q: float) -> str:
 def _effects_table(cells: list[list[str]], effects: list[tuple[float, float, float, float]]) -> str:
     qs = iter(false_discovery_control([found[3] for found in effects if not np.isnan(found[3])]))
     lines = []
+    untested: list[str] = []
     for cell, found in zip(cells, effects, strict=True):
         if np.isnan(found[3]):
-            lines.append([*cell, "", "", f"not testable here: fewer than {LEAST} trainings of a kind learnt the task"])
+            untested.append(cell[2])
         else:
             q = next(qs)
             lines.append([*cell, interval(*found[:3], digits=3), number(q, 3), verdict(*found[1:3], q)])
-    return rows(
+    text = rows(
         [["study", "the paper says", "compared kinds", "baseline", "difference of IDSDS", "q", "verdict"], *lines]
     )
+    if untested:
+        names = ", ".join(dict.fromkeys(untested))
+        text += f"\n\nNot compared, because fewer than {LEAST} trainings of a kind learnt the task: {names}."
+    return text
 
 
 def design(name: str) -> str:
@@ -118,11 +123,11 @@ def kinds(name: str) -> str:
         "kind",
         "baseline",
         "top-1 of trainings",
-        "mean of methods",
+        "mean IDSDS of methods",
         "standard deviation over trainings",
-        "best method",
+        "best method and its IDSDS",
     ]
-    cells = [[*head, "best reference"]]
+    cells = [[*head, "best reference map and its IDSDS"]]
     for (kind, baseline), part in wide.groupby(level=["kind", "baseline"], sort=False):
         methods = part.drop(columns=REFERENCES).dropna(axis=1)
         means = methods.mean(axis=1)

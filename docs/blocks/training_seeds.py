@@ -12,7 +12,7 @@ def deviations(name: str) -> str:
     table = pd.read_csv(DATA / "training_seeds" / name / "variance.csv")
     wide = table.pivot_table(index="method", columns="component", values="variance", sort=False) ** 0.5
     components = ["network", "seed", "image", "residual"]
-    cells = [["method", *components]]
+    cells = [["method", *(f"due to the {one}" if one != "residual" else "residual" for one in components)]]
     return rows(
         cells + [[f"`{method}`", *(f"{wide.loc[method, one]:.2f}" for one in components)] for method in wide.index]
     )

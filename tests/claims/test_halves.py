@@ -126,7 +126,7 @@ def test_a_difference_is_reproduced_below_one_and_contradicted_above_what_counts
 @pytest.mark.parametrize("skewed", [False, True])
 @pytest.mark.parametrize("noise", [1, 3])
 def test_noise_does_not_pass_a_claim_that_rankings_differ(noise, skewed):
-    """The table of docs/claims.md has a thousand runs per cell; these are other runs."""
+    """The table of docs/simulations.md has a thousand runs per cell; these are other runs."""
     verdicts_by_truth = {0: [], 1: []}
     for seed in range(60):
         generator = np.random.default_rng([seed, 77])

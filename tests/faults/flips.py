@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--bits", type=int, default=1, help="flips in each kind of file")
     parser.add_argument("--every", type=int, default=1, help="one kind of file of so many")
     parser.add_argument("--csv", type=Path)
-    parser.add_argument("--markdown", action="store_true", help="a table by stage, as in docs/security.md")
+    parser.add_argument("--markdown", action="store_true", help="a table by stage")
     options = parser.parse_args(arguments)
     rows = flips(options.bits, options.seed, options.every)
     total = {key: sum(int(str(row[key])) for row in rows) for key in ("files", "flips", "noticed", "healed")}

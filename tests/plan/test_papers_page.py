@@ -85,14 +85,15 @@ def test_a_row_matches_its_state(row):
 
 @pytest.mark.parametrize(("configs", "target"), ASKED, ids=str)
 def test_the_command_on_the_page_is_planned_at_the_papers_size(configs, target):
-    line = command(configs, target)
+    line = command(configs, "FILE")
     assert f"\n{line}\n" in PAGE
+    assert f"| `{target}` |" in PAGE
     words = shlex.split(line.replace("\\\n", ""))
     options = words.index("--configfile"), words.index("--directory"), words.index("--")
     named = words[options[0] + 1 : options[1]]
     assert all((REPOSITORY / file).is_file() for file in named)
     assert (REPOSITORY / words[words.index("--profile") + 1]).is_dir()
-    assert words[options[2] + 1 :] == [target]
+    assert words[options[2] + 1 :] == ["FILE"]
     assert target in outputs(*(Path(file).stem for file in named))
 
 

@@ -173,5 +173,5 @@ def test_the_documents_name_the_columns_of_the_tables(scored):
     reading = (ROOT / "docs/reading.md").read_text(encoding="utf-8")
     paragraph = next(part for part in reading.split("\n\n") if part.startswith("`idsds_table.csv` and `scores.csv`"))
     assert [name for name in columns if f"`{name}`" not in paragraph] == []
-    line = next(line for line in reading.splitlines() if line.startswith("| `costs.csv`"))
-    assert [name for name in table(run, "costs") if f"`{name}`" not in line] == []
+    paragraph = next(part for part in reading.split("\n\n") if part.startswith("`costs.csv`"))
+    assert [name for name in table(run, "costs") if f"`{name}`" not in paragraph] == []
