@@ -71,7 +71,7 @@ PLACES = [
 ]
 
 
-def picture(label: int, height: int, width: int, seed: int = 0) -> Image.Image:
+def draw_image(label: int, height: int, width: int, seed: int = 0) -> Image.Image:
     """Return an image whose red channel encodes the class, and whose green and blue channels are smooth noise."""
     rng = np.random.default_rng(seed)
     coarse = rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)
@@ -82,7 +82,7 @@ def picture(label: int, height: int, width: int, seed: int = 0) -> Image.Image:
 
 def save(path: Path, label: int, seed: int, height: int = 72, width: int = 80, kind: str = "JPEG") -> None:
     """Save an image as an RGB or ``CMYK`` JPEG, or as a ``PNG``, under any file name."""
-    image, options = picture(label, height, width, seed), {"format": "JPEG", "quality": 100, "subsampling": 0}
+    image, options = draw_image(label, height, width, seed), {"format": "JPEG", "quality": 100, "subsampling": 0}
     if kind == "CMYK":
         image = image.convert("CMYK")
     if kind == "PNG":
