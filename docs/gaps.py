@@ -96,7 +96,7 @@ with trained weights runs in float32.
 """
 
 
-def pictures(split: str, count: int) -> tuple[torch.Tensor, torch.Tensor, tuple[str, ...]]:
+def first_digits(split: str, count: int) -> tuple[torch.Tensor, torch.Tensor, tuple[str, ...]]:
     """Return the first digits of a split, in [-1, 1], with labels and ids."""
     dataset = digits(seed=0)
     images = torch.from_numpy(dataset.images(split, 0, count)) * 2 - 1
@@ -108,7 +108,7 @@ def trained(name: str) -> torch.nn.Module:
     options = {"width": 8} if name.startswith("cifar_") else {}
     torch.manual_seed(0)
     network = ARCHITECTURES[name].build(10, **options)
-    images, labels, _ = pictures("train", 256)
+    images, labels, _ = first_digits("train", 256)
     optimiser = torch.optim.AdamW(network.parameters(), 3e-3)
     for _ in range(2):
         for batch in torch.randperm(len(images)).split(32):
@@ -122,7 +122,7 @@ def reason(explainer: str, architecture: str, network: torch.nn.Module) -> str |
     """Return why an explainer is not applicable, or None if it is."""
     entry = EXPLAINERS[explainer]
     facts = ARCHITECTURES[architecture].facts
-    images, labels, ids = pictures("evaluation", PROBE_IMAGES)
+    images, labels, ids = first_digits("evaluation", PROBE_IMAGES)
     figures: dict[str, ApplicabilityFigure] = {}
     context = ExplainContext(
         network,
@@ -133,7 +133,7 @@ def reason(explainer: str, architecture: str, network: torch.nn.Module) -> str |
         ids,
         seed=0,
         batch_size=64,
-        background=lambda n: pictures("train", n)[0],
+        background=lambda n: first_digits("train", n)[0],
         figures=figures,
     )
     try:

@@ -181,7 +181,7 @@ def stored(name: str) -> str:
     return rows([heads(name, table.columns), *cells])
 
 
-def made(name: str) -> str:
+def provenance(name: str) -> str:
     """Return what a run was made with: command, date and machine."""
     run = json.loads((DATA / name / "run.json").read_text(encoding="utf-8"))
     return f"Made on {run['date']} with `{run['command']}`, on {run['machine']}, torch {run['torch']}."

@@ -67,7 +67,7 @@ def paper_table(paper: str) -> str:
 
 def paper_commands(paper: str) -> str:
     """Return the command of each combination of configs, after the names of the figures and tables that it makes."""
-    made: dict[str, list[str]] = {}
+    titles: dict[str, list[str]] = {}
     found = papers()[paper]
     several = Counter(row.part for row in found)
     for row in found:
@@ -75,9 +75,9 @@ def paper_commands(paper: str) -> str:
             # A section has several results, and a figure may be made in parts.
             is_named = row.part.startswith("section") or several[row.part] > 1
             title = f"{row.part} ({row.shows})" if is_named else row.part
-            made.setdefault(command(row.configs, "FILE"), []).append(title)
-    heads = (fill(", ".join(parts), 100, initial_indent="# ", subsequent_indent="# ") for parts in made.values())
-    return "```bash\n" + "\n\n".join(f"{head}\n{line}" for head, line in zip(heads, made, strict=True)) + "\n```"
+            titles.setdefault(command(row.configs, "FILE"), []).append(title)
+    heads = (fill(", ".join(parts), 100, initial_indent="# ", subsequent_indent="# ") for parts in titles.values())
+    return "```bash\n" + "\n\n".join(f"{head}\n{line}" for head, line in zip(heads, titles, strict=True)) + "\n```"
 
 
 def papers_small() -> str:

@@ -51,8 +51,8 @@ def orders(name: str, count: str = "") -> str:
     cells = [["method", *(f"{model}, {metric.upper()} (rank)" for model, metric in wide.columns)]]
     for method in order:
         scores = [(wide.loc[method, one], ranks.loc[method, one]) for one in wide.columns]
-        shown = ["–" if pd.isna(score) else f"{number(score)} ({rank:.0f})" for score, rank in scores]
-        cells.append([f"`{method}`", *shown])
+        formatted = ["–" if pd.isna(score) else f"{number(score)} ({rank:.0f})" for score, rank in scores]
+        cells.append([f"`{method}`", *formatted])
     return rows(cells)
 
 
@@ -102,8 +102,8 @@ def differing(name: str) -> str:
         means = part.groupby("method", sort=False)[["rank", "published_rank", "difference"]].mean()
         largest = means["difference"].abs().sort_values(ascending=False, kind="stable").index[:MOST]
         for method in largest:
-            shown = [number(means.loc[method, key], 1) for key in ("rank", "published_rank")]
-            cells.append([str(dataset), f"`{method}`", *shown, str(len(means))])
+            mean_ranks = [number(means.loc[method, key], 1) for key in ("rank", "published_rank")]
+            cells.append([str(dataset), f"`{method}`", *mean_ranks, str(len(means))])
     return rows(cells)
 
 
@@ -116,5 +116,5 @@ def sentences(name: str) -> str:
     return rows(cells)
 
 
-SHOWN = (accuracies, orders, before_after, beside_published, differing, sentences)
-BLOCKS = {function.__name__: function for function in SHOWN}
+TABLES = (accuracies, orders, before_after, beside_published, differing, sentences)
+BLOCKS = {function.__name__: function for function in TABLES}

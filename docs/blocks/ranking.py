@@ -25,7 +25,7 @@ def published_rankings() -> str:
     """Return Meta-Rank and the agreement of networks, of each published table."""
     table = pd.read_csv(PUBLISHED)
     both = sorted(set(table.loc[table["output"] == "probability", "method"]))
-    asked = [
+    requested = [
         ("ImageNet", "imagenet", "logit", None),
         ("CIFAR-100", "cifar100", "logit", None),
         ("ImageNet, methods with both outputs, logits", "imagenet", "logit", both),
@@ -41,7 +41,7 @@ def published_rankings() -> str:
             "methods in the set of the best",
         ]
     ]
-    for title, dataset, output, methods in asked:
+    for title, dataset, output, methods in requested:
         found, count = _ranked(dataset, output, methods)
         first = found.meta_rank.head(3).to_dict("records")
         pairs = found.tables["consistency"]["spearman"]
@@ -147,9 +147,9 @@ def best_level() -> str:
     ):
         row = [str(cases)]
         for count in columns:
-            own = part[part["methods"] == count]
-            worst = own.sort_values("left out").iloc[-1]
-            abstains = bool((own["abstains"] == 1).all())
+            of_count = part[part["methods"] == count]
+            worst = of_count.sort_values("left out").iloc[-1]
+            abstains = bool((of_count["abstains"] == 1).all())
             row.append("abstains" if abstains else f"{worst['left out']:.3f} ({worst['noise']})")
         few, most = part["runs"].min(), part["runs"].max()
         cells.append([*row, f"{few:,}" if few == most else f"{few:,} or {most:,}"])
@@ -212,7 +212,7 @@ def published_places(name: str, count: str) -> str:
     return rows(cells)
 
 
-SHOWN = (
+TABLES = (
     best_level,
     best_set,
     published_order,
@@ -222,4 +222,4 @@ SHOWN = (
     outputs_agree,
     coverage,
 )
-BLOCKS = {function.__name__: function for function in SHOWN}
+BLOCKS = {function.__name__: function for function in TABLES}

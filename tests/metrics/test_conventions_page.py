@@ -29,6 +29,6 @@ def test_options_on_the_page_exist():
             assert set(re.findall(r"`(\w+)=", cells[3])) <= known
 
 
-def test_the_examples_run():
+def test_the_examples_on_the_page_run():
     torch.manual_seed(0)
     exec(compile(EXAMPLES, "conventions.md", "exec"), {})
