@@ -49,8 +49,24 @@ CONFIG = {**MICRO, "report": {"all_metrics": True}}
 FAULTS = ("flip", "cut", "zero", "swap", "append", "pipe", "link", "older")
 # Files without a digest: those with times or output of the scheduler, and the record of the last run, which has one.
 NO_DIGEST = (".tsv", ".log", ".lock", ".last_run.json", ".target")
-NEEDED = ("api.results", "bundle", "cli", "diff", "prune", "running", "last_run", "adopt", "storage.lazy", "plan.graph")
-NEEDED += ("report.store_list", "report.map_figure", "report.ranking", "ranking.per_image", "storage.store")
+# The modules that the readers import, so that the child processes share them.
+MODULES = (
+    "heatproof.api.results",
+    "heatproof.commands.bundle",
+    "heatproof.commands.cli",
+    "heatproof.commands.diff",
+    "heatproof.commands.list_stores",
+    "heatproof.commands.prune",
+    "heatproof.commands.run",
+    "heatproof.plan.graph",
+    "heatproof.ranking.per_image",
+    "heatproof.report.figures.map_figure",
+    "heatproof.report.tables.ranking",
+    "heatproof.stores.lazy",
+    "heatproof.stores.store",
+    "heatproof.workflow.last_run",
+    "heatproof.workflow.reconcile",
+)
 MORE_SECONDS, MORE_BYTES = 30, 2**31
 
 
@@ -331,8 +347,8 @@ def main() -> int:
     project = make_runs(work)["run"]
     folder, other = work / "run", work / "other"
     # Imported once, and not in each process.
-    for module in NEEDED:
-        import_module(f"heatproof.{module}")
+    for module in MODULES:
+        import_module(module)
     files_of_kind = kinds(folder)
     stored = work / f"cases-{options.seed}.jsonl"
     done = [json.loads(line) for line in stored.read_text().splitlines()] if stored.exists() else []
