@@ -28,7 +28,7 @@ from heatproof.ranking.references import compare_with_references
 METHODS = (8, 26, 50)
 IMAGES = (8, 16, 64)
 NETWORKS = (3, 4, 5, 6, 8, 13)
-LEVEL, AGAIN = 0.95, 0.065
+LEVEL, REMEASURED_ABOVE = 0.95, 0.065
 # Images per network, and resamples of images, where there are scores of images.
 OF_NETWORK, RESAMPLES = 32, 100
 
@@ -98,7 +98,7 @@ def level_cells(repetitions: int) -> Iterator[tuple[dict, Callable[[], dict]]]:
     def measured(over: Callable[[int], tuple[float, float]]) -> dict:
         runs = repetitions
         rate, abstains = over(runs)
-        if rate > AGAIN:
+        if rate > REMEASURED_ABOVE:
             runs *= 10
             rate, abstains = over(runs)
         return {"left out": rate, "abstains": abstains, "runs": runs}

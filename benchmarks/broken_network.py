@@ -12,7 +12,7 @@ import copy
 
 import pandas as pd
 import torch
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 from metric_quality import SEED, explain, trained
 
 import heatproof
@@ -65,4 +65,4 @@ def main(options):
 
 
 if __name__ == "__main__":
-    main(parser(__doc__).parse_args())
+    main(make_parser(__doc__).parse_args())

@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 
 
 def measure(folder: str, count: int, size: int) -> None:
@@ -75,5 +75,5 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--measure"]:
         measure(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
     else:
-        args = parser(__doc__).parse_args()
+        args = make_parser(__doc__).parse_args()
         print_table(rows([64, 256] if args.small else [500, 5000], 16 if args.small else 64), "cache", args.out)

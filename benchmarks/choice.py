@@ -13,7 +13,7 @@ from __future__ import annotations
 import warnings
 
 import torch
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 from torch import nn
 
 import heatproof
@@ -60,13 +60,13 @@ def drawn(seed: int):
     return method
 
 
-def pictures(seed: int, count: int) -> torch.Tensor:
+def random_images(seed: int, count: int) -> torch.Tensor:
     return torch.randn(count, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(10_000 + seed))
 
 
 def main() -> None:
     """Run both controls and print the frequency of each verdict."""
-    options = parser(__doc__)
+    options = make_parser(__doc__)
     options.add_argument("--repetitions", type=int, default=100)
     options.add_argument("--images", type=int, default=60)
     args = options.parse_args()
@@ -77,7 +77,7 @@ def main() -> None:
     counts = {"open": 0, "winner": 0, "set": 0}
     for seed in range(repetitions):
         methods = {f"random {number}": drawn(1000 * seed + number) for number in range(8)}
-        images = pictures(seed, args.images)
+        images = random_images(seed, args.images)
         found = heatproof.choose(untrained(seed), images, methods=methods, measures=MEASURES, seed=seed)
         counts["winner" if found.best else "open" if found.verdict != "found" else "set"] += 1
     case = "eight random methods, networks without training"
@@ -86,7 +86,7 @@ def main() -> None:
     counts = {"open": 0, "winner": 0, "set": 0}
     for seed in range(repetitions):
         methods = {f"noise {share}": noisy(share, seed) for share in NOISES}
-        images = pictures(seed, args.images)
+        images = random_images(seed, args.images)
         found = heatproof.choose(Sums(seed).eval(), images, methods=methods, measures=MEASURES, seed=seed)
         inside += "noise 0.0" in found.methods
         counts["winner" if found.best else "open" if found.verdict != "found" else "set"] += 1

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 
 IN_FOLDER = 1000
 SPLIT = "evaluation"
@@ -123,7 +123,7 @@ def row(files: int) -> dict[str, Any]:
 
 def main() -> None:
     """Print the table."""
-    options = parser(__doc__ or "")
+    options = make_parser(__doc__ or "")
     options.add_argument("--files", type=int, nargs="+", default=[10_000], help="how many")
     options.add_argument("--look", type=Path, help="look at the files of a folder, and print what it cost")
     options.add_argument("--counted", action="store_true", help="count calls as well")

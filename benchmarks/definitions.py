@@ -15,7 +15,7 @@ import warnings
 from pathlib import Path
 
 import torch
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 
 from heatproof.attribution import registry
 from heatproof.models.registry import InputFacts
@@ -71,7 +71,7 @@ def compared(explainer, construction, count):
 
 
 def main():
-    args = parser(__doc__).parse_args()
+    args = make_parser(__doc__).parse_args()
     warnings.simplefilter("ignore")
     count, names = (2, ["plain", "residual, in-place"]) if args.small else (IMAGES, list(by_hand.CONSTRUCTIONS))
     print_table(

@@ -29,7 +29,7 @@ from threading import local
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
@@ -329,7 +329,7 @@ def main() -> None:
         return
     from heatproof.config.files import default_config, merge, read_config
 
-    options = parser(__doc__)
+    options = make_parser(__doc__)
     options.add_argument("configs", nargs="*", help="laid over the default one, as after --configfile")
     options.add_argument("--device", default="auto")
     options.add_argument("--batch", type=int, default=32, help="batch_size")

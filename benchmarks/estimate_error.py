@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 from device import NOISE, working_in
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -96,7 +96,7 @@ def measured_seconds(config: dict[str, Any], responses: bool) -> dict[str, float
 def main() -> None:
     from heatproof.config.files import default_config, merge, read_config
 
-    args = parser(__doc__).parse_args()
+    args = make_parser(__doc__).parse_args()
     rows = []
     for name, (laid, responses) in list(KINDS.items())[: 1 if args.small else None]:
         config = read_config(ROOT / laid) if isinstance(laid, str) else merge(default_config(), laid)

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 import torch
-from _tell import parser
+from _shared import make_parser
 from matplotlib.figure import Figure
 from scipy.stats import ttest_1samp
 
@@ -238,7 +238,7 @@ def marked_digits(name, seed, images):
     return pd.concat([table, road(name, network, chosen, labels, maps, seed)]), displayed
 
 
-def picture(axes, values, title, **how):
+def show_image(axes, values, title, **how):
     axes.imshow(values, interpolation="nearest", **how)
     axes.set_title(title, size=7.5, pad=3)
     axes.set_axis_off()
@@ -257,7 +257,7 @@ def draw_retraining(table, samples):
         left, right = figure.subfigures(1, 2, width_ratios=[1, 1.25])
         for row, axes in zip((0, 1, 2), left.subplots(3, 4), strict=True):
             for (name, images), one in zip(samples.items(), axes, strict=True):
-                picture(one, images[row], "" if row else TITLES[name], cmap="gray", vmin=0, vmax=1)
+                show_image(one, images[row], "" if row else TITLES[name], cmap="gray", vmin=0, vmax=1)
         axes = right.subplots()
         displayed = table.assign(
             case=table["tested_on"].where(
@@ -273,7 +273,7 @@ def draw_retraining(table, samples):
     return figure
 
 
-def draw_watermarks(shares, curves, pictures):
+def draw_watermarks(shares, curves, samples):
     """Return figures 2 and 3: images and maps of one training, Attr%, and ROAD on marked and on plain digits."""
     colours = dict(zip((*METHODS, "rect", "pooling"), sns.color_palette("colorblind"), strict=False))
     with sns.axes_style("whitegrid"):
@@ -282,9 +282,9 @@ def draw_watermarks(shares, curves, pictures):
         left, right = above.subfigures(1, 2, width_ratios=[1, 0.9])
         drawn = [name for name in MARKED if name != BLANK]
         for name, axes in zip(drawn, left.subplots(2, 4), strict=True):
-            for (title, values), one in zip(pictures[name].items(), axes, strict=True):
+            for (title, values), one in zip(samples[name].items(), axes, strict=True):
                 mark = name.removeprefix("digits with ").removeprefix("a ")
-                picture(one, values, f"{mark}: {title}", cmap="gray" if title == "image" else "viridis")
+                show_image(one, values, f"{mark}: {title}", cmap="gray" if title == "image" else "viridis")
         axes = right.subplots()
         shares = shares[shares["dataset"].isin(drawn)]
         part = shares[~shares["method"].str.startswith(("accuracy", "even"))]
@@ -326,15 +326,15 @@ def run(images, seeds, folder):
     folder.mkdir(parents=True, exist_ok=True)
     results = {(name, seed): cell(name, seed, images, folder) for seed in seeds for name in (PLAIN, *MARKED)}
     table = pd.concat([one for one, _ in results.values()], ignore_index=True)
-    pictures = {name: results[name, seeds[0]][1] for name in (PLAIN, *MARKED)}
+    samples = {name: results[name, seeds[0]][1] for name in (PLAIN, *MARKED)}
     studies = dict(list(table.groupby("study")))
-    drawn = draw_retraining(studies["retraining"], pictures[PLAIN])
-    return table, drawn, draw_watermarks(studies["watermarks"], studies["road"], pictures)
+    drawn = draw_retraining(studies["retraining"], samples[PLAIN])
+    return table, drawn, draw_watermarks(studies["watermarks"], studies["road"], samples)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    arguments = parser(__doc__)
+    arguments = make_parser(__doc__)
     arguments.add_argument("--photographs", type=Path, metavar="FOLDER", help="CIFAR-10 as JPEG files")
     options = arguments.parse_args()
     EPOCHS = 1 if options.small else EPOCHS

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import paper_scale
 import yaml
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 
 TARGETS = ["results/idsds_table.csv"]
 CALLS = {os: ("stat", "lstat", "utime", "scandir", "listdir"), builtins: ("open",)}
@@ -149,7 +149,7 @@ def _named(entry: Any) -> str:
 
 
 def main() -> None:
-    options = parser(__doc__)
+    options = make_parser(__doc__)
     options.add_argument("--methods", type=int, help="only so many explainers of the grid's 17, at least 3")
     args = options.parse_args()
     images = 500 if args.small else 50_000

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = "results/idsds_table.csv"
@@ -75,7 +75,7 @@ def run(checkout: Path, target: list[str], cores: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    options = parser(__doc__)
+    options = make_parser(__doc__)
     options.add_argument("checkouts", nargs="*", type=Path, help="others, such as a clone of an earlier commit")
     options.add_argument("--cores", type=int, default=2)
     options.add_argument("--rounds", type=int, default=1)

@@ -10,7 +10,7 @@ import resource
 import subprocess
 import sys
 
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 
 from heatproof.workflow.start import MALLOC
 
@@ -51,6 +51,6 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--measure"]:
         measure(sys.argv[2])
     else:
-        options = parser(__doc__).parse_args()
+        options = make_parser(__doc__).parse_args()
         names = ("resnet18",) if options.small else ("tf_efficientnet_lite0", "resnet18")
         print_table([compare(name) for name in names], "malloc", options.out)

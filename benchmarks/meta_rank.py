@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 
 CASES = 26
 SIZES = (10, 30, 100, 300, 1000, 3000, 10000)
@@ -75,7 +75,7 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--measure"]:
         measure(int(sys.argv[2]))
         sys.exit()
-    options = parser(__doc__).parse_args()
+    options = make_parser(__doc__).parse_args()
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     results = {}
     for size in (10,) if options.small else SIZES:

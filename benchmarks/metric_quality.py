@@ -65,7 +65,7 @@ AXES = {
     "road_morf": ("share removed", "accuracy under ROAD", "lower is better"),
     "deletion_morf": ("share removed", "accuracy under deletion", "lower is better"),
 }
-PICTURES = {"mean": MEAN, "std": STD}
+NORMALISATION = {"mean": MEAN, "std": STD}
 STEPS = {"steps": 16}
 SOUND = {"fractions": [round(share, 2) for share in np.arange(0.05, 0.99, 0.05)]}
 METRICS = {
@@ -80,8 +80,8 @@ METRICS = {
     "mas_insertion": STEPS,
     "mas_deletion": STEPS,
     "mas_difference": STEPS,
-    "sic": PICTURES,
-    "aic": PICTURES,
+    "sic": NORMALISATION,
+    "aic": NORMALISATION,
     "soundness": SOUND,
     "completeness": {},
     "sds": {},
@@ -155,24 +155,24 @@ def baselines(*arguments):
     return long(found, "baseline", ["baseline", "other"], columns)
 
 
-def apart(network, pictures, labels, maps):
+def apart(network, samples, labels, maps):
     curved = {name: METRICS[name] for name in CURVED}
-    found = heatproof.quality.modification_distances(network, pictures, labels, maps, curved)
+    found = heatproof.quality.modification_distances(network, samples, labels, maps, curved)
     return long(found, "distance", ["method", "scheme"], ["minimal"])
 
 
 def modified_curves(images=CURVE_IMAGES):
     """Return the points of figure 7's curves: scheme, maps, metric, x and y."""
-    network, pictures, labels = trained()
-    pictures, labels = pictures[:images], labels[:images]
-    values = explain(network, pictures, labels, {"grad_cam": {}})["grad_cam"]
-    ids, rows = list(map(str, range(len(pictures)))), []
+    network, samples, labels = trained()
+    samples, labels = samples[:images], labels[:images]
+    values = explain(network, samples, labels, {"grad_cam": {}})["grad_cam"]
+    ids, rows = list(map(str, range(len(samples)))), []
     for scheme in SCHEMES:
         kinds = {name: introduce_or_remove(values, name, scheme, ids, SEED) for name in ("introduce", "remove")}
         for kind, maps in {"original": scale_magnitudes(values), **kinds}.items():
             for metric, options in CURVES.items():
                 extra_options = {"rescale": False} if metric == "completeness" else {}
-                result = heatproof.evaluate(metric, network, pictures, labels, maps, **options, **extra_options)
+                result = heatproof.evaluate(metric, network, samples, labels, maps, **options, **extra_options)
                 rows += [(scheme, kind, metric, x, y) for x, y in zip(*curve_of(metric, result), strict=True)]
     return pd.DataFrame(rows, columns=["scheme", "maps", "metric", "x", "y"])
 
@@ -213,13 +213,13 @@ STUDIES = (offset, reliability, baselines, apart, noise)
 
 def run(images, studies=STUDIES):
     """Run the studies, and return the tidy table."""
-    network, pictures, labels = trained()
-    pictures, labels = pictures[:images], labels[:images]
-    maps = {methods: explain(network, pictures, labels, globals()[methods]) for methods in ("METHODS", "MODIFIED")}
+    network, samples, labels = trained()
+    samples, labels = samples[:images], labels[:images]
+    maps = {methods: explain(network, samples, labels, globals()[methods]) for methods in ("METHODS", "MODIFIED")}
     parts = []
     for study in studies:
         began = time.monotonic()
-        parts.append(study(network, pictures, labels, maps["MODIFIED" if study is apart else "METHODS"]))
+        parts.append(study(network, samples, labels, maps["MODIFIED" if study is apart else "METHODS"]))
         print(f"{study.__name__}: {time.monotonic() - began:.0f} s", flush=True)
     return pd.concat(parts, ignore_index=True)
 
@@ -266,11 +266,11 @@ def draw(table):
 
 def diagram(images=96):
     """Return the critical-difference diagram of three metrics, on more images than the studies."""
-    network, pictures, labels = trained()
-    pictures, labels = pictures[:images], labels[:images]
+    network, samples, labels = trained()
+    samples, labels = samples[:images], labels[:images]
     metrics = {name: METRICS[name] for name in ("mas_difference", "rise_difference", "sds")}
-    maps = explain(network, pictures, labels)
-    return draw_critical_difference(heatproof.quality.image_scores(network, pictures, labels, maps, metrics))
+    maps = explain(network, samples, labels)
+    return draw_critical_difference(heatproof.quality.image_scores(network, samples, labels, maps, metrics))
 
 
 if __name__ == "__main__":

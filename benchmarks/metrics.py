@@ -10,7 +10,7 @@ divides the wall time by the time inside the network in the same call, which oth
 import time
 
 import torch
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 from torchvision.models import resnet18
 
 import heatproof
@@ -93,7 +93,7 @@ def measure(count, small=False):
 
 
 if __name__ == "__main__":
-    options = parser(__doc__)
+    options = make_parser(__doc__)
     options.add_argument("--images", type=int, default=16, help="of 224 pixels; 16 times as many of 32")
     args = options.parse_args()
     print_table(measure(1 if args.small else args.images, args.small), "metrics", args.out)

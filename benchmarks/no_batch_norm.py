@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 from PIL import Image
 
 import heatproof.models.resnet  # noqa: F401
@@ -32,7 +32,7 @@ from heatproof.training.loop import Examples, fit, validate
 NETWORKS = ("cifar_resnet20", "cifar_resnet20_fixup", "cifar_resnet20_nobias")
 WIDTH = 8
 # Photographs per class: for training, for the choice of the epoch, and for the accuracy.
-PICTURES = {"train": 200, "validation": 50, "evaluation": 50}
+PHOTOGRAPHS_PER_CLASS = {"train": 200, "validation": 50, "evaluation": 50}
 DIGITS, CIFAR10 = (
     InputFacts((0.3054,) * 3, (0.3768,) * 3),
     InputFacts((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)),
@@ -79,8 +79,8 @@ def photographs(folder: Path) -> dict[str, Examples]:
     """Return the first photographs of each class, by name; the photographs of `test` measure the accuracy."""
     classes = sorted(path.name for path in (folder / "train").iterdir() if path.is_dir())
     found = {}
-    for split, count in PICTURES.items():
-        first = PICTURES["train"] if split == "validation" else 0
+    for split, count in PHOTOGRAPHS_PER_CLASS.items():
+        first = PHOTOGRAPHS_PER_CLASS["train"] if split == "validation" else 0
         inside = folder / ("test" if split == "evaluation" else "train")
         files = [sorted((inside / name).glob("*.jpg"))[first : first + count] for name in classes]
         pixels = np.stack([np.asarray(Image.open(file).convert("RGB")) for each in files for file in each])
@@ -105,7 +105,7 @@ def train(name: str, parts: dict[str, Examples], schedule: Schedule, seed: int) 
 
 
 def main() -> None:
-    options = parser(__doc__)
+    options = make_parser(__doc__)
     options.add_argument("--photographs", type=Path, metavar="FOLDER", help="of classes, under train and test")
     options.add_argument("--networks", nargs="+", default=NETWORKS, choices=NETWORKS)
     options.add_argument("--seeds", type=int, default=3)

@@ -23,7 +23,7 @@ from typing import Any
 
 import pandas as pd
 import yaml
-from _tell import parser
+from _shared import make_parser
 
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.base.registry import options_of
@@ -84,9 +84,9 @@ def small_model(name: str, settings: dict[str, Any]) -> dict[str, Any]:
         raise SystemExit(f"There is no stand-in for the network {description}: enter one in STAND_INS of {__file__}.")
     remaining = {key: value for key, value in settings.items() if key not in DROPPED}
     trained = {"finetuning": small_training(settings["finetuning"])} if "finetuning" in settings else {}
-    kept_options = settings.get("options", {}) if stand_in == r"\1" else {}
+    inherited_options = settings.get("options", {}) if stand_in == r"\1" else {}
     architecture = re.sub(f"^(?:{pattern})$", stand_in, description)
-    return {name: {**remaining, "architecture": architecture, "options": {**kept_options, **options}, **trained}}
+    return {name: {**remaining, "architecture": architecture, "options": {**inherited_options, **options}, **trained}}
 
 
 def small_training(settings: dict[str, Any]) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def combinations() -> dict[tuple[str, ...], list[str]]:
 
 
 def main() -> None:
-    options = parser(__doc__)
+    options = make_parser(__doc__)
     options.add_argument("configs", nargs="*", help="those of one command of the page; all of the page's without")
     options.add_argument("--networks", type=int, help="at most so many of a config, spread over its list")
     options.add_argument("--cores", type=int, default=2)

@@ -16,7 +16,7 @@ from importlib import import_module
 
 import numpy as np
 import torch
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 from metrics import networks, smooth
 from scipy.stats import spearmanr
 
@@ -197,7 +197,7 @@ def compare(task, title, work, our_function, name, peer_function, rounds):
 
 
 def main():
-    options = parser(__doc__)
+    options = make_parser(__doc__)
     options.add_argument("--images", type=int, default=8, help="of 224 pixels; eight times as many of 32")
     options.add_argument("--rounds", type=int, default=3)
     args = options.parse_args()

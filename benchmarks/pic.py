@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 from PIL import Image
 from scipy.interpolate import griddata
 from scipy.ndimage import gaussian_filter
@@ -52,30 +52,30 @@ class Split:
 def photographs(count: int) -> np.ndarray:
     """Return crops of scikit-learn's two photographs, (N, 224, 224, 3) float32 in [0, 1]."""
     generator = np.random.default_rng(0)
-    pictures = []
+    crops = []
     for place in range(count):
         photograph = load_sample_images().images[place % 2]
         top, left = (int(generator.integers(size - SIDE)) for size in photograph.shape[:2])
-        pictures.append(photograph[top : top + SIDE, left : left + SIDE])
-    return np.stack(pictures).astype(np.float32) / np.float32(255)
+        crops.append(photograph[top : top + SIDE, left : left + SIDE])
+    return np.stack(crops).astype(np.float32) / np.float32(255)
 
 
-def by_channel(picture: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    filled, known, missing = picture.copy(), np.argwhere(mask), np.argwhere(~mask)
-    for channel in range(picture.shape[2]):
-        plane = picture[..., channel]
+def by_channel(image: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    filled, known, missing = image.copy(), np.argwhere(mask), np.argwhere(~mask)
+    for channel in range(image.shape[2]):
+        plane = image[..., channel]
         filled[..., channel][~mask] = griddata(known, plane[mask], missing, "linear", plane.mean())
     return filled
 
 
-def encoded(picture: np.ndarray) -> int:
+def encoded(image: np.ndarray) -> int:
     file = BytesIO()
-    Image.fromarray((picture * np.float32(255)).astype(np.uint8)).save(file, "webp", lossless=True, quality=100)
+    Image.fromarray((image * np.float32(255)).astype(np.uint8)).save(file, "webp", lossless=True, quality=100)
     return file.tell()
 
 
 def yardstick(
-    network: torch.nn.Module, picture: np.ndarray, one_map: np.ndarray, random: np.ndarray, split: Split
+    network: torch.nn.Module, image: np.ndarray, one_map: np.ndarray, random: np.ndarray, split: Split
 ) -> Any:
     """Run the published procedure; return entropies, on which both procedures have to agree."""
 
@@ -89,7 +89,7 @@ def yardstick(
     for _ in ("SIC", "AIC"):
         sizes = []
         for mask in (random, *(pic.quantile_masks(one_map) | random), None):
-            filled = picture if mask is None else split.time("interpolation", by_channel, picture, mask)
+            filled = image if mask is None else split.time("interpolation", by_channel, image, mask)
             sizes.append(split.time("WebP", encoded, filled))
             split.time("passes", passed, filled)
     return sizes
@@ -104,10 +104,10 @@ def triangulate(mask: np.ndarray) -> Delaunay:
 def run(count: int) -> list[dict[str, object]]:
     torch.manual_seed(0)
     network = resnet18().eval()
-    pictures = photographs(count)
-    noise = np.random.default_rng(1).normal(size=pictures.shape[:3])
+    crops = photographs(count)
+    noise = np.random.default_rng(1).normal(size=crops.shape[:3])
     maps = np.stack([np.abs(gaussian_filter(one, 3) * 10 + one) for one in noise])
-    images = torch.from_numpy((pictures - MEAN) / STD).permute(0, 3, 1, 2).contiguous()
+    images = torch.from_numpy((crops - MEAN) / STD).permute(0, 3, 1, 2).contiguous()
     ids = [str(place) for place in range(count)]
     random = pic.random_mask(SIDE, SIDE, 0)
     with torch.inference_mode():
@@ -123,18 +123,18 @@ def run(count: int) -> list[dict[str, object]]:
     entropies = total.time("all", ours)["entropy"]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    for picture, one_map, sizes in zip(pictures, maps, entropies, strict=True):
-        if yardstick(network, picture, one_map, random, published) != sizes.tolist():
+    for crop, one_map, sizes in zip(crops, maps, entropies, strict=True):
+        if yardstick(network, crop, one_map, random, published) != sizes.tolist():
             raise SystemExit("The two procedures disagree on an entropy, so their times are of different work.")
     torch.set_num_threads(threads)
-    for picture, one_map in zip(pictures, maps, strict=True):
+    for crop, one_map in zip(crops, maps, strict=True):
         variants = []
         for mask in (random, *(pic.quantile_masks(one_map) | random)):
-            variants.append(parts.time("interpolation", pic.interpolate, picture, mask))
+            variants.append(parts.time("interpolation", pic.interpolate, crop, mask))
             parts.time("triangulation", triangulate, mask)
-        for variant in (*variants, picture):
+        for variant in (*variants, crop):
             parts.time("WebP", pic.entropy, variant)
-        batch = torch.from_numpy((np.stack([*variants, picture]) - MEAN) / STD).permute(0, 3, 1, 2).contiguous()
+        batch = torch.from_numpy((np.stack([*variants, crop]) - MEAN) / STD).permute(0, 3, 1, 2).contiguous()
         with torch.inference_mode():
             parts.time("passes", network, batch)
     # This time is part of the interpolation's.
@@ -156,7 +156,7 @@ def run(count: int) -> list[dict[str, object]]:
 
 
 if __name__ == "__main__":
-    options = parser(__doc__)
+    options = make_parser(__doc__)
     options.add_argument("--images", default=2, type=int)
     options.add_argument("--threads", default=torch.get_num_threads(), type=int)
     args = options.parse_args()

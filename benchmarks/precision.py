@@ -12,7 +12,7 @@ import time
 import numpy as np
 import torch
 import torchvision
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 from metric_quality import SEED, explain, trained
 from scipy.stats import spearmanr
 
@@ -72,7 +72,7 @@ def speeds(name, network, images):
 
 
 def main():
-    options = parser(__doc__).parse_args()
+    options = make_parser(__doc__).parse_args()
     torch.set_num_threads(1)
     network, images, labels = trained()
     count = 8 if options.small else 128

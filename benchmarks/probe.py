@@ -13,7 +13,7 @@ ones are those of in_domain.csv. Both columns have the share of runs in which th
 from functools import partial
 
 import numpy as np
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 from statsmodels.stats.proportion import proportion_confint
 
 from heatproof.report.tables.in_domain import area_under_curve, paired_share, probe_scores, widened, with_intervals
@@ -53,7 +53,7 @@ def run(rng: np.random.Generator, seed: int, cell: tuple[str, int, int, float]) 
 
 def main() -> None:
     """Simulate, print, and store."""
-    args = parser(__doc__)
+    args = make_parser(__doc__)
     args.add_argument("--runs", type=int, default=1000)
     options = args.parse_args()
     runs, cells = (3, CELLS[:1]) if options.small else (options.runs, CELLS)

@@ -8,7 +8,7 @@ One process, one thread, in turns; the ratios are the result. Earlier, every ima
 import time
 
 import torch
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 
 from heatproof.base.randomness import counter_normal, counter_uniform, torch_generator
 
@@ -20,7 +20,7 @@ ROUNDS = 15
 def main():
     """Print milliseconds and ratios, the least of all rounds, because others use the machine too."""
     torch.set_num_threads(1)
-    options = parser(__doc__).parse_args()
+    options = make_parser(__doc__).parse_args()
     rows = []
     for place, (images, shape) in SHAPES.items():
         ids = [f"image {number}" for number in range(images)]

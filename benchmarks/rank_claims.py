@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from _tell import parser
+from _shared import make_parser
 from joblib import Parallel, delayed
 from scipy.stats import rankdata
 
@@ -46,7 +46,7 @@ CELLS = [
 
 
 def qualities(rng: np.random.Generator, kind: str, wanted: float, order: str) -> np.ndarray:
-    """Return the qualities (networks, methods), of a standard deviation of about 1."""
+    """Return the qualities (networks, methods), with a standard deviation of about 1."""
     quality = rng.normal(size=METHODS)
     if kind == "tied":
         quality = np.round(1.5 * quality) / 1.5
@@ -146,6 +146,6 @@ def main(cells: list[tuple], path: Path, runs: int | None = None) -> None:
 
 
 if __name__ == "__main__":
-    options = parser(__doc__).parse_args()
+    options = make_parser(__doc__).parse_args()
     stored = (options.out or Path("rank_claims")) / "rank_claims.csv"
     main(CELLS[:2] if options.small else CELLS, stored, 2 if options.small else None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from time import perf_counter
 
 import torch
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 
 from heatproof.attribution.explaining import stack_maps
 from heatproof.attribution.registry import EXPLAINERS, ExplainContext
@@ -53,7 +53,7 @@ def measure(count: int, size: int, batch_size: int = 64) -> list[dict[str, objec
 
 
 if __name__ == "__main__":
-    options = parser(__doc__).parse_args()
+    options = make_parser(__doc__).parse_args()
     torch.set_num_threads(1)
     sizes = ((8, 32),) if options.small else ((1000, 32), (32, 224))
     print_table([row for size in sizes for row in measure(*size)], "reference", options.out)

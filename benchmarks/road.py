@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 from scipy import sparse
 from scipy.ndimage import gaussian_filter
 from scipy.sparse.linalg import spsolve
@@ -25,7 +25,7 @@ from heatproof.perturbation.road import impute_sequence
 SEQUENCES = (np.arange(3, 99) / 100, np.arange(1, 10) / 10)
 
 
-def pictures(count: int, size: int) -> torch.Tensor:
+def smooth_images(count: int, size: int) -> torch.Tensor:
     noise = np.random.default_rng(1).standard_normal((count, 3, size, size))
     return torch.from_numpy(8 * gaussian_filter(noise, (0, 0, 3, 3)) + 0.2 * noise).float()
 
@@ -87,14 +87,14 @@ def fill(images: torch.Tensor, first: torch.Tensor, steps: int, saved_steps: dic
 def forward(size: int) -> float:
     """Return the milliseconds per image of a network's forward pass, in a batch of 64."""
     network = resnet18().eval().to(memory_format=torch.channels_last)
-    batch = pictures(64, size).contiguous(memory_format=torch.channels_last)
+    batch = smooth_images(64, size).contiguous(memory_format=torch.channels_last)
     with torch.inference_mode():
         network(batch)
         return 1e3 * best(lambda: network(batch)) / len(batch)
 
 
 def measure(size: int, count: int, repeats: int) -> list[dict[str, object]]:
-    images = pictures(count, size)
+    images = smooth_images(count, size)
     rows, a_pass = [], forward(size)
     for kind in ("blob", "scattered"):
         for fractions in SEQUENCES:
@@ -124,7 +124,7 @@ def measure(size: int, count: int, repeats: int) -> list[dict[str, object]]:
 
 
 def main() -> None:
-    options = parser(__doc__).parse_args()
+    options = make_parser(__doc__).parse_args()
     print(f"{torch.get_num_threads()} threads for torch, 1 for the direct solution")
     sizes = ((32, 4, 1),) if options.small else ((224, 4, 2), (32, 64, 3))
     print_table([row for size in sizes for row in measure(*size)], "road", options.out)

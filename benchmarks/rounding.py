@@ -11,7 +11,7 @@ import copy
 import timm
 import torch
 import torchvision
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 
 from heatproof.models.adapter import adapt_network
 from heatproof.models.rounding import TOLERANCE, largest_difference
@@ -49,7 +49,7 @@ def measured(network, images):
 
 
 def main():
-    options = parser(__doc__)
+    options = make_parser(__doc__)
     options.add_argument("networks", nargs="*", help="tv:resnet18 timm:vit_tiny_patch16_224 …; by default 45 of them")
     args = options.parse_args()
     torch.manual_seed(0)

@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 from code_lines import code_lines, import_lines
 
 TASKS = Path(__file__).parent / "tasks"
@@ -57,7 +57,7 @@ def lines(name: str) -> int:
 
 
 def main() -> None:
-    options = parser(__doc__)
+    options = make_parser(__doc__)
     options.add_argument("--images", type=int, default=16)
     options.add_argument("--rounds", type=int, default=3)
     args = options.parse_args()

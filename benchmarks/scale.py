@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import paper_scale
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 
 IDSDS, ALL = ["results/idsds_table.csv"], ["results/idsds_table.csv", "results/scores.csv"]
 # Shards of 50,000 images, and the targets.
@@ -57,7 +57,7 @@ def scoring(images: int) -> dict[str, float]:
     return found
 
 
-def made_up(images: int):
+def synthetic_plan(images: int):
     """Return a plan with so many images, and the spec of a job that scores them."""
     from heatproof.config.files import default_config, merge
     from heatproof.plan.graph import Graph
@@ -81,7 +81,7 @@ def store_here(images: int) -> None:
     from heatproof.stages.shards import shard_range
     from heatproof.stores.store import ArraySpec
 
-    plan, spec = made_up(images)
+    plan, spec = synthetic_plan(images)
     split = Split(tuple(f"image {number}" for number in range(images)), np.zeros(images, dtype=np.int64))
     bases = {method.maps for method in spec.methods}
     rng = np.random.default_rng(0)
@@ -117,7 +117,7 @@ def score_here(images: int) -> None:
 
     from heatproof.jobs.score import score
 
-    _, spec = made_up(images)
+    _, spec = synthetic_plan(images)
     began = time.process_time()
     score(spec)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
@@ -150,7 +150,7 @@ if __name__ == "__main__":
     if sys.argv[1:2] and sys.argv[1] in within:
         within[sys.argv[1]](sys.argv[2])
         sys.exit()
-    options = parser(__doc__).parse_args()
+    options = make_parser(__doc__).parse_args()
     if options.small:
         IMAGES, PLANS = (64,), ((1, IDSDS),)
     scored = {images: scoring(images) for images in IMAGES}

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 
 ROOT = Path(__file__).resolve().parent.parent
 CORES, STEPS, BATCH = 2, 30, 64
@@ -163,8 +163,8 @@ def main(out: Path | None) -> None:
                 chosen = (*MIDDLE[:place], size, *MIDDLE[place + 1 :])
                 if chosen not in done:
                     command = [sys.executable, __file__, "--run", str(base), *map(str, chosen)]
-                    answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-                    done[chosen] = Run(**json.loads(answer))
+                    output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+                    done[chosen] = Run(**json.loads(output))
                 run = curves[what][size] = done[chosen]
                 floor = (run.forward / speeds["forward"] + run.gradient / speeds["gradient"]) / CORES
                 chosen_sizes = dict(zip(("images", "methods", "shards"), chosen, strict=True))
@@ -180,7 +180,7 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--run"]:
         print(json.dumps(measure_run(Path(sys.argv[2]), *map(int, sys.argv[3:]))))
     else:
-        options = parser(__doc__).parse_args()
+        options = make_parser(__doc__).parse_args()
         if options.small:
             MIDDLE = (64, 1, 1)
             IMAGES, METHODS, SHARDS = (64,), (1,), (1,)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import paper_scale
 import psutil
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 
 SHARDS = 10
 TARGET = "results/scores.csv"
@@ -90,7 +90,7 @@ def run(folder: Path, cores: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    options = parser(__doc__)
+    options = make_parser(__doc__)
     options.add_argument("--seconds", type=float, default=10, help="of each job")
     options.add_argument("--cores", type=int, default=8, help="jobs at once; those that sleep need no core")
     args = options.parse_args()

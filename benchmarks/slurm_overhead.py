@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 
 ROOT = Path(__file__).resolve().parent.parent
 PROFILE = ROOT / "profiles/slurm"
@@ -140,7 +140,7 @@ def measure(kind: str, count: int, slots: int, jobs: int | None, limit: float) -
 
 
 def main() -> None:
-    options = parser(__doc__)
+    options = make_parser(__doc__)
     options.add_argument("counts", nargs="*", type=int, default=[25, 50, 100, 200], metavar="N")
     options.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     options.add_argument("--jobs", type=int, help="jobs in the queue at once, instead of the profile's")

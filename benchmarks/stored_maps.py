@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from _tell import parser, print_table
+from _shared import make_parser, print_table
 from scipy.stats import rankdata
 
 from heatproof.metrics.single_deletion import single_deletion_scores
@@ -68,7 +68,7 @@ def compare(results: Path, table: Path, images: int) -> pd.DataFrame:
 
 
 if __name__ == "__main__":
-    options = parser(__doc__)
+    options = make_parser(__doc__)
     options.add_argument("results", type=Path)
     args = options.parse_args()
     tables = [

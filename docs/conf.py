@@ -47,7 +47,7 @@ OUTSIDE = {
 }
 FILES = {page: file for file, page in OUTSIDE.items()}
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s:]+)((?:#[^)\s]*)?)\)")
-PICTURE = re.compile(r"(!\[[^\]]*\]\()([^)#\s:]+)\)")
+IMAGE = re.compile(r"(!\[[^\]]*\]\()([^)#\s:]+)\)")
 
 
 def within_the_site(app: object, page: str, source: list[str]) -> None:
@@ -68,10 +68,10 @@ def within_the_site(app: object, page: str, source: list[str]) -> None:
         # A file of the repository that is no page.
         return f"[{found[1]}]({relative(target)}{found[3]})" if inside or not target.exists() else found[1]
 
-    def picture(found: re.Match[str]) -> str:
+    def image(found: re.Match[str]) -> str:
         return f"{found[1]}{relative((here.parent / found[2]).resolve())})"
 
-    source[0] = PICTURE.sub(picture, LINK.sub(link, here.read_text(encoding="utf-8")))
+    source[0] = IMAGE.sub(image, LINK.sub(link, here.read_text(encoding="utf-8")))
 
 
 def setup(app: object) -> None:

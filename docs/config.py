@@ -64,12 +64,12 @@ def readme_text() -> str:
 
 
 def work_table() -> str:
-    """Return the table of what is said of machines and jobs."""
+    """Return the table of the settings of machines and jobs."""
     return with_defaults(list(Settings.model_fields)[list(Settings.model_fields).index("shard_size") :])
 
 
 def evaluated_table() -> str:
-    """Return the table of what is evaluated."""
+    """Return the table of the settings of the evaluation."""
     keys = list(Settings.model_fields)
     before = keys[: keys.index("shard_size")]
     return with_defaults([key for key in before if key not in ("pretraining", "finetuning")])
@@ -92,7 +92,7 @@ def with_defaults(keys: list[str]) -> str:
 
 
 def default(value: object) -> str:
-    """Return a value as a config writes it; long ones stand in the embedded config."""
+    """Return a value as in a config; the embedded config has long ones."""
     if value is None:
         return "none"
     value = list(value) if isinstance(value, dict) else value

@@ -53,28 +53,50 @@ FEW = {
 }
 HEAD = """# Which explainer applies to which embedded network
 
-This page lists which explainers apply to the networks that heatproof contains, and the reasons where they do not. For
-published networks, see [matrix.md](matrix.md). In result tables, a method that is not applicable has a row with its
-reason and without a score. Reference maps always apply. `python docs/gaps.py` runs every explainer on digits and on a
-small, briefly trained network of each kind.
+This page lists which explainers apply to the small networks that heatproof contains
+([models.md](models.md#small-networks-for-32-pixel-images)), and the reasons where they do not.
+[matrix.md](matrix.md) has published networks. For your network, `heatproof check` reports the same.
 
-A number in a cell is the reason in the list below the table. Errors in the reasons are shares, followed by their limit:
-"0.49 of the largest change of an output, above 0.01" is an error of 49 %, and the limit is 1 %. The errors were
-measured on one network, and other networks have other errors.
+In short, on these networks:
+
+- Gradients, integrated gradients, class activation maps, and methods that mask or perturb the image apply to all.
+  Reference maps need no network.
+- Attention methods apply to the vision transformer only; `attn_lrp` applies everywhere except to the B-cos network.
+- `bagnet` and `bcos` apply to the networks of their kind only.
+- Guided backprop, deconvolution, DeepLIFT and LRP do not apply to the vision transformer and the B-cos network.
+
+In tables of results, a method that is not applicable has a row with its reason and without a score.
+
+## Explainers and networks
+
+Each cell of the table is "yes", or the number of the reason in the list below it. Explainers with equal cells share a
+row.
+"""
+REASONS = """
+Errors in the reasons are shares, followed by their limit: "0.49 of the largest change of an output, above 0.01" is an
+error of 49 %, and the limit is 1 %. The errors are of one network; other networks have other errors.
 """
 SECOND = """
-## Published networks
+## Sums of DeepLIFT and LRP on published networks
 
-DeepLIFT and LRP guarantee that the values of a map have a known sum
-([methods.md](methods.md#sums-that-methods-promise)). The table shows the largest error of this sum over 4 crops of
-photographs. For DeepLIFT (zero baseline), the error is a share of the largest change of an output; the limit is 0.01.
-For LRP, the error is a share of the largest logit; the limit is 0.001. Networks with random weights run in float64,
-after three batches updated their batch norms; networks with trained weights run in float32. Captum's DeepLIFT raises an
-error on the ResNets, because they share ReLUs, and is wrong for overlapping pooling windows.
+DeepLIFT and LRP guarantee the sum of a map ([methods.md](methods.md#sums-that-methods-promise)). The table shows the
+largest error of this sum over 4 crops of photographs:
+
+- DeepLIFT (zero baseline): as a share of the largest change of an output; the limit is 0.01;
+- LRP: as a share of the largest logit; the limit is 0.001.
+"""
+LAST = """
+All errors are below the limits, so both methods are applicable to these networks.
+
+## How this was measured
+
+`python docs/gaps.py` writes this page. It runs every explainer on digits, with a small, briefly trained network of each
+kind. Published networks with random weights run in float64, after three batches updated their batch norms; the network
+with trained weights runs in float32.
 """
 
 
-def pictures(split: str, count: int) -> tuple[torch.Tensor, torch.Tensor, tuple[str, ...]]:
+def first_digits(split: str, count: int) -> tuple[torch.Tensor, torch.Tensor, tuple[str, ...]]:
     """Return the first digits of a split, in [-1, 1], with labels and ids."""
     dataset = digits(seed=0)
     images = torch.from_numpy(dataset.images(split, 0, count)) * 2 - 1
@@ -86,7 +108,7 @@ def trained(name: str) -> torch.nn.Module:
     options = {"width": 8} if name.startswith("cifar_") else {}
     torch.manual_seed(0)
     network = ARCHITECTURES[name].build(10, **options)
-    images, labels, _ = pictures("train", 256)
+    images, labels, _ = first_digits("train", 256)
     optimiser = torch.optim.AdamW(network.parameters(), 3e-3)
     for _ in range(2):
         for batch in torch.randperm(len(images)).split(32):
@@ -100,7 +122,7 @@ def reason(explainer: str, architecture: str, network: torch.nn.Module) -> str |
     """Return why an explainer is not applicable, or None if it is."""
     entry = EXPLAINERS[explainer]
     facts = ARCHITECTURES[architecture].facts
-    images, labels, ids = pictures("evaluation", PROBE_IMAGES)
+    images, labels, ids = first_digits("evaluation", PROBE_IMAGES)
     figures: dict[str, ApplicabilityFigure] = {}
     context = ExplainContext(
         network,
@@ -111,7 +133,7 @@ def reason(explainer: str, architecture: str, network: torch.nn.Module) -> str |
         ids,
         seed=0,
         batch_size=64,
-        background=lambda n: pictures("train", n)[0],
+        background=lambda n: first_digits("train", n)[0],
         figures=figures,
     )
     try:
@@ -177,19 +199,32 @@ def published() -> list[list[str]]:
     return rows
 
 
+def page(cells: dict[str, list[str]], notes: list[str], published_rows: list[list[str]]) -> str:
+    """Return the page: the cells of each explainer, the reasons that they count, and the rows of published networks."""
+    sharing: dict[tuple[str, ...], list[str]] = {}
+    for name, found in cells.items():
+        sharing.setdefault(tuple(found), []).append(f"`{name}`")
+    rows = [["explainers", *(f"`{name.removeprefix('cifar_')}`" for name in NETWORKS)], ["---"] * (len(NETWORKS) + 1)]
+    rows += [[", ".join(names), *found] for found, names in sharing.items()]
+    sums = [["network", "weights", "error of DeepLIFT", "error of LRP"], ["---"] * 4, *published_rows]
+    tables = ["\n".join("| " + " | ".join(row) + " |" for row in table) for table in (rows, sums)]
+    reasons = "\n".join(f"{number}. {note}." for number, note in enumerate(notes, start=1))
+    return "\n".join([HEAD, tables[0], REASONS, reasons, SECOND, tables[1], LAST.rstrip("\n")])
+
+
 def main() -> None:
     """Print the page."""
     networks = {name: trained(name) for name in NETWORKS}
     notes: list[str] = []
-    rows = []
+    cells: dict[str, list[str]] = {}
     for name, entry in EXPLAINERS.items():
         if not entry.uses_model:
             continue
-        cells = []
+        cells[name] = []
         for architecture, network in networks.items():
             why = reason(name, architecture, network)
             if why is None:
-                cells.append("yes")
+                cells[name].append("yes")
                 continue
             # Reasons that differ only in their figures share a note.
             plain = re.sub(r"(?<![\w])\d[\d.e+-]*", "…", why)
@@ -197,17 +232,8 @@ def main() -> None:
             if plain not in known:
                 notes.append(why)
                 known.append(plain)
-            cells.append(f"{known.index(plain) + 1}")
-        rows.append(f"| `{name}` | " + " | ".join(cells) + " |")
-    print(HEAD)
-    print("| explainer | " + " | ".join(f"`{name.removeprefix('cifar_')}`" for name in NETWORKS) + " |")
-    print("| --- |" + " --- |" * len(NETWORKS))
-    print("\n".join(rows))
-    print()
-    print("\n".join(f"{number}. {note}." for number, note in enumerate(notes, start=1)))
-    print(SECOND)
-    print("| network | weights | DeepLIFT | LRP |\n| --- | --- | --- | --- |")
-    print("\n".join("| " + " | ".join(row) + " |" for row in published()))
+            cells[name].append(f"{known.index(plain) + 1}")
+    print(page(cells, notes, published()))
 
 
 if __name__ == "__main__":

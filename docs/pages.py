@@ -23,7 +23,7 @@ import blocks  # noqa: E402 - where the line above says
 
 MODULES = [import_module(f"blocks.{path.stem}") for path in sorted((DOCS / "blocks").glob("[!_]*.py"))]
 FILES: dict[str, list[str]] = {}
-BLOCKS: dict[str, Callable[..., str]] = {"made": blocks.made, "stored": blocks.stored}
+BLOCKS: dict[str, Callable[..., str]] = {"made": blocks.provenance, "stored": blocks.stored}
 for module in MODULES:
     FILES |= getattr(module, "FILES", {})
     BLOCKS |= getattr(module, "BLOCKS", {})
@@ -41,7 +41,7 @@ def filled(text: str) -> str:
 
 
 def store(name: str, results: Path, command: str) -> None:
-    """Copy the tables of a run that pages read, and say what made it."""
+    """Copy the tables of a run that pages read, and store its provenance."""
     folder = blocks.DATA / name
     folder.mkdir(parents=True, exist_ok=True)
     for source in FILES[name.partition("/")[0]]:
@@ -56,7 +56,7 @@ def store(name: str, results: Path, command: str) -> None:
 
 
 def main() -> None:
-    """Store what is given, and fill the pages."""
+    """Store the tables of a run if one is named, and fill the pages."""
     if len(sys.argv) == 3:
         name, _, folder = sys.argv[1].partition("=")
         store(name, Path(folder), sys.argv[2])

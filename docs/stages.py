@@ -23,8 +23,17 @@ MORE = {
 }
 HEAD = """# Stages of the workflow
 
-This page lists the rules of the workflow in the order of the job graph (`heatproof.plan.graph`), upstream first. It is
-for contributors. "Inputs from" names the stages whose files a job reads. `python docs/stages.py` writes the page.
+This page is for contributors. It answers which rule makes a file, which class declares the rule, and which stages the
+rule waits for. The rules stand in the order of the job graph (`heatproof.plan.graph`), upstream first:
+
+- **Data and weights**: `prepare`, `fetch_start`, `fetch`, `pretrain`, `finetune`, `keep_epoch`.
+- **Maps and responses**, which run networks: `attribute`, `attribute_reference`, `drops`, `curves`, `subsets`, `parts`,
+  `channels`, `features`. The rule `guard` compares precisions before them.
+- **Scores**: `score`, which needs no network.
+- **Tables, figures and pages**: all others.
+
+"Inputs from" names the stages whose files a job reads. The examples are of a dataset `parts` and a model `trained`.
+`python docs/stages.py` writes the page.
 
 | rule | class | inputs from | example of an output |
 | --- | --- | --- | --- |

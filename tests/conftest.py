@@ -70,13 +70,13 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[P
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
     def make_once(name: str, make: Callable[[Path], object]) -> Path:
-        folder, made = shared / name, shared / f"{name}.made"
+        folder, finished_marker = shared / name, shared / f"{name}.made"
         with FileLock(shared / f"{name}.lock"):
-            if not made.exists():
+            if not finished_marker.exists():
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir()
                 make(folder)
-                made.touch()
+                finished_marker.touch()
         return folder
 
     return make_once
@@ -95,11 +95,11 @@ def project(trained, tmp_path):
     """Return a function that creates a project with these weights, and with a changed config."""
     from toy_project import Project
 
-    made = []
+    folders = []
 
     def make(**change):
-        folder = tmp_path / f"project-{len(made)}"
-        made.append(folder)
+        folder = tmp_path / f"project-{len(folders)}"
+        folders.append(folder)
         shutil.copytree(trained.folder, folder)
         return Project(folder, **change)
 

@@ -71,8 +71,8 @@ def write_listed(store, array, shard, start, values):
     return path
 
 
-def without_times(said: Any) -> Any:
+def without_times(manifest: Any) -> Any:
     """Return a manifest without measured times and without its checksum."""
-    if isinstance(said, Mapping):
-        return {key: without_times(value) for key, value in said.items() if key not in ("seconds", CHECKSUM_KEY)}
-    return [without_times(one) for one in said] if isinstance(said, list) else said
+    if isinstance(manifest, Mapping):
+        return {key: without_times(value) for key, value in manifest.items() if key not in ("seconds", CHECKSUM_KEY)}
+    return [without_times(one) for one in manifest] if isinstance(manifest, list) else manifest

@@ -51,8 +51,8 @@ def python() -> str:
     # Each request has its own path to heatproof.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment.pop("PYTHONPATH", None)
-    serving = [sys.executable, "-P", __file__, place]
-    started = subprocess.Popen(serving, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    server_command = [sys.executable, "-P", __file__, place]
+    started = subprocess.Popen(server_command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
     assert started.stdout.readline() == b"ready\n"
     # It ends when its input ends, even if this process is killed.
     atexit.register(started.stdin.close)
@@ -60,7 +60,7 @@ def python() -> str:
 
 
 def serve(place: str) -> None:
-    """Import the libraries, and fork for whoever asks until the input ends."""
+    """Import the libraries, and fork for each request until the input ends."""
     import gc
     import importlib
     import threading
@@ -75,7 +75,7 @@ def serve(place: str) -> None:
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(place)
     listening.listen(64)
-    # The processes that answer requests are not awaited.
+    # The processes that handle requests are not awaited.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     print("ready", flush=True)
     while True:
@@ -86,12 +86,12 @@ def serve(place: str) -> None:
         if not os.fork():
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             listening.close()
-            os._exit(answer(connection))
+            os._exit(handle_request(connection))
         connection.close()
 
 
-def answer(connection: socket.socket) -> int:
-    """Fork once more for what is asked for, and tell its exit status; end it if the other side goes away."""
+def handle_request(connection: socket.socket) -> int:
+    """Fork once more to run the request, and send its exit status; kill it if the client disconnects."""
     message, ancillary, _, _ = connection.recvmsg(SIZE, socket.CMSG_SPACE(3 * 4))
     files = array.array("i", ancillary[0][2])
     length, _, text = message.partition(b"\n")

@@ -1,6 +1,6 @@
-"""Four datasets in the layouts in which their archives unpack, tiny, with a picture of each odd kind that they have.
+"""Four tiny datasets in the layouts of their unpacked archives, with an image file of each unusual kind.
 
-Red of each picture is the number of its class times 20, for 12 classes, so that a wrong label is seen in the pixels.
+Red of each image is the number of its class times 20, for 12 classes, so that a wrong label is seen in the pixels.
 """
 
 import io
@@ -71,8 +71,8 @@ PLACES = [
 ]
 
 
-def picture(label: int, height: int, width: int, seed: int = 0) -> Image.Image:
-    """Return a picture whose red says the class, and whose green and blue are smooth and of its own."""
+def draw_image(label: int, height: int, width: int, seed: int = 0) -> Image.Image:
+    """Return an image whose red channel encodes the class, and whose green and blue channels are smooth noise."""
     rng = np.random.default_rng(seed)
     coarse = rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)
     pixels = np.array(Image.fromarray(coarse).resize((width, height), Image.Resampling.BILINEAR))
@@ -81,20 +81,20 @@ def picture(label: int, height: int, width: int, seed: int = 0) -> Image.Image:
 
 
 def save(path: Path, label: int, seed: int, height: int = 72, width: int = 80, kind: str = "JPEG") -> None:
-    """Save a picture: a JPEG of RGB, ``CMYK``, or a ``PNG`` under whatever ending."""
-    made, options = picture(label, height, width, seed), {"format": "JPEG", "quality": 100, "subsampling": 0}
+    """Save an image as an RGB or ``CMYK`` JPEG, or as a ``PNG``, under any file name."""
+    image, options = draw_image(label, height, width, seed), {"format": "JPEG", "quality": 100, "subsampling": 0}
     if kind == "CMYK":
-        made = made.convert("CMYK")
+        image = image.convert("CMYK")
     if kind == "PNG":
         options = {"format": "PNG"}
     content = io.BytesIO()
-    made.save(content, **options)
+    image.save(content, **options)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.getvalue())
 
 
 def food101(root: Path, train: int = 10, test: int = 4) -> dict[str, int]:
-    """Unpack food-101.tar.gz; return the labels of its test pictures by id."""
+    """Unpack food-101.tar.gz; return the labels of its test images by id."""
     meta, labels = root / "food-101" / "meta", {}
     meta.mkdir(parents=True)
     for part, first, count in (("train", 1000, train), ("test", 2000, test)):
@@ -111,7 +111,7 @@ def food101(root: Path, train: int = 10, test: int = 4) -> dict[str, int]:
 
 
 def places365(root: Path, train: int = 5, val: int = 8) -> dict[str, int]:
-    """Unpack filelist_places365-standard.tar and the small pictures; return the labels of its validation set by id."""
+    """Unpack filelist_places365-standard.tar and the small images; return the labels of its validation set by id."""
     root.mkdir(parents=True, exist_ok=True)
     (root / "categories_places365.txt").write_text("".join(f"{scene} {place}\n" for place, scene in enumerate(SCENES)))
     listed = [(f"{scene}/{n:08d}.jpg", label) for label, scene in enumerate(SCENES) for n in range(1, train + 1)]
@@ -148,7 +148,7 @@ def imagenet(root: Path, train: int = 5, val: int = 8) -> dict[str, int]:
 
 
 def resisc45(root: Path, images: int = 5) -> dict[str, int]:
-    """Unpack NWPU-RESISC45.rar; return the labels of all of its pictures by id, of which it has one split."""
+    """Unpack NWPU-RESISC45.rar, which has one split; return the labels of all images by id."""
     labels = {}
     for label, place in enumerate(PLACES):
         for number in range(1, images + 1):

@@ -13,7 +13,7 @@ COUNTS = {"binary": 2, "multiclass": NUMBERS, "multilabel": NUMBERS, "regression
 
 
 class Pictures:
-    """Noise, with labels of a task."""
+    """Noise images with labels of a task."""
 
     def __init__(self, seed, count, task, numbers, size=SIZE):
         self.num_classes = numbers or COUNTS[task]
@@ -43,7 +43,7 @@ class Pictures:
 
 
 def dataset(*, seed, task="multiclass", count=12, numbers=None, size=SIZE):
-    """Pictures of a task."""
+    """Noise images of a task."""
     return Pictures(seed, count, task, numbers, size)
 
 
@@ -56,10 +56,10 @@ says_so = of_task("multilabel")
 
 
 def undecided(*, seed):
-    """Pictures that say what they are for when they are opened, and not before."""
-    made = Pictures(seed, 12, "multilabel", None)
-    made.task = "multilabel"
-    return made
+    """Images whose task is known only after they are opened."""
+    images = Pictures(seed, 12, "multilabel", None)
+    images.task = "multilabel"
+    return images
 
 
 class Linear(nn.Module):
@@ -79,7 +79,7 @@ class Linear(nn.Module):
 
 
 class Interacting(Linear):
-    """The same, and the product of the first two patches beside."""
+    """The same, plus the product of the first two patches."""
 
     def products(self, images):
         patches = Linear.drops(self, images)
@@ -137,7 +137,7 @@ def lraspp(num_classes):
 
 
 def predicted_mask(output, labels):
-    """The mean of a class over the pixels that are predicted to be of it, or over all where none is."""
+    """The mean of a class over the pixels with this prediction, or over all pixels if there are none."""
     of_class = output["out"].gather(1, labels[:, None, None, None].expand(-1, 1, *output["out"].shape[2:]))[:, 0]
     mask = (output["out"].argmax(1) == labels[:, None, None]).float()
     mask = torch.where(mask.any(2).any(1)[:, None, None], mask, torch.ones_like(mask))
@@ -145,7 +145,7 @@ def predicted_mask(output, labels):
 
 
 def whole_mask(output, labels):
-    """The mean of a class over the whole mask."""
+    """The mean of a class over all pixels of the mask."""
     return output["out"].mean((2, 3)).gather(1, labels[:, None])[:, 0]
 
 
@@ -155,7 +155,7 @@ def margin(output, labels):
 
 
 def all_numbers(output, labels):
-    """A number of which no label is read."""
+    """A number that does not depend on the label."""
     return output.sum(1)
 
 
@@ -163,20 +163,20 @@ def no_number(output, labels):
     return output
 
 
-def numbers_of(drops, targets, asked):
-    """Return the drops (N, P) of what is asked of the outputs."""
+def numbers_of(drops, targets, target_name):
+    """Return the drops (N, P) of a target of the outputs."""
     rows = torch.arange(len(targets))
-    if asked == "margin":
+    if target_name == "margin":
         return drops[rows, targets] - drops[rows, (targets + 1) % NUMBERS]
-    if asked == "all_numbers":
+    if target_name == "all_numbers":
         return drops.sum(1)
-    if asked == "binary":
+    if target_name == "binary":
         return drops[:, 0] * (2 * targets - 1)[:, None]
     return drops[rows, targets]
 
 
 def true_map(context, *, asked="", sign=1.0):
-    """A map whose sum over each patch is what is lost without it."""
+    """A map whose sum over each patch is the drop without the patch."""
     with torch.no_grad():
         drops = numbers_of(context.network.drops(context.images), context.targets, asked)
     per_pixel = drops.reshape(-1, GRID, GRID) / PATCH**2

@@ -15,7 +15,7 @@ NAMES = ("train", "validation", "evaluation")
 
 
 class Toy:
-    """A bright square in the quarter that the class tells, under noise."""
+    """A bright square in the quarter of the class, under noise."""
 
     num_classes = 3
     class_names = ("top left", "top right", "bottom left")
@@ -73,7 +73,7 @@ def gradient(context):
 
 
 def of_a_model_with_channels(model, images, targets, *, scale=1.0):
-    """The same in the form that `heatproof.explain` takes, in batches."""
+    """Gradient times image in batches, as a function for `heatproof.explain`."""
     assert 1 <= len(images) == len(targets) <= 4
     inputs = images.clone().requires_grad_()
     (slope,) = torch.autograd.grad(model(inputs).gather(1, targets[:, None]).sum(), inputs)
@@ -81,23 +81,23 @@ def of_a_model_with_channels(model, images, targets, *, scale=1.0):
 
 
 def of_a_model(model, images, targets, *, scale=1.0):
-    """The same, summed, as an array."""
+    """Gradient times image, summed over channels, as an array."""
     return of_a_model_with_channels(model, images, targets, scale=scale).sum(1).numpy()
 
 
 def tiny(context):
-    """The same, so small that most of it is below what float16 holds."""
+    """Gradient times image, mostly below the smallest number of float16."""
     return {"tiny": 1e-9 * gradient(context)["whatever"]}
 
 
 def noisy(context, *, scale=1.0):
-    """Noise of its own for every image."""
+    """Different noise for each image."""
     drawn = counter_normal(context.seed, "toy noise", context.image_ids, (SIZE, SIZE))
     return {"noisy": scale * drawn}
 
 
 def breaks_at_seven(context):
-    """Has no number for image 7."""
+    """Returns NaN for image 7."""
     maps = noisy(context)["noisy"]
     for row, image_id in enumerate(context.image_ids):
         if image_id == "evaluation-07":
@@ -106,7 +106,7 @@ def breaks_at_seven(context):
 
 
 def dims(context, *, share=0.99):
-    """How much the output falls where a patch is dimmed by one part in a hundred: float32 tells, bfloat16 hardly."""
+    """Drop of the output if a patch is dimmed by 1 %, which float32 resolves and bfloat16 hardly does."""
     maps = torch.zeros(len(context.images), SIZE, SIZE)
     intact = context.output(context.images).gather(1, context.targets[:, None])[:, 0]
     for top in range(0, SIZE, 3):
@@ -130,12 +130,12 @@ def wrong_in_another_way(context):
 
 
 def never_applies(context):
-    """Needs what the network does not have."""
+    """Is never applicable."""
     raise NotApplicable("the network has no attention")
 
 
 def picky(context):
-    """Refuses images that somebody has changed."""
+    """Refuses images that were changed."""
     known = torch.from_numpy(Toy(0, 12, ()).pixels["evaluation"].reshape(12, -1))
     facts = context.facts
     mean, std = (torch.tensor(values)[:, None, None] for values in (facts.mean, facts.std))
@@ -146,7 +146,7 @@ def picky(context):
 
 
 def stops_applying(context):
-    """Finds out late."""
+    """Raises NotApplicable only after the applicability check."""
     if "evaluation-05" in context.image_ids:
         raise NotApplicable("image 5 is special")
     return noisy(context)
@@ -161,8 +161,8 @@ def one_image_too_few(context):
 
 
 def two_maps(context):
-    made = noisy(context)["noisy"]
-    return {"first": made, "second": made}
+    noise = noisy(context)["noisy"]
+    return {"first": noise, "second": noise}
 
 
 def bare_tensor(context):
@@ -205,7 +205,7 @@ def half_a_map(context):
 
 
 def misses_its_sum(context):
-    """Says so itself."""
+    """Reports that its sum is wrong."""
     context.note("completeness_error", torch.tensor([0.1, 3.0]), 1.0)
     return noisy(context)
 
@@ -228,7 +228,7 @@ class Bands(Toy):
 
 
 def bands(*, seed, count=12, channels=1, classes=3):
-    """Toy images of so many channels."""
+    """Return toy images with this number of channels."""
     return Bands(seed, count, channels, classes)
 
 
@@ -254,7 +254,7 @@ def two_logits_of_one(num_classes, *, channels=1):
 
 
 def of_channels(num_classes, *, channels=1):
-    """The toy network for so many channels."""
+    """Return the toy network for this number of channels."""
     network = Network(num_classes, 4)
     network.features[0] = nn.Conv2d(channels, 4, 3, padding=1)
     return network

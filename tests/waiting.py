@@ -32,8 +32,8 @@ def finished(command: Sequence[str], idle: float = 60.0, **settings: Any) -> sub
     running, used = subprocess.Popen(command, **pipes, **settings), 0.0
     while True:
         try:
-            said, errors = running.communicate(timeout=idle)
-            return subprocess.CompletedProcess(command, running.returncode, said, errors)
+            output, errors = running.communicate(timeout=idle)
+            return subprocess.CompletedProcess(command, running.returncode, output, errors)
         except subprocess.TimeoutExpired:
             now = _processor_seconds(tree := _tree(running.pid))
             if now - used < AT_REST * idle:

@@ -1,11 +1,9 @@
 """Tables of docs/baselines.md."""
 
-import re
-
 import pandas as pd
 
 from blocks import DATA, interval, number, rows
-from heatproof.report.tables.baselines import ABOVE, describe_conclusions, orient_conclusions, reverse_comparisons
+from heatproof.report.tables.baselines import ABOVE, HOLDS, REVERSED, orient_conclusions, reverse_comparisons
 
 FILES = {"baselines": ["baselines.csv", "baselines/agreement.csv", "baselines/conclusions.csv"]}
 
@@ -33,22 +31,30 @@ def agreement(name: str) -> str:
 
 
 def conclusions(name: str) -> str:
-    """Return lists of what holds under all baselines, and of what the baseline decides."""
+    """Return a table of the conclusions: whether each holds, is reversed or is open under each baseline."""
     table = pd.read_csv(DATA / "baselines" / name / "conclusions.csv")
     # The stored table gave each network its own direction, so that both directions of a comparison could be listed.
     families = table["conclusion"].str.extract(ABOVE.format("(.+)", "(.+)"))
     table = orient_conclusions(reverse_comparisons(table, families[0] > families[1]))
-    text = describe_conclusions(table)
-    text = text.replace("superpixels methods", "superpixel methods").replace("cam methods", "CAM methods")
-    parts = []
-    for sentence in text.removesuffix(".").split(". "):
-        head, colon, items = sentence.partition(": ")
-        # Semicolons in parentheses are within an item.
-        found = re.split(r"; (?![^(]*\))", items) if colon else []
-        parts.append(
-            "\n".join([f"{head}{colon.strip() or '.'}", *([""] if found else []), *(f"- {one}" for one in found)])
+    names = list(dict.fromkeys(table["baseline"]))
+    cells = []
+    for conclusion, part in table.groupby("conclusion", sort=False):
+        verdicts = {baseline: set(of_baseline["verdict"]) for baseline, of_baseline in part.groupby("baseline")}
+        summary = [_summarise(verdicts[baseline]) for baseline in names]
+        text = (
+            str(conclusion).replace("superpixels methods", "superpixel methods").replace("cam methods", "CAM methods")
         )
-    return "\n\n".join(parts)
+        cells.append([text, *summary])
+    # First what holds under most baselines.
+    cells.sort(key=lambda row: (-row.count(HOLDS), row.count(REVERSED)))
+    return rows([["conclusion", *(f"`{baseline}`" for baseline in names)], *cells])
+
+
+def _summarise(verdicts: set[str]) -> str:
+    """Return one verdict for all networks."""
+    if REVERSED in verdicts:
+        return REVERSED
+    return HOLDS if verdicts == {HOLDS} else "open"
 
 
 BLOCKS = {function.__name__: function for function in (scores, agreement, conclusions)}

@@ -45,22 +45,16 @@ STUDIES = {
 
 # Columns of docs/data/device, and their heads on the page.
 DEVICE = {
-    "times": {
-        "seconds": "time (s)",
-        "floor s": "floor (s)",
-        "over the floor": "time ÷ floor",
-        "over the floor before": "time ÷ floor, earlier version",
-        "start-up": "start-up (s)",
-        "start-up before": "start-up (s), earlier version",
-        "reading": "reading (s)",
-        "writing": "writing (s)",
-        "GiB": "memory (GiB)",
-    },
-    "passes": {
-        "passes": "passes",
-        "passes before": "passes, earlier version",
-        "padding and check": "of these, for padding and checks",
-    },
+    "network": "network",
+    "stage": "stage",
+    "for": "weights and method",
+    "passes": "passes",
+    "padding and check": "of these, for padding and checks",
+    "seconds": "time (s)",
+    "floor s": "floor (s)",
+    "over the floor": "time ÷ floor",
+    "start-up": "start-up (s)",
+    "GiB": "memory (GiB)",
 }
 
 
@@ -98,18 +92,14 @@ def no_batch_norm(name: str) -> str:
     return rows(cells)
 
 
-def device(part: str) -> str:
-    """Return a row for each kind of job, with the times or the passes of this version and of an earlier commit."""
-    now, before = (pd.read_csv(DATA / name / "device.csv") for name in ("device", "device_before"))
-    table = now.merge(before, on=["network", "stage", "for"], how="left", suffixes=("", " before"))
+def device(name: str) -> str:
+    """Return a row for each kind of job, with its passes and times."""
+    table = pd.read_csv(DATA / name / "device.csv")
     table["passes"] = table["forward"] + table["gradient"]
-    table["passes before"] = table["forward before"] + table["gradient before"]
-    heads = {"network": "network", "stage": "stage", "for": "weights and method", **DEVICE[part]}
-    names = list(heads)
-    cells = [["" if pd.isna(cell) else number(cell, 0 if "passes" in name or "padding" in name else 2)
-              if isinstance(cell, float) else str(cell) for name, cell in zip(names, row, strict=True)]
-             for row in table[names].astype(object).to_numpy()]  # fmt: skip
-    return rows([list(heads.values()), *cells])
+    cells = [["" if pd.isna(cell) else number(cell, 0 if "pass" in column or "padding" in column else 2)
+              if isinstance(cell, float) else str(cell) for column, cell in zip(DEVICE, row, strict=True)]
+             for row in table[list(DEVICE)].astype(object).to_numpy()]  # fmt: skip
+    return rows([list(DEVICE.values()), *cells])
 
 
 BLOCKS = {

@@ -1,4 +1,4 @@
-"""Tables of docs/claims.md, from the published numbers and from stored runs."""
+"""Tables of docs/claims.md and docs/simulations.md, from the published numbers and from stored runs."""
 
 import pandas as pd
 
@@ -25,15 +25,18 @@ def format_value(value: float, low: float, high: float) -> str:
 
 
 def published(paper: str) -> str:
-    """Return the claims of a paper with their verdicts on its published numbers."""
+    """Return the claims of a paper with their verdicts on its published numbers, and the reasons below the table."""
     table = published_table().set_index("claim")
-    cells = [["claim", "statement", "place in the paper", "quantity and rule", "published value", "verdict"]]
+    reasons: dict[str, str] = {}
+    cells = []
     for entry in ordered_claims():
         if entry.paper == paper:
             row = table.loc[entry.name]
             value, low, high = (row[f"published_{name}"] for name in ("value", "low", "high"))
             verdict = row["published_verdict"]
-            reason = f": {row['published_reason'].removeprefix('because ')}" if verdict == UNTESTED else ""
+            if verdict == UNTESTED:
+                reason = row["published_reason"].removeprefix("because ")
+                verdict = f"not testable ({reasons.setdefault(reason, 'abcdef'[len(reasons)])})"
             rule = f"{entry.quantity}: {'>' if entry.side == 'above' else '<'} {entry.limit:g}"
             if entry.opposite is not None:
                 rule += f", contradicted {'<' if entry.side == 'above' else '>'} {entry.opposite:g}"
@@ -43,10 +46,16 @@ def published(paper: str) -> str:
                 entry.place,
                 rule,
                 format_value(value, low, high),
-                verdict + reason,
+                verdict,
             ]
             cells.append(words)
-    return rows(cells)
+    head = ["claim", "statement", "place in the paper", "quantity and rule", "published value", "verdict"]
+    if len(reasons) == 1 and not any(words[4] for words in cells):
+        # Nothing was tested: two columns would say the same in every row.
+        text = f"None of these claims is testable on published numbers: {next(iter(reasons))}."
+        return text + "\n\n" + rows([words[:4] for words in [head, *cells]])
+    below = [f"- ({letter}) {reason}." for reason, letter in reasons.items()]
+    return rows([head, *cells]) + ("\n\nReasons why a claim is not testable:\n\n" + "\n".join(below) if below else "")
 
 
 def counted(name: str) -> str:
@@ -70,7 +79,10 @@ def run(name: str) -> str:
         value = format_value(row["value"], row["ci_low"], row["ci_high"])
         words = [f"`{row['claim']}`", now[row["claim"]].sentence, row["verdict"], value]
         cells.append([*words, f"{row['q']:.3f}", row["published_verdict"]])
-    text = f"The run could test {len(tested)} of the {len(table)} claims that existed then.\n\n" + rows(cells)
+    verdicts = tested.loc[same, "verdict"].value_counts()
+    counts = ", ".join(f"{n} {word}" for word, n in verdicts.items())
+    text = f"The run could test {len(tested)} of the {len(table)} claims that existed then. "
+    text += f"The table has {same.sum()} of them: {counts}.\n\n" + rows(cells)
     changed = ", ".join(f"`{claim}`" for claim in tested["claim"][~same])
     return text + (
         f"\n\nThe table omits claims whose quantity was redefined after this run: {changed}." if changed else ""
@@ -81,7 +93,9 @@ def rank_claims(name: str) -> str:
     """Return how often simulated rankings passed a claim."""
     table = pd.read_csv(DATA / "rank_claims/rank_claims.csv", keep_default_na=False)
     verdicts = ["reproduced", "contradicted", "open", UNTESTED]
-    cells = [["claim", "noise", "methods", "true range", *verdicts, "share of the ceiling", "ceiling", "runs"]]
+    cells = [
+        ["claim", "noise", "methods", "true range of ρ", *verdicts, "mean share of the ceiling", "mean ceiling", "runs"]
+    ]
     for row in table.to_dict("records"):
         claim = "differ" if "differ" in row["claim"] else "agree, above 0.7"
         order = {"": "", "one": ", one network", "chain": ", a chain"}[row["order"]]

@@ -10,7 +10,7 @@ FILES = {"costs": ["costs.csv"]}
 def equal_cost(name: str) -> str:
     """Return the methods of each network by cost, the front in bold."""
     table = pd.read_csv(DATA / "costs" / name / "costs.csv")
-    cells = [["network", "method", "passes", "cost", "score"]]
+    cells = [["network", "method", "passes per map", "cost", "IDSDS (interval)"]]
     for model, part in table.groupby("model", sort=False):
         plain = ~part["series"].str.contains(" abs|_sq|_vargrad") | part["on_front"]
         for row in part[plain].sort_values("cost").to_dict("records"):
@@ -20,16 +20,19 @@ def equal_cost(name: str) -> str:
     return rows(cells)
 
 
-def gain(name: str, series: str) -> str:
-    """Return the score of the most expensive member of a series minus that of its cheapest, on each network."""
+def gain(name: str, *series: str) -> str:
+    """Return the score of the most expensive member of each series minus that of its cheapest, on each network."""
     table = pd.read_csv(DATA / "costs" / name / "costs.csv")
-    found = []
-    for model, part in table[table["series"] == series].groupby("model", sort=False):
-        few, many = (part.loc[part["passes"] == end].iloc[0] for end in (part["passes"].min(), part["passes"].max()))
-        change = many["score"] - few["score"]
-        ends = f"from {few['passes']:g} to {many['passes']:g} passes"
-        found.append(f"by {'' if change < 0 else '+'}{number(change)} on {model} ({ends})")
-    return f"The score of `{series}` changes {' and '.join(found)}."
+    networks = list(dict.fromkeys(table["model"]))
+    cells = [["method", "passes, lowest and highest", *(f"change of the score on {model}" for model in networks)]]
+    for one in series:
+        part = table[table["series"] == one]
+        few, many = part["passes"].min(), part["passes"].max()
+        scores = part.pivot(index="passes", columns="model", values="score")
+        changes = scores.loc[many] - scores.loc[few]
+        signed = [("" if changes[model] < 0 else "+") + number(changes[model]) for model in networks]
+        cells.append([f"`{one}`", f"{few:g} and {many:g}", *signed])
+    return rows(cells)
 
 
 BLOCKS = {function.__name__: function for function in (equal_cost, gain)}

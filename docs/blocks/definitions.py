@@ -1,37 +1,32 @@
-"""The table of docs/matrix.md that compares maps with definitions, from the tables of benchmarks/definitions.py."""
+"""The sentences of docs/matrix.md that compare maps with definitions, from the tables of benchmarks/definitions.py."""
 
 import pandas as pd
 
-from blocks import DATA, rows
+from blocks import DATA
 
-# The other constructions share one column, with their largest difference.
-SHOWN = ["plain", "in-place", "residual", "dense", "reused module", "functional", "shared tensor"]
-SHARED = "in-place on a shared tensor"
 ROUNDING = 1e-6
 
 
-def _cell(rows_of: pd.DataFrame) -> str:
-    missing, largest = rows_of["reason"].notna().sum(), rows_of["difference"].max()
-    found = "n/a" if missing == len(rows_of) else "0" if largest < ROUNDING else f"{largest:.2g}"
-    return f"{found}, {missing} n/a" if 0 < missing < len(rows_of) else found
+def definitions_sums(before: str, after: str) -> str:
+    """Return how many maps agree with their definitions, in this version and in an earlier one."""
+    old, new = (pd.read_csv(DATA / name / "definitions.csv") for name in (before, after))
+    counts = [
+        ((table["difference"] < ROUNDING).sum(), (table["difference"] >= ROUNDING).sum(), table["reason"].notna().sum())
+        for table in (old, new)
+    ]
+    (_, old_wrong, old_missing), (agree, wrong, missing) = counts
+    refused = new[new["reason"].notna()]
+    names = ", ".join(
+        f"`{explainer}` on the construction `{construction}`"
+        for explainer, construction in zip(refused["explainer"], refused["construction"], strict=True)
+    )
+    return (
+        f"{new['explainer'].nunique()} explainers were compared on {new['construction'].nunique()} networks. Of "
+        f"{len(new)} pairs, {agree} agree with the definition up to rounding, {wrong} differ, and {missing} is not "
+        f"applicable ({names}).\n\n"
+        f"In an earlier version, which disabled in-place operations, {old_wrong} pairs differed and {old_missing} were "
+        "not applicable."
+    )
 
 
-def definitions_table(before: str, after: str) -> str:
-    """Return, for each explainer and construction, the largest difference before and after."""
-    tables = [pd.read_csv(DATA / name / "definitions.csv") for name in (before, after)]
-    known = set(SHOWN) | {SHARED}
-    others = sorted(set(tables[0]["construction"]) - known)
-    columns = {**{name: [name] for name in [*SHOWN, SHARED]}, f"{len(others)} other constructions": others}
-    table = [["explainer", *columns]]
-    for explainer in tables[0]["explainer"].unique():
-        cells = []
-        for names in columns.values():
-            one, two = (
-                _cell(each[(each["explainer"] == explainer) & each["construction"].isin(names)]) for each in tables
-            )
-            cells.append(one if one == two else f"{one} → {two}")
-        table.append([f"`{explainer}`", *cells])
-    return rows(table)
-
-
-BLOCKS = {"definitions_table": definitions_table}
+BLOCKS = {"definitions_sums": definitions_sums}

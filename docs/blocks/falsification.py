@@ -14,7 +14,7 @@ def _study(study: str) -> pd.DataFrame:
     return table[table["study"] == study]
 
 
-def _told(values: pd.Series, digits: int = 2, *, share: bool = True) -> str:
+def _mean_with_interval(values: pd.Series, digits: int = 2, *, share: bool = True) -> str:
     """Return a mean over trainings with Student's interval; that of a share is cut at 0 and 1."""
     mean = values.mean()
     if values.nunique() == 1:
@@ -28,7 +28,7 @@ def retraining() -> str:
     cells = [["network", "trained on", "tested on", "accuracy"]]
     kinds = ["network", "trained_on", "tested_on"]
     for kind, part in _study("retraining").groupby(kinds, sort=False):
-        cells.append([*kind, _told(part["value"], 3)])
+        cells.append([*kind, _mean_with_interval(part["value"], 3)])
     return rows(cells)
 
 
@@ -40,19 +40,26 @@ def watermarks() -> str:
     for method, part in table.groupby("method"):
         accuracy = method.replace("the mark", "the watermark")
         named = accuracy if method.startswith("accuracy") else f"Attr% of {NAMES.get(method, method)}"
-        cells.append([named, *(_told(part.loc[part["dataset"] == name, "value"]) for name in MARKS)])
+        cells.append([named, *(_mean_with_interval(part.loc[part["dataset"] == name, "value"]) for name in MARKS)])
     return rows(cells)
 
 
 def road_shares() -> str:
     """Return accuracy under ROAD in MoRF order: at some shares, and its mean over all."""
     table = _study("road")
-    shown = [0.02, 0.1, 0.4]
-    cells = [["images", "map", *(f"{share:.0%} removed".replace("%", " %") for share in shown), "mean over shares"]]
+    displayed_shares = [0.02, 0.1, 0.4]
+    cells = [
+        [
+            "images",
+            "map",
+            *(f"{share:.0%} removed".replace("%", " %") for share in displayed_shares),
+            "mean over shares",
+        ]
+    ]
     for (dataset, method), part in table.groupby(["dataset", "method"], sort=False):
         wide = part.pivot(index="seed", columns="removed", values="value")
-        told = [_told(wide[share]) for share in shown]
-        cells.append([dataset, NAMES.get(method, method), *told, _told(wide.mean(axis=1))])
+        means = [_mean_with_interval(wide[share]) for share in displayed_shares]
+        cells.append([dataset, NAMES.get(method, method), *means, _mean_with_interval(wide.mean(axis=1))])
     return rows(cells)
 
 
@@ -80,7 +87,7 @@ def differences() -> str:
     for of, values, dataset, one, other in pairs:
         less = values[dataset, one] - values[dataset, other]
         named = f"{NAMES.get(one, one)} minus {NAMES.get(other, other)}"
-        cells.append([of, dataset, named, _told(less, share=False)])
+        cells.append([of, dataset, named, _mean_with_interval(less, share=False)])
     return rows(cells)
 
 
@@ -91,7 +98,7 @@ def photographs() -> str:
     names = {"square removed": "5 % black"}
     kinds = ["network", "trained_on", "tested_on"]
     for kind, part in table[table["study"] == "photographs"].groupby(kinds, sort=False):
-        cells.append([*(names.get(one, one) for one in kind), _told(part["value"], 3)])
+        cells.append([*(names.get(one, one) for one in kind), _mean_with_interval(part["value"], 3)])
     return rows(cells)
 
 
@@ -103,5 +110,5 @@ def black_before() -> str:
                  *([name, f"{100 * share:.0f} %"] for name, share in known.items())])  # fmt: skip
 
 
-MADE = (retraining, watermarks, road_shares, differences, photographs, black_before)
-BLOCKS = {function.__name__: function for function in MADE}
+TABLES = (retraining, watermarks, road_shares, differences, photographs, black_before)
+BLOCKS = {function.__name__: function for function in TABLES}

@@ -12,78 +12,66 @@ def _cells() -> pd.DataFrame:
 
 
 def matrix_sums() -> str:
-    """Return how many cells are declared, how many of them work, and the minutes that they took."""
+    """Return how many pairs of explainer and network are declared, and how many of them work."""
     cells = _cells()
     declared, tried = cells[cells["declared"]], cells[~cells["declared"] & (cells["says"] != "not declared")]
-    return rows(
-        [
-            [
-                "networks",
-                "explainers",
-                "declared cells",
-                "of these, working",
-                "share",
-                "undeclared cells that were tried",
-                "of these, working",
-                "minutes",
-            ],
-            [
-                f"{cells['network'].nunique()}",
-                f"{cells['explainer'].nunique()}",
-                f"{len(declared)}",
-                f"{declared['works'].sum()}",
-                f"{number(100 * declared['works'].mean(), 1)} %",
-                f"{len(tried)}",
-                f"{tried['works'].sum()}",
-                f"{number(cells['seconds'].sum() / 60, 0)}",
-            ],
-        ]
+    share = number(100 * declared["works"].mean(), 1)
+    return (
+        f"{cells['explainer'].nunique()} explainers were tried on {cells['network'].nunique()} networks. In "
+        f"{len(declared)} pairs, the explainer declares that it is applicable to the network; "
+        f"{declared['works'].sum()} of these pairs ({share} %) work. Of {len(tried)} other pairs that were tried, "
+        f"{tried['works'].sum()} work."
     )
+
+
+FOUND = re.compile(
+    r"layer for CAMs (?P<layer>\S+), (?P<grid>\d+×\d+)(?: of tokens after (?P<prefix>\d+) prefix token\(s\))? "
+    r"\(.*?\); (?P<attention>.*)"
+)
 
 
 def matrix_networks() -> str:
     """Return, for each network, the layers that explainers use, and how many of the declared explainers work."""
-    table = [
-        [
-            "network",
-            "layer and attention blocks that explainers use",
-            "declared explainers",
-            "of these, working",
-            "minutes",
-        ]
-    ]
+    heads = ["network", "layer for CAMs", "grid of this layer", "tokens before the patches", "attention blocks"]
+    table = [[*heads, "declared explainers", "of these, working"]]
     for network, part in _cells().groupby("network"):
         works = part.loc[part["declared"], "works"]
-        minutes = number(part["seconds"].sum() / 60, 1)
-        table.append([f"`{network}`", part["found"].iloc[0], f"{len(works)}", f"{works.sum()}", minutes])
+        found = FOUND.fullmatch(part["found"].iloc[0])
+        attention = found["attention"].replace("no attention blocks", "–").replace("attention block(s) ", "")
+        layers = [f"`{found['layer']}`", found["grid"], found["prefix"] or "–", attention]
+        table.append([f"`{network}`", *layers, f"{len(works)}", f"{works.sum()}"])
     return rows(table)
 
 
 def matrix_explainers() -> str:
-    """Return, for each explainer, the networks on which it is declared and works, and a check that it passed."""
-    table = [["explainer", "declared on", "works on", "works undeclared on", "values of the checks on one network"]]
-    cells = _cells()
-    for explainer, part in cells.groupby("explainer", sort=False):
-        works = part[part["declared"] & part["works"]]
-        passed = works["says"].iloc[0] if len(works) else ""
+    """Return the networks on which explainers are declared and work; explainers with equal numbers share a row."""
+    table = [
+        ["explainers", "networks on which they are declared", "of these, working", "other networks on which they work"]
+    ]
+    names: dict[tuple[int, int, int], list[str]] = {}
+    for explainer, part in _cells().groupby("explainer", sort=False):
+        works = (part["declared"] & part["works"]).sum()
         beyond = (part["works"] & ~part["declared"]).sum()
-        counts = [f"{part['declared'].sum()}", f"{len(works)}", f"{beyond}"]
-        table.append([f"`{explainer}`", *counts, passed])
+        names.setdefault((part["declared"].sum(), works, beyond), []).append(f"`{explainer}`")
+    for counts in sorted(names, reverse=True):
+        table.append([", ".join(names[counts]), *map(str, counts)])
     return rows(table)
 
 
-def matrix_gaps() -> str:
-    """Return the reasons of the declared cells that do not work, and of others that were tried."""
+def matrix_gaps(declared: str) -> str:
+    """Return the reasons of the declared ("yes") or other ("no") pairs that were tried and do not work."""
     cells = _cells()
-    failed = cells[~cells["works"] & (cells["says"] != "not declared")]
+    failed = cells[~cells["works"] & (cells["says"] != "not declared") & (cells["declared"] == (declared == "yes"))]
+    # The second wording is from an earlier version, and means the same.
+    reasons = [reason.replace("which has no ReLU modules", "which calls no ReLU") for reason in failed["says"]]
     # Reasons that differ only in their numbers share a row.
-    failed = failed.assign(plain=[re.sub(r"(?<![\w])\d[\d.e+-]*", "…", reason) for reason in failed["says"]])
-    table = [["explainer", "declared", "number of networks", "example", "reason on the example"]]
-    ordered = failed.sort_values(["declared", "explainer"], ascending=[False, True], kind="stable")
-    for (declared, explainer, _), part in ordered.groupby(["declared", "explainer", "plain"], sort=False):
+    failed = failed.assign(says=reasons, plain=[re.sub(r"(?<![\w])\d[\d.e+-]*", "…", one) for one in reasons])
+    table = [["reason on the example", "explainers and number of networks", "example"]]
+    for _, part in failed.groupby("plain", sort=False):
+        counts = ", ".join(f"`{name}` {count}" for name, count in part.groupby("explainer").size().items())
         first = part.iloc[0]
-        texts = ["yes" if declared else "no", f"{len(part)}", f"`{first['network']}`"]
-        table.append([f"`{explainer}`", *texts, str(first["says"]).replace("|", "\\|")])
+        example = f"`{first['network']}`, `{first['explainer']}`"
+        table.append([str(first["says"]).replace("|", "\\|"), counts, example])
     return rows(table)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from textwrap import fill
 
 import pandas as pd
 import yaml
@@ -26,7 +27,7 @@ class Row:
 
     @property
     def states(self) -> tuple[str, ...]:
-        """The states; the first table of the page explains them."""
+        """The states: a small run makes it, the command at the paper's size is planned, or it is not made."""
         here, planned = ("runs here",) if self.here else (), ("planned",) if self.configs else ()
         return here + planned or ("not made",)
 
@@ -53,18 +54,20 @@ def command(configs: tuple[str, ...], target: str) -> str:
 
 
 def paper_table(paper: str) -> str:
-    """Return the file and state of each figure, table and section, and the differences from the paper."""
-    cells = [["in the paper", "state", "file", "small run", "what differs"]]
+    """Return the file of each figure, table and section, the differences from the paper, and what is not made."""
+    cells, not_made = [["in the paper", "file", "small run", "what differs"]], []
     for row in papers()[paper]:
-        states = ", ".join(f"`{state}`" for state in row.states)
+        if row.states == ("not made",):
+            not_made.append(f"- {row.part}: {row.shows}. {row.differs}")
+            continue
         target, here = (f"`{name}`" if name else "" for name in (row.target, row.here))
-        cells.append([f"{row.part}: {row.shows}", states, target, here, row.differs])
-    return rows(cells)
+        cells.append([f"{row.part}: {row.shows}", target, here, row.differs])
+    return "\n".join([rows(cells), *(["", "Not made:", "", *not_made] if not_made else [])])
 
 
 def paper_commands(paper: str) -> str:
-    """Return every command of a paper, each after the names of the figures and tables that it makes."""
-    made: dict[str, list[str]] = {}
+    """Return the command of each combination of configs, after the names of the figures and tables that it makes."""
+    titles: dict[str, list[str]] = {}
     found = papers()[paper]
     several = Counter(row.part for row in found)
     for row in found:
@@ -72,8 +75,9 @@ def paper_commands(paper: str) -> str:
             # A section has several results, and a figure may be made in parts.
             is_named = row.part.startswith("section") or several[row.part] > 1
             title = f"{row.part} ({row.shows})" if is_named else row.part
-            made.setdefault(command(row.configs, row.target), []).append(title)
-    return "```bash\n" + "\n\n".join(f"# {', '.join(parts)}\n{line}" for line, parts in made.items()) + "\n```"
+            titles.setdefault(command(row.configs, "FILE"), []).append(title)
+    heads = (fill(", ".join(parts), 100, initial_indent="# ", subsequent_indent="# ") for parts in titles.values())
+    return "```bash\n" + "\n\n".join(f"{head}\n{line}" for head, line in zip(heads, titles, strict=True)) + "\n```"
 
 
 def papers_small() -> str:

@@ -18,6 +18,8 @@ FILES = {
 }
 # Verdicts of these runs, which are older than the rule that `occlusion` cannot win one.
 ABOVE = re.compile(r"occlusion is the best of (\d+) methods; (\d+) are above all reference maps")
+# Settings of stored comparisons that are words, not names of metrics.
+WORDS = {"in-domain", "pretrained"}
 # Methods named in a table of those that differ.
 MOST = 5
 
@@ -37,61 +39,53 @@ def accuracies(name: str) -> str:
     return rows(cells)
 
 
-def orders(name: str, baseline: str = "") -> str:
-    """Return the scores of all methods before and after finetuning, one column a network and weights."""
+def orders(name: str, count: str = "") -> str:
+    """Return the scores of all or the first methods before and after finetuning, a column for a network and weights."""
     table = _read(name, "idsds_table")
-    ending = f"_g4_{baseline}" if baseline else ""
-    table = table[table["metric"].isin([f"idsds{ending}", f"sds{ending}"])]
+    table = table[table["metric"].isin(["idsds", "sds"])]
     wide = table.pivot(index="method", columns=["model", "metric"], values="score")
     ranks = wide.rank(ascending=False, method="min")
     last = [column for column in wide.columns if column[1].startswith("idsds")] or list(wide.columns)
     order = wide[last].mean(axis=1).sort_values(ascending=False, kind="stable").index
-    cells = [["method", *(f"{model}, {metric.partition('_')[0].upper()} (rank)" for model, metric in wide.columns)]]
+    order = order[: int(count)] if count else order
+    cells = [["method", *(f"{model}, {metric.upper()} (rank)" for model, metric in wide.columns)]]
     for method in order:
         scores = [(wide.loc[method, one], ranks.loc[method, one]) for one in wide.columns]
-        shown = ["–" if pd.isna(score) else f"{number(score)} ({rank:.0f})" for score, rank in scores]
-        cells.append([f"`{method}`", *shown])
+        formatted = ["–" if pd.isna(score) else f"{number(score)} ({rank:.0f})" for score, rank in scores]
+        cells.append([f"`{method}`", *formatted])
     return rows(cells)
 
 
 def before_after(name: str) -> str:
-    """Return the agreement of orders before and after finetuning, and under the baselines."""
+    """Return the agreement of orders under the baselines, and before and after finetuning."""
     table = _read(name, "summary")
     table = table[table["factor"].isin(["weights", "baseline"])]
-    cells = [
-        [
-            "network",
-            "compared settings",
-            "weights or metric",
-            "methods",
-            "Spearman's ρ",
-            "Kendall's τ",
-            "ranks that change by more than 3",
-        ]
-    ]
-    for row in table.to_dict("records"):
-        told = interval(row["spearman"], row["spearman_low"], row["spearman_high"])
-        pair = f"{row['level']} · {row['other_level']}"
-        moved = f"{row['n_moved']} of {row['n_methods']}"
-        cells.append([row["model"], pair, row["setting"], str(row["n_methods"]), told, number(row["kendall"]), moved])
+    networks = list(dict.fromkeys(table["model"]))
+    cells = [["compared settings", "weights or metric"]]
+    for model in networks:
+        cells[0] += [f"ρ, {model} (interval)", f"methods whose rank changes by more than 3, {model}"]
+    for (_, level, other, setting), part in table.groupby(["factor", "level", "other_level", "setting"], sort=False):
+        row = [f"{level} · {other}", setting if " " in setting or setting in WORDS else f"`{setting}`"]
+        for one in part.set_index("model").loc[networks].to_dict("records"):
+            row.append(interval(one["spearman"], one["spearman_low"], one["spearman_high"]))
+            row.append(f"{one['n_moved']} of {one['n_methods']}")
+        cells.append(row)
     return rows(cells)
 
 
-def beside_published(name: str) -> str:
-    """Return the agreement with the published orders, by Spearman and Kendall."""
-    head = ["network", "score", "published for", "methods in both", "ρ with published", "ρ between two published"]
-    cells = [[*head, "τ with published", "τ between two published"]]
-    for row in _read(name, "published").to_dict("records"):
+def beside_published(name: str, *metrics: str) -> str:
+    """Return the agreement with the published orders by these metrics, as Spearman's ρ."""
+    cells = [["network", "metric", "published for", "methods in both", "ρ with published", "ρ between two published"]]
+    table = _read(name, "published")
+    for row in table[table["metric"].isin(metrics)].to_dict("records"):
         cells.append(
             [
                 f"{row['model']} {row['weights']}",
-                row["metric"],
+                f"`{row['metric']}`",
                 f"{row['published']}, {row['networks']} networks",
                 str(row["methods"]),
                 interval(row["spearman"], row["spearman_low"], row["spearman_high"]),
                 number(row["spearman_among"]),
-                interval(row["kendall"], row["kendall_low"], row["kendall_high"]),
-                number(row["kendall_among"]),
             ]
         )
     return rows(cells)
@@ -108,19 +102,19 @@ def differing(name: str) -> str:
         means = part.groupby("method", sort=False)[["rank", "published_rank", "difference"]].mean()
         largest = means["difference"].abs().sort_values(ascending=False, kind="stable").index[:MOST]
         for method in largest:
-            shown = [number(means.loc[method, key], 1) for key in ("rank", "published_rank")]
-            cells.append([str(dataset), f"`{method}`", *shown, str(len(means))])
+            mean_ranks = [number(means.loc[method, key], 1) for key in ("rank", "published_rank")]
+            cells.append([str(dataset), f"`{method}`", *mean_ranks, str(len(means))])
     return rows(cells)
 
 
 def sentences(name: str) -> str:
     """Return how many methods of each network are above all reference maps, from the verdicts of the run."""
-    lines = []
+    cells = [["network", "weights", "metric", "methods significantly above all reference maps"]]
     for row in _read(name, "verdict").to_dict("records"):
-        above = ABOVE.sub(r"\2 of \1 methods", row["sentence"])
-        lines.append(f"- {row['model']} {row['weights']}, {row['metric']}: {above}")
-    return "\n".join(lines)
+        above = ABOVE.sub(r"\2 of \1", row["sentence"]).removesuffix(".")
+        cells.append([row["model"], row["weights"], f"`{row['metric']}`", above])
+    return rows(cells)
 
 
-SHOWN = (accuracies, orders, before_after, beside_published, differing, sentences)
-BLOCKS = {function.__name__: function for function in SHOWN}
+TABLES = (accuracies, orders, before_after, beside_published, differing, sentences)
+BLOCKS = {function.__name__: function for function in TABLES}

@@ -19,11 +19,11 @@ def conventions(name: str) -> str:
     head = [
         "convention",
         "weights or score",
-        "mean ρ",
-        "lowest ρ (interval)",
-        "ρ between halves of the images: same level · two levels",
+        "mean ρ of two levels",
+        "lowest ρ of two levels (95 % interval)",
+        "mean ρ of two halves of the images: same level · two levels",
     ]
-    cells = [[*head, "ranks that change by more than 3", "pairs with the same best method"]]
+    cells = [[*head, "ranks that change by more than 3 places", "pairs of levels with the same best method"]]
     for (factor, setting), part in summary.groupby(["factor", "setting"], sort=False):
         low = part.loc[part["spearman"].idxmin()]
         least = interval(low["spearman"], low["spearman_low"], low["spearman_high"])
@@ -67,18 +67,23 @@ REWORDED = {
 
 
 def captions(name: str) -> str:
-    """Return what the run itself concluded of each convention, in the words of today."""
+    """Return the conclusion of each convention, and the method that moves farthest, in the words of today.
+
+    The numbers of the other sentences are in the table of conventions.
+    """
     table = pd.read_csv(DATA / "protocol" / name / "captions.csv")
     lines = []
     for row in table.to_dict("records"):
         text = row["conclusion"]
         for old, new in REWORDED.items():
             text = re.sub(old, new, text)
-        lines.append(f"- **{row['factor']}**: {text}")
+        conclusion, *others = text.split(". ")
+        farthest = next(sentence for sentence in others if " moves farthest: " in sentence)
+        lines.append(f"- **{row['factor']}**: {conclusion}. {farthest}.")
     return "\n".join(lines)
 
 
-def told(row: pd.Series, statistic: str) -> str:
+def statistic_with_interval(row: pd.Series, statistic: str) -> str:
     """Return a statistic of the probe with its interval."""
     return interval(row[statistic], row[f"{statistic}_low"], row[f"{statistic}_high"])
 
@@ -99,20 +104,24 @@ def probes(name: str) -> str:
     for model, before, after in _before_after(name):
         named = {"first": before.index[0], "highest AUC": before["auc"].idxmax(), "last": before.index[-1]}
         for what, layer in named.items():
-            found = [told(one.loc[layer], statistic) for statistic in ("paired", "auc") for one in (before, after)]
+            found = [
+                statistic_with_interval(one.loc[layer], statistic)
+                for statistic in ("paired", "auc")
+                for one in (before, after)
+            ]
             cells.append([model, f"{what}: `{layer}`", *found])
     return rows(cells)
 
 
 def probe_change(name: str) -> str:
     """Return how many layers show the deletion, and how far finetuning moves the last of them."""
-    every = _before_after(name)
-    shown = pd.concat([one["paired_low"] > 0.5 for _, *both in every for one in both])
-    last = pd.DataFrame([after.iloc[-1][["paired", "auc"]] - before.iloc[-1] for _, before, after in every])
+    models = _before_after(name)
+    detected = pd.concat([one["paired_low"] > 0.5 for _, *both in models for one in both])
+    last = pd.DataFrame([after.iloc[-1][["paired", "auc"]] - before.iloc[-1] for _, before, after in models])
     paired, area = (f"{number(last[one].min())} to {number(last[one].max())}" for one in ("paired", "auc"))
     return (
-        f"Before and after finetuning, {int(shown.sum())} of {len(shown)} layers show the deletion: the interval of "
-        "their paired share lies above one half. Finetuning changes the paired share of the last layer by "
+        f"Before and after finetuning, {int(detected.sum())} of {len(detected)} layers show the deletion: the interval "
+        "of their paired share lies above one half. Finetuning changes the paired share of the last layer by "
         f"{paired}, and its AUC by {area}."
     )
 
@@ -120,11 +129,11 @@ def probe_change(name: str) -> str:
 def answers(name: str) -> str:
     """Return accuracy, confidence and calibration of intact images and of images with a deleted patch."""
     table = pd.read_csv(DATA / "in_domain" / name / "in_domain.csv")
-    shown = ("accuracy", "confidence", "ece")
-    cells = [["network", "weights", *(f"{what}, intact · deleted" for what in shown)]]
+    quantities = ("accuracy", "confidence", "ece")
+    cells = [["network", "weights", *(f"{what}, intact · deleted" for what in quantities)]]
     for row in table[table["layer"] == "output"].to_dict("records"):
-        told = [f"{number(row[f'{what}_intact'], 3)} · {number(row[f'{what}_deleted'], 3)}" for what in shown]
-        cells.append([row["model"], row["weights"], *told])
+        values = [f"{number(row[f'{what}_intact'], 3)} · {number(row[f'{what}_deleted'], 3)}" for what in quantities]
+        cells.append([row["model"], row["weights"], *values])
     return rows(cells)
 
 

@@ -1,4 +1,4 @@
-"""Tables of docs/ranking.md: published score tables, ranked."""
+"""Tables of docs/ranking.md and docs/simulations.md: published score tables, ranked, and simulations."""
 
 import csv
 from pathlib import Path
@@ -25,7 +25,7 @@ def published_rankings() -> str:
     """Return Meta-Rank and the agreement of networks, of each published table."""
     table = pd.read_csv(PUBLISHED)
     both = sorted(set(table.loc[table["output"] == "probability", "method"]))
-    asked = [
+    requested = [
         ("ImageNet", "imagenet", "logit", None),
         ("CIFAR-100", "cifar100", "logit", None),
         ("ImageNet, methods with both outputs, logits", "imagenet", "logit", both),
@@ -35,13 +35,13 @@ def published_rankings() -> str:
         [
             "table",
             "networks × methods",
-            "first three, κ",
+            "first three, with κ",
             "mean ρ between two networks",
             "lowest ρ",
-            "in the set of the best",
+            "methods in the set of the best",
         ]
     ]
-    for title, dataset, output, methods in asked:
+    for title, dataset, output, methods in requested:
         found, count = _ranked(dataset, output, methods)
         first = found.meta_rank.head(3).to_dict("records")
         pairs = found.tables["consistency"]["spearman"]
@@ -79,40 +79,61 @@ def outputs_agree() -> str:
     return f"ρ between the two rankings of one network: mean {number(np.mean(found))}, lowest {number(min(found))}."
 
 
-# Heads of the tables of benchmarks/coverage.py, whose columns of widths have one name.
+# Columns of the tables of benchmarks/coverage.py that the page has, by place, with their heads.
 COVERAGE = {
-    "intervals": [
-        "networks",
-        "correlation",
-        "κ before: coverage",
-        "κ before: width",
-        "κ after: coverage",
-        "κ after: coverage of mean κ",
-        "κ after: width",
-        "score before: coverage",
-        "score before: width",
-        "score after: coverage",
-        "score after: width",
-    ],
-    "shapes": ["methods, spread", "networks", "coverage of κ", "coverage of mean κ", "width of κ"],
-    "drawn": ["drawn", "coverage of κ"],
-    "skewed": ["skewness of the scores", "images", "coverage of the mean score"],
-    "far_apart": [
-        "noise",
-        "networks",
-        "correlation",
-        "coverage of κ",
-        "coverage of κ, lowest of a method",
-        "coverage of the mean κ",
-    ],
+    "intervals": {
+        0: "networks",
+        1: "correlation",
+        2: "coverage of κ, simple",
+        3: "width of κ, simple",
+        4: "coverage of κ, heatproof",
+        5: "coverage of the mean κ, heatproof",
+        6: "width of κ, heatproof",
+        7: "coverage of the mean score, simple",
+        9: "coverage of the mean score, heatproof",
+    },
+    "shapes": {
+        0: "methods, spread",
+        1: "networks",
+        2: "coverage of κ",
+        3: "coverage of the mean κ",
+        4: "width of κ",
+    },
+    "drawn": {0: "drawn", 1: "coverage of κ"},
+    "skewed": {0: "skewness of the scores", 1: "images", 2: "coverage of the mean score"},
+    "far_apart": {
+        0: "noise",
+        1: "networks",
+        2: "correlation",
+        3: "coverage of κ",
+        4: "coverage of κ, lowest of a method",
+        5: "coverage of the mean κ",
+    },
 }
+# Heads of the tables of benchmarks/best_set.py; the columns with shares are shown in percent.
+BEST_SET = {
+    "methods": "methods",
+    "images": "images",
+    "d": "d",
+    "noise": "noise",
+    "nothing left out": "runs that exclude no method",
+    "median set": "median size of the set",
+    "found": "found",
+    "named": "number named",
+    "named where not found": "number named if not found",
+    "median number": "median of the number",
+    "number at the true effect": "number for the true d",
+    "found then": "found with the named number",
+    "runs": "runs",
+}
+SHARES = {"nothing left out", "found", "named", "named where not found", "found then"}
 
 
 def coverage(name: str) -> str:
     """Return a table of benchmarks/coverage.py."""
     with open(DATA / "coverage" / f"{name}.csv", encoding="utf-8", newline="") as file:
-        head, *cells = csv.reader(file)
-    return rows([COVERAGE.get(name, head), *cells])
+        cells = list(csv.reader(file))[1:]
+    return rows([list(COVERAGE[name].values()), *([row[place] for place in COVERAGE[name]] for row in cells)])
 
 
 def best_level() -> str:
@@ -126,9 +147,9 @@ def best_level() -> str:
     ):
         row = [str(cases)]
         for count in columns:
-            own = part[part["methods"] == count]
-            worst = own.sort_values("left out").iloc[-1]
-            abstains = bool((own["abstains"] == 1).all())
+            of_count = part[part["methods"] == count]
+            worst = of_count.sort_values("left out").iloc[-1]
+            abstains = bool((of_count["abstains"] == 1).all())
             row.append("abstains" if abstains else f"{worst['left out']:.3f} ({worst['noise']})")
         few, most = part["runs"].min(), part["runs"].max()
         cells.append([*row, f"{few:,}" if few == most else f"{few:,} or {most:,}"])
@@ -138,25 +159,32 @@ def best_level() -> str:
 def best_set(name: str) -> str:
     """Return another table of benchmarks/best_set.py."""
     table = pd.read_csv(DATA / "best_set" / f"{name}.csv")
-    shown = table.map(lambda value: "" if pd.isna(value) else f"{value:g}" if isinstance(value, float) else str(value))
-    return rows([list(shown), *shown.to_numpy().tolist()])
+    texts = {}
+    for column, values in table.items():
+        if column in SHARES:
+            texts[column] = ["" if pd.isna(value) else f"{100 * value:.1f} %" for value in values]
+        else:
+            plain = (f"{value:g}" if isinstance(value, float) else str(value) for value in values)
+            texts[column] = ["" if text == "nan" else text for text in plain]
+    return rows([[BEST_SET[column] for column in texts], *(list(row) for row in zip(*texts.values(), strict=True))])
 
 
 def published_order() -> str:
     """Return how far κ orders the methods of published tables otherwise than their mean scores do."""
+    largest = 0.0
     cells = [
         ["table", "networks × methods", "ρ of both orders", "methods whose rank differs", "largest difference of rank"]
     ]
-    cells[0] += ["first three by mean score", "first three by κ", "largest change of κ under `--independent case`"]
+    cells[0] += ["first three by mean score", "first three by κ"]
     for path in sorted((DATA / "published_rank").glob("*.csv")):
         table = pd.read_csv(path)
         moved = (table["mean_rank"] - table["rank"]).abs()
         most = table.loc[moved.idxmax()]
         alike = table["mean_rank"].corr(table["rank"], method="spearman")
         by_mean = table.sort_values("mean_rank", kind="stable")["method"].head(3)
-        apart = (
-            table[["kappa", "ci_low", "ci_high"]] - table[["kappa_case", "ci_low_case", "ci_high_case"]].to_numpy()
-        ).abs()
+        columns = ["kappa", "ci_low", "ci_high"]
+        apart = (table[columns] - table[[f"{column}_case" for column in columns]].to_numpy()).abs()
+        largest = max(largest, apart.max(axis=None))
         cells.append(
             [
                 f"`{path.stem}`",
@@ -168,23 +196,23 @@ def published_order() -> str:
                 else "none",
                 ", ".join(by_mean),
                 ", ".join(table["method"].head(3)),
-                f"{apart.max(axis=None):.2g}",
             ]
         )
-    return rows(cells)
+    change = f"Under `--independent case`, κ and the ends of its intervals change by at most {largest:.2g}."
+    return f"{rows(cells)}\n\n{change}"
 
 
 def published_places(name: str, count: str) -> str:
     """Return the first methods of a published table by κ, with their place by mean score."""
     table = pd.read_csv(DATA / "published_rank" / f"{name}.csv").head(int(count))
-    cells = [["method", "rank", "κ", "mean score", "place by mean score"]]
+    cells = [["method", "rank by κ", "κ (interval)", "mean score", "rank by mean score"]]
     for row in table.to_dict("records"):
         kappa = interval(row["kappa"], row["ci_low"], row["ci_high"])
         cells.append([row["method"], f"{row['rank']}", kappa, number(row["mean"], 3), f"{row['mean_rank']:.0f}"])
     return rows(cells)
 
 
-SHOWN = (
+TABLES = (
     best_level,
     best_set,
     published_order,
@@ -194,4 +222,4 @@ SHOWN = (
     outputs_agree,
     coverage,
 )
-BLOCKS = {function.__name__: function for function in SHOWN}
+BLOCKS = {function.__name__: function for function in TABLES}

@@ -4,7 +4,7 @@ import pandas as pd
 from scipy.stats import kendalltau
 
 from blocks import DATA, interval, number, rows
-from blocks.protocol import told
+from blocks.protocol import statistic_with_interval
 
 FILES = {
     "self_taught": [
@@ -47,7 +47,7 @@ def taught(name: str) -> str:
                     model,
                     weights,
                     *(f"{number(100 * of[key], 1)} %" for key in ("top1_clean", "top1_worst_patch")),
-                    *(told(probed.loc["penultimate"], statistic) for statistic in ("paired", "auc")),
+                    *(statistic_with_interval(probed.loc["penultimate"], statistic) for statistic in ("paired", "auc")),
                     interval(*softmax[["value", "ci_low", "ci_high"]].iloc[0], 3) if len(softmax) else "–",
                     number(ranks.mean()) if len(ranks) else "–",
                 ]

@@ -13,22 +13,22 @@ QUANTITIES = {
     "exciting": "shared images with the largest activation",
     "accuracy_change": "change of accuracy",
 }
-SHOWN = ("grad_cam", "integrated_gradients", "rise")
+DISPLAYED_MAPS = ("grad_cam", "integrated_gradients", "rise")
 
 
 def similar(name: str) -> str:
     """Return the range over pairs of networks of each quantity, before and after finetuning and of unrelated ones."""
     table = pd.read_csv(DATA / "similarity" / name / "similarity.csv")
-    table = table[table["map"].isna() | table["map"].isin(SHOWN)]
+    table = table[table["map"].isna() | table["map"].isin(DISPLAYED_MAPS)]
     cells = [["quantity", "same model, before and after finetuning", "two different models"]]
-    for (quantity, shown), part in table.groupby(["quantity", table["map"].fillna("")], sort=False):
+    for (quantity, map_name), part in table.groupby(["quantity", table["map"].fillna("")], sort=False):
         if quantity not in QUANTITIES:
             continue
         ranges = []
         for kind in ("finetuning", "unrelated"):
             values = part.loc[part["pair"] == kind, "value"]
             ranges.append(f"{number(values.min())} to {number(values.max())}" if len(values) else "")
-        cells.append([QUANTITIES[quantity] + (f": `{shown}`" if shown else ""), *ranges])
+        cells.append([QUANTITIES[quantity] + (f": `{map_name}`" if map_name else ""), *ranges])
     chance = table["chance"].dropna()
     share = f"{100 * chance.mean():.0f} %"
     sentence = f"\n\nBy chance, two unrelated channels would share {share} of the images with the largest activation."

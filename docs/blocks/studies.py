@@ -16,7 +16,7 @@ STUDIES = [
     ("architecture", "VGG above ResNet above ViT", [("resnet20", "vgg11"), ("vit", "resnet20")]),
 ]
 CAMS = ["grad_cam", "xgrad_cam", "layer_cam"]
-OWN = ["bagnet", "bcos"]
+INTRINSIC = ["bagnet", "bcos"]
 REFERENCES = ["random", "random_abs", "edges"]
 LEVEL = 0.95
 # Trainings below this accuracy have not learnt the task, and are left out; kinds with fewer trainings are not tested.
@@ -62,27 +62,34 @@ def verdict(low: float, high: float, q: float) -> str:
 def _effects_table(cells: list[list[str]], effects: list[tuple[float, float, float, float]]) -> str:
     qs = iter(false_discovery_control([found[3] for found in effects if not np.isnan(found[3])]))
     lines = []
+    untested: list[str] = []
     for cell, found in zip(cells, effects, strict=True):
         if np.isnan(found[3]):
-            lines.append([*cell, "", "", f"not testable here: fewer than {LEAST} trainings of a kind learnt the task"])
+            untested.append(cell[2])
         else:
             q = next(qs)
             lines.append([*cell, interval(*found[:3], digits=3), number(q, 3), verdict(*found[1:3], q)])
-    return rows(
+    text = rows(
         [["study", "the paper says", "compared kinds", "baseline", "difference of IDSDS", "q", "verdict"], *lines]
     )
+    if untested:
+        names = ", ".join(dict.fromkeys(untested))
+        text += f"\n\nNot compared, because fewer than {LEAST} trainings of a kind learnt the task: {names}."
+    return text
 
 
 def design(name: str) -> str:
     """Return the effect of each design on the mean score of the methods that both kinds have."""
     wide = trainings(name)
     cells, effects = [], []
-    for study, says, pairs in STUDIES:
+    for study, statement, pairs in STUDIES:
         for first, second in pairs:
             for baseline in wide.index.unique("baseline"):
-                one, other = (learnt(wide, kind, baseline).drop(columns=OWN + REFERENCES) for kind in (first, second))
+                one, other = (
+                    learnt(wide, kind, baseline).drop(columns=INTRINSIC + REFERENCES) for kind in (first, second)
+                )
                 both = one.columns[one.notna().all() & other.notna().all()]
-                cells.append([study, says, f"`{first}` minus `{second}`", baseline])
+                cells.append([study, statement, f"`{first}` minus `{second}`", baseline])
                 effects.append(effect(one[both].mean(axis=1).to_numpy(), other[both].mean(axis=1).to_numpy()))
     return _effects_table(cells, effects)
 
@@ -95,8 +102,8 @@ def special(name: str) -> str:
         resnet, vgg = (learnt(wide, kind, baseline) for kind in ("resnet20", "vgg11"))
         cells.append(["CAMs", "collapse on VGG (reproduction)", "`vgg11` minus `resnet20`", baseline])
         effects.append(effect(vgg[CAMS].mean(axis=1).to_numpy(), resnet[CAMS].mean(axis=1).to_numpy()))
-        best = resnet.drop(columns=OWN + REFERENCES).max(axis=1).to_numpy()
-        for kind in OWN:
+        best = resnet.drop(columns=INTRINSIC + REFERENCES).max(axis=1).to_numpy()
+        for kind in INTRINSIC:
             cells.append(
                 [
                     "intrinsic",
@@ -116,11 +123,11 @@ def kinds(name: str) -> str:
         "kind",
         "baseline",
         "top-1 of trainings",
-        "mean of methods",
+        "mean IDSDS of methods",
         "standard deviation over trainings",
-        "best method",
+        "best method and its IDSDS",
     ]
-    cells = [[*head, "best reference"]]
+    cells = [[*head, "best reference map and its IDSDS"]]
     for (kind, baseline), part in wide.groupby(level=["kind", "baseline"], sort=False):
         methods = part.drop(columns=REFERENCES).dropna(axis=1)
         means = methods.mean(axis=1)
@@ -147,7 +154,7 @@ def softmax(name: str) -> str:
     logit, probability = trainings(name), trainings(f"{name}_probability")
     lines = [["kind", "maps of the probability minus maps of the logit", "trainings"]]
     for kind in probability.index.unique("kind"):
-        left_out = [*OWN, *REFERENCES, "rise"]
+        left_out = [*INTRINSIC, *REFERENCES, "rise"]
         pair = (wide.loc[kind, "mean"].drop(columns=left_out, errors="ignore") for wide in (probability, logit))
         one, other = (part.dropna(axis=1) for part in pair)
         change = (one - other.loc[one.index, one.columns]).mean(axis=1).to_numpy()

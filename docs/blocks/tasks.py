@@ -17,13 +17,16 @@ def _cell(name: str, task: str) -> str:
 
 
 def tasks_table() -> str:
-    """Return, for each metric, what it reads by default, and whether it applies to each task."""
+    """Return what metrics read by default, and the tasks to which they apply; metrics with equal cells share a row."""
     every = (*TASKS, CALLABLE)
     # Others can be registered beside heatproof's own, in any order.
     names = sorted(name for name, entry in METRICS.items() if not entry.is_custom)
-    table = [["metric", "reads by default", *(f"`{task}`" for task in TASKS), "a callable target"]]
+    sharing: dict[tuple[str, ...], list[str]] = {}
     for name in names:
-        table.append([f"`{name}`", OUTPUT_KINDS[METRICS[name].needs()], *(_cell(name, task) for task in every)])
+        cells = (OUTPUT_KINDS[METRICS[name].needs()], *(_cell(name, task) for task in every))
+        sharing.setdefault(cells, []).append(f"`{name}`")
+    table = [["metrics", "reads by default", *(f"`{task}`" for task in TASKS), "a callable target"]]
+    table += [[", ".join(metrics), *cells] for cells, metrics in sharing.items()]
     return rows(table)
 
 

@@ -11,9 +11,11 @@ def deviations(name: str) -> str:
     """Return the standard deviations of scores by where they come from."""
     table = pd.read_csv(DATA / "training_seeds" / name / "variance.csv")
     wide = table.pivot_table(index="method", columns="component", values="variance", sort=False) ** 0.5
-    shown = ["network", "seed", "image", "residual"]
-    cells = [["method", *shown]]
-    return rows(cells + [[f"`{method}`", *(f"{wide.loc[method, one]:.2f}" for one in shown)] for method in wide.index])
+    components = ["network", "seed", "image", "residual"]
+    cells = [["method", *(f"due to the {one}" if one != "residual" else "residual" for one in components)]]
+    return rows(
+        cells + [[f"`{method}`", *(f"{wide.loc[method, one]:.2f}" for one in components)] for method in wide.index]
+    )
 
 
 def half_width(name: str) -> str:

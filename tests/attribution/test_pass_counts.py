@@ -18,7 +18,7 @@ FEW = {"extremal_perturbation": (8, 800)}
 SPECIAL = {"bagnet": "cifar_bagnet", "bcos": "cifar_bcos_resnet20"}
 ROWS = [
     [cell.strip() for cell in line.split("|")[1:-1]]
-    for line in TEXT.partition("\n## ")[0].splitlines()
+    for line in TEXT.partition("\n## Differences ")[0].splitlines()
     if line.startswith("| `")
 ]
 

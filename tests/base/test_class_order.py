@@ -17,7 +17,7 @@ def drawn(classes, count, accuracy, seed=0):
 
 @pytest.mark.parametrize("classes", [2, 3, 10])
 @pytest.mark.parametrize("accuracy", [0.85, 1.0])
-def test_an_exchange_is_found(classes, accuracy):
+def test_exchanged_labels_are_detected(classes, accuracy):
     predicted, labels = drawn(classes, 120, accuracy)
     order = np.roll(np.arange(classes), 1)
     assert is_exchanged(predicted, order[labels], classes)
@@ -29,7 +29,7 @@ def test_an_exchange_is_found(classes, accuracy):
 
 @pytest.mark.parametrize("classes", [2, 10, 100, 1000])
 @pytest.mark.parametrize("count", [16, 60, 300])
-def test_chance_and_single_images_of_a_class_are_no_exchange(classes, count):
+def test_chance_is_not_mistaken_for_exchanged_labels(classes, count):
     """With a thousand classes of one image each, an exchange fits the images on which it was found perfectly."""
     for seed in range(20):
         generator = np.random.default_rng(seed)
@@ -70,7 +70,7 @@ def test_choose_warns_of_labels_in_another_order(shift, warned, recwarn):
         )
 
 
-def test_choose_says_no_order_of_a_network_that_is_seldom_right(recwarn):
+def test_choose_suggests_no_order_for_a_network_at_chance(recwarn):
     torch.manual_seed(0)
     heatproof.choose(Colour().eval(), torch.randn(24, 3, 16, 16), torch.arange(24) % 3, ["saliency"])
     messages = [str(one.message) for one in recwarn if "predicts the target" in str(one.message)]

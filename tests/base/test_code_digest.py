@@ -63,7 +63,7 @@ def edit(project: Path, path: str, old: str, new: str) -> None:
     file.write_text(text.replace(old, new, 1))
 
 
-def test_edits_that_change_nothing_that_runs(project, untouched):
+def test_edits_of_docstrings_comments_and_type_imports_change_no_digest(project, untouched):
     for file in (project / "src/heatproof").rglob("*.py"):
         text = file.read_text()
         assert text.startswith('"""')
@@ -137,7 +137,7 @@ def test_an_edit_changes_the_digests_of_modules_that_import_it(project, untouche
     assert {name for name in STAGES if after[name] != untouched[name]} == whose
 
 
-def test_the_other_branch_of_type_checking_counts(project):
+def test_the_else_branch_of_type_checking_is_part_of_the_digest(project):
     path = "user/userland/explain.py"
     digits = "    from heatproof.data import digits\n"
     edit(project, path, digits, digits + "else:\n    digits = 1\n")
@@ -147,7 +147,7 @@ def test_the_other_branch_of_type_checking_counts(project):
 
 
 class Reference(ast.NodeTransformer):
-    """An independent list of what a digest leaves out, node by node."""
+    """An independent implementation that removes, node by node, the parts that a digest leaves out."""
 
     def visit(self, node):
         node = super().visit(node)
@@ -171,14 +171,14 @@ def all_modules():
         yield ".".join(names[:-1] if names[-1] == "__init__" else names), path
 
 
-def test_the_text_has_the_parts_of_the_tree_that_count():
+def test_digests_are_those_of_trees_without_docstrings_and_type_imports():
     for module, path in all_modules():
         tree = ast.parse(ast.unparse(ast.parse(path.read_text(encoding="utf-8"))))
         assert provenance.read_source(module).digest == provenance.digest_of_tree(Reference().visit(tree)), module
 
 
-def test_any_other_tree_has_another_digest():
-    """Values of another type, what was empty, and the same words in another place."""
+def test_different_trees_have_different_digests():
+    """Values of other types, additional parts, and the same words in other places give other digests."""
     programs = ["a = 1", "a = '1'", "a = True", "a = None", "b = 1", "a += 1", "a: int = 1", "a(1)", "a(b=1)", "a[1]"]
     programs += ["def a(b, c): pass", "def a(b, /, c): pass", "def a(b, *, c): pass", "def a(b, *c): pass"]
     programs += [
@@ -231,7 +231,7 @@ match 1:
 """
 
 
-def test_blocks_within_blocks():
+def test_nested_blocks_are_stripped():
     tree, imports = ast.parse(ODD), set()
     provenance._strip(tree, imports)
     assert ast.unparse(tree) == ast.unparse(Reference().visit(ast.parse(ODD)))
@@ -247,7 +247,9 @@ def test_blocks_within_blocks():
 def test_each_file_is_parsed_once(monkeypatch):
     parsed = []
     parse = ast.parse
-    monkeypatch.setattr(ast, "parse", lambda text, *given, **named: parsed.append(text) or parse(text, *given, **named))
+    monkeypatch.setattr(
+        ast, "parse", lambda text, *arguments, **options: parsed.append(text) or parse(text, *arguments, **options)
+    )
     for known in (provenance.read_source, provenance._digest_of):
         known.cache_clear()
     first = [provenance.code_digest(modules) for modules in STAGES.values()]
@@ -256,7 +258,7 @@ def test_each_file_is_parsed_once(monkeypatch):
     assert len(parsed) == len(set(parsed))
 
 
-def test_a_module_that_is_not_there_has_no_code():
+def test_a_missing_module_has_no_source():
     assert provenance.source_path("no_such_package.module") is None
     assert provenance.source_path("heatproof.no_such_module") is None
     assert provenance.code_digest(["heatproof.errors"]) != provenance.code_digest(

@@ -50,7 +50,7 @@ def test_a_grid_that_does_not_divide_names_the_nearest_that_do():
 
 
 @pytest.mark.parametrize(
-    ("given", "kept", "name"),
+    ("value", "normalised", "name"),
     [
         (4, 4, "4"),
         ([4, 4], 4, "4"),
@@ -61,22 +61,22 @@ def test_a_grid_that_does_not_divide_names_the_nearest_that_do():
         ((np.int32(4), 8), (4, 8), "4x8"),
     ],
 )
-def test_a_grid_has_one_form_and_one_name(given, kept, name):
-    grid = as_grid(given)
-    assert grid == kept
-    assert type(grid) is (int if isinstance(kept, int) else NonSquareGrid)
+def test_a_grid_has_one_form_and_one_name(value, normalised, name):
+    grid = as_grid(value)
+    assert grid == normalised
+    assert type(grid) is (int if isinstance(normalised, int) else NonSquareGrid)
     assert as_grid(grid) == grid == parse_grid_name(name)
-    assert grid_name(given) == str(grid) == f"{grid}" == name
-    assert patch_count(given) == np.prod(grid_shape(given))
+    assert grid_name(value) == str(grid) == f"{grid}" == name
+    assert patch_count(value) == np.prod(grid_shape(value))
     # The form in JSON and YAML.
     assert as_grid(json.loads(json.dumps(grid))) == grid
-    assert format_grid(given) == (name if isinstance(kept, int) else str(list(kept)))
+    assert format_grid(value) == (name if isinstance(normalised, int) else str(list(normalised)))
 
 
 @pytest.mark.parametrize(
     "bad", [[4], [0, 4], [4, 4, 4], "4x8", True, 2.0, 0, -1, None, [4, True], [4.0, 4], {4, 8}, []]
 )
-def test_what_is_no_grid_is_one_sentence(bad):
+def test_invalid_grids_are_refused_in_one_sentence(bad):
     with pytest.raises(HeatproofError, match=r"^The grid must be a whole number of at least 1, or \[rows, columns\]"):
         as_grid(bad)
     with pytest.raises(HeatproofError, match="must be a whole number"):
@@ -84,7 +84,7 @@ def test_what_is_no_grid_is_one_sentence(bad):
 
 
 @pytest.mark.parametrize("bad", ["", "x", "4x", "x8", "4x8x2", "0", "04", "4X8", "-4", "4.0", "4 x 8", "٤"])
-def test_a_name_of_no_grid_says_how_one_is_written(bad):
+def test_invalid_grid_names_are_refused_with_the_format(bad):
     with pytest.raises(HeatproofError, match="must be written as 4, or as 4x8"):
         parse_grid_name(bad)
 

@@ -72,7 +72,7 @@ class Transposed(torch.nn.Module):
         return self.network(images.mT.contiguous())
 
 
-def case(height, width):
+def make_case(height, width):
     generator = torch.Generator().manual_seed(1)
     images = torch.randn(IMAGES, 3, height, width, generator=generator)
     maps = torch.randn(IMAGES, height, width, generator=generator)
@@ -92,19 +92,19 @@ def logits(network, images, targets):
         return network(images).gather(1, targets[:, None])[:, 0].numpy()
 
 
-def without(images, patch):
-    made = images.clone()
-    made[:, :, patch[0], patch[1]] = 0
-    return made
+def delete_patch(images, patch):
+    deleted = images.clone()
+    deleted[:, :, patch[0], patch[1]] = 0
+    return deleted
 
 
-def written_out(name, entry, network, images, targets, maps, size, grid):
+def scores_by_hand(name, entry, network, images, targets, maps, size, grid):
     """Return the scores of a metric of patches computed by hand; None for a metric of another kind."""
     patches = list(slices(size, grid))
     sums = np.stack([maps[:, rows, columns].sum((1, 2)).numpy() for rows, columns in patches], axis=1)
     all_pixels = logits(network, images, targets)
     if entry.reads is Patches:
-        drops = [all_pixels - logits(network, without(images, patch), targets) for patch in patches]
+        drops = [all_pixels - logits(network, delete_patch(images, patch), targets) for patch in patches]
         return [spearmanr(one, drop).statistic for one, drop in zip(sums, np.stack(drops, axis=1), strict=True)]
     if name == "patch_insertion":
         empty, gains = torch.zeros_like(images), []
@@ -137,14 +137,14 @@ def curve_by_hand(sequence, network, images, targets, maps, size):
 
 @pytest.mark.parametrize("name", WITH_A_GRID)
 @pytest.mark.parametrize(("size", "grid"), CASES)
-def test_scores_are_those_of_patches_that_are_cut_by_hand(name, size, grid):
-    entry, (network, images, targets, maps) = METRICS[name], case(*size)
+def test_scores_equal_those_of_patches_cut_by_hand(name, size, grid):
+    entry, (network, images, targets, maps) = METRICS[name], make_case(*size)
     steps = {"steps": 4} if entry.reads is Curves else {}
     zeros = {"baseline": "zeros"} if "baseline" in entry.options else {}
     found = heatproof.evaluate(
         name, network, images, targets, maps, grid=grid, output="logit", details=True, **steps, **zeros
     )
-    expected = written_out(name, entry, network, images, targets, maps, size, grid)
+    expected = scores_by_hand(name, entry, network, images, targets, maps, size, grid)
     if expected is not None:
         np.testing.assert_allclose(found["score"], expected, atol=1e-12)
         return
@@ -160,7 +160,7 @@ def test_scores_are_those_of_patches_that_are_cut_by_hand(name, size, grid):
 @pytest.mark.parametrize("name", WITH_A_GRID)
 @pytest.mark.parametrize(("size", "grid"), [*CASES, ((12, 20), 4), ((12, 20), 2)])
 def test_a_transposed_case_has_the_same_scores(name, size, grid):
-    network, images, targets, maps = case(*size)
+    network, images, targets, maps = make_case(*size)
     steps = {"steps": 4} if METRICS[name].reads is Curves else {}
     turned = grid if isinstance(grid, int) else tuple(reversed(grid))
     found = heatproof.evaluate(name, network, images, targets, maps, grid=grid, **steps)
@@ -173,17 +173,19 @@ def test_a_transposed_case_has_the_same_scores(name, size, grid):
 
 @pytest.mark.parametrize("name", WITH_A_GRID)
 def test_a_square_grid_is_the_same_however_it_is_written(name):
-    network, images, targets, maps = case(12, 20)
+    network, images, targets, maps = make_case(12, 20)
     steps = {"steps": 4} if METRICS[name].reads is Curves else {}
-    one, other = (heatproof.evaluate(name, network, images, targets, maps, grid=grid, **steps) for grid in (4, [4, 4]))
-    assert one.identical(other)
-    assert one.attrs["grid"] == 4
+    from_number, from_pair = (
+        heatproof.evaluate(name, network, images, targets, maps, grid=grid, **steps) for grid in (4, [4, 4])
+    )
+    assert from_number.identical(from_pair)
+    assert from_number.attrs["grid"] == 4
 
 
 @pytest.mark.parametrize("bad", [[4], [0, 4], [4, 4, 4], "4x8", True, 2.0, [4, 2.0], [True, 4], [], {}, [4, 2048]])
 @pytest.mark.parametrize("name", WITH_A_GRID)
-def test_what_is_no_grid_is_one_sentence(name, bad):
-    network, images, targets, maps = case(12, 20)
+def test_invalid_grids_are_refused_in_one_sentence(name, bad):
+    network, images, targets, maps = make_case(12, 20)
     with pytest.raises(
         HeatproofError, match=rf"^The option 'grid' of metric '{name}' must be .*\[rows, columns\]"
     ) as messages:
@@ -193,38 +195,38 @@ def test_what_is_no_grid_is_one_sentence(name, bad):
 
 @pytest.mark.parametrize("name", WITH_A_GRID)
 def test_a_grid_that_does_not_divide_names_one_that_does(name):
-    network, images, targets, maps = case(12, 20)
+    network, images, targets, maps = make_case(12, 20)
     steps = {"steps": 2} if METRICS[name].reads is Curves else {}
     with pytest.raises(HeatproofError, match=r"12×20 .*rows have to divide the height and columns the width, so use 4"):
         heatproof.evaluate(name, network, images, targets, maps, grid=[5, 4], **steps)
 
 
-def explained(name, option, grid, size=(12, 20)):
-    network, images, targets, _ = case(*size)
-    few = {"masks": 40} if "masks" in EXPLAINERS[name].options else {}
-    few |= {"samples": 2} if "samples" in EXPLAINERS[name].options else {}
-    methods = {"one": {"explainer": name, option: grid, **few}}
-    made = heatproof.explain(network.float(), images.float(), targets, methods, layer="features")
-    return made["attribution"].isel(method=0).values
+def explain_maps(name, option, grid, size=(12, 20)):
+    network, images, targets, _ = make_case(*size)
+    options = {"masks": 40} if "masks" in EXPLAINERS[name].options else {}
+    options |= {"samples": 2} if "samples" in EXPLAINERS[name].options else {}
+    methods = {"one": {"explainer": name, option: grid, **options}}
+    result = heatproof.explain(network.float(), images.float(), targets, methods, layer="features")
+    return result["attribution"].isel(method=0).values
 
 
 @pytest.mark.parametrize(("name", "option"), EXPLAINING)
 def test_explainers_take_rows_and_columns(name, option):
-    np.testing.assert_array_equal(explained(name, option, 4), explained(name, option, [4, 4]))
-    maps = explained(name, option, [3, 5])
+    np.testing.assert_array_equal(explain_maps(name, option, 4), explain_maps(name, option, [4, 4]))
+    maps = explain_maps(name, option, [3, 5])
     assert np.isfinite(maps).all()
-    assert (maps != explained(name, option, [3, 2])).any()
+    assert (maps != explain_maps(name, option, [3, 2])).any()
     if name in ("feature_ablation", "kernel_shap", "lime", "rise_grid"):
         for rows, columns in slices((12, 20), (3, 5)):
             assert np.ptp(maps[:, rows, columns], axis=(1, 2)).max() == 0
 
 
 def test_feature_ablation_is_the_drop_of_every_patch():
-    network, images, targets, _ = case(12, 20)
-    maps = explained("feature_ablation", "grid", [3, 5])
+    network, images, targets, _ = make_case(12, 20)
+    maps = explain_maps("feature_ablation", "grid", [3, 5])
     all_pixels = logits(network, images, targets)
     for rows, columns in slices((12, 20), (3, 5)):
-        drop = all_pixels - logits(network, without(images, (rows, columns)), targets)
+        drop = all_pixels - logits(network, delete_patch(images, (rows, columns)), targets)
         np.testing.assert_allclose(maps[:, rows, columns].mean((1, 2)), drop, atol=1e-5)
 
 
@@ -234,8 +236,8 @@ def test_in_painting_of_patches_is_transposed_with_them(size, grid):
     images = torch.randn(3, 2, *size, generator=torch.Generator().manual_seed(0))
     filled = baseline_images("neighbours", images, ["a", "b", "c"], 0, None, grid)
     turned = grid if isinstance(grid, int) else tuple(reversed(grid))
-    other = baseline_images("neighbours", images.mT.contiguous(), ["a", "b", "c"], 0, None, turned).mT
-    torch.testing.assert_close(filled, other)
+    from_transposed = baseline_images("neighbours", images.mT.contiguous(), ["a", "b", "c"], 0, None, turned).mT
+    torch.testing.assert_close(filled, from_transposed)
     # The first patch has a border only below or to its right, next to its last pixel.
     rows, columns = next(slices(size, grid))
     near = [images[:, :, rows.stop - 1, columns.stop]]
@@ -244,11 +246,11 @@ def test_in_painting_of_patches_is_transposed_with_them(size, grid):
     torch.testing.assert_close(filled[:, :, rows.stop - 1, columns.stop - 1], torch.stack(near).mean(0))
 
 
-@pytest.mark.parametrize("name", [name for name, one in BASELINES.items() if has_a_grid(one.function)])
+@pytest.mark.parametrize("name", [name for name, from_number in BASELINES.items() if has_a_grid(from_number.function)])
 def test_the_grid_of_a_baseline_has_one_form(name):
     images = torch.randn(2, 3, 12, 20)
-    one, other = (baseline_images(name, images, ["a", "b"], 0, {"grid": grid}) for grid in (4, [4, 4]))
-    assert torch.equal(one, other)
+    from_number, from_pair = (baseline_images(name, images, ["a", "b"], 0, {"grid": grid}) for grid in (4, [4, 4]))
+    assert torch.equal(from_number, from_pair)
     assert deletion_of({"grid": 4, "baseline": name, "baseline_options": {"grid": [4, 4]}}) == deletion_of(
         {"grid": [4, 4], "baseline": name}
     )
@@ -259,8 +261,8 @@ def test_training_deletes_the_patches_of_rows_and_columns(size, grid):
     images, filling = torch.randn(IMAGES, 3, *size), torch.full((IMAGES, 3, *size), 7.0)
     count = grid[0] * grid[1]
     patches = torch.tensor([0, count - 1, -1, 1, count // 2])
-    made = delete_patches(images, filling, grid, patches)
-    for number, scores, image in zip(patches.tolist(), made, images, strict=True):
+    deleted = delete_patches(images, filling, grid, patches)
+    for number, scores, image in zip(patches.tolist(), deleted, images, strict=True):
         expected = image.clone()
         if number >= 0:
             rows, columns = list(slices(size, grid))[number]
@@ -275,7 +277,7 @@ def test_training_deletes_the_patches_of_rows_and_columns(size, grid):
 @pytest.mark.parametrize(
     ("grid", "name"), [(4, "g4_mean"), ([4, 4], "g4_mean"), ((4, 8), "g4x8_mean"), ([8, 4], "g8x4_mean")]
 )
-def test_names_of_responses_and_metrics(grid, name):
+def test_grids_are_part_of_names_of_responses_and_metrics(grid, name):
     response = Patches({"grid": grid, "baseline": "mean"})
     assert response.name == name
     assert response == Patches({"grid": tuple(grid) if isinstance(grid, list) else grid, "baseline": "mean"})
@@ -285,7 +287,7 @@ def test_names_of_responses_and_metrics(grid, name):
     assert base_name("sds_g4x_mean") == "sds_g4x_mean"
 
 
-def test_a_sequence_that_was_written_as_json_is_the_same():
+def test_a_perturbation_survives_a_round_trip_through_json():
     one = Perturbation(steps=4, grid=[4, 8])
     assert one == Perturbation.from_settings(one.to_settings()) == Perturbation(steps=4, grid=(4, 8))
     assert Curves(one.to_settings()) == Curves({**one.to_settings(), "grid": (4, 8)})
@@ -308,18 +310,18 @@ STEPPED = [
 
 
 @pytest.mark.parametrize("name", STEPPED)
-def test_the_default_of_steps_is_no_more_than_there_are_patches(name):
+def test_the_default_of_steps_is_at_most_the_number_of_patches(name):
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 2)).eval()
     images, maps = torch.rand(4, 3, 8, 8), np.random.default_rng(0).normal(size=(4, 8, 8))
-    asked = [
+    scores = [
         heatproof.evaluate(name, model, images, [0, 1, 0, 1], maps, grid=4, **more) for more in ({}, {"steps": 16})
     ]
-    np.testing.assert_array_equal(asked[0]["score"], asked[1]["score"])
-    assert asked[0].sizes["step"] == 17
+    np.testing.assert_array_equal(scores[0]["score"], scores[1]["score"])
+    assert scores[0].sizes["step"] == 17
 
 
 @pytest.mark.parametrize("grid", [(np.int64(2), np.int32(4)), [np.int64(2), 4]])
-def test_numbers_of_numpy_are_rows_and_columns(grid):
+def test_integers_of_numpy_can_be_rows_and_columns(grid):
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 2)).eval()
     images, maps = torch.rand(4, 3, 8, 8), np.random.default_rng(0).normal(size=(4, 8, 8))
     scores = heatproof.evaluate("sds", model, images, [0, 1, 0, 1], maps, grid=grid)

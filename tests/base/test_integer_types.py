@@ -28,7 +28,7 @@ from heatproof.responses.patches import Patches
         ("int64", 2**63 - 1, "int64"),
     ],
 )
-def test_a_type_is_kept_where_it_suffices(dtype, most, wider):
+def test_a_type_is_widened_only_if_needed(dtype, most, wider):
     assert widen_dtype(dtype, most) == wider
     assert np.iinfo(wider).max >= most
 
@@ -57,12 +57,12 @@ def test_a_value_that_a_type_cannot_hold_is_refused(values, dtype):
         as_dtype(np.array(values), dtype, "ranks")
 
 
-def test_values_that_fit_are_those_of_numpy():
+def test_values_that_fit_are_cast_as_by_numpy():
     for values, dtype in (([0, 127, -128], "int8"), ([2.0, 5.0], "int32"), ([True], "int8"), ([0.1, 1e300], "float32")):
         with np.errstate(over="ignore"):
-            made, plain = as_dtype(np.array(values), dtype, "ranks"), np.array(values).astype(dtype)
-        assert made.dtype == plain.dtype
-        np.testing.assert_array_equal(made, plain)
+            cast, plain = as_dtype(np.array(values), dtype, "ranks"), np.array(values).astype(dtype)
+        assert cast.dtype == plain.dtype
+        np.testing.assert_array_equal(cast, plain)
 
 
 # ---- classes ---------------------------------------------------------------------------------------------------------
@@ -93,8 +93,8 @@ def test_the_rank_of_a_target_is_right_for_any_number_of_classes(classes, dtype)
     intact = intact_responses(Query(network, images, targets, ("a", "b", "c"), batch_size=2))
     assert intact["target_rank"].tolist() == [[classes - 1, 0], [classes - 2, 0], [0, 0]]
     # In memory and in a store the type is the same.
-    kept = Patches({"grid": 2, "baseline": "zeros"}).cast({"target_rank": read["target_rank"]})
-    assert kept["target_rank"].tolist() == [classes - 1, classes - 2, 0]
+    stored = Patches({"grid": 2, "baseline": "zeros"}).cast({"target_rank": read["target_rank"]})
+    assert stored["target_rank"].tolist() == [classes - 1, classes - 2, 0]
     assert Patches.array_specs["target_rank"].dtype_for(classes) == dtype
     assert Patches.array_specs["predicted"].dtype_for(classes) == "int32"
 
@@ -109,7 +109,7 @@ def test_scores_of_40000_classes_are_those_of_their_logits():
 
 
 @pytest.mark.parametrize("inside", [1, True, 255, 256, 0.5, -1])
-def test_a_mask_is_what_is_not_zero(inside):
+def test_masks_are_the_pixels_that_are_not_zero(inside):
     masks = np.zeros((2, 2, 4, 4), type(inside))
     if isinstance(inside, int):
         masks = masks.astype(np.int64)
@@ -121,9 +121,9 @@ def test_a_mask_is_what_is_not_zero(inside):
         for one in (masks, masks != 0)
     )
     assert found.equals(plain)
-    made = Parts({}).cast({"mask": masks != 0})["mask"]
-    assert made.dtype == np.int8
-    assert made.max() == 1
+    stored = Parts({}).cast({"mask": masks != 0})["mask"]
+    assert stored.dtype == np.int8
+    assert stored.max() == 1
 
 
 # ---- draws -----------------------------------------------------------------------------------------------------------

@@ -80,22 +80,22 @@ def plan_of(**change):
     return make_plan(merge(default_config(), change))
 
 
-def explained(kind, **options):
+def plan_explainer(kind, **options):
     kind = kind if kind in EXPLAINERS else f"mine_options:{kind}"
     return plan_of(explainers=[{"e": {"explainer": kind, **options}}]).explainers["e"]
 
 
-def loaded(function, **options):
+def plan_dataset(function, **options):
     models = [{"m": {"architecture": "small_vit"}}]
     return plan_of(datasets=[{"d": {"dataset": f"mine_options:{function}", **options}}], models=models).datasets["d"]
 
 
-def built(function, **options):
+def plan_model(function, **options):
     architecture = function if function in ("small_vit", "cifar_resnet20") else f"mine_options:{function}"
     return plan_of(models=[{"m": {"architecture": architecture, "options": options}}]).models["m"]
 
 
-def said(make, *arguments, **options):
+def refusal_of(make, *arguments, **options):
     with pytest.raises(HeatproofError) as caught:
         make(*arguments, **options)
     sentence = str(caught.value)
@@ -105,7 +105,7 @@ def said(make, *arguments, **options):
 
 
 NAN, INFINITE = float("nan"), float("inf")
-BAD_OF_OURS = [
+BAD_VALUES = [
     (
         "integrated_gradients",
         {"steps": "many"},
@@ -135,36 +135,36 @@ BAD_OF_OURS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "options", "expected"), BAD_OF_OURS)
-def test_a_bad_value_for_an_explainer_of_ours(kind, options, expected):
-    assert expected in said(explained, kind, **options)
+@pytest.mark.parametrize(("kind", "options", "expected"), BAD_VALUES)
+def test_bad_values_for_explainers_are_refused(kind, options, expected):
+    assert expected in refusal_of(plan_explainer, kind, **options)
 
 
-def test_bad_values_for_datasets_and_architectures_of_ours():
+def test_bad_values_for_datasets_and_architectures_are_refused():
     dataset = {"datasets": [{"d": {"dataset": "digits", "validation": "half"}}]}
-    assert "The option 'validation' of dataset 'd' must be a number, not 'half'." in said(plan_of, **dataset)
-    assert "The option 'width' of model 'm' must be a whole number of at least 1" in said(
-        built, "cifar_resnet20", width=0
+    assert "The option 'validation' of dataset 'd' must be a number, not 'half'." in refusal_of(plan_of, **dataset)
+    assert "The option 'width' of model 'm' must be a whole number of at least 1" in refusal_of(
+        plan_model, "cifar_resnet20", width=0
     )
-    assert "'heads' of model 'm'" in said(built, "small_vit", heads=1.5)
+    assert "'heads' of model 'm'" in refusal_of(plan_model, "small_vit", heads=1.5)
 
 
 def test_good_values_reach_the_spec():
-    assert explained("noise_input_x_gradient", stdev=1, samples=1, relative=False).options == {
+    assert plan_explainer("noise_input_x_gradient", stdev=1, samples=1, relative=False).options == {
         "stdev": 1,
         "samples": 1,
         "relative": False,
     }
-    assert explained("rise", output="logit", probability=1).options["output"] == "logit"
+    assert plan_explainer("rise", output="logit", probability=1).options["output"] == "logit"
 
 
 @pytest.mark.parametrize("name", EXPLAINERS)
-def test_defaults_of_ours_fit_what_is_said_of_them(name):
+def test_defaults_of_explainers_are_valid_options(name):
     """Otherwise a config that writes a default explicitly would be refused."""
-    assert explained(name, **EXPLAINERS[name].options).options == EXPLAINERS[name].options
+    assert plan_explainer(name, **EXPLAINERS[name].options).options == EXPLAINERS[name].options
 
 
-# ---- by defaults, and by annotations ---------------------------------------------------------------------------------
+# ---- types by defaults and by annotations ----------------------------------------------------------------------------
 
 BARE = {
     "flag": ([True], [0, "yes", None], "true or false"),
@@ -175,7 +175,7 @@ BARE = {
     "table": ([{}, {"a": [1, None]}], [[], "a"], "a mapping"),
     "free": ([None, 3, "x", [1], {"a": 1}, True, 0.5], [], ""),
 }
-SAID = {
+ANNOTATED = {
     "maybe": ([None, 2, 0.5], ["x", True], "a number or null"),
     "optional": ([None, 4], [4.0], "a whole number or null"),
     "implicit": ([None, 4], ["x"], "a whole number"),
@@ -190,90 +190,99 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize(("kind", "option"), [*(("bare", key) for key in BARE), *(("said", key) for key in SAID)])
-def test_values_for_a_function_of_the_users(kind, option):
-    good, bad, words = (BARE if kind == "bare" else SAID)[option]
+@pytest.mark.parametrize(("kind", "option"), [*(("bare", key) for key in BARE), *(("said", key) for key in ANNOTATED)])
+def test_values_for_a_users_function_are_checked(kind, option):
+    good, bad, words = (BARE if kind == "bare" else ANNOTATED)[option]
     for value in good:
-        assert explained(kind, **{option: value}).options[option] == value
+        assert plan_explainer(kind, **{option: value}).options[option] == value
     for value in bad:
-        assert f"The option {option!r} of explainer 'e' must be {words}, not {value!r}" in said(
-            explained, kind, **{option: value}
+        assert f"The option {option!r} of explainer 'e' must be {words}, not {value!r}" in refusal_of(
+            plan_explainer, kind, **{option: value}
         )
 
 
 @pytest.mark.parametrize("value", [NAN, [1.0, INFINITE], {"a": [NAN]}])
-def test_what_is_not_finite_is_refused_wherever_it_stands(value):
-    assert "must be finite" in said(explained, "anything", free=value)
+def test_nonfinite_numbers_are_refused_at_any_depth(value):
+    assert "must be finite" in refusal_of(plan_explainer, "anything", free=value)
 
 
-def test_what_json_cannot_hold_is_refused():
+def test_values_that_json_cannot_hold_are_refused():
     import datetime
 
     day = datetime.date(2020, 1, 2)
-    assert "'free' of explainer 'e' cannot hold datetime.date(2020, 1, 2), a date" in said(
-        explained, "bare", free=[day]
+    assert "'free' of explainer 'e' cannot hold datetime.date(2020, 1, 2), a date" in refusal_of(
+        plan_explainer, "bare", free=[day]
     )
-    assert "'free' of explainer 'e' has the key 3, which is no text" in said(explained, "bare", free={3: 1})
+    assert "'free' of explainer 'e' has the key 3, which is no text" in refusal_of(plan_explainer, "bare", free={3: 1})
 
 
 # ---- objects that a reference can name -------------------------------------------------------------------------------
 
 
-def test_options_by_position_and_of_any_name():
-    assert explained("by_position").options == {"strength": 1.0}
-    assert explained("by_position", strength=3).options == {"strength": 3}
-    assert explained("anything", whatever=[1]).options == {"whatever": [1]}
-    assert "has no option 'strenght': did you mean 'strength'?" in said(explained, "by_position", strenght=3)
+def test_options_may_be_positional_or_have_any_name():
+    assert plan_explainer("by_position").options == {"strength": 1.0}
+    assert plan_explainer("by_position", strength=3).options == {"strength": 3}
+    assert plan_explainer("anything", whatever=[1]).options == {"whatever": [1]}
+    assert "has no option 'strenght': did you mean 'strength'?" in refusal_of(plan_explainer, "by_position", strenght=3)
 
 
-def test_an_option_without_a_default_has_to_be_given():
-    assert explained("needs", strength="x").options == {"strength": "x"}
-    assert "The explainer 'e' needs the option 'strength': give it a value" in said(explained, "needs")
-    assert "The dataset 'd' needs the option 'root'" in said(loaded, "load_from")
+def test_an_option_without_a_default_is_required():
+    assert plan_explainer("needs", strength="x").options == {"strength": "x"}
+    assert "The explainer 'e' needs the option 'strength': give it a value" in refusal_of(plan_explainer, "needs")
+    assert "The dataset 'd' needs the option 'root'" in refusal_of(plan_dataset, "load_from")
 
 
-def test_a_default_that_cannot_be_written_down():
-    sentence = said(explained, "shows_a_path")
+def test_a_default_that_json_cannot_hold_must_be_overridden():
+    sentence = refusal_of(plan_explainer, "shows_a_path")
     assert "The option 'where' of explainer 'e' has a default of type PosixPath" in sentence
-    assert explained("shows_a_path", where="y").options == {"where": "y"}
+    assert plan_explainer("shows_a_path", where="y").options == {"where": "y"}
     # For a dataset, only the options in the config are recorded.
-    assert loaded("load")["options"] == {}
+    assert plan_dataset("load")["options"] == {}
 
 
-def test_objects_that_can_be_called():
+def test_partials_and_callable_objects_have_options():
     plan = plan_of(
         explainers=[{"p": {"explainer": "mine_options:partial"}}, {"c": {"explainer": "mine_options:explain"}}]
     )
     assert plan.explainers["p"].options["count"] == 7
     assert plan.explainers["c"].options == {"scale": 2.0}
     assert {entry.module for entry in plan.explainers.values()} == {"mine_options"}, "whose code the maps depend on"
-    assert "'count' of explainer 'e' must be a whole number, not 'x'" in said(explained, "partial", count="x")
-    assert "must be a number, not 'x'" in said(explained, "explain", scale="x")
-    assert (loaded("load_partial")["module"], built("build_partial").module) == ("mine_options", "mine_options")
+    assert "'count' of explainer 'e' must be a whole number, not 'x'" in refusal_of(
+        plan_explainer, "partial", count="x"
+    )
+    assert "must be a number, not 'x'" in refusal_of(plan_explainer, "explain", scale="x")
+    assert (plan_dataset("load_partial")["module"], plan_model("build_partial").module) == (
+        "mine_options",
+        "mine_options",
+    )
     where = {"dataset": "digits", "model": "vit", "weights": "finetuned", "shard": 0}
     json.dumps(Graph(plan).job("attribute", where).spec_json)
 
 
-def test_datasets_of_the_users():
-    assert loaded("load", root="y")["options"] == {"root": "y"}
-    assert loaded("load_any", colour="red")["options"] == {"colour": "red"}
-    assert "The dataset 'd' has no option 'rot': did you mean 'root'?" in said(loaded, "load", rot="y")
-    assert "The option 'root' of dataset 'd' must be a text, not 3" in said(loaded, "load", root=3)
+def test_options_of_custom_datasets_are_checked():
+    assert plan_dataset("load", root="y")["options"] == {"root": "y"}
+    assert plan_dataset("load_any", colour="red")["options"] == {"colour": "red"}
+    assert "The dataset 'd' has no option 'rot': did you mean 'root'?" in refusal_of(plan_dataset, "load", rot="y")
+    assert "The option 'root' of dataset 'd' must be a text, not 3" in refusal_of(plan_dataset, "load", root=3)
     for function in ("load", "load_any"):
-        assert "has no option 'seed'" in said(loaded, function, seed=3)
-    assert "cannot be called with (seed=…): got an unexpected keyword argument 'seed'" in said(loaded, "load_unseeded")
+        assert "has no option 'seed'" in refusal_of(plan_dataset, function, seed=3)
+    assert "cannot be called with (seed=…): got an unexpected keyword argument 'seed'" in refusal_of(
+        plan_dataset, "load_unseeded"
+    )
 
 
-def test_architectures_of_the_users():
-    assert built("build", width=8, deep=True).options == {"width": 8, "deep": True}
-    assert built("Net", width=8).options == {"width": 8}
-    assert built("build_any", colour="red").options == {"colour": "red"}
-    assert "The model 'm' has no option 'widht': did you mean 'width'?" in said(built, "build", widht=3)
-    assert "The option 'width' of model 'm' must be a whole number, not 'wide'" in said(built, "Net", width="wide")
-    assert "has no option 'num_classes'" in said(built, "build", num_classes=3)
-    assert "cannot be called with (num_classes, num_classes=…)" in said(built, "build_any", num_classes=3)
-    assert "too many positional arguments" in said(built, "no_argument")
+def test_options_of_custom_architectures_are_checked():
+    assert plan_model("build", width=8, deep=True).options == {"width": 8, "deep": True}
+    assert plan_model("Net", width=8).options == {"width": 8}
+    assert plan_model("build_any", colour="red").options == {"colour": "red"}
+    assert "The model 'm' has no option 'widht': did you mean 'width'?" in refusal_of(plan_model, "build", widht=3)
+    assert "The option 'width' of model 'm' must be a whole number, not 'wide'" in refusal_of(
+        plan_model, "Net", width="wide"
+    )
+    assert "has no option 'num_classes'" in refusal_of(plan_model, "build", num_classes=3)
+    assert "cannot be called with (num_classes, num_classes=…)" in refusal_of(plan_model, "build_any", num_classes=3)
+    assert "too many positional arguments" in refusal_of(plan_model, "no_argument")
 
 
-def test_what_does_not_say_its_arguments():
-    assert "The arguments of explainer 'e' cannot be read" in said(explained, "unreadable")
+def test_a_callable_with_an_unreadable_signature_is_refused():
+    assert "The arguments of explainer 'e' cannot be read" in refusal_of(plan_explainer, "unreadable")

@@ -24,7 +24,7 @@ def clock(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [list, iter])
-def test_a_log_has_a_line_now_and_then_with_rate_and_time_left(kind, clock, caplog):
+def test_a_log_has_periodic_lines_with_rate_and_time_left(kind, clock, caplog):
     caplog.set_level(logging.INFO, "heatproof.base.batches")
     seen = []
     for item in batches.track(kind(range(8)), "maps", unit="batch", total=8):
@@ -45,7 +45,7 @@ def test_without_a_length_there_is_no_time_left(clock, caplog):
     assert caplog.messages[0] == "maps: 1 it, 0.09 it/s"
 
 
-def test_an_error_passes_and_nothing_is_said_to_be_done(clock, caplog):
+def test_an_error_propagates_and_no_completion_is_logged(clock, caplog):
     caplog.set_level(logging.INFO, "heatproof.base.batches")
     with pytest.raises(ZeroDivisionError):
         list(batches.track((1 / number for number in (1, 0)), "maps"))

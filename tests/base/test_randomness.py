@@ -20,7 +20,7 @@ from heatproof.base.randomness import (
 )
 
 
-def test_seeds_are_fixed_for_good():
+def test_seeds_have_fixed_values():
     """Published numbers depend on these seeds."""
     assert derive_seed(0, "rise masks") == 6811335599302766059
     assert derive_seed(0, "random baseline", "digits-0001") == 7353360614306042668
@@ -33,7 +33,7 @@ def test_no_two_streams_coincide():
     assert all(0 <= seed < 2**63 for seed in seeds)
 
 
-def test_a_text_that_runs_over_is_another_stream():
+def test_boundaries_between_seed_and_texts_matter():
     assert derive_seed(1, "1a") != derive_seed(11, "a")
     assert derive_seed(0, "ab", "c") != derive_seed(0, "a", "bc")
 
@@ -62,13 +62,13 @@ DRAWS = {
     "bits": counter_bits,
     "uniform": counter_uniform,
     "normal": counter_normal,
-    "integers": lambda *given, **options: counter_integers(*given, 1000, **options),
+    "integers": lambda *arguments, **options: counter_integers(*arguments, 1000, **options),
 }
 IDS = [f"image-{number}" for number in range(9)]
 
 
 @pytest.mark.parametrize("library", [np.array, torch.tensor])
-def test_known_answers(library):
+def test_philox_matches_the_published_test_vectors(library):
     counter, key, words = (
         [library(column)[None] for column in zip(*part, strict=True)] for part in zip(*VECTORS, strict=True)
     )
@@ -76,14 +76,14 @@ def test_known_answers(library):
         np.testing.assert_array_equal(found, wanted)
 
 
-def test_published_numbers_depend_on_these():
+def test_counter_bits_have_fixed_values():
     assert counter_bits(0, "x", ["i"], (5,))[0].tolist() == [3589669372, 336186513, 3386662172, 471571204, 2734918389]
 
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
 class TestDraws:
     @pytest.fixture(autouse=True)
-    def small_pieces(self, monkeypatch):
+    def small_parts(self, monkeypatch):
         """Draw several images at once, and then several parts of an image."""
         monkeypatch.setattr("heatproof.base.randomness.BLOCKS_ON_CPU", 8)
 
@@ -97,11 +97,11 @@ class TestDraws:
         assert torch.equal(draw(1, "x", IDS[::-1], shape).flip(0), complete)
 
     @pytest.mark.parametrize("start", [0, 1, 4, 35, 63, 2**34 + 3])
-    def test_from_an_offset(self, draw, start):
+    def test_an_offset_skips_the_first_numbers(self, draw, start):
         complete = draw(1, "x", IDS, (100,), start=start - start % 32)
         assert torch.equal(draw(1, "x", IDS, (60,), start=start), complete[:, start % 32 :][:, :60])
 
-    def test_size_of_a_piece_changes_nothing(self, draw, monkeypatch):
+    def test_the_number_of_blocks_at_once_changes_nothing(self, draw, monkeypatch):
         small = draw(1, "x", IDS, (3, 7, 5))
         monkeypatch.setattr("heatproof.base.randomness.BLOCKS_ON_CPU", 1 << 14)
         assert torch.equal(draw(1, "x", IDS, (3, 7, 5)), small)
@@ -111,12 +111,12 @@ class TestDraws:
         flat = torch.cat(streams)
         assert len(flat.unique(dim=0)) == 8
 
-    def test_nothing_to_draw(self, draw):
+    def test_empty_draws_have_empty_shapes(self, draw):
         assert draw(1, "x", [], (2,)).shape == (0, 2)
         assert draw(1, "x", IDS, (0,)).shape == (9, 0)
 
 
-def test_numpy_and_torch_make_the_same_words():
+def test_numpy_and_torch_give_the_same_bits():
     index = np.arange(1000) * 4_294_967
     device_numbers = [index & 0xFFFFFFFF, index >> 32, index % 7, index % 11]
     tensors = philox([torch.tensor(word) for word in device_numbers], [12345, 67890])
@@ -124,7 +124,7 @@ def test_numpy_and_torch_make_the_same_words():
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_uniform_numbers():
+def test_uniform_numbers_are_uniform():
     drawn = counter_uniform(0, "x", IDS, (20_000,))
     assert drawn.dtype == torch.float32
     assert 0 <= drawn.min() < 1e-4
@@ -133,7 +133,7 @@ def test_uniform_numbers():
     assert counter_uniform(0, "x", IDS, (2,), dtype=torch.float64).dtype == torch.float64
 
 
-def test_normal_numbers():
+def test_normal_numbers_are_normal():
     drawn = counter_normal(0, "x", IDS, (20_000,)).double()
     assert abs(drawn.mean()) < 0.01
     assert abs(drawn.var() - 1) < 0.02
@@ -142,7 +142,7 @@ def test_normal_numbers():
 
 
 def test_streams_are_independent():
-    """Between images and purposes, and between neighbours in one stream, which come from one block."""
+    """Test images, purposes, and the neighbours in one stream, which come from one block."""
     several = torch.cat([counter_normal(0, purpose, IDS[:3], (40_000,)) for purpose in ("x", "y")])
     neighbours = several[0].reshape(-1, 4).T
     for rows in (several, neighbours, several.square(), neighbours.square()):
@@ -150,21 +150,21 @@ def test_streams_are_independent():
         assert found.abs().max() < 4.5 / rows.shape[1] ** 0.5
 
 
-def test_the_ends_of_the_words_have_logarithms(monkeypatch):
+def test_extreme_bits_give_finite_numbers(monkeypatch):
     ends = [0, 0xFFFFFFFF]
     monkeypatch.setattr("heatproof.base.randomness.philox", lambda counter, key: [np.array([ends])] * 4)
     assert counter_normal(0, "x", ["i"], (8,)).isfinite().all()
     assert (counter_uniform(0, "x", ["i"], (8,)) < 1).all()
 
 
-def test_integers():
+def test_integers_are_uniform():
     drawn = counter_integers(0, "x", IDS, (7_000,), 7)
     counts = torch.bincount(drawn.flatten())
     assert len(counts) == 7
     assert stats.chisquare(counts).pvalue > 1e-3
 
 
-def test_permutations():
+def test_permutations_are_uniform():
     drawn = counter_permutation(0, "x", IDS, 50)
     assert torch.equal(drawn.sort(1).values, torch.arange(50).expand(9, -1))
     assert torch.equal(counter_permutation(0, "x", IDS[4:5], 50), drawn[4:5])

@@ -8,7 +8,7 @@ from heatproof.errors import HeatproofError
 TABLE = {"saliency": 1, "rise": 2}
 
 
-def test_look_up():
+def test_unknown_names_are_refused_with_suggestions():
     assert look_up(TABLE, "rise", "explainer") == 2
     with pytest.raises(HeatproofError, match="no explainer named 'salency': did you mean 'saliency'"):
         look_up(TABLE, "salency", "explainer")
@@ -16,17 +16,17 @@ def test_look_up():
         look_up(TABLE, "qqq", "explainer")
 
 
-def test_what_begins_like_the_name_is_nearest():
+def test_names_with_the_same_beginning_are_nearest():
     assert (
         suggest_name("deletion", ["completeness", "deletion_lerf", "deletion_morf"]) == "did you mean 'deletion_morf'?"
     )
 
 
-def test_a_far_name_lists_what_there_is():
+def test_an_unlike_name_lists_the_known_names():
     assert suggest_name("shapley_flow", TABLE) == "known are rise, saliency."
 
 
-def test_only_what_is_listed_is_said_to_be():
+def test_only_listed_kinds_refer_to_the_command_list():
     many = {f"name_{number:02d}": number for number in range(20)}
     with pytest.raises(HeatproofError, match="and 4 more, as `heatproof list explainers` prints them"):
         look_up(many, "qqq", "explainer")
@@ -35,7 +35,7 @@ def test_only_what_is_listed_is_said_to_be():
 
 
 @pytest.mark.parametrize(("place", "folder"), [("mymod.py", "."), ("configs/mymod.py", "configs")])
-def test_a_module_in_the_working_folder_or_beside_the_config(tmp_path, monkeypatch, place, folder):
+def test_the_error_names_the_folder_of_a_module_off_the_path(tmp_path, monkeypatch, place, folder):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["heatproof", "check", "configs/mine.yaml"])
     (tmp_path / "configs").mkdir()
@@ -44,7 +44,7 @@ def test_a_module_in_the_working_folder_or_beside_the_config(tmp_path, monkeypat
         import_callable("mymod:f", "explainer")
 
 
-def test_nearest_of_nothing():
+def test_an_empty_table_has_no_suggestion():
     assert suggest_name("x", {}) == "there are none."
 
 
@@ -60,7 +60,7 @@ def test_nearest_of_nothing():
         ("broken_import:thing", "out of luck"),
     ],
 )
-def test_what_cannot_be_imported_is_one_sentence(reference, reason, tmp_path, monkeypatch):
+def test_references_that_cannot_be_imported_are_refused_in_one_sentence(reference, reason, tmp_path, monkeypatch):
     (tmp_path / "broken_syntax.py").write_text("def thing(:\n")
     (tmp_path / "broken_import.py").write_text("raise RuntimeError('out of\\nluck')\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -70,6 +70,6 @@ def test_what_cannot_be_imported_is_one_sentence(reference, reason, tmp_path, mo
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_callable():
+def test_objects_that_are_not_callable_are_refused():
     with pytest.raises(HeatproofError, match="'os:sep' is not callable"):
         import_callable("os:sep", "dataset")

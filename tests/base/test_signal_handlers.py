@@ -30,26 +30,28 @@ def start(folder, body, program=("-m", "heatproof.workflow.job"), **options):
     """Start a job with a slow function, and return the process when the function runs."""
     lines = ["def dataset(*, seed):", *(f"    {line}" for line in body.splitlines())]
     (folder / "slow.py").write_text("\n".join(["import os, subprocess, sys, time", *lines]))
-    told = Prepare(dataset=DatasetSpec("slow:dataset", "slow", {}, 0, "x"))
-    started = job_process(folder, "heatproof.stages.prepare:Prepare", as_json(told), importable=folder, program=program)
+    prepare_spec = Prepare(dataset=DatasetSpec("slow:dataset", "slow", {}, 0, "x"))
+    started = job_process(
+        folder, "heatproof.stages.prepare:Prepare", as_json(prepare_spec), importable=folder, program=program
+    )
     job = subprocess.Popen(**started, **options, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert job.stdout.readline() == "in\n"
     return job
 
 
-def said_by(job):
+def output_of(job):
     """Return the output of a job without lines of its log."""
-    said = job.communicate(timeout=60)[1]
-    return "".join(line for line in said.splitlines(keepends=True) if not re.match(r"\d\d:\d\d:\d\d ", line))
+    output = job.communicate(timeout=60)[1]
+    return "".join(line for line in output.splitlines(keepends=True) if not re.match(r"\d\d:\d\d:\d\d ", line))
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_job_ends_with_one_sentence_and_with_what_it_started(tmp_path, number):
+def test_a_signal_ends_a_job_and_its_children_with_one_sentence(tmp_path, number):
     job = start(tmp_path, "subprocess.Popen(['sleep', '60'])\nprint('in', flush=True)\ntime.sleep(60)")
     children = psutil.Process(job.pid).children(recursive=True)
     assert children
     job.send_signal(number)
-    assert said_by(job) == SENTENCE.format(what="job", name=number.name)
+    assert output_of(job) == SENTENCE.format(what="job", name=number.name)
     assert job.returncode == 128 + number
     assert not any(map(_runs, children))
 
@@ -61,7 +63,7 @@ def test_a_signal_where_python_ignores_errors_is_not_ignored(tmp_path):
     body += "kept = weakref.ref(one, lambda _: (print('in', flush=True), time.sleep(60)))\ndel one\ntime.sleep(60)"
     job = start(tmp_path, body)
     job.send_signal(signal.SIGTERM)
-    assert said_by(job) == SENTENCE.format(what="job", name="SIGTERM")
+    assert output_of(job) == SENTENCE.format(what="job", name="SIGTERM")
     assert job.returncode == 128 + signal.SIGTERM
     assert (tmp_path / "ended").exists()
 
@@ -72,27 +74,27 @@ def test_destroying_half_built_objects_prints_nothing(tmp_path):
     body += "        self.whole = True\n    def __del__(self):\n        self.whole\nHalf()"
     job = start(tmp_path, body)
     job.send_signal(signal.SIGTERM)
-    assert said_by(job) == SENTENCE.format(what="job", name="SIGTERM")
+    assert output_of(job) == SENTENCE.format(what="job", name="SIGTERM")
     assert job.returncode == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("error", ["ImportError", "SystemError"])
-def test_an_error_that_a_library_makes_of_a_signal_is_none(tmp_path, error):
+def test_an_error_that_a_library_raises_after_a_signal_is_not_reported(tmp_path, error):
     """An extension module that is interrupted during its import is an example."""
     body = "try:\n    print('in', flush=True)\n    time.sleep(60)\n"
     job = start(tmp_path, f"{body}except SystemExit as ended:\n    raise {error}(f'not imported: {{ended}}')")
     job.send_signal(signal.SIGHUP)
-    assert said_by(job) == SENTENCE.format(what="job", name="SIGHUP")
+    assert output_of(job) == SENTENCE.format(what="job", name="SIGHUP")
     assert job.returncode == 128 + signal.SIGHUP
 
 
-def test_a_second_signal_disturbs_nothing(tmp_path):
+def test_further_signals_do_not_interrupt_cleanup(tmp_path):
     body = "try:\n    print('in', flush=True)\n    time.sleep(60)\nfinally:\n    time.sleep(1)\n"
     job = start(tmp_path, body + "    open('tidied', 'w').close()")
     for number in (*SIGNALS, *SIGNALS):
         job.send_signal(number)
         time.sleep(0.1)
-    assert said_by(job) == SENTENCE.format(what="job", name="SIGTERM")
+    assert output_of(job) == SENTENCE.format(what="job", name="SIGTERM")
     assert job.returncode == 143
     assert (tmp_path / "tidied").exists()
 
@@ -117,7 +119,7 @@ def test_processes_that_do_not_end_are_killed_after_a_grace_time(tmp_path, body)
     job = start(tmp_path, body, ("-c", HASTY))
     tree = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
     job.terminate()
-    assert said_by(job) == SENTENCE.format(what="job", name="SIGTERM")
+    assert output_of(job) == SENTENCE.format(what="job", name="SIGTERM")
     assert job.returncode == 143
     assert not any(map(_runs, tree))
 
@@ -131,7 +133,7 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
         assert job.poll() is None
         time.sleep(0.05)
     job.terminate()
-    assert said_by(job) == SENTENCE.format(what="job", name="SIGTERM")
+    assert output_of(job) == SENTENCE.format(what="job", name="SIGTERM")
 
 
 def test_a_finished_process_ignores_signals(tmp_path):
@@ -144,7 +146,7 @@ def test_a_finished_process_ignores_signals(tmp_path):
     assert job.stdout.readline() == "bye\n"
     for number in SIGNALS:
         job.send_signal(number)
-    assert said_by(job) == ""
+    assert output_of(job) == ""
     assert job.returncode == 0
 
 
@@ -155,13 +157,13 @@ def test_a_forked_process_that_is_ended_prints_nothing(tmp_path):
         "os.read(reading, 1)\nos.kill(child, 15)\nprint('in', flush=True)\n"
     )
     job = start(tmp_path, body + "raise ValueError(f'child ended with {os.waitpid(child, 0)[1]}')")
-    said = job.communicate(timeout=60)[1]
-    assert "child ended with 15" in said
-    assert "heatproof: The job" not in said
+    output = job.communicate(timeout=60)[1]
+    assert "child ended with 15" in output
+    assert "heatproof: The job" not in output
 
 
 @pytest.mark.parametrize("reaped", [True, False], ids=["gone", "waits for its parent"])
-def test_a_job_ends_with_its_controller_and_so_does_what_it_started(tmp_path, reaped, monkeypatch):
+def test_a_job_and_its_children_end_with_its_controller(tmp_path, reaped, monkeypatch):
     controller = subprocess.Popen(["sleep", "60"])
     monkeypatch.setenv("HEATPROOF_CONTROLLER", str(controller.pid))
     job = start(tmp_path, "subprocess.Popen(['sleep', '60'])\nprint('in', flush=True)\ntime.sleep(60)")
@@ -169,7 +171,7 @@ def test_a_job_ends_with_its_controller_and_so_does_what_it_started(tmp_path, re
     controller.kill()
     if reaped:
         controller.wait()
-    said_by(job)
+    output_of(job)
     controller.wait()
     assert job.returncode == 143
     assert not any(map(_runs, children))

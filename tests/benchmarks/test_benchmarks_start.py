@@ -56,20 +56,20 @@ ELSEWHERE = {
 }
 
 
-def test_no_benchmark_is_forgotten():
+def test_every_benchmark_has_a_test():
     assert {path.stem for path in FOLDER.glob("[!_]*.py")} == set(SMALLEST) | set(ELSEWHERE)
     tests = Path(__file__).parent
     assert all((tests / where).is_file() for where in ELSEWHERE.values() if where.endswith(".py"))
 
 
-# They compute for 20 s and more, whoever starts them.
+# They take 20 s and more even with preloaded libraries.
 LONG = ("falsification", "metric_quality", "pic", "best_set", "estimate_error", "broken_network")
 
 
 @pytest.mark.parametrize(
     ("name", "python"),
     [
-        # With the libraries imported already, which is what most of them spend their time on.
+        # With preloaded libraries, because most benchmarks spend their time on imports.
         *(pytest.param(name, preloaded.python, marks=pytest.mark.slow) for name in SMALLEST if name not in LONG),
         *(pytest.param(name, lambda: sys.executable, marks=pytest.mark.long) for name in SMALLEST),
     ],

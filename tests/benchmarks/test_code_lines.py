@@ -1,4 +1,4 @@
-"""What counts as a code line and as a repeated block."""
+"""Counts of code lines and of repeated blocks."""
 
 import importlib.util
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_blanks_comments_and_docstrings_are_not_counted(lines):
     assert lines.import_lines(TEXT) == {5, 6, 7, 8}
 
 
-def test_lines_of_rules(lines):
+def test_blanks_and_comments_of_rules_are_not_counted(lines):
     assert list(lines.rule_lines("# A comment.\nrule all:\n\n    # Why.\n    input:\n        1,  # one\n")) == [2, 5, 6]
 
 
@@ -67,7 +67,7 @@ def test_every_module_has_a_group(lines):
     assert lines.group_of("graph.py") == "other"
 
 
-def test_repeated_blocks(lines):
+def test_repeated_blocks_are_counted(lines):
     block = list("abcdef")
     assert lines.repeated_blocks([["x", *block], ["y", *block, "z"]]) == 2
     assert lines.repeated_blocks([["x", *block, "g"], ["y", *block, "g"]]) == 2
@@ -75,7 +75,7 @@ def test_repeated_blocks(lines):
     assert lines.repeated_blocks([[*block, "x", *block]]) == 2
 
 
-def test_a_checkout(lines, tmp_path):
+def test_lines_of_a_checkout_are_counted_by_group(lines, tmp_path):
     package = tmp_path / "src/heatproof"
     for name in ("plan/one.py", "metrics/information.py", "new.py"):
         (package / name).parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ def found():
     return benchmark.trials(4, 300)
 
 
-def test_the_right_map_is_wholly_sound_and_stays_so_when_some_is_removed(found):
+def test_the_right_map_is_sound_also_if_features_are_removed(found):
     for name, (sound, _) in found.items():
         if name[0] != "introduce":
             np.testing.assert_allclose(sound, 1, err_msg=str(name))
@@ -27,7 +27,7 @@ def test_attribution_above_that_of_the_right_features_is_unsound(found):
     assert found["introduce", "more"][0].mean() < 0.6
 
 
-def test_what_is_removed_is_missed(found):
+def test_removed_features_lower_completeness(found):
     right = found["right map", ""][1].mean()
     for scheme in ("some", "more", "random", "constant"):
         assert (found["remove", scheme][1].mean(1) < right - 0.01).all(), scheme

@@ -15,45 +15,45 @@ from heatproof.plan.validate import make_plan
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(FOLDER))
 small = import_module("papers_small")
-EVERY = small.combinations()
+COMBINATIONS = small.combinations()
 
 
 def names(entries):
     return [small.named(entry)[0] for entry in entries]
 
 
-@pytest.mark.parametrize("configs", EVERY, ids="+".join)
-def test_it_is_the_same_study_with_the_files_of_the_page(configs):
-    given = read_config(*(FOLDER.parent / f"config/{name}.yaml" for name in configs))
+@pytest.mark.parametrize("configs", COMBINATIONS, ids="+".join)
+def test_small_runs_have_the_same_study_and_the_files_of_the_page(configs):
+    config = read_config(*(FOLDER.parent / f"config/{name}.yaml" for name in configs))
     lowered = small.shrunk(configs)
     for key in ("datasets", "models", "explainers", "metrics"):
-        assert names(lowered[key]) == names(given[key]), key
-    same = set(given) - {"datasets", "models", "explainers", "metrics", "evaluation", "pretraining", "finetuning"}
+        assert names(lowered[key]) == names(config[key]), key
+    same = set(config) - {"datasets", "models", "explainers", "metrics", "evaluation", "pretraining", "finetuning"}
     # Channels are named after layers of the networks.
     same -= {"similarity"}
-    assert given.get("similarity", {}).keys() == lowered.get("similarity", {}).keys()
-    assert {key: lowered[key] for key in same} == {key: given[key] for key in same}
+    assert config.get("similarity", {}).keys() == lowered.get("similarity", {}).keys()
+    assert {key: lowered[key] for key in same} == {key: config[key] for key in same}
     assert not any("checkpoint" in settings or "root" in settings for settings in map(str, lowered["models"]))
-    made = {file for job in Graph(make_plan(lowered)).jobs() for file in job.outputs}
-    assert set(EVERY[configs]) <= made
+    outputs = {file for job in Graph(make_plan(lowered)).jobs() for file in job.outputs}
+    assert set(COMBINATIONS[configs]) <= outputs
 
 
-def test_what_the_page_says_of_small_runs_is_of_its_own_rows():
+def test_stored_small_runs_have_the_files_of_the_page():
     table = pd.read_csv(FOLDER.parent / "docs/data/papers_small/papers_small.csv")
     ran = {configs: list(part["file"]) for configs, part in table.groupby("configs")}
     assert ran
-    assert ran == {"+".join(configs): files for configs, files in EVERY.items() if "+".join(configs) in ran}
+    assert ran == {"+".join(configs): files for configs, files in COMBINATIONS.items() if "+".join(configs) in ran}
     assert table["made"].all()
 
 
-def test_configs_that_the_page_has_no_command_of_are_refused(monkeypatch):
+def test_configs_without_a_command_on_the_page_are_refused(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["papers_small.py", "paper_mas"])
     with pytest.raises(SystemExit, match="no command of these configs; it has those of\npaper"):
         small.main()
 
 
 @pytest.mark.parametrize(
-    ("given", "architecture"),
+    ("settings", "architecture"),
     [
         ({"architecture": "torchvision_model", "options": {"name": "resnet152"}}, "cifar_resnet56"),
         ({"architecture": "torchvision_model", "options": {"name": "wide_resnet50_2"}}, "cifar_resnet32"),
@@ -64,13 +64,13 @@ def test_configs_that_the_page_has_no_command_of_are_refused(monkeypatch):
         ({"architecture": "cifar_resnet44", "options": {"shortcut": "A"}}, "cifar_resnet44"),
     ],
 )
-def test_a_stand_in_is_of_the_same_family(given, architecture):
-    ((_, made),) = small.small_model("name", given).items()
-    assert made["architecture"] == architecture
-    assert made["options"].get("shortcut") == given.get("options", {}).get("shortcut")
+def test_a_stand_in_is_of_the_same_family(settings, architecture):
+    ((_, stand_in),) = small.small_model("name", settings).items()
+    assert stand_in["architecture"] == architecture
+    assert stand_in["options"].get("shortcut") == settings.get("options", {}).get("shortcut")
 
 
-def test_epochs_that_are_kept_have_the_same_share_in_a_short_training():
+def test_saved_epochs_have_the_same_share_in_a_short_training():
     assert small.small_training({"epochs": 200, "keep": [50, 100, 150, 200]})["keep"] == [2, 4, 6, 8]
 
 
@@ -80,10 +80,10 @@ def test_a_network_without_a_stand_in_is_named():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("configs", EVERY, ids="+".join)
-def test_its_files_are_made(configs, tmp_path):
+@pytest.mark.parametrize("configs", COMBINATIONS, ids="+".join)
+def test_small_runs_make_their_files(configs, tmp_path):
     command = [sys.executable, str(FOLDER / "papers_small.py"), *configs, "--small", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     table = pd.read_csv(tmp_path / "papers_small.csv")
-    assert list(table["file"]) == EVERY[configs]
+    assert list(table["file"]) == COMBINATIONS[configs]

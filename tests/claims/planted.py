@@ -77,7 +77,7 @@ def _(name, sign):
 
 
 def ordered(turned, noise=0.02, **more):
-    """Return evidence in which methods have one order, and the reverse order where `turned` returns True."""
+    """Return evidence in which methods have one order, and the reverse order if `turned` returns True."""
     place = {name: i for i, name in enumerate(METHODS)}
     return plant(lambda case, m: 0.1 * place[m.name] * (-1 if turned(case) else 1), noise=noise, **more)
 

@@ -23,7 +23,7 @@ def verdict(name, evidence):
     return run_table(evidence).set_index("claim").loc[name]
 
 
-def test_each_says_what_it_is():
+def test_each_claim_is_described():
     for entry in CLAIMS.values():
         assert entry.paper in PAPERS
         assert entry.place
@@ -33,7 +33,7 @@ def test_each_says_what_it_is():
     assert {entry.paper for entry in CLAIMS.values()} == set(PAPERS)
 
 
-def test_the_table_has_a_row_for_each():
+def test_the_table_has_a_row_for_each_claim():
     table = claims_table(plant(lambda case, m: 0.5))
     assert list(table.columns) == COLUMNS
     assert table["claim"].tolist() == [claim.name for claim in ordered_claims()]
@@ -51,7 +51,7 @@ def test_q_is_benjamini_and_hochbergs_over_the_claims_that_the_run_tests():
     np.testing.assert_allclose(table["q"], false_discovery_control(table["p"]))
 
 
-def test_an_interval_beside_the_limit_is_open_where_q_is_too_large(monkeypatch):
+def test_a_claim_is_open_if_q_is_too_large(monkeypatch):
     """Among as many claims as the run tests, one p of 0.03 is expected by chance."""
     row = verdict("absolute_values_hurt_ig", PLANTED["absolute_values_hurt_ig"](1))
     assert row["verdict"] == "reproduced"
@@ -92,7 +92,7 @@ def test_seeds_of_one_kind_are_one_network():
     assert evidence.agreement(pairs).networks == 2
 
 
-def test_networks_are_drawn_beside_images():
+def test_networks_are_resampled_as_well_as_images():
     """Networks that disagree widen the interval, which resampled images cannot show."""
     evidence = plant(lambda case, m: {"net_a": 0.3, "net_b": 0.1}.get(case.model, 0.0) * (m.name == IG), noise=0.01)
     cases, pairs = evidence.in_domain_cases(), [(METHODS.index(IG), 0)]
@@ -109,7 +109,7 @@ def sides(level, seeds=5, **more):
     return plant(level, models=trainings([RESNET, deep], seeds), images=6, repetitions=20, **more)
 
 
-def test_design_is_welchs_test_over_means_of_trainings():
+def test_claims_on_design_use_welchs_test_over_means_of_trainings():
     generator = np.random.default_rng(0)
     chance = {name: generator.normal(0, 0.1) for name in trainings([RESNET, replace(RESNET, name="deep")])}
     evidence = sides(lambda case, m: 0.3 + chance[case.model], noise=0)
@@ -124,11 +124,11 @@ def test_design_is_welchs_test_over_means_of_trainings():
     assert measured.seeds == 5
 
 
-@pytest.mark.parametrize(("seeds", "told"), [(1, "there is 1"), (4, "there are 4")])
-def test_fewer_than_five_trainings_are_no_evidence_on_design(seeds, told):
+@pytest.mark.parametrize(("seeds", "message"), [(1, "there is 1"), (4, "there are 4")])
+def test_fewer_than_five_trainings_are_no_evidence_on_design(seeds, message):
     row = verdict("depth_lowers", sides(lambda case, m: 0.3 - 0.1 * ("deep" in case.model), seeds))
     assert row["verdict"] == "not testable here"
-    assert told in row["reason"]
+    assert message in row["reason"]
     table = run_table(PLANTED["depth_lowers"](1)).set_index("claim")
     assert table["seeds"].to_csv().count(",5\n") == 1, "a number of trainings has no decimals"
 
@@ -143,7 +143,7 @@ def test_other_baselines_and_grids_are_never_mixed_in():
         assert [(name[a], name[b]) for a, b in evidence.pairs_varying(field)] == [("idsds", other)]
 
 
-def test_a_model_without_its_like_is_not_compared():
+def test_a_model_without_a_counterpart_is_not_compared():
     row = verdict("depth_lowers", plant(lambda case, m: 0.4))
     assert row["verdict"] == "not testable here"
     assert row["reason"] == "because no two networks differ only in depth"
@@ -159,7 +159,7 @@ def test_families_are_compared_where_both_have_batch_norm_or_neither():
 # ---- evidence --------------------------------------------------------------------------------------------------------
 
 
-def test_out_of_domain_takes_no_finetuned_weights():
+def test_claims_on_sds_use_no_finetuned_weights():
     row = verdict("cams_lead_under_sds", plant(lambda case, m: 0.1, metrics=("sds",)))
     assert row["reason"] == "because no sds was scored on pretrained weights"
 
@@ -170,12 +170,12 @@ def test_agreement_is_spearman_between_mean_scores():
     assert evidence.agreement(pairs).draws[0] == pytest.approx(0), "three of six pairs are reversed"
 
 
-def test_a_metric_where_lower_is_better_is_turned():
+def test_a_metric_where_lower_is_better_is_negated():
     evidence = plant(lambda case, m: 0.5, metrics={"idsds": {"higher_is_better": False}}, noise=0)
     np.testing.assert_allclose(evidence.means, -0.5)
 
 
-def test_kept_epochs_are_no_other_trainings():
+def test_saved_epochs_are_not_separate_trainings():
     metrics = {"idsds": {}, "epoch": {"kind": "idsds", "saved_epoch_of": "finetuned"}}
     evidence = plant(lambda case, m: 0.5, metrics=metrics, models={"net_a": NETWORKS["net_a"]})
     assert evidence.find_cases("idsds") == [0]
@@ -199,14 +199,14 @@ def test_ranks_are_correlated_as_by_scipy():
     np.testing.assert_allclose(correlate_ranks(a, b), expected)
 
 
-def test_methods_are_found_by_what_they_are():
+def test_methods_are_found_by_explainer_and_transform():
     evidence = plant(lambda case, m: 0.5, methods=(IG, f"{IG}_abs", IGU))
     assert evidence.find_method(IG, "abs") == 1
     with pytest.raises(Untestable, match="no lime"):
         evidence.find_method("lime")
 
 
-def test_a_network_of_ones_own_with_the_map_is_no_rival_of_itself():
+def test_a_custom_network_is_not_compared_with_the_network_of_the_map():
     """A ResNet with BagNet's map is not one of the plain networks that it is compared with."""
     users_network = replace(RESNET, name="mine")
 
@@ -235,7 +235,7 @@ def test_a_network_of_ones_own_with_the_map_is_no_rival_of_itself():
         ("timm_model", {"name": "vit_base_patch16_224"}, ("vit", None, 1, False, True)),
     ],
 )
-def test_design_is_said_where_an_architecture_is_registered(architecture, options, expected):
+def test_registered_architectures_state_their_design(architecture, options, expected):
     design = asdict(ARCHITECTURES[architecture].design_for(options))
     assert tuple(design[name] for name in ("family", "depth", "width", "batch_norm", "bias")) == expected
     assert list(pd.Series(design).index) == ["family", "depth", "width", "batch_norm", "bias"]
@@ -281,7 +281,7 @@ def test_mas_and_rise_are_compared_over_the_same_absolute_maps():
 
 
 @pytest.mark.parametrize("metrics", [("mas_deletion", "rise_deletion"), ("mas_deletion", "sic")])
-def test_too_few_maps_that_count_are_the_reason(metrics):
+def test_too_few_counted_maps_are_the_reason(metrics):
     """Three maps and their absolute values are six rows, but three methods to MAS."""
     signed = ("saliency", "input_x_gradient", "integrated_gradients")
     evidence = plant(

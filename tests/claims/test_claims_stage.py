@@ -16,19 +16,19 @@ CONFIG = {
 
 
 @pytest.fixture
-def made(project):
+def scored(project):
     return project(**CONFIG).attribute().drop().respond().score_all().score()
 
 
-def test_the_card_has_every_claim(made):
-    made.make("claims")
-    card = pd.read_csv(made.folder / "results/claims.csv").set_index("claim")
+def test_the_card_has_every_claim(scored):
+    scored.make("claims")
+    card = pd.read_csv(scored.folder / "results/claims.csv").set_index("claim")
     assert list(card.index) == [claim.name for claim in ordered_claims()]
     assert card.loc["bagnet_beats_post_hoc_methods", "verdict"] == "not testable here"
     assert card.loc["absolute_values_hurt_ig", "published_verdict"] == "reproduced"
 
 
-def test_a_case_says_its_grid_baseline_and_output(project):
+def test_the_spec_has_grid_baseline_and_output_of_a_metric(project):
     spec = project(**CONFIG).job("claims").spec
     metric = spec.metrics["idsds"]
     assert (metric.grid, metric.baseline, metric.output) == (4, "mean", "logit")
@@ -36,16 +36,16 @@ def test_a_case_says_its_grid_baseline_and_output(project):
     assert set(spec.published) == {f"{name}.csv" for name in FILES}
 
 
-def test_it_reads_what_its_rule_names(made):
-    missing = [path for path in made.job("claims").inputs if not (made.folder / path).exists()]
+def test_the_inputs_of_the_claims_job_exist(scored):
+    missing = [path for path in scored.job("claims").inputs if not (scored.folder / path).exists()]
     assert not missing
 
 
-def test_rank_of_the_table_of_scores_is_the_ranking_of_the_run(made):
-    """The command once ranked 36 test cases where the run's own ranking had 2, and in another order."""
+def test_ranking_the_table_of_scores_gives_the_ranking_of_the_run(scored):
+    """The command once ranked 36 test cases, whereas the run ranked 2, and in another order."""
     for stage in ("all_scores", "reliability", "tables"):
-        made.make(stage)
-    results = made.folder / "results"
+        scored.make(stage)
+    results = scored.folder / "results"
     for table, ranking in (("scores", "ranking/ranking"), ("idsds_table", "meta_rank")):
         found = rank_table(read_scores([results / f"{table}.csv"])).meta_rank
         spec = pd.read_csv(results / f"{ranking}.csv")
@@ -62,15 +62,15 @@ def test_rank_of_the_table_of_scores_is_the_ranking_of_the_run(made):
     assert (variance.loc[variance["component"] == "seed", "note"] == "no model is trained with several seeds").all()
 
 
-def test_how_far_the_ranking_can_be_believed(made):
-    made.make("reliability")
-    files = made.job("reliability").spec.files
-    assert all((made.folder / file).stat().st_size for file in files.values())
-    found = {name: pd.read_csv(made.folder / path) for name, path in files.items() if path.endswith(".csv")}
-    methods = len(made.plan.methods)
-    assert sorted(found["ranking"]["method"]) == sorted(made.plan.methods)
-    assert found["ranking"]["n_cases"].max() == len(made.plan.all_cases())
-    cases = len(made.plan.all_cases())
+def test_reliability_tables_cover_all_methods_and_metrics(scored):
+    scored.make("reliability")
+    files = scored.job("reliability").spec.files
+    assert all((scored.folder / file).stat().st_size for file in files.values())
+    found = {name: pd.read_csv(scored.folder / path) for name, path in files.items() if path.endswith(".csv")}
+    methods = len(scored.plan.methods)
+    assert sorted(found["ranking"]["method"]) == sorted(scored.plan.methods)
+    assert found["ranking"]["n_cases"].max() == len(scored.plan.all_cases())
+    cases = len(scored.plan.all_cases())
     assert len(found["consistency"]) == cases * (cases - 1) / 2
     assert found["consistency"]["spearman"].between(-1, 1).all()
     assert len(found["significance"]) == methods * (methods - 1) / 2

@@ -45,7 +45,7 @@ def many_methods(means, noise, seed, images=64, skewed=False):
     return Evidence(pd.concat(rows), cases, planted_methods, models, draws=Resampling(0, 2))
 
 
-def judged(entry, evidence):
+def judge_claim(entry, evidence):
     measured = entry.test(evidence)
     limit = entry.decisive_limit(measured.draws[0])
     return verdict_of(estimate(measured, limit, 0.95, evidence.images), entry.side, limit), measured
@@ -71,7 +71,7 @@ def test_orders_are_of_pairs_within_or_between_groups():
     np.testing.assert_allclose(between, np.array([1, -1]) / np.sqrt(2))
 
 
-def test_halves_are_compared_with_the_other_half():
+def test_each_half_is_correlated_with_the_other_half():
     images = [str(i) for i in range(20)]
     one, other = np.random.default_rng(0).normal(size=(2, 7, 20))
     halves, methods = split_images(images, 0, "toy"), np.arange(7)
@@ -89,7 +89,7 @@ def test_halves_are_compared_with_the_other_half():
 @pytest.mark.parametrize("noise", [0.1, 3])
 def test_the_share_is_one_where_the_order_is_the_same_however_noisy(noise):
     means = np.tile(np.random.default_rng(5).normal(size=26), (4, 1))
-    shares = [judged(DIFFER, many_methods(means, noise, seed))[1].draws[0] for seed in range(8)]
+    shares = [judge_claim(DIFFER, many_methods(means, noise, seed))[1].draws[0] for seed in range(8)]
     assert np.mean(shares) == pytest.approx(1, abs=0.05)
 
 
@@ -114,9 +114,9 @@ def test_too_few_images_and_no_ranking_are_not_testable():
         (0.97, 0.96, 0.99, "contradicted"),
     ],
 )
-def test_a_difference_is_reproduced_below_one_and_contradicted_above_what_counts_as_alike(value, low, high, expected):
+def test_a_difference_is_reproduced_below_one_and_contradicted_above_alike(value, low, high, expected):
     assert DIFFER.limit == 1
-    found = estimate(judged(DIFFER, many_methods(np.tile(np.arange(6.0), (2, 1)), 0.1, 0))[1], 1, 0.95, 64)
+    found = estimate(judge_claim(DIFFER, many_methods(np.tile(np.arange(6.0), (2, 1)), 0.1, 0))[1], 1, 0.95, 64)
     found = found._replace(value=value, low=low, high=high)
     assert verdict_of(found, "below", 1.0, ALIKE) == expected
     assert decisive_limit(value, "below", 1.0, ALIKE) == (ALIKE if value > ALIKE else 1.0)
@@ -126,7 +126,7 @@ def test_a_difference_is_reproduced_below_one_and_contradicted_above_what_counts
 @pytest.mark.parametrize("skewed", [False, True])
 @pytest.mark.parametrize("noise", [1, 3])
 def test_noise_does_not_pass_a_claim_that_rankings_differ(noise, skewed):
-    """The table of docs/claims.md has a thousand runs per cell; these are other runs."""
+    """The table of docs/simulations.md has a thousand runs per cell; these are other runs."""
     verdicts_by_truth = {0: [], 1: []}
     for seed in range(60):
         generator = np.random.default_rng([seed, 77])
@@ -135,12 +135,12 @@ def test_noise_does_not_pass_a_claim_that_rankings_differ(noise, skewed):
         # This order correlates at about 0.7 with the others.
         differing_means[3] = 0.7 * means[0] + np.sqrt(1 - 0.7**2) * generator.normal(size=26)
         for differs, level in enumerate((means, differing_means)):
-            verdicts_by_truth[differs].append(judged(DIFFER, many_methods(level, noise, seed, skewed=skewed))[0])
+            verdicts_by_truth[differs].append(judge_claim(DIFFER, many_methods(level, noise, seed, skewed=skewed))[0])
     assert verdicts_by_truth[0].count("reproduced") <= 8, "more than three standard errors above 5 % of 60"
     assert verdicts_by_truth[1].count("reproduced") >= 45
 
 
-# ---- what the papers say, and no more --------------------------------------------------------------------------------
+# ---- only the statements of the papers -------------------------------------------------------------------------------
 
 
 def reversed_for(**fields):
@@ -153,14 +153,14 @@ def reversed_for(**fields):
     return plant(level, metrics=metrics, noise=0.02)
 
 
-def test_baselines_that_the_paper_does_not_compare_say_nothing_of_its_claim():
+def test_baselines_that_the_paper_does_not_compare_are_not_tested():
     found = row("ranks_agree_between_baselines", reversed_for(baseline="background"))
     assert found["verdict"] == "not testable here"
     assert "zeros with drops to random and blur" in found["reason"]
     assert "background and mean" in found["reason"]
 
 
-def test_random_against_blur_is_no_pair_of_the_paper():
+def test_random_and_blur_are_not_compared():
     metrics = {"idsds": {"baseline": "zeros"}} | {b: {"kind": "idsds", "baseline": b} for b in ("random", "blur")}
     evidence = plant(lambda case, m: 0.1 * METHODS.index(m.name), metrics=metrics, models={"net_a": NETWORKS["net_a"]})
     measured = CLAIMS["ranks_agree_between_baselines"].test(evidence)
@@ -168,7 +168,7 @@ def test_random_against_blur_is_no_pair_of_the_paper():
 
 
 @pytest.mark.parametrize(("points", "expected"), [(0.3, "reproduced"), (-0.3, "reproduced"), (-1.5, "contradicted")])
-def test_finetuning_may_cost_what_it_costs_in_the_paper(points, expected):
+def test_finetuning_may_lose_as_much_accuracy_as_in_the_paper(points, expected):
     accuracy = accuracies(lambda i: 0.5, lambda i: 0.5 + points / 100 + 0.0005 * (-1) ** i)
     evidence = plant(lambda case, m: 0.3, models=MANY, accuracy=accuracy, methods=("saliency",))
     assert row("finetuning_keeps_accuracy", evidence)["verdict"] == expected
@@ -188,7 +188,7 @@ def test_input_x_gradient_leads_by_kappa():
     assert measured.draws[0] == pytest.approx(kappa[1] - np.delete(kappa, 1).max())
 
 
-def test_edges_are_compared_with_the_raw_map_and_the_absolute_one_is_told():
+def test_edges_are_compared_with_the_raw_map_and_the_absolute_one_is_reported():
     def level(case, m):
         return {IG_SG: 0.1, f"{IG_SG}_abs": 0.4}.get(m.name, 0.3)
 

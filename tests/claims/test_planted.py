@@ -17,13 +17,13 @@ def test_every_claim_is_planted():
     assert set(PLANTED) == set(CLAIMS), "plant three cases of each claim in tests/claims/planted.py"
 
 
-def test_the_recipe_of_contributing_is_planted():
+def test_the_example_in_contributing_works():
     text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n# (my_claim\.py|in planted\.py)\n(.*?)```", text, flags=re.DOTALL)
     assert [name for name, _ in blocks] == ["my_claim.py", "in planted.py"]
-    made = {"__name__": "my_claim", **vars(planted)}
+    namespace = {"__name__": "my_claim", **vars(planted)}
     for name, code in blocks:
-        exec(compile(code, name, "exec"), made)
+        exec(compile(code, name, "exec"), namespace)
     cases = PLANTED.pop("saliency_beats_noise")
     try:
         tables = [run_table(cases(sign)).set_index("claim") for sign in (1, -1, 0)]
@@ -56,7 +56,7 @@ def test_methods_that_are_alike_are_open_nineteen_times_of_twenty(name):
     """This also holds where the quantity is the extreme one of several, which differs from each by chance."""
     one, wrong = dict(list(VGGS.items())[:1]), 0
     for seed in range(200):
-        made = plant(lambda case, m: 0.3, methods=ALIKE[name], models=one, noise=0.3, images=64, seed=seed)
+        evidence = plant(lambda case, m: 0.3, methods=ALIKE[name], models=one, noise=0.3, images=64, seed=seed)
         entry = CLAIMS[name]
-        wrong += verdict_of(estimate(entry.test(made), entry.limit, 0.95, 64), entry.side, entry.limit) != "open"
+        wrong += verdict_of(estimate(entry.test(evidence), entry.limit, 0.95, 64), entry.side, entry.limit) != "open"
     assert wrong <= 20, "more than three standard errors above 10 of 200"

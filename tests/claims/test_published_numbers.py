@@ -27,7 +27,7 @@ def test_quantities_are_those_that_the_papers_print(table):
     assert value["mas_more_consistent_than_rise"] == pytest.approx(mas - rise, abs=0.001)
 
 
-def test_what_the_reproduction_says_against_the_paper_is_in_its_numbers(table):
+def test_contradictions_of_the_paper_follow_from_the_published_numbers(table):
     verdicts = table["published_verdict"]
     assert verdicts["edges_beat_smoothed_ig_on_vgg"] == "reproduced"
     assert verdicts["probability_drops_lower_vggs"] == "reproduced"
@@ -53,11 +53,11 @@ def test_printed_and_released_scores_of_one_network_agree():
     assert (both["printed"] - both["score"]).abs().max() < 0.005
 
 
-def test_claims_of_a_paper_are_judged_on_its_own_networks():
+def test_claims_of_a_paper_are_judged_on_the_networks_of_the_paper():
     assert {case.dataset for case in published_evidence("IDSDS").cases} == {"imagenet"}
     assert {case.dataset for case in published_evidence("reproduction").cases} == {"imagenet", "cifar100"}
     assert published_evidence("Meta-Rank") is None
 
 
-def test_files_are_small():
+def test_published_tables_are_small():
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 60_000

@@ -56,7 +56,7 @@ def test_ranks_of_methods_and_their_differences():
     assert len(figure.axes) == 2
 
 
-def test_other_metrics_and_few_methods_are_not_compared():
+def test_few_methods_are_not_compared():
     evidence = run_like(1.0)
     evidence.methods = evidence.methods[:4]
     evidence.means = evidence.means[:, :, :4]

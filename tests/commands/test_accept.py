@@ -83,34 +83,36 @@ def verdicts(graph):
     return dict(accepting.accept(graph, MACHINE))
 
 
-def test_results_of_today_have_nothing_to_accept(folder):
+def test_current_results_have_nothing_to_accept(folder):
     """An edit of a comment, for example, changes no digest."""
     assert verdicts(graph_of()) == {}
     assert accepting.report(graph_of(), MACHINE).startswith("There is nothing to accept")
 
 
-def test_an_edit_that_changes_nothing_keeps_all(folder, edited, monkeypatch):
+def test_an_edit_without_effect_keeps_all_results(folder, edited, monkeypatch):
     before, graph = bytes_of(folder), graph_of()
-    every = products_of(graph)
-    assert not any(Results(graph).is_current(job, product) for job, product in every)
-    asked = []
+    all_products = products_of(graph)
+    assert not any(Results(graph).is_current(job, product) for job, product in all_products)
+    explained_rows = []
     explainer_run = import_module("heatproof.jobs.attribute")._ExplainerRun
     context_of = explainer_run.context_of
 
     def watched(self, rows, images, figures=None):
-        asked.append(tuple(rows))
+        explained_rows.append(tuple(rows))
         return context_of(self, rows, images, figures)
 
     monkeypatch.setattr(explainer_run, "context_of", watched)
-    assert verdicts(graph) == {product.manifest: None for _, product in every}
-    assert all(Results(graph).is_current(job, product) for job, product in every)
+    assert verdicts(graph) == {product.manifest: None for _, product in all_products}
+    assert all(Results(graph).is_current(job, product) for job, product in all_products)
     assert bytes_of(folder) == before, "not one shard is written"
     split = open_dataset(graph.plan.dataset_spec("toy")).splits["evaluation"]
-    assert set(asked) == {(0, 1, 2, 3), tuple(probe_rows(split.ids, lambda row: False))}, "one batch, and the check's"
+    assert set(explained_rows) == {(0, 1, 2, 3), tuple(probe_rows(split.ids, lambda row: False))}, (
+        "one batch, and the check's"
+    )
     assert verdicts(graph) == {}
 
 
-def test_an_edit_that_changes_a_value_keeps_the_others(folder, edited, monkeypatch):
+def test_an_edit_of_one_explainer_keeps_the_other_results(folder, edited, monkeypatch):
     make = import_module("heatproof.jobs.attribute")
     explain = make.explain_batch
     monkeypatch.setattr(
@@ -118,19 +120,21 @@ def test_an_edit_that_changes_a_value_keeps_the_others(folder, edited, monkeypat
     )
     graph = graph_of()
     found = verdicts(graph)
-    other = {name for name, difference in found.items() if difference is not None}
-    assert {name.split("/")[-1] for name in other if "/maps/" in name} == {"mine.0.json", "mine.1.json"}
+    different = {name for name, difference in found.items() if difference is not None}
+    assert {name.split("/")[-1] for name in different if "/maps/" in name} == {"mine.0.json", "mine.1.json"}
     assert "attribution of 4 of 4 images differs" in found["results/maps/toy/net/finetuned/mine.0.json"]
     assert found["results/maps/toy/net/finetuned/mine.1.json"] == "its first shard differs"
-    assert not [name for name in other if "/maps/" not in name and "/mine/" not in name]
+    assert not [name for name in different if "/maps/" not in name and "/mine/" not in name]
     results = Results(graph)
-    assert not any(results.is_current(job, product) for job, product in products_of(graph) if product.manifest in other)
+    assert not any(
+        results.is_current(job, product) for job, product in products_of(graph) if product.manifest in different
+    )
     assert Key.of(read_checksummed("results/maps/toy/net/finetuned/mine.0.json")) not in {
         product.key for _, product in products_of(graph)
     }
 
 
-def test_a_training_that_goes_another_way_is_not_kept(folder, edited, monkeypatch):
+def test_a_training_that_would_differ_is_not_accepted(folder, edited, monkeypatch):
     loop = import_module("heatproof.training.loop")
     epoch = loop._one_epoch
     monkeypatch.setattr(loop, "_one_epoch", lambda *arguments: 1.5 * epoch(*arguments))

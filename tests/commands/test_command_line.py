@@ -29,11 +29,11 @@ def load(*, seed):
 
 def prepare_file(folder, manifest, **change):
     """Write the spec of the job of a dataset, and return its path."""
-    told = Prepare(dataset=replace(DATASET, **change), manifest=str(manifest))
-    return spec_file(folder, PREPARE, as_json(told))
+    prepare_spec = Prepare(dataset=replace(DATASET, **change), manifest=str(manifest))
+    return spec_file(folder, PREPARE, as_json(prepare_spec))
 
 
-def test_a_stage_runs(tmp_path, capsys):
+def test_a_job_runs_its_stage(tmp_path, capsys):
     path = tmp_path / "digits.json"
     assert job.main([prepare_file(tmp_path, path)]) == 0
     assert json.loads(path.read_text())["name"] == "digits"
@@ -42,19 +42,19 @@ def test_a_stage_runs(tmp_path, capsys):
 
 def test_a_missing_spec_is_reported(tmp_path, capsys):
     assert job.main([str(tmp_path / "gone.json")]) == 1
-    said = capsys.readouterr().err
-    assert "gone.json, the specification of the job, is missing: run your snakemake command again." in said
-    assert "Traceback" not in said
+    output = capsys.readouterr().err
+    assert "gone.json, the specification of the job, is missing: run your snakemake command again." in output
+    assert "Traceback" not in output
 
 
 @pytest.mark.parametrize("change", [{"another": 1}, {"dataset": None}, {"key": ["one"]}])
-def test_a_spec_of_another_version_is_one_sentence(tmp_path, capsys, change):
-    told = as_json(Prepare(dataset=DATASET, manifest=str(tmp_path / "x.json")))
-    assert job.main([spec_file(tmp_path, PREPARE, {**told, **change})]) == 1
-    said = capsys.readouterr().err
-    assert "is not a valid specification for this version of heatproof (the job" in said
-    assert next(iter(change)) in said
-    assert "Traceback" not in said
+def test_a_spec_of_another_version_is_refused_in_one_sentence(tmp_path, capsys, change):
+    prepare_spec = as_json(Prepare(dataset=DATASET, manifest=str(tmp_path / "x.json")))
+    assert job.main([spec_file(tmp_path, PREPARE, {**prepare_spec, **change})]) == 1
+    output = capsys.readouterr().err
+    assert "is not a valid specification for this version of heatproof (the job" in output
+    assert next(iter(change)) in output
+    assert "Traceback" not in output
 
 
 def test_an_error_is_one_line_and_status_1(tmp_path, capsys):
@@ -76,8 +76,8 @@ def test_wrong_use_is_status_2(arguments, capsys):
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_reader_that_goes_away_is_no_error(unbuffered):
-    """As `heatproof list methods | head -1` does."""
+def test_a_closed_pipe_is_not_an_error(unbuffered):
+    """For example, `heatproof list methods | head -1` closes the pipe."""
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
@@ -94,8 +94,10 @@ def test_a_reader_that_goes_away_is_no_error(unbuffered):
 
 def run_slowly(tmp_path, seconds, controller):
     (tmp_path / "slow.py").write_text(SLOW.format(seconds))
-    told = Prepare(dataset=replace(DATASET, kind="slow:load"), manifest=str(tmp_path / "digits.json"))
-    started = job_process(tmp_path, PREPARE, as_json(told), importable=tmp_path, HEATPROOF_CONTROLLER=str(controller))
+    prepare_spec = Prepare(dataset=replace(DATASET, kind="slow:load"), manifest=str(tmp_path / "digits.json"))
+    started = job_process(
+        tmp_path, PREPARE, as_json(prepare_spec), importable=tmp_path, HEATPROOF_CONTROLLER=str(controller)
+    )
     return subprocess.run(**started, capture_output=True, text=True, timeout=120, check=False)
 
 

@@ -27,10 +27,10 @@ def run(folder, seed, images=200, planted=0.0, methods=METHODS):
     table["rank"] = table["score"].rank(ascending=False)
     table["in_best_set"] = table["ci_high"] > table["ci_low"].max()
     folder.mkdir(parents=True)
-    return written(table, folder)
+    return write_with_manifest(table, folder)
 
 
-def written(table, folder):
+def write_with_manifest(table, folder):
     """Write a table with its manifest."""
     path = folder / "idsds_table.csv"
     table.to_csv(path, index=False)
@@ -39,7 +39,7 @@ def written(table, folder):
 
 
 @pytest.mark.slow
-def test_chance_moves_nothing_and_a_planted_change_is_found(tmp_path):
+def test_chance_is_not_reported_and_a_planted_change_is(tmp_path):
     false = found = 0
     for seed in range(40):
         before = run(tmp_path / f"{seed}a", 2 * seed)
@@ -53,22 +53,22 @@ def test_chance_moves_nothing_and_a_planted_change_is_found(tmp_path):
 
 def test_scores_of_only_one_run_are_reported(tmp_path):
     before, after = run(tmp_path / "a", 1), run(tmp_path / "b", 1, methods=METHODS[:-1])
-    told = str(diff(before, after))
-    assert told.startswith("Of 19 scores in both runs, 0 changed by more than their intervals.")
-    assert "1 scores are only in the first run, including all of method19." in told
+    text = str(diff(before, after))
+    assert text.startswith("Of 19 scores in both runs, 0 changed by more than their intervals.")
+    assert "1 scores are only in the first run, including all of method19." in text
 
 
 def test_the_set_of_the_best_is_compared(tmp_path):
-    told = str(diff(run(tmp_path / "a", 1), run(tmp_path / "b", 2, planted=1.0)))
+    text = str(diff(run(tmp_path / "a", 1), run(tmp_path / "b", 2, planted=1.0)))
     (line,) = (
-        line for line in told.splitlines() if line.startswith("The set of the best on tiny / net / finetuned, idsds")
+        line for line in text.splitlines() if line.startswith("The set of the best on tiny / net / finetuned, idsds")
     )
     assert "method07 entered" in line
     assert "method19" in line.partition("entered")[2]
     assert line.endswith("left.")
 
 
-def test_tables_and_pages(tmp_path, capsys):
+def test_differences_are_written_as_tables_and_pages(tmp_path, capsys):
     before, after = run(tmp_path / "a", 1), run(tmp_path / "b", 2, planted=1.0)
     for name in ("moved.csv", "moved.html"):
         assert main(["diff", str(before), str(after), "--out", str(tmp_path / name)]) == 0
@@ -81,14 +81,14 @@ def test_tables_and_pages(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("bad", ["nothing in common", "no column", "no table"])
-def test_runs_that_cannot_be_compared_are_one_sentence(tmp_path, bad):
+def test_runs_that_cannot_be_compared_are_refused(tmp_path, bad):
     before, after = run(tmp_path / "a", 1), run(tmp_path / "b", 2)
     path = after / "idsds_table.csv"
     table = pd.read_csv(path)
     if bad == "nothing in common":
-        written(table.assign(model="other"), after)
+        write_with_manifest(table.assign(model="other"), after)
     elif bad == "no column":
-        written(table.drop(columns="ci_low"), after)
+        write_with_manifest(table.drop(columns="ci_low"), after)
     else:
         path.unlink()
     with pytest.raises(HeatproofError, match=r"no score in common|no column 'ci_low'|has neither"):

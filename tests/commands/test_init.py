@@ -35,9 +35,9 @@ def photos(tmp_path, monkeypatch):
     return "photos"
 
 
-def test_a_network_for_any_size_gets_that_of_the_pictures(photos):
-    said = init(photos, "cifar_resnet20", "mine.yaml")
-    assert said.endswith("heatproof run mine.yaml --cores 2"), "which works without a clone as well"
+def test_a_network_for_any_size_gets_the_size_of_the_images(photos):
+    output = init(photos, "cifar_resnet20", "mine.yaml")
+    assert output.endswith("heatproof run mine.yaml --cores 2"), "which works without a clone as well"
     assert "is sound" in check_config("mine.yaml")
     plan = make_plan(read_config("mine.yaml"))
     assert plan.size_of("photographs", "cifar_resnet20") in (None, (48, 40))
@@ -61,19 +61,19 @@ def test_a_network_of_timm_brings_its_size_and_resizing(photos):
     assert "normalised with mean 0.485, 0.456, 0.406 and deviation 0.229, 0.224, 0.225" in Path("mine.yaml").read_text()
 
 
-def test_options_are_those_that_published_weights_fit(photos):
+def test_options_are_chosen_to_fit_published_weights(photos):
     """Published weights of cifar_resnet20 have shortcuts without weights, under other names."""
     spec = ModelSpec("cifar_resnet20", "heatproof.models.resnet", {"shortcut": "A"})
     state = build_network(spec, 10).state_dict()
     theirs = {f"module.their_{place}.{name.rpartition('.')[2]}": state[name] for place, name in enumerate(state)}
     torch.save(theirs, "theirs.th")
-    said = init(photos, "cifar_resnet20", checkpoint="theirs.th")
+    output = init(photos, "cifar_resnet20", checkpoint="theirs.th")
     text = Path("mine.yaml").read_text()
     model = yaml.safe_load(text)["models"][0]["cifar_resnet20"]
     assert model["options"] == {"shortcut": "A"}
     assert (model["mean"], model["std"]) == ([0.5] * 3, [0.5] * 3)
-    for told in (said, text):
-        assert "Check mean and std of the model: the weights must have been trained with them." in told
+    for source in (output, text):
+        assert "Check mean and std of the model: the weights must have been trained with them." in source
     assert "is sound" in check_config("mine.yaml")
     Path("mine.yaml").write_text(text.replace("shortcut: A", "shortcut: B"))
     with pytest.raises(
@@ -97,7 +97,7 @@ def test_published_weights_keep_all_but_their_head(photos):
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("changes", "message"),
     [
         ({"model": "timm:convnext_tiy"}, "timm has no network 'convnext_tiy'"),
         ({"model": "keras:vgg"}, "write timm:NAME, torchvision:NAME"),
@@ -110,12 +110,12 @@ def test_published_weights_keep_all_but_their_head(photos):
         ({"photos": "nowhere"}, "There is no folder nowhere"),
     ],
 )
-def test_errors_are_named(photos, asked, message):
+def test_unknown_models_and_folders_are_refused(photos, changes, message):
     with pytest.raises(HeatproofError, match=message):
-        init(**{"photos": photos, "model": "cifar_resnet20", **asked})
+        init(**{"photos": photos, "model": "cifar_resnet20", **changes})
 
 
-def test_a_file_that_is_there_stays(photos, tmp_path):
+def test_an_existing_config_is_not_overwritten(photos, tmp_path):
     (tmp_path / "mine.yaml").write_text("mine")
     with pytest.raises(HeatproofError, match=r"mine.yaml is there: give another name with --out"):
         init(photos, "cifar_resnet20")
@@ -148,9 +148,9 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=ascii)
-def test_no_name_of_a_folder_is_more_than_a_text(photos, name):
+def test_folder_names_are_written_as_texts(photos, name):
     Path(photos).rename(name)
-    said = init(name, "cifar_resnet20")
+    output = init(name, "cifar_resnet20")
     written = Path("mine.yaml").read_text()
     assert escaped(written) == written, "nothing is hidden, comments included"
     comments = [line for line in written.splitlines() if line.startswith("#")]
@@ -164,10 +164,10 @@ def test_no_name_of_a_folder_is_more_than_a_text(photos, name):
     plain["datasets"][0]["photographs"]["root"] = name
     assert config == plain
     assert len(comments) == len([line for line in Path("mine.yaml").read_text().splitlines() if line.startswith("#")])
-    assert "plugins" not in said
+    assert "plugins" not in output
 
 
-def test_a_folder_whose_name_is_no_text_is_refused(photos):
+def test_a_folder_name_that_is_not_utf8_is_refused(photos):
     os.rename(photos, b"a\xff")
     with pytest.raises(HeatproofError, match=r"The name of the folder a\\xff is not UTF-8: rename it"):
         init(os.fsdecode(b"a\xff"), "cifar_resnet20")
@@ -177,7 +177,7 @@ def test_next_commands_are_quoted_for_a_shell(photos):
     assert "heatproof check 'a; b.yaml'\n" in init(photos, "cifar_resnet20", "a; b.yaml")
 
 
-def test_splits_of_hardly_an_image_a_class_are_warned_of(photos):
+def test_too_few_images_per_class_give_a_warning(photos):
     for place in range(1, 20):
         for name in ("cat", "dog"):
             Path(f"photos/{name}/{place}.png").rename(f"photos/{name}_{place}.png")
@@ -189,7 +189,7 @@ def test_splits_of_hardly_an_image_a_class_are_warned_of(photos):
     )
 
 
-def test_enough_images_of_a_class_are_not_warned_of(photos):
+def test_enough_images_per_class_give_no_warning(photos):
     init(photos, "cifar_resnet20")
     assert "warning" not in check_config("mine.yaml")
 
@@ -202,25 +202,27 @@ def test_a_users_function_builds_the_network(photos, tmp_path, monkeypatch):
         "    return nn.Sequential(nn.Conv2d(3, width, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(num_classes))\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    said = init(photos, "own.nets:build")
+    output = init(photos, "own.nets:build")
     text = Path("mine.yaml").read_text()
     model = yaml.safe_load(text)["models"][0]["nets"]
     assert model == {"architecture": "own.nets:build", "mean": [0.5] * 3, "std": [0.5] * 3}
     assert "Check mean and std of the model" in text
-    assert said.startswith("mine.yaml is written")
+    assert output.startswith("mine.yaml is written")
     assert make_plan(read_config("mine.yaml")).models["nets"].architecture == "own.nets:build"
 
 
 @pytest.mark.parametrize("model", ["own.nowhere:build", "keras:vgg", "json:nothing"])
-def test_a_function_that_is_not_there_is_one_sentence(model, photos):
-    with pytest.raises(HeatproofError, match=rf"--model {model}: write timm:NAME, .* package.module:function") as said:
+def test_an_unknown_model_function_is_refused_in_one_sentence(model, photos):
+    with pytest.raises(
+        HeatproofError, match=rf"--model {model}: write timm:NAME, .* package.module:function"
+    ) as caught:
         init(photos, model)
-    assert "\n" not in str(said.value)
+    assert "\n" not in str(caught.value)
     assert not Path("mine.yaml").exists()
 
 
 @pytest.mark.parametrize("processor", [True, False])
-def test_a_folder_of_transformers_with_and_without_an_image_processor(processor, photos, tmp_path):
+def test_a_transformers_folder_gives_size_and_preprocessing(processor, photos, tmp_path):
     folder = tmp_path / "nets/swin.tiny"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text('{"model_type": "swin", "image_size": 32}')
@@ -249,10 +251,10 @@ def test_weights_of_more_classes_than_folders_can_keep_their_head(outputs, named
     init(photos, "cifar_resnet20", checkpoint="ten.pth")
     text = Path("mine.yaml").read_text()
     Path("mine.yaml").write_text(text.replace("transfer: true", "transfer: false"))
-    with pytest.raises(HeatproofError, match=r"2 classes of 'photographs': .*set transfer: true") as said:
+    with pytest.raises(HeatproofError, match=r"2 classes of 'photographs': .*set transfer: true") as caught:
         check_config("mine.yaml")
     advice = "among the 10 that the weights know, name their outputs in the dataset's settings, as outputs: {class"
-    assert (advice in str(said.value)) == named
+    assert (advice in str(caught.value)) == named
     if named:
         config = read_mapping("mine.yaml")
         config["datasets"][0]["photographs"] |= {"outputs": {"cat": 3, "dog": 5}, "num_outputs": 10}
@@ -278,7 +280,7 @@ def test_images_without_a_square_grid_get_rows_and_columns(size, grid):
     assert all(divides(one, *size) for one in grids)
 
 
-def test_images_that_nothing_divides_are_refused():
+def test_images_without_any_patch_grid_are_refused():
     with pytest.raises(HeatproofError, match="89×97 pixels have no patch grid"):
         _grids(89, 97)
 

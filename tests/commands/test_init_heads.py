@@ -27,7 +27,7 @@ def build(num_classes):
 """
 
 
-def pictures(folder, classes, each):
+def write_images(folder, classes, each):
     generator = np.random.default_rng(0)
     for name in classes:
         (folder / name).mkdir(parents=True)
@@ -41,7 +41,7 @@ def photos(tmp_path, monkeypatch):
     """Five classes of ten image files, in the working folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    pictures(tmp_path / "photos", CLASSES, 10)
+    write_images(tmp_path / "photos", CLASSES, 10)
     (tmp_path / "netofmine.py").write_text(NETWORK)
     return "photos"
 
@@ -56,7 +56,7 @@ SPECS = {
 }
 
 
-def written_for(photos, model, outputs):
+def write_config_for(photos, model, outputs):
     """Save weights with a number of outputs, and return the settings that `init` writes, and its output."""
     spec = SPECS[model]
     if spec.architecture.endswith("_model"):
@@ -64,17 +64,17 @@ def written_for(photos, model, outputs):
     if model == "cifar_resnet20":
         spec = ModelSpec(spec.architecture, spec.module, {})
     torch.save(build_network(spec, outputs).state_dict(), "weights.pth")
-    said = init(photos, model, checkpoint="weights.pth")
+    output = init(photos, model, checkpoint="weights.pth")
     (settings,) = read_mapping("mine.yaml")["models"][0].values()
-    return settings, said
+    return settings, output
 
 
 @pytest.mark.parametrize("model", SPECS)
-def test_a_head_that_fits_is_kept(model, photos):
-    settings, said = written_for(photos, model, 5)
+def test_a_head_with_an_output_per_class_is_kept(model, photos):
+    settings, output = write_config_for(photos, model, 5)
     assert settings["checkpoint"] == "weights.pth"
     assert "transfer" not in settings
-    (found,) = [line for line in said.splitlines() if line.startswith("weights.pth")]
+    (found,) = [line for line in output.splitlines() if line.startswith("weights.pth")]
     assert "order of the sorted folder names (bee, cat, dog, emu, …)" in found
     assert "expected_accuracy" in found
     assert f"# {found}" in Path("mine.yaml").read_text().splitlines()
@@ -85,12 +85,12 @@ def test_a_head_that_fits_is_kept(model, photos):
 
 @pytest.mark.parametrize(("outputs", "among"), [(10, True), (3, False), (1, False)])
 @pytest.mark.parametrize("model", list(SPECS)[:2])
-def test_another_head_is_trained(model, outputs, among, photos):
-    settings, said = written_for(photos, model, outputs)
+def test_a_head_of_another_size_is_replaced(model, outputs, among, photos):
+    settings, output = write_config_for(photos, model, outputs)
     assert settings["transfer"] is True
     counted = f"{outputs} output{'s' * (outputs != 1)}"
-    assert f"weights.pth has {counted}, and there are 5 classes: a new head is trained (transfer: true)" in said
-    assert (f"outputs: {{bee: number, …}} and num_outputs: {outputs}" in said) == among
+    assert f"weights.pth has {counted}, and there are 5 classes: a new head is trained (transfer: true)" in output
+    assert (f"outputs: {{bee: number, …}} and num_outputs: {outputs}" in output) == among
     assert "is sound" in check_config("mine.yaml")
 
 
@@ -103,7 +103,7 @@ def test_another_head_is_trained(model, outputs, among, photos):
     ],
     ids=["unnamed", "another order", "among more"],
 )
-def test_a_folder_of_transformers_names_its_outputs(names, options, photos):
+def test_a_transformers_folder_names_its_outputs(names, options, photos):
     transformers = pytest.importorskip("transformers")
     count = len(names or CLASSES)
     config = transformers.ViTConfig(
@@ -114,14 +114,14 @@ def test_a_folder_of_transformers_names_its_outputs(names, options, photos):
     transformers.ViTForImageClassification(config).save_pretrained("vit")
     facts = {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.4], "size": {"height": 32, "width": 32}}
     Path("vit/preprocessor_config.json").write_text(json.dumps(facts))
-    said = init(photos, "transformers:vit", checkpoint="vit/model.safetensors")
+    output = init(photos, "transformers:vit", checkpoint="vit/model.safetensors")
     (dataset,) = read_mapping("mine.yaml")["datasets"][0].values()
     (settings,) = read_mapping("mine.yaml")["models"][0].values()
     assert "transfer" not in settings
     assert dataset.get("outputs") == options.get("outputs")
     assert dataset.get("num_outputs") == (count if options else None)
-    told = "whose config names the class of each output" if options else "order of the sorted folder names"
-    assert told in said
+    expected = "whose config names the class of each output" if options else "order of the sorted folder names"
+    assert expected in output
     assert "is sound" in check_config("mine.yaml")
     Path("mine.yaml").unlink()
     assert "with --checkpoint, as vit/model.safetensors." in init(photos, "transformers:vit")
@@ -129,8 +129,10 @@ def test_a_folder_of_transformers_names_its_outputs(names, options, photos):
 
 @pytest.mark.parametrize(("classes", "each"), [("abc", 2), ("ab", 1), ("abc", 1)])
 def test_too_few_images_is_an_error_that_names_the_folder(classes, each, photos, tmp_path):
-    pictures(tmp_path / "few", classes, each)
-    with pytest.raises(HeatproofError, match=r"few has \d pictures of \d classes, .*: add pictures, about ten") as said:
+    write_images(tmp_path / "few", classes, each)
+    with pytest.raises(
+        HeatproofError, match=r"few has \d pictures of \d classes, .*: add pictures, about ten"
+    ) as caught:
         init("few", "cifar_resnet20")
-    assert "evaluation.images" not in str(said.value)
+    assert "evaluation.images" not in str(caught.value)
     assert not Path("mine.yaml").exists()

@@ -22,13 +22,13 @@ def words(text):
 @pytest.mark.parametrize("what", TABLES)
 def test_every_entry_is_listed_with_its_summary_and_options(what, capsys):
     print_names(what)
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for name, entry in TABLES[what].items():
-        assert name in words(shown)
+        assert name in words(output)
         assert entry.summary, f"{what}: {name} has no summary"
-        assert entry.summary in shown
+        assert entry.summary in output
         for option in entry.options:
-            assert f"{option}=" in shown or f"{option} (needed)" in shown
+            assert f"{option}=" in output or f"{option} (needed)" in output
 
 
 def test_metrics_name_the_output_that_they_read(capsys):
@@ -42,10 +42,10 @@ def test_kinds_and_configs_are_listed(capsys):
     print_names(None)
     assert words(capsys.readouterr().out)[1:] == ["configs", "datasets", "models", "explainers", "methods", "metrics"]
     print_names("configs")
-    shown = capsys.readouterr().out
-    assert "  quick " in shown
-    assert "A first look in about a minute: one small network, sixteen images, a few methods.\n" in shown
-    assert {path.stem for path in (workflow_folder() / "config").glob("*.yaml")} <= set(words(shown))
+    output = capsys.readouterr().out
+    assert "  quick " in output
+    assert "A first look in about a minute: one small network, sixteen images, a few methods.\n" in output
+    assert {path.stem for path in (workflow_folder() / "config").glob("*.yaml")} <= set(words(output))
 
 
 def test_methods_are_those_of_the_config(tmp_path, capsys):

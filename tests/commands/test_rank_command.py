@@ -51,7 +51,7 @@ def test_missing_columns_have_defaults(write):
     assert read["higher_is_better"].all()
 
 
-def test_other_names_and_the_published_form(write):
+def test_other_column_names_are_recognised(write):
     """The only column of numbers is the score, and its name is that of the metric."""
     published = tidy().rename(columns={"method": "explainer", "score": "deletion_morf"})
     read = read_scores([write(published)])
@@ -61,17 +61,17 @@ def test_other_names_and_the_published_form(write):
 
 
 @pytest.mark.parametrize("header", ["method", "", "Attribution", "approach"])
-def test_wide_methods_by_models(write, header):
+def test_wide_tables_of_methods_by_models_are_read(write, header):
     wide = values(tidy()).T.reset_index().rename(columns={"method": header})
     pd.testing.assert_frame_equal(values(read_scores([write(wide)])), values(tidy()), check_names=False)
 
 
-def test_wide_models_by_methods(write):
+def test_wide_tables_of_models_by_methods_are_read(write):
     wide = values(tidy()).reset_index()
     pd.testing.assert_frame_equal(values(read_scores([write(wide, sep=";")])), values(tidy()), check_names=False)
 
 
-def test_several_metrics_in_one_run(write):
+def test_several_columns_are_several_metrics(write):
     table = tidy().rename(columns={"score": "idsds"})
     table["road_morf"] = 1 - table["idsds"]
     read = read_scores([write(table)])
@@ -84,7 +84,7 @@ def test_several_tables_are_datasets(write):
     assert read["dataset"].unique().tolist() == ["a", "b"]
 
 
-def test_lower_turns_the_order_around(write, capsys):
+def test_the_option_lower_reverses_the_order(write, capsys):
     path = write(tidy())
     up, down = (rank_table(read_scores([path], lower), repetitions=20).meta_rank for lower in ([], ["score"]))
     np.testing.assert_allclose(
@@ -92,7 +92,7 @@ def test_lower_turns_the_order_around(write, capsys):
     )
 
 
-def test_gaps_are_gaps(write):
+def test_missing_scores_are_not_counted(write):
     table = tidy()
     table["score"] = table["score"].astype(object)
     table.loc[0, "score"], table.loc[7, "score"] = "n/a", ""
@@ -124,7 +124,7 @@ def test_without_a_folder_nothing_is_written(write, tmp_path):
 
 
 @pytest.mark.parametrize("shape", ["one case", "one method"])
-def test_the_smallest_tables(write, tmp_path, shape):
+def test_one_case_or_one_method_can_be_ranked(write, tmp_path, shape):
     table = tidy()
     table = table[table["model"] == "vit"] if shape == "one case" else table[table["method"] == "rise"]
     assert main(["rank", str(write(table)), "--out", str(tmp_path / "out")]) == 0
@@ -180,16 +180,18 @@ def test_metrics_that_others_represent_are_left_out_and_named(write, capsys):
     assert "because other metrics represent them: mas_difference" in capsys.readouterr().out
 
 
-def test_tables_of_a_run_are_ranked_as_the_run_does(write):
+def test_tables_of_a_run_are_ranked_as_in_the_run(write):
     """A score with a reason in ``gap`` does not count, nor does a metric that another one represents."""
     table = tidy(metric="idsds", gap="", counted_as="")
     table.loc[table["method"] == "rise", "gap"] = "defined on 1 of 64 images, a rank needs 32"
-    other = tidy(metric="idsds_probability", gap="", counted_as="idsds").assign(score=0.0)
-    ranked = rank_table(read_scores([write(pd.concat([table, other]))]), repetitions=20).meta_rank.set_index("method")
+    duplicate = tidy(metric="idsds_probability", gap="", counted_as="idsds").assign(score=0.0)
+    ranked = rank_table(read_scores([write(pd.concat([table, duplicate]))]), repetitions=20).meta_rank.set_index(
+        "method"
+    )
     assert ranked["n_cases"].to_dict() == dict.fromkeys(METHODS, 3) | {"rise": 0}
 
 
-def test_families(write):
+def test_families_come_from_method_names_or_a_column(write):
     assert families_of(tidy()) == {
         "saliency": "gradient",
         "saliency_abs": "gradient",
@@ -198,8 +200,8 @@ def test_families(write):
         "random": "reference",
         "edges": "reference",
     }
-    own = tidy().assign(family=["x", "y", "y", "", "x", "x"] * 3)
-    assert families_of(read_scores([write(own)])) == {
+    with_families = tidy().assign(family=["x", "y", "y", "", "x", "x"] * 3)
+    assert families_of(read_scores([write(with_families)])) == {
         "saliency": "x",
         "saliency_abs": "y",
         "grad_cam": "y",
@@ -235,7 +237,7 @@ def test_cases_are_named_by_their_difference():
         ("\x00\xff", "cannot be read as a table|nothing to rank"),
     ],
 )
-def test_bad_input_gets_one_sentence(write, content, message, capsys):
+def test_invalid_tables_are_refused_in_one_sentence(write, content, message, capsys):
     path = write(content)
     assert main(["rank", str(path)]) == 1
     printed = capsys.readouterr()
@@ -246,7 +248,7 @@ def test_bad_input_gets_one_sentence(write, content, message, capsys):
     assert "Traceback" not in printed.err
 
 
-def test_other_wrong_use(write, tmp_path):
+def test_wrong_options_and_files_are_refused(write, tmp_path):
     path = write(tidy())
     with pytest.raises(HeatproofError, match=r"no metric 'scoer' in the table: did you mean 'score'"):
         read_scores([path], ["scoer"])
@@ -255,7 +257,7 @@ def test_other_wrong_use(write, tmp_path):
     assert main(["rank", str(path), "--out", str(path)]) == 1
 
 
-def test_what_counts_can_be_named(write, tmp_path, capsys):
+def test_independent_cases_metrics_and_methods_can_be_chosen(write, tmp_path, capsys):
     """With two networks of one metric and one of three, each test case of the named methods counts once."""
     tables = [tidy(dataset="d", metric="idsds", higher_is_better=True)]
     extra = tidy(dataset="d", higher_is_better=True).query("model == 'vit'")
@@ -281,7 +283,7 @@ def test_what_counts_can_be_named(write, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("independent", ["network", "case"])
-def test_which_metrics_count_does_not_depend_on_the_methods_that_are_ranked(write, tmp_path, capsys, independent):
+def test_duplicate_metrics_do_not_depend_on_the_ranked_methods(write, tmp_path, capsys, independent):
     """A metric under two names is one test case, also for too few methods to detect that."""
     scores = tidy(metric="idsds", higher_is_better=True)
     twice, methods = str(write(pd.concat([scores, scores.assign(metric="same")]))), ["saliency", "grad_cam", "random"]
@@ -301,6 +303,6 @@ def test_which_metrics_count_does_not_depend_on_the_methods_that_are_ranked(writ
         (["--methods", "grad_cam,salience"], "There is no method 'salience' in the table: did you mean 'saliency'?"),
     ],
 )
-def test_named_files_that_do_not_exist(write, capsys, options, message):
+def test_unknown_metrics_and_methods_are_refused(write, capsys, options, message):
     assert main(["rank", str(write(tidy())), *options]) == 1
     assert message in capsys.readouterr().err

@@ -284,7 +284,7 @@ LATER = {
 }
 
 
-def assert_says(sentence: str, expected: str) -> None:
+def assert_message(sentence: str, expected: str) -> None:
     for part in expected.split("*"):
         assert part in sentence
     assert "\n" not in sentence
@@ -296,34 +296,34 @@ def test_a_bad_config_is_refused_by_the_plan(what):
     change, expected = BAD[what]
     with pytest.raises(HeatproofError) as caught:
         make_plan(merge(default_config(), change))
-    assert_says(str(caught.value), expected)
+    assert_message(str(caught.value), expected)
 
 
 @pytest.mark.parametrize("what", LATER)
-def test_what_only_a_look_at_networks_and_files_shows(what, tmp_path):
+def test_check_finds_mistakes_that_need_networks_and_files(what, tmp_path):
     change, expected = LATER[what]
     make_plan(merge(default_config(), change))
     path = tmp_path / "c.yaml"
     path.write_text(yaml.safe_dump(change))
     with pytest.raises(HeatproofError) as caught:
         check_config(path)
-    assert_says(str(caught.value), expected)
+    assert_message(str(caught.value), expected)
 
 
 @pytest.mark.parametrize("what", LATER)
-def test_the_workflow_looks_before_it_starts(what, tmp_path, monkeypatch):
+def test_the_workflow_checks_the_config_before_it_starts(what, tmp_path, monkeypatch):
     from heatproof.workflow.start import check_before_start
 
     monkeypatch.chdir(tmp_path)
     change, expected = LATER[what]
     with pytest.raises(HeatproofError) as caught:
         check_before_start(merge(default_config(), change), is_main=True)
-    assert_says(str(caught.value), expected)
+    assert_message(str(caught.value), expected)
     # The Snakemake process of a job has to start quickly.
     check_before_start(merge(default_config(), change), is_main=False)
 
 
-def test_a_checkpoint_that_is_there(tmp_path, monkeypatch):
+def test_an_existing_checkpoint_passes_the_check(tmp_path, monkeypatch):
     from heatproof.models.network import build_network
     from heatproof.models.registry import ModelSpec
 
@@ -334,7 +334,7 @@ def test_a_checkpoint_that_is_there(tmp_path, monkeypatch):
     assert "is sound" in check_config("c.yaml")
 
 
-def test_a_dataset_that_finds_its_folder_missing(tmp_path, monkeypatch):
+def test_a_missing_dataset_folder_is_reported_by_the_plan(tmp_path, monkeypatch):
     """The number of images is read before any work."""
     from heatproof.data.registry import DATASETS, DatasetEntry
 
@@ -369,13 +369,13 @@ def test_a_dataset_that_finds_its_folder_missing(tmp_path, monkeypatch):
         (b"\xff\xfe\x00", "is not text in UTF-8"),
     ],
 )
-def test_a_file_that_is_no_config(tmp_path, content, expected):
+def test_invalid_config_files_are_refused(tmp_path, content, expected):
     path = tmp_path / "c.yaml"
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(HeatproofError) as caught:
         check_config(path)
-    assert_says(str(caught.value), expected)
+    assert_message(str(caught.value), expected)
     assert str(path) in str(caught.value)
 
 
@@ -387,7 +387,7 @@ def test_a_file_that_is_no_config(tmp_path, content, expected):
         LATER["checkpoint"],
     ],
 )
-def test_the_command_line_says_it_in_one_line(tmp_path, change, expected):
+def test_the_command_line_reports_mistakes_in_one_line(tmp_path, change, expected):
     if change is not None:
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(change))
     done = subprocess.run(
@@ -404,7 +404,7 @@ def test_the_command_line_says_it_in_one_line(tmp_path, change, expected):
     assert expected in done.stderr
 
 
-def test_the_command_line_says_that_a_config_is_sound(tmp_path):
+def test_the_command_line_reports_a_sound_config(tmp_path):
     (tmp_path / "c.yaml").write_text("seed: 3\n")
     done = subprocess.run(
         [sys.executable, "-m", "heatproof", "check", "c.yaml"],
@@ -417,33 +417,33 @@ def test_the_command_line_says_that_a_config_is_sound(tmp_path):
     assert done.stdout.startswith("c.yaml is sound: 1 dataset(s), 3 model(s)")
 
 
-def test_several_configs_are_laid_over_each_other(tmp_path):
+def test_later_configs_override_earlier_ones(tmp_path):
     first, over = tmp_path / "first.yaml", tmp_path / "over.yaml"
     first.write_text("evaluation: {images: 40, accuracy_images: 200}\nexplainers: [saliency, random]\n")
     over.write_text("evaluation: {images: 30}\nexplainers: [random]\n")
-    said = check_config(first, over)
-    assert said.startswith(f"{first} under {over} is sound")
-    assert "1 explainers, 30 images" in said
+    output = check_config(first, over)
+    assert output.startswith(f"{first} under {over} is sound")
+    assert "1 explainers, 30 images" in output
     assert "2 explainers, 40 images" in check_config(over, first)
 
 
-OWN = {"architecture": "toy_plugin:network", "checkpoint": "mine.safetensors"}
+CUSTOM = {"architecture": "toy_plugin:network", "checkpoint": "mine.safetensors"}
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
         ({"weights": ["pretrain", "finetuned"]}, "did you mean 'pretrained'?"),
-        ({"models": [{"mine": OWN}]}, "brings weights and does not say mean and std"),
-        ({"models": [{"mine": {**OWN, "mean": [0.5, 0.5, 0.5]}}]}, "does not say std"),
-        ({"models": [{"mine": {**OWN, "mean": [123.7, 116.3, 103.5]}}]}, "divide mean and std by 255"),
+        ({"models": [{"mine": CUSTOM}]}, "brings weights and does not say mean and std"),
+        ({"models": [{"mine": {**CUSTOM, "mean": [0.5, 0.5, 0.5]}}]}, "does not say std"),
+        ({"models": [{"mine": {**CUSTOM, "mean": [123.7, 116.3, 103.5]}}]}, "divide mean and std by 255"),
     ],
 )
-def test_preprocessing_and_weights_are_settled_before_a_run(change, sentence):
+def test_missing_preprocessing_and_wrong_weights_are_refused_before_a_run(change, sentence):
     with pytest.raises(HeatproofError, match=re.escape(sentence)):
         make_plan(merge(default_config(), change))
 
 
-def test_a_network_of_ones_own_that_is_trained_here_needs_no_preprocessing():
+def test_a_custom_network_that_is_trained_here_needs_no_preprocessing():
     trained = {"mine": {"architecture": "toy_plugin:network"}}
     assert make_plan(merge(default_config(), {"models": [trained]})).models["mine"].stated == frozenset()

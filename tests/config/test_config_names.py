@@ -7,7 +7,7 @@ from heatproof.errors import HeatproofError
 
 
 @pytest.mark.parametrize(
-    ("given", "hint"),
+    ("name", "hint"),
     [
         ("nope.yaml", "check the path, or let `heatproof init PHOTOS --model MODEL` write one"),
         ("mein.yaml", r"did you mean mine\.yaml"),
@@ -15,9 +15,9 @@ from heatproof.errors import HeatproofError
         ("quik", "did you mean 'quick'"),
     ],
 )
-def test_what_is_not_there_has_a_remedy(given, hint, tmp_path, monkeypatch):
+def test_a_missing_config_is_refused_with_a_suggestion(name, hint, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").touch()
-    with pytest.raises(HeatproofError, match=hint) as said:
-        config_file(given)
-    assert "function of your own" not in str(said.value)
+    with pytest.raises(HeatproofError, match=hint) as caught:
+        config_file(name)
+    assert "function of your own" not in str(caught.value)

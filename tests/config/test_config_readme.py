@@ -19,5 +19,5 @@ def test_examples_are_valid(example):
     normalise(merge(default_config(), yaml.safe_load(example)))
 
 
-def test_there_are_examples():
+def test_the_readme_has_examples():
     assert len(EXAMPLES) >= 4

@@ -44,7 +44,7 @@ def properties(node, path=""):
             yield from properties(child, f"{path}/{key}")
 
 
-def test_schema_and_readme_are_those_of_the_classes():
+def test_schema_and_readme_match_the_classes():
     """`python docs/config.py` writes both."""
     # In a separate process, because other tests register explainers and metrics.
     done = subprocess.run(
@@ -65,7 +65,7 @@ def enums(node):
             yield from enums(child)
 
 
-def test_names_in_the_schema_are_those_of_the_registries_and_ones_own():
+def test_the_schema_allows_registered_names_and_references():
     found = list(enums(SCHEMA))
     named = [sorted(one["enum"]) for options in found for one in options if "enum" in one]
     for registry in (DATASETS, ARCHITECTURES, EXPLAINERS, METRICS, BASELINES):
@@ -89,7 +89,7 @@ def test_every_key_is_described_and_has_a_default(path, node):
     assert "default" in SCHEMA["properties"]["seed"]
 
 
-def test_every_mapping_refuses_what_it_does_not_know():
+def test_every_mapping_refuses_unknown_keys():
     def objects(node, path=""):
         if isinstance(node, dict):
             if "properties" in node and node.get("type") == "object":
@@ -102,7 +102,7 @@ def test_every_mapping_refuses_what_it_does_not_know():
     assert [path for path, node in found.items() if node.get("additionalProperties") is not False] == []
 
 
-def test_the_defaults_alone_are_a_whole_config():
+def test_the_defaults_alone_are_a_complete_config():
     filled = normalise({})
     assert set(filled) == set(SCHEMA["properties"])
     assert make_plan({}).methods
@@ -116,18 +116,20 @@ def test_training_reads_every_key_of_the_schema_and_no_other():
     assert set(filled["finetuning"]) == fields | {"grid", "baseline", "share", "keep"}
     overrides = SCHEMA["$defs"]
     assert set(overrides["PretrainingOverrides"]["properties"]) == fields | {"seed"}
-    own = fields | {"seed", "grid", "baseline", "share"}
-    assert set(overrides["FinetuningOverrides"]["properties"]) == own
-    assert set(overrides["WeightsSettings"]["properties"]) == own | {"keep"}, "names of weights are for all models"
+    finetuning_fields = fields | {"seed", "grid", "baseline", "share"}
+    assert set(overrides["FinetuningOverrides"]["properties"]) == finetuning_fields
+    assert set(overrides["WeightsSettings"]["properties"]) == finetuning_fields | {"keep"}, (
+        "names of weights are for all models"
+    )
 
 
 # These need the user's data: test_papers_page.py and test_photographs.py plan them without it.
-OWN_DATA = ("paper", "one_cell", "cifar10", "imagenet_")
-READY = sorted(path for path in (REPOSITORY / "config").rglob("*.yaml") if not path.name.startswith(OWN_DATA))
+NEEDS_DATA = ("paper", "one_cell", "cifar10", "imagenet_")
+READY = sorted(path for path in (REPOSITORY / "config").rglob("*.yaml") if not path.name.startswith(NEEDS_DATA))
 
 
 @pytest.mark.parametrize("path", READY, ids=lambda path: path.name)
-def test_ready_configs_are_sound(path):
+def test_included_configs_are_sound(path):
     try:
         assert f"{path} is sound" in check_config(path)
     except HeatproofError as error:
@@ -148,7 +150,7 @@ def test_merging_replaces_lists_and_joins_mappings():
     assert base == {"a": {"x": 1, "y": [1, 2]}, "b": [1], "c": {"z": 1}}, "neither is changed"
 
 
-def test_normalising_changes_nothing_that_was_given():
+def test_normalising_does_not_change_its_input():
     config = default_config()
     before = yaml.safe_dump(config)
     first = normalise(config)

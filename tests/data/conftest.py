@@ -12,10 +12,10 @@ from PIL import Image
 READ: set[str] = set()
 
 
-def watch(event: str, given: tuple) -> None:
+def watch(event: str, arguments: tuple) -> None:
     listed = event in ("os.listdir", "os.scandir")
-    if (listed or (event == "open" and not given[2] & (os.O_WRONLY | os.O_RDWR))) and given[0] is not None:
-        READ.add(os.fsdecode(given[0]) if not isinstance(given[0], int) else "")
+    if (listed or (event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR))) and arguments[0] is not None:
+        READ.add(os.fsdecode(arguments[0]) if not isinstance(arguments[0], int) else "")
 
 
 sys.addaudithook(watch)
@@ -26,7 +26,7 @@ def _nothing_read_yet():
     READ.clear()
 
 
-def named(dataset) -> set[str]:
+def named_files(dataset) -> set[str]:
     """Return all files and folders that a dataset names."""
     images = [one for split in dataset.splits for one in dataset.image_files(split)]
     files = [path for one in images for path in (one if isinstance(one, tuple) else [one])]
@@ -35,11 +35,11 @@ def named(dataset) -> set[str]:
 
 def pixels(key: int, height: int = 10, width: int = 12) -> np.ndarray:
     """Return a smooth image that is identified by its red value, `key`."""
-    picture = np.zeros((height, width, 3), dtype=np.uint8)
-    picture[..., 0] = key
-    picture[..., 1] = np.linspace(0, 255, width).astype(np.uint8)
-    picture[..., 2] = np.linspace(255, 0, height).astype(np.uint8)[:, None]
-    return picture
+    image = np.zeros((height, width, 3), dtype=np.uint8)
+    image[..., 0] = key
+    image[..., 1] = np.linspace(0, 255, width).astype(np.uint8)
+    image[..., 2] = np.linspace(255, 0, height).astype(np.uint8)[:, None]
+    return image
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def sound(tmp_path):
         for name, split in dataset.splits.items():
             dataset.images(name, 0, len(split))
         if hasattr(dataset, "image_files"):
-            unseen = {path for path in READ if Path(path).is_relative_to(tmp_path)} - named(dataset)
+            unseen = {path for path in READ if Path(path).is_relative_to(tmp_path)} - named_files(dataset)
             assert unseen == set(), "it reads what it does not name, so that a change there would not be seen"
         return set(ids)
 

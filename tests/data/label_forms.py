@@ -26,7 +26,7 @@ class Form(NamedTuple):
     """A table in the format of a dataset: its description, image files, bytes, and the options that it needs."""
 
     name: str
-    pictures: list[str]
+    image_files: list[str]
     table: str
     content: bytes | Callable[[], bytes]
     options: Mapping[str, Any] = MappingProxyType({})
@@ -502,9 +502,9 @@ FORMS = [
 ]
 
 
-def made(folder: Path, form: Form) -> Path:
+def write_form(folder: Path, form: Form) -> Path:
     """Write the image files and the table of a form, and return the folder of image files."""
-    for number, name in enumerate(form.pictures):
+    for number, name in enumerate(form.image_files):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (8, 8), (number, 0, 0)).save(path)
@@ -516,14 +516,14 @@ def opened(folder: Path, form: Form):
     return image_folder(seed=0, root=str(folder), labels=form.table, size=8, **form.options)
 
 
-def becomes(folder: Path, form: Form) -> str:
+def describe_labels(folder: Path, form: Form) -> str:
     """Return a description of the labels of a form, or the error message."""
-    made(folder, form)
+    write_form(folder, form)
     try:
         dataset = opened(folder, form)
     except HeatproofError as error:
-        said = str(error).replace(str(folder), "FOLDER").replace("FOLDER/", "").replace("|", "\\|")
-        return f"asked: {said}"
+        message = str(error).replace(str(folder), "FOLDER").replace("FOLDER/", "").replace("|", "\\|")
+        return f"asked: {message}"
     names = [name.replace("|", "\\|") for name in dataset.class_names]
     listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
     notes = [
@@ -537,11 +537,11 @@ def table() -> list[str]:
     rows = []
     for form in FORMS:
         with tempfile.TemporaryDirectory() as folder:
-            said = becomes(Path(folder), form)
+            outcome = describe_labels(Path(folder), form)
         options = (
             yaml.safe_dump(dict(form.options), default_flow_style=True, width=1000).strip()[1:-1].replace("|", "\\|")
         )
-        rows.append(f"| {form.name} | {f'`{options}`' if options else ''} | {said} |")
+        rows.append(f"| {form.name} | {f'`{options}`' if options else ''} | {outcome} |")
     return rows
 
 

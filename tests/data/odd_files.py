@@ -20,13 +20,13 @@ def _make(folder: Path) -> dict[str, str]:
     colour = Image.fromarray(NOISE)
     grey = Image.fromarray(NOISE[..., 0])
     colour.save(folder / "whole.jpg")
-    whole = (folder / "whole.jpg").read_bytes()
+    complete = (folder / "whole.jpg").read_bytes()
     colour.save(folder / "whole.png")
     broken = bytearray((folder / "whole.png").read_bytes())
     broken[len(broken) // 2] ^= 255
     (folder / "whole.jpg").unlink()
     (folder / "whole.png").unlink()
-    (folder / "truncated.jpg").write_bytes(whole[: len(whole) // 2])
+    (folder / "truncated.jpg").write_bytes(complete[: len(complete) // 2])
     (folder / "corrupt.png").write_bytes(broken)
     (folder / "empty.jpg").touch()
     (folder / "text.jpg").write_text("<html>not found</html>")
@@ -67,7 +67,7 @@ def table(folder: Path) -> list[str]:
         found = survey([folder / name], 224)
         if found.unreadable:
             # Versions of Pillow differ in the text in brackets.
-            said = f"refused before the run: {found.unreadable[0][1].partition(' (')[0]}"
+            outcome = f"refused before the run: {found.unreadable[0][1].partition(' (')[0]}"
             try:
                 read_picture(folder / name, 224, 224)
             except HeatproofError:
@@ -76,11 +76,11 @@ def table(folder: Path) -> list[str]:
                 raise AssertionError(f"{name} is refused, and can be read")
         else:
             read_picture(folder / name, 224, 224)
-            said = "read" + "".join(f"; {KINDS[kind]}" for kind in sorted(found.kinds))
-        rows.append(f"| `{name}` | {what} | {said} |")
+            outcome = "read" + "".join(f"; {KINDS[kind]}" for kind in sorted(found.kinds))
+        rows.append(f"| `{name}` | {what} | {outcome} |")
     return rows
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as made:
-        print("\n".join(table(Path(made))))
+    with tempfile.TemporaryDirectory() as temporary:
+        print("\n".join(table(Path(temporary))))

@@ -33,7 +33,7 @@ PRINTED = [re.sub(r'(?m)^  - .*"my_package.*\n', "", text) for text in PRINTED]
 EXAMPLES = [yaml.safe_load(text) for text in PRINTED] + [{"datasets": [{"val": yaml.safe_load(one)}]} for one in INLINE]
 
 
-def picture(path, level):
+def save_image(path, level):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.full((24, 24, 3), level, dtype=np.uint8)).save(path)
 
@@ -52,13 +52,13 @@ def folder_of(settings, number):
             "regression": lambda place: [f"{20 + 1.5 * place}"],
         }.get(settings.get("task"), lambda place: ["ab"[place % 2]])
         for place in range(20):
-            picture(root / f"p{place}.png", 10 * place)
+            save_image(root / f"p{place}.png", 10 * place)
             rows.append(",".join([f"p{place}", *cells(place), f"g{place // 2}"]))
         (root / settings["labels"]).write_text("\n".join(rows))
         return
     for row, name in enumerate(classes):
         for place in range(each):
-            picture(root / name / f"{name}{place}.png", 40 + 90 * row + place)
+            save_image(root / name / f"{name}{place}.png", 40 + 90 * row + place)
 
 
 @pytest.fixture
@@ -73,18 +73,18 @@ def home(tmp_path, monkeypatch):
 )
 def test_examples_of_the_page_run_as_printed(config, home):
     """Run the four examples with another network, because their weights are not in this repository."""
-    every = [settings for each in config["datasets"] for settings in each.values()]
-    if any(settings.get("outputs") == "imagenet" for settings in every):
+    all_settings = [settings for each in config["datasets"] for settings in each.values()]
+    if any(settings.get("outputs") == "imagenet" for settings in all_settings):
         pytest.importorskip("timm")
-    for number, settings in enumerate(every):
+    for number, settings in enumerate(all_settings):
         folder_of(settings, number)
     if "models" in config:
         pytest.importorskip("timm")
         assert make_plan(merge(default_config(), config)).images >= 2
         return
-    whole = [settings for settings in every if settings.get("evaluation") == 1]
-    classes = 1000 if any("outputs" in settings for settings in every) else 2
-    classes = 1 if any(settings.get("task") == "regression" for settings in every) else classes
+    fully_scored = [settings for settings in all_settings if settings.get("evaluation") == 1]
+    classes = 1000 if any("outputs" in settings for settings in all_settings) else 2
+    classes = 1 if any(settings.get("task") == "regression" for settings in all_settings) else classes
     spec = ModelSpec("cifar_resnet20", "heatproof.models.resnet", {"width": 4})
     torch.save(build_network(spec, classes).state_dict(), "net.pth")
     model = {"architecture": "cifar_resnet20", "options": {"width": 4}, "checkpoint": "net.pth"}
@@ -98,12 +98,12 @@ def test_examples_of_the_page_run_as_printed(config, home):
     )
     assert "is sound" in check_config("mine.yaml")
     graph = Graph(make_plan(read_config("mine.yaml")))
-    for job in graph.jobs() if whole else ():
+    for job in graph.jobs() if fully_scored else ():
         if job.stage in ("prepare", "fetch", "attribute", "attribute_reference", "drops", "score"):
             job.spec.work(graph.plan.runtime())()
 
 
-def test_there_are_examples():
+def test_the_page_has_examples():
     assert len(PRINTED) >= 3
     assert INLINE
 
@@ -113,11 +113,11 @@ def scored(tmp_path):
     """Two classes of three images, all for evaluation."""
     for row, name in enumerate(("cat", "dog")):
         for place in range(3):
-            picture(tmp_path / name / f"{place}.png", 60 + 100 * row)
+            save_image(tmp_path / name / f"{place}.png", 60 + 100 * row)
     return image_folder(seed=0, root=str(tmp_path), size=16, evaluation=1)
 
 
-def test_accuracy_is_that_of_the_images_that_there_are(scored):
+def test_accuracy_without_a_validation_split_is_that_of_evaluation_images(scored):
     assert not len(scored.splits["validation"])
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 16 * 16, 2))
     found = require_accuracy(network, scored, InputFacts(), None, "w")
@@ -127,7 +127,7 @@ def test_accuracy_is_that_of_the_images_that_there_are(scored):
         require_accuracy(network, scored, InputFacts(), 3.0, "w")
 
 
-def test_the_mean_is_that_of_the_images_that_there_are(scored, caplog):
+def test_the_mean_without_training_images_is_that_of_evaluation_images(scored, caplog):
     facts = InputFacts((0.0,) * 3, (1.0,) * 3)
     with caplog.at_level(logging.INFO):
         value = dataset_options("mean", None, scored, facts)["value"]

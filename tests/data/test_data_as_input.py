@@ -55,7 +55,7 @@ def spec_of(kind="image_folder", module="heatproof.data.image_folder", **options
     return DatasetSpec(kind, module, options, 0, "photos", Key("config", "code"), MANIFEST)
 
 
-def prepared(spec=None):
+def prepare_record(spec=None):
     spec = spec or spec_of()
     prepare(spec, MANIFEST)
     return read_record(record_path(MANIFEST))
@@ -66,11 +66,11 @@ def wait(record):
     return sources.replace(record, recorded=time.time_ns() + 2 * STEP)
 
 
-def look_again(record=None, **how):
+def inspect_again(record=None, **how):
     return file_changes(wait(record or read_record(record_path(MANIFEST))), "photos", **how)
 
 
-def reads(monkeypatch):
+def record_reads(monkeypatch):
     """Return a list to which every file that is read is appended."""
     read, digest = [], sources._digest
     monkeypatch.setattr(sources, "_digest", lambda path: [read.append(os.fsdecode(path)), digest(path)][1])
@@ -78,7 +78,7 @@ def reads(monkeypatch):
 
 
 def test_a_record_has_all_files_and_their_digests(folder):
-    record = prepared()
+    record = prepare_record()
     files = [path for path in (folder / "photos").rglob("*") if path.is_file()]
     names = [os.fsdecode(path) for path in record.paths]
     assert names[: record.lists] == [".", *sorted(n for n in names if (folder / "photos" / n).is_dir() and n != ".")]
@@ -94,17 +94,17 @@ def test_a_record_has_all_files_and_their_digests(folder):
     assert [names[row] for row in record.rows["train"]] == ids
 
 
-def test_a_look_that_finds_nothing_reads_nothing(folder, monkeypatch):
-    prepared()
-    read = reads(monkeypatch)
-    found = look_again()
+def test_an_inspection_without_changes_reads_no_file(folder, monkeypatch):
+    prepare_record()
+    read = record_reads(monkeypatch)
+    found = inspect_again()
     assert (found.changed, found.is_record_outdated, found.is_missing, read) == ([], False, False, [])
 
 
-def test_what_changed_in_the_last_step_of_the_clock_is_read(folder, monkeypatch):
+def test_files_changed_in_the_last_tick_of_the_clock_are_read(folder, monkeypatch):
     """The file could have changed again with the same time."""
-    record = prepared()
-    read = reads(monkeypatch)
+    record = prepare_record()
+    read = record_reads(monkeypatch)
     found = file_changes(record, "photos")
     assert len(read) == len(record.paths)
     assert (found.changed, found.is_record_outdated) == ([], True)
@@ -131,22 +131,22 @@ def remove(path):
     path.unlink()
 
 
-def as_a_pipe(path):
+def replace_by_pipe(path):
     path.unlink()
     os.mkfifo(path)
 
 
 @pytest.mark.parametrize(
     ("change", "is_changed"),
-    [(change_time, False), (rewrite, False), (flip, True), (remove, True), (as_a_pipe, True)],
+    [(change_time, False), (rewrite, False), (flip, True), (remove, True), (replace_by_pipe, True)],
 )
 @pytest.mark.parametrize("split", ["train", "evaluation"])
-def test_what_happens_to_a_picture(folder, split, change, is_changed):
-    record = prepared()
+def test_changes_of_an_image_file_are_detected(folder, split, change, is_changed):
+    record = prepare_record()
     row = record.rows[split][1]
     name = os.fsdecode(record.paths[row])
     change(folder / "photos" / name)
-    found = look_again()
+    found = inspect_again()
     assert (f"photos/{name}" in found.changed) == is_changed
     assert found.is_record_outdated
     for other in ("train", "validation", "evaluation"):
@@ -157,38 +157,38 @@ def test_what_happens_to_a_picture(folder, split, change, is_changed):
             assert same == [False, False], "its folder has changed: the list is not known"
 
 
-def test_only_a_look_at_every_byte_sees_what_kept_its_times(folder):
+def test_a_change_that_keeps_all_times_is_found_only_by_reading_contents(folder):
     """The inode change time cannot be set, so the record gets the current one."""
-    record = prepared()
+    record = prepare_record()
     path = folder / "photos" / os.fsdecode(record.paths[record.rows["train"][0]])
     flip(path)
     stats = np.array(record.stats)
     stats[record.rows["train"][0], 2] = path.stat().st_ctime_ns
     record = sources.replace(record, stats=stats)
-    assert look_again(record).changed == []
-    assert look_again(record, contents=True).changed == [str(path.relative_to(folder))]
+    assert inspect_again(record).changed == []
+    assert inspect_again(record, contents=True).changed == [str(path.relative_to(folder))]
 
 
 WHERE = ["photos/test/ant/new.png", "photos/test/cat/new.png", "photos/train/bee/deep/new.png"]
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_an_added_picture_is_seen_by_its_folder(folder, save, where):
-    prepared()
+def test_an_added_image_file_is_detected_by_its_folder(folder, save, where):
+    prepare_record()
     save(folder / where)
-    found = look_again()
+    found = inspect_again()
     assert found.changed
     assert found.record.digest("train", 0, 1) is None, "the images have to be listed anew"
 
 
 @pytest.mark.parametrize("name", [".hidden", ".DS_Store"])
-def test_a_hidden_file_is_no_change(folder, name):
-    prepared()
+def test_a_hidden_file_is_not_a_change(folder, name):
+    prepare_record()
     (folder / ANTS / name).write_text("")
-    assert (look_again().changed, look_again().is_record_outdated) == ([], True)
+    assert (inspect_again().changed, inspect_again().is_record_outdated) == ([], True)
 
 
-def test_a_picture_that_comes_while_the_images_are_listed_is_seen_at_the_next_look(folder, save, monkeypatch):
+def test_an_image_added_while_images_are_listed_is_detected_next_time(folder, save, monkeypatch):
     def open_late(spec):
         found = open_dataset(spec)
         assert all(len(found.splits[split]) for split in found.splits)
@@ -197,31 +197,31 @@ def test_a_picture_that_comes_while_the_images_are_listed_is_seen_at_the_next_lo
 
     with monkeypatch.context() as patched:
         patched.setattr("heatproof.jobs.prepare.open_dataset", open_late)
-        record = prepared()
+        record = prepare_record()
     assert file_changes(record, "photos").changed == [f"{ANTS}"]
 
 
-def test_preparing_again_reads_only_what_changed(folder, monkeypatch):
-    record = prepared()
+def test_preparing_again_reads_only_changed_files(folder, monkeypatch):
+    record = prepare_record()
     write_record(record_path(MANIFEST), wait(record))
     flip(folder / ANTS / "ant_000.png")
-    read = reads(monkeypatch)
-    again = prepared()
+    read = record_reads(monkeypatch)
+    again = prepare_record()
     assert read == ["photos/test/ant/ant_000.png"]
     assert (again.digests != record.digests).any(1).sum() == 1
 
 
-def test_missing_data_change_nothing(folder):
-    record = prepared()
+def test_missing_data_are_not_a_change(folder):
+    record = prepare_record()
     (folder / "photos").rename(folder / "elsewhere")
-    found = look_again()
+    found = inspect_again()
     assert (found.is_missing, found.changed, found.is_record_outdated) == (True, [], False)
     assert found.record.digest("evaluation", 0, 3) == record.digest("evaluation", 0, 3)
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "text", "gone", "link", "pipe", "count", "rows"])
-def test_a_damaged_record_is_none(folder, damage):
-    record = prepared()
+def test_a_damaged_record_is_not_used(folder, damage):
+    record = prepare_record()
     path = record_path(MANIFEST)
     content = path.read_bytes()
     if damage in ("gone", "link", "pipe"):
@@ -252,7 +252,7 @@ def test_a_damaged_record_is_none(folder, damage):
 
 
 def test_a_record_is_read_as_it_was_written(folder):
-    record = prepared()
+    record = prepare_record()
     again = read_record(record_path(MANIFEST))
     assert again.paths == record.paths
     assert (again.lists, again.shared, again.named, again.listed) == (record.lists, 0, True, record.listed)
@@ -272,34 +272,34 @@ def with_table(folder, *columns):
     return spec_of(labels="labels.csv")
 
 
-def test_a_label_is_an_input_of_its_split_and_a_note_of_none(folder):
+def test_labels_are_inputs_of_their_split_and_other_columns_are_not(folder):
     spec = with_table(folder)
-    before = prepared(spec)
+    before = prepare_record(spec)
     with_table(folder, "remark")
-    assert look_again().changed == ["photos/labels.csv"]
-    after = prepared(spec)
+    assert inspect_again().changed == ["photos/labels.csv"]
+    after = prepare_record(spec)
     assert after.listed == before.listed
     path = folder / "photos/labels.csv"
     path.write_text(path.read_text().replace("test/ant/ant_000.png,ant", "test/ant/ant_000.png,bee"))
-    changed = prepared(spec)
+    changed = prepare_record(spec)
     assert [split for split in before.listed if changed.listed[split] != before.listed[split]] == ["evaluation"]
 
 
-def test_manifests_hold_what_they_were_made_of(folder):
-    prepared()
+def test_manifests_hold_digests_of_the_images_that_were_used(folder):
+    prepare_record()
     images = images_of(MANIFEST)
     data = images.data(("evaluation", 0, 3), ("train", 0, 8))
     assert list(data) == ["photos/evaluation", "photos/train"]
     assert is_same_data({"data": data}, {"photos": images.record}.get)
     row = images.record.rows["evaluation"]
     flip(folder / "photos" / os.fsdecode(images.record.paths[row[4]]))
-    assert is_same_data({"data": data}, {"photos": look_again().record}.get), "the fifth is not among them"
+    assert is_same_data({"data": data}, {"photos": inspect_again().record}.get), "the fifth is not among them"
     flip(folder / "photos" / os.fsdecode(images.record.paths[row[2]]))
-    assert not is_same_data({"data": data}, {"photos": look_again().record}.get)
+    assert not is_same_data({"data": data}, {"photos": inspect_again().record}.get)
     assert is_same_data({"data": data}, {}.get), "of what nothing is known, nothing is made again"
 
 
-def test_outside_a_workflow_nothing_is_kept():
+def test_without_a_manifest_no_data_are_recorded():
     assert images_of("").data(("evaluation", 0, 3)) == {}
     assert images_of("results/datasets/none.json").all_images_of("train") == []
 
@@ -307,7 +307,7 @@ def test_outside_a_workflow_nothing_is_kept():
 # ---- custom loaders --------------------------------------------------------------------------------------------------
 
 
-class Own:
+class CustomDataset:
     """A custom dataset without files."""
 
     num_classes, class_names = 2, ("a", "b")
@@ -320,102 +320,102 @@ class Own:
         return np.zeros((min(stop, 2) - start, 3, 8, 8), np.float32)
 
 
-class OfAnArchive(Own):
+class OfAnArchive(CustomDataset):
     shared_files = ("archive.bin",)
 
 
-class OfFiles(Own):
+class OfFiles(CustomDataset):
     list_files = ("list.txt",)
 
     def image_files(self, split):
         return [f"{split}.bin"] * 2
 
 
-class Generated(Own):
+class Generated(CustomDataset):
     shared_files = ()
 
 
-class TooFew(Own):
+class TooFew(CustomDataset):
     def image_files(self, split):
         return ["one.bin"]
 
 
-class Twice(Own):
+class Twice(CustomDataset):
     list_files = shared_files = ("archive.bin",)
 
 
-class ByALetter(Own):
+class ByALetter(CustomDataset):
     list_files = "list.txt"
 
 
-class NoProperty(Own):
+class NoProperty(CustomDataset):
     def shared_files(self):
         return ["archive.bin"]
 
 
-class NoMethod(Own):
+class NoMethod(CustomDataset):
     image_files = ("one.bin", "one.bin")
 
 
-class OfBytes(Own):
+class OfBytes(CustomDataset):
     shared_files = (b"archive.bin",)
 
 
-class Nothing(Own):
+class Nothing(CustomDataset):
     def image_files(self, split):
         return None
 
 
-class Misspelt(Own):
+class Misspelt(CustomDataset):
     def image_files(self, split):
         return ["one.bin", "two.bin"]
 
 
-class MisspeltList(Own):
+class MisspeltList(CustomDataset):
     list_files = ("lists.txt",)
 
 
-class OfSeveral(Own):
+class OfSeveral(CustomDataset):
     def image_files(self, split):
         return [(f"{split}-{row}.png", f"{split}-{row}.msk") for row in range(2)]
 
 
-class OfSome(Own):
+class OfSome(CustomDataset):
     def image_files(self, split):
         return [("one.bin", "archive.bin"), "one.bin"]
 
 
-class OfAFolder(Own):
+class OfAFolder(CustomDataset):
     shared_files = ("photos",)
 
 
-class InTurn(Own):
+class InTurn(CustomDataset):
     def image_files(self, split):
         return (f"{split}.bin" for _ in range(2))
 
 
-def own(kind, monkeypatch):
+def prepare_custom(kind, monkeypatch):
     several = [name for split in SPLIT_NAMES for names in OfSeveral().image_files(split) for name in names]
     for name in ("archive.bin", "list.txt", "train.bin", "validation.bin", "evaluation.bin", "one.bin", *several):
         with open(name, "w") as file:
             file.write(name)
     time.sleep(2 * TICK / 1e9)
     monkeypatch.setattr("heatproof.jobs.prepare.open_dataset", lambda spec: kind())
-    return prepared(spec_of("mine:own", "mine"))
+    return prepare_record(spec_of("mine:own", "mine"))
 
 
 @pytest.mark.parametrize(
     ("kind", "named", "files"),
     [
-        (Own, False, []),
+        (CustomDataset, False, []),
         (Generated, True, []),
         (OfAnArchive, True, ["archive.bin"]),
         (OfFiles, True, ["list.txt", "train.bin", "validation.bin", "evaluation.bin"]),
         (InTurn, True, ["train.bin", "validation.bin", "evaluation.bin"]),
     ],
 )
-def test_what_a_loader_names(folder, monkeypatch, kind, named, files):
-    record = own(kind, monkeypatch)
+def test_a_record_has_the_files_that_a_loader_names(folder, monkeypatch, kind, named, files):
+    record = prepare_custom(kind, monkeypatch)
     assert record.named == named
     assert [os.fsdecode(path) for path in record.paths] == files
     assert isinstance(OfFiles(), NamesFiles) is False, "any of the three is enough"
@@ -429,24 +429,24 @@ def test_what_a_loader_names(folder, monkeypatch, kind, named, files):
         (OfFiles, "list.txt", {"train", "validation", "evaluation"}),
     ],
 )
-def test_which_images_a_file_is_of(folder, monkeypatch, kind, file, splits):
-    record = own(kind, monkeypatch)
+def test_a_changed_file_affects_the_splits_that_use_it(folder, monkeypatch, kind, file, splits):
+    record = prepare_custom(kind, monkeypatch)
     with open(file, "a") as changed:
         changed.write("more")
     now = file_changes(record, ".").record
     assert {split for split in record.listed if record.digest(split, 0, 2) != now.digest(split, 0, 2)} == splits
 
 
-def test_an_image_can_be_of_several_files(folder, monkeypatch):
-    record = own(OfSeveral, monkeypatch)
+def test_an_image_can_have_several_files(folder, monkeypatch):
+    record = prepare_custom(OfSeveral, monkeypatch)
     for name in ("train-0.msk", "train-1.msk"):
         row = int(name[6])
         with open(name, "w") as file:
             file.write("other")
         now = file_changes(record, ".").record
-        for split, one in (("train", 0), ("train", 1), ("evaluation", 0)):
-            is_of = (split, one) == ("train", row)
-            assert (record.digest(split, one, one + 1) != now.digest(split, one, one + 1)) == is_of
+        for split, image in (("train", 0), ("train", 1), ("evaluation", 0)):
+            is_affected = (split, image) == ("train", row)
+            assert (record.digest(split, image, image + 1) != now.digest(split, image, image + 1)) == is_affected
         record = now
     write_record("kept.files", record)
     again = read_record("kept.files")
@@ -470,62 +470,62 @@ def test_an_image_can_be_of_several_files(folder, monkeypatch):
         (OfAFolder, "names the file photos, which is a folder, and its files are to be named"),
     ],
 )
-def test_what_cannot_be_named_is_said(folder, monkeypatch, kind, sentence):
+def test_invalid_file_lists_of_a_loader_are_refused(folder, monkeypatch, kind, sentence):
     with pytest.raises(HeatproofError, match=sentence):
-        own(kind, monkeypatch)
+        prepare_custom(kind, monkeypatch)
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def graph():
+def make_graph():
     """A graph with only the job that lists the images."""
 
     photos = {"dataset": "image_folder", "root": "photos", "size": 32}
     models = [{"net": {"architecture": "cifar_resnet20"}}]
-    few = {"datasets": [{"photos": photos}], "models": models, "evaluation": {"images": 4, "accuracy_images": 0}}
-    return lambda: Graph(make_plan(merge(default_config(), few)))
+    config = {"datasets": [{"photos": photos}], "models": models, "evaluation": {"images": 4, "accuracy_images": 0}}
+    return lambda: Graph(make_plan(merge(default_config(), config)))
 
 
-def test_what_a_start_says(folder, graph, capsys):
-    made = graph()
-    assert inspect_data(made) == {}, "nothing was listed yet"
+def test_a_start_reports_changed_data(folder, make_graph, capsys):
+    graph = make_graph()
+    assert inspect_data(graph) == {}, "nothing was listed yet"
     os.makedirs("results/datasets")
-    spec = made.job("prepare", {"dataset": "photos"}).spec
+    spec = graph.job("prepare", {"dataset": "photos"}).spec
     spec.run(SimpleNamespace())
     before = read_checksummed(MANIFEST)
-    assert describe_changes(made) == []
+    assert describe_changes(graph) == []
     flip(folder / ANTS / "ant_000.png")
-    (said, jobs) = describe_changes(made)
-    assert said.startswith(
+    (message, jobs) = describe_changes(graph)
+    assert message.startswith(
         "The data of 'photos' changed (photos/test/ant/ant_000.png): results that depend on it are recomputed"
     )
     assert jobs == "A run recomputes these results, at most 1 job: 1 of prepare."
-    assert set(update_data_records(made, "results", dry_run=True)) == {"photos"}
+    assert set(update_data_records(graph, "results", dry_run=True)) == {"photos"}
     assert read_checksummed(MANIFEST) == before, "a dry run writes nothing"
-    assert update_data_records(made, "results", dry_run=False) == {}
+    assert update_data_records(graph, "results", dry_run=False) == {}
     after = read_checksummed(MANIFEST)
     assert {name for name in after if after[name] != before[name]} == {"data"}
     assert "The data of 'photos' changed" in capsys.readouterr().err
-    assert describe_changes(made) == []
+    assert describe_changes(graph) == []
     record_path(MANIFEST).write_bytes(b"damaged")
-    assert describe_changes(made)[0].startswith("The record of the files of 'photos' is missing or damaged")
-    update_data_records(made, "results", dry_run=False)
+    assert describe_changes(graph)[0].startswith("The record of the files of 'photos' is missing or damaged")
+    update_data_records(graph, "results", dry_run=False)
     assert read_checksummed(MANIFEST) == after
     (folder / "photos").rename(folder / "elsewhere")
-    assert describe_changes(graph()) == [
+    assert describe_changes(make_graph()) == [
         "The files of the dataset 'photos' are missing, so that their changes are not detected."
     ]
 
 
-def test_what_is_no_dataset_any_more_is_said_at_the_start(folder, graph):
-    made = graph()
+def test_a_start_refuses_a_dataset_that_became_unreadable(folder, make_graph):
+    graph = make_graph()
     os.makedirs("results/datasets")
-    made.job("prepare", {"dataset": "photos"}).spec.run(SimpleNamespace())
+    graph.job("prepare", {"dataset": "photos"}).spec.run(SimpleNamespace())
     (folder / ANTS / "ant_000.png").write_bytes(b"no picture")
     with pytest.raises(HeatproofError, match=r"1 of the .* images of 'photos' cannot be read: .*ant_000\.png"):
-        update_data_records(made, "results", dry_run=False)
+        update_data_records(graph, "results", dry_run=False)
 
 
 # ---- unchanged facts of changed files --------------------------------------------------------------------------------
@@ -533,75 +533,75 @@ def test_what_is_no_dataset_any_more_is_said_at_the_start(folder, graph):
 
 def test_another_file_of_the_same_size_and_times_is_read(folder):
     """For example, a link leads to a file that was written in the same tick of the clock."""
-    one, other = folder / "one.png", folder / "other.png"
+    first, second = folder / "one.png", folder / "other.png"
     path = folder / ANTS / "ant_000.png"
-    one.write_bytes(path.read_bytes())
-    other.write_bytes(path.read_bytes())
-    flip(other)
+    first.write_bytes(path.read_bytes())
+    second.write_bytes(path.read_bytes())
+    flip(second)
     path.unlink()
-    path.symlink_to(one)
+    path.symlink_to(first)
     time.sleep(2 * TICK / 1e9)
-    record = prepared()
+    record = prepare_record()
     path.unlink()
-    path.symlink_to(other)
+    path.symlink_to(second)
     stats = np.array(record.stats)
     row = record.paths.index(b"test/ant/ant_000.png")
     stats[row, :3] = sources._stats([record.paths[row]], "photos")[0, :3]
-    assert "photos/test/ant/ant_000.png" in look_again(sources.replace(record, stats=stats)).changed
+    assert "photos/test/ant/ant_000.png" in inspect_again(sources.replace(record, stats=stats)).changed
 
 
-def test_a_folder_in_the_place_of_a_file_of_its_name_is_seen(folder, save):
+def test_a_folder_that_replaces_a_file_of_the_same_name_is_detected(folder, save):
     (folder / ANTS / "more").write_text("a note")
     time.sleep(2 * TICK / 1e9)
-    prepared()
+    prepare_record()
     (folder / ANTS / "more").unlink()
     save(folder / ANTS / "more/new.png")
-    assert look_again().changed == [ANTS]
+    assert inspect_again().changed == [ANTS]
 
 
 @pytest.mark.parametrize("left", [None, ".mounted"])
-def test_an_empty_folder_is_no_data(folder, graph, left):
+def test_an_empty_folder_counts_as_missing_data(folder, make_graph, left):
     """For example, a disk is not mounted: nothing is computed again, and the plan uses the previous list of images."""
-    made = graph()
+    graph = make_graph()
     os.makedirs("results/datasets")
-    made.job("prepare", {"dataset": "photos"}).spec.run(SimpleNamespace())
+    graph.job("prepare", {"dataset": "photos"}).spec.run(SimpleNamespace())
     (folder / "photos").rename(folder / "elsewhere")
     (folder / "photos").mkdir()
     if left:
         (folder / "photos" / left).touch()
-    assert describe_changes(graph()) == [
+    assert describe_changes(make_graph()) == [
         "The files of the dataset 'photos' are missing, so that their changes are not detected."
     ]
-    assert update_data_records(graph(), "results", dry_run=False) == {}
+    assert update_data_records(make_graph(), "results", dry_run=False) == {}
 
 
-def test_a_record_of_another_dataset_is_not_gone_by(folder, graph):
+def test_a_record_of_another_dataset_is_replaced(folder, make_graph):
     """All files of the record are missing, but those of the dataset exist."""
-    made = graph()
+    graph = make_graph()
     os.makedirs("results/datasets")
-    made.job("prepare", {"dataset": "photos"}).spec.run(SimpleNamespace())
+    graph.job("prepare", {"dataset": "photos"}).spec.run(SimpleNamespace())
     record = read_record(record_path(MANIFEST))
-    other = sources.replace(record, paths=[b"/none/" + path for path in record.paths], digests=record.digests ^ 1)
-    write_record(record_path(MANIFEST), other)
-    assert describe_changes(made)[0].startswith("The record of the files of 'photos' is missing or damaged")
-    update_data_records(made, "results", dry_run=False)
+    foreign = sources.replace(record, paths=[b"/none/" + path for path in record.paths], digests=record.digests ^ 1)
+    write_record(record_path(MANIFEST), foreign)
+    assert describe_changes(graph)[0].startswith("The record of the files of 'photos' is missing or damaged")
+    update_data_records(graph, "results", dry_run=False)
     after = read_record(record_path(MANIFEST))
     assert (after.paths, after.listed) == (record.paths, record.listed)
     flip(folder / ANTS / "ant_000.png")
-    assert describe_changes(made)[0].startswith("The data of 'photos' changed")
+    assert describe_changes(graph)[0].startswith("The data of 'photos' changed")
 
 
-class OfOneFile(Own):
+class OfOneFile(CustomDataset):
     shared_files = ("archive.bin",)
 
 
 @pytest.mark.parametrize("root", ["archive.bin", "version 2"])
-def test_a_root_that_is_no_folder(folder, monkeypatch, root):
+def test_the_root_of_a_loader_may_be_a_file_or_no_path(folder, monkeypatch, root):
     """The option `root` of a custom loader can be a file, or not a path."""
     time.sleep(2 * TICK / 1e9)
     (folder / "archive.bin").write_text("one")
     monkeypatch.setattr("heatproof.jobs.prepare.open_dataset", lambda spec: OfOneFile())
-    record = prepared(spec_of("mine:own", "mine", root=root))
+    record = prepare_record(spec_of("mine:own", "mine", root=root))
     assert (file_changes(wait(record), root).changed, file_changes(wait(record), root).is_missing) == ([], False)
     (folder / "archive.bin").write_text("two")
     assert [os.path.basename(os.path.normpath(path)) for path in file_changes(wait(record), root).changed] == [

@@ -27,16 +27,16 @@ def test_every_dataset_has_a_row_on_the_page():
     assert [name for name in DATASETS if rows.count(f"`{name}`") < 1] == []
 
 
-def test_from_a_config_to_a_manifest(tmp_path, fill):
+def test_prepare_writes_the_manifest_of_a_dataset_in_a_config(tmp_path, fill):
     fill(tmp_path / "pictures", ["ant", "bee"], 10)
     plan = plan_of({"photos": {"dataset": "image_folder", "root": str(tmp_path / "pictures"), "size": 32}})
     assert plan.datasets["photos"]["size"] == (32, 32)
     spec = plan.dataset_spec("photos")
     prepare(spec, str(tmp_path / "photos.json"))
-    made = read_json(tmp_path / "photos.json")
-    assert made["class_names"] == ["ant", "bee"]
-    assert made["splits"]["evaluation"]["ids"] == list(open_dataset(spec).splits["evaluation"].ids)
-    assert [len(made["splits"][split]["ids"]) for split in ("train", "validation", "evaluation")] == [14, 2, 4]
+    manifest = read_json(tmp_path / "photos.json")
+    assert manifest["class_names"] == ["ant", "bee"]
+    assert manifest["splits"]["evaluation"]["ids"] == list(open_dataset(spec).splits["evaluation"].ids)
+    assert [len(manifest["splits"][split]["ids"]) for split in ("train", "validation", "evaluation")] == [14, 2, 4]
 
 
 @pytest.mark.parametrize(
@@ -55,12 +55,12 @@ def test_from_a_config_to_a_manifest(tmp_path, fill):
         ({"evaluation": 0.95}, 3, "evaluation 0.95 leave no training images"),
     ],
 )
-def test_options_that_do_not_fit(tmp_path, fill, options, images, message):
+def test_invalid_options_of_a_dataset_are_refused(tmp_path, fill, options, images, message):
     fill(tmp_path, ["ant", "bee"], 10)
     with pytest.raises(HeatproofError, match=message):
         plan_of({"photos": {"dataset": "image_folder", "root": str(tmp_path), **options}}, images)
 
 
-def test_a_folder_has_to_be_named():
+def test_a_dataset_of_files_needs_the_option_root():
     with pytest.raises(HeatproofError, match="The dataset 'cifar10' needs the option 'root': give it a value"):
         plan_of("cifar10")

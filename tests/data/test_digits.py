@@ -21,7 +21,7 @@ def data():
 
 @pytest.mark.parametrize("factor", [1, 2, 3, 4])
 @pytest.mark.parametrize("shape", [(8, 8), (2, 5), (7, 3)])
-def test_enlarging_is_that_of_torch(shape, factor):
+def test_enlarging_equals_bilinear_interpolation_of_torch(shape, factor):
     images = np.random.default_rng(0).random((3, *shape), dtype=np.float32)
     expected = torch.nn.functional.interpolate(
         torch.from_numpy(images)[:, None], scale_factor=factor, mode="bilinear", align_corners=False
@@ -42,7 +42,7 @@ def test_the_pixels_are_those_of_scikit_learn_without_importing_it():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_scikit_learn_is_asked_where_it_keeps_its_file_elsewhere(monkeypatch, tmp_path):
+def test_scikit_learn_loads_the_digits_if_their_file_is_not_found(monkeypatch, tmp_path):
     read = _read()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=str(tmp_path / "__init__.py")))
     for ours, theirs in zip(_read(), read, strict=True):
@@ -50,7 +50,7 @@ def test_scikit_learn_is_asked_where_it_keeps_its_file_elsewhere(monkeypatch, tm
 
 
 @pytest.mark.parametrize("options", [{}, {"evaluation": 0.5}, {"evaluation": 0.123, "validation": 0.05}])
-def test_the_count_without_loading_is_that_of_the_split(options):
+def test_the_count_without_loading_equals_the_size_of_the_split(options):
     assert DATASETS["digits"].count is evaluation_size
     splits = digits(seed=3, **options).splits
     assert evaluation_size(**options) == len(splits["evaluation"])
@@ -58,7 +58,7 @@ def test_the_count_without_loading_is_that_of_the_split(options):
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "evaluation"])
-def test_images(data, split):
+def test_images_are_float32_from_zero_to_one(data, split):
     count = len(data.splits[split])
     images = data.images(split, 0, count)
     assert images.shape == (count, 3, *DATASETS["digits"].size)
@@ -69,7 +69,7 @@ def test_images(data, split):
     np.testing.assert_array_equal(images[:, 0], images[:, 2])
 
 
-def test_an_image_does_not_depend_on_what_is_read_with_it(data):
+def test_an_image_does_not_depend_on_the_images_read_with_it(data):
     together = data.images("evaluation", 0, 9)
     for place in range(9):
         np.testing.assert_array_equal(data.images("evaluation", place, place + 1)[0], together[place])
@@ -87,5 +87,5 @@ def test_images_labels_and_ids_belong_together(data):
 
 def test_ids_do_not_depend_on_seed_or_shares(data):
     """Random draws depend on the ids."""
-    other = digits(seed=9, evaluation=0.4)
-    assert {i for s in data.splits.values() for i in s.ids} == {i for s in other.splits.values() for i in s.ids}
+    reseeded = digits(seed=9, evaluation=0.4)
+    assert {i for s in data.splits.values() for i in s.ids} == {i for s in reseeded.splits.values() for i in s.ids}

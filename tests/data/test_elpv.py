@@ -36,36 +36,36 @@ def cells(tmp_path):
         ({"target": "module"}, lambda row: row >= 20, ("mono", "poly")),
     ],
 )
-def test_labels(cells, sound, options, expected, names):
-    made = elpv(seed=0, root=str(cells), size=16, **options)
-    assert sound(made, 16) == {f"cell{row:04d}" for row in range(1, 41)}
-    assert made.class_names == names
-    for split in made.splits.values():
+def test_labels_follow_target_and_threshold(cells, sound, options, expected, names):
+    dataset = elpv(seed=0, root=str(cells), size=16, **options)
+    assert sound(dataset, 16) == {f"cell{row:04d}" for row in range(1, 41)}
+    assert dataset.class_names == names
+    for split in dataset.splits.values():
         assert split.labels.tolist() == [expected(int(image_id[4:]) - 1) for image_id in split.ids]
 
 
-def test_the_whole_cell_is_kept_and_grey_becomes_three_channels(cells):
-    made = elpv(seed=0, root=str(cells), size=30)
-    image, row = made.images("evaluation", 0, 1)[0], int(made.splits["evaluation"].ids[0][4:]) - 1
+def test_cells_are_not_cropped_and_grey_becomes_three_channels(cells):
+    dataset = elpv(seed=0, root=str(cells), size=30)
+    image, row = dataset.images("evaluation", 0, 1)[0], int(dataset.splits["evaluation"].ids[0][4:]) - 1
     grey = np.linspace(row, 255, 900).astype(np.uint8).reshape(30, 30) / np.float32(255)
     np.testing.assert_allclose(image, np.broadcast_to(grey, (3, 30, 30)), atol=1e-6)
 
 
-def test_the_size_that_is_planned_with(cells):
+def test_the_planned_image_size_is_the_option_or_the_default(cells):
     assert DATASETS["elpv"].image_size({}) == (224, 224)
     assert DATASETS["elpv"].image_size({"size": 96}) == (96, 96)
     assert DATASETS["digits"].image_size({}) == (32, 32)
 
 
 @pytest.mark.parametrize("line", ["images/cell0001.png 1.0", "images/cell0001.png x mono", "a 0.5 other", "a 7.0 mono"])
-def test_labels_that_are_none(cells, line):
+def test_invalid_lines_of_labels_are_refused(cells, line):
     path = cells / "src" / "elpv_dataset" / "data" / "labels.csv"
     path.write_text(path.read_text() + line + "\n")
     with pytest.raises(HeatproofError, match=r"labels\.csv has the line .*, which is not a path"):
         DATASETS["elpv"].count(root=str(cells))
 
 
-def test_without_the_package(tmp_path, monkeypatch):
+def test_a_missing_package_or_folder_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(HeatproofError, match=r"package elpv-dataset, which is not installed: .*'heatproof\[elpv\]'"):
         DATASETS["elpv"].count()
@@ -73,11 +73,11 @@ def test_without_the_package(tmp_path, monkeypatch):
         DATASETS["elpv"].count(root=str(tmp_path / "none"))
 
 
-def test_the_real_cells():
+def test_the_installed_package_has_the_published_counts():
     pytest.importorskip("elpv_dataset")
-    made = elpv(seed=0)
-    assert sum(map(len, made.splits.values())) == 2624
-    labels = np.concatenate([split.labels for split in made.splits.values()])
+    dataset = elpv(seed=0)
+    assert sum(map(len, dataset.splits.values())) == 2624
+    labels = np.concatenate([split.labels for split in dataset.splits.values()])
     # 715 certain and 106 probable defects (Deitsch et al. 2019, table 1).
     assert np.bincount(labels).tolist() == [1803, 821]
-    assert made.images("evaluation", 0, 1).shape == (1, 3, 224, 224)
+    assert dataset.images("evaluation", 0, 1).shape == (1, 3, 224, 224)

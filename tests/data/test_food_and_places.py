@@ -42,26 +42,26 @@ def scenes(tmp_path, save):
     return tmp_path
 
 
-def against(made, split, known):
+def assert_equal_to_torchvision(dataset, split, known):
     """Compare ids, labels and images with (path, label) of torchvision."""
-    found = made.splits[split]
+    found = dataset.splits[split]
     assert sorted(zip(found.ids, found.labels.tolist(), strict=True)) == sorted(known)
-    red = made.images(split, 0, len(found))[:, 0].mean((1, 2)) * 255
+    red = dataset.images(split, 0, len(found))[:, 0].mean((1, 2)) * 255
     np.testing.assert_allclose(red, 20 * found.labels, atol=4)
 
 
-def test_food101(dishes, sound):
-    made = food101(seed=0, root=str(dishes), size=8)
-    sound(made, 8)
+def test_food101_equals_that_of_torchvision(dishes, sound):
+    dataset = food101(seed=0, root=str(dishes), size=8)
+    sound(dataset, 8)
     theirs = Food101(dishes, split="test")
-    assert made.class_names == tuple(theirs.classes)
+    assert dataset.class_names == tuple(theirs.classes)
     files = [f"{path.parent.name}/{path.stem}" for path in theirs._image_files]
-    against(made, "evaluation", zip(files, theirs._labels, strict=True))
-    assert (len(made.splits["train"]), len(made.splits["validation"])) == (27, 3)
+    assert_equal_to_torchvision(dataset, "evaluation", zip(files, theirs._labels, strict=True))
+    assert (len(dataset.splits["train"]), len(dataset.splits["validation"])) == (27, 3)
     assert DATASETS["food101"].count(root=str(dishes / "food-101")) == 12
 
 
-def test_food101_that_is_not_whole(dishes):
+def test_an_incomplete_food101_is_refused(dishes):
     with pytest.raises(HeatproofError, match=r"no folder .*/none for food101: get food-101\.tar\.gz from https"):
         DATASETS["food101"].count(root=str(dishes / "none"))
     (dishes / "food-101" / "meta" / "classes.txt").write_text("apple_pie\nwaffles\n")
@@ -75,22 +75,22 @@ def test_food101_that_is_not_whole(dishes):
 
 
 @pytest.mark.parametrize("renamed", [False, True])
-def test_places365(scenes, sound, monkeypatch, renamed):
+def test_places365_equals_that_of_torchvision(scenes, sound, monkeypatch, renamed):
     if renamed:
         (scenes / "data_256").rename(scenes / "data_256_standard")
-    made = places365(seed=0, root=str(scenes), size=8, validation=0.2)
-    assert "a/apartment_building/outdoor/00000003.jpg" in sound(made, 8)
-    assert made.class_names == ("airfield", "apartment_building/outdoor", "zen_garden")
+    dataset = places365(seed=0, root=str(scenes), size=8, validation=0.2)
+    assert "a/apartment_building/outdoor/00000003.jpg" in sound(dataset, 8)
+    assert dataset.class_names == ("airfield", "apartment_building/outdoor", "zen_garden")
     # torchvision checks digests of the real lists.
-    monkeypatch.setattr(Places365, "_check_integrity", lambda *given: True)
+    monkeypatch.setattr(Places365, "_check_integrity", lambda *arguments: True)
     theirs = Places365(scenes, split="val", small=True)
     files = [path.rpartition("/")[2] for path, _ in theirs.imgs]
-    against(made, "evaluation", zip(files, theirs.targets, strict=True))
-    assert len(made.splits["train"]) == 12
+    assert_equal_to_torchvision(dataset, "evaluation", zip(files, theirs.targets, strict=True))
+    assert len(dataset.splits["train"]) == 12
     assert DATASETS["places365"].count(root=str(scenes)) == 7
 
 
-def test_places365_that_is_not_whole(scenes):
+def test_an_incomplete_places365_is_refused(scenes):
     with pytest.raises(HeatproofError, match=r"no val_large of places365 .*: get filelist_places365-standard\.tar"):
         DATASETS["places365"].count(root=str(scenes), small=False)
     (scenes / "data_256").rename(scenes / "elsewhere")

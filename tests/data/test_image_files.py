@@ -22,7 +22,7 @@ def test_resizing_and_cropping_are_those_of_torchvision(tmp_path, shape, size, s
     np.testing.assert_allclose(read, expected, atol=1e-6)
 
 
-def test_the_usual_proportion_is_the_default(tmp_path):
+def test_images_are_resized_to_eight_sevenths_of_the_size_by_default(tmp_path):
     noise = np.random.default_rng(0).integers(0, 256, (64, 80, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "a.png")
     default = picture_reader(28, None, "bilinear")([tmp_path / "a.png"])
@@ -30,16 +30,16 @@ def test_the_usual_proportion_is_the_default(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["L", "1", "P", "RGBA", "CMYK", "LA", "I;16"])
-def test_every_kind_of_picture_becomes_three_channels(tmp_path, mode):
+def test_every_image_mode_becomes_three_channels(tmp_path, mode):
     grey = np.linspace(0, 255, 400).astype(np.uint8).reshape(20, 20)
     if mode == "I;16":
         # Meaningless low bytes, which a truncation to 8 bits would use.
-        picture = Image.fromarray(grey.astype(np.uint16) * 257 // 100 * 100)
-        assert picture.mode == mode
+        image = Image.fromarray(grey.astype(np.uint16) * 257 // 100 * 100)
+        assert image.mode == mode
     else:
-        picture = Image.fromarray(grey).convert(mode)
+        image = Image.fromarray(grey).convert(mode)
     path = tmp_path / ("a.tif" if mode == "CMYK" else "a.png")
-    picture.save(path)
+    image.save(path)
     read = read_picture(path, 20, 20)
     assert read.shape == (3, 20, 20)
     np.testing.assert_array_equal(read[0], read[2])
@@ -53,7 +53,7 @@ def test_grey_of_unknown_range_is_refused(tmp_path):
         read_picture(tmp_path / "a.tif", 8, 8)
 
 
-def test_files_that_are_no_whole_picture(tmp_path):
+def test_incomplete_image_files_are_refused(tmp_path):
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)).save(tmp_path / "whole.jpg")
     (tmp_path / "half.jpg").write_bytes((tmp_path / "whole.jpg").read_bytes()[:900])
     (tmp_path / "text.jpg").write_text("hello")
@@ -64,7 +64,7 @@ def test_files_that_are_no_whole_picture(tmp_path):
         read_picture(tmp_path / "none.jpg", 8, 8)
 
 
-def test_a_square_larger_than_the_image():
+def test_a_crop_larger_than_the_resized_image_is_refused():
     with pytest.raises(HeatproofError, match="resize is 200 and size 224"):
         picture_reader(224, 200, "bilinear")
 
@@ -72,10 +72,10 @@ def test_a_square_larger_than_the_image():
 @pytest.mark.parametrize(
     ("side", "shorter", "words"), [(28, 28, "not resized"), (20, 28, "scaled up to 28"), (64, 32, "resized to 32")]
 )
-def test_only_sets_of_larger_pictures_are_zoomed(tmp_path, side, shorter, words):
+def test_only_larger_images_are_resized_with_a_margin(tmp_path, side, shorter, words):
     noise = np.random.default_rng(0).integers(0, 256, (4, side, side, 3), dtype=np.uint8)
-    for number, picture in enumerate(noise):
-        Image.fromarray(picture).save(tmp_path / f"{number}.png")
+    for number, image in enumerate(noise):
+        Image.fromarray(image).save(tmp_path / f"{number}.png")
     # One image of another size, which is read like the others of its dataset.
     Image.fromarray(np.zeros((90, 80, 3), dtype=np.uint8)).save(tmp_path / "9.png")
     paths = sorted(tmp_path.iterdir())

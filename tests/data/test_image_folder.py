@@ -16,23 +16,27 @@ def count(root, **options):
     return DATASETS["image_folder"].count(root=str(root), **options)
 
 
-def test_one_folder_is_divided(tmp_path, fill, sound):
+def test_a_single_folder_is_divided_into_splits(tmp_path, fill, sound):
     fill(tmp_path, CLASSES, 10)
-    made = image_folder(seed=0, root=str(tmp_path), size=8)
-    ids = sound(made, 8)
-    assert made.class_names == tuple(CLASSES)
-    assert {name: len(split) for name, split in made.splits.items()} == {"train": 21, "validation": 3, "evaluation": 6}
+    dataset = image_folder(seed=0, root=str(tmp_path), size=8)
+    ids = sound(dataset, 8)
+    assert dataset.class_names == tuple(CLASSES)
+    assert {name: len(split) for name, split in dataset.splits.items()} == {
+        "train": 21,
+        "validation": 3,
+        "evaluation": 6,
+    }
     assert count(tmp_path) == 6
     assert count(tmp_path, evaluation=0.5, size=8) == 15
     assert "bee/bee_004.png" in ids
     known = {path.removeprefix(f"{tmp_path}/"): label for path, label in ImageFolder(tmp_path).samples}
-    for name, split in made.splits.items():
+    for name, split in dataset.splits.items():
         assert [known[image_id] for image_id in split.ids] == split.labels.tolist()
-        red = made.images(name, 0, len(split))[:, 0].mean((1, 2)) * 255
+        red = dataset.images(name, 0, len(split))[:, 0].mean((1, 2)) * 255
         np.testing.assert_allclose(red, 20 * split.labels, atol=0.01)
 
 
-def test_ids_do_not_depend_on_the_seed_and_the_order_does(tmp_path, fill):
+def test_the_seed_changes_the_order_and_not_the_ids(tmp_path, fill):
     fill(tmp_path, CLASSES, 10)
     one, two = (image_folder(seed=seed, root=str(tmp_path), size=8).splits for seed in (0, 1))
     assert one["evaluation"].ids != two["evaluation"].ids
@@ -40,56 +44,62 @@ def test_ids_do_not_depend_on_the_seed_and_the_order_does(tmp_path, fill):
 
 
 @pytest.mark.parametrize("name", ["val", "valid", "validation", "test"])
-def test_train_and_a_folder_that_was_held_out(tmp_path, fill, sound, name):
+def test_a_held_out_folder_is_the_evaluation_split(tmp_path, fill, sound, name):
     fill(tmp_path / "train", CLASSES, 10)
     fill(tmp_path / name, CLASSES[:2], 2)
-    made = image_folder(seed=0, root=str(tmp_path), size=8, validation=0.2)
-    sound(made, 8)
-    assert made.num_classes == 3
-    assert sorted(made.splits["evaluation"].ids) == [f"{name}/{c}/{c}_00{n}.png" for c in CLASSES[:2] for n in range(2)]
-    assert len(made.splits["validation"]) == 6
+    dataset = image_folder(seed=0, root=str(tmp_path), size=8, validation=0.2)
+    sound(dataset, 8)
+    assert dataset.num_classes == 3
+    assert sorted(dataset.splits["evaluation"].ids) == [
+        f"{name}/{c}/{c}_00{n}.png" for c in CLASSES[:2] for n in range(2)
+    ]
+    assert len(dataset.splits["validation"]) == 6
     assert count(tmp_path) == 4
     with pytest.raises(HeatproofError, match=f"evaluation images of .* are in its folder {name}: leave the share"):
         count(tmp_path, evaluation=0.2)
 
 
-def test_train_val_and_test(tmp_path, fill, sound):
+def test_folders_train_val_and_test_are_the_splits(tmp_path, fill, sound):
     for name, images in (("train", 4), ("val", 2), ("test", 3)):
         fill(tmp_path / name, CLASSES, images)
-    made = image_folder(seed=0, root=str(tmp_path), size=8)
-    sound(made, 8)
-    assert {name: len(split) for name, split in made.splits.items()} == {"train": 12, "validation": 6, "evaluation": 9}
-    assert all(image_id.startswith("val/") for image_id in made.splits["validation"].ids)
+    dataset = image_folder(seed=0, root=str(tmp_path), size=8)
+    sound(dataset, 8)
+    assert {name: len(split) for name, split in dataset.splits.items()} == {
+        "train": 12,
+        "validation": 6,
+        "evaluation": 9,
+    }
+    assert all(image_id.startswith("val/") for image_id in dataset.splits["validation"].ids)
     with pytest.raises(HeatproofError, match="leave the share 'validation' out"):
         count(tmp_path, validation=0.2)
 
 
-def test_a_test_folder_without_labels_is_passed_over(tmp_path, fill, save):
+def test_a_test_folder_without_labels_is_ignored(tmp_path, fill, save):
     fill(tmp_path / "train", CLASSES, 10)
     fill(tmp_path / "val", CLASSES, 2)
     save(tmp_path / "test" / "001.png")
-    made = image_folder(seed=0, root=str(tmp_path), size=8)
-    assert all(image_id.startswith("val/") for image_id in made.splits["evaluation"].ids)
+    dataset = image_folder(seed=0, root=str(tmp_path), size=8)
+    assert all(image_id.startswith("val/") for image_id in dataset.splits["evaluation"].ids)
 
 
-def test_what_else_lies_in_folders_is_passed_over(tmp_path, fill, save):
+def test_hidden_and_other_files_in_folders_are_ignored(tmp_path, fill, save):
     fill(tmp_path, CLASSES, 5)
     save(tmp_path / "bee" / "deeper" / "x.JPEG")
     save(tmp_path / ".hidden" / "x.png")
     save(tmp_path / "bee" / "._x.png")
     (tmp_path / "bee" / "notes.txt").write_text("-")
-    made = image_folder(seed=0, root=str(tmp_path), size=8, evaluation=0.4, validation=0.2)
-    ids = {image_id for split in made.splits.values() for image_id in split.ids}
+    dataset = image_folder(seed=0, root=str(tmp_path), size=8, evaluation=0.4, validation=0.2)
+    ids = {image_id for split in dataset.splits.values() for image_id in split.ids}
     assert len(ids) == 16
     assert "bee/deeper/x.JPEG" in ids
 
 
-def test_a_class_called_train(tmp_path, fill):
+def test_a_class_can_be_called_train(tmp_path, fill):
     fill(tmp_path, ["plane", "train"], 5)
     assert image_folder(seed=0, root=str(tmp_path)).class_names == ("plane", "train")
 
 
-def test_few_training_images(tmp_path, fill):
+def test_counts_limit_training_and_validation_images(tmp_path, fill):
     fill(tmp_path, CLASSES, 10)
     splits = image_folder(seed=0, root=str(tmp_path), train_images=6, validation_images=2).splits
     assert (len(splits["train"]), len(splits["validation"])) == (6, 2)
@@ -122,7 +132,7 @@ def prepare_unknown_class(tmp_path, fill, save):
     fill(tmp_path / "val", ["ant", "dog"], 2)
 
 
-def prepare_no_pictures(tmp_path, fill, save):
+def prepare_no_images(tmp_path, fill, save):
     fill(tmp_path / "train", CLASSES, 2)
     (tmp_path / "val" / "ant").mkdir(parents=True)
 
@@ -139,21 +149,21 @@ def prepare_no_pictures(tmp_path, fill, save):
         ),
         (prepare_empty_class, "class folder .*dog has no images: add some or remove it"),
         (prepare_unknown_class, "val/dog belongs to no known class"),
-        (prepare_no_pictures, "no images in the class folders of .*val: add some"),
+        (prepare_no_images, "no images in the class folders of .*val: add some"),
     ],
 )
-def test_folders_that_are_not_laid_out_like_this(tmp_path, fill, save, prepare, message):
+def test_invalid_folder_layouts_are_refused(tmp_path, fill, save, prepare, message):
     prepare(tmp_path, fill, save)
     with pytest.raises(HeatproofError, match=message):
         count(tmp_path)
 
 
-def test_a_folder_that_is_not_there(tmp_path):
+def test_a_missing_folder_is_refused(tmp_path):
     with pytest.raises(HeatproofError, match=r"no folder .*/none: `root` has to be a folder of images"):
         count(tmp_path / "none")
 
 
-def test_a_relative_folder_is_said_with_where_it_was_looked_for(tmp_path, monkeypatch):
+def test_a_missing_relative_folder_is_named_with_the_working_folder(tmp_path, monkeypatch):
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     with pytest.raises(
@@ -162,19 +172,19 @@ def test_a_relative_folder_is_said_with_where_it_was_looked_for(tmp_path, monkey
         count("../none")
 
 
-def test_resisc45(tmp_path, fill, sound):
+def test_resisc45_is_divided_and_its_classes_are_counted(tmp_path, fill, sound):
     folder = tmp_path / "NWPU-RESISC45"
     classes = ["airplane", *(f"kind_{number:02d}" for number in range(43)), "wetland"]
     fill(folder, classes, 5, ".jpg")
-    made = resisc45(seed=0, root=str(tmp_path), size=8)
-    assert "wetland/wetland_004.jpg" in sound(made, 8)
-    assert made.class_names == tuple(classes)
-    assert {name: len(split) for name, split in made.splits.items()} == {
+    dataset = resisc45(seed=0, root=str(tmp_path), size=8)
+    assert "wetland/wetland_004.jpg" in sound(dataset, 8)
+    assert dataset.class_names == tuple(classes)
+    assert {name: len(split) for name, split in dataset.splits.items()} == {
         "train": 135,
         "validation": 45,
         "evaluation": 45,
     }
-    assert resisc45(seed=0, root=str(folder), size=8).splits["train"].ids == made.splits["train"].ids
+    assert resisc45(seed=0, root=str(folder), size=8).splits["train"].ids == dataset.splits["train"].ids
     (folder / "kind_07").rename(tmp_path / "elsewhere")
     with pytest.raises(HeatproofError, match="has 44 class folders, and NWPU-RESISC45 has 45"):
         DATASETS["resisc45"].count(root=str(tmp_path))
@@ -182,13 +192,13 @@ def test_resisc45(tmp_path, fill, sound):
         DATASETS["resisc45"].count(root=str(tmp_path / "none"))
 
 
-def test_pictures_that_have_the_size_are_left_alone(tmp_path, fill):
+def test_images_of_the_requested_size_are_not_resized(tmp_path, fill):
     fill(tmp_path, CLASSES, 10)
-    made = image_folder(seed=0, root=str(tmp_path), size=10)
-    split = made.splits["train"]
+    dataset = image_folder(seed=0, root=str(tmp_path), size=10)
+    split = dataset.splits["train"]
     # The images have 10 rows and 12 columns: one column is cropped from each side.
     expected = [pixels(20 * int(label))[:, 1:11].transpose(2, 0, 1) for label in split.labels[:3]]
-    np.testing.assert_allclose(made.images("train", 0, 3) * 255, expected, atol=1e-3)
-    assert made.preprocessing == "shorter side 10 pixels: not resized, square of 10 pixels at the centre"
+    np.testing.assert_allclose(dataset.images("train", 0, 3) * 255, expected, atol=1e-3)
+    assert dataset.preprocessing == "shorter side 10 pixels: not resized, square of 10 pixels at the centre"
     smaller = image_folder(seed=0, root=str(tmp_path), size=7)
     assert smaller.preprocessing == "shorter side 10 pixels: resized to 8, square of 7 pixels at the centre"

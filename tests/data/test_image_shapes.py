@@ -22,7 +22,7 @@ def noise(*shape):
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("shape", [(40, 61), (61, 40), (96, 128), (128, 96), (33, 90)])
 @pytest.mark.parametrize(("size", "box"), [((24, 32), (27, 37)), ((32, 24), (32, 24)), ((10, 40), (15, 60))])
-def test_a_picture_covers_the_box_and_its_centre_is_cut(tmp_path, shape, size, box, interpolation):
+def test_an_image_is_resized_to_cover_the_box_and_cropped_at_the_centre(tmp_path, shape, size, box, interpolation):
     pixels = noise(*shape, 3)
     Image.fromarray(pixels).save(tmp_path / "a.png")
     scale = max(box[0] / shape[0], box[1] / shape[1])
@@ -36,7 +36,7 @@ def test_a_picture_covers_the_box_and_its_centre_is_cut(tmp_path, shape, size, b
     np.testing.assert_allclose(read, expected, atol=1e-6)
 
 
-def test_a_square_of_two_equal_sides_is_the_square_to_the_bit(tmp_path):
+def test_a_square_as_a_pair_or_a_number_gives_identical_images(tmp_path):
     Image.fromarray(noise(50, 71, 3)).save(tmp_path / "a.png")
     paths = [tmp_path / "a.png"]
     for number, pair in ((32, [32, 32]), (50, [50, 50])):
@@ -61,7 +61,7 @@ def test_a_square_of_two_equal_sides_is_the_square_to_the_bit(tmp_path):
         ((96, 400), (96, 128), "96×400 pixels: not resized, 96×128 at the centre"),
     ],
 )
-def test_only_sets_of_larger_pictures_are_zoomed(tmp_path, side, box, words):
+def test_only_larger_images_are_resized_with_a_margin(tmp_path, side, box, words):
     for number in range(3):
         Image.fromarray(noise(*side, 3)).save(tmp_path / f"{number}.png")
     paths = sorted(tmp_path.glob("*.png"))
@@ -72,18 +72,21 @@ def test_only_sets_of_larger_pictures_are_zoomed(tmp_path, side, box, words):
     assert fitted.crop(paths[0], np.random.default_rng(0).random(CROP_DRAWS), 0.1).shape == (1, 3, 96, 128)
 
 
-def test_pictures_of_the_size_are_read_as_they_are(tmp_path):
+def test_images_of_the_requested_shape_are_not_resized(tmp_path):
     pixels = noise(12, 20, 3)
     Image.fromarray(pixels).save(tmp_path / "a.png")
     fitted = picture_reader([12, 20], None, "bilinear").fitted([tmp_path / "a.png"])
     np.testing.assert_allclose(fitted([tmp_path / "a.png"])[0], pixels.transpose(2, 0, 1) / 255, atol=1e-7)
 
 
-def test_a_number_of_resize_is_the_shorter_side_of_the_box():
+def test_resize_as_a_number_is_the_shorter_side_of_the_box():
     assert picture_reader([96, 128], 120, "bilinear").box == (120, 160)
     assert picture_reader([96, 128], [100, 200], "bilinear").box == (100, 200)
-    for resize, said in ((90, "resize is 90 and size"), ([100, 120], r"resize is \[100, 120\] and size \[96, 128\]")):
-        with pytest.raises(HeatproofError, match=said):
+    for resize, message in (
+        (90, "resize is 90 and size"),
+        ([100, 120], r"resize is \[100, 120\] and size \[96, 128\]"),
+    ):
+        with pytest.raises(HeatproofError, match=message):
             picture_reader([96, 128], resize, "bilinear")
 
 
@@ -98,7 +101,7 @@ def test_crops_have_the_shape_of_the_images():
     assert (boxes[:, 1] + boxes[:, 3] <= 600).all()
 
 
-def test_a_turned_picture_has_its_sides_as_looked_at(tmp_path):
+def test_the_size_of_a_rotated_image_follows_exif_if_it_is_applied(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.fromarray(noise(30, 50, 3)).save(tmp_path / "a.jpg", exif=exif)
@@ -107,7 +110,7 @@ def test_a_turned_picture_has_its_sides_as_looked_at(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         ([96], r"must be a list of 2 .*, not \[96\]"),
         ([96, 0], "must be a list of 2"),
@@ -117,8 +120,8 @@ def test_a_turned_picture_has_its_sides_as_looked_at(tmp_path):
     ],
 )
 @pytest.mark.parametrize("key", ["size", "resize"])
-def test_sizes_that_are_none(key, value, said):
-    with pytest.raises(HeatproofError, match=said):
+def test_invalid_sizes_are_refused(key, value, message):
+    with pytest.raises(HeatproofError, match=message):
         check_options(image_folder, {"root": ".", key: value}, "dataset 'photos'", keywords=("seed",))
 
 
@@ -152,7 +155,7 @@ def png(mode):
 
 @pytest.mark.parametrize(("mode", "bands"), [("L", 1), ("LA", 2), ("RGB", 3), ("RGBA", 4)])
 @pytest.mark.parametrize("channels", [1, 3, "all"])
-def test_channels_of_pictures(tmp_path, mode, bands, channels):
+def test_images_have_the_requested_channels(tmp_path, mode, bands, channels):
     dataset = opened(folder_of(tmp_path / "p", png(mode)), channels)
     images = dataset.images("evaluation", 0, 2)
     assert images.shape == (2, bands if channels == "all" else channels, 12, 20)
@@ -165,7 +168,7 @@ def test_channels_of_pictures(tmp_path, mode, bands, channels):
         np.testing.assert_allclose(images[0], np.repeat(first, images.shape[1], 0) / 255, atol=1e-7)
 
 
-def test_grey_of_a_picture_in_colour_is_that_of_pillow(tmp_path):
+def test_grey_of_a_colour_image_equals_that_of_pillow(tmp_path):
     dataset = opened(folder_of(tmp_path / "p", png("RGB")), 1)
     grey = np.asarray(Image.open(dataset.image_files("evaluation")[0]).convert("L"))
     np.testing.assert_allclose(dataset.images("evaluation", 0, 1)[0, 0], grey / 255, atol=1e-7)
@@ -175,7 +178,7 @@ def test_grey_of_a_picture_in_colour_is_that_of_pillow(tmp_path):
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32", "float64"])
 @pytest.mark.parametrize("bands", [None, 1, 2, 5])
 @pytest.mark.parametrize("size", [(12, 20), (6, 10)])
-def test_arrays_are_pictures(tmp_path, dtype, bands, size):
+def test_arrays_are_read_as_images(tmp_path, dtype, bands, size):
     full = {"uint8": 255, "uint16": 65535}.get(dtype)
     shape = (12, 20) if bands is None else (bands, 12, 20)
 
@@ -210,7 +213,7 @@ def test_the_pages_of_a_tiff_are_channels(tmp_path):
     np.testing.assert_allclose(images, np.stack([pages[str(file)] for file in files]) / 255, atol=1e-7)
 
 
-def test_deep_grey_keeps_all_its_bits_where_bands_are_channels(tmp_path):
+def test_grey_of_16_bits_keeps_its_precision_with_all_channels(tmp_path):
     values = RNG.integers(0, 65536, (12, 20)).astype(np.uint16)
     root = folder_of(tmp_path / "p", lambda path: Image.fromarray(values).save(path.with_suffix(".png")))
     np.testing.assert_allclose(opened(root).images("evaluation", 0, 1)[0, 0], values / 65535, atol=1e-6)
@@ -236,7 +239,7 @@ def array(values):
 
 
 @pytest.mark.parametrize(
-    ("save", "said"),
+    ("save", "message"),
     [
         (_palette, "kind 'P', whose bands are not numbers from none to full: save it as a .npy"),
         (_moving, "2 images one after the other: save it as a .npy file of shape"),
@@ -250,23 +253,23 @@ def array(values):
         (lambda path: np.save(f"{path}.npy", np.array([{}], dtype=object)), "array of object, whose range"),
     ],
 )
-def test_what_is_not_clear_is_asked_by_name(tmp_path, save, said):
+def test_ambiguous_image_files_are_refused_by_name(tmp_path, save, message):
     dataset = opened(folder_of(tmp_path / "p", save))
-    with pytest.raises(HeatproofError, match=said):
+    with pytest.raises(HeatproofError, match=message):
         check_pictures(dataset, "p")
-    with pytest.raises(HeatproofError, match=said if said != "cannot be read" else r"0\.npy|\d\.npy"):
+    with pytest.raises(HeatproofError, match=message if message != "cannot be read" else r"0\.npy|\d\.npy"):
         dataset.images("evaluation", 0, 1)
 
 
-def test_a_cut_off_array_is_no_picture(tmp_path):
+def test_a_truncated_array_is_refused(tmp_path):
     root = folder_of(tmp_path / "p", array(noise(2, 12, 20)))
-    whole = (tmp_path / "p/ant/3.npy").read_bytes()
-    (tmp_path / "p/ant/3.npy").write_bytes(whole[:-9])
+    content = (tmp_path / "p/ant/3.npy").read_bytes()
+    (tmp_path / "p/ant/3.npy").write_bytes(content[:-9])
     with pytest.raises(HeatproofError, match=r"3\.npy \(its array has 480 bytes, and the file 471 of them\)"):
         check_pictures(opened(root), "p")
 
 
-def test_pictures_of_different_numbers_of_channels_are_named(tmp_path):
+def test_images_with_different_numbers_of_channels_are_refused(tmp_path):
     root = folder_of(tmp_path / "p", png("RGB"))
     png("L")(tmp_path / "p/bee/1")
     dataset = opened(root)
@@ -277,7 +280,7 @@ def test_pictures_of_different_numbers_of_channels_are_named(tmp_path):
     assert opened(root, 3).images("train", 0, 20).shape[1] == 3
 
 
-def test_arrays_are_passed_over_where_colours_are_asked_for(tmp_path):
+def test_arrays_are_ignored_if_three_channels_are_requested(tmp_path):
     root = folder_of(tmp_path / "p", png("RGB"))
     array(noise(3, 12, 20))(tmp_path / "p/ant/more")
     assert sum(len(split) for split in opened(root, 3).splits.values()) == 12
@@ -293,7 +296,7 @@ def test_a_table_can_name_arrays(tmp_path):
     assert opened(str(tmp_path), labels="labels.csv").images("train", 0, 2).shape == (2, 5, 12, 20)
 
 
-def test_crops_of_arrays(tmp_path):
+def test_arrays_are_cropped(tmp_path):
     dataset = opened(folder_of(tmp_path / "p", array(noise(5, 40, 60))))
     crop = dataset.random_crop("train", 0, np.random.default_rng(0).random(CROP_DRAWS), 0.2)
     assert crop.shape == (1, 5, 12, 20)
@@ -301,7 +304,7 @@ def test_crops_of_arrays(tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_damaged_array_is_read_or_refused_in_words(tmp_path, seed):
+def test_a_damaged_array_is_read_or_refused_with_a_message(tmp_path, seed):
     drawn = np.random.default_rng(seed)
     array(noise(3, 8, 9))(tmp_path / "a")
     content = bytearray((tmp_path / "a.npy").read_bytes())
@@ -311,11 +314,11 @@ def test_a_damaged_array_is_read_or_refused_in_words(tmp_path, seed):
     try:
         (image,) = picture_reader([8, 9], None, "bilinear", channels="all")([tmp_path / "a.npy"])
     except HeatproofError as error:
-        said = str(error)
+        message = str(error)
     else:
         assert image.shape[1:] == (8, 9)
         return
-    assert "a.npy cannot be read (" in said
+    assert "a.npy cannot be read (" in message
 
 
 def test_a_header_that_promises_gigabytes_is_refused_by_the_length_of_the_file(tmp_path):
@@ -325,7 +328,7 @@ def test_a_header_that_promises_gigabytes_is_refused_by_the_length_of_the_file(t
         picture_reader(8, None, "bilinear", channels="all")([tmp_path / "b.npy"])
 
 
-def test_a_tiff_that_pillow_does_not_read_is_said_with_the_remedy(tmp_path):
+def test_a_tiff_that_pillow_cannot_read_is_refused_with_a_remedy(tmp_path):
     tifffile = pytest.importorskip("tifffile")
     tifffile.imwrite(tmp_path / "a.tif", noise(12, 20, 5), photometric="minisblack", planarconfig="contig")
     with pytest.raises(HeatproofError, match=r"a TIFF that Pillow does not read, .*: save it as a \.npy file of shape"):

@@ -63,18 +63,18 @@ def load(folder, **options):
 @pytest.mark.parametrize("nested", [False, True])
 def test_both_layouts_of_the_validation_set_are_the_same_dataset(devkit, save, sound, nested):
     fill_val(devkit, save, nested)
-    made = load(devkit)
-    assert "n02119789_3" in sound(made, 8)
-    assert made.class_names == NAMES
-    split = made.splits["evaluation"]
+    dataset = load(devkit)
+    assert "n02119789_3" in sound(dataset, 8)
+    assert dataset.class_names == NAMES
+    split = dataset.splits["evaluation"]
     assert {i: int(label) for i, label in zip(split.ids, split.labels, strict=True)} == {
         f"ILSVRC2012_val_{place + 1:08d}": label_of(number) for place, number in enumerate(TRUTH)
     }
-    for name, split in made.splits.items():
-        red = made.images(name, 0, len(split))[:, 0].mean((1, 2)) * 255
+    for name, split in dataset.splits.items():
+        red = dataset.images(name, 0, len(split))[:, 0].mean((1, 2)) * 255
         np.testing.assert_allclose(red, 20 * split.labels, atol=4)
     assert DATASETS["imagenet"].count(root=str(devkit)) == 6
-    assert (len(made.splits["train"]), len(made.splits["validation"])) == (16, 4)
+    assert (len(dataset.splits["train"]), len(dataset.splits["validation"])) == (16, 4)
 
 
 def test_the_devkit_is_read_as_torchvision_reads_it(devkit, save, monkeypatch):
@@ -82,12 +82,12 @@ def test_the_devkit_is_read_as_torchvision_reads_it(devkit, save, monkeypatch):
     with tarfile.open(devkit / "ILSVRC2012_devkit_t12.tar.gz", "w:gz") as packed:
         packed.add(devkit / "ILSVRC2012_devkit_t12", "ILSVRC2012_devkit_t12")
     # torchvision checks digests of the real archive.
-    monkeypatch.setattr(theirs, "_verify_archive", lambda *given: None)
+    monkeypatch.setattr(theirs, "_verify_archive", lambda *arguments: None)
     theirs.parse_devkit_archive(devkit)
     words, val = theirs.load_meta_file(devkit)
-    made = load(devkit)
-    assert [words[wnid][0] for wnid in sorted(words)] == [name.partition(" (")[0] for name in made.class_names]
-    split = made.splits["evaluation"]
+    dataset = load(devkit)
+    assert [words[wnid][0] for wnid in sorted(words)] == [name.partition(" (")[0] for name in dataset.class_names]
+    split = dataset.splits["evaluation"]
     labels = {int(i[-8:]): sorted(words)[label] for i, label in zip(split.ids, split.labels, strict=True)}
     assert [labels[number] for number in range(1, 7)] == val
 
@@ -98,26 +98,26 @@ def test_class_folders_need_no_devkit(train, save):
     assert len(load(train).splits["evaluation"]) == 6
 
 
-def test_some_of_the_images_keep_the_labels_of_all(devkit, save):
+def test_a_subset_of_images_has_the_labels_of_all_classes(devkit, save):
     fill_val(devkit, save, nested=False, numbers=(2, 5))
     for wnid in ("n01440764", "n03126707"):
         (devkit / "train" / wnid).rename(devkit / wnid)
-    made = load(devkit)
-    assert made.num_classes == 4
-    assert sorted(zip(made.splits["evaluation"].ids, made.splits["evaluation"].labels.tolist(), strict=True)) == [
+    dataset = load(devkit)
+    assert dataset.num_classes == 4
+    assert sorted(zip(dataset.splits["evaluation"].ids, dataset.splits["evaluation"].labels.tolist(), strict=True)) == [
         ("ILSVRC2012_val_00000002", 2),
         ("ILSVRC2012_val_00000005", 1),
     ]
-    assert set(made.splits["train"].labels.tolist()) == {1, 2}
+    assert set(dataset.splits["train"].labels.tolist()) == {1, 2}
 
 
-def test_pictures_without_labels(train, save):
+def test_validation_images_without_labels_are_refused(train, save):
     fill_val(train, save, nested=False)
     with pytest.raises(HeatproofError, match=r"in no class folders, and .*devkit_t12 is not there: unpack .*\.tar\.gz"):
         load(train)
 
 
-def test_pictures_that_the_devkit_does_not_know(devkit, save):
+def test_validation_images_unknown_to_the_devkit_are_refused(devkit, save):
     fill_val(devkit, save, nested=False)
     save(devkit / "val" / "ILSVRC2012_val_00000007.JPEG")
     with pytest.raises(HeatproofError, match=r"00000007\.JPEG is not one of the 6 that the devkit has labels for"):
@@ -132,7 +132,7 @@ def test_pictures_that_the_devkit_does_not_know(devkit, save):
     ],
 )
 @pytest.mark.parametrize("content", [b"", b"nonsense\n", None])
-def test_a_devkit_that_is_not_whole(devkit, save, file, message, content):
+def test_a_damaged_devkit_is_refused(devkit, save, file, message, content):
     fill_val(devkit, save, nested=False)
     path = devkit / "ILSVRC2012_devkit_t12" / "data" / file
     path.unlink() if content is None else path.write_bytes(content)
@@ -140,7 +140,7 @@ def test_a_devkit_that_is_not_whole(devkit, save, file, message, content):
         DATASETS["imagenet"].count(root=str(devkit))
 
 
-def test_folders_that_are_not_there(tmp_path, train):
+def test_missing_folders_are_named(tmp_path, train):
     with pytest.raises(HeatproofError, match=r"no folder .*/none for imagenet: get ILSVRC2012_img_train\.tar"):
         load(tmp_path / "none")
     with pytest.raises(HeatproofError, match="There is no val of imagenet in the folder"):

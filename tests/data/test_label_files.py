@@ -48,7 +48,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_formats_are_found_by_their_content(tmp_path, kind):
+def test_formats_are_recognised_by_their_content(tmp_path, kind):
     path = tmp_path / "labels"
     path.write_bytes(FILES[kind])
     found = read_raw_table(path)
@@ -56,7 +56,7 @@ def test_formats_are_found_by_their_content(tmp_path, kind):
     assert not found.is_encoding_guessed
 
 
-def test_an_encoding_that_the_config_names(tmp_path):
+def test_the_config_can_name_an_encoding(tmp_path):
     path = tmp_path / "labels.csv"
     for encoding in ("cp1252", "latin-1", "utf-16-le", "mac-roman", "utf-8"):
         path.write_bytes(PLAIN.encode(encoding))
@@ -84,7 +84,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_what_is_no_table_is_one_sentence(tmp_path, kind):
+def test_invalid_tables_are_refused_in_one_sentence(tmp_path, kind):
     content, message = BAD[kind]
     (tmp_path / "labels").write_bytes(content)
     with pytest.raises(HeatproofError, match=message) as caught:
@@ -93,12 +93,12 @@ def test_what_is_no_table_is_one_sentence(tmp_path, kind):
     assert "save" in str(caught.value)
 
 
-def test_letters_that_decide_nothing_need_no_encoding(flat):
+def test_letters_in_unused_columns_need_no_encoding(flat):
     (flat / "labels.csv").write_bytes(
         b"file,label,remark\n" + b"".join(b"%d.png,%s,K\xe4fer\n" % (n, b"ab"[n % 2 :][:1]) for n in range(20))
     )
-    made = image_folder(seed=0, root=str(flat), labels="labels.csv", columns={"label": "label"}, size=8)
-    assert made.class_names == ("a", "b")
+    dataset = image_folder(seed=0, root=str(flat), labels="labels.csv", columns={"label": "label"}, size=8)
+    assert dataset.class_names == ("a", "b")
 
 
 @pytest.fixture
@@ -108,15 +108,15 @@ def flat(tmp_path, save):
     return tmp_path
 
 
-PICTURES = ["train/p1/a.png", "train/p2/b.jpg", "test/p3/c.v2.png"]
+IMAGE_FILES = ["train/p1/a.png", "train/p2/b.jpg", "test/p3/c.v2.png"]
 NAMES = {
-    "paths": PICTURES,
+    "paths": IMAGE_FILES,
     "without endings": ["train/p1/a", "train/p2/b", "test/p3/c.v2"],
-    "a folder in front": [f"Set-v1.0/{path}" for path in PICTURES],
-    "two folders in front": [f"/data/Set/{path}" for path in PICTURES],
-    "backslashes": [path.replace("/", "\\") for path in PICTURES],
-    "a folder in front and backslashes": ["C:\\Set\\" + path.replace("/", "\\") for path in PICTURES],
-    "a dot in front": [f"./{path}" for path in PICTURES],
+    "a folder in front": [f"Set-v1.0/{path}" for path in IMAGE_FILES],
+    "two folders in front": [f"/data/Set/{path}" for path in IMAGE_FILES],
+    "backslashes": [path.replace("/", "\\") for path in IMAGE_FILES],
+    "a folder in front and backslashes": ["C:\\Set\\" + path.replace("/", "\\") for path in IMAGE_FILES],
+    "a dot in front": [f"./{path}" for path in IMAGE_FILES],
     "names alone": ["a.png", "b.jpg", "c.v2.png"],
     "names without endings": ["a", "b", "c.v2"],
     "the ends of paths": ["p1/a.png", "p2/b.jpg", "p3/c.v2.png"],
@@ -125,13 +125,13 @@ NAMES = {
 
 
 @pytest.mark.parametrize("kind", NAMES)
-def test_pictures_are_found_by_the_names_that_tables_give_them(kind):
-    assert PictureIndex(PICTURES).find_all(NAMES[kind]) == PICTURES
-    assert match_pictures(Path("t"), Path("r"), NAMES[kind], PICTURES) == PICTURES
-    assert PictureIndex(PICTURES).is_named_by(NAMES[kind])
+def test_image_files_are_found_by_their_names_in_tables(kind):
+    assert PictureIndex(IMAGE_FILES).find_all(NAMES[kind]) == IMAGE_FILES
+    assert match_pictures(Path("t"), Path("r"), NAMES[kind], IMAGE_FILES) == IMAGE_FILES
+    assert PictureIndex(IMAGE_FILES).is_named_by(NAMES[kind])
 
 
-def test_a_name_of_several_pictures_is_asked():
+def test_a_name_of_several_image_files_is_refused():
     paths = ["1/a.png", "2/a.png", "b.png", "b.jpg"]
     with pytest.raises(
         HeatproofError, match=r"names a\.png in row 2, and several folders in r have an image of that name"
@@ -141,45 +141,49 @@ def test_a_name_of_several_pictures_is_asked():
 
 
 @pytest.mark.parametrize("name", ["x/A.JPG", "A.jpg", "a.dcm"])
-def test_a_picture_of_another_ending_is_no_guess(name):
+def test_an_image_file_with_another_ending_is_not_guessed(name):
     with pytest.raises(
         HeatproofError, match=r"names 1 image\(s\) .* or write names without endings, if that is x/a\.jpg"
     ):
         match_pictures(Path("t"), Path("r"), [name, "x/b.jpg"], ["x/a.jpg", "x/b.jpg"])
 
 
-def test_the_whole_path_counts_more_than_the_end_of_another():
+def test_a_complete_path_takes_precedence_over_a_partial_one():
     assert PictureIndex(["a.png", "x/a.png"]).find_all(["a.png", "x/a.png"]) == ["a.png", "x/a.png"]
     assert PictureIndex(["a.png", "x/a.jpg"]).find_all(["a", "x/a"]) == ["a.png", "x/a.jpg"]
 
 
-def test_a_folder_that_some_rows_lack_is_not_passed_over():
+def test_a_folder_prefix_in_only_some_rows_is_not_removed():
     with pytest.raises(HeatproofError, match=r"names 1 image\(s\) that are not in r, the first x/y/a.png in row 2"):
         match_pictures(Path("t"), Path("r"), ["x/y/a.png", "b.png"], ["a.png", "b.png"])
 
 
 @pytest.mark.parametrize("header", ["File,LABEL,Split", "file_path,Class Name,SPLIT", "Image Index,class-name,split"])
-def test_names_of_columns_in_any_capitals(flat, header):
+def test_column_names_are_not_case_sensitive(flat, header):
     rows = [f"{n}.png,{'ab'[n % 2]},{('Train', 'VAL', 'Testing')[n // 2 % 3]}" for n in range(20)]
     (flat / "labels.csv").write_text("\n".join([header, *rows]))
-    made = image_folder(seed=0, root=str(flat), labels="labels.csv", size=8)
-    assert {name: len(split) for name, split in made.splits.items()} == {"train": 8, "validation": 6, "evaluation": 6}
+    dataset = image_folder(seed=0, root=str(flat), labels="labels.csv", size=8)
+    assert {name: len(split) for name, split in dataset.splits.items()} == {
+        "train": 8,
+        "validation": 6,
+        "evaluation": 6,
+    }
 
 
 @pytest.mark.parametrize("column", ["split", "group"])
-def test_rows_of_one_picture_have_one_split_and_group(flat, column):
+def test_rows_of_one_image_have_one_split_and_group(flat, column):
     rows = [f"{n}.png,{'ab'[n % 2]},{'train' if n % 3 else 'test'}" for n in range(20)]
     (flat / "labels.csv").write_text("\n".join([f"file,label,{column}", *rows, "1.png,a,test"]))
     with pytest.raises(HeatproofError, match=rf"has the image 1\.png in two {column}s: leave one"):
         image_folder(seed=0, root=str(flat), labels="labels.csv", task="multilabel")
 
 
-def test_rows_of_one_picture_with_several_labels_each_are_asked(flat):
+def test_rows_of_one_image_with_several_labels_each_need_a_separator(flat):
     (flat / "labels.csv").write_text("\n".join(["file,label", *(f"{n % 20}.png,a|b" for n in range(90))]))
     with pytest.raises(HeatproofError, match=r"set separator: '\|' if that is 2 labels"):
         image_folder(seed=0, root=str(flat), labels="labels.csv", task="multilabel")
-    made = image_folder(seed=0, root=str(flat), labels="labels.csv", separator="|", task="multilabel", size=8)
-    assert made.class_names == ("a", "b")
+    dataset = image_folder(seed=0, root=str(flat), labels="labels.csv", separator="|", task="multilabel", size=8)
+    assert dataset.class_names == ("a", "b")
 
 
 def test_a_missing_label_among_several_is_named_by_its_row(flat):
@@ -189,7 +193,7 @@ def test_a_missing_label_among_several_is_named_by_its_row(flat):
         image_folder(seed=0, root=str(flat), labels="labels.csv", separator="|")
 
 
-def test_options_of_a_table_need_one(flat):
+def test_options_of_a_table_need_a_table(flat):
     for options in ({"separator": "|"}, {"unknown": -1}, {"none": []}, {"header": False}, {"encoding": "cp1252"}):
         with pytest.raises(
             HeatproofError, match=rf"`{next(iter(options))}` is an option of a table, and `labels` names"
@@ -198,7 +202,7 @@ def test_options_of_a_table_need_one(flat):
 
 
 @pytest.mark.parametrize("task", ["multilabel", "regression"])
-def test_a_folder_a_class_is_one_class_a_picture(tmp_path, fill, task):
+def test_class_folders_have_one_class_per_image(tmp_path, fill, task):
     fill(tmp_path, ["ant", "bee", "cow"], 4)
     with pytest.raises(HeatproofError, match=rf"task is {task}, .* name a table in `labels`"):
         image_folder(seed=0, root=str(tmp_path), task=task)
@@ -207,14 +211,14 @@ def test_a_folder_a_class_is_one_class_a_picture(tmp_path, fill, task):
     assert image_folder(seed=0, root=str(tmp_path), task="multiclass").task == "multiclass"
 
 
-def test_labels_that_are_numbers_of_outputs(flat):
+def test_labels_are_mapped_to_outputs(flat):
     rows = [f"{n}.png,{('a|b', 'b', 'c')[n % 3]}" for n in range(20)]
     (flat / "labels.csv").write_text("\n".join(["file,label", *rows]))
     options = {"separator": "|", "outputs": {"a": 4, "b": 0, "c": 2}, "num_outputs": 5}
-    made = image_folder(seed=0, root=str(flat), labels="labels.csv", size=8, **options)
-    split = made.splits["train"]
+    dataset = image_folder(seed=0, root=str(flat), labels="labels.csv", size=8, **options)
+    split = dataset.splits["train"]
     expected = {0: [1, -1, 0, -1, 1], 1: [1, -1, 0, -1, 0], 2: [0, -1, 1, -1, 0]}
-    assert made.num_classes == 5
+    assert dataset.num_classes == 5
     for image_id, labels in zip(split.ids, split.labels, strict=True):
         np.testing.assert_array_equal(labels, expected[int(Path(image_id).stem) % 3])
     (flat / "labels.csv").write_text("\n".join(["file,label", *(f"{n}.png,{n / 2}" for n in range(20))]))

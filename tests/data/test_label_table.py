@@ -30,29 +30,37 @@ def opened(folder, **options):
 def test_labels_are_those_of_the_table(flat, sound, delimiter):
     folder, rows = flat
     write(folder, [delimiter.join(row[:2]) for row in rows], f"\ufefffile{delimiter}label")
-    made = opened(folder)
-    sound(made, 8)
-    assert made.class_names == ("ant", "bee")
-    assert {name: len(split) for name, split in made.splits.items()} == {"train": 14, "validation": 2, "evaluation": 4}
-    red = made.images("train", 0, 14)[:, 0].mean((1, 2)) * 255
-    np.testing.assert_allclose(red, 20 * made.splits["train"].labels, atol=0.01)
+    dataset = opened(folder)
+    sound(dataset, 8)
+    assert dataset.class_names == ("ant", "bee")
+    assert {name: len(split) for name, split in dataset.splits.items()} == {
+        "train": 14,
+        "validation": 2,
+        "evaluation": 4,
+    }
+    red = dataset.images("train", 0, 14)[:, 0].mean((1, 2)) * 255
+    np.testing.assert_allclose(red, 20 * dataset.splits["train"].labels, atol=0.01)
 
 
-def test_columns_of_other_names_files_without_endings_and_numbers_as_labels(flat, sound):
+def test_columns_may_have_other_names_and_files_no_endings(flat, sound):
     folder, rows = flat
     write(folder, [f"{10 if row[1] == 'bee' else 9},{row[0][:-4]}" for row in rows], "diagnosis,id")
-    made = opened(folder, columns={"file": "id", "label": "diagnosis"})
-    sound(made, 8)
-    assert made.class_names == ("9", "10")
+    dataset = opened(folder, columns={"file": "id", "label": "diagnosis"})
+    sound(dataset, 8)
+    assert dataset.class_names == ("9", "10")
 
 
-def test_splits_of_the_table(flat):
+def test_splits_are_those_of_the_table(flat):
     folder, rows = flat
     splits = ["train"] * 12 + ["val"] * 4 + ["Test"] * 4
     write(folder, [f"{row[0]},{row[1]},{split}" for row, split in zip(rows, splits, strict=True)], "file,label,split")
-    made = opened(folder)
-    assert {name: len(split) for name, split in made.splits.items()} == {"train": 12, "validation": 4, "evaluation": 4}
-    assert set(made.splits["evaluation"].ids) == {f"p{number}.png" for number in range(16, 20)}
+    dataset = opened(folder)
+    assert {name: len(split) for name, split in dataset.splits.items()} == {
+        "train": 12,
+        "validation": 4,
+        "evaluation": 4,
+    }
+    assert set(dataset.splits["evaluation"].ids) == {f"p{number}.png" for number in range(16, 20)}
     with pytest.raises(HeatproofError, match=r"evaluation images .* its table labels\.csv: leave the share"):
         opened(folder, evaluation=0.3)
 
@@ -61,12 +69,12 @@ def test_splits_of_the_table(flat):
 def test_no_group_is_in_two_splits(flat, seed):
     folder, rows = flat
     write(folder, [",".join(row) for row in rows], "file,label,group")
-    made = image_folder(seed=seed, root=str(folder), labels="labels.csv", size=8)
+    dataset = image_folder(seed=seed, root=str(folder), labels="labels.csv", size=8)
     patient = {row[0]: row[2] for row in rows}
-    patients = [{patient[image_id] for image_id in split.ids} for split in made.splits.values()]
+    patients = [{patient[image_id] for image_id in split.ids} for split in dataset.splits.values()]
     assert all(patients)
     assert sum(map(len, patients)) == len(set.union(*patients)) == 7
-    assert sum(len(split) for split in made.splits.values()) == 20
+    assert sum(len(split) for split in dataset.splits.values()) == 20
 
 
 def test_shares_of_classes_are_met_with_many_groups():
@@ -99,7 +107,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_tables_that_do_not_fit_the_folder(flat, what):
+def test_tables_that_do_not_match_the_folder_are_refused(flat, what):
     folder, rows = flat
     change, message = BAD[what]
     write(folder, change([",".join(row[:2]) for row in rows]))
@@ -107,7 +115,7 @@ def test_tables_that_do_not_fit_the_folder(flat, what):
         opened(folder)
 
 
-def test_columns_that_are_not_there(flat):
+def test_missing_columns_are_named(flat):
     folder, rows = flat
     write(folder, [",".join(row[:2]) for row in rows], "picture,label")
     with pytest.raises(
@@ -129,7 +137,7 @@ def grouped(folder, rows, group_of, **options):
     return lambda: opened(folder, **options).splits["train"]
 
 
-def test_groups_that_make_a_split_impossible(flat):
+def test_groups_that_cannot_be_divided_are_refused(flat):
     folder, rows = flat
     with pytest.raises(HeatproofError, match="2 groups for the splits validation, evaluation, train"):
         grouped(folder, rows, lambda number: number % 2)()
@@ -158,7 +166,7 @@ def test_groups_that_make_a_split_impossible(flat):
         ("file,label", ("ant, an insect", "bee"), "quotes around cells that hold a separator"),
     ],
 )
-def test_columns_that_are_no_labels_are_asked_for(flat, header, cells, message):
+def test_tables_without_a_clear_column_of_labels_are_refused(flat, header, cells, message):
     folder, rows = flat
     write(folder, [",".join(filter(None, [row[0], cells[place % 2]])) for place, row in enumerate(rows)], header)
     with pytest.raises(HeatproofError, match=message):
@@ -172,17 +180,17 @@ def test_a_column_has_one_meaning(flat):
         opened(folder, columns={"label": "file"})
 
 
-def test_two_spellings_of_a_patient_are_one(flat):
+def test_two_spellings_of_a_group_are_one_group(flat):
     folder, rows = flat
     groups = [f"{place // 4}{'.0' * (place % 4 == 3)}" for place in range(20)]
     lines = [f"{row[0]},{row[1]},{group}" for row, group in zip(rows, groups, strict=True)]
     write(folder, lines, "file,label,group")
-    made = opened(folder, evaluation=0.4, validation=0.2)
-    seen = [{int(image_id[1:3]) // 4 for image_id in split.ids} for split in made.splits.values()]
+    dataset = opened(folder, evaluation=0.4, validation=0.2)
+    seen = [{int(image_id[1:3]) // 4 for image_id in split.ids} for split in dataset.splits.values()]
     assert sum(map(len, seen)) == 5
 
 
-def test_a_few_patients_of_one_number_each_are_divided():
+def test_few_groups_with_one_number_each_are_divided():
     numbers = np.repeat(np.arange(12) / 3, 4)
     splits = grouped_splits(numbers, [f"p{row // 4}" for row in range(48)], {"validation": 0.1, "evaluation": 0.2}, 0)
     assert all(len(rows) for rows in splits.values())
@@ -190,16 +198,16 @@ def test_a_few_patients_of_one_number_each_are_divided():
         grouped_splits(np.arange(48) / 3, [*"a" * 46, "b", "c"], {"validation": 0.4, "evaluation": 0.2}, 0)
 
 
-def test_classes_that_are_digits_may_be_numbers_in_outputs(flat):
+def test_outputs_can_name_numeric_classes_by_numbers(flat):
     folder, rows = flat
     write(folder, [f"{row[0]},{int(row[1] == 'bee')}" for row in rows])
-    made = opened(folder, outputs={0: 4, 1: 2}, num_outputs=5)
-    assert {int(label) for split in made.splits.values() for label in split.labels} == {2, 4}
+    dataset = opened(folder, outputs={0: 4, 1: 2}, num_outputs=5)
+    assert {int(label) for split in dataset.splits.values() for label in split.labels} == {2, 4}
     with pytest.raises(HeatproofError, match="binary, and `outputs` says that there are 5"):
         opened(folder, outputs={"0": 4, "1": 2}, num_outputs=5, task="binary")
 
 
-def test_rows_that_deny_a_label_are_no_labels(flat):
+def test_rows_that_deny_a_label_are_refused(flat):
     folder, rows = flat
     lines = [f"{row[0][:-4]},/m/0{label},{int(row[1] == 'bee')}" for row in rows for label in (1, 2)]
     write(folder, lines, "ImageID,LabelName,Confidence")

@@ -11,7 +11,7 @@ def read(cells, name="label", **options):
     return LabelReader("labels.csv", LabelOptions(**options)).read([name], [cells])
 
 
-def several(columns, **options):
+def read_columns(columns, **options):
     names = [f"c{number}" for number in range(len(columns))]
     return LabelReader("labels.csv", LabelOptions(**options)).read(names, columns, is_list=True)
 
@@ -44,7 +44,7 @@ def test_two_spellings_of_a_number_are_one_class():
     np.testing.assert_array_equal(found.values, [0, 0, 2, 1, 1, 2])
 
 
-def test_names_stay_as_they_are():
+def test_class_names_are_those_of_the_table():
     assert read(["01", "02", "01", "02"]).class_names == ["01", "02"]
     assert read(["-1", "-2", "3", "-1", "-2", "3"]).class_names == ["-2", "-1", "3"]
     assert read(["b", "10", "9", "a", "1_0", "b", "10", "9"]).class_names == ["9", "10", "1_0", "a", "b"]
@@ -58,12 +58,12 @@ def test_names_stay_as_they_are():
         *[("1.2.3", None), ("1,000,000", None), ("e", None), (".", None)],
     ],
 )
-def test_what_is_a_number(text, number):
+def test_numbers_are_recognised(text, number):
     assert number_of(text) == number
 
 
 @pytest.mark.parametrize("cell", ["", "nan", "NaN", "NA", "N/A", "None", "null", "<NA>", "-1", "-1.0"])
-def test_what_is_unknown_is_no_class_by_guess(cell):
+def test_cells_that_may_mean_unknown_are_refused(cell):
     cells = [*"012012012", cell]
     with pytest.raises(AmbiguousTableError, match=r"Row 11 of labels\.csv .*set unknown: \[") as caught:
         read(cells)
@@ -78,18 +78,18 @@ def test_what_is_unknown_is_no_class_by_guess(cell):
             read(cells, unknown=[])
 
 
-def test_what_the_config_forgets_is_asked():
+def test_unknown_cells_missing_in_the_config_are_named():
     with pytest.raises(AmbiguousTableError, match=r"unknown: \[nan, -1\] to leave such images out\."):
         read([*"000111", "nan", "", "-1"], unknown="blank")
 
 
-def test_what_is_unknown_is_said_in_one_sentence():
+def test_all_unknown_cells_are_named_in_one_message():
     with pytest.raises(AmbiguousTableError, match=r"unknown: \[nan, blank, -1\]") as caught:
         read([*"000111", "nan", "", "-1", ""])
     assert read([*"000111", "nan", "", "-1", ""], **caught.value.suggested_options).known.sum() == 6
 
 
-ASKED = {
+AMBIGUOUS = {
     "ages": ([str(20 + n % 24) for n in range(240)], "24 different numbers, from 20 to 43: set task: regression"),
     "fractions": (["0.5", "1.5"] * 9, "2 different numbers, from 0.5 to 1.5: set task: regression .* task: multiclass"),
     "seldom": ([str(7 * n) for n in range(9)], "9 different numbers"),
@@ -103,9 +103,9 @@ ASKED = {
 }
 
 
-@pytest.mark.parametrize("case", ASKED)
-def test_what_may_be_read_in_two_ways_is_asked(case):
-    cells, message = ASKED[case]
+@pytest.mark.parametrize("case", AMBIGUOUS)
+def test_ambiguous_cells_are_refused(case):
+    cells, message = AMBIGUOUS[case]
     with pytest.raises(AmbiguousTableError, match=message):
         read(cells)
     assert read(cells, task="multiclass").class_names == read(cells, task="multiclass").class_names
@@ -125,11 +125,11 @@ def test_what_may_be_read_in_two_ways_is_asked(case):
         ["true", "false"],
     ],
 )
-def test_what_is_plain_is_not_asked(cells):
+def test_unambiguous_cells_are_classes(cells):
     assert set(read(cells * 9).class_names) == set(cells)
 
 
-def test_several_labels_in_a_cell():
+def test_cells_with_several_labels_are_read():
     found = read(
         ["b|a", "a", " 10 | 9 ", "No Finding", "", "?"], separator="|", none="no finding", unknown=["blank", "?"]
     )
@@ -141,7 +141,7 @@ def test_several_labels_in_a_cell():
 
 
 @pytest.mark.parametrize("written", ["['a', 'b']", '["a", "b"]', "[“a”, “b”]", "[a, b]", "['a' 'b']", ["a", "b"]])
-def test_lists_as_they_are_written(written):
+def test_lists_in_cells_are_read(written):
     empty = [] if isinstance(written, list) else "[]"
     found = read([written, ["b"] if isinstance(written, list) else "['b']", empty])
     assert (found.task, found.class_names) == ("multilabel", ["a", "b"])
@@ -175,16 +175,16 @@ def test_lists_as_they_are_written(written):
         ),
     ],
 )
-def test_what_does_not_fit_is_one_sentence(cells, options, message):
+def test_cells_and_options_that_do_not_fit_are_refused(cells, options, message):
     with pytest.raises(HeatproofError, match=message):
         read(cells, **options)
 
 
-def test_none_says_that_a_label_is_a_label():
+def test_an_empty_option_none_makes_normal_a_label():
     assert read(["a|b", "Normal", "a"], separator="|", none=[]).class_names == ["Normal", "a", "b"]
 
 
-def test_numbers_are_measured():
+def test_numbers_are_read_for_regression():
     found = read(["1,5", "2", "", "-3e0"], "boneage", task="regression", unknown="blank")
     assert (found.class_names, found.values.dtype) == (["boneage"], np.float64)
     np.testing.assert_array_equal(found.values[found.known], [1.5, 2, -3])
@@ -192,36 +192,40 @@ def test_numbers_are_measured():
 
 @pytest.mark.parametrize(("one", "zero"), [("1.0", "0.0"), ("1", "0"), ("True", "False"), ("yes", "no")])
 @pytest.mark.parametrize("task", ["multiclass", "multilabel"])
-def test_one_column_a_class(one, zero, task):
+def test_one_column_per_class_needs_a_task(one, zero, task):
     columns = [[one, zero, zero], [zero, zero, one], [zero, one, zero], [zero] * 3]
     with pytest.raises(
         AmbiguousTableError, match=r"set task: multiclass if exactly one of them is 1 .* or task: multilabel"
     ) as caught:
-        several(columns)
+        read_columns(columns)
     assert caught.value.suggested_options == {"task": "multiclass"}
-    found = several(columns, task=task)
+    found = read_columns(columns, task=task)
     assert found.class_names == ["c0", "c1", "c2", "c3"]
     dense = np.array([[1, 0, 0, 0], [0, 0, 1, 0], [0, 1, 0, 0]])
     np.testing.assert_array_equal(found.values, dense.argmax(1) if task == "multiclass" else dense)
 
 
 @pytest.mark.parametrize("cell", ["", "-1", "-1.0", "nan", "u"])
-def test_cells_that_are_neither_one_nor_zero_are_asked(cell):
+def test_cells_that_are_neither_one_nor_zero_are_refused(cell):
     columns = [["1", cell, "0"], ["0", "1", "1"]]
-    shown = {"": "blank", "-1.0": "-1"}.get(cell, cell)
-    with pytest.raises(AmbiguousTableError, match=rf"unknown: \[{shown}\] .* or none: \[{shown}\]"):
-        several(columns, task="multilabel")
-    np.testing.assert_array_equal(several(columns, task="multilabel", unknown=shown).values, [[1, 0], [-1, 1], [0, 1]])
-    np.testing.assert_array_equal(several(columns, task="multilabel", none=[shown]).values, [[1, 0], [0, 1], [0, 1]])
+    option_value = {"": "blank", "-1.0": "-1"}.get(cell, cell)
+    with pytest.raises(AmbiguousTableError, match=rf"unknown: \[{option_value}\] .* or none: \[{option_value}\]"):
+        read_columns(columns, task="multilabel")
+    np.testing.assert_array_equal(
+        read_columns(columns, task="multilabel", unknown=option_value).values, [[1, 0], [-1, 1], [0, 1]]
+    )
+    np.testing.assert_array_equal(
+        read_columns(columns, task="multilabel", none=[option_value]).values, [[1, 0], [0, 1], [0, 1]]
+    )
 
 
 def test_zero_can_be_unknown_as_in_pascal_voc():
-    found = several([["1", "0", "-1"], ["-1", "1", "1"]], task="multilabel", none=-1, unknown=0)
+    found = read_columns([["1", "0", "-1"], ["-1", "1", "1"]], task="multilabel", none=-1, unknown=0)
     np.testing.assert_array_equal(found.values, [[1, 0], [-1, 1], [0, 1]])
 
 
-def test_a_row_of_which_nothing_is_known_is_left_out():
-    found = several([["1", "", "0"], ["0", "", "1"]], task="multilabel", unknown="blank")
+def test_a_row_without_known_labels_is_left_out():
+    found = read_columns([["1", "", "0"], ["0", "", "1"]], task="multilabel", unknown="blank")
     assert found.known.tolist() == [True, False, True]
 
 
@@ -233,9 +237,9 @@ def test_a_row_of_which_nothing_is_known_is_left_out():
         ([["0.3", "1"], ["0.7", "0"]], r"has '0.3' in the column 'c0', neither 1 nor 0 .*: write 1 or 0, or set"),
     ],
 )
-def test_one_class_a_row_where_the_task_says_so(columns, message):
+def test_multiclass_rows_need_exactly_one_class(columns, message):
     with pytest.raises(HeatproofError, match=message):
-        several(columns, task="multiclass")
+        read_columns(columns, task="multiclass")
 
 
 LOOK_ALIKE = {
@@ -251,7 +255,7 @@ LOOK_ALIKE = {
 
 
 @pytest.mark.parametrize("case", LOOK_ALIKE)
-def test_what_looks_alike_or_like_a_number_is_no_class_by_guess(case):
+def test_classes_that_look_alike_or_like_numbers_are_refused(case):
     cells, message = LOOK_ALIKE[case]
     with pytest.raises(AmbiguousTableError, match=message):
         read(cells * 9)
@@ -270,47 +274,47 @@ def test_what_looks_alike_or_like_a_number_is_no_class_by_guess(case):
         ([['{"a": 1}'], ["c"]], "Row 2 of .* list of lists or of mappings"),
     ],
 )
-def test_lists_that_are_no_names_of_labels_are_refused(rows, message):
+def test_lists_without_names_of_labels_are_refused(rows, message):
     with pytest.raises(HeatproofError, match=message):
         read(rows)
 
 
-def test_vectors_in_cells_are_no_labels():
+def test_vectors_in_cells_are_refused():
     with pytest.raises(HeatproofError, match="lists of numbers that name no labels"):
         read(["1 0 1", "0 1 1", "0 0 1"], separator=" ")
     assert read(["16 0", "7 1 2 0", "5"] * 9, separator=" ").class_names == ["0", "1", "2", "5", "7", "16"]
 
 
-def test_a_label_beside_what_is_unknown_is_known():
+def test_a_label_in_a_cell_with_an_unknown_one_is_known():
     found = read(["a|?", "a", "b", "?"], separator="|", unknown="?")
     np.testing.assert_array_equal(found.values, [[1, -1], [1, 0], [0, 1], [-1, -1]])
     assert found.known.tolist() == [True, True, True, False]
 
 
-def test_a_separator_that_no_cell_has_is_asked():
+def test_a_separator_in_no_cell_is_refused_for_another():
     with pytest.raises(AmbiguousTableError, match="set separator: ';'"):
         read(["a;b", "a", "b"] * 9, separator="|")
     assert read(["a", "b"] * 9, separator="|").class_names == ["a", "b"]
 
 
-def test_minus_one_beside_one_is_a_class():
+def test_minus_one_and_one_can_be_classes():
     with pytest.raises(AmbiguousTableError, match=r"unknown: \[\] if it is a class") as caught:
         read(["-1", "1"] * 9)
     assert read(["-1", "1"] * 9, **caught.value.suggested_options).class_names == ["-1", "1"]
 
 
-def test_a_country_that_is_called_na_beside_a_blank_has_a_remedy():
+def test_the_class_na_among_blank_cells_is_refused_with_a_remedy():
     with pytest.raises(AmbiguousTableError, match="call NA something else in the table if it is a class"):
         read(["NA", "DE", "", "FR"])
 
 
 @pytest.mark.parametrize("task", [None, "regression", "multiclass", "multilabel"])
-def test_a_table_of_which_nothing_is_known_says_so(task):
+def test_a_table_without_known_labels_is_refused(task):
     with pytest.raises(HeatproofError, match="no row whose label is known: correct `unknown`"):
         read(["", ""], task=task, unknown="blank")
 
 
-def test_what_looks_alike_names_the_task_that_is_meant():
+def test_the_message_about_similar_classes_names_the_right_task():
     with pytest.raises(AmbiguousTableError, match="task: multilabel if they are two"):
         read(["Mass|Edema", "mass"], separator="|")
     assert len(read(["Mass|Edema", "mass"], separator="|", task="multilabel").class_names) == 3

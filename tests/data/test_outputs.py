@@ -17,39 +17,43 @@ SAMPLES = {"n02123045": 281, "n01440764": 0, "n02012849": 134}
 
 def test_folders_of_wordnet_ids_have_the_numbers_of_imagenet(tmp_path, fill):
     fill(tmp_path, sorted(SAMPLES), 1)
-    made = image_folder(seed=0, root=str(tmp_path), size=10, outputs="imagenet", evaluation=1)
-    split = made.splits["evaluation"]
+    dataset = image_folder(seed=0, root=str(tmp_path), size=10, outputs="imagenet", evaluation=1)
+    split = dataset.splits["evaluation"]
     assert {
         image_id.partition("/")[0]: int(label) for image_id, label in zip(split.ids, split.labels, strict=True)
     } == SAMPLES
-    assert made.num_classes == len(set(made.class_names)) == 1000
-    assert made.class_names[281] == "tabby"
-    assert made.class_names[134] == "crane (n02012849)"
+    assert dataset.num_classes == len(set(dataset.class_names)) == 1000
+    assert dataset.class_names[281] == "tabby"
+    assert dataset.class_names[134] == "crane (n02012849)"
     assert [ImageNetInfo().index_to_label_name(number) for number in SAMPLES.values()] == list(SAMPLES)
 
 
-def test_all_pictures_for_evaluation(tmp_path, fill):
+def test_all_images_can_be_for_evaluation(tmp_path, fill):
     fill(tmp_path, ["ant", "bee"], 3)
-    made = image_folder(seed=0, root=str(tmp_path), size=10, evaluation=1)
-    found = check_dataset(made, "mine")
+    dataset = image_folder(seed=0, root=str(tmp_path), size=10, evaluation=1)
+    found = check_dataset(dataset, "mine")
     assert {name: len(split["ids"]) for name, split in found.items()} == {"train": 0, "validation": 0, "evaluation": 6}
 
 
-def test_one_picture_a_class_is_divided_at_random_and_that_is_said(tmp_path, fill):
+def test_classes_of_one_image_are_divided_at_random_with_a_message(tmp_path, fill):
     fill(tmp_path, [f"c{number:02d}" for number in range(20)], 1)
-    made = image_folder(seed=0, root=str(tmp_path), size=10, evaluation=0.5)
-    assert {name: len(split) for name, split in made.splits.items()} == {"train": 8, "validation": 2, "evaluation": 10}
-    assert len({image_id for split in made.splits.values() for image_id in split.ids}) == 20
-    assert any("drawn from all images at random" in line for line in check_pictures(made, "mine"))
+    dataset = image_folder(seed=0, root=str(tmp_path), size=10, evaluation=0.5)
+    assert {name: len(split) for name, split in dataset.splits.items()} == {
+        "train": 8,
+        "validation": 2,
+        "evaluation": 10,
+    }
+    assert len({image_id for split in dataset.splits.values() for image_id in split.ids}) == 20
+    assert any("drawn from all images at random" in line for line in check_pictures(dataset, "mine"))
     again = image_folder(seed=1, root=str(tmp_path), size=10, evaluation=0.5)
-    assert set(again.splits["evaluation"].ids) != set(made.splits["evaluation"].ids)
+    assert set(again.splits["evaluation"].ids) != set(dataset.splits["evaluation"].ids)
 
 
-def test_outputs_by_number(tmp_path, fill):
+def test_outputs_can_be_numbered(tmp_path, fill):
     fill(tmp_path, ["ant", "bee"], 10)
-    made = image_folder(seed=0, root=str(tmp_path), size=10, outputs={"ant": 3, "bee": 1, "cat": 0}, num_outputs=5)
-    assert made.class_names == ("cat", "bee", "output 2", "ant", "output 4")
-    split = made.splits["train"]
+    dataset = image_folder(seed=0, root=str(tmp_path), size=10, outputs={"ant": 3, "bee": 1, "cat": 0}, num_outputs=5)
+    assert dataset.class_names == ("cat", "bee", "output 2", "ant", "output 4")
+    split = dataset.splits["train"]
     assert [3 if image_id.startswith("ant") else 1 for image_id in split.ids] == split.labels.tolist()
     assert np.bincount(split.labels).tolist() == [0, 7, 0, 7]
 
@@ -68,28 +72,28 @@ def test_outputs_by_number(tmp_path, fill):
         ({"outputs": {"ant": 1, "bee": 1}, "num_outputs": 5}, "gives one output to two classes"),
     ],
 )
-def test_outputs_that_do_not_fit(tmp_path, fill, options, message):
+def test_invalid_outputs_are_refused(tmp_path, fill, options, message):
     fill(tmp_path, ["ant", "bee"], 2)
     with pytest.raises(HeatproofError, match=message):
         image_folder(seed=0, root=str(tmp_path), size=10, **options)
 
 
 @pytest.mark.slow
-def test_a_thousand_photographs_of_imagenet_one_a_class(tmp_path):
+def test_a_thousand_photographs_of_imagenet_have_the_right_outputs(tmp_path):
     """The positions of the sorted WordNet ids are the output numbers."""
-    beside = Path(__file__).parents[3] / "shared" / "real"
-    archive = Path(os.environ.get("HEATPROOF_REAL", beside)) / "imagenet_samples.tar"
+    default = Path(__file__).parents[3] / "shared" / "real"
+    archive = Path(os.environ.get("HEATPROOF_REAL", default)) / "imagenet_samples.tar"
     if not archive.is_file():
         pytest.skip(f"there is no {archive}: name the folder of real photographs in HEATPROOF_REAL")
     with tarfile.open(archive) as packed:
         packed.extractall(tmp_path, filter="data")
     (folder,) = {path.parent.parent for path in tmp_path.rglob("*.jpg")}
-    made = image_folder(seed=0, root=str(folder), outputs="imagenet", evaluation=1)
-    split = made.splits["evaluation"]
+    dataset = image_folder(seed=0, root=str(folder), outputs="imagenet", evaluation=1)
+    split = dataset.splits["evaluation"]
     wnids = sorted(path.name for path in folder.iterdir() if path.is_dir())
     assert [wnids[label] for label in split.labels] == [image_id.partition("/")[0] for image_id in split.ids]
     assert len(split) == 1000
-    assert check_pictures(made, "mine") == [
+    assert check_pictures(dataset, "mine") == [
         "mine: shorter side 256 pixels: not resized, square of 224 pixels at the centre"
     ]
     half = image_folder(seed=0, root=str(folder), outputs="imagenet", evaluation=0.5)

@@ -12,7 +12,7 @@ from heatproof.data.registry import DATASETS, HasParts
 from heatproof.errors import HeatproofError
 from heatproof.plan.validate import make_plan
 
-SOME = 40
+COUNT = 40
 
 
 @pytest.fixture(scope="module")
@@ -21,12 +21,12 @@ def data():
 
 
 @pytest.fixture(scope="module")
-def whole(data):
+def samples(data):
     """Evaluation images, their masks, and the images without each part."""
-    return tuple(read("evaluation", 0, SOME) for read in (data.images, data.part_masks, data.without_part))
+    return tuple(read("evaluation", 0, COUNT) for read in (data.images, data.part_masks, data.without_part))
 
 
-def test_it_keeps_what_every_dataset_has_to_keep(sound):
+def test_it_meets_the_requirements_of_every_dataset(sound):
     counts = {"train_images": 12, "validation_images": 5, "evaluation_images": 7}
     assert len(sound(parts(seed=0, size=20, **counts), 20)) == 24
     assert DATASETS["parts"].count(**counts) == 7
@@ -34,7 +34,7 @@ def test_it_keeps_what_every_dataset_has_to_keep(sound):
     assert DATASETS["parts"].image_size({}) == (32, 32)
 
 
-def test_only_datasets_with_parts_say_so(data):
+def test_only_datasets_with_parts_declare_them(data):
     assert [name for name, entry in DATASETS.items() if entry.parts] == ["funny_birds", "parts", "watermarked"]
     assert isinstance(data, HasParts)
     assert not isinstance(DATASETS["digits"].load(seed=0), HasParts)
@@ -42,10 +42,10 @@ def test_only_datasets_with_parts_say_so(data):
 
 
 @pytest.mark.parametrize("size", [16, 32, 50])
-def test_masks_are_disjoint_and_inside_the_picture(size):
-    made = parts(seed=1, size=size)
-    masks = made.part_masks("evaluation", 0, SOME)
-    assert masks.shape == (SOME, 5, size, size)
+def test_masks_are_disjoint_and_inside_the_image(size):
+    dataset = parts(seed=1, size=size)
+    masks = dataset.part_masks("evaluation", 0, COUNT)
+    assert masks.shape == (COUNT, 5, size, size)
     assert masks.dtype == bool
     assert masks.sum(axis=1).max() == 1
     assert masks.any(axis=(2, 3)).all(), "every part of a whole image is visible"
@@ -55,19 +55,19 @@ def test_masks_are_disjoint_and_inside_the_picture(size):
         assert not edge.any(), "no part is cut off by the frame"
 
 
-def test_removal_changes_the_mask_and_nothing_else(whole):
+def test_removing_a_part_changes_only_pixels_of_its_mask(samples):
     """Therefore, no pixel shows two parts."""
-    images, masks, removed = whole
+    images, masks, removed = samples
     changed = (removed != images[:, None]).any(axis=2)
     assert not (changed & ~masks).any()
     # Some pixels of a part have the colour of what is behind it, up to rounding.
     assert (changed.sum(axis=(2, 3)) >= 0.98 * masks.sum(axis=(2, 3))).all()
     # The uncovered region is a similar image: as bright as the rest, and not uniform.
-    shown = np.array([removed[n, k][:, masks[n, k]].std(axis=1).mean() for n in range(SOME) for k in range(5)])
-    assert shown.min() > 0.005
+    contrast = np.array([removed[n, k][:, masks[n, k]].std(axis=1).mean() for n in range(COUNT) for k in range(5)])
+    assert contrast.min() > 0.005
 
 
-def test_behind_a_part_is_what_is_there_without_it():
+def test_the_region_behind_a_part_is_that_of_the_image_without_it():
     """The mark is in front of the body, the tail in front of the background."""
     creature = Creature(32, np.zeros(5, dtype=int), np.random.default_rng(0))
     nothing = creature.image(range(5))
@@ -82,12 +82,12 @@ def test_behind_a_part_is_what_is_there_without_it():
 
 
 def test_an_image_follows_from_seed_and_id_alone(data):
-    other = parts(seed=0, train_images=3, validation_images=3, evaluation_images=9)
+    smaller = parts(seed=0, train_images=3, validation_images=3, evaluation_images=9)
     for split, stop in (("train", 3), ("evaluation", 9)):
-        assert other.splits[split].ids == data.splits[split].ids[:stop]
-        np.testing.assert_array_equal(other.images(split, 1, stop), data.images(split, 1, stop))
-    np.testing.assert_array_equal(other.part_masks("evaluation", 5, 9), data.part_masks("evaluation", 0, 9)[5:])
-    np.testing.assert_array_equal(other.without_part("evaluation", 5, 9), data.without_part("evaluation", 0, 9)[5:])
+        assert smaller.splits[split].ids == data.splits[split].ids[:stop]
+        np.testing.assert_array_equal(smaller.images(split, 1, stop), data.images(split, 1, stop))
+    np.testing.assert_array_equal(smaller.part_masks("evaluation", 5, 9), data.part_masks("evaluation", 0, 9)[5:])
+    np.testing.assert_array_equal(smaller.without_part("evaluation", 5, 9), data.without_part("evaluation", 0, 9)[5:])
     assert (parts(seed=1).images("evaluation", 0, 1) != data.images("evaluation", 0, 1)).any()
     assert (data.images("train", 0, 1) != data.images("evaluation", 0, 1)).any()
     assert data.images("evaluation", 4, 4).shape == (0, 3, 32, 32)
@@ -96,12 +96,12 @@ def test_an_image_follows_from_seed_and_id_alone(data):
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_half_of_the_training_images_lack_one_part(data, split):
     visible = data.part_masks(split, 0, 300).any(axis=(2, 3))
-    lacking = 5 - visible.sum(axis=1)
-    assert set(lacking) == {0, 1}
+    num_missing = 5 - visible.sum(axis=1)
+    assert set(num_missing) == {0, 1}
     # The standard deviation of a fraction of 300 draws is 0.03.
-    assert abs(lacking.mean() - 0.5) < 0.12
+    assert abs(num_missing.mean() - 0.5) < 0.12
     assert (~visible).any(axis=0).all(), "each part is missing somewhere"
-    row = int(np.flatnonzero(lacking)[0])
+    row = int(np.flatnonzero(num_missing)[0])
     part = int(np.flatnonzero(~visible[row])[0])
     removed = data.without_part(split, row, row + 1)[0]
     np.testing.assert_array_equal(removed[part], data.images(split, row, row + 1)[0])
@@ -109,12 +109,12 @@ def test_half_of_the_training_images_lack_one_part(data, split):
 
 @pytest.mark.parametrize(("missing", "share"), [(0, 0.0), (1, 1.0)])
 def test_the_share_without_a_part_is_an_option(missing, share):
-    made = parts(seed=0, size=16, missing=missing)
-    assert (5 - made.part_masks("train", 0, 30).any(axis=(2, 3)).sum(axis=1)).mean() == share
-    assert made.part_masks("evaluation", 0, 5).any(axis=(2, 3)).all()
+    dataset = parts(seed=0, size=16, missing=missing)
+    assert (5 - dataset.part_masks("train", 0, 30).any(axis=(2, 3)).sum(axis=1)).mean() == share
+    assert dataset.part_masks("evaluation", 0, 5).any(axis=(2, 3)).all()
 
 
-def test_classes_are_told_apart_without_any_one_part():
+def test_classes_differ_without_any_one_part():
     """Therefore, the label of an image without a part is correct."""
     table = class_parts()
     assert table.shape == (MOST_CLASSES, 5)
@@ -130,7 +130,7 @@ def test_classes_are_told_apart_without_any_one_part():
     assert names[0] == "fork saw spike stilts disc"
 
 
-def test_the_class_can_be_read_off_the_parts(data):
+def test_the_parts_determine_the_class(data):
     """A nearest-mean classifier of each part's variant uses only its colour and position, from other images."""
     masks, images = data.part_masks("evaluation", 0, 120), data.images("evaluation", 0, 120)
     colour = (images[:, None] * masks[:, :, None]).sum((3, 4)) / masks.sum((2, 3))[..., None]
@@ -154,24 +154,24 @@ def test_every_variant_looks_different():
             word = np.zeros(5, dtype=int)
             word[part] = variant
             masks.append(Creature(32, word, np.random.default_rng(0)).masks()[part])
-        for one in range(VARIANTS_EACH):
-            for other in range(one):
-                assert (masks[one] ^ masks[other]).sum() >= 6
+        for first in range(VARIANTS_EACH):
+            for second in range(first):
+                assert (masks[first] ^ masks[second]).sum() >= 6
 
 
-def test_labels_are_balanced_in_any_beginning(data):
+def test_the_first_labels_of_a_split_are_balanced(data):
     for split in data.splits.values():
         for first in (10, 64, 100):
             counts = np.bincount(split.labels[:first], minlength=10)
             assert counts.max() - counts.min() <= 1
 
 
-def test_images_are_rendered_when_they_are_asked_for():
+def test_images_are_rendered_on_access():
     tracemalloc.start()
     try:
-        made = parts(seed=0, evaluation_images=10_000)
+        dataset = parts(seed=0, evaluation_images=10_000)
         for start in (0, 9_900):
-            assert made.images("evaluation", start, start + 10).shape == (10, 3, 32, 32)
+            assert dataset.images("evaluation", start, start + 10).shape == (10, 3, 32, 32)
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -179,7 +179,7 @@ def test_images_are_rendered_when_they_are_asked_for():
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         (
             {"size": 8},
@@ -195,8 +195,8 @@ def test_images_are_rendered_when_they_are_asked_for():
         ({"size": 30}, "The grid 4 in drops does not divide the 30×30 images of 'parts'"),
     ],
 )
-def test_options_that_do_not_fit(options, says):
+def test_invalid_options_are_refused(options, message):
     change = {"datasets": [{"parts": options}], "models": ["cifar_resnet20"], "metrics": [], "drops": {"grids": [4]}}
     with pytest.raises(HeatproofError) as raised:
         make_plan(merge(default_config(), {**change, "evaluation": {"images": 8, "accuracy_images": 0}}))
-    assert says in str(raised.value)
+    assert message in str(raised.value)

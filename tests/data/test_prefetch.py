@@ -11,19 +11,19 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
-def test_items_come_in_order_with_what_was_read(count):
+def test_items_come_in_order_with_their_results(count):
     read = prefetch(lambda item: torch.tensor(item * item), range(count), CPU)
     assert [(item, int(images)) for item, images in read] == [(item, item * item) for item in range(count)]
 
 
-def test_the_next_item_is_read_while_this_one_is_worked_on():
+def test_the_next_item_is_read_while_the_current_one_is_used():
     begun = [threading.Event() for _ in range(3)]
     for item, _ in prefetch(lambda item: begun[item].set(), range(3), CPU):
         if item < 2:
             assert begun[item + 1].wait(timeout=30)
 
 
-def test_an_error_comes_when_it_is_the_items_turn():
+def test_an_error_is_raised_at_its_item():
     def read(item):
         if item == 2:
             raise ValueError("broken")

@@ -24,13 +24,13 @@ def toy(change=None):
         name: Split(tuple(f"{name}-{row}" for row in range(4)), np.array([0, 1, 0, 1], dtype=np.int64))
         for name in NAMES
     }
-    made = SimpleNamespace(
+    dataset = SimpleNamespace(
         num_classes=2, class_names=("a", "b"), splits=splits, pixels=np.full((1, 3, 4, 4), 0.5, "f4")
     )
-    made.images = lambda split, start, stop: made.pixels
+    dataset.images = lambda split, start, stop: dataset.pixels
     if change is not None:
-        change(made)
-    return made
+        change(dataset)
+    return dataset
 
 
 def run(tmp_path, monkeypatch, change=None):
@@ -40,19 +40,21 @@ def run(tmp_path, monkeypatch, change=None):
 
 
 def replace_split(name, ids=None, labels=None):
-    def change(made):
-        old = made.splits[name]
-        made.splits[name] = Split(old.ids if ids is None else ids, old.labels if labels is None else np.array(labels))
+    def change(dataset):
+        old = dataset.splits[name]
+        dataset.splits[name] = Split(
+            old.ids if ids is None else ids, old.labels if labels is None else np.array(labels)
+        )
 
     return change
 
 
 def pixels(array):
-    return lambda made: setattr(made, "pixels", array)
+    return lambda dataset: setattr(dataset, "pixels", array)
 
 
 BAD = {
-    "no split": (lambda made: made.splits.pop("validation"), "has no validation images"),
+    "no split": (lambda dataset: dataset.splits.pop("validation"), "has no validation images"),
     "empty split": (replace_split("train", (), []), "has no train images"),
     "an id twice": (replace_split("train", ("a", "b", "a", "c")), "an image id more than once in train"),
     "an id in two splits": (
@@ -75,22 +77,25 @@ BAD = {
 }
 
 
-def test_what_a_manifest_says(tmp_path, monkeypatch):
-    made = run(tmp_path, monkeypatch)
-    assert (made["config"], made["code"]) == ("config", "code")
-    assert made["class_names"] == ["a", "b"]
-    assert made["splits"]["evaluation"] == {"ids": [f"evaluation-{row}" for row in range(4)], "labels": [0, 1, 0, 1]}
+def test_a_manifest_has_keys_classes_and_splits(tmp_path, monkeypatch):
+    manifest = run(tmp_path, monkeypatch)
+    assert (manifest["config"], manifest["code"]) == ("config", "code")
+    assert manifest["class_names"] == ["a", "b"]
+    assert manifest["splits"]["evaluation"] == {
+        "ids": [f"evaluation-{row}" for row in range(4)],
+        "labels": [0, 1, 0, 1],
+    }
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_a_dataset_that_is_not_sound(tmp_path, monkeypatch, what):
+def test_invalid_datasets_are_refused(tmp_path, monkeypatch, what):
     change, message = BAD[what]
     with pytest.raises(HeatproofError, match=message):
         run(tmp_path, monkeypatch, change)
     assert not (tmp_path / "toy.json").exists()
 
 
-def test_opening_by_name_and_by_reference():
+def test_a_dataset_can_be_opened_by_name_and_by_reference():
     spec = DatasetSpec("digits", "heatproof.data.digits", {"evaluation": 0.1}, seed=2)
     named = open_dataset(spec)
     referred = open_dataset(replace(spec, kind="heatproof.data.digits:digits"))

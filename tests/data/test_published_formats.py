@@ -21,7 +21,7 @@ COUNTS = {"imagenet": (4, 1), "places365": (4, 1), "food101": (8, 2), "resisc45"
 
 
 @pytest.mark.parametrize("name", list(published_formats.UNPACKED))
-def test_a_run_reads_it(tmp_path, monkeypatch, name):
+def test_prepare_reads_the_published_layout(tmp_path, monkeypatch, name):
     labels = published_formats.UNPACKED[name](tmp_path / "data")
     monkeypatch.chdir(tmp_path)
     config = {
@@ -34,8 +34,8 @@ def test_a_run_reads_it(tmp_path, monkeypatch, name):
     plan = make_plan(merge({}, config))
     spec = Graph(plan).spec("prepare", dataset=name)
     spec.run(plan.runtime())
-    made = require_manifest(spec.manifest)
-    found = made["splits"]["evaluation"]
+    manifest = require_manifest(spec.manifest)
+    found = manifest["splits"]["evaluation"]
     seen = dict(zip(found["ids"], found["labels"], strict=True))
     assert seen.items() <= labels.items()
     assert len(seen) == (45 if name == "resisc45" else len(labels))

@@ -31,7 +31,7 @@ def test_every_class_has_its_share(rows, split, share):
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "evaluation"])
-def test_any_first_images_are_balanced(rows, split):
+def test_the_first_images_of_a_split_are_balanced(rows, split):
     labels = LABELS[rows[split]]
     sizes = {label: (labels == label).sum() for label in np.unique(labels)}
     for first in range(1, len(labels) + 1):
@@ -41,13 +41,13 @@ def test_any_first_images_are_balanced(rows, split):
         assert not open_classes or max(counts.values()) - min(open_classes) <= 1
 
 
-def test_the_seed_fixes_them(rows):
-    again, other = (stratified_splits(LABELS, SHARES, seed) for seed in (0, 1))
+def test_the_seed_determines_the_splits(rows):
+    again, reseeded = (stratified_splits(LABELS, SHARES, seed) for seed in (0, 1))
     for split in rows:
         np.testing.assert_array_equal(rows[split], again[split])
-        assert not np.array_equal(rows[split], other[split])
+        assert not np.array_equal(rows[split], reseeded[split])
         # The order of the classes does not depend on the seed.
-        np.testing.assert_array_equal(LABELS[rows[split]], LABELS[other[split]])
+        np.testing.assert_array_equal(LABELS[rows[split]], LABELS[reseeded[split]])
 
 
 def test_a_class_keeps_its_split_when_another_class_changes(rows):
@@ -55,8 +55,8 @@ def test_a_class_keeps_its_split_when_another_class_changes(rows):
     more = np.concatenate([LABELS, np.full(9, 5)])
     moved = stratified_splits(more, SHARES, seed=0)
     for split in rows:
-        kept = rows[split][LABELS[rows[split]] != 5]
-        np.testing.assert_array_equal(kept, moved[split][more[moved[split]] != 5])
+        unchanged = rows[split][LABELS[rows[split]] != 5]
+        np.testing.assert_array_equal(unchanged, moved[split][more[moved[split]] != 5])
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_class_keeps_its_split_when_another_class_changes(rows):
         ({"validation": 0.6, "evaluation": 0.4}, "validation 0.6 and evaluation 0.4 leave no training images"),
     ],
 )
-def test_shares_that_make_no_sense(shares, message):
+def test_invalid_shares_are_refused(shares, message):
     with pytest.raises(HeatproofError, match=message):
         stratified_splits(LABELS, shares, seed=0)
 
@@ -80,11 +80,11 @@ NUMBERS = np.random.default_rng(2).lognormal(size=500)
 
 @pytest.mark.parametrize("labels", [SEVERAL, NUMBERS], ids=["several labels", "numbers"])
 def test_every_row_of_other_tasks_is_in_one_split(labels):
-    first, again, other = (stratified_splits(labels, SHARES, seed) for seed in (0, 0, 1))
+    first, again, reseeded = (stratified_splits(labels, SHARES, seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(np.sort(np.concatenate(list(first.values()))), np.arange(len(labels)))
     for split, share in [*SHARES.items(), ("train", 0.5)]:
         np.testing.assert_array_equal(first[split], again[split])
-        assert not np.array_equal(first[split], other[split])
+        assert not np.array_equal(first[split], reseeded[split])
         assert len(first[split]) == pytest.approx(share * len(labels), rel=0.03)
 
 
@@ -113,7 +113,7 @@ def test_unknown_labels_are_not_present():
     assert strata(np.array([[1, 1], [1, 0], [-1, 0]], np.int8)).tolist() == [1, 0, 2]
 
 
-def test_draws_of_classes_are_those_of_before():
+def test_splits_of_classes_have_a_fixed_digest():
     labels = np.random.default_rng(0).integers(0, 7, 200)
     groups = [f"g{number}" for number in np.random.default_rng(1).integers(0, 50, 200)]
     shares, digest = {"validation": 0.2, "evaluation": 0.3}, hashlib.sha256()
@@ -124,17 +124,17 @@ def test_draws_of_classes_are_those_of_before():
     assert digest.hexdigest() == "febe1629c567ae706767a44bf8b7c60f9e5f8bb9db177105878aa948401c0ac2"
 
 
-def test_classes_are_their_own_strata():
+def test_the_strata_of_classes_are_the_classes():
     assert strata(LABELS) is LABELS
 
 
-def test_few_numbers_are_drawn_from_all():
+def test_few_numbers_form_one_stratum():
     assert set(strata(np.arange(12.0))) == {0}
     splits = stratified_splits(np.arange(12.0), SHARES, seed=0)
     assert {name: len(rows) for name, rows in splits.items()} == {"validation": 2, "evaluation": 4, "train": 6}
 
 
-def test_equal_numbers_are_in_one_bin():
+def test_equal_numbers_are_in_one_stratum():
     assert set(strata(np.repeat([0.0, 1.0], 50))) == {0, 5}
 
 
@@ -148,7 +148,7 @@ def test_groups_are_respected_for_other_tasks(labels):
         assert len(splits[split]) == pytest.approx(share * len(labels), rel=0.1)
 
 
-def test_a_label_of_one_group_leaves_none_to_train_on():
+def test_a_label_with_a_single_group_is_refused():
     labels = np.zeros((40, 2), np.int8)
     labels[:, 0] = 1
     labels[:8, 1] = 1
@@ -157,7 +157,7 @@ def test_a_label_of_one_group_leaves_none_to_train_on():
         grouped_splits(labels, groups, {"validation": 0.3, "evaluation": 0.4}, 0)
 
 
-def test_any_first_images_have_all_kinds():
+def test_the_first_images_have_all_strata():
     order = balanced_order(SEVERAL, 0)
     assert sorted(order) == list(range(len(SEVERAL)))
     assert set(strata(SEVERAL)[order[:5]].tolist()) == {0, 1, 2, 3, 4}

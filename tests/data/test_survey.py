@@ -19,14 +19,14 @@ from heatproof.jobs.prepare import prepare
 DOCUMENT = Path(__file__).parents[2] / "docs" / "datasets.md"
 
 
-def test_the_documents_say_what_is_done_with_odd_files(tmp_path):
+def test_the_documentation_has_the_outcome_of_every_unusual_file(tmp_path):
     document = DOCUMENT.read_text(encoding="utf-8")
     rows = table(tmp_path)
     assert [row for row in rows if row not in document] == []
     assert len(rows) >= 10
 
 
-def test_unreadable_pictures_are_counted_and_named_before_the_run(tmp_path, fill):
+def test_unreadable_images_are_counted_and_named_before_the_run(tmp_path, fill):
     fill(tmp_path / "photos", ["ant", "bee"], 10, ".jpg")
     for number in range(5):
         path = tmp_path / "photos" / "bee" / f"bee_00{number}.jpg"
@@ -41,13 +41,13 @@ def test_unreadable_pictures_are_counted_and_named_before_the_run(tmp_path, fill
     assert not (tmp_path / "m.json").exists()
 
 
-def test_a_check_of_some_pictures_says_so(tmp_path, fill):
+def test_a_check_of_a_subset_of_images_is_reported(tmp_path, fill):
     fill(tmp_path, ["ant", "bee"], 10)
-    said = check_pictures(image_folder(seed=0, root=str(tmp_path), size=8), "mine", limit=6)
-    assert "mine: 5 of 20 images looked at, and all of them in the prepare stage" in said
+    messages = check_pictures(image_folder(seed=0, root=str(tmp_path), size=8), "mine", limit=6)
+    assert "mine: 5 of 20 images looked at, and all of them in the prepare stage" in messages
 
 
-def test_bytes_after_the_end_of_a_picture(tmp_path, save):
+def test_bytes_after_the_end_of_an_image_are_accepted(tmp_path, save):
     save(tmp_path / "a.jpg")
     with open(tmp_path / "a.jpg", "ab") as file:
         file.write(b"\0" * 500)
@@ -55,7 +55,7 @@ def test_bytes_after_the_end_of_a_picture(tmp_path, save):
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_pictures_are_turned_only_if_that_is_asked_for(tmp_path, turned):
+def test_images_are_rotated_only_if_exif_is_applied(tmp_path, turned):
     pixels = np.zeros((20, 20, 3), dtype=np.uint8)
     pixels[:10] = 255
     exif = Image.Exif()
@@ -64,15 +64,15 @@ def test_pictures_are_turned_only_if_that_is_asked_for(tmp_path, turned):
         (tmp_path / name).mkdir()
         for number in range(10):
             Image.fromarray(pixels).save(tmp_path / name / f"{number}.png", exif=exif)
-    made = image_folder(seed=0, root=str(tmp_path), size=20, exif=turned)
-    image = made.images("evaluation", 0, 1)[0, 0]
+    dataset = image_folder(seed=0, root=str(tmp_path), size=20, exif=turned)
+    image = dataset.images("evaluation", 0, 1)[0, 0]
     # Orientation 6 is a quarter turn to the right: the top becomes the right side.
     assert (image[5, 5], image[5, 15], image[15, 5]) == ((0, 1, 0) if turned else (1, 1, 0))
-    said = check_pictures(made, "mine")
-    assert any("20 of 20 stored rotated" in line for line in said) is not turned
+    messages = check_pictures(dataset, "mine")
+    assert any("20 of 20 stored rotated" in line for line in messages) is not turned
 
 
-def test_a_row_for_every_kind_of_surprise_and_none_for_usual_pictures(tmp_path, save):
+def test_only_unusual_images_are_described(tmp_path, save):
     save(tmp_path / "a.png")
     assert survey([tmp_path / "a.png"], 8).describe() == []
     Image.fromarray(np.zeros((9, 9, 4), dtype=np.uint8)).save(tmp_path / "b.png")

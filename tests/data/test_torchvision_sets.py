@@ -12,17 +12,21 @@ from heatproof.data.torchvision_sets import torchvision_dataset
 from heatproof.errors import HeatproofError
 
 
-def test_splits_as_the_class_offers_them(tmp_path, fill, sound):
+def test_splits_are_those_of_the_torchvision_class(tmp_path, fill, sound):
     for split, count in (("train", 5), ("valid", 2), ("test", 3)):
         fill(tmp_path / "country211" / split, ["AD", "AE"], count)
-    made = torchvision_dataset(seed=0, root=str(tmp_path), name="Country211", size=8)
-    sound(made, 8)
-    assert made.class_names == ("AD", "AE")
-    assert {name: len(split) for name, split in made.splits.items()} == {"train": 10, "validation": 4, "evaluation": 6}
+    dataset = torchvision_dataset(seed=0, root=str(tmp_path), name="Country211", size=8)
+    sound(dataset, 8)
+    assert dataset.class_names == ("AD", "AE")
+    assert {name: len(split) for name, split in dataset.splits.items()} == {
+        "train": 10,
+        "validation": 4,
+        "evaluation": 6,
+    }
     theirs = Country211(tmp_path, split="test")
-    split = made.splits["evaluation"]
+    split = dataset.splits["evaluation"]
     assert [theirs[int(image_id.partition("-")[2])][1] for image_id in split.ids] == split.labels.tolist()
-    red = made.images("evaluation", 0, 6)[:, 0].mean((1, 2)) * 255
+    red = dataset.images("evaluation", 0, 6)[:, 0].mean((1, 2)) * 255
     np.testing.assert_allclose(red, 20 * split.labels, atol=0.01)
     with pytest.raises(HeatproofError, match="Country211 has evaluation images of its own: leave the share"):
         torchvision_dataset(seed=0, root=str(tmp_path), name="Country211", evaluation=0.3)
@@ -30,14 +34,14 @@ def test_splits_as_the_class_offers_them(tmp_path, fill, sound):
 
 def test_a_class_without_splits_is_divided(tmp_path, fill, sound):
     fill(tmp_path / "eurosat" / "2750", ["Forest", "River"], 10)
-    made = torchvision_dataset(seed=0, root=str(tmp_path), name="EuroSAT", size=10)
-    sound(made, 10)
-    assert len(EuroSAT(tmp_path)) == sum(len(split) for split in made.splits.values()) == 20
-    assert len(made.splits["evaluation"]) == DATASETS["torchvision"].count(root=str(tmp_path), name="EuroSAT") == 4
-    assert check_pictures(made, "e") == ["e: shorter side 10 pixels: not resized, square of 10 pixels at the centre"]
+    dataset = torchvision_dataset(seed=0, root=str(tmp_path), name="EuroSAT", size=10)
+    sound(dataset, 10)
+    assert len(EuroSAT(tmp_path)) == sum(len(split) for split in dataset.splits.values()) == 20
+    assert len(dataset.splits["evaluation"]) == DATASETS["torchvision"].count(root=str(tmp_path), name="EuroSAT") == 4
+    assert check_pictures(dataset, "e") == ["e: shorter side 10 pixels: not resized, square of 10 pixels at the centre"]
 
 
-def test_a_class_with_a_flag_for_training_and_grey_pictures(tmp_path, sound):
+def test_a_class_with_a_training_flag_and_grey_images_is_read(tmp_path, sound):
     raw = tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)
     rng = np.random.default_rng(0)
@@ -46,11 +50,11 @@ def test_a_class_with_a_flag_for_training_and_grey_pictures(tmp_path, sound):
         pixels = rng.integers(0, 256, (count, 28, 28), dtype=np.uint8)
         (raw / f"{name}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, count) + labels.tobytes())
         (raw / f"{name}-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 0x803, count, 28, 28) + pixels.tobytes())
-    made = torchvision_dataset(seed=0, root=str(tmp_path), name="MNIST", size=28, validation=0.25)
-    sound(made, 28)
-    assert made.num_classes == 10
-    row = int(made.splits["evaluation"].ids[0].partition("-")[2])
-    np.testing.assert_allclose(made.images("evaluation", 0, 1)[0, 1] * 255, pixels[row], atol=1e-3)
+    dataset = torchvision_dataset(seed=0, root=str(tmp_path), name="MNIST", size=28, validation=0.25)
+    sound(dataset, 28)
+    assert dataset.num_classes == 10
+    row = int(dataset.splits["evaluation"].ids[0].partition("-")[2])
+    np.testing.assert_allclose(dataset.images("evaluation", 0, 1)[0, 1] * 255, pixels[row], atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +65,7 @@ def test_a_class_with_a_flag_for_training_and_grey_pictures(tmp_path, sound):
         ("DTD", "DTD cannot be opened in"),
     ],
 )
-def test_what_is_not_there(tmp_path, name, message):
+def test_missing_datasets_are_named_with_a_remedy(tmp_path, name, message):
     with pytest.raises(HeatproofError, match=message):
         torchvision_dataset(seed=0, root=str(tmp_path), name=name)
     assert not list(tmp_path.rglob("*.tar.gz"))

@@ -27,15 +27,15 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def measured(plan, responses):
-    """Costs of one second for the start, and a millisecond for each image and explainer."""
+    """Return costs of one second for the start, and a millisecond for each image and explainer."""
     found = Measured(1.0, score=JobCost(2.0))
     for pair in plan.pairs():
         each = dict.fromkeys(plan.model_explainers, 0.001)
         stages = {f"drops {g} {b}": JobCost(1.0, {"drops": 0.001}) for g, b in plan.combinations}
         stages["attribute"] = JobCost(1.0, each, bytes_per_image=100.0)
         if responses:
-            every = dict.fromkeys(plan.explainers, 0.001)
-            stages |= {f"curves {name}": JobCost(1.0, every) for name in plan.method_responses}
+            per_explainer = dict.fromkeys(plan.explainers, 0.001)
+            stages |= {f"curves {name}": JobCost(1.0, per_explainer) for name in plan.method_responses}
             stages |= {f"subsets {name}": JobCost(1.0, {"subsets": 0.001}) for name in plan.model_responses}
         found.stages[pair] = stages | {"pretrain": JobCost(10.0), "finetune finetuned": JobCost(10.0)}
     for dataset in plan.datasets:
@@ -45,7 +45,7 @@ def measured(plan, responses):
     return found
 
 
-def trained(stage="pretrain", **settings):
+def training_spec(stage="pretrain", **settings):
     """Return the spec of a training of the default config, with other settings."""
     spec = next(job.spec for job in Graph(make_plan(default_config())).jobs() if job.stage == stage)
     return replace(spec, training=replace(spec.training, **settings))
@@ -62,18 +62,18 @@ def test_jobs_are_those_of_the_plan(way):
     found = counts(jobs_with_costs(plan, measured(plan, True), True))
     manifests = [product.manifest for job in Graph(plan).jobs() for product in job.products]
 
-    def made(folder):
+    def manifests_in(folder):
         return [manifest for manifest in manifests if manifest.startswith(f"results/{folder}/")]
 
-    assert found["drops"] == len(made("drops"))
-    assert found["score"] == len(made("scores")) == len(plan.all_cases())
-    assert found["subsets"] == len(made("subsets"))
-    assert found["pretrain"] + found["finetune"] == len(made("weights"))
+    assert found["drops"] == len(manifests_in("drops"))
+    assert found["score"] == len(manifests_in("scores")) == len(plan.all_cases())
+    assert found["subsets"] == len(manifests_in("subsets"))
+    assert found["pretrain"] + found["finetune"] == len(manifests_in("weights"))
     if way == "apart":
-        assert found["attribute"] == len(made("maps"))
-        assert found["curves"] == len(made("curves"))
+        assert found["attribute"] == len(manifests_in("maps"))
+        assert found["curves"] == len(manifests_in("curves"))
     else:
-        assert found["curves"] == len(made("curves")) / len(plan.explainers)
+        assert found["curves"] == len(manifests_in("curves")) / len(plan.explainers)
 
 
 def test_workers_wait_for_inputs_of_a_job():
@@ -88,7 +88,9 @@ def test_a_training_on_several_devices_takes_that_many_workers():
     two = [Job("finetune", 2.0, devices=2), Job("drops", 1.0), Job("drops", 1.0)]
     assert [wall_time(two, workers) for workers in (1, 2, 3, 4)] == [4.0, 3.0, 2.0, 2.0]
     found = {"splits": {"train": 100, "validation": 10}, "train": 1.0, "validate": 0.5, "read": 0.0}
-    seconds = {devices: training_cost(trained(epochs=3, devices=devices), found, 1.0).seconds(1) for devices in (1, 4)}
+    seconds = {
+        devices: training_cost(training_spec(epochs=3, devices=devices), found, 1.0).seconds(1) for devices in (1, 4)
+    }
     assert seconds == {1: 1 + 3 * 105.0, 4: 1 + 3 * 30.0}
     plan = make_plan(merge(default_config(), {"finetuning": {"devices": 4}}))
     jobs = jobs_with_costs(plan, measured(plan, False), False)
@@ -105,12 +107,12 @@ def test_hours_and_disk_grow_with_images_and_weights():
     assert hours["random"][0] == 0
     assert hours["random"][1] > 0
     apart = jobs_with_costs(make_plan(merge(default_config(), {"attribution_jobs": "apart"})), found, True)
-    for every in (jobs, apart):
-        left = sum(job.bytes for job in every if job.stage == "attribute")
+    for job_list in (jobs, apart):
+        left = sum(job.bytes for job in job_list if job.stage == "attribute")
         assert left == pytest.approx(100 * plan.images * networks)
 
 
-def test_kept_epochs_wait_for_their_finetuning_and_are_not_trained(tmp_path, monkeypatch):
+def test_saved_epochs_wait_for_their_finetuning_and_are_not_trained(tmp_path, monkeypatch):
     plan = make_plan(merge(default_config(), {"finetuning": {"keep": [2, 4]}}))
     jobs = jobs_with_costs(plan, measured(plan, False), False)
     networks = len(plan.pairs())
@@ -128,8 +130,8 @@ def test_kept_epochs_wait_for_their_finetuning_and_are_not_trained(tmp_path, mon
 
 def test_a_finetuning_validates_twice():
     found = {"splits": {"train": 100, "validation": 10}, "train": 0.1, "validate": 0.01, "read": 0.0}
-    once = training_cost(trained(epochs=2), found, 1.0)
-    twice = training_cost(trained("finetune", epochs=2), found, 1.0)
+    once = training_cost(training_spec(epochs=2), found, 1.0)
+    twice = training_cost(training_spec("finetune", epochs=2), found, 1.0)
     assert once.seconds(1) == pytest.approx(1 + 2 * (10 + 0.1))
     assert twice.seconds(1) == pytest.approx(1 + 2 * (10 + 0.2))
 
@@ -154,9 +156,9 @@ def test_a_dataset_without_known_files_is_reported(tmp_path):
 
 
 def test_the_papers_configs_have_their_cases():
-    own = {name: make_plan_of(name) for name in ("paper_cifar100", "paper_meta_rank")}
-    assert len(own["paper_cifar100"].pairs()) == 8
-    meta = own["paper_meta_rank"]
+    plans = {name: make_plan_of(name) for name in ("paper_cifar100", "paper_meta_rank")}
+    assert len(plans["paper_cifar100"].pairs()) == 8
+    meta = plans["paper_meta_rank"]
     cases = [case for case in meta.all_cases() if case.metric in ("deletion_morf", "deletion_lerf")]
     assert len(cases) == 26
 
@@ -170,7 +172,7 @@ def make_plan_of(name):
     return make_plan({**config, "datasets": datasets})
 
 
-def test_hours_of_a_device_of_which_one_throughput_is_known():
+def test_costs_are_scaled_to_a_device_of_known_throughput():
     plan = make_plan(default_config())
     found = measured(plan, True)
     found.forward = dict.fromkeys(plan.pairs(), 0.01)
@@ -179,7 +181,7 @@ def test_hours_of_a_device_of_which_one_throughput_is_known():
     splits = {"train": 30, "validation": 10}
     for kind, read in {"pretrain": 0.0, "finetune finetuned": 0.1}.items():
         steps = {"splits": splits, "train": (9 - 40 * read) / 30, "validate": 0.0, "read": read}
-        stages[kind] = training_cost(trained(epochs=1), steps, 1.0)
+        stages[kind] = training_cost(training_spec(epochs=1), steps, 1.0)
         assert stages[kind].seconds(1) == pytest.approx(10)
     before = dict(stages["attribute"].per_image)
     # 100 images per second on this device, 1000 on the other.
@@ -193,7 +195,7 @@ def test_hours_of_a_device_of_which_one_throughput_is_known():
 
 
 @pytest.mark.parametrize(
-    ("as_if", "said"),
+    ("as_if", "message"),
     [
         (("resnet9", 1.0), "no such model, only resnet20"),
         (("vit", 0.0), "above 0"),
@@ -203,7 +205,7 @@ def test_hours_of_a_device_of_which_one_throughput_is_known():
         ("rtx4090", "is in bfloat16, and the config's precision is float32"),
     ],
 )
-def test_a_throughput_that_cannot_be_is_refused_before_work(tmp_path, as_if, said):
+def test_an_invalid_throughput_is_refused_before_work(tmp_path, as_if, message):
     config = tmp_path / "mine.yaml"
     both = "[digits, parts]"
     config.write_text(
@@ -215,7 +217,7 @@ def test_a_throughput_that_cannot_be_is_refused_before_work(tmp_path, as_if, sai
         "evaluation: {images: 20, accuracy_images: 20}\n",
         encoding="utf-8",
     )
-    with pytest.raises(HeatproofError, match=said):
+    with pytest.raises(HeatproofError, match=message):
         estimate(config, as_if=as_if)
 
 
@@ -233,12 +235,12 @@ def test_a_large_job_does_not_keep_small_ones_waiting():
     assert wall_time(jobs, 2) == 15
 
 
-def test_no_worker_is_refused():
+def test_zero_workers_are_refused():
     with pytest.raises(HeatproofError, match="at least 1"):
         estimate("config.yaml", workers=0)
 
 
-def test_the_images_that_fit_a_budget_do_fit_it():
+def test_the_suggested_numbers_of_images_fit_the_budget():
     plan = make_plan(merge(default_config(), {"evaluation": {"images": {"drops": 320, "curves": 80}}}))
     found = measured(plan, True)
 
@@ -246,25 +248,25 @@ def test_the_images_that_fit_a_budget_do_fit_it():
         fewer = make_plan(merge(default_config(), {"evaluation": images}))
         return wall_time(jobs_with_costs(fewer, found, True), 1)
 
-    whole = lasts({"images": {"drops": 320, "curves": 80}})
+    full = lasts({"images": {"drops": 320, "curves": 80}})
     shortest = lasts({"images": 2, "accuracy_images": 0})
-    budget = (whole + shortest) / 2
+    budget = (full + shortest) / 2
     spec = _describe_fitting_images(plan, found, 1, True, budget)
     images = yaml.safe_load(spec.partition("\n\n")[2])["evaluation"]
     assert 0.9 * budget < lasts(images) <= budget
     assert images["images"]["drops"] == pytest.approx(4 * images["images"]["curves"], abs=4)
-    assert "is within the budget" in _describe_fitting_images(plan, found, 1, True, 1.01 * whole)
+    assert "is within the budget" in _describe_fitting_images(plan, found, 1, True, 1.01 * full)
     assert "No number of images fits" in _describe_fitting_images(plan, found, 1, True, 0.5 * shortest)
 
 
-def test_times_are_read_and_others_refused():
-    assert [parse_duration(given) for given in ("2h", "15min", "90s", "1.5h")] == [7200, 900, 90, 5400]
-    for given in ("2", "h", "-1h", "2 days", "nanh"):
+def test_times_are_parsed_and_invalid_ones_refused():
+    assert [parse_duration(text) for text in ("2h", "15min", "90s", "1.5h")] == [7200, 900, 90, 5400]
+    for text in ("2", "h", "-1h", "2 days", "nanh"):
         with pytest.raises(HeatproofError, match="give a time such as 2h"):
-            parse_duration(given)
+            parse_duration(text)
 
 
-def test_maps_of_twenty_networks_take_the_estimated_bytes():
+def test_maps_take_the_estimated_bytes():
     plan = make_plan(merge(default_config(), {"explainers": ["saliency", "random"], "evaluation": {"images": 100}}))
     # Three networks, two weights of each, 32 by 32 pixels.
     sizes = {plan.size_of(*pair) or (224, 224) for pair in plan.pairs()}

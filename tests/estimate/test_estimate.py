@@ -21,12 +21,12 @@ def test_the_command_times_every_stage(tmp_path, monkeypatch, capsys):
     )
     monkeypatch.chdir(tmp_path)
     assert main(["estimate", str(config), "--device", "cpu", "--images", "2", "--gpus", "2", "--scores"]) == 0
-    said = capsys.readouterr().out
-    jobs = {line.split()[0]: line.split()[1] for line in said.splitlines() if len(line.split()) > 4}
+    output = capsys.readouterr().out
+    jobs = {line.split()[0]: line.split()[1] for line in output.splitlines() if len(line.split()) > 4}
     assert (jobs["drops"], jobs["attribute"], jobs["score"], jobs["pretrain"]) == ("2", "2", "2", "1")
     assert jobs["curves"] == "2"
-    assert "seconds of the device" in said
-    assert "saliency" in said
+    assert "seconds of the device" in output
+    assert "saliency" in output
     assert os.listdir(tmp_path) == ["tiny.yaml"]
 
 

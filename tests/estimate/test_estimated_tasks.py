@@ -11,15 +11,15 @@ from heatproof.files.writing import write_text
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 
-ASKED = {
+CASES = {
     **{task: (task, "label", "linear") for task in ("binary", "multiclass", "multilabel", "regression")},
     "mask": ("multiclass", "task_examples:whole_mask", "masks"),
 }
 
 
-@pytest.mark.parametrize("asked", ASKED)
-def test_trainings_are_timed(tmp_path, asked):
-    task, target, network = ASKED[asked]
+@pytest.mark.parametrize("case", CASES)
+def test_trainings_and_passes_are_timed(tmp_path, case):
+    task, target, network = CASES[case]
     model = {"net": {"architecture": f"task_examples:{network}", "mean": [0.5] * 3, "std": [0.5] * 3}}
     datasets = [{"toy": {"dataset": "task_examples:dataset", "task": task}}]
     change = {"pretraining": {"epochs": 0}, "evaluation": {"images": 6}, "datasets": datasets, "target": target}

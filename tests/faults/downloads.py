@@ -23,12 +23,12 @@ NAMES = ("damaged", "cut short", "cut short, length unsaid", "404", "500", "anot
 
 
 @contextmanager
-def server(answers: list[Callable[[BaseHTTPRequestHandler], None]]):
+def server(replies: list[Callable[[BaseHTTPRequestHandler], None]]):
     """Serve one reply after another, and the last one repeatedly; yield the address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            (answers.pop(0) if len(answers) > 1 else answers[0])(self)
+            (replies.pop(0) if len(replies) > 1 else replies[0])(self)
 
         def log_message(self, *arguments) -> None:
             pass
@@ -43,7 +43,7 @@ def server(answers: list[Callable[[BaseHTTPRequestHandler], None]]):
 
 
 def send(content: bytes, status: int = 200, length: int | None = -1, **headers: str) -> Callable:
-    def answer(handler: BaseHTTPRequestHandler) -> None:
+    def reply(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(status)
         if length is not None:
             handler.send_header("Content-Length", str(len(content) if length < 0 else length))
@@ -52,47 +52,49 @@ def send(content: bytes, status: int = 200, length: int | None = -1, **headers: 
         handler.end_headers()
         handler.wfile.write(content)
 
-    return answer
+    return reply
 
 
 def reset(handler: BaseHTTPRequestHandler) -> None:
     handler.connection.close()
 
 
-def download(whole: Run, folder: Path, draw: random.Random) -> Outcome:
+def download(finished_run: Run, folder: Path, draw: random.Random) -> Outcome:
     """A download of a checkpoint with wrong content; the next request succeeds."""
     folder.mkdir(parents=True)
-    given = (whole.folder / Folder().weights.format(dataset="toy", model="net", weights="pretrained")).read_bytes()
-    cut = given[: draw.randrange(len(given))]
+    content = (
+        finished_run.folder / Folder().weights.format(dataset="toy", model="net", weights="pretrained")
+    ).read_bytes()
+    cut = content[: draw.randrange(len(content))]
     what = draw.choice(NAMES)
     first = {
-        "damaged": send(flip_a_bit(given, draw)),
-        "cut short": send(cut, length=len(given)),
+        "damaged": send(flip_a_bit(content, draw)),
+        "cut short": send(cut, length=len(content)),
         "cut short, length unsaid": send(cut, length=None),
         "404": send(b"", 404),
-        "500": send(given, 500),
+        "500": send(content, 500),
         "another page": send(b"<html>Log in</html>"),
         "gone": reset,
         "to a file": send(b"", 302, Location="file:///etc/hostname"),
     }[what]
     outcome = Outcome(f"download: {what}")
-    with server([first, send(given)]) as address:
+    with server([first, send(content)]) as address:
         scale = {"mean": [0.5] * 3, "std": [0.5] * 3}
         network = {"architecture": "toy_plugin:network", "cam_layer": "features", "checkpoint": address, **scale}
-        network["sha256"] = hashlib.sha256(given).hexdigest()
+        network["sha256"] = hashlib.sha256(content).hexdigest()
         job = Graph(make_plan(config(models=[{"net": network}]))).job("fetch", {"dataset": "toy", "model": "net"})
         run = Run(folder, [job])
         ended = run.run()
         left = [path for path in run.results.rglob("*") if path.is_file()]
         outcome.noticed = ended.status == 1 and address in ended.sentence and "run again" in ended.sentence
         if not outcome.noticed or left:
-            outcome.wrong = f"status {ended.status}: {ended.said[-600:]} {left}"
+            outcome.wrong = f"status {ended.status}: {ended.output[-600:]} {left}"
             return outcome
         ended = run.run()
     output = folder / job.spec.files["weights"]
-    outcome.unnoticed = int(not output.exists() or output.read_bytes() != given)
+    outcome.unnoticed = int(not output.exists() or output.read_bytes() != content)
     if ended.status or outcome.unnoticed:
-        outcome.wrong = f"status {ended.status}: {ended.said[-600:]}"
+        outcome.wrong = f"status {ended.status}: {ended.output[-600:]}"
     return outcome
 
 

@@ -55,38 +55,38 @@ def flip(run: Run, name: str, draw: random.Random) -> None:
     run.strike([name])
 
 
-def outcome(whole: Run, folder: Path, name: str, draw: random.Random) -> tuple[bool, bool, str]:
+def outcome(finished_run: Run, folder: Path, name: str, draw: random.Random) -> tuple[bool, bool, str]:
     """Return whether a flip is noticed, whether it is repaired, and the message."""
-    run = whole.copy(folder)
+    run = finished_run.copy(folder)
     flip(run, name, draw)
     ended = run.run()
-    said = next((line for line in ended.said.splitlines() if "damaged" in line or "different configs" in line), "")
-    expected, left = whole.bytes(), run.bytes()
+    message = next((line for line in ended.output.splitlines() if "damaged" in line or "different configs" in line), "")
+    expected, left = finished_run.bytes(), run.bytes()
     same = ended.status == 0 and all(left.get(file) == expected[file] for file in expected)
     # A manifest that is made again is undamaged, but has other times.
-    return bool(said), same, said or ended.said[-200:]
+    return bool(message), same, message or ended.output[-200:]
 
 
 def flips(bits: int, seed: int, every: int = 1) -> list[Mapping[str, object]]:
     """Return a row for each kind of file, or for every n-th kind."""
     rows = []
     with tempfile.TemporaryDirectory(prefix="flips-") as temporary:
-        whole = undisturbed(Path(temporary) / "whole")
-        for kind, names in islice(kinds_of(whole).items(), 0, None, every):
+        finished_run = undisturbed(Path(temporary) / "whole")
+        for kind, names in islice(kinds_of(finished_run).items(), 0, None, every):
             draw = random.Random(f"{seed} {kind}")
             noticed = healed = 0
-            said = ""
+            message = ""
             for number in range(bits):
                 folder = Path(temporary) / f"copy-{number}"
                 folder.mkdir()
-                one, two, said = outcome(whole, folder, draw.choice(names), draw)
+                one, two, message = outcome(finished_run, folder, draw.choice(names), draw)
                 noticed, healed = noticed + one, healed + two
                 shutil.rmtree(folder)
             counts = {"files": len(names), "flips": bits, "noticed": noticed, "healed": healed}
-            rows.append({"kind": kind, **counts, "said": said})
+            rows.append({"kind": kind, **counts, "said": message})
             print("{kind:<46}{files:>6}{flips:>6}{noticed:>8}{healed:>8}".format_map(rows[-1]), flush=True)
             if noticed < bits or healed < bits:
-                print(f"    {said}", flush=True)
+                print(f"    {message}", flush=True)
     return rows
 
 
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--bits", type=int, default=1, help="flips in each kind of file")
     parser.add_argument("--every", type=int, default=1, help="one kind of file of so many")
     parser.add_argument("--csv", type=Path)
-    parser.add_argument("--markdown", action="store_true", help="a table by stage, as in docs/security.md")
+    parser.add_argument("--markdown", action="store_true", help="a table by stage")
     options = parser.parse_args(arguments)
     rows = flips(options.bits, options.seed, options.every)
     total = {key: sum(int(str(row[key])) for row in rows) for key in ("files", "flips", "noticed", "healed")}

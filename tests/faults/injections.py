@@ -60,9 +60,9 @@ class Outcome:
     wrong: str = ""
 
 
-def unfinished(whole: Run, folder: Path, draw: random.Random) -> Run:
+def unfinished(finished_run: Run, folder: Path, draw: random.Random) -> Run:
     """Return a copy of a finished run with work left to do from a random stage on."""
-    run = whole.copy(folder)
+    run = finished_run.copy(folder)
     begin = draw.choice(BEGIN)
     stages = BEGIN[BEGIN.index(begin) :]
     for job in run.jobs:
@@ -74,24 +74,24 @@ def unfinished(whole: Run, folder: Path, draw: random.Random) -> Run:
     return run
 
 
-def settle(run: Run, whole: Run, outcome: Outcome, damaged: str = "") -> Outcome:
+def settle(run: Run, finished_run: Run, outcome: Outcome, damaged: str = "") -> Outcome:
     """Run again until everything is done, apply the remedies in messages, and compare."""
     for _ in range(6):
         ended = run.run()
-        outcome.noticed |= ended.status != 0 or "damaged" in ended.said
+        outcome.noticed |= ended.status != 0 or "damaged" in ended.output
         # Files that are found damaged at the start are made again by the same run.
         if ended.status == 0:
             break
         if not heal(run, ended):
-            outcome.wrong = f"status {ended.status}: {ended.sentence or ended.said[-600:]}"
+            outcome.wrong = f"status {ended.status}: {ended.sentence or ended.output[-600:]}"
             return outcome
     else:
         outcome.wrong = f"not healed: {ended.sentence}"
         return outcome
-    again = run.again()
+    again = run.computed_twice()
     outcome.lost = len(again)
     left = run.bytes()
-    expected = whole.bytes()
+    expected = finished_run.bytes()
     differ = [name for name in expected if left.get(name) != expected[name] and name != damaged]
     more = [name for name in left if name not in expected]
     outcome.unnoticed = len(differ)
@@ -115,8 +115,10 @@ def heal(run: Run, ended: Ended) -> bool:
 # ---- processes that end ----------------------------------------------------------------------------------------------
 
 
-def cut_off(whole: Run, folder: Path, draw: random.Random, number: int, grace: float = 0.0) -> tuple[Run, Ended, float]:
-    run = unfinished(whole, folder, draw)
+def cut_off(
+    finished_run: Run, folder: Path, draw: random.Random, number: int, grace: float = 0.0
+) -> tuple[Run, Ended, float]:
+    run = unfinished(finished_run, folder, draw)
     moment = draw.uniform(0.02, 1.6)
     process = run.start()
     time.sleep(moment)
@@ -133,30 +135,30 @@ def cut_off(whole: Run, folder: Path, draw: random.Random, number: int, grace: f
     return run, run.finish(process), moment
 
 
-def sigkill(whole: Run, folder: Path, draw: random.Random) -> Outcome:
+def sigkill(finished_run: Run, folder: Path, draw: random.Random) -> Outcome:
     """SIGKILL, as after the loss of a node, or by the kernel when memory runs out."""
-    run, ended, moment = cut_off(whole, folder, draw, signal.SIGKILL)
+    run, ended, moment = cut_off(finished_run, folder, draw, signal.SIGKILL)
     outcome = Outcome(f"after {moment:.2f} s", injected=ended.status == -9, noticed=ended.status == -9)
-    return settle(run, whole, outcome)
+    return settle(run, finished_run, outcome)
 
 
-def sigterm(whole: Run, folder: Path, draw: random.Random) -> Outcome:
+def sigterm(finished_run: Run, folder: Path, draw: random.Random) -> Outcome:
     """SIGTERM, and SIGKILL ten seconds later, as after preemption or a time limit."""
-    run, ended, moment = cut_off(whole, folder, draw, signal.SIGTERM, grace=10)
+    run, ended, moment = cut_off(finished_run, folder, draw, signal.SIGTERM, grace=10)
     outcome = Outcome(f"after {moment:.2f} s", injected=ended.status != 0)
     # Between two jobs, or before the first one, no process of heatproof runs that could report it.
-    said = ended.status == 143 and "The job was ended by SIGTERM" in ended.sentence
-    outcome.noticed = said or ended.status == -15
+    is_reported = ended.status == 143 and "The job was ended by SIGTERM" in ended.sentence
+    outcome.noticed = is_reported or ended.status == -15
     if outcome.injected and not outcome.noticed:
-        outcome.wrong = f"status {ended.status}: {ended.said[-500:]}"
+        outcome.wrong = f"status {ended.status}: {ended.output[-500:]}"
         return outcome
     # Files that a signal during cleanup leaves must be removed at the next start.
-    return settle(run, whole, outcome)
+    return settle(run, finished_run, outcome)
 
 
-def memory(whole: Run, folder: Path, draw: random.Random) -> Outcome:
+def memory(finished_run: Run, folder: Path, draw: random.Random) -> Outcome:
     """A limit of the address space that is too small for the work."""
-    run = unfinished(whole, folder, draw)
+    run = unfinished(finished_run, folder, draw)
     room = int(draw.uniform(0, 12e6))
 
     def limit() -> None:
@@ -165,15 +167,15 @@ def memory(whole: Run, folder: Path, draw: random.Random) -> Outcome:
 
     ended = run.run(limit)
     outcome = Outcome(f"{room} bytes", injected=ended.status != 0)
-    return _told(run, whole, outcome, ended, "Memory ran out")
+    return settle_if_reported(run, finished_run, outcome, ended, "Memory ran out")
 
 
-def _told(run: Run, whole: Run, outcome: Outcome, ended: Ended, sentence: str) -> Outcome:
+def settle_if_reported(run: Run, finished_run: Run, outcome: Outcome, ended: Ended, sentence: str) -> Outcome:
     if outcome.injected and not (ended.status == 1 and sentence in ended.sentence):
-        outcome.wrong = f"status {ended.status}: {ended.said[-900:]}"
+        outcome.wrong = f"status {ended.status}: {ended.output[-900:]}"
         return outcome
     outcome.noticed = outcome.injected
-    return settle(run, whole, outcome)
+    return settle(run, finished_run, outcome)
 
 
 # ---- the disk --------------------------------------------------------------------------------------------------------
@@ -199,15 +201,15 @@ def can_mount(folder: Path) -> bool:
         return False
 
 
-def full_disk(whole: Run, folder: Path, draw: random.Random) -> Outcome:
+def full_disk(finished_run: Run, folder: Path, draw: random.Random) -> Outcome:
     """A memory disk with a random amount of free space; without permission to mount, a limit of the file size."""
     if not can_mount(folder.parent):
-        return large_file(whole, folder, draw)
+        return large_file(finished_run, folder, draw)
     with mounted(folder / "results"):
-        source = unfinished(whole, folder / "from", draw)
+        source = unfinished(finished_run, folder / "from", draw)
         subprocess.run(["cp", "-a", f"{source.results}/.", folder / "results"], check=True)
         shutil.copy(source.ledger, folder)
-        run = Run(folder, whole.jobs, whole.files)
+        run = Run(folder, finished_run.jobs, finished_run.files)
         room = int(draw.uniform(0, 4e5))
         free = os.statvfs(run.results).f_bavail * os.statvfs(run.results).f_frsize
         ballast = run.results / "ballast"
@@ -216,12 +218,12 @@ def full_disk(whole: Run, folder: Path, draw: random.Random) -> Outcome:
         ended = run.run()
         ballast.unlink()
         outcome = Outcome(f"{room} bytes left", injected=ended.status != 0)
-        return _told(run, whole, outcome, ended, "The disk is full")
+        return settle_if_reported(run, finished_run, outcome, ended, "The disk is full")
 
 
-def large_file(whole: Run, folder: Path, draw: random.Random) -> Outcome:
+def large_file(finished_run: Run, folder: Path, draw: random.Random) -> Outcome:
     """A limit of the file size, as with a quota."""
-    run = unfinished(whole, folder, draw)
+    run = unfinished(finished_run, folder, draw)
     size = int(draw.uniform(100, 4e4))
     ended = run.run(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)))
     outcome = Outcome(f"{size} bytes", injected=ended.status != 0)
@@ -229,15 +231,15 @@ def large_file(whole: Run, folder: Path, draw: random.Random) -> Outcome:
         # The log has the same limit; beyond it, there is only the exit status.
         outcome.noticed = run.log.stat().st_size >= size
         if not outcome.noticed:
-            outcome.wrong = f"status {ended.status}: {ended.said[-900:]}"
+            outcome.wrong = f"status {ended.status}: {ended.output[-900:]}"
             return outcome
     outcome.noticed = outcome.injected
-    return settle(run, whole, outcome)
+    return settle(run, finished_run, outcome)
 
 
-def read_only(whole: Run, folder: Path, draw: random.Random) -> Outcome:
+def read_only(finished_run: Run, folder: Path, draw: random.Random) -> Outcome:
     """Results that may be read but not written, as for a user without permissions."""
-    run = unfinished(whole, folder, draw)
+    run = unfinished(finished_run, folder, draw)
     nobody = 65534
 
     def lose_rights() -> None:
@@ -259,7 +261,7 @@ def read_only(whole: Run, folder: Path, draw: random.Random) -> Outcome:
     for path in folders:
         path.chmod(0o755)
     outcome = Outcome("results", injected=ended.status != 0)
-    return _told(run, whole, outcome, ended, "Permission to write")
+    return settle_if_reported(run, finished_run, outcome, ended, "Permission to write")
 
 
 # ---- damage ----------------------------------------------------------------------------------------------------------
@@ -276,17 +278,17 @@ def cut_short(content: bytes, draw: random.Random) -> bytes:
 
 def zeros_at_the_end(content: bytes, draw: random.Random) -> bytes:
     """The state in which some file systems leave a file after a power failure."""
-    kept = draw.randrange(len(content))
-    return content[:kept] + bytes(len(content) - kept)
+    length = draw.randrange(len(content))
+    return content[:length] + bytes(len(content) - length)
 
 
 def damage(change: Callable[[bytes, random.Random], bytes]) -> Callable[[Run, Path, random.Random], Outcome]:
     """Return an injection that changes one file, and removes results so that jobs read it again."""
 
-    def inject(whole: Run, folder: Path, draw: random.Random) -> Outcome:
+    def inject(finished_run: Run, folder: Path, draw: random.Random) -> Outcome:
         if draw.random() < 0.15:
-            return in_journal(whole, folder, draw)
-        run = whole.copy(folder)
+            return in_journal(finished_run, folder, draw)
+        run = finished_run.copy(folder)
         kinds: dict[str, list[Path]] = {}
         for path in sorted(run.results.rglob("*")):
             name = str(path.relative_to(run.folder))
@@ -311,19 +313,23 @@ def damage(change: Callable[[bytes, random.Random], bytes]) -> Callable[[Run, Pa
         part = name.split("/")[1]
         after = parts[parts.index(part) + 1 :] if part in parts else []
         for job in run.jobs:
-            made = job.outputs[0].split("/")[1]
-            later = made in after or (made not in parts and (part in parts or not name.startswith(f"results/{made}")))
-            if later and name not in job.outputs and made != part:
+            job_part = job.outputs[0].split("/")[1]
+            later = job_part in after or (
+                job_part not in parts and (part in parts or not name.startswith(f"results/{job_part}"))
+            )
+            if later and name not in job.outputs and job_part != part:
                 run.remove(job.outputs)
         # The next stage of the weights reads the first ones.
         if part == "weights" and "pretrained" in name:
             run.remove(run.jobs[2].outputs)
         run.strike([name])
-        outcome = settle(run, whole, Outcome(name), name)
+        outcome = settle(run, finished_run, Outcome(name), name)
         if outcome.wrong:
             return outcome
         # A manifest that was made again has other times.
-        same = run.bytes().get(name) == whole.bytes()[name] and (path.suffix != ".json" or read_checksummed(path))
+        same = run.bytes().get(name) == finished_run.bytes()[name] and (
+            path.suffix != ".json" or read_checksummed(path)
+        )
         healed = path.exists() and (path.read_bytes() == content or bool(same))
         if outcome.noticed and not healed:
             outcome.wrong = f"{name} was noticed and not healed"
@@ -333,10 +339,10 @@ def damage(change: Callable[[bytes, random.Random], bytes]) -> Callable[[Run, Pa
         outcome.noticed |= healed
         return outcome
 
-    def in_journal(whole: Run, folder: Path, draw: random.Random) -> Outcome:
+    def in_journal(finished_run: Run, folder: Path, draw: random.Random) -> Outcome:
         for attempt in range(8):
             part = folder / str(attempt)
-            run, _, _ = cut_off(whole, part, draw, signal.SIGKILL)
+            run, _, _ = cut_off(finished_run, part, draw, signal.SIGKILL)
             journals = sorted(run.results.rglob(".*.journal/*/[0-9]*.npz"))
             if journals:
                 path = draw.choice(journals)
@@ -344,7 +350,7 @@ def damage(change: Callable[[bytes, random.Random], bytes]) -> Callable[[Run, Pa
                 manifest = re.sub(r"/\.([^/]+)\.journal/.*", r"/\1.json", str(path.relative_to(run.folder)))
                 # Later batches are made again as well, because batches are resumed in order.
                 run.strike([manifest], int(path.stem))
-                return settle(run, whole, Outcome(f"journal of {manifest}", noticed=True))
+                return settle(run, finished_run, Outcome(f"journal of {manifest}", noticed=True))
         return Outcome("journal", injected=False)
 
     return inject

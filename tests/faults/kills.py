@@ -79,9 +79,9 @@ class Run:
         (self.folder / CONFIG).write_text(yaml.safe_dump(MICRO))
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        given = arguments or ("run", CONFIG, "--cores", "2")
+        command = arguments or ("run", CONFIG, "--cores", "2")
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "heatproof", *given],
+            [sys.executable, "-P", "-m", "heatproof", *command],
             cwd=self.folder,
             env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
@@ -94,8 +94,8 @@ class Run:
     def finish(self, *arguments: str) -> str:
         """Run the command, and return the reason if it failed; "" otherwise."""
         running = self.start(*arguments)
-        said = running.communicate(timeout=900)[0]
-        return f"the same command again ended with {running.returncode}: {said[-400:]}" if running.returncode else ""
+        output = running.communicate(timeout=900)[0]
+        return f"the same command again ended with {running.returncode}: {output[-400:]}" if running.returncode else ""
 
     def jobs(self) -> list[Job]:
         """Return the jobs of the config, upstream first."""
@@ -110,7 +110,7 @@ class Run:
 
     def without(self, stage: str, folder: Path) -> Run:
         """Return a copy without the results of a stage, and without everything that depends on them."""
-        made = Run(folder)
+        copied = Run(folder)
         shutil.copytree(self.folder, folder, ignore=shutil.ignore_patterns(".snakemake", ".lock"))
         gone: set[str] = set()
         for job in self.jobs():
@@ -119,7 +119,7 @@ class Run:
                 gone.update(file for product in job.products for file in (product.manifest, *product.files))
         for path in gone:
             (folder / path).unlink(missing_ok=True)
-        return made
+        return copied
 
     def state(self) -> dict[str, Any]:
         """Return the content of every file below the results folder, by its path, without times."""
@@ -165,18 +165,18 @@ def without_measured(recorded: Mapping[str, Any], name: str) -> dict[str, Any]:
     def is_measured(path: str) -> bool:
         return bool(MEASURED.match(os.path.normpath(path)))
 
-    kept = dict(recorded)
-    kept["files"] = [
+    stable = dict(recorded)
+    stable["files"] = [
         {"file": one["file"]} if is_measured(os.path.join(folder, one["file"])) else one for one in recorded["files"]
     ]
     read = recorded.get("input_sha256", {})
     # Manifests of shards contain seconds.
-    kept["input_sha256"] = {
+    stable["input_sha256"] = {
         path: "measured" if is_measured(path) or path.endswith(".json") else value for path, value in read.items()
     }
-    if kept["input_sha256"] != read:
-        del kept["key"]
-    return kept
+    if stable["input_sha256"] != read:
+        del stable["key"]
+    return stable
 
 
 def without_clock(record: FileRecord | None) -> Any:
@@ -234,34 +234,34 @@ def hit(running: subprocess.Popen[str], kind: tuple[str, signal.Signals], stage:
     for victim in victims:
         with suppress(psutil.NoSuchProcess):
             victim.send_signal(number)
-    said = running.communicate(timeout=300)[0]
+    output = running.communicate(timeout=300)[0]
     if not at and running.returncode == 0:
         # The job had finished its work.
         return {"hit": False}
     psutil.wait_procs(tree, timeout=20)
     left = [process.pid for process in tree if _runs(process)]
-    sentences = [line for line in said.splitlines() if line.startswith("heatproof: ") and " was ended by " in line]
+    sentences = [line for line in output.splitlines() if line.startswith("heatproof: ") and " was ended by " in line]
     wrong = [f"left running: {left}"] if left else []
     if whose == "command" and number in SIGNALS and running.returncode == 128 + number and len(sentences) != 1:
         wrong.append(f"said {sentences}")
-    if "Traceback" in said or (running.returncode == 0 and whose != "job"):
-        wrong.append(f"status {running.returncode}: {said[-600:]}")
+    if "Traceback" in output or (running.returncode == 0 and whose != "job"):
+        wrong.append(f"status {running.returncode}: {output[-600:]}")
     return {"hit": True, "stages": sorted({name for _, name in at}), "status": running.returncode, "wrong": wrong}
 
 
 def cell(
-    whole_run: Run, expected: Mapping[str, Any], name: str, folder: Path, draw: random.Random, missed: int = 0
+    finished_run: Run, expected: Mapping[str, Any], name: str, folder: Path, draw: random.Random, missed: int = 0
 ) -> dict[str, Any]:
     """Kill once, run again and compare; if the job had ended already, try again earlier."""
     kind = draw.choice(KINDS)
-    stages = list(dict.fromkeys(job.stage for job in whole_run.jobs()))
+    stages = list(dict.fromkeys(job.stage for job in finished_run.jobs()))
     stage = name.partition(": ")[2]
     if name.startswith("bundle"):
-        return bundle_cell(whole_run, folder, draw.choice(KINDS[4:8]), draw)
+        return bundle_cell(finished_run, folder, draw.choice(KINDS[4:8]), draw)
     begin = stage or draw.choice(stages)
-    run = whole_run.without(begin, folder)
+    run = finished_run.without(begin, folder)
     begun = time.monotonic()
-    ended = whole_run.seconds(stage) * 0.8 / 2**missed
+    ended = finished_run.seconds(stage) * 0.8 / 2**missed
     longest = ended if stage else 4 + draw.random() * 0.6 * (len(stages) - stages.index(begin))
     running = run.start()
     came = hit(running, kind, stage, draw.uniform(0.0, longest))
@@ -278,10 +278,12 @@ def cell(
     return {**facts, "wrong": wrong, "differ": differ, "seconds": round(time.monotonic() - begun, 1)}
 
 
-def bundle_cell(whole_run: Run, folder: Path, kind: tuple[str, signal.Signals], draw: random.Random) -> dict[str, Any]:
+def bundle_cell(
+    finished_run: Run, folder: Path, kind: tuple[str, signal.Signals], draw: random.Random
+) -> dict[str, Any]:
     """Kill `heatproof bundle`; no incomplete file is left, and the next bundle has the same bytes."""
     run = Run(folder)
-    shutil.copytree(whole_run.folder, folder, ignore=shutil.ignore_patterns(".snakemake"))
+    shutil.copytree(finished_run.folder, folder, ignore=shutil.ignore_patterns(".snakemake"))
     arguments = ("bundle", CONFIG, "--out", "one.zip")
     failed = run.finish(*arguments)
     expected = (folder / "one.zip").read_bytes()
@@ -292,13 +294,13 @@ def bundle_cell(whole_run: Run, folder: Path, kind: tuple[str, signal.Signals], 
     if running.poll() is not None:
         return {}
     running.send_signal(kind[1])
-    said = running.communicate(timeout=60)[0]
+    output = running.communicate(timeout=60)[0]
     if running.returncode == 0:
         return {}
     wrong = [failed] if failed else []
     half = [path.name for path in folder.glob("*one.zip*") if path.read_bytes() != expected]
-    if kind[1] in SIGNALS and running.returncode and (half or said.count("heatproof: ") != 1):
-        wrong.append(f"left {half}, said {said}")
+    if kind[1] in SIGNALS and running.returncode and (half or output.count("heatproof: ") != 1):
+        wrong.append(f"left {half}, said {output}")
     if again := run.finish(*arguments):
         wrong.append(again)
     left = [path.name for path in folder.glob("*one.zip*")]
@@ -330,13 +332,13 @@ def main() -> int:
     options = parser.parse_args()
     cells: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
     with tempfile.TemporaryDirectory(prefix="kills-") as temporary:
-        whole_run = Run(options.whole.resolve() if options.whole else Path(temporary) / "whole")
+        finished_run = Run(options.whole.resolve() if options.whole else Path(temporary) / "whole")
         if not options.whole:
-            whole_run.write()
-            failed = whole_run.finish()
+            finished_run.write()
+            failed = finished_run.finish()
             assert not failed, failed
-        expected = whole_run.state()
-        stages = dict.fromkeys(job.stage for job in whole_run.jobs())
+        expected = finished_run.state()
+        stages = dict.fromkeys(job.stage for job in finished_run.jobs())
         # The last stages first, because the least work is repeated after them.
         names = ["bundle 0", "bundle 1", *(f"stage: {stage}" for stage in reversed(stages))]
         names += [f"random {number}" for number in range(options.kills)]
@@ -347,7 +349,7 @@ def main() -> int:
             for attempt in range(8):
                 folder = Path(temporary) / "cell"
                 draw = random.Random(f"{options.seed} {name} {attempt}")
-                found = cell(whole_run, expected, name, folder, draw, attempt)
+                found = cell(finished_run, expected, name, folder, draw, attempt)
                 shutil.rmtree(folder)
                 if found:
                     break

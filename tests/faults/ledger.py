@@ -21,10 +21,10 @@ def watch(path: str | Path) -> None:
     def note(what: str | Path, start: int, stop: int) -> None:
         os.write(ledger, f"{what} {start} {stop}\n".encode())
 
-    def noted_keep(piece, start, arrays, seconds, passes):
+    def noted_keep(shard, start, arrays, seconds, passes):
         # In the writing thread, because data that it has not written yet are not saved.
-        keep(piece, start, arrays, seconds, passes)
-        note(piece.manifest, start, start + len(next(iter(arrays.values()))))
+        keep(shard, start, arrays, seconds, passes)
+        note(shard.manifest, start, start + len(next(iter(arrays.values()))))
 
     def noted_save(journal, state):
         save(journal, state)

@@ -43,10 +43,10 @@ def undisturbed(folder: Path) -> Run:
     for module in (*(job.run.partition(":")[0] for job in run.jobs), *LATE):
         import_module(module)
     ended = run.run()
-    assert ended.status == 0, ended.said
+    assert ended.status == 0, ended.output
     run.list_files()
     assert {job.products[0].manifest for job in run.jobs[1:3]} < set(run.files)
-    assert not run.again()
+    assert not run.computed_twice()
     run.begun.unlink()
     return run
 
@@ -69,13 +69,13 @@ def main() -> int:
     folder.chmod(0o711)
     bad = 0
     try:
-        whole = undisturbed(folder / "whole")
+        finished_run = undisturbed(folder / "whole")
         # All kinds in turn.
         for number, name in enumerate(islice(cycle(kinds), options.runs)):
             if number % options.part[1] != options.part[0]:
                 continue
             start = time.monotonic()
-            outcome = kinds[name](whole, folder / str(number), random.Random(f"{options.seed} {number} {name}"))
+            outcome = kinds[name](finished_run, folder / str(number), random.Random(f"{options.seed} {number} {name}"))
             row = table[name]
             row[0] += 1
             row[1] += outcome.injected

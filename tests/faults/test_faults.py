@@ -13,7 +13,7 @@ RUNS = 10
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_and_nothing_goes_unnoticed():
+def test_no_result_is_lost_and_no_fault_goes_unnoticed():
     # In a new process, because forks of a process that has used torch's threads may hang.
     done = subprocess.run(
         [sys.executable, SCRIPT, "--seed", "3", "--runs", str(RUNS)],
@@ -29,7 +29,7 @@ def test_nothing_is_lost_and_nothing_goes_unnoticed():
 
 
 @pytest.mark.parametrize("every", [pytest.param(10, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.long)])
-def test_one_flipped_bit_in_each_kind_of_file_is_noticed_and_repaired(every):
+def test_a_flipped_bit_in_each_kind_of_file_is_noticed_and_repaired(every):
     command = [sys.executable, SCRIPT.with_name("flips.py"), "--every", str(every)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -46,7 +46,7 @@ def kills(folder, *arguments):
 
 
 @pytest.mark.long
-def test_a_run_that_is_killed_in_any_of_its_stages_ends_in_the_same_bytes(tmp_path):
+def test_a_run_that_is_killed_in_any_stage_ends_with_the_same_bytes(tmp_path):
     cells = kills(tmp_path, "--kills", "4", "--seed", "1")
     hit = {stage for cell in cells.values() for stage in cell["at"]}
     assert {"attribute", "bundle", "curves", "drops", "finetune", "report_page", "score", "tables"} <= hit

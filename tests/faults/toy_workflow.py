@@ -65,17 +65,17 @@ class Ended:
     """The end of a run: the exit status (the negative number of a signal), and the output."""
 
     status: int
-    said: str
+    output: str
     computed: list[tuple[str, int, int]] = field(default_factory=list)
 
     @property
     def sentence(self) -> str:
         """The last message of heatproof."""
-        lines = [line for line in self.said.splitlines() if line.startswith("heatproof: ")]
+        lines = [line for line in self.output.splitlines() if line.startswith("heatproof: ")]
         return lines[-1].removeprefix("heatproof: ") if lines else ""
 
 
-class Listed(Graph):
+class ListedJobs(Graph):
     """A job graph with existing jobs."""
 
     def __init__(self, jobs: list[Job]) -> None:
@@ -126,8 +126,8 @@ class Run:
 
     def _note(self, sign: str, job: Job) -> None:
         lines = self.begun.read_text().splitlines() if self.begun.exists() else []
-        kept = [line for line in lines if line[1:] != job.outputs[0]]
-        self.begun.write_text("\n".join([*kept, sign + job.outputs[0]]) + "\n")
+        remaining = [line for line in lines if line[1:] != job.outputs[0]]
+        self.begun.write_text("\n".join([*remaining, sign + job.outputs[0]]) + "\n")
 
     def start(self, prepare: Callable[[], None] = lambda: None) -> int:
         """Start all jobs that are due in a new process, and return its id."""
@@ -163,13 +163,13 @@ class Run:
 
         # As `heatproof.workflow.start.update_data_records` does, without another process.
         try:
-            unlisted = [seen for seen in inspect_data(Listed(self.jobs)).values() if not seen.is_listed]
+            unlisted = [seen for seen in inspect_data(ListedJobs(self.jobs)).values() if not seen.is_listed]
         except MemoryError as error:
             print(f"heatproof: {machine_fault(error)}", file=sys.stderr)
             return 1
         for seen in unlisted:
             main([self.specs[seen.job.outputs[0]]])
-        for sentence in [*(one for seen in unlisted for one in seen.sentences), *reconcile(Listed(self.jobs))]:
+        for sentence in [*(one for seen in unlisted for one in seen.sentences), *reconcile(ListedJobs(self.jobs))]:
             print(f"heatproof: {sentence}", file=sys.stderr)
         for job in self.jobs:
             if not self.due(job):
@@ -198,19 +198,19 @@ class Run:
     def run(self, prepare: Callable[[], None] = lambda: None) -> Ended:
         return self.finish(self.start(prepare))
 
-    def made(self) -> Iterator[tuple[str, int]]:
+    def computed(self) -> Iterator[tuple[str, int]]:
         """Yield everything that was computed so far, image by image, with repetitions."""
         for line in self.ledger.read_text().splitlines() if self.ledger.exists() else []:
             what, start, stop = line.rsplit(" ", 2)
             yield from ((what, image) for image in range(int(start), int(stop)))
 
-    def again(self) -> list[tuple[str, int]]:
+    def computed_twice(self) -> list[tuple[str, int]]:
         """Return what was computed more than once although the first result was finished and undamaged."""
-        return [work for work, count in Counter(self.made()).items() if count > 1]
+        return [work for work, count in Counter(self.computed()).items() if count > 1]
 
     def list_files(self) -> None:
         """Find the files that contain the entries of the ledger, in a finished run."""
-        for manifest in {what for what, _ in self.made()}:
+        for manifest in {what for what, _ in self.computed()}:
             folder = os.path.dirname(manifest)
             listed = read_json(self.folder / manifest)["files"]
             self.files[manifest] = {manifest, *(os.path.normpath(os.path.join(folder, f["file"])) for f in listed)}
@@ -231,8 +231,8 @@ class Run:
         inside = tuple(f"{path}/" for path in paths)
         gone = {what for what, files in self.files.items() for f in files if f in paths or f.startswith(inside)}
         lines = [line.rsplit(" ", 2) for line in self.ledger.read_text().splitlines()]
-        kept = [" ".join(line) + "\n" for line in lines if line[0] not in gone or int(line[1]) < start]
-        self.ledger.write_text("".join(kept))
+        remaining = [" ".join(line) + "\n" for line in lines if line[0] not in gone or int(line[1]) < start]
+        self.ledger.write_text("".join(remaining))
 
     def bytes(self) -> dict[str, bytes]:
         """Return the content of every file; of manifests without times and checksums."""
@@ -244,8 +244,8 @@ class Run:
             content = path.read_bytes()
             if path.suffix == ".json" and b'"files"' in content:
                 # A file that no job read may still be damaged.
-                said = read_json(path) or {"key": content.hex()}
-                content = json.dumps(without_times(said), sort_keys=True).encode()
+                manifest = read_json(path) or {"key": content.hex()}
+                content = json.dumps(without_times(manifest), sort_keys=True).encode()
             if path.suffix == ".files":
                 # The time of the record differs between runs.
                 record = read_record(path)

@@ -67,7 +67,7 @@ def test_ambiguous_values_are_refused(text, where):
 
 
 @pytest.mark.parametrize("text", [text for text in UNCLEAR if not text.startswith("!")], ids=lambda text: text[:30])
-def test_in_quotes_it_is_a_text_and_is_written_so(text):
+def test_ambiguous_values_in_quotes_are_texts(text):
     assert load(f"a: '{text}'") == {"a": text}
     assert load(dump({"a": text, text: [text]})) == {"a": text, text: [text]}
 
@@ -239,10 +239,10 @@ def test_written_values_are_read_back():
 
 
 def mutated(content: bytes, draw: random.Random) -> bytes:
-    made = bytearray(content)
+    mutant = bytearray(content)
     for _ in range(draw.choice([1, 3, 30])):
-        place = draw.randrange(len(made) or 1)
-        made[place : place + draw.choice([0, 1, 40])] = draw.choice(
+        place = draw.randrange(len(mutant) or 1)
+        mutant[place : place + draw.choice([0, 1, 40])] = draw.choice(
             [
                 b"",
                 b"&a ",
@@ -260,10 +260,10 @@ def mutated(content: bytes, draw: random.Random) -> bytes:
                 draw.randbytes(3),
             ]
         )
-    return bytes(made)
+    return bytes(mutant)
 
 
-def test_no_bytes_make_anything_but_a_sentence(tmp_path):
+def test_any_bytes_are_read_or_refused_in_one_sentence(tmp_path):
     path, draw = tmp_path / "c.yaml", random.Random(0)
     shipped = [one.read_bytes() for one in sorted((workflow_folder() / "config").glob("*.yaml"))]
     refused, lines = 0, set()
@@ -296,7 +296,7 @@ HEAVY = {
 
 
 @pytest.mark.parametrize("what", HEAVY)
-def test_the_largest_take_little_time_and_memory(what, tmp_path):
+def test_the_largest_configs_take_little_time_and_memory(what, tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text(HEAVY[what])
     began = time.monotonic()
@@ -310,7 +310,7 @@ def test_the_largest_take_little_time_and_memory(what, tmp_path):
         tracemalloc.stop()
 
 
-def test_pipes_are_not_waited_for(tmp_path):
+def test_pipes_and_devices_are_refused_without_waiting(tmp_path):
     pipe, link = tmp_path / "pipe.yaml", tmp_path / "link.yaml"
     os.mkfifo(pipe)
     for path, message in ((pipe, "is a named pipe"), (tmp_path, "is a folder"), (Path("/dev/zero"), "is a device")):
@@ -325,7 +325,7 @@ def test_pipes_are_not_waited_for(tmp_path):
     assert read_config(link)["seed"] == 5
 
 
-def test_without_libyaml_configs_are_read_as_well():
+def test_configs_are_read_without_libyaml():
     """PyYAML can be built without libyaml."""
     program = "import yaml; del yaml.CSafeLoader\nfrom heatproof.files import strict_yaml\n"
     program += "assert strict_yaml.LOADER is yaml.SafeLoader\nfrom heatproof.config.files import read_config\n"
@@ -353,30 +353,30 @@ def snakemake(folder, *options):
 @pytest.mark.workflow
 def test_plain_snakemake_reads_configs_as_all_commands_do(tmp_path):
     snakefile = str(workflow_folder() / "Snakefile")
-    given = ("--snakefile", snakefile, "--workflow-profile", "none", "--configfile")
+    options = ("--snakefile", snakefile, "--workflow-profile", "none", "--configfile")
     (tmp_path / "twice.yaml").write_text("seed: 1\nfinetuning: {epochs: 5}\nfinetuning: {grid: 4}\n")
-    status, said = snakemake(tmp_path, *given, "twice.yaml")
+    status, output = snakemake(tmp_path, *options, "twice.yaml")
     assert status == 1
-    assert "heatproof: The config" in said
-    assert "'finetuning' a second time in line 3: the first is in line 2; remove one of the two." in said
-    assert "Traceback" not in said
+    assert "heatproof: The config" in output
+    assert "'finetuning' a second time in line 3: the first is in line 2; remove one of the two." in output
+    assert "Traceback" not in output
     (tmp_path / "few.yaml").write_text("models: [{first: {architecture: small_vit}}]\nexplainers: [saliency]\n")
     (tmp_path / "more.yaml").write_text("models: [{second: {architecture: small_vit}}]\n")
-    status, said = snakemake(tmp_path, *given, "few.yaml", "more.yaml", "--config", "seed=x")
+    status, output = snakemake(tmp_path, *options, "few.yaml", "more.yaml", "--config", "seed=x")
     assert status == 1
-    assert "'seed' in the config must be a whole number, not 'x'" in said, "over what files say"
-    status, said = snakemake(tmp_path, *given, "few.yaml", "more.yaml", "--config", "seed=5")
-    assert status == 0, said
-    assert " / second " in said
-    assert " / first " not in said
+    assert "'seed' in the config must be a whole number, not 'x'" in output, "over what files say"
+    status, output = snakemake(tmp_path, *options, "few.yaml", "more.yaml", "--config", "seed=5")
+    assert status == 0, output
+    assert " / second " in output
+    assert " / first " not in output
 
 
 @pytest.mark.slow
 @pytest.mark.workflow
-def test_another_workflow_can_use_this_one_with_its_own_config(tmp_path):
+def test_another_workflow_can_import_this_one_with_a_config(tmp_path):
     (tmp_path / "Snakefile").write_text(MODULE.format(snakefile=str(workflow_folder() / "Snakefile")))
     (tmp_path / "theirs.yaml").write_text("theirs: yes\nours: {models: [{second: {architecture: small_vit}}]}\n")
-    status, said = snakemake(tmp_path)
-    assert status == 0, said
-    assert "cifar_resnet20" not in said
-    assert " / second " in said
+    status, output = snakemake(tmp_path)
+    assert status == 0, output
+    assert "cifar_resnet20" not in output
+    assert " / second " in output

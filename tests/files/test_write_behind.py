@@ -67,13 +67,13 @@ def test_reading_computing_and_writing_overlap(tmp_path, monkeypatch):
         save(file, **arrays)
 
     monkeypatch.setattr(np, "savez", slow)
-    piece = shard(tmp_path)
+    part = shard(tmp_path)
     for number, _ in prefetch(device.fetch, range(5), torch.device("cpu")):
         device.compute(number)
         computed[number].set()
-        piece.add(2 * number, values(2 * number, 2 * number + 2), 1.0, 2)
-    piece.publish("cpu")
-    stored = shards.read(piece.store, "predicted", 0, 10)
+        part.add(2 * number, values(2 * number, 2 * number + 2), 1.0, 2)
+    part.publish("cpu")
+    stored = shards.read(part.store, "predicted", 0, 10)
     np.testing.assert_array_equal(stored[:, 0], np.arange(10))
 
 
@@ -85,28 +85,28 @@ def test_the_next_explainer_is_computed_while_a_shard_is_compressed(tmp_path, mo
         return write(store, name, *rest)
 
     monkeypatch.setattr(shards, "write_shard", slow)
-    pieces = [shard(tmp_path, name) for name in ("first", "second")]
+    parts = [shard(tmp_path, name) for name in ("first", "second")]
     with BACKGROUND_WRITES:
-        for piece in pieces:
-            if piece is pieces[1]:
+        for part in parts:
+            if part is parts[1]:
                 next_begun.set()
-            piece.add(0, values(0, 10), 1.0, 10)
-            piece.publish_behind("cpu")
-    for piece in pieces:
-        assert Path(piece.manifest).is_file()
-        np.testing.assert_array_equal(shards.read(piece.store, "predicted", 0, 10)[:, 0], np.arange(10))
+            part.add(0, values(0, 10), 1.0, 10)
+            part.publish_behind("cpu")
+    for part in parts:
+        assert Path(part.manifest).is_file()
+        np.testing.assert_array_equal(shards.read(part.store, "predicted", 0, 10)[:, 0], np.arange(10))
 
 
 def test_a_full_disk_is_reported_once_with_the_next_batch(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    piece = shard(tmp_path)
+    part = shard(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(np, "savez", full)
-        piece.add(0, values(0, 2), 1.0, 2)
+        part.add(0, values(0, 2), 1.0, 2)
         with pytest.raises(OSError, match="No space left"):
-            piece.add(2, values(2, 4), 1.0, 2)
+            part.add(2, values(2, 4), 1.0, 2)
     # A later job does not resume batches that were not written.
     again = shard(tmp_path)
     assert again.missing() == (0, 10)
@@ -118,14 +118,14 @@ def test_a_shard_that_cannot_be_written_has_no_manifest(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    piece = shard(tmp_path)
+    part = shard(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(shards, "write_shard", full)
-        piece.add(0, values(0, 10), 1.0, 10)
-        piece.publish_behind("cpu")
+        part.add(0, values(0, 10), 1.0, 10)
+        part.publish_behind("cpu")
         with pytest.raises(OSError, match="No space left"):
             BACKGROUND_WRITES.wait()
-    assert not Path(piece.manifest).exists()
+    assert not Path(part.manifest).exists()
     assert shard(tmp_path).missing() == (10, 10), "the journal has all batches"
 
 
@@ -138,10 +138,10 @@ def test_writes_are_in_order_and_one_waits_at_most():
         written.append(number)
 
     behind.submit(lambda: write(0))
-    asked = threading.Thread(target=lambda: [behind.submit(lambda n=n: write(n)) for n in (1, 2)])
-    asked.start()
+    submitting = threading.Thread(target=lambda: [behind.submit(lambda n=n: write(n)) for n in (1, 2)])
+    submitting.start()
     assert begun in ([], [0])
     go.set()
-    asked.join(LONG)
+    submitting.join(LONG)
     behind.wait()
     assert written == [0, 1, 2]

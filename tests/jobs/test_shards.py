@@ -1,4 +1,4 @@
-"""A job's piece of a store: what is kept when it dies, what is added to, and what is made anew."""
+"""Shards of jobs: resuming after a kill, adding images, and computing stale or damaged shards again."""
 
 import hashlib
 import json
@@ -26,16 +26,16 @@ ARRAYS = {
 }
 
 
-NOTHING = ImagesRead()
+NO_IMAGES = ImagesRead()
 
 
 class Died(BaseException):
     pass
 
 
-def pictures(*other, train="t"):
-    """Return what is known of 40 evaluation images and one for training, some of them others than usual."""
-    files = [f"{number} {'new' if number in other else ''}" for number in range(40)] + [train]
+def images_read(*changed, train="t"):
+    """Return the record of 40 evaluation images, some with changed content, and of one training image."""
+    files = [f"{number} {'new' if number in changed else ''}" for number in range(40)] + [train]
     digests = np.array([list(hashlib.sha256(file.encode()).digest()) for file in files], np.uint8)
     listed = {"evaluation": ("ids", 40), "train": ("ids", 1)}
     rows = {"evaluation": np.arange(40), "train": np.array([40])}
@@ -51,15 +51,15 @@ def weights(tmp_path):
 
 
 class Job:
-    """What a stage does: compute what is missing, batch by batch, and publish it."""
+    """A job of a stage: it computes the missing images, batch by batch, and publishes the shard."""
 
-    def __init__(self, folder: Path, config="k", images=(0, 10), shard=0, inputs=(), pictures=NOTHING, **reads):
+    def __init__(self, folder: Path, config="k", images=(0, 10), shard=0, inputs=(), images_read=NO_IMAGES, **reads):
         self.base = str(folder / "maps/saliency")
         self.arguments = {
             "shard": ShardRange(shard, 16, images),
             "base": self.base,
             "origin": Origin(
-                Key(config, "code"), {"steps": 1}, [str(path) for path in inputs], images=pictures, **reads
+                Key(config, "code"), {"steps": 1}, [str(path) for path in inputs], images=images_read, **reads
             ),
             "split": SPLIT,
             "arrays": ARRAYS,
@@ -78,17 +78,17 @@ class Job:
         return open_shard(**self.arguments)
 
     def run(self, batch=4, dies_at=None):
-        piece = self.open()
-        start, stop = piece.missing()
+        part = self.open()
+        start, stop = part.missing()
         with BACKGROUND_WRITES:
             for low in range(start, stop, batch):
                 high = min(low + batch, stop)
                 if dies_at is not None and high > dies_at:
                     raise Died
                 self.computed += range(low, high)
-                piece.add(low, self.values(low, high), seconds=1.0, passes=high - low)
-            piece.publish_behind("cpu")
-        piece.forget_journal()
+                part.add(low, self.values(low, high), seconds=1.0, passes=high - low)
+            part.publish_behind("cpu")
+        part.forget_journal()
         return self
 
     def read(self, array="attribution", start=0, stop=10):
@@ -108,7 +108,7 @@ class Job:
         return sorted(Path(self.base).parent.glob(".*.journal/*/*.npz"))
 
 
-def test_a_whole_number_that_its_array_cannot_hold_is_refused(tmp_path):
+def test_an_integer_that_its_array_cannot_hold_is_refused(tmp_path):
     job = Job(tmp_path)
     values = {**job.values(0, 4), "predicted": np.array([[0, 2**31]] * 4)}
     with pytest.raises(
@@ -117,37 +117,37 @@ def test_a_whole_number_that_its_array_cannot_hold_is_refused(tmp_path):
         job.open().add(0, values, seconds=1.0, passes=4)
 
 
-def test_what_is_published(tmp_path, weights):
+def test_a_finished_job_publishes_values_and_a_manifest(tmp_path, weights):
     job = Job(tmp_path, inputs=[weights]).run()
     np.testing.assert_array_equal(job.read(), job.values(0, 10)["attribution"])
     np.testing.assert_array_equal(job.read("predicted"), job.values(0, 10)["predicted"])
-    made = job.manifest
-    assert made["images"] == [0, 10]
-    assert made["gap"] is None
-    assert made["network_passes"] == 10
-    assert made["seconds"] == 3.0
-    assert made["device"] == "cpu"
-    assert made["made_by"] == {"steps": 1}
-    assert made["input_sha256"] == {str(weights): manifest.file_digest(weights)}
-    assert made["versions"]["numpy"] == np.__version__
-    assert made.pop("format") == manifest.FORMAT
-    assert manifest.read_if_intact(f"{job.base}.0.json", made.pop("seal") and made["key"]) == made
+    published = job.manifest
+    assert published["images"] == [0, 10]
+    assert published["gap"] is None
+    assert published["network_passes"] == 10
+    assert published["seconds"] == 3.0
+    assert published["device"] == "cpu"
+    assert published["made_by"] == {"steps": 1}
+    assert published["input_sha256"] == {str(weights): manifest.file_digest(weights)}
+    assert published["versions"]["numpy"] == np.__version__
+    assert published.pop("format") == manifest.FORMAT
+    assert manifest.read_if_intact(f"{job.base}.0.json", published.pop("seal") and published["key"]) == published
     assert job.journals == []
 
 
 @pytest.mark.parametrize("batch", [1, 3, 16])
 @pytest.mark.parametrize("dies_at", [4, 9])
-def test_a_job_that_died_goes_on_where_it_was(tmp_path, dies_at, batch):
-    whole = Job(tmp_path / "whole").run()
+def test_a_killed_job_resumes_after_its_last_batch(tmp_path, dies_at, batch):
+    complete = Job(tmp_path / "whole").run()
     job = Job(tmp_path / "died")
     with pytest.raises(Died):
         job.run(batch=4, dies_at=dies_at)
-    kept = len(job.computed)
-    assert kept == dies_at // 4 * 4
+    num_computed = len(job.computed)
+    assert num_computed == dies_at // 4 * 4
     # Another batch size does not matter.
     job.run(batch=batch)
     assert job.computed == list(range(10)), "nothing is computed twice"
-    assert job.shards == whole.shards
+    assert job.shards == complete.shards
     assert job.manifest["network_passes"] == 10
     assert job.journals == []
 
@@ -173,7 +173,7 @@ def test_more_images_are_added_although_the_first_attempt_died(tmp_path):
     np.testing.assert_array_equal(more.read(stop=16), more.values(0, 16)["attribution"])
 
 
-def test_fewer_images_leave_what_is_there(tmp_path):
+def test_fewer_images_leave_the_shard_unchanged(tmp_path):
     job = Job(tmp_path).run()
     before = job.shards
     old = {path: os.stat(path).st_mtime_ns for path in [f"{job.base}.0.json", f"{job.base}.zarr/attribution/c/0/0/0/0"]}
@@ -183,13 +183,13 @@ def test_fewer_images_leave_what_is_there(tmp_path):
     assert fewer.computed == []
     assert fewer.shards == before
     assert fewer.manifest["images"] == [0, 10]
-    # Found whole, it is as new as what it was checked against: Snakemake goes by times.
+    # An intact shard gets the current time, because Snakemake compares times.
     assert all(os.stat(path).st_mtime_ns >= old[path] for path in old)
 
 
 @pytest.mark.parametrize("published", [True, False])
 @pytest.mark.parametrize("change", ["key", "input"])
-def test_another_key_takes_nothing_over(tmp_path, weights, change, published):
+def test_another_key_reuses_nothing(tmp_path, weights, change, published):
     job = Job(tmp_path, inputs=[weights])
     if published:
         job.run()
@@ -203,7 +203,7 @@ def test_another_key_takes_nothing_over(tmp_path, weights, change, published):
     assert other.journals == [], "the journal of the old key is gone as well"
 
 
-def test_one_shard_of_two(tmp_path):
+def test_shards_of_one_store_are_separate(tmp_path):
     first, second = Job(tmp_path, images=(0, 16)).run(), Job(tmp_path, images=(16, 21), shard=1).run()
     np.testing.assert_array_equal(first.read(start=14, stop=20), first.values(14, 20)["attribution"])
     assert second.manifest["images"] == [16, 21]
@@ -214,15 +214,15 @@ def test_one_shard_of_two(tmp_path):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_value_that_is_not_finite_stops_with_the_image(tmp_path, bad, monkeypatch):
+def test_a_nonfinite_value_is_refused_with_its_image(tmp_path, bad, monkeypatch):
     job = Job(tmp_path)
     sound = job.values
 
     def values(low, high):
-        made = sound(low, high)
+        batch = sound(low, high)
         if low <= 6 < high:
-            made["attribution"][6 - low, 0, 1, 2] = bad
-        return made
+            batch["attribution"][6 - low, 0, 1, 2] = bad
+        return batch
 
     monkeypatch.setattr(job, "values", values)
     with pytest.raises(
@@ -236,7 +236,7 @@ def test_a_value_that_is_not_finite_stops_with_the_image(tmp_path, bad, monkeypa
     assert job.computed == list(range(4, 10)), "the first batch was kept"
 
 
-def test_a_gap(tmp_path):
+def test_a_job_that_is_not_applicable_publishes_the_reason(tmp_path):
     spec = {"attribution": ARRAYS["attribution"]}
     job = Job(tmp_path, images=(0, 16))
     job.arguments["arrays"] = spec
@@ -245,7 +245,7 @@ def test_a_gap(tmp_path):
     assert job.manifest["images"] == [0, 16]
     with pytest.raises(HeatproofError, match="no values for image 0"):
         job.read()
-    # A gap is looked at again: it costs nothing, and the next attempt may give maps.
+    # The applicability is checked again, because that costs nothing and the next attempt may give maps.
     again = job.open()
     assert again.missing() == (0, 16)
     job.run()
@@ -253,20 +253,20 @@ def test_a_gap(tmp_path):
     np.testing.assert_array_equal(job.read(stop=16), job.values(0, 16)["attribution"])
 
 
-def test_a_gap_takes_the_place_of_batches_that_were_done(tmp_path):
+def test_a_reason_replaces_finished_batches(tmp_path):
     job = Job(tmp_path)
     job.arguments["arrays"] = {"attribution": ARRAYS["attribution"]}
-    piece = job.open()
-    piece.add(0, job.values(0, 4), 1.0, 4)
-    piece.publish("cpu", "only some")
-    piece.forget_journal()
+    part = job.open()
+    part.add(0, job.values(0, 4), 1.0, 4)
+    part.publish("cpu", "only some")
+    part.forget_journal()
     with pytest.raises(HeatproofError, match="no values for image 0"):
         job.read()
     assert job.open().missing() == (0, 10)
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "other array"])
-def test_a_damaged_shard_is_made_again(tmp_path, damage):
+def test_a_damaged_shard_is_computed_again(tmp_path, damage):
     job = Job(tmp_path).run()
     before = job.shards
     name = "predicted/c/0/0" if damage == "other array" else "attribution/c/0/0/0/0"
@@ -283,37 +283,37 @@ def test_a_damaged_shard_is_made_again(tmp_path, damage):
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"half", b"text"])
-def test_a_damaged_journal_is_left_out(tmp_path, content):
+def test_a_damaged_batch_of_a_journal_is_computed_again(tmp_path, content):
     job = Job(tmp_path)
     with pytest.raises(Died):
         job.run(dies_at=9)
     second = job.journals[1]
     assert second.name == "4.npz"
-    whole = second.read_bytes()
-    second.write_bytes(whole[: len(whole) // 2] if content == b"half" else content)
+    content_before = second.read_bytes()
+    second.write_bytes(content_before[: len(content_before) // 2] if content == b"half" else content)
     job.computed.clear()
     job.run()
     assert job.computed == list(range(4, 10))
     np.testing.assert_array_equal(job.read(), job.values(0, 10)["attribution"])
 
 
-def test_a_flipped_bit_in_a_journal_is_left_out(tmp_path):
+def test_a_flipped_bit_in_a_journal_is_detected(tmp_path):
     job = Job(tmp_path)
     with pytest.raises(Died):
         job.run(dies_at=9)
     second = job.journals[1]
-    whole = second.read_bytes()
-    place = whole.index(np.float32(np.sqrt(5.0)).tobytes())
-    second.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    content = second.read_bytes()
+    place = content.index(np.float32(np.sqrt(5.0)).tobytes())
+    second.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
     job.computed.clear()
     job.run()
     assert job.computed == list(range(4, 10))
 
 
 @pytest.mark.parametrize("survived", [0, 1, 2])
-def test_a_job_that_dies_while_it_publishes(tmp_path, monkeypatch, survived):
-    """After no, one, or both shards, and before the manifest: the next job computes nothing and ends the same."""
-    whole = Job(tmp_path / "whole").run()
+def test_a_job_killed_while_publishing_is_completed(tmp_path, monkeypatch, survived):
+    """A job is killed after none, one or both shards, before the manifest; the next one computes nothing."""
+    complete = Job(tmp_path / "whole").run()
     job = Job(tmp_path / "died")
     wrote = []
 
@@ -335,16 +335,16 @@ def test_a_job_that_dies_while_it_publishes(tmp_path, monkeypatch, survived):
     job.computed.clear()
     job.run()
     assert job.computed == []
-    assert job.shards == whole.shards
+    assert job.shards == complete.shards
 
 
-def test_more_images_than_there_are(tmp_path):
+def test_more_images_than_the_split_has_are_refused(tmp_path):
     with pytest.raises(HeatproofError, match=r"41 images are requested, but the evaluation split has 40: lower"):
         Job(tmp_path, images=(32, 41), shard=2).open()
 
 
-def test_other_image_ids_are_other_pieces(tmp_path):
-    """Under the same key a user's dataset may still have changed."""
+def test_other_image_ids_are_computed_again(tmp_path):
+    """A custom dataset may change without a change of its key."""
     Job(tmp_path).run()
     other = Job(tmp_path)
     other.arguments["split"] = Split(("new", *SPLIT.ids[1:]), SPLIT.labels)
@@ -352,17 +352,17 @@ def test_other_image_ids_are_other_pieces(tmp_path):
     assert other.computed == list(range(10))
 
 
-# ---- whose images they are of ---------------------------------------------------------------------------------------
+# ---- images of a journal and of a shard ------------------------------------------------------------------------------
 
 
-def died(folder, dies_at=9, **job):
+def killed_job(folder, dies_at=9, **job):
     job = Job(folder, **job)
     with pytest.raises(Died):
         job.run(dies_at=dies_at)
     return job
 
 
-def exchanged(job):
+def exchange_batches(job):
     first, second = job.journals[:2]
     aside = first.with_suffix(".aside")
     first.rename(aside)
@@ -370,54 +370,56 @@ def exchanged(job):
     aside.rename(second)
 
 
-def moved(job):
-    """Take the second batch, which is as large, for the first one."""
+def repeat_batch(job):
+    """Replace the first batch by the second one, which is as large."""
     shutil.copy(job.journals[1], job.journals[0])
 
 
-def of_another_key(job):
-    other = died(Path(job.base).parents[1] / "other", config="other")
+def batch_of_another_key(job):
+    other = killed_job(Path(job.base).parents[1] / "other", config="other")
     shutil.copy(other.journals[0], job.journals[0])
 
 
-def of_another_shard(job):
-    other = died(Path(job.base).parents[1] / "other", images=(16, 26), shard=1, dies_at=25)
+def batch_of_another_shard(job):
+    other = killed_job(Path(job.base).parents[1] / "other", images=(16, 26), shard=1, dies_at=25)
     shutil.copy(other.journals[0], job.journals[0])
 
 
-def compressed(job):
-    with np.load(job.journals[0]) as kept:
-        arrays = dict(kept)
+def compress_batch(job):
+    with np.load(job.journals[0]) as archive:
+        arrays = dict(archive)
     np.savez_compressed(job.journals[0], **arrays)
 
 
-def of_other_seconds(job):
-    with np.load(job.journals[0]) as kept:
-        arrays = {**kept, "passes": kept["passes"] + 1}
+def change_passes(job):
+    with np.load(job.journals[0]) as archive:
+        arrays = {**archive, "passes": archive["passes"] + 1}
     np.savez(job.journals[0], **arrays)
 
 
-@pytest.mark.parametrize("put", [exchanged, moved, of_another_key, of_another_shard, compressed, of_other_seconds])
-def test_a_batch_that_does_not_fit_its_place_is_not_taken(tmp_path, put):
-    whole = Job(tmp_path / "whole", images=(0, 12)).run()
-    job = died(tmp_path / "died", images=(0, 12))
+@pytest.mark.parametrize(
+    "put", [exchange_batches, repeat_batch, batch_of_another_key, batch_of_another_shard, compress_batch, change_passes]
+)
+def test_a_misplaced_batch_of_a_journal_is_not_used(tmp_path, put):
+    complete = Job(tmp_path / "whole", images=(0, 12)).run()
+    job = killed_job(tmp_path / "died", images=(0, 12))
     assert len(job.journals) == 2
     put(job)
     job.computed.clear()
     job.run()
     assert job.computed == list(range(12)), "all from the first one that does not fit"
-    assert job.shards == whole.shards
+    assert job.shards == complete.shards
     assert job.manifest["network_passes"] == 12
 
 
-def test_a_journal_counts_for_the_same_pictures_alone(tmp_path):
-    died(tmp_path, pictures=pictures())
-    job = Job(tmp_path, pictures=pictures(5)).run()
+def test_a_journal_is_used_only_for_unchanged_images(tmp_path):
+    killed_job(tmp_path, images_read=images_read())
+    job = Job(tmp_path, images_read=images_read(5)).run()
     assert job.computed == list(range(4, 10)), "image 5 is in the second batch"
 
 
 @pytest.mark.parametrize(
-    ("other", "images", "computed"),
+    ("changed", "images", "computed"),
     [
         ((), (0, 10), []),
         ((3,), (0, 10), list(range(10))),
@@ -428,26 +430,28 @@ def test_a_journal_counts_for_the_same_pictures_alone(tmp_path):
         ((9,), (0, 6), list(range(6))),
     ],
 )
-def test_a_piece_is_added_to_where_its_first_pictures_are_the_same(tmp_path, other, images, computed):
-    Job(tmp_path, pictures=pictures()).run()
-    again = Job(tmp_path, images=images, pictures=pictures(*other)).run()
+def test_images_are_added_to_a_shard_whose_first_images_are_unchanged(tmp_path, changed, images, computed):
+    Job(tmp_path, images_read=images_read()).run()
+    again = Job(tmp_path, images=images, images_read=images_read(*changed)).run()
     assert again.computed == computed
     key = again.manifest["key"]
     assert key == Job(tmp_path, images=images).run().manifest["key"], "the key is that of the whole store"
 
 
-def test_what_else_decides_the_values_counts(tmp_path):
+def test_other_inputs_of_the_values_make_a_shard_stale(tmp_path):
     value_ranges = [("train", 0, 1)]
-    Job(tmp_path, pictures=pictures(), value_ranges=value_ranges).run()
-    assert Job(tmp_path, pictures=pictures(), value_ranges=value_ranges).run().computed == []
-    assert Job(tmp_path, pictures=pictures(train="new"), value_ranges=value_ranges).run().computed == list(range(10))
+    Job(tmp_path, images_read=images_read(), value_ranges=value_ranges).run()
+    assert Job(tmp_path, images_read=images_read(), value_ranges=value_ranges).run().computed == []
+    assert Job(tmp_path, images_read=images_read(train="new"), value_ranges=value_ranges).run().computed == list(
+        range(10)
+    )
 
 
-def test_what_the_manifest_says_beside_values_is_written_again_and_nothing_computed(tmp_path):
+def test_changed_manifest_data_rewrite_only_the_manifest(tmp_path):
     manifest_ranges = [("evaluation", 0, 4)]
     where = {"images": (16, 26), "shard": 1, "manifest_ranges": manifest_ranges}
-    before = Job(tmp_path, pictures=pictures(), **where).run().manifest
-    job = Job(tmp_path, pictures=pictures(2), **where).run()
+    before = Job(tmp_path, images_read=images_read(), **where).run().manifest
+    job = Job(tmp_path, images_read=images_read(2), **where).run()
     assert job.computed == []
     assert job.manifest["data"] != before["data"]
     assert job.manifest["files"] == before["files"]

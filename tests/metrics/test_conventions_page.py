@@ -16,7 +16,7 @@ def test_every_metric_has_a_row_and_an_example():
     ours = {name for name, entry in METRICS.items() if entry.function.__module__.startswith("heatproof.")}
     rows = "\n".join(line.split("|")[1] for line in PAGE.splitlines() if line.startswith("| `"))
     assert set(re.findall(r"`(\w+)`", rows)) == ours
-    assert set(re.findall(r'evaluate\("(\w+)"', EXAMPLES)) == ours
+    assert set(re.findall(r'evaluate\("(\w+)"', EXAMPLES)) <= ours <= set(re.findall(r'"(\w+)"', EXAMPLES))
 
 
 def test_options_on_the_page_exist():
@@ -29,6 +29,6 @@ def test_options_on_the_page_exist():
             assert set(re.findall(r"`(\w+)=", cells[3])) <= known
 
 
-def test_the_examples_run():
+def test_the_examples_on_the_page_run():
     torch.manual_seed(0)
     exec(compile(EXAMPLES, "conventions.md", "exec"), {})

@@ -1,4 +1,4 @@
-"""Corrupted maps: what changes, and what stays."""
+"""Corrupted maps: the pixels that change, and those that do not."""
 
 import numpy as np
 import pytest
@@ -29,12 +29,12 @@ def test_noise_is_bounded_and_scales():
     assert (with_noise(MAPS, 0.1, IDS, 8) != with_noise(MAPS, 0.1, IDS, 7)).mean() > 0.9
 
 
-def test_scaled_magnitudes():
+def test_scale_magnitudes_divides_by_the_largest_magnitude():
     np.testing.assert_allclose(scale_magnitudes(np.array([[[-4.0, 2]], [[0, 0]]])), [[[1, 0.5]], [[0, 0]]])
 
 
 @pytest.mark.parametrize(("direction", "sign"), [("introduce", 1), ("remove", -1)])
-def test_constant_and_random(direction, sign):
+def test_constant_and_random_schemes_shift_by_at_most_six_tenths(direction, sign):
     base = scale_magnitudes(MAPS)
     np.testing.assert_allclose(introduce_or_remove(MAPS, direction, "constant", IDS, 0), base + 0.6 * sign)
     shift = sign * (introduce_or_remove(MAPS, direction, "random", IDS, 0) - base)
@@ -42,7 +42,7 @@ def test_constant_and_random(direction, sign):
     assert 0.5 < shift.max() <= 0.6
 
 
-def test_partial_by_hand():
+def test_partial_scheme_equals_values_computed_by_hand():
     maps = np.arange(1.0, 11).reshape(1, 2, 5)
     raised = introduce_or_remove(maps, "introduce", "partial", ["a"], 0).ravel()
     np.testing.assert_allclose(raised, [0.82] * 4 + [0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
@@ -50,14 +50,14 @@ def test_partial_by_hand():
     np.testing.assert_allclose(lowered, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0, 0, 0.9, 1.0])
 
 
-def test_partial_with_ties_changes_as_many_pixels():
+def test_partial_scheme_changes_the_same_number_of_pixels_with_ties():
     changed = introduce_or_remove(np.ones((1, 5, 4)), "remove", "partial", ["a"], 0)
     assert (changed == 0).sum() == 4
 
 
 @pytest.mark.parametrize("scheme", ["constant", "random", "partial"])
 @pytest.mark.parametrize("direction", ["introduce", "remove"])
-def test_an_image_is_changed_alike_alone_and_with_others(scheme, direction):
+def test_a_map_changes_in_the_same_way_alone_and_with_others(scheme, direction):
     together = introduce_or_remove(MAPS, direction, scheme, IDS, 3)
     np.testing.assert_array_equal(together[1:2], introduce_or_remove(MAPS[1:2], direction, scheme, ["b"], 3))
     np.testing.assert_array_equal(with_noise(MAPS, 0.1, IDS, 3)[2:], with_noise(MAPS[2:], 0.1, ["c"], 3))
@@ -65,7 +65,7 @@ def test_an_image_is_changed_alike_alone_and_with_others(scheme, direction):
     np.testing.assert_array_equal(clipped, np.clip(together, 0, 1))
 
 
-def test_what_is_refused():
+def test_unknown_directions_and_schemes_are_refused():
     with pytest.raises(HeatproofError, match="direction is 'add'"):
         introduce_or_remove(MAPS, "add", "constant", IDS, 0)
     with pytest.raises(HeatproofError, match="scheme is 'some'"):

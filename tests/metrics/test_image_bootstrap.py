@@ -45,13 +45,13 @@ def test_blocks_do_not_change_the_draws(scores, monkeypatch):
     np.testing.assert_allclose(bootstrap_means(scores, seed=2, repetitions=30), expected, rtol=1e-12)
 
 
-def test_seed_decides_the_draws(scores):
+def test_seed_determines_the_draws(scores):
     first = bootstrap_means(scores[:1], seed=0, repetitions=20)
     np.testing.assert_array_equal(first, bootstrap_means(scores[:1], seed=0, repetitions=20))
     assert not np.array_equal(first, bootstrap_means(scores[:1], seed=1, repetitions=20))
 
 
-def test_interval_is_that_of_scipy(scores):
+def test_interval_equals_that_of_scipy(scores):
     low, high = percentile_interval(bootstrap_means(scores[:1], seed=0, repetitions=20_000))
     expected = bootstrap((scores[0],), np.mean, n_resamples=20_000, method="percentile", rng=0).confidence_interval
     spread = expected.high - expected.low
@@ -65,7 +65,7 @@ def test_level_widens_the_interval(scores):
     assert np.all(high_50[:3] < high_90[:3])
 
 
-def test_summary_counts_what_is_undefined(scores):
+def test_summary_counts_undefined_images(scores):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         summary = summarise(scores, seed=0, repetitions=100)

@@ -7,13 +7,13 @@ from heatproof.errors import HeatproofError
 from heatproof.metrics.known_regions import attribution_share, pooled_maps, rect_maps
 
 
-def test_the_share_counts_magnitudes_inside():
+def test_attribution_share_sums_magnitudes_inside_the_region():
     maps = np.array([[[3.0, -1.0], [0.0, 4.0]]] * 2)
     regions = np.array([[[True, True], [False, False]], [[False, True], [False, False]]])
     np.testing.assert_allclose(attribution_share(maps, regions), [0.5, 0.125])
 
 
-def test_an_even_map_has_the_share_of_the_area_and_the_region_itself_has_all():
+def test_an_even_map_has_the_share_of_the_area_and_the_region_has_all():
     regions = np.zeros((1, 8, 8), dtype=bool)
     regions[0, 2:4, 1:5] = True
     assert attribution_share(np.full((1, 8, 8), -0.3), regions)[0] == pytest.approx(8 / 64)
@@ -26,7 +26,7 @@ def test_a_map_of_zeros_and_an_empty_region_are_undefined():
     assert np.isnan(attribution_share(maps, regions)).all()
 
 
-def test_what_does_not_belong_together_is_an_error():
+def test_maps_and_regions_that_do_not_match_are_refused():
     with pytest.raises(HeatproofError, match="must have"):
         attribution_share(np.ones((2, 4, 4)), np.ones((2, 4, 5), dtype=bool))
     with pytest.raises(HeatproofError, match="not finite"):

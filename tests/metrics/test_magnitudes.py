@@ -12,17 +12,17 @@ RANKED = [name for name in OURS if name.startswith(("rise", "mas", "deletion", "
 
 
 @pytest.mark.parametrize("name", RANKED)
-def test_what_is_declared_is_what_is_scored(name):
-    subject, given = MetricSubject(METRICS[name]), scoring_inputs()
-    maps = np.random.default_rng(3).normal(size=given.maps.shape).astype(np.float32)
-    signed, absolute = (scores_of(subject, given._replace(maps=one)) for one in (maps, np.abs(maps)))
+def test_metrics_declare_whether_they_score_magnitudes(name):
+    subject, inputs = MetricSubject(METRICS[name]), scoring_inputs()
+    maps = np.random.default_rng(3).normal(size=inputs.maps.shape).astype(np.float32)
+    signed, absolute = (scores_of(subject, inputs._replace(maps=one)) for one in (maps, np.abs(maps)))
     both = signed.valid & absolute.valid
     assert both.any()
     alike = np.allclose(signed.score[both], absolute.score[both], atol=1e-6)
     assert alike == METRICS[name].reads_magnitudes()
 
 
-def test_no_name_decides():
+def test_metrics_that_read_magnitudes_are_exactly_those_of_mas():
     assert [name for name in OURS if METRICS[name].reads_magnitudes()] == [
         "mas_deletion",
         "mas_difference",

@@ -13,23 +13,23 @@ FACTS = {"higher_is_better": True, "range": (0.0, 1.0), "source": "here"}
 
 
 @pytest.mark.parametrize(
-    ("name", "facts", "said"),
+    ("name", "facts", "message"),
     [
         ("mine", {"reads": "curves"}, "reads 'curves': give a subclass of heatproof.responses.base.Response"),
         ("mine", {"reads": Curves}, "reads Curves, and so needs `sequences`"),
         ("ids", {}, "There is a metric 'ids' in heatproof.metrics.deletion: register yours under another name."),
     ],
 )
-def test_what_does_not_fit_is_refused(name, facts, said):
+def test_invalid_declarations_of_metrics_are_refused(name, facts, message):
     before = dict(METRICS)
-    with pytest.raises(HeatproofError, match=said.replace("(", r"\(")):
+    with pytest.raises(HeatproofError, match=message.replace("(", r"\(")):
         metric(name, **FACTS, **facts)(lambda maps: (maps, maps, {}))
     assert before == METRICS
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.uint8, np.int8])
 @pytest.mark.parametrize("name", ["deletion_morf", "mas_deletion", "completeness", "soundness", "sensitivity_n"])
-def test_maps_of_whole_numbers_score_as_the_same_floats(name, kind):
+def test_maps_of_integers_have_the_scores_of_the_same_floats(name, kind):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 4)).eval()
     images, labels = torch.rand(5, 3, 8, 8), torch.tensor([0, 1, 2, 3, 0])

@@ -1,4 +1,4 @@
-"""What each metric reads of a network, and why it does not apply to a task."""
+"""The output that each metric reads, and the reasons why a metric does not apply to a task."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ OF_OUTPUT = {"logit": "number", "probability": "probability", "accuracy": "decis
 
 @pytest.mark.parametrize("output", OF_OUTPUT)
 @pytest.mark.parametrize("name", sorted(METRICS))
-def test_a_need_is_declared_or_that_of_the_output(name, output):
+def test_needs_are_declared_or_follow_from_the_output(name, output):
     entry = METRICS[name]
     if "output" not in entry.options:
         assert entry.needs() == DECLARED.get(name, entry.declared_needs) in NEEDS
@@ -26,7 +26,7 @@ def test_a_need_is_declared_or_that_of_the_output(name, output):
 
 @pytest.mark.parametrize("task", [*TASKS, CALLABLE])
 @pytest.mark.parametrize("name", sorted(METRICS))
-def test_every_metric_applies_or_says_what_to_set(name, task):
+def test_every_metric_applies_or_its_reason_names_the_setting(name, task):
     entry = METRICS[name]
     reason = entry.unsupported_reason(task, {})
     assert (reason is None) == task_provides(task, entry.needs())
@@ -44,7 +44,7 @@ def test_scaled_curves_need_a_probability():
 
 
 @pytest.mark.parametrize("needs", [None, "label", 3])
-def test_a_metric_that_does_not_say_what_it_reads_is_refused(needs):
+def test_a_metric_that_does_not_declare_its_needs_is_refused(needs):
     def of_curve(deletion):
         return np.zeros(1), np.ones(1, bool), {}
 
@@ -54,6 +54,6 @@ def test_a_metric_that_does_not_say_what_it_reads_is_refused(needs):
         )
 
 
-def test_an_unknown_output_is_named():
+def test_an_unknown_output_is_refused():
     with pytest.raises(HeatproofError, match="output is 'softmax'"):
         METRICS["ids"].needs({"output": "softmax"})

@@ -15,7 +15,7 @@ MODULES = (
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_imports_no_torch(module):
+def test_the_modules_import_no_torch(module):
     program = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

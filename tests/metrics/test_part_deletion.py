@@ -1,4 +1,4 @@
-"""Part deletion where the truth is planted, and in numbers computed by hand."""
+"""Part deletion on a model with a known true map, and against values computed by hand."""
 
 import numpy as np
 import pytest
@@ -48,12 +48,12 @@ def planted():
 
 def score(planted, maps, **options):
     model, images, labels, _, masks, removed = planted
-    given = {"masks": masks, "removed": removed, **options}
-    return heatproof.evaluate("part_deletion", model, images, labels, maps, **given)
+    arguments = {"masks": masks, "removed": removed, **options}
+    return heatproof.evaluate("part_deletion", model, images, labels, maps, **arguments)
 
 
 @pytest.mark.parametrize("output", ["logit", "probability"])
-def test_the_truth_is_one_and_its_reverse_minus_one(planted, output):
+def test_the_true_map_scores_one_and_its_negative_minus_one(planted, output):
     truth = planted[3]
     # Logits of hundreds would saturate all probabilities.
     planted = (Additive(planted[0].weights * 0.01).eval(), *planted[1:])
@@ -65,7 +65,7 @@ def test_the_truth_is_one_and_its_reverse_minus_one(planted, output):
     assert best.attrs["range"] == [-1.0, 1.0]
 
 
-def test_it_is_scipys_correlation_of_sums_and_drops(planted):
+def test_the_score_equals_scipys_correlation_of_sums_and_drops(planted):
     model, images, _, _, masks, removed = planted
     maps = np.random.default_rng(0).normal(size=(COUNT, 32, 32))
     with torch.inference_mode():
@@ -74,8 +74,8 @@ def test_it_is_scipys_correlation_of_sums_and_drops(planted):
     sums = np.array([[maps[n][masks[n, k]].sum() for k in range(5)] for n in range(COUNT)])
     expected = [spearmanr(a, b).statistic for a, b in zip(sums, drops, strict=True)]
     np.testing.assert_allclose(score(planted, maps)["score"], expected, atol=1e-12)
-    given = score(planted, maps, removed=None, drops=drops)
-    np.testing.assert_allclose(given["score"], expected, atol=1e-12)
+    with_drops = score(planted, maps, removed=None, drops=drops)
+    np.testing.assert_allclose(with_drops["score"], expected, atol=1e-12)
     with_tensors = score(planted, torch.from_numpy(maps), masks=torch.from_numpy(masks))
     np.testing.assert_array_equal(with_tensors["score"], score(planted, maps)["score"])
 
@@ -83,12 +83,12 @@ def test_it_is_scipys_correlation_of_sums_and_drops(planted):
 @pytest.mark.parametrize("batch_size", [1, 4, 64])
 def test_passes_are_one_for_the_image_and_one_for_each_part(planted, batch_size):
     model = Additive(planted[0].weights).eval()
-    made = score((model, *planted[1:]), planted[3], batch_size=batch_size)
-    assert model.seen == COUNT * 6 + made.attrs["check_passes"]
-    np.testing.assert_allclose(made["score"], 1)
+    scores = score((model, *planted[1:]), planted[3], batch_size=batch_size)
+    assert model.seen == COUNT * 6 + scores.attrs["check_passes"]
+    np.testing.assert_allclose(scores["score"], 1)
 
 
-def test_scale_changes_nothing_and_the_order_of_parts_neither(planted):
+def test_neither_scale_nor_the_order_of_parts_changes_the_score(planted):
     model, images, labels, _, masks, removed = planted
     maps = torch.rand(COUNT, 32, 32, generator=torch.Generator().manual_seed(1))
     first = score(planted, maps)["score"]
@@ -110,21 +110,21 @@ def test_masks_can_be_widened():
         np.testing.assert_allclose(found, spearmanr(sums, drops[0]).statistic)
 
 
-def test_pieces_of_a_part_are_widened_by_themselves():
+def test_components_of_a_part_are_widened_separately():
     """Pixels near two feet count twice; masks of other types have one component per part."""
     maps = np.zeros((1, 7, 9))
     maps[0, 3, 4], maps[0, 0, 0], maps[0, 6, 8] = 2, 3, 1
     masks = np.zeros((1, 3, 7, 9), dtype=np.int8)
     masks[0, 0, 3, 3], masks[0, 0, 3, 5], masks[0, 1, 0, 0], masks[0, 2, 6, 8] = 1, 2, 1, 1
     drops = np.array([[3.0, 2.0, 1.0]])
-    for given, sums in ((masks, [4, 3, 1]), (masks.astype(bool), [2, 3, 1]), (masks.astype(np.int64), [2, 3, 1])):
-        found = part_deletion(maps, drops, given, ["a"], widen=1)[0]
+    for typed_masks, sums in ((masks, [4, 3, 1]), (masks.astype(bool), [2, 3, 1]), (masks.astype(np.int64), [2, 3, 1])):
+        found = part_deletion(maps, drops, typed_masks, ["a"], widen=1)[0]
         np.testing.assert_allclose(found, spearmanr(sums, drops[0]).statistic)
-        unwidened = part_deletion(maps, drops, given, ["a"])[0]
+        unwidened = part_deletion(maps, drops, typed_masks, ["a"])[0]
         np.testing.assert_allclose(unwidened, spearmanr([0, 3, 1], drops[0]).statistic)
 
 
-def test_the_number_of_its_authors_by_hand():
+def test_the_variant_of_its_authors_equals_a_value_computed_by_hand():
     """Five parts, feet of two components 3 pixels apart, a hidden eye: 1/2 + ρ/2, and undefined images are left out.
 
     Sums of the map: beak 4, eye 0 (hidden), foot 3 + 3 (the pixel between the feet is near both), tail 1, wing −2. From
@@ -137,7 +137,7 @@ def test_the_number_of_its_authors_by_hand():
     masks[0, foot, 13, 3], masks[0, foot, 13, 6] = 1, 2
     masks[1] = masks[0]
     maps = np.zeros((2, 16, 16))
-    # All values but the foot's lie within 2 pixels of their part; where no part is, the value is 100.
+    # All values except the foot's lie within 2 pixels of their part; where no part is, the value is 100.
     maps[0, 4, 4], maps[0, 13, 5], maps[0, 0, 13], maps[0, 10, 6], maps[0, 8, 15] = 4, 3, 1, -2, 100
     drops = np.array([[0.5, 0.0, 0.9, 0.2, 0.3]] * 2)
     authors = {"widen": 2, "hidden": True, "rescale": True}
@@ -173,14 +173,14 @@ def test_a_hidden_part_is_left_out():
     masks = squares([[1, 1, 1, 1], [1, 0, 1, 1], [0, 1, 0, 0]])
     found, valid, _ = part_deletion(maps, drops, masks, list("abc"))
     assert valid.tolist() == [True, True, False]
-    for row, kept in ((0, [0, 1, 2, 3]), (1, [0, 2, 3])):
-        sums = [maps[row][masks[row, part]].sum() for part in kept]
-        np.testing.assert_allclose(found[row], spearmanr(sums, drops[row, kept]).statistic)
+    for row, visible in ((0, [0, 1, 2, 3]), (1, [0, 2, 3])):
+        sums = [maps[row][masks[row, part]].sum() for part in visible]
+        np.testing.assert_allclose(found[row], spearmanr(sums, drops[row, visible]).statistic)
     assert np.isnan(found[2])
 
 
 @pytest.mark.parametrize("what", ["constant map", "zero map", "equal drops", "drop of NaN", "no part"])
-def test_what_is_undefined_is_nan(what):
+def test_undefined_scores_are_nan(what):
     maps = np.random.default_rng(0).normal(size=(1, 8, 8))
     drops = np.array([[0.1, 0.4, 0.3, 0.2]])
     masks = squares([[0] * 4 if what == "no part" else [1] * 4])
@@ -196,7 +196,7 @@ def test_what_is_undefined_is_nan(what):
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ({"masks": None}, "The metric 'part_deletion' needs `masks`"),
         ({"removed": None}, "either `removed`"),
@@ -212,8 +212,8 @@ def test_what_is_undefined_is_nan(what):
         ({"mask": None}, "no option 'mask': did you mean 'masks'?"),
     ],
 )
-def test_what_does_not_belong_together_is_said(planted, change, says):
+def test_arguments_that_do_not_match_are_refused_in_one_sentence(planted, change, message):
     with pytest.raises(HeatproofError) as raised:
         score(planted, planted[3], **change)
-    assert says in str(raised.value)
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value)

@@ -38,7 +38,7 @@ def planted():
     return model, images, torch.zeros(6, dtype=torch.long), images.sum(1) * model.weights
 
 
-def test_the_truth_is_best_its_reverse_worst_and_a_constant_undefined(planted):
+def test_the_true_map_scores_best_its_negative_worst_and_a_constant_is_undefined(planted):
     model, images, labels, truth = planted
     for maps, expected in ((truth, 1.0), (-truth, -1.0)):
         found = heatproof.evaluate("patch_insertion", model, images, labels, maps)
@@ -47,7 +47,7 @@ def test_the_truth_is_best_its_reverse_worst_and_a_constant_undefined(planted):
     assert not flat["valid"].any()
 
 
-def test_a_patch_that_another_stands_in_for_gains_and_does_not_lose():
+def test_a_patch_that_another_can_replace_gains_on_insertion_and_loses_nothing_on_deletion():
     """Both patches contain the evidence and one is enough, so that a deletion has no effect."""
     images = torch.zeros(1, 1, 4, 4)
     images[0, 0, 0, 0] = images[0, 0, 3, 3] = 1.0
@@ -65,10 +65,10 @@ def test_a_patch_that_another_stands_in_for_gains_and_does_not_lose():
     assert inserted == pytest.approx(1)
 
 
-def test_every_variant_goes_through_once(planted):
+def test_every_variant_passes_through_the_network_once(planted):
     model, images, labels, truth = planted
-    made = heatproof.evaluate("patch_insertion", model, images, labels, truth, grid=2)
-    assert model.passes == 6 * (1 + 1 + 4) + made.attrs["check_passes"]
+    scores = heatproof.evaluate("patch_insertion", model, images, labels, truth, grid=2)
+    assert model.passes == 6 * (1 + 1 + 4) + scores.attrs["check_passes"]
 
 
 def test_a_grid_that_does_not_divide_is_refused(planted):
@@ -76,27 +76,27 @@ def test_a_grid_that_does_not_divide_is_refused(planted):
         heatproof.evaluate("patch_insertion", *planted, grid=3)
 
 
-def test_a_config_that_names_it_gets_jobs_and_scores(tmp_path):
+def test_a_config_with_the_metric_has_jobs_and_scores(tmp_path):
     """No rule, list or stage names it: the response is one of those that are computed once per network."""
     change = {"metrics": [{"patch_insertion": {"baseline": "mean"}}], "explainers": ["saliency"]}
-    made = (
+    run = (
         Project(tmp_path, **change, pretraining={"epochs": 1}, finetuning={"epochs": 1})
         .train()
         .attribute()
         .drop()
         .respond()
     )
-    assert [name.partition("-")[0] for name in made.plan.model_responses] == ["insertions"]
-    job = next(job for job in Graph(made.plan).jobs() if "/insertions-" in job.outputs[0])
-    assert all(os.path.isfile(made.folder / path) for path in job.outputs)
-    made.score_with("patch_insertion")
-    rows = pd.read_parquet(made.folder / "results/scores/toy/net/finetuned/patch_insertion.parquet")
+    assert [name.partition("-")[0] for name in run.plan.model_responses] == ["insertions"]
+    job = next(job for job in Graph(run.plan).jobs() if "/insertions-" in job.outputs[0])
+    assert all(os.path.isfile(run.folder / path) for path in job.outputs)
+    run.score_with("patch_insertion")
+    rows = pd.read_parquet(run.folder / "results/scores/toy/net/finetuned/patch_insertion.parquet")
     assert rows.valid.all()
     assert rows.score.nunique() > 3
-    before = made.bytes("subsets")
-    made.make(made.on_network("subsets", response=next(iter(made.plan.model_responses)), shard=0))
-    assert made.bytes("subsets") == before != {}
+    before = run.bytes("subsets")
+    run.make(run.on_network("subsets", response=next(iter(run.plan.model_responses)), shard=0))
+    assert run.bytes("subsets") == before != {}
 
 
-def test_it_is_in_no_default_config():
+def test_the_default_config_does_not_have_the_metric():
     assert "patch_insertion" not in make_plan({}).metrics

@@ -13,7 +13,7 @@ def test_patches_are_summed_row_by_row():
     np.testing.assert_array_equal(patch_sums(maps, 2), expected)
 
 
-def test_signs_are_kept():
+def test_patch_sums_keep_signs():
     maps = np.array([[[1.0, -1.0], [-2.0, 3.0]]])
     np.testing.assert_array_equal(patch_sums(maps, 1), [[1.0]])
     np.testing.assert_array_equal(patch_sums(maps, 2), [[1.0, -1.0, -2.0, 3.0]])

@@ -18,7 +18,7 @@ def test_points_on_the_diagonal_score_one_half():
     assert valid[0]
 
 
-def test_a_curve_worked_out_by_hand():
+def test_the_area_of_a_curve_equals_one_computed_by_hand():
     curve = information_curves(SIZES, np.array([[0.0, 0.8, 0.4, 1.0, 1.0]]), points=4)
     np.testing.assert_allclose(curve, [[0, 0.8, 0.8, 1, 1]])
     assert area(curve)[0] == pytest.approx((0.4 + 0.8 + 0.9 + 1) / 4)
@@ -67,13 +67,13 @@ def test_equal_entropies_of_original_and_blurred_are_undefined():
             np.testing.assert_array_equal(np.isnan(score), [True, False])
 
 
-def test_thresholds_of_one_entropy():
+def test_a_curve_of_one_entropy_has_a_value_at_each_threshold():
     score, valid, _ = sic_scores(logs(0.1, 0.3, 0.5, 0.7, 0.9), np.array([[100, 200, 200, 200, 300]]))
     assert valid[0]
     assert 0 < score[0] < 1
 
 
-def test_images_left_out_by_either_rule():
+def test_each_rule_excludes_its_images():
     sizes = np.array([[100, 150, 200], [100, 150, 200], [200, 150, 100], [100, 150, 200]])
     probability = np.array([[0.1, 0.2, 0.9], [0.9, 0.5, 0.1], [0.1, 0.2, 0.9], [0.5, 0.2, 0.5]])
     np.testing.assert_array_equal(sic_scores(np.log(probability), sizes)[1], [True, False, False, False])
@@ -118,7 +118,7 @@ def test_aggregates_count_defined_curves_only():
         (lambda: information_axis(0), "at least 1"),
     ],
 )
-def test_errors_name_the_remedy(call, message):
+def test_invalid_arguments_are_refused_with_the_remedy(call, message):
     with pytest.raises(HeatproofError, match=message):
         call()
 
@@ -142,17 +142,17 @@ def respond(scene, take=slice(None), **options):
     from heatproof.perturbation.batching import Query
 
     network, images, maps, targets, ids = scene
-    given = {"mean": [0.5] * 3, "std": [0.25] * 3, "thresholds": (0.05, 0.3, 0.75), **options}
-    how = {key: given.pop(key) for key in ("seed", "batch_size", "device") if key in given}
-    return pic_responses(Query(network, images[take], targets[take], ids[take], **how), maps[take], **given)
+    arguments = {"mean": [0.5] * 3, "std": [0.25] * 3, "thresholds": (0.05, 0.3, 0.75), **options}
+    how = {key: arguments.pop(key) for key in ("seed", "batch_size", "device") if key in arguments}
+    return pic_responses(Query(network, images[take], targets[take], ids[take], **how), maps[take], **arguments)
 
 
-def test_responses_do_not_depend_on_batches_threads_or_neighbours(scene):
+def test_responses_do_not_depend_on_batches_threads_or_other_images(scene):
     import torch
 
-    whole = respond(scene)
-    assert set(whole) == {"logit", "log_probability", "predicted", "target_rank", "entropy"}
-    assert {values.shape for values in whole.values()} == {(5, 5)}
+    together = respond(scene)
+    assert set(together) == {"logit", "log_probability", "predicted", "target_rank", "entropy"}
+    assert {values.shape for values in together.values()} == {(5, 5)}
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
@@ -160,10 +160,10 @@ def test_responses_do_not_depend_on_batches_threads_or_neighbours(scene):
     finally:
         torch.set_num_threads(threads)
     alone = respond(scene, slice(3, 5))
-    for name, values in whole.items():
+    for name, values in together.items():
         np.testing.assert_allclose(small[name], values, rtol=0, atol=1e-5)
         np.testing.assert_allclose(alone[name], values[3:], rtol=0, atol=1e-5)
-    np.testing.assert_array_equal(small["entropy"], whole["entropy"])
+    np.testing.assert_array_equal(small["entropy"], together["entropy"])
 
 
 def test_the_last_variant_is_the_image_itself(scene):
@@ -175,7 +175,7 @@ def test_the_last_variant_is_the_image_itself(scene):
     np.testing.assert_allclose(respond(scene)["logit"][:, -1], expected, rtol=0, atol=1e-5)
 
 
-def test_several_targets(scene):
+def test_several_targets_have_one_logit_each(scene):
     network, images, maps, targets, ids = scene
     both = (network, images, maps, targets[:, None] + targets.new_tensor([0, 2]), ids)
     read = respond(both)
@@ -183,7 +183,7 @@ def test_several_targets(scene):
     np.testing.assert_array_equal(read["logit"][..., 0], respond(scene)["logit"])
 
 
-def test_ties_are_cut_by_rank_and_kept_whole_by_quantile(scene):
+def test_rank_masks_split_ties_and_quantile_masks_do_not(scene):
     from heatproof.base.sequences import pixel_ranking
     from heatproof.perturbation.pic import counts_above_quantile, quantile_masks, rank_masks
 
@@ -196,7 +196,7 @@ def test_ties_are_cut_by_rank_and_kept_whole_by_quantile(scene):
     assert by_value[0] > counts[0]
 
 
-def test_a_given_ranking_decides(scene):
+def test_the_argument_ranking_replaces_the_ranking_of_the_maps(scene):
     from heatproof.base.sequences import pixel_ranking
 
     _, _, maps, _, ids = scene
@@ -206,26 +206,26 @@ def test_a_given_ranking_decides(scene):
     assert np.any(respond(scene, ranking=ranking[:, ::-1])["entropy"] != respond(scene)["entropy"])
 
 
-def test_interpolation_has_the_bits_of_griddata():
+def test_interpolation_equals_griddata_exactly():
     from scipy.interpolate import griddata
 
     from heatproof.perturbation.pic import interpolate
 
     generator = np.random.default_rng(4)
-    picture = generator.random((20, 17, 3), dtype=np.float32)
+    image = generator.random((20, 17, 3), dtype=np.float32)
     for share in (0.02, 0.3, 0.8):
         mask = generator.random((20, 17)) < share
         mask[[0, 0, -1, -1], [0, -1, 0, -1]] = True
-        filled = interpolate(picture, mask)
+        filled = interpolate(image, mask)
         for channel in range(3):
-            plane = picture[..., channel]
+            plane = image[..., channel]
             expected = griddata(np.argwhere(mask), plane[mask], np.argwhere(~mask), "linear", plane.mean())
             np.testing.assert_array_equal(filled[..., channel][~mask], expected.astype(np.float32))
             np.testing.assert_array_equal(filled[..., channel][mask], plane[mask])
-    np.testing.assert_array_equal(interpolate(picture, np.ones((20, 17), dtype=bool)), picture)
+    np.testing.assert_array_equal(interpolate(image, np.ones((20, 17), dtype=bool)), image)
 
 
-def test_random_mask_is_drawn_from_the_seed_and_the_size():
+def test_the_random_mask_depends_on_the_seed_and_the_size():
     from heatproof.perturbation.pic import random_mask
 
     assert random_mask(9, 7, 0).sum() == 10
@@ -233,7 +233,7 @@ def test_random_mask_is_drawn_from_the_seed_and_the_size():
     assert np.any(random_mask(9, 7, 0) != random_mask(9, 7, 1))
 
 
-def test_one_channel_and_no_other_number(scene):
+def test_entropy_is_of_one_or_three_channels(scene):
     from heatproof.perturbation.pic import entropy
 
     assert entropy(np.zeros((12, 12, 1), dtype=np.float32)) > 0
@@ -254,12 +254,12 @@ def test_one_channel_and_no_other_number(scene):
         ({"masks": "quantile", "ranking": np.zeros((5, 144), dtype=np.int64)}, "not a ranking"),
     ],
 )
-def test_responses_refuse_what_does_not_fit(scene, options, message):
+def test_invalid_options_of_responses_are_refused(scene, options, message):
     with pytest.raises(HeatproofError, match=message):
         respond(scene, **options)
 
 
-def test_maps_have_to_fit_and_be_finite(scene):
+def test_maps_of_another_size_or_not_finite_are_refused(scene):
     network, images, maps, targets, ids = scene
     holed = maps.copy()
     holed[2, 3, 3] = np.nan

@@ -32,7 +32,7 @@ def spoil(value):
 
 
 @pytest.fixture
-def given():
+def inputs_of_a_metric():
     generator = torch.Generator().manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4)).eval()
     images = torch.rand(5, 3, 8, 8, generator=generator)
@@ -41,11 +41,11 @@ def given():
 
 
 @pytest.mark.parametrize("name", ["idsds", "deletion_morf", "mas_insertion", "sensitivity_n", "sic", "completeness"])
-def test_a_metric_that_writes_to_its_inputs_changes_no_score(name, given, monkeypatch):
-    model, images, targets, maps = given
-    others = [name, "sds", "rise_deletion"]
-    before = heatproof.evaluate(others, model, images, targets, maps)
-    kept = {key: one.clone() for key, one in maps.items()}
+def test_a_metric_that_writes_to_its_inputs_changes_no_score(name, inputs_of_a_metric, monkeypatch):
+    model, images, targets, maps = inputs_of_a_metric
+    names = [name, "sds", "rise_deletion"]
+    before = heatproof.evaluate(names, model, images, targets, maps)
+    copies = {key: one.clone() for key, one in maps.items()}
     entry = METRICS[name]
 
     def writes(*inputs, **options):
@@ -55,16 +55,16 @@ def test_a_metric_that_writes_to_its_inputs_changes_no_score(name, given, monkey
         return result
 
     monkeypatch.setitem(METRICS, name, replace(entry, function=_like(entry.function, writes)))
-    after = heatproof.evaluate(others, model, images, targets, maps)
-    for one in others:
+    after = heatproof.evaluate(names, model, images, targets, maps)
+    for one in names:
         np.testing.assert_array_equal(after[one]["score"], before[one]["score"])
-    assert all(torch.equal(maps[key], kept[key]) for key in maps)
+    assert all(torch.equal(maps[key], copies[key]) for key in maps)
 
 
-def _like(function, made):
-    made.__kwdefaults__ = function.__kwdefaults__
-    made.__wrapped__ = function
-    return made
+def _like(function, function_of_metric):
+    function_of_metric.__kwdefaults__ = function.__kwdefaults__
+    function_of_metric.__wrapped__ = function
+    return function_of_metric
 
 
 VALUES = {"nan": np.nan, "inf": np.inf, "minus inf": -np.inf}
@@ -72,7 +72,7 @@ VALUES = {"nan": np.nan, "inf": np.inf, "minus inf": -np.inf}
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 @pytest.mark.parametrize("where", ["memory", "stage"])
-def test_a_score_that_is_not_finite_is_undefined(value, where, given, monkeypatch, request):
+def test_a_score_that_is_not_finite_is_undefined(value, where, inputs_of_a_metric, monkeypatch, request):
     entry = METRICS["idsds"]
 
     def poor(*inputs, **options):
@@ -81,13 +81,13 @@ def test_a_score_that_is_not_finite_is_undefined(value, where, given, monkeypatc
 
     monkeypatch.setitem(METRICS, "idsds", replace(entry, function=_like(entry.function, poor)))
     if where == "memory":
-        scored = heatproof.evaluate("idsds", *given)
+        scored = heatproof.evaluate("idsds", *inputs_of_a_metric)
         assert scored.attrs["undefined"] == 2
         assert scored["reason"].values[:, 1].tolist() == [scored["reason"].values[0, 1]] * 2 != ["", ""]
         found = scored["score"].values[0], scored["valid"].values[0]
     else:
-        made = request.getfixturevalue("project")(explainers=["random"]).attribute().drop().score()
-        rows = made.scores("idsds")
+        run = request.getfixturevalue("project")(explainers=["random"]).attribute().drop().score()
+        rows = run.scores("idsds")
         rows = rows[rows["method"] == "random"]
         found = rows["score"].to_numpy(), rows["valid"].to_numpy()
     expected = np.arange(len(found[0])) != 1
@@ -96,7 +96,7 @@ def test_a_score_that_is_not_finite_is_undefined(value, where, given, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("returned", "said"),
+    ("returned", "message"),
     [
         ((np.zeros(4), np.ones(4, dtype=bool)), "of shape .4,. .* for 5 images"),
         ((np.zeros((5, 1)), np.ones(5, dtype=bool)), "of shape .5, 1."),
@@ -105,26 +105,26 @@ def test_a_score_that_is_not_finite_is_undefined(value, where, given, monkeypatc
     ],
     ids=["too few", "a column", "one validity", "scores alone"],
 )
-def test_what_is_no_score_of_each_image_is_refused(returned, said, given, monkeypatch):
+def test_scores_that_are_not_one_per_image_are_refused(returned, message, inputs_of_a_metric, monkeypatch):
     entry = METRICS["sds"]
     function = _like(entry.function, lambda *inputs, **options: returned)
     monkeypatch.setitem(METRICS, "sds", replace(entry, function=function))
-    with pytest.raises(HeatproofError, match=f"The metric 'sds' .*{said}"):
-        heatproof.evaluate("sds", *given)
+    with pytest.raises(HeatproofError, match=f"The metric 'sds' .*{message}"):
+        heatproof.evaluate("sds", *inputs_of_a_metric)
 
 
 @pytest.mark.parametrize("returned", [[0.5] * 5, np.full(5, 0.5, np.float32), torch.full((5,), 0.5)], ids=type)
-def test_scores_of_any_array_are_float64(returned, given, monkeypatch):
+def test_scores_of_any_array_are_float64(returned, inputs_of_a_metric, monkeypatch):
     entry = METRICS["sds"]
     function = _like(entry.function, lambda *inputs, **options: (returned, [True] * 5, {"curve": [1.0] * 5}))
     monkeypatch.setitem(METRICS, "sds", replace(entry, function=function))
-    scored = heatproof.evaluate("sds", *given)
+    scored = heatproof.evaluate("sds", *inputs_of_a_metric)
     assert scored["score"].dtype == np.float64
     assert (scored["score"] == 0.5).all()
     assert scored["valid"].all()
 
 
-def test_methods_are_every_map_and_absolute_values_of_signed_ones():
+def test_methods_are_all_maps_and_absolute_values_of_signed_ones():
     maps = np.random.default_rng(0).normal(size=(2, 2, 4, 4))
     found = methods_of({"signed": True, "not": False})
     assert [(one.name, one.index, one.transform) for one in found] == [
@@ -141,7 +141,7 @@ def test_methods_are_every_map_and_absolute_values_of_signed_ones():
     assert Method("one").select_maps(sums).base is maps
 
 
-def test_one_loop_scores_methods():
+def test_only_one_loop_scores_methods():
     """No other code calls a metric for scores, except planning, which tries a metric on made-up responses."""
     calling = {
         str(file.relative_to(ROOT))

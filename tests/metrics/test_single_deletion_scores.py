@@ -38,7 +38,7 @@ def test_positive_scaling_and_offset_change_nothing(drops):
     np.testing.assert_array_equal(single_deletion_scores(maps + 7, drops, GRID)[0], expected)
 
 
-def test_one_patch_out_of_place_costs_what_spearman_says(planted, drops):
+def test_two_swapped_patches_lower_the_score_as_in_spearmans_formula(planted, drops):
     order = np.argsort(drops[0])
     swapped = drops.copy()
     swapped[0, order[[3, 4]]] = drops[0, order[[4, 3]]]
@@ -47,7 +47,7 @@ def test_one_patch_out_of_place_costs_what_spearman_says(planted, drops):
     np.testing.assert_allclose(score, [1 - 12 / (patches * (patches**2 - 1)), 1, 1, 1, 1], rtol=1e-14)
 
 
-def test_undefined_images_are_told_apart(planted, drops):
+def test_undefined_images_are_not_valid(planted, drops):
     planted[1] = 0.1
     drops[2] = 0
     planted[3, 0, 0] = np.nan
@@ -91,6 +91,6 @@ def test_only_weights_finetuned_for_the_combination_are_in_domain(in_domain_for,
     assert METRICS[base_name(name)].function is single_deletion_scores
 
 
-def test_names_of_other_metrics_are_left_alone():
+def test_names_of_other_metrics_have_no_suffix_removed():
     assert base_name("ids_g4_zeros") == "ids_g4_zeros"
     assert base_name("soundness") == "soundness"

@@ -59,13 +59,13 @@ def test_the_levels_are_the_points_of_the_curve(problem):
     assert not np.array_equal(one["score"], all_thresholds["score"])
 
 
-def test_a_level_that_the_curve_does_not_have(problem):
+def test_a_level_outside_the_thresholds_is_refused(problem):
     model, images, labels, maps = problem
     with pytest.raises(HeatproofError, match=r"read at 0\.85, which is none of its thresholds"):
         heatproof.evaluate("completeness", model, images, labels, maps["best"], imputation="baseline", at=0.85)
 
 
-def test_a_level_is_a_test_case(scores):
+def test_each_level_is_a_test_case(scores):
     for name, cases in scores.groupby("property"):
         ranked = meta_rank_table(cases, repetitions=20).set_index("method")
         # A level that a method does not reach leaves only that score undefined.

@@ -36,7 +36,7 @@ def shares(**options):
         ({"fractions": "paper", "imputation": "baseline", "baseline": "blur"}, PAPER),
     ],
 )
-def test_the_shares(options, expected):
+def test_complete_fractions_returns_the_shares(options, expected):
     assert shares(**options) == expected
 
 
@@ -44,8 +44,8 @@ def test_the_default_has_one_name_in_a_store():
     """Naming the default recomputes nothing, and the response for the paper's shares contains those of the code."""
     entry = METRICS["soundness"]
     kinds = {
-        given: entry.responses(entry.reads.complete(entry.complete_options({"fractions": given})))["deletion"]
-        for given in (None, "code", "paper")
+        fractions: entry.responses(entry.reads.complete(entry.complete_options({"fractions": fractions})))["deletion"]
+        for fractions in (None, "code", "paper")
     }
     assert kinds[None] == kinds["code"] != kinds["paper"]
     assert kinds["paper"].points_of(kinds["code"]) == list(range(2, 98))
@@ -60,22 +60,22 @@ def test_the_curve_begins_with_the_first_hundredth():
     images = torch.rand(120, 1, 20, 20, generator=torch.Generator().manual_seed(0))
     labels = model(images).argmax(1)
     maps = np.abs(images[:, 0].numpy() - 0.5)
-    made = heatproof.evaluate("soundness", model, images, labels, maps, imputation="baseline", fractions="paper")
-    np.testing.assert_allclose(made["removed"][[0, 1, -1]], [0.99, 0.98, 0.01])
-    given = heatproof.evaluate(
+    by_name = heatproof.evaluate("soundness", model, images, labels, maps, imputation="baseline", fractions="paper")
+    np.testing.assert_allclose(by_name["removed"][[0, 1, -1]], [0.99, 0.98, 0.01])
+    by_values = heatproof.evaluate(
         "soundness", model, images, labels, maps, imputation="baseline", fractions=[float(share) for share in PAPER]
     )
-    assert made["score"].equals(given["score"])
-    np.testing.assert_array_equal(made["soundness"], given["soundness"])
+    assert by_name["score"].equals(by_values["score"])
+    np.testing.assert_array_equal(by_name["soundness"], by_values["soundness"])
 
 
-@pytest.mark.parametrize("given", ["papers", "0.5", {}])
-def test_other_words_are_refused_in_a_config_and_in_memory(given):
+@pytest.mark.parametrize("fractions", ["papers", "0.5", {}])
+def test_unknown_names_of_fractions_are_refused_in_a_config_and_in_memory(fractions):
     with pytest.raises(HeatproofError, match="fractions"):
-        make_plan(merge(read_config(), {"metrics": [{"soundness": {"fractions": given}}]}))
+        make_plan(merge(read_config(), {"metrics": [{"soundness": {"fractions": fractions}}]}))
     entry = METRICS["soundness"]
     with pytest.raises(HeatproofError, match="fractions"):
-        entry.responses(entry.complete_options({"fractions": given}))
+        entry.responses(entry.complete_options({"fractions": fractions}))
 
 
 def test_the_thresholds_of_completeness_are_those_of_algorithm_4():
@@ -93,19 +93,19 @@ def test_the_pixels_above_each_threshold_are_imputed(thresholds):
         return torch.stack([seen, -seen], 1)
 
     values = np.append(np.linspace(0.02, 0.98, 47), [0, 1]).reshape(1, 7, 7)
-    given = {"output": "logit", "imputation": "baseline", "thresholds": thresholds}
+    options = {"output": "logit", "imputation": "baseline", "thresholds": thresholds}
     shares = thresholds or [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
     above = {share: int((values > share).sum()) for share in shares}
-    made = heatproof.evaluate("completeness", model, torch.ones(1, 1, 7, 7), [0], values, **given)
-    assert made["score"].item() == pytest.approx(np.mean(list(above.values())))
-    assert made["completeness"][0].values.tolist() == sorted(above.values())
+    scores = heatproof.evaluate("completeness", model, torch.ones(1, 1, 7, 7), [0], values, **options)
+    assert scores["score"].item() == pytest.approx(np.mean(list(above.values())))
+    assert scores["completeness"][0].values.tolist() == sorted(above.values())
     for share, count in above.items():
-        one = heatproof.evaluate("completeness", model, torch.ones(1, 1, 7, 7), [0], values, at=share, **given)
+        one = heatproof.evaluate("completeness", model, torch.ones(1, 1, 7, 7), [0], values, at=share, **options)
         assert one["score"].item() == count
 
 
 @pytest.mark.parametrize(
-    ("metric", "given"),
+    ("metric", "options"),
     [
         ("completeness", {"thresholds": ["a"]}),
         ("completeness", {"thresholds": [1.5]}),
@@ -115,12 +115,12 @@ def test_the_pixels_above_each_threshold_are_imputed(thresholds):
         ("road_morf", {"fractions": ["a"]}),
     ],
 )
-def test_lists_of_something_else_are_refused_in_memory_as_in_a_config(metric, given):
+def test_lists_of_invalid_values_are_refused_in_memory_and_in_a_config(metric, options):
     images, maps = torch.ones(2, 1, 8, 8), np.ones((2, 8, 8))
-    with pytest.raises(HeatproofError, match=next(iter(given))):
-        heatproof.evaluate(metric, lambda batch: batch.mean((2, 3)).repeat(1, 2), images, [0, 0], maps, **given)
-    with pytest.raises(HeatproofError, match=next(iter(given))):
-        make_plan(merge(read_config(), {"metrics": [{metric: given}]}))
+    with pytest.raises(HeatproofError, match=next(iter(options))):
+        heatproof.evaluate(metric, lambda batch: batch.mean((2, 3)).repeat(1, 2), images, [0, 0], maps, **options)
+    with pytest.raises(HeatproofError, match=next(iter(options))):
+        make_plan(merge(read_config(), {"metrics": [{metric: options}]}))
 
 
 def test_a_step_of_just_the_threshold_is_false_attribution():

@@ -23,7 +23,7 @@ def two_arrays(draw):
 
 
 @given(two_arrays())
-def test_agrees_with_scipy(pair):
+def test_correlations_equal_those_of_scipy(pair):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         expected = [spearmanr(a, b).statistic for a, b in zip(*pair, strict=True)]
@@ -31,7 +31,7 @@ def test_agrees_with_scipy(pair):
 
 
 @given(two_arrays())
-def test_is_symmetric_bounded_and_silent(pair):
+def test_correlations_are_symmetric_bounded_and_without_warnings(pair):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         correlation = spearman_rows(*pair)
@@ -40,7 +40,7 @@ def test_is_symmetric_bounded_and_silent(pair):
 
 
 @given(arrays(np.float64, shapes, elements=few_values))
-def test_of_a_row_with_itself_is_exactly_one_unless_constant(rows):
+def test_a_row_correlates_with_itself_by_exactly_one_unless_constant(rows):
     constant = np.ptp(rows, axis=1) == 0
     np.testing.assert_array_equal(spearman_rows(rows, rows), np.where(constant, np.nan, 1))
     np.testing.assert_array_equal(spearman_rows(rows, -rows), np.where(constant, np.nan, -1))
@@ -54,7 +54,7 @@ def test_undefined_rows_do_not_disturb_others():
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (3, 1), (3, 0)])
-def test_too_little_to_correlate(shape):
+def test_fewer_than_two_values_have_no_correlation(shape):
     np.testing.assert_array_equal(spearman_rows(np.zeros(shape), np.zeros(shape)), np.full(shape[0], np.nan))
 
 

@@ -51,11 +51,11 @@ def test_subsets_have_their_sizes_and_differ():
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.001, 1), (0.2, 1), (0.5, 2), (0.999, 3)])
-def test_a_subset_is_never_empty_or_the_whole_image(share, count):
+def test_a_subset_is_never_empty_or_complete(share, count):
     assert subset_masks(IDS, 2, 2, (share,), 3, 0)[0].sum(axis=(1, 2)).tolist() == [count] * 3
 
 
-def test_every_pixel_is_as_likely():
+def test_every_pixel_is_drawn_with_equal_probability():
     drawn = subset_masks(["one"], 4, 4, (0.25,), 4000, 0)[0]
     # A share of 4000 draws has a standard deviation of 0.007.
     np.testing.assert_allclose(drawn.mean(axis=0), 0.25, atol=0.03)
@@ -69,7 +69,7 @@ def test_draws_depend_on_seed_and_id_alone():
     assert (masks[0] != subset_masks(IDS, 6, 5, FEW, 8, 1)[0]).any()
 
 
-def test_draws_are_those_of_the_responses_on_disk():
+def test_draws_equal_those_of_stored_responses():
     """Scoring draws the subsets again, perhaps with another NumPy; any change would invalidate old responses."""
     drawn = [[np.flatnonzero(mask).tolist() for mask in one] for one in subset_masks(IDS[:2], 4, 4, (0.1, 0.25), 2, 0)]
     assert drawn == [
@@ -93,22 +93,22 @@ def test_default_sizes_are_evenly_spaced_from_one_to_eighty_percent():
         (1, FEW, 3, "1×1 pixels"),
     ],
 )
-def test_impossible_subsets_are_refused(height, sizes, samples, message):
+def test_invalid_sizes_of_subsets_are_refused(height, sizes, samples, message):
     with pytest.raises(HeatproofError, match=message):
         subset_masks(IDS, height, height, sizes, samples, 0)
 
 
-def test_sums_are_those_of_a_loop(maps, masks, drops):
+def test_sums_equal_those_of_a_loop(maps, masks, drops):
     np.testing.assert_allclose(subset_sums(maps, masks, IDS), drops, rtol=0, atol=1e-13)
     np.testing.assert_allclose(subset_sums(maps, np.stack(list(masks)), IDS), drops, rtol=0, atol=1e-13)
 
 
-def test_more_subsets_than_one_product_takes():
+def test_sums_are_right_for_more_subsets_than_one_product_has():
     maps, masks = np.random.default_rng(3).normal(size=(1, 4, 4)), subset_masks(["one"], 4, 4, (0.5,), 150, 0)
     np.testing.assert_allclose(subset_sums(maps, masks, ["one"])[0], [maps[0][mask].sum() for mask in masks[0]])
 
 
-def test_many_maps_of_an_image_share_the_draw(maps, masks):
+def test_several_maps_of_an_image_share_the_draw(maps, masks):
     several = np.stack([maps, -2 * maps, maps + 1], axis=1)
     expected = np.stack([subset_sums(several[:, place], masks, IDS) for place in range(3)], axis=1)
     np.testing.assert_allclose(subset_sums(several, masks, IDS), expected, rtol=0, atol=1e-13)
@@ -119,7 +119,7 @@ def test_no_images_have_no_sums(shape, masks):
     assert subset_sums(np.empty(shape), masks[:0], ()).shape == (*shape[:-2], 0)
 
 
-def test_map_of_a_linear_model_is_perfect(maps, masks, drops):
+def test_the_map_of_a_linear_model_has_the_best_scores(maps, masks, drops):
     score, valid, curves = sensitivity_n_scores(maps, drops, masks, IDS, **OPTIONS)
     np.testing.assert_allclose(score, 1, rtol=1e-12)
     np.testing.assert_allclose(curves["sensitivity_n"], np.ones((3, 3)), rtol=1e-12)
@@ -130,13 +130,13 @@ def test_map_of_a_linear_model_is_perfect(maps, masks, drops):
         assert valid.all()
 
 
-def test_negated_map_is_the_worst(maps, masks, drops, noisy):
+def test_the_negated_map_has_the_worst_scores(maps, masks, drops, noisy):
     np.testing.assert_allclose(sensitivity_n_scores(-maps, drops, masks, IDS, **OPTIONS)[0], -1, rtol=1e-12)
     expected = (4 * drops**2).mean(axis=1)
     np.testing.assert_allclose(infidelity_scores(-maps, drops, masks, IDS, normalize=False)[0], expected, rtol=1e-12)
 
 
-def test_normalised_infidelity_does_not_see_the_sign(maps, masks, noisy):
+def test_normalised_infidelity_ignores_the_sign(maps, masks, noisy):
     expected = infidelity_scores(maps, noisy, masks, IDS)[0]
     assert (expected > 0.1).all()
     np.testing.assert_allclose(infidelity_scores(-maps, noisy, masks, IDS)[0], expected, rtol=1e-12)
@@ -159,7 +159,7 @@ def test_offset_does_not_change_sensitivity_n(maps, masks, noisy):
     np.testing.assert_allclose(sensitivity_n_scores(maps + 5, noisy, masks, IDS, **OPTIONS)[0], expected, rtol=1e-10)
 
 
-def test_values_far_from_zero_are_no_reason_to_warn(maps, masks, drops):
+def test_values_far_from_zero_cause_no_warning(maps, masks, drops):
     far = drops + 1e14
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -167,7 +167,7 @@ def test_values_far_from_zero_are_no_reason_to_warn(maps, masks, drops):
     np.testing.assert_allclose(score, 1, rtol=1e-3)
 
 
-def test_sensitivity_n_agrees_with_scipy_size_by_size(maps, masks, noisy):
+def test_sensitivity_n_equals_scipy_for_each_size(maps, masks, noisy):
     score, _, curves = sensitivity_n_scores(maps, noisy, masks, IDS, **OPTIONS)
     for row in range(3):
         sums = np.array([maps[row][mask].sum() for mask in masks[row]])
@@ -176,7 +176,7 @@ def test_sensitivity_n_agrees_with_scipy_size_by_size(maps, masks, noisy):
         np.testing.assert_allclose(score[row], np.mean(expected), rtol=1e-10)
 
 
-def test_normalised_infidelity_is_the_least_of_all_scales(maps, masks, noisy):
+def test_normalised_infidelity_is_the_minimum_over_all_scales(maps, masks, noisy):
     least = infidelity_scores(maps, noisy, masks, IDS)[0]
     scales = np.linspace(-3, 3, 601)
     tried = np.array([infidelity_scores(s * maps, noisy, masks, IDS, normalize=False)[0] for s in scales])
@@ -209,7 +209,7 @@ def test_one_undefined_size_leaves_the_score_undefined(maps, masks, drops):
     assert np.isnan(score[0])
 
 
-def test_holes_in_the_drops_leave_their_image_undefined(maps, masks, noisy):
+def test_missing_drops_make_their_image_undefined(maps, masks, noisy):
     expected = infidelity_scores(maps, noisy, masks, IDS)[0]
     noisy[1, 3] = np.nan
     score, valid = infidelity_scores(maps, noisy, masks, IDS)
@@ -226,14 +226,14 @@ def test_infidelity_of_zeros_is_the_mean_squared_drop(normalize, maps, masks, no
     assert (infidelity_scores(maps, noisy, masks, IDS)[0] < score).all()
 
 
-def test_other_images_do_not_matter(maps, masks, noisy):
+def test_scores_do_not_depend_on_other_images(maps, masks, noisy):
     alone = sensitivity_n_scores(maps[1:2], noisy[1:2], masks[1:2], IDS[1:2], **OPTIONS)[0]
     np.testing.assert_array_equal(alone, sensitivity_n_scores(maps, noisy, masks, IDS, **OPTIONS)[0][1:2])
     alone = infidelity_scores(maps[1:2], noisy[1:2], masks[1:2], IDS[1:2])[0]
     np.testing.assert_array_equal(alone, infidelity_scores(maps, noisy, masks, IDS)[0][1:2])
 
 
-def test_sums_once_made_give_the_same_scores(maps, masks, noisy):
+def test_precomputed_sums_give_the_same_scores(maps, masks, noisy):
     sums = subset_sums(maps, masks, IDS)
     assert sums.shape == noisy.shape
     expected = sensitivity_n_scores(maps, noisy, masks, IDS, **OPTIONS)
@@ -243,7 +243,7 @@ def test_sums_once_made_give_the_same_scores(maps, masks, noisy):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("score", [sensitivity_n_scores, infidelity_scores])
-def test_value_that_is_not_finite_names_the_image(score, value, maps, masks, drops):
+def test_an_error_about_a_value_that_is_not_finite_names_the_image(score, value, maps, masks, drops):
     maps[1, 2, 3] = value
     with pytest.raises(HeatproofError, match="'image-1' has a value that is not finite"):
         score(maps, drops, masks, IDS)
@@ -260,12 +260,12 @@ def test_value_that_is_not_finite_names_the_image(score, value, maps, masks, dro
     ],
 )
 @pytest.mark.parametrize("score", [sensitivity_n_scores, infidelity_scores])
-def test_what_does_not_belong_together_is_refused(score, change, message, maps, masks, drops):
+def test_arguments_that_do_not_match_are_refused(score, change, message, maps, masks, drops):
     with pytest.raises(HeatproofError, match=message):
         score(*change(maps, drops, masks), IDS)
 
 
 @pytest.mark.parametrize("sizes", [(0.1,) * 5, (0.1,) * 12])
-def test_other_sizes_than_drawn_are_refused(sizes, maps, masks, drops):
+def test_sizes_that_do_not_match_the_subsets_are_refused(sizes, maps, masks, drops):
     with pytest.raises(HeatproofError, match=f"24 subsets cannot be {len(sizes)} sizes with at least 3 subsets each"):
         sensitivity_n_scores(maps, drops, masks, IDS, sizes=sizes)

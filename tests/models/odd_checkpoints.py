@@ -1,4 +1,4 @@
-"""Odd checkpoints of many kinds, and the table of their messages in docs/models.md: run this file to print it."""
+"""Odd checkpoints of many kinds, and the table of their messages in odd_checkpoints.md: run this file to print it."""
 
 import logging
 import tempfile
@@ -119,7 +119,7 @@ def message_about(name: str, folder: Path) -> str:
 
 
 def table() -> str:
-    """Return the rows of the table in docs/models.md."""
+    """Return the rows of the table in odd_checkpoints.md."""
     with tempfile.TemporaryDirectory() as folder:
         rows = [f"| `{name}` | {what} | {message_about(name, Path(folder))} |" for name, (what, _) in KINDS.items()]
     return "\n".join(["| file | content | message |", "| --- | --- | --- |", *rows])

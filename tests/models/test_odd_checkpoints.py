@@ -1,11 +1,11 @@
-"""The messages about odd checkpoints are those in docs/models.md."""
+"""The messages about odd checkpoints are those in odd_checkpoints.md."""
 
 from pathlib import Path
 
 import odd_checkpoints
 import pytest
 
-PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+PAGE = Path(__file__).with_name("odd_checkpoints.md").read_text(encoding="utf-8")
 READ = {"parallel.pth", "lightning.ckpt", "compiled.pt", "averaged.pth", "others_names.th"}
 
 

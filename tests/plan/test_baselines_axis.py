@@ -75,11 +75,11 @@ def test_a_custom_baseline_is_named_by_its_function():
 
 def test_the_code_of_a_custom_baseline_is_part_of_keys(monkeypatch):
     plan = plan_of(drops={"baselines": ["toy_plugin:half"]}, metrics=[])
-    asked = []
-    monkeypatch.setattr("heatproof.base.provenance._code_of", lambda modules: asked.append(modules) or "code")
+    code_modules = []
+    monkeypatch.setattr("heatproof.base.provenance._code_of", lambda modules: code_modules.append(modules) or "code")
     spec = next(job.spec for job in Graph(plan).jobs() if job.stage == "drops")
     assert spec.response.settings["baseline"] == "half"
-    assert any("toy_plugin" in modules for modules in asked)
+    assert any("toy_plugin" in modules for modules in code_modules)
     del BASELINES["half"]
 
 
@@ -93,7 +93,7 @@ def test_the_code_of_a_custom_baseline_is_part_of_keys(monkeypatch):
         ({"weights": ["finetuned", {"finetuned_blur": {}}], "baselines": ["mean", "blur"]}, "rename them"),
     ],
 )
-def test_a_baseline_that_cannot_be_is_refused(change, sentence):
+def test_invalid_baselines_are_refused(change, sentence):
     with pytest.raises(HeatproofError, match=sentence.replace("?", r"\?")):
         plan_of(**change)
 

@@ -28,7 +28,7 @@ def photographs(folder, each, classes="ab"):
     return {"photos": {"dataset": "image_folder", "root": str(folder), "size": 16}}
 
 
-class Own:
+class CustomDataset:
     num_classes, class_names = 2, ("a", "b")
 
     def __init__(self):
@@ -39,8 +39,8 @@ class Own:
         return np.random.default_rng(start).random((stop - start, 3, 16, 16)).astype(np.float32)
 
 
-def own(*, seed):
-    return Own()
+def load_custom(*, seed):
+    return CustomDataset()
 
 
 def failing(*, seed):
@@ -64,7 +64,7 @@ def plan_of(datasets, **change):
         (700, {}, 64, 256),
     ],
 )
-def test_defaults_are_as_many_as_there_are(each, evaluation, images, drops, tmp_path):
+def test_default_counts_are_limited_by_the_data(each, evaluation, images, drops, tmp_path):
     plan = plan_of([photographs(tmp_path / "photos", each)], **({"evaluation": evaluation} if evaluation else {}))
     assert (plan.images, plan.drop_images) == (images, drops)
 
@@ -73,7 +73,7 @@ def test_defaults_are_as_many_as_there_are(each, evaluation, images, drops, tmp_
     "evaluation",
     [{"images": 64}, {"accuracy_images": 256}, {"images": {"drops": 5}}, {"images": 2, "accuracy_images": 5}],
 )
-def test_numbers_that_a_config_sets_stay_errors(evaluation, tmp_path):
+def test_too_large_numbers_in_a_config_are_refused(evaluation, tmp_path):
     """It also applies to the default numbers, if a config states them."""
     with pytest.raises(
         HeatproofError, match=r"evaluation\.\w+ is \d+, and the evaluation split of 'photos' has 4 images"
@@ -81,13 +81,13 @@ def test_numbers_that_a_config_sets_stay_errors(evaluation, tmp_path):
         plan_of([photographs(tmp_path / "photos", 10)], evaluation=evaluation)
 
 
-def test_of_several_datasets_the_smallest_decides(tmp_path):
+def test_the_smallest_dataset_limits_default_counts(tmp_path):
     plan = plan_of(["digits", photographs(tmp_path / "photos", 10)])
     assert (plan.images, plan.drop_images) == (4, 4)
 
 
-def test_a_users_loader_is_called():
-    assert plan_of([{"mine": {"dataset": "test_default_counts:own"}}]).drop_images == 12
+def test_a_custom_loader_is_opened_to_count_images():
+    assert plan_of([{"mine": {"dataset": "test_default_counts:load_custom"}}]).drop_images == 12
     assert plan_of([{"mine": {"dataset": "test_default_counts:failing"}}]).drop_images == 256
 
 
@@ -96,13 +96,13 @@ def test_one_image_is_too_few(tmp_path):
         plan_of([photographs(tmp_path / "photos", 2, "abc")])
 
 
-def test_a_file_is_read_alike_and_the_default_is_written_as_numbers(tmp_path):
+def test_default_counts_survive_a_config_file(tmp_path):
     (tmp_path / "c.yaml").write_text(yaml.safe_dump({"datasets": [photographs(tmp_path / "photos", 10)], **MODEL}))
     assert make_plan(read_config(tmp_path / "c.yaml")).drop_images == 4
     assert yaml.safe_load(yaml.safe_dump(default_config()))["evaluation"] == {"images": 64, "accuracy_images": 256}
 
 
-def test_the_data_of_the_default_config_suffice():
+def test_the_default_config_has_enough_images():
     plan = make_plan(default_config())
     assert (plan.images, plan.drop_images) == (64, 256)
 
@@ -111,7 +111,7 @@ NEED = [name for name, entry in EXPLAINERS.items() if "baselines" in entry.optio
 
 
 @pytest.mark.parametrize("name", NEED)
-def test_baselines_are_as_many_as_there_are(name, tmp_path):
+def test_default_baselines_are_limited_by_the_background_images(name, tmp_path):
     torch.manual_seed(0)
     network = torch.nn.Sequential(
         torch.nn.Conv2d(3, 4, 3),
@@ -120,13 +120,15 @@ def test_baselines_are_as_many_as_there_are(name, tmp_path):
         torch.nn.Flatten(),
         torch.nn.Linear(16, 3),
     ).eval()
-    few = {"steps": 2, "samples": 2, "prior_steps": 2, "layer_steps": 2}
-    options = {key: value for key, value in few.items() if key in EXPLAINERS[name].options}
+    small = {"steps": 2, "samples": 2, "prior_steps": 2, "layer_steps": 2}
+    options = {key: value for key, value in small.items() if key in EXPLAINERS[name].options}
     images = torch.randn(4, 3, 12, 12)
-    asked = {"default": {"explainer": name, **options}, "given": {"explainer": name, "baselines": 7, **options}}
+    methods = {"default": {"explainer": name, **options}, "given": {"explainer": name, "baselines": 7, **options}}
     with pytest.warns(UserWarning, match="'given' is left out: 7 background images are asked for and 5 given"):
-        made = heatproof.explain(network, images, [0, 1, 2, 0], asked, background=torch.randn(5, 3, 12, 12), layer="1")
-    assert made["reason"].values[0] == ""
+        result = heatproof.explain(
+            network, images, [0, 1, 2, 0], methods, background=torch.randn(5, 3, 12, 12), layer="1"
+        )
+    assert result["reason"].values[0] == ""
     (tmp_path / "c.yaml").write_text(
         yaml.safe_dump({"datasets": [photographs(tmp_path / "photos", 5)], **MODEL, "explainers": [{name: {}}]})
     )
@@ -137,7 +139,7 @@ def test_baselines_are_as_many_as_there_are(name, tmp_path):
 
 
 def test_a_run_uses_all_training_images_by_default():
-    background = Background(Own(), InputFacts((0.5,) * 3, (0.5,) * 3), 0)
+    background = Background(CustomDataset(), InputFacts((0.5,) * 3, (0.5,) * 3), 0)
     assert len(background(DefaultCount(256))) == 12
     assert len(background(DefaultCount(8))) == 8
     with pytest.raises(HeatproofError, match="256 baselines are requested, but there are only 12 training images"):

@@ -67,8 +67,8 @@ def after_edit(monkeypatch):
     keys()
 
 
-def of_all(changed, every):
-    return "none" if not changed else "all" if changed == every else "some"
+def describe_share(changed, total):
+    return "none" if not changed else "all" if changed == total else "some"
 
 
 def test_the_page_has_a_row_for_modules_that_are_edited_most():
@@ -80,19 +80,19 @@ def test_the_page_has_a_row_for_modules_that_are_edited_most():
 def test_an_edit_starts_the_jobs_on_the_page(module, untouched, after_edit):
     after = after_edit(module, "\nEDITED = True")
     assert after.keys() == untouched.keys()
-    every = Counter(stage for stage, _ in untouched)
+    totals = Counter(stage for stage, _ in untouched)
     changed = Counter(product[0] for product in untouched if after[product] != untouched[product])
     networks = [
-        f"{'some ' if changed[stage] < every[stage] else ''}`{stage}`" for stage in WITH_NETWORKS if changed[stage]
+        f"{'some ' if changed[stage] < totals[stage] else ''}`{stage}`" for stage in WITH_NETWORKS if changed[stage]
     ]
-    reports = {stage for stage in every if stage not in (*WITH_NETWORKS, "score")}
+    reports = {stage for stage in totals if stage not in (*WITH_NETWORKS, "score")}
     found = [
         set(networks) or {"none"},
-        of_all(changed["score"], every["score"]),
-        of_all(sum(changed[stage] for stage in reports), sum(every[stage] for stage in reports)),
+        describe_share(changed["score"], totals["score"]),
+        describe_share(sum(changed[stage] for stage in reports), sum(totals[stage] for stage in reports)),
     ]
-    told, scores, tables = ROWS[module]
-    assert found == [set(told.split(", ")), scores, tables]
+    stages, scores, tables = ROWS[module]
+    assert found == [set(stages.split(", ")), scores, tables]
 
 
 @pytest.mark.parametrize("module", ["heatproof.attribution.path", "heatproof.base.randomness"])
@@ -104,5 +104,5 @@ def test_an_edit_changes_no_digest_of_the_config(module, untouched, after_edit):
     }
 
 
-def test_a_plan_that_is_made_again_has_the_same_keys(untouched, after_edit):
+def test_planning_again_gives_the_same_keys(untouched, after_edit):
     assert after_edit("heatproof.attribution.path", "") == untouched

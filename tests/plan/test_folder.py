@@ -20,18 +20,18 @@ def plan():
     return make_plan(merge(toy_project.BASE, {"precision": "bfloat16", "metrics": metrics}))
 
 
-def test_jobs_in_another_folder_name_no_file_of_the_usual_one(plan):
+def test_jobs_in_another_folder_name_no_file_of_the_default_folder(plan):
     here, there = Graph(plan), Graph(replace(plan, results=Folder("elsewhere/results")))
     assert (
         {job.stage for job in there.jobs()} == {job.stage for job in here.jobs()} >= {"guard", "score", "report_page"}
     )
-    for job, other in zip(here.jobs(), there.jobs(), strict=True):
-        assert [f"elsewhere/{file}" for file in job.outputs] == other.outputs
-        assert tuple(f"elsewhere/{file}" for file in job.inputs) == other.inputs
-        assert '"results/' not in json.dumps(other.spec_json), f"{job.stage} has a path that is made without the folder"
+    for job, moved in zip(here.jobs(), there.jobs(), strict=True):
+        assert [f"elsewhere/{file}" for file in job.outputs] == moved.outputs
+        assert tuple(f"elsewhere/{file}" for file in job.inputs) == moved.inputs
+        assert '"results/' not in json.dumps(moved.spec_json), f"{job.stage} has a path that is made without the folder"
 
 
-def test_a_sample_has_its_own_files_and_shares_networks(plan):
+def test_a_guard_has_separate_files_and_shares_networks(plan):
     spec = Graph(plan).spec("guard", **WHERE)
     assert spec.folder == "results/.jobs/guard/toy/net/finetuned"
     for name, jobs in (("exact", spec.exact), ("lower", spec.lower)):

@@ -48,21 +48,21 @@ def plan_of(**change):
     return make_plan(merge(default_config(), change))
 
 
-def written(plan):
+def jobs_as_json(plan):
     return [(job.stage, job.wildcards, job.spec_json, job.outputs, job.inputs) for job in Graph(plan).jobs()]
 
 
 @pytest.mark.parametrize(("place", "change"), list(configs_with([4, 4])), ids=lambda one: str(one)[:60])
 def test_a_square_grid_is_the_same_however_it_is_written(place, change):
     square = next(config for name, config in configs_with(4) if name == place)
-    assert written(plan_of(**change)) == written(plan_of(**square))
+    assert jobs_as_json(plan_of(**change)) == jobs_as_json(plan_of(**square))
 
 
 @pytest.mark.parametrize(("place", "change"), list(configs_with([4, 8])), ids=lambda one: str(one)[:60])
 def test_rows_and_columns_are_another_grid(place, change):
     jsonschema.validate(change, SCHEMA)
     square, turned = (next(config for name, config in configs_with(grid) if name == place) for grid in (4, [8, 4]))
-    found = [written(plan_of(**one)) for one in (change, square, turned)]
+    found = [jobs_as_json(plan_of(**one)) for one in (change, square, turned)]
     assert found[0] != found[1]
     assert found[0] != found[2]
 
@@ -71,30 +71,30 @@ BAD = [[4], [0, 4], [4, 4, 4], "4x8", True, 2.0, [4, "8"], [4, 1025], [1, -1], [
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_an_invalid_grid_is_one_sentence(bad):
+def test_invalid_grids_are_refused_in_one_sentence(bad):
     for place, change in configs_with(bad):
-        with pytest.raises(HeatproofError, match=r"\[rows, columns\]( or null)?, not ") as said:
+        with pytest.raises(HeatproofError, match=r"\[rows, columns\]( or null)?, not ") as caught:
             plan_of(**change)
-        assert place in str(said.value)
+        assert place in str(caught.value)
 
 
 @pytest.mark.parametrize(("bad", "bound"), [(0, "at least"), (-4, "at least"), (1025, "at most 1024")])
-def test_a_number_out_of_bounds_names_the_bound(bad, bound):
+def test_the_error_about_a_number_names_its_bound(bad, bound):
     for place, change in configs_with(bad):
-        with pytest.raises(HeatproofError, match=f"must be .*{bound}.*, not {bad}") as said:
+        with pytest.raises(HeatproofError, match=f"must be .*{bound}.*, not {bad}") as caught:
             plan_of(**change)
-        assert place in str(said.value)
+        assert place in str(caught.value)
 
 
 # JSON has one type of numbers, and a JSON schema cannot constrain a product.
 @pytest.mark.parametrize("bad", [0, 1, 1025, [2000, 4], *(one for one in BAD if one != 2.0)])
-def test_the_schema_refuses_it_as_well(bad):
+def test_the_schema_refuses_invalid_grids(bad):
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"drops": {"grids": [bad]}}, SCHEMA)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"drops": {"grids": [[4, 5]]}}, r"The grid \[4, 5\] in drops does not divide the 32×32 .* so use 4\."),
         ({"finetuning": {"grid": [6, 16]}}, r"The grid \[6, 16\] in finetuning .*rows have .*use \[4, 16\]\."),
@@ -109,12 +109,12 @@ def test_the_schema_refuses_it_as_well(bad):
         ),
     ],
 )  # fmt: skip
-def test_a_grid_that_does_not_fit_is_refused_before_the_run(change, said):
-    with pytest.raises(HeatproofError, match=said):
+def test_a_grid_that_does_not_fit_is_refused_before_the_run(change, message):
+    with pytest.raises(HeatproofError, match=message):
         plan_of(**change)
 
 
-def test_names_and_paths_of_grids():
+def test_grids_are_part_of_names_and_paths():
     plan = plan_of(
         drops={"grids": [4, [4, 8]], "baselines": ["mean", "blur"]},
         weights=["pretrained", "finetuned", {"wide": {"grid": [4, 8]}}],

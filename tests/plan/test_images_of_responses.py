@@ -1,4 +1,4 @@
-"""Numbers of images of each kind of response: on how many each metric is scored, and for how many results are made."""
+"""Numbers of images of each kind of response: those that a metric is scored on, and those that jobs compute."""
 
 import json
 
@@ -42,7 +42,7 @@ def test_each_metric_has_the_images_of_its_responses():
     assert set(reach(plan, "subsets").values()) == {50}
 
 
-def test_maps_are_made_of_the_most_images_that_a_metric_reads():
+def test_maps_are_computed_for_the_most_images_of_any_metric():
     plan = plan_of(evaluation={"images": {"drops": 60, "curves": 40}, "accuracy_images": 0})
     assert plan.images == plan.drop_images == 90
     assert set(reach(plan, "attribute").values()) == {90}
@@ -50,13 +50,13 @@ def test_maps_are_made_of_the_most_images_that_a_metric_reads():
     assert not [file for file in Graph(plan).job("score", idsds.where).inputs if file.endswith("/c/2/0/0/0")]
 
 
-def test_kinds_that_are_left_out_have_the_number_of_curves():
+def test_omitted_kinds_have_the_number_of_images_of_curves():
     plan = plan_of(evaluation={"images": {"drops": 60, "curves": 40}})
     assert plan.images_of_kinds == {"drops": 60, "curves": 40, "subsets": 40, "parts": 40}
     assert set(plan_of(evaluation={"images": {"drops": 60}}).images_of_kinds.values()) == {60}
 
 
-def test_a_number_and_the_same_number_of_each_kind_are_one_plan():
+def test_one_number_equals_the_same_number_for_each_kind():
     one, several = (plan_of(evaluation={"images": images}) for images in (64, {"drops": 64, "curves": 64, "parts": 64}))
     keys = [
         [(product.manifest, product.key) for job in Graph(plan).jobs() for product in job.products]
@@ -65,7 +65,7 @@ def test_a_number_and_the_same_number_of_each_kind_are_one_plan():
     assert keys[0] == keys[1]
 
 
-def test_every_input_of_a_job_has_a_maker():
+def test_every_input_of_a_job_has_a_producer():
     graph = Graph(plan_of(evaluation={"images": {"drops": 100, "curves": 40}, "accuracy_images": 0}))
     jobs = list(graph.jobs())
     assert [file for job in jobs for file in job.inputs if file not in graph.producers] == []
@@ -82,11 +82,11 @@ def test_every_input_of_a_job_has_a_maker():
         (1, r"'evaluation.images' in the config must be at least 2, not 1"),
     ],
 )
-def test_wrong_numbers_are_named(images, message):
+def test_invalid_numbers_are_refused(images, message):
     with pytest.raises(HeatproofError, match=message):
         plan_of(evaluation={"images": images})
 
 
-def test_a_wrong_number_of_a_metric_is_named():
+def test_an_invalid_number_of_a_metric_is_refused():
     with pytest.raises(HeatproofError, match="'images' of the metric 'ids' must be a whole number of at least 2"):
         plan_of(metrics=[{"ids": {"images": 1}}])

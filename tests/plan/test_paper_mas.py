@@ -15,7 +15,7 @@ RISE_AND_MAS = [f"{family}_{kind}" for family in ("rise", "mas") for kind in ("i
 
 
 @cache
-def planned():
+def plan_of_paper():
     config = read_config(CONFIG)
     datasets = [{name: synthetic.noise_dataset_for(name, {}, None)} for entry in config["datasets"] for name in entry]
     # Noise replaces data, addresses replace local weights, and there is one shard, so that planning takes seconds.
@@ -29,15 +29,15 @@ def planned():
 @pytest.mark.parametrize("ending", ["", "_random", "_mean"])
 @pytest.mark.parametrize("name", RISE_AND_MAS)
 def test_a_step_is_a_row_of_pixels(name, ending):
-    for response in planned().metrics[name + ending].responses.values():
+    for response in plan_of_paper().metrics[name + ending].responses.values():
         counts = response.sequence.counts(224, 224)
         assert len(counts) == 224 + 1
         assert counts[1] == 224
 
 
 @pytest.mark.parametrize("kind", ["insertion", "deletion", "difference"])
-def test_rise_is_read_on_the_curves_from_the_pictures_of_mas(kind):
-    rise, mas = (planned().metrics[f"{family}_{kind}"] for family in ("rise", "mas"))
+def test_rise_curves_are_those_of_mas_without_magnitudes(kind):
+    rise, mas = (plan_of_paper().metrics[f"{family}_{kind}"] for family in ("rise", "mas"))
     assert rise.options["monotone"]
     for argument, response in rise.responses.items():
         settings, of_mas = dict(response.settings), dict(mas.responses[argument].settings)
@@ -47,7 +47,7 @@ def test_rise_is_read_on_the_curves_from_the_pictures_of_mas(kind):
 
 
 def test_files_for_the_papers_tables_and_figures_are_planned():
-    files = {file for job in Graph(planned()).jobs() for file in job.outputs}
+    files = {file for job in Graph(plan_of_paper()).jobs() for file in job.outputs}
     tables = {f"results/ranking/{name}.csv" for name in ("reliability", "icr")}
     figures = {
         f"results/figures/{kind}/{network}.png"

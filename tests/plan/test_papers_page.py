@@ -26,7 +26,7 @@ REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs/papers.md").read_text(encoding="utf-8")
 sys.path.insert(0, str(REPOSITORY / "docs"))
 
-from blocks.papers import command, papers  # noqa: E402 - where the line above says
+from blocks.papers import command, papers  # noqa: E402 - needs the path that is added above
 
 PAPERS = papers()
 # Figures and tables of the papers, and sections with results that no figure shows.
@@ -38,19 +38,19 @@ WANTED = {
     "soundness": (range(1, 16), range(1, 4), ()),
 }
 ROWS = [(paper, row) for paper, found in PAPERS.items() for row in found]
-ASKED = sorted({(row.configs, row.target) for _, row in ROWS if row.configs})
+TARGETS = sorted({(row.configs, row.target) for _, row in ROWS if row.configs})
 # Excluded from a plan if their package is not installed.
 ABSENT = {name for name in ("bcos",) if importlib.util.find_spec(name) is None}
 
 
 def config_at_size(*configs):
-    """A config at its full size, with noise in place of missing data."""
+    """Return a config at its full size, with noise in place of missing data."""
     config = read_config(*(REPOSITORY / "config" / f"{name}.yaml" for name in configs))
     datasets = []
     for entry in config["datasets"]:
-        name, given = (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))
-        stand_in = synthetic.noise_dataset_for(given.get("dataset", name), {}, None) if "root" in given else None
-        datasets.append({name: stand_in or given})
+        name, settings = (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))
+        stand_in = synthetic.noise_dataset_for(settings.get("dataset", name), {}, None) if "root" in settings else None
+        datasets.append({name: stand_in or settings})
     models = [entry for entry in config["models"] if not (ABSENT and "bcos_model" in str(entry))]
     # One shard is enough, because all shards have the same kind of job.
     return merge({**config, "datasets": datasets, "models": models}, {"shard_size": 50000})
@@ -58,7 +58,7 @@ def config_at_size(*configs):
 
 @cache
 def outputs(*configs):
-    """Files that configs make at their full size."""
+    """Return the files that configs make at their full size."""
     return {file for job in Graph(make_plan(config_at_size(*configs))).jobs() for file in job.outputs}
 
 
@@ -83,27 +83,28 @@ def test_a_row_matches_its_state(row):
         assert row.differs, "a reason"
 
 
-@pytest.mark.parametrize(("configs", "target"), ASKED, ids=str)
+@pytest.mark.parametrize(("configs", "target"), TARGETS, ids=str)
 def test_the_command_on_the_page_is_planned_at_the_papers_size(configs, target):
-    line = command(configs, target)
+    line = command(configs, "FILE")
     assert f"\n{line}\n" in PAGE
+    assert f"| `{target}` |" in PAGE
     words = shlex.split(line.replace("\\\n", ""))
     options = words.index("--configfile"), words.index("--directory"), words.index("--")
     named = words[options[0] + 1 : options[1]]
     assert all((REPOSITORY / file).is_file() for file in named)
     assert (REPOSITORY / words[words.index("--profile") + 1]).is_dir()
-    assert words[options[2] + 1 :] == [target]
+    assert words[options[2] + 1 :] == ["FILE"]
     assert target in outputs(*(Path(file).stem for file in named))
 
 
 def test_plans_have_all_networks_except_those_of_absent_packages():
-    given = read_config(REPOSITORY / "config/paper.yaml")["models"]
+    listed = read_config(REPOSITORY / "config/paper.yaml")["models"]
     planned = config_at_size("paper")["models"]
-    assert len(planned) == len(given) - bool(ABSENT) > 10
+    assert len(planned) == len(listed) - bool(ABSENT) > 10
 
 
 @pytest.mark.parametrize("here", sorted({row.here for _, row in ROWS if row.here}))
-def test_present_formats_match_the_published_ones(here):
+def test_formats_made_here_match_the_published_ones(here):
     if here.endswith(".py"):
         assert (REPOSITORY / here).is_file()
         return
@@ -111,15 +112,15 @@ def test_present_formats_match_the_published_ones(here):
     def kind(file):
         return re.sub("/[^/]+/[^/]+(/pretrained)?[.]png$", "", file)
 
-    made = set(map(kind, outputs(here)))
+    available = set(map(kind, outputs(here)))
     for _, row in ROWS:
         if row.here == here and row.target:
-            assert kind(row.target) in made, row.part
+            assert kind(row.target) in available, row.part
 
 
 def test_every_config_of_a_paper_is_on_the_page():
     there = {path.stem for path in (REPOSITORY / "config").glob("paper*.yaml")}
-    assert there == {name for configs, _ in ASKED for name in configs}
+    assert there == {name for configs, _ in TARGETS for name in configs}
 
 
 def test_the_recipe_plans_one_cell_without_data():
@@ -136,16 +137,16 @@ def test_the_recipe_keeps_the_weights_of_a_file_like_the_authors(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["weights_alone.py", "theirs.pth.tar", "weights/ours.safetensors"])
     runpy.run_path("weights_alone.py", run_name="__main__")
-    said = capsys.readouterr().out.splitlines()
-    made = load_file(tmp_path / "weights/ours.safetensors")
-    assert made.keys() == {"fc.weight", "fc.bias"}
-    assert torch.equal(made["fc.weight"], weights["module.fc.weight"])
-    assert said[1].split()[0] == hashlib.sha256((tmp_path / "weights/ours.safetensors").read_bytes()).hexdigest()
+    output = capsys.readouterr().out.splitlines()
+    stripped = load_file(tmp_path / "weights/ours.safetensors")
+    assert stripped.keys() == {"fc.weight", "fc.bias"}
+    assert torch.equal(stripped["fc.weight"], weights["module.fc.weight"])
+    assert output[1].split()[0] == hashlib.sha256((tmp_path / "weights/ours.safetensors").read_bytes()).hexdigest()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("configs", sorted({configs for configs, _ in ASKED} | {("one_cell",)}), ids="+".join)
-def test_snakemake_plans_it(configs, tmp_path):
+@pytest.mark.parametrize("configs", sorted({configs for configs, _ in TARGETS} | {("one_cell",)}), ids="+".join)
+def test_snakemake_plans_every_target(configs, tmp_path):
     """A dry run of the workflow, with noise in place of data and an address in place of local weights."""
     pytest.importorskip("bcos")
     written = []
@@ -161,7 +162,9 @@ def test_snakemake_plans_it(configs, tmp_path):
                 settings |= {"checkpoint": "https://example.org/weights.pth", "sha256": "0" * 8}
         written.append(tmp_path / f"{name}.yaml")
         written[-1].write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
-    target = next((target for asked, target in ASKED if asked == configs), "results/idsds_table.csv")
+    target = next(
+        (target for planned_configs, target in TARGETS if planned_configs == configs), "results/idsds_table.csv"
+    )
     command = [preloaded.python(), "-m", "snakemake", "-n", "--quiet", "rules", "--cores", "1"]
     command += ["--snakefile", str(REPOSITORY / "Snakefile"), "--directory", str(tmp_path), "--configfile"]
     done = subprocess.run([*command, *map(str, written), "--", target], capture_output=True, text=True, check=False)

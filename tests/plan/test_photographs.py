@@ -21,9 +21,9 @@ def photographs(tmp_path, monkeypatch):
     folders += [f"imagenet_samples/{wnid}" for wnid in ("n01440764", "n01443537", "n01484850", "n15075141")]
     for number, folder in enumerate(folders):
         (tmp_path / "data" / folder).mkdir(parents=True)
-        for picture in range(3):
-            pixels = np.full((32, 32, 3), 10 * number + picture, dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "data" / folder / f"{number}_{picture}.png")
+        for place in range(3):
+            pixels = np.full((32, 32, 3), 10 * number + place, dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "data" / folder / f"{number}_{place}.png")
     for name in CHECKPOINTS:
         (tmp_path / "data" / name).touch()
     monkeypatch.chdir(tmp_path)
@@ -39,15 +39,15 @@ def photographs(tmp_path, monkeypatch):
     ],
     ids=" ".join,
 )
-def test_the_configs_are_planned(photographs, names, stages):
+def test_configs_for_photographs_can_be_planned(photographs, names, stages):
     config = read_config(*(CONFIG / f"{name}.yaml" for name in names))
-    asked = config["evaluation"]["images"]
-    assert asked["drops"] > asked["curves"]
-    few = {"evaluation": {"images": {"drops": 4, "curves": 2}, "accuracy_images": 0}}
-    plan = make_plan(merge(config, few))
-    made = {job.stage for job in Graph(plan).jobs()}
-    assert {"prepare", "drops", "attribute", "score", "claims", "report_page", *stages} <= made
-    assert ("finetune" in made) == ("finetune" in stages)
+    images = config["evaluation"]["images"]
+    assert images["drops"] > images["curves"]
+    small = {"evaluation": {"images": {"drops": 4, "curves": 2}, "accuracy_images": 0}}
+    plan = make_plan(merge(config, small))
+    planned_stages = {job.stage for job in Graph(plan).jobs()}
+    assert {"prepare", "drops", "attribute", "score", "claims", "report_page", *stages} <= planned_stages
+    assert ("finetune" in planned_stages) == ("finetune" in stages)
     if names[0] == "cifar10":
         assert len(plan.explainers) >= 24
         assert len(plan.methods) >= 25
@@ -63,8 +63,8 @@ def test_the_configs_are_planned(photographs, names, stages):
     ids=["cifar10", "imagenet_samples"],
 )
 def test_finetuning_without_labels_is_in_the_domain_of_the_only_drops(photographs, names, baseline):
-    few = {"evaluation": {"images": {"drops": 4, "curves": 2}, "accuracy_images": 0}}
-    plan = make_plan(merge(read_config(*(CONFIG / f"{name}.yaml" for name in names)), few))
+    small = {"evaluation": {"images": {"drops": 4, "curves": 2}, "accuracy_images": 0}}
+    plan = make_plan(merge(read_config(*(CONFIG / f"{name}.yaml" for name in names)), small))
     (model,) = plan.models
     scored = {weights: list(plan.metrics_of(weights, model)) for weights in plan.weights}
     assert scored == {"pretrained": ["sds"], "finetuned": ["idsds"], "taught": ["idsds"]}

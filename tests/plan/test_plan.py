@@ -57,11 +57,14 @@ def plan_of(**change):
     return make_plan(merge(default_config(), change))
 
 
-def planned(name):
+def plan_of_included(name):
     """Return the plan of a shipped config, with few shards, because all shards have the same kind of job."""
     config = read_config(ROOT / "config" / name)
-    given = config["evaluation"]["images"]
-    images = max(given if isinstance(given, int) else max(given.values()), config["evaluation"]["accuracy_images"])
+    images_setting = config["evaluation"]["images"]
+    images = max(
+        images_setting if isinstance(images_setting, int) else max(images_setting.values()),
+        config["evaluation"]["accuracy_images"],
+    )
     return make_plan({**config, "shard_size": max(images // 2, 1)})
 
 
@@ -144,7 +147,7 @@ def test_saving_epochs_changes_no_existing_results():
 
 
 @pytest.mark.parametrize(
-    ("section", "setting", "usual", "other"),
+    ("section", "setting", "default", "alternative"),
     [
         ("finetuning", "precision", "float32", "bfloat16"),
         ("finetuning", "devices", 1, 2),
@@ -154,28 +157,28 @@ def test_saving_epochs_changes_no_existing_results():
         ("finetuning", "random_horizontal_flip", 0.0, 0.5),
     ],
 )
-def test_the_spec_of_a_training_has_every_setting(section, setting, usual, other):
+def test_the_spec_of_a_training_has_every_setting(section, setting, default, alternative):
     """Stating a default explicitly is the same as leaving it out."""
     left_out, same, changed = (
-        Graph(plan_of(**given)).spec("finetune", **WHERE)
-        for given in ({}, {section: {setting: usual}}, {section: {setting: other}})
+        Graph(plan_of(**settings)).spec("finetune", **WHERE)
+        for settings in ({}, {section: {setting: default}}, {section: {setting: alternative}})
     )
     assert left_out == same
-    assert getattr(same.training, setting) == usual
-    assert changed.training == replace(same.training, **{setting: other})
+    assert getattr(same.training, setting) == default
+    assert changed.training == replace(same.training, **{setting: alternative})
     assert changed.key.config != same.key.config
     assert changed.key.code == same.key.code
 
 
 def test_a_spec_has_target_and_precision_of_passes():
     drops = {**WHERE, "grid": 4, "baseline": "mean", "shard": 0}
-    usual, other = (
-        Graph(plan_of(**given)).spec("drops", **drops) for given in ({}, {"target": 3, "precision": "bfloat16"})
+    default, changed = (
+        Graph(plan_of(**settings)).spec("drops", **drops) for settings in ({}, {"target": 3, "precision": "bfloat16"})
     )
-    assert (usual.network.target, usual.network.precision) == ("label", "float32")
-    assert (other.network.target, other.network.precision) == (3, "bfloat16")
-    assert usual.key.config != other.key.config
-    assert usual.key.code == other.key.code
+    assert (default.network.target, default.network.precision) == ("label", "float32")
+    assert (changed.network.target, changed.network.precision) == (3, "bfloat16")
+    assert default.key.config != changed.key.config
+    assert default.key.code == changed.key.code
 
 
 def test_a_training_requests_its_number_of_devices():
@@ -206,7 +209,7 @@ def test_several_devices_need_a_library(monkeypatch):
         check.check_machine(plan_of(finetuning={"devices": 2}))
 
 
-def test_every_file_has_one_maker_and_upstream_comes_first():
+def test_every_file_has_one_producer_and_upstream_comes_first():
     plan = plan_of(
         shard_size=16,
         evaluation={"images": 40},
@@ -231,21 +234,21 @@ def check_graph(plan):
     assert set(makers.values()) == {1}
     assert all({product.manifest, product.data} <= set(product.files) for product in products)
     assert len({product.manifest for product in products}) == len(products)
-    made, depths = set(), {}
+    produced, depths = set(), {}
     for job, rank in graph.depths():
         upstream = set(job.inputs) - set(job.sources)
-        assert upstream <= made, f"{job.stage} {job.wildcards} comes before what it reads"
+        assert upstream <= produced, f"{job.stage} {job.wildcards} comes before what it reads"
         assert rank == 1 + max((depths[path] for path in upstream), default=-1)
-        made.update(job.outputs)
+        produced.update(job.outputs)
         depths |= dict.fromkeys(job.outputs, rank)
-    assert set(graph.targets()) <= made
+    assert set(graph.targets()) <= produced
     return jobs
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_graph_of_every_shipped_config(name):
+def test_every_included_config_has_a_valid_graph(name):
     try:
-        plan = planned(name)
+        plan = plan_of_included(name)
     except HeatproofError as error:
         # Some datasets must be downloaded by hand, and some packages are extras that tests do not need.
         if not any(reason in str(error) for reason in ("There is no folder", "pip install 'heatproof[")):
@@ -260,7 +263,7 @@ def test_the_graph_of_every_shipped_config(name):
 
 
 @pytest.mark.parametrize("way", ["together", "apart"])
-def test_wildcards_in_texts_give_the_same_job(way):
+def test_wildcards_as_text_give_the_same_job(way):
     graph = Graph(plan_of(shard_size=40, attribution_jobs=way))
     for job in graph.jobs():
         texts = {key: str(value) for key, value in job.wildcards.items()}
@@ -295,7 +298,7 @@ def test_jobs_leading_to_a_file_are_complete():
 
 
 def specs(plan):
-    asked = {
+    wildcards = {
         "prepare": {"dataset": "digits"},
         "pretrain": {"dataset": "digits", "model": "vit"},
         "finetune": WHERE,
@@ -305,7 +308,7 @@ def specs(plan):
         "score": plan.case("digits", "vit", "finetuned", "idsds").where,
         "tables": {},
     }
-    return [Graph(plan).job(stage, where).spec_json for stage, where in asked.items()]
+    return [Graph(plan).job(stage, where).spec_json for stage, where in wildcards.items()]
 
 
 def test_specs_are_json_and_the_same_every_time():

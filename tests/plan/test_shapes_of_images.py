@@ -46,17 +46,17 @@ def write(size, channels, model, **more):
     return "mine.yaml"
 
 
-OWN = "nets_of_shapes:build"
+CUSTOM = "nets_of_shapes:build"
 
 
 @pytest.mark.parametrize(
-    ("size", "channels", "model", "said"),
+    ("size", "channels", "model", "message"),
     [
         ([48, 64], 3, {"architecture": "cifar_resnet20"}, None),
         ([48, 64], 1, {"architecture": "cifar_vgg11_bn", "options": {"channels": 1, "width": 4}}, None),
         ([48, 64], "all", {"architecture": "small_vit", "options": {"size": [48, 64], "channels": 1}}, None),
         ([32, 32], 3, {"architecture": "small_vit"}, None),
-        (48, 1, {"architecture": OWN, "options": {"channels": 1}}, None),
+        (48, 1, {"architecture": CUSTOM, "options": {"channels": 1}}, None),
         (
             [48, 64],
             3,
@@ -78,31 +78,31 @@ OWN = "nets_of_shapes:build"
             {"architecture": "cifar_resnet20", "options": {"channels": 1}},
             "takes 1 channels, and the images have 3",
         ),
-        (48, 1, {"architecture": OWN}, "first convolution takes 3 channels, and the images have 1: set the option"),
+        (48, 1, {"architecture": CUSTOM}, "first convolution takes 3 channels, and the images have 1: set the option"),
         (
             48,
             1,
             {"architecture": "cifar_resnet20", "mean": [0.1, 0.2, 0.3]},
             "3 numbers as mean, and the images have 1",
         ),
-        (48, 3, {"architecture": OWN, "options": {"half": True}}, "parameters of float16, which small steps"),
+        (48, 3, {"architecture": CUSTOM, "options": {"half": True}}, "parameters of float16, which small steps"),
         (48, 2, {"architecture": "cifar_resnet20"}, "'channels' of dataset 'd' must be 3 or 1 or 'all', not 2"),
     ],
 )
-def test_inputs_that_do_not_fit_are_one_sentence(photos, size, channels, model, said):
+def test_images_that_do_not_fit_the_network_are_refused(photos, size, channels, model, message):
     path = write(size, channels, model)
-    if said is None:
+    if message is None:
         assert "is sound" in check_config(path)
         return
-    with pytest.raises(HeatproofError, match=said):
+    with pytest.raises(HeatproofError, match=message):
         check_config(path)
 
 
-def test_networks_are_looked_into_at_the_shape_of_the_images(photos):
+def test_networks_are_inspected_at_the_shape_of_the_images(photos):
     model = {"architecture": "cifar_resnet20", "options": {"channels": 1, "width": 4}}
-    told = check_config(write([48, 64], 1, model, explainers=["grad_cam"]))
-    assert "m: layer for CAMs stages, 12×16" in told
-    assert "d: 48×64 pixels: not resized, 48×64 at the centre" in told
+    output = check_config(write([48, 64], 1, model, explainers=["grad_cam"]))
+    assert "m: layer for CAMs stages, 12×16" in output
+    assert "d: 48×64 pixels: not resized, 48×64 at the centre" in output
 
 
 def test_a_grid_has_to_divide_both_sides(photos):
@@ -124,11 +124,11 @@ def test_a_grid_has_to_divide_both_sides(photos):
         ([(10, 400)], (8, 8)),
     ],
 )
-def test_the_size_that_init_writes(sizes, size):
+def test_init_chooses_a_size_by_the_images(sizes, size):
     assert _fitting(sizes) == size
 
 
-def test_init_writes_the_shape_that_all_pictures_have(photos):
+def test_init_writes_the_common_shape_of_the_images(photos):
     init("photos", "cifar_resnet20", "new.yaml")
     assert yaml.safe_load((photos / "new.yaml").read_text())["datasets"][0]["photographs"]["size"] == [48, 64]
     assert "images of 48×64 pixels" in (photos / "new.yaml").read_text()
@@ -144,7 +144,7 @@ def test_facts_of_libraries_have_both_sides():
 
 
 @pytest.mark.parametrize(
-    ("told", "sides"),
+    ("setting", "sides"),
     [
         ({"height": 96, "width": 128}, (96, 128)),
         ({"shortest_edge": 224}, (224, 224)),
@@ -155,5 +155,5 @@ def test_facts_of_libraries_have_both_sides():
         ([96, 128], None),
     ],
 )
-def test_sizes_of_image_processors(told, sides):
-    assert _sides(told) == sides
+def test_sizes_are_read_from_image_processors(setting, sides):
+    assert _sides(setting) == sides

@@ -63,12 +63,12 @@ def jobs_of(name):
     return found
 
 
-def test_every_stage_is_looked_at():
+def test_every_stage_is_in_a_config():
     assert {stage for name in CONFIGS for stage in jobs_of(name)} == {*STAGES}
 
 
 @functools.cache
-def told_of(name):
+def spec_of(name):
     """Return the spec of a job of a stage, from one of the configs that have the stage."""
     return next(jobs_of(config)[name][0].spec for config in CONFIGS if name in jobs_of(config))
 
@@ -86,8 +86,8 @@ def test_specs_survive_a_round_trip_through_json(name):
 
 
 @pytest.mark.parametrize("name", STAGES)
-def test_a_field_more_or_less_or_of_another_type_is_found(name):
-    spec = told_of(name)
+def test_extra_missing_and_mistyped_fields_are_refused(name):
+    spec = spec_of(name)
     plain = as_json(spec)
     with pytest.raises(ValueError, match="the job has 'another'"):
         load_spec(reference(spec), {**plain, "another": 1})

@@ -16,7 +16,7 @@ from heatproof.workflow.start import outputs_of
 SCRIPT = Path(__file__).parents[2] / "docs/stages.py"
 
 
-def test_the_page_is_that_of_the_graph():
+def test_the_page_matches_the_graph():
     spec = importlib.util.spec_from_file_location("stages", SCRIPT)
     stages = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(stages)
@@ -26,10 +26,10 @@ def test_the_page_is_that_of_the_graph():
 @pytest.mark.parametrize("name", STAGES)
 def test_every_caption_is_a_text_that_snakemake_can_show(name, tmp_path):
     graph = Graph(make_plan({"report": {"all_metrics": True}}))
-    marked = outputs_of(graph, name, lambda file, **given: given, str, str(tmp_path))
-    for given in (one for one in marked if isinstance(one, dict)):
-        assert set(given["labels"]) == {"what", "kind"}
-        text = Path(given["caption"]).read_text(encoding="utf-8")
+    marked = outputs_of(graph, name, lambda file, **report_options: report_options, str, str(tmp_path))
+    for report_options in (one for one in marked if isinstance(one, dict)):
+        assert set(report_options["labels"]) == {"what", "kind"}
+        text = Path(report_options["caption"]).read_text(encoding="utf-8")
         # Jinja expressions are replaced by text. An error in the markup would break the complete report.
         publish_doctree(
             re.sub(r"{%.*?%}", "", re.sub(r"{{.*?}}", "x", text)),

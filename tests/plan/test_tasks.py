@@ -37,7 +37,7 @@ def plan_of(task=None, dataset="task_examples:dataset", **change):
         ("multiclass", FUNCTION, "distinct"),
     ],
 )
-def test_rows_of_each_task(task, target, rows):
+def test_rows_follow_the_task_and_the_target(task, target, rows):
     plan = plan_of(task, target=target)
     assert (plan.dataset_spec("toy").task, plan.dataset_spec("toy").rows) == (task, rows)
     # The loader takes the task as an option.
@@ -45,17 +45,17 @@ def test_rows_of_each_task(task, target, rows):
     assert plan.task_of("toy") == ("callable" if target == FUNCTION else task)
 
 
-def test_the_task_is_that_of_the_loader():
+def test_the_default_task_is_that_of_the_loader():
     assert plan_of().datasets["toy"]["task"] == "multiclass"
     assert plan_of(dataset="task_examples:says_so").datasets["toy"]["task"] == "multilabel"
     assert plan_of("multiclass", dataset="task_examples:says_so").datasets["toy"]["task"] == "multiclass"
 
 
-def test_a_dataset_that_says_its_task_when_it_is_opened_is_named_before_any_job():
+def test_a_dataset_of_another_task_is_refused_before_any_job():
     with pytest.raises(HeatproofError, match="says that its task is multilabel, and the config has multiclass: write"):
         run_trial(plan_of(dataset="task_examples:undecided"))
-    (said,) = run_trial(plan_of("multilabel", dataset="task_examples:undecided"))
-    assert said.startswith("toy: 12 evaluation images are")
+    (line,) = run_trial(plan_of("multilabel", dataset="task_examples:undecided"))
+    assert line.startswith("toy: 12 evaluation images are")
 
 
 @pytest.mark.parametrize("task", ["binary", "multiclass", "multilabel", "regression"])
@@ -146,10 +146,10 @@ REFUSED = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_settings_that_contradict_the_task_are_refused_by_name(what):
-    task, change, says = REFUSED[what]
+    task, change, message = REFUSED[what]
     with pytest.raises(HeatproofError) as refused:
         plan_of(task, **change)
-    assert says in str(refused.value)
+    assert message in str(refused.value)
 
 
 METRICS = [{"rise_deletion": {"steps": 4}}, {"by_logit": {"metric": "rise_deletion", "steps": 4, "output": "logit"}}]
@@ -164,7 +164,7 @@ METRICS = [{"rise_deletion": {"steps": 4}}, {"by_logit": {"metric": "rise_deleti
         ("multilabel", FUNCTION, ["by_logit"]),
     ],
 )
-def test_no_response_is_made_for_a_metric_that_does_not_apply(task, target, scored):
+def test_no_response_is_computed_for_an_inapplicable_metric(task, target, scored):
     plan = plan_of(task, target=target, metrics=[METRICS[0]], weights=["pretrained"])
     graph = Graph(plan)
     applies = "rise_deletion" in scored
@@ -205,16 +205,16 @@ def test_the_code_of_a_target_function_is_part_of_keys(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("function", "says"),
+    ("function", "message"),
     [
         ("no_number", "returned torch.float32 (3, 3) for a batch of 3: return a floating-point tensor (3,)"),
         ("whole_mask", "fails on the model's output (IndexError"),
     ],
 )
-def test_a_function_is_tried_before_any_job(function, says):
+def test_a_target_function_is_tried_before_any_job(function, message):
     with pytest.raises(HeatproofError) as refused:
         run_trial(plan_of("multiclass", target=f"task_examples:{function}"))
-    assert f"the target function '{function}' {says}" in str(refused.value)
+    assert f"the target function '{function}' {message}" in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_a_function_is_tried_before_any_job(function, says):
         (None, "digits", 10, 10),
     ],
 )
-def test_a_target_that_there_is_not_is_named_before_any_job(task, dataset, target, count):
+def test_a_missing_target_is_refused_before_any_job(task, dataset, target, count):
     with pytest.raises(
         HeatproofError, match=f"run is {target}, and the dataset has {count} classes, labels or numbers"
     ):
@@ -244,8 +244,8 @@ def test_check_prints_the_targets(tmp_path):
     }
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(config))
-    said = check_config(path)
-    assert "toy: multilabel, each label of an image is explained" in said
-    assert "toy: 12 evaluation images are" in said
+    output = check_config(path)
+    assert "toy: multilabel, each label of an image is explained" in output
+    assert "toy: 12 evaluation images are" in output
     path.write_text(yaml.safe_dump({**config, "target": "task_examples:all_numbers"}))
     assert "toy: multilabel, of which task_examples:all_numbers is explained" in check_config(path)

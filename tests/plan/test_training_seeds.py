@@ -19,7 +19,7 @@ def finetuning(plan, model):
     return Graph(plan).spec("finetune", dataset="digits", model=model, weights="finetuned")
 
 
-def test_networks_of_a_kind_differ_in_both_seeds():
+def test_networks_of_one_kind_differ_in_the_seeds_of_both_trainings():
     plan = plan_of(models=[TRAINED], training_seeds=3, seed=5)
     assert plan.kinds == {"vgg": "vgg", "vgg_seed1": "vgg", "vgg_seed2": "vgg"}
     trained = [Graph(plan).spec("pretrain", dataset="digits", model=model).training.seed for model in plan.models]
@@ -28,7 +28,7 @@ def test_networks_of_a_kind_differ_in_both_seeds():
     assert [case.training_seed for case in plan.all_cases() if case.network.weights == "finetuned"] == [5, 6, 7]
 
 
-def test_the_first_is_the_one_that_a_run_without_seeds_makes():
+def test_the_first_network_equals_that_of_a_run_without_seeds():
     one, three = (plan_of(models=[TRAINED], training_seeds=seeds) for seeds in (1, 3))
     for plan in (one, three):
         assert finetuning(plan, "vgg") == finetuning(one, "vgg")

@@ -1,4 +1,4 @@
-"""Pages say what their stored tables say, and no number of a run stands elsewhere."""
+"""Pages have the numbers of their stored tables, and no typed numbers of a run."""
 
 import importlib.util
 import re
@@ -11,7 +11,7 @@ SPEC = importlib.util.spec_from_file_location("pages", SCRIPT)
 pages = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(pages)
 
-# docs/gaps.md is written whole by docs/gaps.py.
+# docs/gaps.py writes all of docs/gaps.md.
 NOT_YET = {"docs/gaps.md"}
 DECIMAL = re.compile(r"(?<![\w.=])[−-]?\d+\.\d+(?![\w.]*\d\.)\b")
 # Code, links, places in papers, versions of programs.
@@ -20,12 +20,12 @@ NO_NUMBER = re.compile(rf"`[^`]*`|\]\([^)]*\)|({PLACES})[ -]\d+\.\d+(\.\d+)?")
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.stem)
-def test_a_page_is_that_of_the_stored_tables(page):
+def test_a_page_has_the_numbers_of_the_stored_tables(page):
     text = page.read_text(encoding="utf-8")
     assert pages.filled(text) == text, "run `python docs/pages.py`"
     block = pages.MARKED.search(text)
     inside = block[0][len(block[1]) :]
-    # A table of words has none.
+    # A table of words has no digit.
     found = re.search(r"\d", inside) or re.search(r"\w", inside)
     place = block.start() + len(block[1]) + found.start()
     changed = text[:place] + (str(9 - int(found[0])) if found[0].isdigit() else found[0].swapcase()) + text[place + 1 :]
@@ -44,7 +44,7 @@ def typed(text: str) -> list[str]:
 @pytest.mark.parametrize(
     "page", sorted({str(path.relative_to(SCRIPT.parents[1])) for path in [*SCRIPT.parent.glob("*.md"), *pages.PAGES]})
 )
-def test_no_number_of_a_run_is_typed(page):
+def test_no_page_has_typed_numbers_of_a_run(page):
     found = typed((SCRIPT.parents[1] / page).read_text(encoding="utf-8"))
     assert bool(found) == (page in NOT_YET), found
 

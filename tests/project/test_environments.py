@@ -11,9 +11,9 @@ import yaml
 import heatproof
 
 ROOT = Path(__file__).parents[2]
-# What conda-forge calls them.
+# Names in conda-forge.
 OF_CONDA = {"matplotlib": "matplotlib-base", "torch": "pytorch", "snakemake": "snakemake-minimal"}
-# What `snakemake[reports]` adds.
+# Packages that `snakemake[reports]` adds.
 OF_EXTRAS = {"pygments"}
 
 
@@ -26,11 +26,11 @@ def bounds(requirements):
     return found
 
 
-def required():
+def packages_required():
     return bounds(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
 
 
-def test_conda_installs_what_pip_does():
+def test_conda_installs_the_packages_that_pip_installs():
     listed = yaml.safe_load((ROOT / "envs/heatproof.yaml").read_text())["dependencies"]
     conda = bounds(one for one in listed if isinstance(one, str))
     of_pip = bounds(next(one["pip"] for one in listed if isinstance(one, dict)))
@@ -38,13 +38,13 @@ def test_conda_installs_what_pip_does():
     assert python == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
     for name in ("pip", *OF_EXTRAS):
         del conda[name]
-    expected = required()
+    expected = packages_required()
     assert {**conda, **of_pip} == {
         OF_CONDA.get(name, name) if name not in of_pip else name: limits for name, limits in expected.items()
     }
 
 
-def imported():
+def packages_imported():
     """Return the names of other packages that the sources import anywhere, to the modules that do."""
     found = {}
     for path in Path(heatproof.__file__).parent.rglob("*.py"):
@@ -56,18 +56,20 @@ def imported():
     return found
 
 
-def test_what_is_imported_is_required_and_what_is_required_is_imported():
+def test_imported_packages_are_required_and_required_ones_imported():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = required()
+    needed = packages_required()
     optional = set().union(*(bounds(each) for each in project["optional-dependencies"].values()))
-    # A package need not be called as the module that it brings.
+    # Modules whose package has another name.
     modules = {"pil": "pillow", "yaml": "pyyaml", "skimage": "scikit-image", "sklearn": "scikit-learn"}
     modules |= {"elpv_dataset": "elpv-dataset", "lightning_fabric": "lightning-fabric", "pytorch_grad_cam": "grad-cam"}
-    # They come with what they are a part of, or that is written for them.
+    # Modules that other packages install.
     modules |= {"pydantic_core": "pydantic", "snakemake_interface_logger_plugins": "snakemake"}
-    found = {modules.get(name.lower(), name.lower()).replace("_", "-"): where for name, where in imported().items()}
+    found = {
+        modules.get(name.lower(), name.lower()).replace("_", "-"): where for name, where in packages_imported().items()
+    }
     assert {name: where for name, where in found.items() if name not in needed and name not in optional} == {}
     text = (ROOT / "pyproject.toml").read_text()
-    others = bounds(re.findall(r'"([^"]+)"', text.partition("# Not imported here")[2].partition("\n]")[0]))
-    # Only its files are taken.
-    assert set(needed) - set(found) - set(others) == {"itables"}
+    not_imported = bounds(re.findall(r'"([^"]+)"', text.partition("# Not imported here")[2].partition("\n]")[0]))
+    # Only its files are used.
+    assert set(needed) - set(found) - set(not_imported) == {"itables"}

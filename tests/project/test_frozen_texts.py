@@ -1,7 +1,7 @@
-"""What reaches tables by its wording, or decides what is drawn: purposes of random draws, claims, reasons of gaps.
+"""Texts that are in tables or determine random draws: purposes of draws, claims, reasons why methods do not apply.
 
-Published numbers depend on the purposes, and tables of two versions are compared byte for byte. A text may stand in any
-module, and what fills its placeholders may have any name. Change a list of `frozen/` only where tables are meant to
+Published numbers depend on the purposes, and tables of two versions are compared byte for byte. A text may be in any
+module, and the values of its placeholders may have any name. Change a list of `frozen/` only where tables are meant to
 change.
 """
 
@@ -28,20 +28,20 @@ def frozen(name: str) -> list[str]:
 
 
 def template(node: ast.expr) -> str | None:
-    """Return a literal text with `{}`, or `{a|b}` for a choice, and its format for what is filled in; else None."""
+    """Return a literal text, with `{}`, or `{a|b}` for a choice, and the format in place of values; else None."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if not isinstance(node, ast.JoinedStr):
         return None
-    made = ""
+    text = ""
     for part in node.values:
         if isinstance(part, ast.FormattedValue):
             choice = [part.value.body, part.value.orelse] if isinstance(part.value, ast.IfExp) else []
             form = template(part.format_spec) if part.format_spec else None
-            made += "{" + "|".join(template(one) or "" for one in choice) + (f":{form}" if form else "") + "}"
+            text += "{" + "|".join(template(one) or "" for one in choice) + (f":{form}" if form else "") + "}"
         else:
-            made += template(part) or ""
-    return made
+            text += template(part) or ""
+    return text
 
 
 def calls() -> Iterator[tuple[str, ast.Call]]:
@@ -65,7 +65,7 @@ def places_of_purpose() -> dict[str, int]:
 
 
 def purposes() -> set[str]:
-    """Return what the callers of everything that takes a purpose write there."""
+    """Return the purposes that callers of functions with the argument `purpose` pass."""
     places = places_of_purpose()
     assert {"counter_bits", "derive_seed", "numpy_generator", "torch_generator"} <= set(places)
     found = set()
@@ -74,7 +74,7 @@ def purposes() -> set[str]:
             named = [keyword.value for keyword in call.keywords if keyword.arg == "purpose"]
             node = (named or call.args[places[name] :])[0]
             if isinstance(node, ast.Name) and node.id == "purpose":
-                continue  # what the caller was given
+                continue  # the argument of the caller itself
             text = template(node)
             assert text is not None, f"{ast.unparse(call)}: write the purpose out, or name it `purpose` and hand it on"
             found.add(text)
@@ -83,25 +83,25 @@ def purposes() -> set[str]:
 
 def reasons(*exceptions: str) -> set[str]:
     """Return the texts with which exceptions of these names are raised."""
-    given = (call.args[0] for name, call in calls() if name in exceptions)
-    return {text for node in given if (text := template(node)) is not None}
+    arguments = (call.args[0] for name, call in calls() if name in exceptions)
+    return {text for node in arguments if (text := template(node)) is not None}
 
 
-def test_purposes_of_random_draws():
+def test_purposes_of_random_draws_are_unchanged():
     assert purposes() == set(frozen("purposes"))
 
 
-def test_reasons_of_gaps():
+def test_reasons_why_methods_are_not_applicable_are_unchanged():
     assert reasons("NotApplicable") | {InputFacts().cam_reason} == set(frozen("reasons_of_gaps"))
 
 
-def test_reasons_why_claims_cannot_be_tested():
-    given = [call.args[1] for name, call in calls() if name == "required"]
-    asked = {text for node in given if (text := template(node)) is not None}
-    assert reasons("Untestable") | asked == set(frozen("reasons_why_untested"))
+def test_reasons_why_claims_cannot_be_tested_are_unchanged():
+    arguments = [call.args[1] for name, call in calls() if name == "required"]
+    texts = {text for node in arguments if (text := template(node)) is not None}
+    assert reasons("Untestable") | texts == set(frozen("reasons_why_untested"))
 
 
-def test_texts_of_claims():
-    # In the order in which they stand in the table.
+def test_texts_of_claims_are_unchanged():
+    # In the order of the table.
     texts = ["\t".join((c.name, c.paper, c.place, c.sentence, c.quantity)) for c in ordered_claims()]
     assert texts == frozen("claims")

@@ -1,4 +1,4 @@
-"""Who may import whom, read from the sources."""
+"""Which packages may import which, read from the sources."""
 
 import ast
 import graphlib
@@ -18,7 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "base": {"errors"},
     # Files from others are read here, and files are written, safely.
     "files": {"errors"},
-    # ---- the library: networks, images, maps and scores in memory; it knows no results folder and no workflow
+    # ---- the library: networks, images, maps and scores in memory; independent of results folders and the workflow
     "data": {"base", "errors", "files"},
     "models": {"base", "data", "errors", "files"},
     "perturbation": {"base", "data", "errors", "models"},
@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "stores": {"base", "errors", "files"},
     # ---- the workflow: a config becomes jobs, jobs fill stores, stores become a report
     "config": {"base", "errors", "files"},
-    # Reads the registries of the library, and loads none of its code.
+    # Reads the registries of the library without importing its code.
     "plan": {
         "attribution",
         "base",
@@ -220,28 +220,28 @@ def test_a_package_stands_below_all_that_it_imports():
         above.add(package)
 
 
-def test_the_page_has_this_table():
+def test_the_page_on_the_architecture_has_this_table():
     page = (ROOT.parents[1] / "docs/architecture.md").read_text(encoding="utf-8")
     cells = [
         line.split("|")[1:4] for line in page.partition("\n## Packages\n")[2].splitlines() if line.startswith("| `")
     ]
-    shown = {name.strip(" `"): {one.strip() for one in imported.split(",")} - {"–"} for name, _, imported in cells}
+    listed = {name.strip(" `"): {one.strip() for one in imported.split(",")} - {"–"} for name, _, imported in cells}
     low = {"base", "errors", "files"}
     expected = {package: allowed - low for package, allowed in ALLOWED.items() if not package.startswith("_")}
     expected["testing"] = ALLOWED["_testing"] - low
-    assert list(shown) == list(expected)
-    assert shown == expected
+    assert list(listed) == list(expected)
+    assert listed == expected
 
 
-def test_every_arrow_is_used():
-    """An arrow that no module needs is no rule."""
+def test_every_allowed_import_is_used():
+    """ALLOWED has no import that no module needs."""
     used: dict[str, set[str]] = {package: set() for package in ALLOWED}
     for module, names in MODULES.items():
         used[package_of(module)] |= {package_of(name) for name in names & KNOWN}
     assert {package: ALLOWED[package] - used[package] for package in ALLOWED if ALLOWED[package] - used[package]} == {}
 
 
-def test_imports_make_no_circle_even_those_for_types_alone():
+def test_imports_have_no_cycle_including_those_for_types():
     graph = {}
     for file in FILES:
         code = file.read_text(encoding="utf-8").replace("if TYPE_CHECKING:", "if True:")
@@ -256,13 +256,13 @@ def test_imports_make_no_circle_even_those_for_types_alone():
     graphlib.TopologicalSorter(known).prepare()
 
 
-def test_nothing_but_its_terminal_imports_snakemake():
+def test_only_the_module_of_the_terminal_imports_snakemake():
     found = [module for module, names in MODULES.items() if any(n.partition(".")[0] == "snakemake" for n in names)]
     assert found == ["heatproof.workflow.terminal"]
 
 
 @pytest.mark.parametrize("part", ["metrics", "ranking", "report"])
-def test_no_network_library_in_what_only_reads_arrays(part):
+def test_packages_that_only_read_arrays_import_no_network_library(part):
     heavy = {"torch", "torchvision", "timm", "captum", "torchcam", "safetensors"}
     wrong = {
         module: found
@@ -297,8 +297,8 @@ def test_only_the_store_opens_zarr():
         ),
     ],
 )
-def test_loads_without_torch(part, entries):
-    """Also through what they import: a job that scores starts in a moment, and so does every Snakemake process."""
+def test_packages_and_planning_load_without_torch(part, entries):
+    """Including indirect imports: jobs that score, and all processes of Snakemake, start fast."""
     modules = entries or sorted(module for module in MODULES if package_of(module) == part)
     program = "import sys, importlib\nfor name in sys.argv[1:]:\n importlib.import_module(name)\n"
     program += " assert 'torch' not in sys.modules, name\n"
@@ -311,7 +311,7 @@ def test_packages_run_no_code(file):
     """A digest of code follows imports to modules and does not look into packages."""
     allowed = ast.Expr | ast.Assign
     if file.parent == ROOT:
-        # What the package offers to its users is found late, and nothing of the workflow asks for it.
+        # The public names of the package are imported lazily, and no module of the workflow uses them.
         allowed = allowed | ast.ImportFrom | ast.If | ast.FunctionDef
     tree = ast.parse(file.read_text(encoding="utf-8"))
     assert all(isinstance(node, allowed) for node in tree.body)
@@ -319,23 +319,23 @@ def test_packages_run_no_code(file):
 
 
 MOST_ARGUMENTS = 7
-# Called in the place of torch.nn.functional.multi_head_attention_forward, with all that it takes.
+# Replaces torch.nn.functional.multi_head_attention_forward, and so has the same parameters.
 AS_THEIRS = {"heatproof.attribution._function_rules._multi_head"}
 
 
 def arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
-    """Return what a function must or can be told by position, and the keywords that it must be told.
+    """Return the parameters of a function that can be passed by position, and its required keywords.
 
     Keywords with a default are options, which a config, a command line or a user names one by one.
     """
-    given = [*function.args.posonlyargs, *function.args.args]
-    given += [
+    parameters = [*function.args.posonlyargs, *function.args.args]
+    parameters += [
         one for one, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if default is None
     ]
-    return [one.arg for one in given if one.arg not in ("self", "cls")]
+    return [one.arg for one in parameters if one.arg not in ("self", "cls")]
 
 
-def test_what_takes_many_arguments_takes_a_type():
+def test_no_function_has_many_arguments():
     found = {
         f"{module_name(file)}.{node.name}"
         for file in FILES
@@ -345,14 +345,14 @@ def test_what_takes_many_arguments_takes_a_type():
     assert found == AS_THEIRS
 
 
-def test_the_graph_knows_no_stage():
-    """Stages enter themselves, so that a new one is said in one place."""
+def test_the_plan_imports_no_stage():
+    """Stages register themselves, so that a new one is declared in one place."""
     known = {name for module, names in MODULES.items() if package_of(module) == "plan" for name in names}
     assert not [name for name in known if name.startswith("heatproof.stages")]
 
 
 def test_no_module_of_ours_is_imported_by_a_string():
-    """A digest of code follows import statements; names that a config or a spec gives, and public names, are others."""
+    """A digest of code follows import statements only; names in configs and specs, and public names, are excepted."""
     found = {
         module_name(file)
         for file in FILES
@@ -362,8 +362,8 @@ def test_no_module_of_ours_is_imported_by_a_string():
         in ("import_module", "__import__", "resolve_name")
         and any(
             isinstance(one, ast.Constant) and str(one.value).startswith("heatproof")
-            for given in node.args
-            for one in ast.walk(given)
+            for argument in node.args
+            for one in ast.walk(argument)
         )
     }
     assert found == {"heatproof"}

@@ -1,4 +1,4 @@
-"""Scripts that CI does not run, such as those of faults: what they import from heatproof is there."""
+"""Names that scripts import from heatproof exist, also in scripts that CI does not run, such as those of faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documentation is built without a warning, and every link within it leads to something."""
+"""The documentation is built without a warning, and has no broken internal link."""
 
 import os
 import re
@@ -23,15 +23,15 @@ class Page(HTMLParser):
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        given = dict(attributes)
-        self.anchors.add(given.get("id") or "")
+        values = dict(attributes)
+        self.anchors.add(values.get("id") or "")
         if tag == "a":
-            self.anchors.add(given.get("name") or "")
-            self.links.add(given.get("href") or "")
+            self.anchors.add(values.get("name") or "")
+            self.links.add(values.get("href") or "")
 
 
 @pytest.mark.slow
-def test_the_site_is_built_and_its_links_lead_somewhere(tmp_path):
+def test_the_site_is_built_without_broken_links(tmp_path):
     pytest.importorskip("myst_nb", reason="the site needs pip install 'heatproof[docs]'")
     site = tmp_path / "site"
     command = [

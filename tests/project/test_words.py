@@ -1,4 +1,4 @@
-"""Identifiers are words of the field: none of those that a reader would have to be taught."""
+"""Identifiers are terms of the field, without private words that a reader would have to learn."""
 
 import ast
 import re

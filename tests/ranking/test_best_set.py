@@ -37,7 +37,7 @@ def test_a_symmetric_difference_has_the_p_of_a_t_test():
     np.testing.assert_allclose(paired_p_values(symmetric), expected)
 
 
-def test_skewness_takes_certainty_from_one_side_alone():
+def test_skewness_raises_p_on_one_side_only():
     """A few values lie far below the others: the mean of so many images is likely too high."""
     rng = np.random.default_rng(1)
     down = 0.4 + 1 - rng.exponential(size=30)
@@ -48,8 +48,8 @@ def test_skewness_takes_certainty_from_one_side_alone():
 
 
 @pytest.mark.parametrize("skew", [-1, 1])
-def test_a_surer_difference_never_has_a_larger_p(skew):
-    """With a parabolic correction p increases again: 23 standard errors were no difference."""
+def test_a_larger_difference_never_has_a_larger_p(skew):
+    """With a parabolic correction p increases again, so that 23 standard errors were not significant."""
     noise = skew * (np.random.default_rng(2).exponential(size=40) - 1)
     p = paired_p_values(noise - noise.mean() + np.linspace(0, 20, 400)[:, None])
     assert (np.diff(p) <= 0).all()
@@ -67,12 +67,12 @@ def test_a_surer_difference_never_has_a_larger_p(skew):
         ([1.0, np.nan, 1.0, 1.0], SKEWED**3),
     ],
 )
-def test_p_of_hardly_any_differences(differences, p):
+def test_p_values_of_few_differences_are_cautious(differences, p):
     found = paired_p_values(np.array(differences))
     assert found == pytest.approx(p) if p else found >= SKEWED**3
 
 
-def test_holm_is_that_of_a_library():
+def test_holm_equals_that_of_statsmodels():
     rng = np.random.default_rng(3)
     for _ in range(200):
         p = rng.random(9) ** rng.integers(1, 9)
@@ -82,7 +82,7 @@ def test_holm_is_that_of_a_library():
 
 @pytest.mark.parametrize("methods", [2, 8, 26, 50])
 @pytest.mark.parametrize("level", [0.8, 0.95, 0.99])
-def test_too_few_images_abstain_and_enough_can_tell(methods, level):
+def test_too_few_images_exclude_no_method_and_enough_do(methods, level):
     least = minimum_images(count_ordered_pairs(methods), level)
     certain = np.outer(-np.arange(methods), np.ones(least))
     too_few = best_set(certain[:, 1:], level=level)
@@ -93,7 +93,7 @@ def test_too_few_images_abstain_and_enough_can_tell(methods, level):
     assert found.members.tolist() == [True] + [False] * (methods - 1)
 
 
-def test_gaps_are_compared_where_both_are_known_and_nothing_is_no_method():
+def test_methods_are_compared_on_common_images_and_empty_ones_are_excluded():
     scores = np.random.default_rng(4).normal(size=(4, 40))
     scores[0] += 3
     scores[1, 5:] = np.nan
@@ -104,7 +104,7 @@ def test_gaps_are_compared_where_both_are_known_and_nothing_is_no_method():
     assert best_set(scores[:1, :2]) == (np.array([True]), "")
 
 
-def left_out(noise, methods, images, runs, worse=0):
+def share_left_out(noise, methods, images, runs, worse=0):
     rng = np.random.default_rng([methods, images])
     count = 0
     for _ in range(runs):
@@ -118,11 +118,11 @@ def left_out(noise, methods, images, runs, worse=0):
 @pytest.mark.parametrize(("methods", "images", "worse"), [(8, 8, 0), (8, 16, 0), (26, 24, 0), (12, 64, 6)])
 def test_equally_best_methods_are_seldom_left_out(noise, methods, images, worse):
     runs = 200
-    assert left_out(noise, methods, images, runs, worse) <= 0.05 + 2.5 * np.sqrt(0.05 * 0.95 / runs)
+    assert share_left_out(noise, methods, images, runs, worse) <= 0.05 + 2.5 * np.sqrt(0.05 * 0.95 / runs)
 
 
 @pytest.mark.parametrize(("methods", "images", "effect", "most"), [(26, 64, 1.0, 13), (8, 16, 1.5, 4)])
-def test_a_better_method_is_told(methods, images, effect, most):
+def test_a_better_method_is_distinguished(methods, images, effect, most):
     rng = np.random.default_rng(5)
     sizes = []
     for _ in range(100):
@@ -134,7 +134,7 @@ def test_a_better_method_is_told(methods, images, effect, most):
 
 
 @pytest.mark.parametrize(("methods", "effect"), [(4, 0.5), (14, 0.5), (8, 1.0)])
-def test_so_many_images_tell_a_method_from_a_better_one(methods, effect):
+def test_the_suggested_number_of_images_distinguishes_methods(methods, effect):
     images = images_to_distinguish(methods, effect=effect)
     rng = np.random.default_rng(6)
     n_found = 0
@@ -146,7 +146,7 @@ def test_so_many_images_tell_a_method_from_a_better_one(methods, effect):
     assert 0.7 <= n_found / 300 <= 0.95
 
 
-def test_few_networks_abstain_and_say_how_many_are_needed():
+def test_few_networks_exclude_no_method_and_name_the_number_needed():
     assert [minimum_networks(level) for level in (0.9, 0.95, 0.99)] == [5, 6, 8]
     rng = np.random.default_rng(7)
     scores = np.arange(5.0) + 0.01 * rng.normal(size=(6, 5))
@@ -169,7 +169,7 @@ def test_equally_best_methods_of_networks_are_seldom_left_out(noise, networks):
     assert np.mean(found) <= 0.05 + 2.5 * np.sqrt(0.05 * 0.95 / runs)
 
 
-def test_what_images_have_in_common_is_no_agreement_of_networks():
+def test_shared_images_are_not_agreement_of_networks():
     """All networks score the same images, which favour some methods, so that networks agree by the images alone."""
     rng = np.random.default_rng(8)
     alone, both = [], []
@@ -183,7 +183,7 @@ def test_what_images_have_in_common_is_no_agreement_of_networks():
     assert np.mean(both) > 0.9
 
 
-def test_methods_of_few_networks_are_not_told_apart():
+def test_a_method_on_few_networks_is_not_excluded():
     rng = np.random.default_rng(9)
     scores = np.arange(6.0) + 0.01 * rng.normal(size=(13, 6))
     scores[4:, 0] = np.nan
@@ -210,7 +210,7 @@ def test_a_number_of_images_is_seldom_named_where_no_method_differs(methods):
 
 
 @pytest.mark.parametrize("methods", [8, 24])
-def test_the_number_of_images_that_is_named_does(methods):
+def test_the_named_number_of_images_suffices(methods):
     found, named, then = 0, [], 0
     for seed in range(100):
         above = compare_with_references(references(0.5, 40, methods, seed), ["edges", "random"], 0.95)

@@ -20,7 +20,7 @@ def planted():
 
 
 @pytest.mark.parametrize("gaps", [0.0, 0.4])
-def test_is_the_maximum_of_the_likelihood(planted, gaps):
+def test_strengths_maximise_the_likelihood(planted, gaps):
     planted[np.random.default_rng(1).random(planted.shape) < gaps] = np.nan
     wins = pairwise_wins(planted)
     strengths = bradley_terry(wins)
@@ -39,7 +39,7 @@ def test_planted_order_is_recovered():
     np.testing.assert_array_equal(np.argsort(bradley_terry(pairwise_wins(scores))), np.arange(8))
 
 
-def test_stays_finite_when_one_method_always_wins():
+def test_strengths_stay_finite_when_one_method_always_wins():
     strengths = bradley_terry(pairwise_wins(np.tile(np.arange(5.0), (26, 1))))
     assert np.all(np.diff(strengths) > 0)
     assert np.all(np.abs(strengths) < 20)
@@ -52,5 +52,5 @@ def test_blocks_change_nothing(planted, monkeypatch):
     np.testing.assert_allclose(bradley_terry(wins), expected, atol=1e-5)
 
 
-def test_one_method_alone():
+def test_one_method_has_strength_zero():
     np.testing.assert_array_equal(bradley_terry(np.zeros((1, 1), dtype=np.float32)), [0])

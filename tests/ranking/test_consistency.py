@@ -17,7 +17,7 @@ def scores_with_gaps(cases=6, methods=20, gaps=0.3, seed=0):
 
 
 @pytest.mark.parametrize("gaps", [0.0, 0.3])
-def test_matrices_are_scipys_over_shared_methods(gaps):
+def test_matrices_equal_those_of_scipy_over_shared_methods(gaps):
     scores = scores_with_gaps(gaps=gaps)
     found = agreement(scores)
     for a in range(len(scores)):
@@ -43,7 +43,7 @@ def test_few_shared_methods_and_constant_cases_have_no_value():
         agreement(scores, minimum=1)
 
 
-def test_only_order_counts_and_infinite_scores_have_a_place():
+def test_only_order_counts_and_infinite_scores_are_ranked():
     scores = scores_with_gaps(gaps=0)
     far = np.where(scores == scores.max(axis=1, keepdims=True), np.inf, scores)
     np.testing.assert_allclose(agreement(far).spearman, agreement(np.exp(scores)).spearman)
@@ -72,7 +72,7 @@ def planted():
     return agreement(scores), cases
 
 
-def test_means_within_and_between_groups(planted):
+def test_correlations_are_averaged_within_and_between_groups(planted):
     table = agreement_by_factor(*planted, repetitions=200).set_index(["factor", "pairs_that"])
     assert table.loc[("any", "are any two"), "n_pairs"] == 6
     assert table.loc[("any", "are any two"), "spearman"] == pytest.approx((2 - 4) / 6)
@@ -89,7 +89,7 @@ def test_means_within_and_between_groups(planted):
     assert -1 <= all_pairs["spearman_low"] < all_pairs["spearman"] < all_pairs["spearman_high"] <= 1
 
 
-def test_interval_draws_cases_and_pairs_none_with_itself(planted):
+def test_intervals_resample_cases_and_pair_none_with_itself(planted):
     """A pair of two cases is drawn or not, so that all resamples that contain it have the same value."""
     correlations, cases = planted
     table = agreement_by_factor(correlations, cases, repetitions=300).set_index(["factor", "pairs_that"])

@@ -48,7 +48,7 @@ def test_levels_are_compared_on_the_images_of_the_fewest():
     assert set(methods["n_images"]) == {10}
 
 
-def test_a_draw_of_images_is_the_same_in_metrics_of_more_and_fewer():
+def test_resampled_images_are_the_same_for_metrics_of_more_and_fewer_images():
     values = noise(40)
     values[:, 10:] = values[:, :1]
     table = pd.concat([scores_of("long", values), scores_of("short", values[:, :10])])

@@ -64,14 +64,14 @@ def test_networks_of_several_cases_count_once_by_default():
 
 
 @pytest.mark.parametrize("gaps", [0, 2])
-def test_with_one_case_a_network_both_are_the_same(gaps):
+def test_with_one_case_per_network_both_rules_agree(gaps):
     scores = table({f"net{place}": ("deletion_morf",) for place in range(7)}, gaps=gaps)
     each = {independent: meta_rank_table(scores, independent=independent) for independent in ("network", "case")}
     pd.testing.assert_frame_equal(each["network"], each["case"])
 
 
 @pytest.mark.parametrize("gaps", [0, 2])
-def test_a_case_counts_as_a_network_of_its_own_would(gaps):
+def test_an_independent_case_counts_like_a_separate_network(gaps):
     """κ, its interval and the set of the best are those of a table in which each test case is a separate network."""
     scores = table(gaps=gaps)
     names = [f"net{place}" for place in scores.groupby(CASE).ngroup()]
@@ -83,13 +83,13 @@ def test_a_case_counts_as_a_network_of_its_own_would(gaps):
     pd.testing.assert_frame_equal(cases, networks)
 
 
-def test_too_few_cases_are_named_so():
+def test_the_note_names_too_few_cases():
     note = meta_rank_table(table({"two": METRICS["two"]}), independent="case")["note"]
     assert note.str.contains("2 test cases: an interval needs 3").all()
     assert not note.str.contains("network").any()
 
 
-def test_seeds_of_a_kind_are_cases_of_their_own():
+def test_seeds_of_a_kind_are_separate_cases():
     scores = table().assign(kind="same")
     groups, weights = independent_cases(scores[CASE].drop_duplicates(), scores, "case")
     assert len(set(groups)) == len(weights) == 6
@@ -97,7 +97,7 @@ def test_seeds_of_a_kind_are_cases_of_their_own():
     np.testing.assert_allclose(kappa(scores, independent="case"), kappa_of_the_paper(scores), atol=1e-12)
 
 
-def test_the_metrics_and_methods_that_count():
+def test_metrics_and_methods_can_be_selected():
     scores = table()
     part = select_rows(scores, ["deletion_morf", "deletion_lerf"], ["lrp", "gradient"])
     assert set(part["metric"]) == {"deletion_morf", "deletion_lerf"}
@@ -105,7 +105,7 @@ def test_the_metrics_and_methods_that_count():
     pd.testing.assert_frame_equal(select_rows(scores), scores)
 
 
-def test_a_metric_that_is_named_counts_though_another_one_stands_for_it():
+def test_a_selected_metric_counts_although_another_represents_it():
     scores = pd.concat([table(), table().assign(metric="same", higher_is_better=False)]).drop_duplicates(
         [*CASE, "method"]
     )
@@ -123,6 +123,6 @@ def test_a_metric_that_is_named_counts_though_another_one_stands_for_it():
         ({"methods": ["lrp", "gradent"]}, "no method 'gradent' in the table: did you mean 'gradient'"),
     ],
 )
-def test_what_the_table_does_not_have(choice, message):
+def test_unknown_metrics_and_methods_are_refused(choice, message):
     with pytest.raises(HeatproofError, match=message):
         select_rows(table(), **choice)

@@ -12,7 +12,7 @@ from heatproof.errors import HeatproofError
 from heatproof.metrics.bootstrap import bootstrap_interval
 
 
-def test_student_interval_by_hand():
+def test_the_student_interval_equals_that_by_hand():
     resampled = np.random.default_rng(0).normal(size=(2, 400))
     resampled[1, :100] = np.nan
     kappa, n_cases = np.array([0.1, 0.2]), np.array([26, 5])
@@ -30,7 +30,7 @@ def test_fewer_than_two_cases_have_no_interval(kind):
     assert not np.isnan([low[1], high[1]]).any()
 
 
-def test_unknown_kind():
+def test_an_unknown_kind_of_interval_is_refused():
     with pytest.raises(HeatproofError, match="no interval named 'wide'"):
         bootstrap_interval(np.zeros(1), np.zeros((1, 2)), np.array([2]), kind="wide")
 
@@ -97,7 +97,7 @@ def test_intervals_cover_in_every_design(simulation, networks, correlation):
 
 
 @pytest.mark.slow
-def test_cases_alone_miss_what_images_have_in_common(simulation):
+def test_resampling_cases_alone_misses_the_variance_of_shared_images(simulation):
     cases, both = (simulation.over_images(12, 5, 1, 20, 40, over=over, resamples=40) for over in ("cases", "both"))
     assert cases[0] < 0.85 < both[0]
 
@@ -111,7 +111,7 @@ def test_the_benchmark_prints_its_tables(simulation, capsys, monkeypatch):
     assert len(rules) == 5
 
 
-def test_an_interval_has_width_or_is_none():
+def test_an_interval_has_width_or_is_missing():
     """Where all resamples agreed, the interval of κ over two cases once was [1.431, 1.431]."""
     low, high = bootstrap_interval(np.ones(2), np.ones((2, 50)), np.array([5, 5]))
     assert np.isnan([low, high]).all()

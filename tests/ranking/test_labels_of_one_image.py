@@ -13,13 +13,13 @@ from heatproof.report.tables.scores import score_table
 CASE = {"dataset": "skies", "model": "net", "weights": "given", "metric": "sds"}
 
 
-def rows_of(labels=3, pictures=20, seed=0):
+def rows_of(labels=3, num_images=20, seed=0):
     draws = np.random.default_rng(seed)
     return pd.DataFrame(
         [
-            {**CASE, "method": method, "image": f"p{picture}", "class": f"kind {label}", "score": score, "valid": True}
+            {**CASE, "method": method, "image": f"p{number}", "class": f"kind {label}", "score": score, "valid": True}
             for method in ("a", "b", "c")
-            for picture in range(pictures)
+            for number in range(num_images)
             # The labels of one image have similar scores.
             for label, score in enumerate(draws.normal() + 0.01 * draws.normal(size=labels))
         ]
@@ -39,7 +39,7 @@ def test_the_mean_is_over_labels_that_have_a_score():
     assert len(found) == 6
 
 
-def test_a_table_of_one_class_an_image_is_the_same_object():
+def test_a_table_with_one_class_per_image_is_returned_unchanged():
     rows = rows_of(1)
     assert one_score_per_image(rows) is rows
     assert one_score_per_image(rows.drop(columns="class")) is not None
@@ -64,7 +64,7 @@ def test_intervals_do_not_shrink_with_the_number_of_labels(labels):
 
 
 @pytest.mark.parametrize("column", ["class", "label", "target"])
-def test_tables_of_ones_own_are_averaged_by_the_same_rule(column):
+def test_custom_tables_are_averaged_by_the_same_rule(column):
     rows = rows_of().rename(columns={"class": column}).assign(higher_is_better=True)
     ((_, matrix),) = iterate_test_cases(rows)
     assert matrix.shape == (20, 3)
@@ -73,6 +73,6 @@ def test_tables_of_ones_own_are_averaged_by_the_same_rule(column):
     assert "20 images" in rank_table(rows, seed=0, repetitions=20).note
 
 
-def test_summaries_are_of_pictures():
+def test_summaries_count_images():
     wide = one_score_per_image(rows_of()).pivot(index="method", columns="image", values="score")
     assert summarise(wide.to_numpy(), 0)["n_images"].tolist() == [20] * 3

@@ -94,7 +94,7 @@ def test_a_better_record_by_one_win_is_no_tie():
 
 
 @pytest.mark.parametrize("gaps", [0.0, 0.5])
-def test_resamples_are_what_ranking_the_drawn_cases_gives(gaps):
+def test_resamples_equal_rankings_of_the_drawn_cases(gaps):
     scores = draw_scores(12, 6, gaps, seed=3)
     counts = draw_counts(np.random.default_rng(1), 20, 12)
     result = meta_rank(scores, repetitions=5)
@@ -145,7 +145,7 @@ def test_method_without_a_score_is_a_gap():
     assert result.n_cases[1] == 0
 
 
-def test_one_method_alone():
+def test_one_method_has_kappa_zero():
     result = meta_rank(np.array([[0.5], [0.7]]))
     assert (result.kappa[0], result.rank[0], result.n_cases[0]) == (0, 1, 2)
 
@@ -193,6 +193,6 @@ def test_fewer_resamples_of_very_many_methods(methods, repetitions):
     assert default_repetitions(methods) == repetitions
 
 
-def test_number_of_resamples_is_told():
+def test_the_number_of_resamples_is_reported():
     assert meta_rank(draw_scores(2, 3)).repetitions == 1000
     assert meta_rank(draw_scores(2, 4), repetitions=7).repetitions == 7

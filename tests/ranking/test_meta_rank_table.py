@@ -24,7 +24,7 @@ def scores():
     return pd.DataFrame(rows, columns=columns)
 
 
-def test_columns_order_and_values(scores):
+def test_the_table_has_columns_order_and_values(scores):
     table = meta_rank_table(scores, repetitions=50)
     columns = ["method", "kappa", "ci_low", "ci_high", "rank", "n_cases", "n_networks", "bradley_terry", "in_best_set"]
     assert list(table) == [*columns, "note"]
@@ -40,7 +40,7 @@ def test_order_of_rows_does_not_matter(scores):
     pd.testing.assert_frame_equal(meta_rank_table(shuffled, seed=3), meta_rank_table(scores, seed=3))
 
 
-def test_weights_and_metrics_are_test_cases_of_their_own(scores):
+def test_weights_and_metrics_are_separate_test_cases(scores):
     pretrained = scores.assign(weights="pretrained")
     assert meta_rank_table(pd.concat([scores, pretrained]))["n_cases"].tolist() == [12, 12, 12]
 
@@ -74,7 +74,7 @@ def test_split_resamples_are_reported(scores, caplog):
     assert "of 100 resamples" in caplog.text
 
 
-def test_tables_that_make_no_sense_are_refused(scores):
+def test_invalid_tables_are_refused(scores):
     with pytest.raises(HeatproofError, match="no column 'weights'"):
         meta_rank_table(scores.drop(columns="weights"))
     with pytest.raises(HeatproofError, match=r"'gradient' in the test case digits, resnet, finetuned, idsds has more"):

@@ -40,7 +40,7 @@ def test_the_same_cases_twice_give_the_same_ranking(column):
     pd.testing.assert_frame_equal(first, second, atol=1e-5)
 
 
-def test_arrays_with_groups_are_the_same():
+def test_repeated_cases_in_groups_change_nothing():
     scores = np.random.default_rng(0).normal(size=(5, 4)) + np.arange(4)
     scores[1, 2] = np.nan
     one = meta_rank(scores)
@@ -52,7 +52,7 @@ def test_arrays_with_groups_are_the_same():
     assert (by_case["spearman"] == 1).all(), "two of three equal cases say what the three do"
 
 
-def test_cases_of_a_network_share_what_it_counts():
+def test_cases_of_a_network_share_its_weight():
     """A network with three cases does not outvote two networks with one each."""
     scores = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
     result = meta_rank(scores, groups=list("aaabc"), repetitions=10)
@@ -79,7 +79,7 @@ def test_seeds_of_one_kind_are_one_independent_case():
 
 
 @pytest.mark.parametrize("networks", [1, 2, 3])
-def test_few_networks_have_no_interval_and_the_reason(networks):
+def test_few_networks_have_a_reason_and_no_interval(networks):
     """Two test cases of one network once had the interval [1.431, 1.431]."""
     found = meta_rank_table(tidy(networks, metrics=("idsds", "sds")))
     if networks < MINIMUM_NETWORKS:
@@ -120,7 +120,7 @@ def test_correlations_are_drawn_by_network():
     assert two["spearman_low"].isna().all()
 
 
-def test_groups_have_to_fit():
+def test_groups_must_match_the_cases():
     with pytest.raises(HeatproofError, match="3 test cases and 2 groups"):
         meta_rank(np.zeros((3, 2)), groups=["a", "b"])
 
@@ -141,7 +141,7 @@ def test_properties_count_equally_in_a_network():
     np.testing.assert_allclose(by_method(found[found["property"] == "soundness"])["kappa"], alone["kappa"])
 
 
-def test_the_table_of_metrics_says_what_each_measures():
+def test_metrics_have_the_property_that_they_measure():
     assert property_of("idsds_g8_blur_probability") == property_of("sds") == "single deletion"
     assert property_of("mine") == "mine"
     assert property_of("own name", {"own name": "road_lerf"}) == "incremental deletion"
@@ -149,7 +149,7 @@ def test_the_table_of_metrics_says_what_each_measures():
         assert all(part in METRICS for part in entry.derived_from), entry.name
 
 
-def test_a_difference_counts_as_its_parts():
+def test_a_difference_metric_is_represented_by_its_parts():
     table = tidy(metrics=("rise_insertion", "rise_deletion", "rise_difference"))
     assert duplicate_metrics(table) == {"rise_difference": "rise_insertion and rise_deletion"}
     assert duplicate_metrics(table[table["metric"] != "rise_deletion"]) == {}
@@ -164,7 +164,7 @@ def test_a_declared_duplicate_counts_once_where_it_ranks_alike():
     assert duplicate_metrics(other) == {}, "with other options it is another score"
 
 
-def test_equal_rankings_are_one_metric():
+def test_metrics_with_equal_rankings_count_once():
     once = tidy(metrics=("mine",))
     again = once.assign(metric="yours", score=-np.exp(once["score"]), higher_is_better=False)
     both = pd.concat([once, again])
@@ -175,7 +175,7 @@ def test_equal_rankings_are_one_metric():
     assert duplicate_metrics(few_methods) == {}, "four methods rank alike by chance"
 
 
-def test_the_columns_of_a_table_decide():
+def test_the_columns_gap_and_counted_as_decide():
     table = tidy(metrics=("a", "b")).assign(counted_as="", gap="")
     table.loc[table["metric"] == "b", "counted_as"] = "a"
     table.loc[table["method"] == METHODS[0], "gap"] = "defined on 1 of 64 images, a rank needs 32"

@@ -20,7 +20,7 @@ def test_best_is_one_and_ties_share_the_smallest_rank():
     np.testing.assert_array_equal(rank_methods(scores, higher_is_better=False), [2, 5, 3, 3, np.nan, 1])
 
 
-def test_rows_are_ranked_by_themselves():
+def test_rows_are_ranked_separately():
     scores = np.array([[1.0, 2.0, 3.0], [3.0, np.nan, 1.0], [np.nan, np.nan, np.nan]])
     np.testing.assert_array_equal(rank_methods(scores), [[3, 2, 1], [1, np.nan, 2], [np.nan, np.nan, np.nan]])
 

@@ -19,14 +19,14 @@ from heatproof.ranking.reliability import (
 )
 
 
-def test_ranks_of_images():
+def test_images_rank_methods_with_mean_ranks_for_ties():
     scores = np.array([[0.1, 0.9, 0.5], [0.5, 0.5, 0.1], [np.nan, 1.0, 2.0]])
     expected = [[3, 1, 2], [1.5, 1.5, 3], [np.nan] * 3]
     np.testing.assert_array_equal(image_ranks(scores), expected)
     np.testing.assert_array_equal(image_ranks(-scores, higher_is_better=False), expected)
 
 
-def test_agreement_disagreement_and_chance():
+def test_alpha_is_one_for_agreement_and_zero_at_chance():
     alike = np.tile([1.0, 2, 3, 4], (6, 1))
     assert inter_rater_reliability(alike) == pytest.approx(1)
     opposed = np.array([[1.0, 2, 3, 4], [4, 3, 2, 1]])
@@ -36,7 +36,7 @@ def test_agreement_disagreement_and_chance():
     assert abs(inter_rater_reliability(chance)) < 0.02
 
 
-def test_more_noise_is_less_reliable():
+def test_noise_lowers_reliability():
     rng = np.random.default_rng(1)
     quality, noise = np.arange(6.0), rng.standard_normal((40, 6))
     found = [inter_rater_reliability(image_ranks(quality + spread * noise)) for spread in (0.1, 1, 3, 10)]
@@ -45,14 +45,14 @@ def test_more_noise_is_less_reliable():
     assert found[-1] < 0.3
 
 
-def test_published_variant_is_an_nth_at_chance():
+def test_the_published_variant_scales_the_disagreement():
     ranks = image_ranks(np.random.default_rng(2).standard_normal((7, 4)))
     alpha = inter_rater_reliability(ranks)
     assert inter_rater_reliability(ranks, variant="published") == pytest.approx(1 - (1 - alpha) * 6 / 7, abs=1e-12)
 
 
 @pytest.mark.parametrize("ranks", [np.ones((4, 3)), np.array([[1.0, 2]]), np.array([[1.0, np.nan], [1, 2]])])
-def test_undefined(ranks):
+def test_alpha_is_undefined_without_ranks_or_variance(ranks):
     assert np.isnan(inter_rater_reliability(ranks))
 
 
@@ -79,7 +79,7 @@ def test_a_metric_is_consistent_with_itself_and_its_reverse_is_not():
     assert np.isnan(internal_consistency_reliability(scores, np.ones_like(scores)))
 
 
-def test_inter_method():
+def test_inter_method_reliability_is_a_rank_correlation():
     scores = np.array([0.1, 0.4, 0.2, 0.9, np.nan])
     assert inter_method_reliability(scores, scores**3) == pytest.approx(1)
     assert inter_method_reliability(scores, -scores) == pytest.approx(-1)
@@ -98,7 +98,7 @@ def test_inter_method():
         (lambda: inter_method_reliability(np.ones(3), np.ones(4)), "same images"),
     ],
 )
-def test_what_is_refused(call, words):
+def test_invalid_arguments_are_refused(call, words):
     with pytest.raises(HeatproofError, match=words):
         call()
 
@@ -108,7 +108,7 @@ def tidy(wide, metric="m", higher=True):
     return long.assign(metric=metric, higher_is_better=higher)
 
 
-def test_table():
+def test_the_reliability_table_has_a_row_per_metric():
     rng = np.random.default_rng(5)
     good = pd.DataFrame(np.arange(4.0) + 0.7 * rng.standard_normal((10, 4)), columns=list("abcd"))
     holed = good.copy()
@@ -134,7 +134,7 @@ SIGNED = ["a", "b", "c", "d"]
 MAGNITUDES = MagnitudeMetrics(["mas", "mas_random"], {name: f"{name}_abs" for name in SIGNED})
 
 
-def named(values, metric, names, model="net", higher=True):
+def named_scores(values, metric, names, model="net", higher=True):
     images = [f"image {row:02d}" for row in range(len(values))]
     table = pd.DataFrame(values, index=images, columns=names).rename_axis("image").reset_index()
     table = table.melt("image", var_name="method", value_name="score")
@@ -151,7 +151,7 @@ def planted(seed=0, images=40):
 
 def test_tied_rows_do_not_count_twice_in_alpha():
     both, tied, separate = planted()
-    scores = pd.concat([named(tied, "mas", both), named(separate, "rise", both)])
+    scores = pd.concat([named_scores(tied, "mas", both), named_scores(separate, "rise", both)])
     found = reliability_table(scores, MAGNITUDES).set_index("metric")
     once = inter_rater_reliability(image_ranks(tied[:, :4]))
     assert found.loc["mas", "alpha"] == pytest.approx(once)
@@ -168,7 +168,7 @@ def test_tied_rows_do_not_count_twice_in_alpha():
 
 def test_a_method_without_its_absolute_row_counts():
     both, tied, _ = planted()
-    part = named(tied[:, :5], "mas", both[:5])
+    part = named_scores(tied[:, :5], "mas", both[:5])
     assert reliability_table(part, MAGNITUDES)["n_methods"].item() == 4
 
 
@@ -177,11 +177,11 @@ def test_every_pair_of_metrics_on_a_network():
     again = tied + np.tile(np.random.default_rng(1).normal(size=(40, 4)), 2)
     scores = pd.concat(
         [
-            named(tied, "mas", both),
-            named(-again, "mas_random", both, higher=False),
-            named(separate, "rise", both),
-            named(separate[:30], "rise_long", both),
-            named(separate, "rise", both, model="other"),
+            named_scores(tied, "mas", both),
+            named_scores(-again, "mas_random", both, higher=False),
+            named_scores(separate, "rise", both),
+            named_scores(separate[:30], "rise_long", both),
+            named_scores(separate, "rise", both, model="other"),
         ]
     )
     kinds = {"mas_random": "mas", "rise_long": "rise"}
@@ -207,15 +207,17 @@ def test_every_pair_of_metrics_on_a_network():
     assert pairs.loc[("rise", "rise_long"), "icr"] == pytest.approx(1)
     assert (pairs.loc["mas", "icr_magnitudes"] == pairs.loc["mas", "icr"]).all()
     other = separate + np.random.default_rng(2).normal(size=separate.shape)
-    both_rise = pd.concat([named(separate, "rise", both), named(other, "rise_noisy", both)])
+    both_rise = pd.concat([named_scores(separate, "rise", both), named_scores(other, "rise_noisy", both)])
     row = consistency_table(both_rise, MAGNITUDES).iloc[0]
     for column, chosen in (("icr", slice(None)), ("icr_magnitudes", slice(4, None))):
         ranks = image_ranks(separate[:, chosen]), image_ranks(other[:, chosen])
         assert row[column] == pytest.approx(internal_consistency_reliability(*ranks))
 
 
-def test_pairs_without_a_common_method_or_of_one_metric():
-    table = consistency_table(pd.concat([named(np.eye(3), "x", list("abc")), named(np.eye(3), "y", list("def"))]))
+def test_pairs_without_common_methods_have_no_value():
+    table = consistency_table(
+        pd.concat([named_scores(np.eye(3), "x", list("abc")), named_scores(np.eye(3), "y", list("def"))])
+    )
     assert table[["n_methods", "n_images"]].to_numpy().tolist() == [[0, 0]]
     assert table["icr"].isna().all()
-    assert consistency_table(named(np.eye(3), "x", list("abc"))).empty
+    assert consistency_table(named_scores(np.eye(3), "x", list("abc"))).empty

@@ -28,7 +28,7 @@ def test_an_order_is_found_and_its_direction():
     assert pair(table, "a", "d")["effect"] > pair(table, "a", "b")["effect"]
 
 
-def test_the_effect_size_by_hand():
+def test_the_effect_size_equals_that_by_hand():
     # The differences have the ranks 1 to 4; three are in favour of the first method, with ranks 2, 3 and 4.
     scores = pd.DataFrame({"a": [0.0, 2, 3, 4, 5], "b": [1.0, 0, 0, 0, 5]})
     row = pairwise_wilcoxon(scores).iloc[0]
@@ -44,7 +44,7 @@ def test_a_method_that_always_wins_has_effect_one():
     assert pairwise_wilcoxon(scores[["b", "a"]]).iloc[0]["effect"] == pytest.approx(-1)
 
 
-def test_holm_by_hand():
+def test_the_holm_correction_equals_that_by_hand():
     table = pairwise_wilcoxon(planted(30, 0.4))
     order = np.argsort(table["p"].to_numpy())
     raised = table["p"].to_numpy()[order] * np.arange(6, 0, -1)
@@ -52,12 +52,12 @@ def test_holm_by_hand():
 
 
 @pytest.mark.slow
-def test_no_difference_is_seldom_called_one():
+def test_equal_methods_are_seldom_significant():
     wrong = [pairwise_wilcoxon(planted(20, 0.0, "abc", seed))["significant"].any() for seed in range(25)]
     assert np.mean(wrong) <= 0.16
 
 
-def test_equal_and_missing_scores():
+def test_equal_and_missing_scores_are_not_significant():
     scores = planted(10).assign(twin=lambda table: table["a"], empty=np.nan)
     scores.loc[:3, "b"] = np.nan
     table = pairwise_wilcoxon(scores)
@@ -70,7 +70,7 @@ def test_equal_and_missing_scores():
     assert not empty["significant"]
 
 
-def test_ranks_and_nemenyi():
+def test_the_nemenyi_difference_is_that_of_demsar():
     # Demšar 2006, section 3.2.2: four methods on 14 data sets, q = 2.569.
     found = critical_difference(planted(14), posthoc="nemenyi")
     assert found.difference == pytest.approx(2.569 * np.sqrt(4 * 5 / (6 * 14)), abs=2e-3)
@@ -80,7 +80,7 @@ def test_ranks_and_nemenyi():
     np.testing.assert_array_equal(found.p.to_numpy() < 0.05, gaps > found.difference)
 
 
-def test_wilcoxon_of_a_diagram_is_the_table():
+def test_a_wilcoxon_diagram_has_the_p_values_of_the_table():
     scores = planted(25, 0.5)
     found = critical_difference(scores)
     assert found.difference is None
@@ -98,6 +98,6 @@ def test_wilcoxon_of_a_diagram_is_the_table():
         (lambda: critical_difference(planted() * np.nan), "0 images have a score of every method"),
     ],
 )
-def test_what_is_refused(call, words):
+def test_invalid_arguments_are_refused(call, words):
     with pytest.raises(HeatproofError, match=words):
         call()

@@ -11,7 +11,7 @@ NAN = float("nan")
 
 
 @pytest.mark.parametrize("gaps", [0.0, 0.3])
-def test_left_out_is_what_ranking_the_others_gives(gaps):
+def test_leaving_a_case_out_equals_ranking_the_others(gaps):
     rng = np.random.default_rng(1)
     scores = np.arange(7.0) + 2 * rng.normal(size=(8, 7))
     scores[rng.random(scores.shape) < gaps] = NAN
@@ -49,14 +49,14 @@ def test_method_of_a_single_case_is_unknown_without_it():
     assert by_case["spearman"].notna().all()
 
 
-def test_one_case_leaves_nothing():
+def test_one_case_has_no_stability():
     by_method, by_case = stability(np.array([[1.0, 2, 3]]), list("abc"), ["x"])
     assert by_method["largest_change"].isna().all()
     assert by_method["rank"].tolist() == [1, 2, 3]
     assert by_case["spearman"].isna().all()
 
 
-def test_families_have_boards_of_their_own():
+def test_families_have_separate_leaderboards():
     ranked = pd.DataFrame(
         {"method": list("abcdef"), "kappa": [3.0, 2, 2, 1, 0, NAN], "rank": [1, 2, 2, 4, 5, None], "n_cases": 3}
     ).astype({"rank": "Int64"})

@@ -11,7 +11,7 @@ from heatproof.ranking.reliability import image_ranks
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e6])
-def test_rounding_gives_no_rank(scale):
+def test_rounding_does_not_break_ties(scale):
     """Two methods with the same sum once had the ranks 10 and 11."""
     scores = scale * np.array([0.1 + 0.2, 0.3, 0.5])
     assert scores[0] != scores[1] or scale != 1.0
@@ -34,14 +34,14 @@ def test_ties_are_half_wins_and_move_kappa():
     np.testing.assert_array_equal(meta_rank(scores, repetitions=5).kappa, 0)
 
 
-def test_agreement_takes_them_as_ties():
+def test_agreement_treats_rounding_as_ties():
     exact = np.array([[0.3, 0.3, 1, 2, 3, 4], [1, 2, 3, 4, 5, 6.0]])
     rounded = exact.copy()
     rounded[0, 0] = 0.1 + 0.2
     np.testing.assert_array_equal(agreement(rounded).spearman, agreement(exact).spearman)
 
 
-def test_a_difference_is_no_tie():
+def test_small_differences_are_not_ties():
     np.testing.assert_array_equal(rank_methods(np.array([1.0, 1.0 + 1e-9, 0.0])), [2, 1, 3])
     np.testing.assert_array_equal(rank_methods(np.array([1e12, 1.0, 1.5])), [1, 3, 2])
     np.testing.assert_array_equal(to_dense_ranks(np.array([np.inf, np.nan, -np.inf, 0, np.inf])), [3, np.nan, 1, 2, 3])

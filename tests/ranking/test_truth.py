@@ -48,13 +48,13 @@ def test_the_metric_that_is_the_truth_agrees_in_every_draw(table):
         assert (row["chosen"], row["best"], row["lost"]) == ("best", "best", 0.0)
 
 
-def test_means_find_what_single_images_do_not(table):
+def test_means_follow_the_truth_where_single_images_do_not(table):
     row = table.loc[("noisy", ALL)]
     assert row["per_image"] < 0.5 < row["spearman"]
     assert row["ci_low"] < row["spearman"] <= row["ci_high"]
 
 
-def test_what_only_tells_references_apart_fails_without_them(table):
+def test_a_metric_that_only_separates_references_fails_without_them(table):
     with_them, without = (table.loc[("floor only", which)] for which in (ALL, USE_MODEL))
     assert with_them["spearman"] > 0.5 > 0 > without["spearman"]
     assert (with_them["n_methods"], without["n_methods"]) == (7, 5)
@@ -94,12 +94,12 @@ def test_a_method_that_is_mostly_undefined_is_left_out():
 
 
 def test_too_few_methods_are_no_correlation():
-    few = tidy(truth(), "parts"), tidy(truth(5), "other")
-    scores = pd.concat(part[part["method"].isin(METHODS[:4])] for part in few)
+    tables = tidy(truth(), "parts"), tidy(truth(5), "other")
+    scores = pd.concat(part[part["method"].isin(METHODS[:4])] for part in tables)
     assert truth_table(scores, ["parts"], REFERENCES, repetitions=50)["spearman"].isna().all()
 
 
-def test_networks_are_kept_apart_and_without_a_truth_nothing_is_said():
+def test_networks_are_separate_and_without_a_truth_the_table_is_empty():
     scores = pd.concat([tidy(truth(), "parts"), tidy(truth(1), "ids"), tidy(truth(2), "ids", dataset="digits")])
     assert set(truth_table(scores, ["parts"], repetitions=20)["dataset"]) == {"parts"}
     empty = truth_table(scores, [], repetitions=20)
@@ -108,7 +108,7 @@ def test_networks_are_kept_apart_and_without_a_truth_nothing_is_said():
     assert "no true importance" in draw_truth(empty).texts[0].get_text()
 
 
-def test_images_one_by_one_are_scipys():
+def test_correlations_of_images_equal_those_of_scipy():
     rng = np.random.default_rng(0)
     ours, true = rng.integers(0, 4, (2, 30, 7)).astype(float)
     ours[0, :3], ours[1, 2] = np.nan, np.nan

@@ -40,7 +40,7 @@ def test_planted_components_are_found():
     assert (found["note"] == "").all()
 
 
-def test_what_the_design_cannot_tell_says_why():
+def test_components_without_levels_are_missing_with_a_reason():
     one = planted(datasets=1, seeds=1)
     found = components(variance_table(one.drop(columns="kind")))
     assert list(variance_table(one)) == list(COLUMNS)

@@ -35,7 +35,7 @@ def results(tmp_path, monkeypatch):
     }
 
     def store(base, arrays, specs, made_by, coordinates=None, gap=None):
-        piece = open_shard(
+        shard = open_shard(
             ShardRange(0, COUNT, (0, IMAGES)),
             base,
             Origin(Key("config", "code"), made_by),
@@ -44,10 +44,10 @@ def results(tmp_path, monkeypatch):
             coordinates=coordinates,
         )
         if gap:
-            piece.publish("cpu", gap)
+            shard.publish("cpu", gap)
         else:
-            piece.add(0, arrays, 1.0, IMAGES)
-            piece.publish("cpu")
+            shard.add(0, arrays, 1.0, IMAGES)
+            shard.publish("cpu")
 
     def maps(pattern, explainer, names, made_by, gap=None):
         values = generator.normal(size=(IMAGES, len(names), SIZE, SIZE)).astype(np.float32)

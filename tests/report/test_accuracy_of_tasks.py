@@ -76,11 +76,11 @@ def test_outputs_at_chance_do_not_rise_with_the_labels(count):
 
 
 def test_few_numbers_are_not_called_better_than_guessing():
-    # With three images, one order in six is right by chance.
+    # Of three images, one order in six is right by chance.
     assert chance_of_numbers(np.arange(3.0), np.arange(3.0)) == pytest.approx(1 / 6, abs=0.05)
 
 
-def test_errors_by_hand():
+def test_errors_of_numbers_equal_values_computed_by_hand():
     outputs = np.array([[1.0, 2.0, 1.0], [3.0, 3.0, 0.0], [2.0, 2.0, 2.0]])
     found = quality_of_numbers(np.array([1.0, 2.0, 3.0]), outputs)
     assert found["mae_clean"] == pytest.approx(2 / 3)
@@ -103,7 +103,7 @@ def scores(means, labels=("",), images=64, seed=0):
     return pd.DataFrame(rows)
 
 
-def judged(tidy, accuracy, wrong=np.nan):
+def verdicts_of(tidy, accuracy, wrong=np.nan):
     table = pd.DataFrame([{**WHERE, "method": name, "rank": 1, "share_wrong": wrong} for name in tidy.method.unique()])
     known = pd.DataFrame([{**{key: WHERE[key] for key in CASE[:3]}, **row} for row in accuracy])
     return verdicts([tidy], table, known, {"sds": [4, "zeros", "logit"]}, ["random"], [], 0.95)
@@ -112,7 +112,7 @@ def judged(tidy, accuracy, wrong=np.nan):
 MEANS = {"good": 0.6, "fair": 0.2, "random": 0.0}
 
 
-def test_several_labels_have_a_verdict_over_all_and_one_each():
+def test_several_labels_have_one_verdict_over_all_and_one_per_label():
     tidy = scores(MEANS, ("cloud", "sun"), (64, 5))
     rows = [
         {"task": "multilabel", "label": "", "auroc": 0.9, "p_chance": 0.001, "n_images": 64, "recall_clean": 0.6},
@@ -120,7 +120,7 @@ def test_several_labels_have_a_verdict_over_all_and_one_each():
         {"task": "multilabel", "label": "sun", "auroc": 0.9, "p_chance": 0.001, "n_images": 64, "recall_clean": 1.0},
         {"task": "multilabel", "label": "fog", "auroc": np.nan, "p_chance": np.nan, "n_images": 64},
     ]
-    found = judged(tidy, rows).set_index("label")
+    found = verdicts_of(tidy, rows).set_index("label")
     # A label that no image has gets no verdict.
     assert found.index.tolist() == ["", "cloud", "sun"]
     assert found["verdict"].tolist() == [FOUND, FOUND, TOO_FEW]
@@ -139,7 +139,7 @@ def test_a_network_that_guesses_one_label_is_at_chance_for_that_one():
         {"task": "multilabel", "label": "", "auroc": 0.8, "p_chance": 0.001, "n_images": 64},
         {"task": "multilabel", "label": "sun", "auroc": 0.49, "p_chance": 0.6, "n_images": 64},
     ]
-    found = judged(scores(MEANS, ("sun",)), rows).set_index("label")
+    found = verdicts_of(scores(MEANS, ("sun",)), rows).set_index("label")
     assert found["verdict"].to_dict() == {"": FOUND, "sun": CHANCE}
     assert found.loc["sun", "sentence"] == (
         "This network is at chance: its AUROC of sun is 0.49 on 64 images, where guessing has 0.50. Its maps "
@@ -150,15 +150,15 @@ def test_a_network_that_guesses_one_label_is_at_chance_for_that_one():
 @pytest.mark.parametrize(("p", "verdict"), [(0.4, CHANCE), (0.01, FOUND)])
 def test_a_regression_is_at_chance_if_its_outputs_do_not_rise_with_the_labels(p, verdict):
     row = {"task": "regression", "label": "", "r2": -3.2, "spearman": -0.02, "p_chance": p, "n_images": 64}
-    (found,) = judged(scores(MEANS), [row]).to_dict("records")
+    (found,) = verdicts_of(scores(MEANS), [row]).to_dict("records")
     assert found["verdict"] == verdict
     assert "label" not in found
     if verdict == CHANCE:
         assert "do not increase with the labels of 64 images (Spearman's ρ −0.02, R² −3.20)" in found["sentence"]
 
 
-def test_a_callable_target_cannot_be_at_chance_and_the_verdict_says_so():
-    (found,) = judged(scores(MEANS), [{"task": "callable", "n_images": 64}]).to_dict("records")
+def test_the_verdict_on_a_callable_target_mentions_that_chance_is_unknown():
+    (found,) = verdicts_of(scores(MEANS), [{"task": "callable", "n_images": 64}]).to_dict("records")
     assert found["verdict"] == FOUND
     assert found["sentence"].endswith(
         " A callable target has no labels, so it is unknown whether the network is better than guessing."

@@ -30,7 +30,7 @@ def verdicts(*means):
     return {name: part["verdict"].tolist() for name, part in table.groupby("conclusion", sort=False)}
 
 
-def test_conclusions_hold_or_are_reversed_or_stay_open():
+def test_conclusions_under_another_baseline_hold_or_are_reversed_or_open():
     found = verdicts([0.6, 0.2, 0.3, 0.0], [0.1, 0.5, 0.3, 0.3], [0.3, 0.3, 0.3, 0.0])
     assert found["raw maps score above their absolute values"] == ["holds", "reversed", "open"]
     assert found["cam methods score above path methods"] == ["reversed", "holds", "open"]
@@ -38,7 +38,7 @@ def test_conclusions_hold_or_are_reversed_or_stay_open():
     assert found["the median method scores above all reference maps"] == ["holds", "reversed", "holds"]
 
 
-def test_agreement_is_spearman_between_orders_with_an_interval_over_the_same_images():
+def test_agreement_is_spearman_of_orders_with_an_interval_over_the_same_images():
     rows = list(domains([0.6, 0.2, 0.3, 0.0], [0.1, 0.5, 0.3, 0.2], noise=0.3).agreement())
     assert [row["methods"] for row in rows] == ["all", "without references"]
     assert rows[0]["rho"] == pytest.approx(spearmanr([0.6, 0.2, 0.3, 0.0], [0.1, 0.5, 0.3, 0.2]).statistic)

@@ -44,20 +44,20 @@ def table():
     return cost_table(pd.DataFrame(rows), measured, METHODS).set_index("method")
 
 
-def test_cost_is_in_forward_passes_of_the_same_network():
-    made = table()
-    assert made["passes"].to_dict() == {"saliency": 1, "ig": 16, "ig_4": 4, "rise": 50}
-    np.testing.assert_allclose(made["cost"], [3, 40, 10, 50])
-    np.testing.assert_allclose(made["seconds"], [0.003, 0.04, 0.01, 0.05])
+def test_costs_are_measured_in_forward_passes_of_the_same_network():
+    costs = table()
+    assert costs["passes"].to_dict() == {"saliency": 1, "ig": 16, "ig_4": 4, "rise": 50}
+    np.testing.assert_allclose(costs["cost"], [3, 40, 10, 50])
+    np.testing.assert_allclose(costs["seconds"], [0.003, 0.04, 0.01, 0.05])
 
 
-def test_the_front_has_the_methods_that_no_cheaper_one_beats():
+def test_the_front_has_the_methods_with_no_better_cheaper_method():
     assert table()["on_front"].to_dict() == {"saliency": True, "ig": True, "ig_4": False, "rise": False}
 
 
 def test_the_figure_joins_methods_of_one_series_and_draws_the_front():
-    made = table().reset_index()
-    (axes,) = draw_costs(made.assign(on_front=made["on_front"].astype(str))).axes
+    costs = table().reset_index()
+    (axes,) = draw_costs(costs.assign(on_front=costs["on_front"].astype(str))).axes
     drawn = {tuple(np.round(line.get_xdata(), 6)) for line in axes.lines}
     assert (10.0, 40.0) in drawn
     assert (3.0, 40.0) in drawn

@@ -37,6 +37,6 @@ def test_each_metric_has_a_panel_and_the_bytes_are_reproducible(tmp_path):
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
-def test_nothing_to_draw():
+def test_a_table_without_enough_scores_is_drawn_without_methods():
     with pytest.raises(HeatproofError, match="no scores to compare"):
         draw_critical_difference(table().iloc[:0])

@@ -106,7 +106,7 @@ def test_features_that_mark_the_patch_give_one():
     assert statistics(planted(20)) == (1, 1)
 
 
-def test_a_shift_that_is_small_compared_with_images_shows_in_pairs():
+def test_a_small_shift_of_features_is_detected_in_pairs():
     paired, area = statistics(planted(1))
     assert paired == 1
     assert 0.6 < area < 0.9
@@ -147,7 +147,7 @@ def test_folds_have_both_versions_of_an_image_and_every_class(monkeypatch):
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_paired_share_by_hand():
+def test_paired_share_equals_a_value_computed_by_hand():
     """Ties count as one half; the interval is Wilson's for 11 / (1 + 2/π) images."""
     intact = np.zeros(11)
     deleted = np.array([1.0] * 7 + [0.0] * 2 + [-1.0] * 2)
@@ -182,7 +182,7 @@ def test_area_is_the_share_of_ordered_pairs_with_half_of_the_ties():
     assert twice == pytest.approx(area_under_curve(scores[[0, 0, 2]])(np.ones(3)))
 
 
-def test_calibration_error_by_hand():
+def test_calibration_error_equals_a_value_computed_by_hand():
     confidence = np.array([0.95, 0.99, 0.97, 0.50, 0.52, 1 / 15])
     right = np.array([True, True, False, False, True, False])
     # Bins (14/15, 1], (7/15, 8/15] and (0, 1/15].
@@ -206,40 +206,40 @@ def stored(project, array):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def scored_project(tmp_path_factory):
     torch.set_num_threads(1)
     return features(Project(tmp_path_factory.mktemp("domain")).train().drop())
 
 
-def test_the_outputs_equal_those_of_the_patch_drops(made):
+def test_the_outputs_equal_those_of_the_patch_drops(scored_project):
     """On intact images, and on images with one deleted patch."""
-    np.testing.assert_array_equal(stored(made, "predicted")[:, 0], made.drops_of("predicted")[:, 0])
+    np.testing.assert_array_equal(stored(scored_project, "predicted")[:, 0], scored_project.drops_of("predicted")[:, 0])
     right = (
-        stored(made, "predicted")[:, 0]
-        == open_store(made.folder / "results/drops/toy/net/finetuned/g4_mean.zarr").labels[:10]
+        stored(scored_project, "predicted")[:, 0]
+        == open_store(scored_project.folder / "results/drops/toy/net/finetuned/g4_mean.zarr").labels[:10]
     )
-    label = np.exp(made.drops_of("log_probability"))[:, 0]
-    np.testing.assert_allclose(stored(made, "confidence")[right, 0], label[right], rtol=1e-5)
+    label = np.exp(scored_project.drops_of("log_probability"))[:, 0]
+    np.testing.assert_allclose(stored(scored_project, "confidence")[right, 0], label[right], rtol=1e-5)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_batches_change_nothing(made, tmp_path, batch_size):
-    job = made.on_network("features", grid=4, baseline="mean", shard=0)
-    made.make(replace(job.spec, store=str(tmp_path / "again")), batch_size)
+def test_features_do_not_depend_on_the_batch_size(scored_project, tmp_path, batch_size):
+    job = scored_project.on_network("features", grid=4, baseline="mean", shard=0)
+    scored_project.make(replace(job.spec, store=str(tmp_path / "again")), batch_size)
     for array in ("features", "confidence", "predicted"):
         np.testing.assert_allclose(
-            read(tmp_path / "again.zarr", array, 0, 10), stored(made, array), rtol=1e-4, atol=1e-5
+            read(tmp_path / "again.zarr", array, 0, 10), stored(scored_project, array), rtol=1e-4, atol=1e-5
         )
 
 
-def test_results_do_not_depend_on_shards(made, tmp_path):
+def test_features_do_not_depend_on_shards(scored_project, tmp_path):
     import shutil
 
-    shutil.copytree(made.folder, tmp_path / "cut")
+    shutil.copytree(scored_project.folder, tmp_path / "cut")
     shutil.rmtree(tmp_path / "cut/results/features")
     cut = features(Project(tmp_path / "cut", shard_size=4))
     for array in ("features", "confidence", "predicted"):
-        np.testing.assert_array_equal(stored(cut, array), stored(made, array))
+        np.testing.assert_array_equal(stored(cut, array), stored(scored_project, array))
 
 
 def area_of_resamples(scores, spec):
@@ -249,32 +249,34 @@ def area_of_resamples(scores, spec):
     return np.quantile(areas, [0.025, 0.975])
 
 
-def test_the_table_has_all_layers_and_the_outputs(made):
-    made.make("in_domain")
-    table = pd.read_csv(made.folder / "results/in_domain.csv")
-    labels = open_store(made.folder / "results/features/toy/net/finetuned/g4_mean.zarr").labels[:10]
+def test_the_table_has_all_layers_and_the_outputs(scored_project):
+    scored_project.make("in_domain")
+    table = pd.read_csv(scored_project.folder / "results/in_domain.csv")
+    labels = open_store(scored_project.folder / "results/features/toy/net/finetuned/g4_mean.zarr").labels[:10]
     assert list(table.columns) == report.COLUMNS
     assert list(table["layer"]) == ["features.0", "features.4", "penultimate", "output"]
-    probed, answers = table.iloc[:-1], table.iloc[-1]
+    probed, output_row = table.iloc[:-1], table.iloc[-1]
     assert table["in_domain"].all()
     for place, row in enumerate(probed.to_dict("records")):
-        scores = probe_scores(stored(made, "features")[:, :, place], labels, made.job("in_domain").spec.seed)
+        scores = probe_scores(
+            stored(scored_project, "features")[:, :, place], labels, scored_project.job("in_domain").spec.seed
+        )
         expected = [*paired_share(scores, LEVEL), area_under_curve(scores)(np.ones(10))]
         assert [row[key] for key in report.PROBE_COLUMNS[:4]] == pytest.approx(expected)
         # The interval of resampled images, widened by the square root of two.
-        drawn = area_of_resamples(scores, made.job("in_domain").spec)
+        drawn = area_of_resamples(scores, scored_project.job("in_domain").spec)
         for end, other in (("auc_low", drawn[0]), ("auc_high", drawn[1])):
             assert row[end] == pytest.approx(np.clip(row["auc"] + np.sqrt(2) * (other - row["auc"]), 0, 1))
     assert probed[report.QUANTITIES].isna().all(axis=None)
-    predicted = stored(made, "predicted")
-    assert answers["accuracy_intact"] == pytest.approx((predicted[:, 0] == labels).mean())
-    assert answers["confidence_deleted"] == pytest.approx(stored(made, "confidence")[:, 1].mean())
+    predicted = stored(scored_project, "predicted")
+    assert output_row["accuracy_intact"] == pytest.approx((predicted[:, 0] == labels).mean())
+    assert output_row["confidence_deleted"] == pytest.approx(stored(scored_project, "confidence")[:, 1].mean())
     drawn = report.draw_in_domain(table, 0.95)
     np.testing.assert_allclose(drawn.axes[0].lines[1].get_ydata(), probed["paired"])
     plt.close("all")
 
 
-def test_a_network_without_layers_is_a_row_with_its_reason(made, monkeypatch):
+def test_a_network_without_layers_is_a_row_with_its_reason(scored_project, monkeypatch):
     from heatproof.errors import NotApplicable
     from heatproof.perturbation import features as executor
 
@@ -282,11 +284,11 @@ def test_a_network_without_layers_is_a_row_with_its_reason(made, monkeypatch):
         raise NotApplicable("nothing to follow")
 
     monkeypatch.setattr(executor, "feature_widths", nothing)
-    spec = made.on_network("features", grid=4, baseline="mean", shard=0).spec
-    made.make(replace(spec, store="flat"))
-    monkeypatch.chdir(made.folder)
+    spec = scored_project.on_network("features", grid=4, baseline="mean", shard=0).spec
+    scored_project.make(replace(spec, store="flat"))
+    monkeypatch.chdir(scored_project.folder)
     assert read_shard("flat", 0)["gap"] == "nothing to follow"
-    spec = made.job("in_domain").spec
+    spec = scored_project.job("in_domain").spec
     table = report.in_domain_table(replace(spec, scored=[replace(spec.scored[0], features="flat")]))
     assert list(table["gap"]) == ["nothing to follow"]
     assert not report.draw_in_domain(table, 0.95).axes
@@ -303,7 +305,7 @@ def test_a_network_without_layers_is_a_row_with_its_reason(made, monkeypatch):
         ("heatproof.perturbation.channels", {"channels"}),
     ],
 )
-def test_only_an_edit_of_its_own_code_changes_its_key(module, changed, monkeypatch):
+def test_an_edit_changes_only_the_keys_of_stages_that_use_the_code(module, changed, monkeypatch):
     def keys():
         for known in (provenance._digest_of, provenance._code_of):
             known.cache_clear()
@@ -326,7 +328,7 @@ def test_only_an_edit_of_its_own_code_changes_its_key(module, changed, monkeypat
     assert {stage for stage in before if before[stage] != after[stage]} == changed
 
 
-def test_it_is_part_of_the_default_run_but_not_of_the_table_of_scores():
+def test_the_default_run_has_the_in_domain_table_and_the_scores_do_not_need_it():
     from heatproof.plan.graph import Graph
 
     project = Project(".")

@@ -64,7 +64,7 @@ class Functions(Numbers):
     targets = np.array([3, 5])
 
 
-def test_labels_of_images_in_words():
+def test_labels_of_images_name_their_class_or_number():
     assert label_of(Numbers(), 0) == "41.25"
     assert label_of(Numbers(("age", "height"), (1, 0)), 0) == "height: 41.25"
     assert label_of(Functions(("cat", "dog"), (1, 0)), 0) == "dog"
@@ -84,7 +84,7 @@ TABLE = pd.DataFrame(
 
 
 @pytest.mark.parametrize("task", ["multilabel", "regression", "callable"])
-def test_figures_of_accuracy_leave_other_tasks_out(task):
+def test_figures_of_accuracy_exclude_other_tasks(task):
     known = accuracy(task)
     assert best_over_accuracy(TABLE, known, []).empty
     draw_over_accuracy(TABLE, known, [])

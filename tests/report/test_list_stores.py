@@ -9,7 +9,7 @@ from heatproof.commands.list_stores import print_stores
 from heatproof.errors import HeatproofError
 
 
-def test_stores_are_listed_one_a_line(results, capsys):
+def test_the_listing_has_one_line_per_store(results, capsys):
     print_stores("results")
     _, *lines = capsys.readouterr().out.splitlines()
     by_path = {line.split()[0]: line for line in lines}
@@ -34,12 +34,12 @@ def test_a_damaged_store_does_not_hide_the_others(results, folder, capsys, tmp_p
     assert "noise.zarr is damaged, or not a store of heatproof (" in lines[2]
 
 
-def test_no_store_is_an_error_that_names_the_folder(tmp_path):
+def test_an_error_names_a_folder_without_stores(tmp_path):
     with pytest.raises(HeatproofError, match=r"There is no \.zarr store in .*nowhere"):
         print_stores(tmp_path / "nowhere")
 
 
-def test_a_listing_of_stores_imports_no_plan():
+def test_listing_stores_imports_no_plan():
     """The listing has to be fast in folders with thousands of stores, and needs no config."""
     program = "import sys, heatproof.commands.list_stores; sys.exit('heatproof.config.schema' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

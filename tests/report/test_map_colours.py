@@ -43,9 +43,9 @@ def plotted(**options):
 
 
 def overlaid():
-    picture = np.ones((SIDE, SIDE))
-    picture[0, 0] = 0
-    return plotted(picture=picture, overlay=0.4)
+    image = np.ones((SIDE, SIDE))
+    image[0, 0] = 0
+    return plotted(picture=image, overlay=0.4)
 
 
 def maps_show():
@@ -55,8 +55,8 @@ def maps_show():
 
 def drops():
     """Draw the drops of patches over the image: on the left, deleting a patch lowers the output."""
-    given = map_figure.PatchDrops(2, "mean", np.array([1.0, -1, 1, -1]), 1.0, 0)
-    figure = map_figure._figure(np.ones((SIDE, SIDE, 3)), [map_figure.Panel("m", MAP)], None, given, ("", ""))
+    patch_drops = map_figure.PatchDrops(2, "mean", np.array([1.0, -1, 1, -1]), 1.0, 0)
+    figure = map_figure._figure(np.ones((SIDE, SIDE, 3)), [map_figure.Panel("m", MAP)], None, patch_drops, ("", ""))
     return figure, figure.axes[1]
 
 
@@ -74,10 +74,10 @@ def on_pages():
     return figure, axes
 
 
-EVERY = (plotted, maps_show, montaged, on_pages)
+DRAWINGS = (plotted, maps_show, montaged, on_pages)
 
 
-@pytest.mark.parametrize("draw", EVERY, ids=lambda draw: draw.__name__)
+@pytest.mark.parametrize("draw", DRAWINGS, ids=lambda draw: draw.__name__)
 def test_a_map_has_the_same_colours_everywhere(draw, monkeypatch):
     left, right = pixels_of(*draw())
     positive, negative = (np.array(colormaps[pictures.COLOURS](end)[:3]) * 255 for end in (1.0, 0.0))
@@ -109,7 +109,7 @@ def test_a_map_without_signs_is_white_to_red():
     assert right.min() > 240
 
 
-def test_one_colour_map_in_one_place():
+def test_all_maps_are_drawn_with_one_colour_map():
     """Another module that draws maps, or with another colour map, fails here and has to be tested above."""
     named, users = {}, set()
     for path in SOURCE.rglob("*.py"):

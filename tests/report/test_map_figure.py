@@ -34,7 +34,7 @@ def test_size_follows_the_number_of_panels(results, folder):
     assert many[1] - few[1] == pytest.approx(row, abs=2)
 
 
-def test_maps_are_those_that_were_stored(results, folder, monkeypatch):
+def test_the_figure_draws_the_stored_maps(results, folder, monkeypatch):
     seen = drawn(monkeypatch, folder, "tiny-2", ["smooth", "smooth_abs", "random", "cam"], "a.png")
     smooth, absolute, random, cam = seen["panels"]
     np.testing.assert_array_equal(smooth.values, results["smooth"][2])
@@ -118,10 +118,10 @@ def test_scale_ignores_outliers_and_zero_is_neutral(tmp_path):
         path = tmp_path / "map.png"
         png, _ = map_png(values * scale, 96)
         path.write_bytes(png)
-        picture = np.asarray(Image.open(path).convert("RGB")).astype(int)
+        pixels = np.asarray(Image.open(path).convert("RGB")).astype(int)
         # Zero is neutral at every scale, and positive values are red.
-        assert (picture[5, 15] > 240).all()
-        assert picture[5, 5, 0] > picture[5, 5, 2] + 50
+        assert (pixels[5, 15] > 240).all()
+        assert pixels[5, 5, 0] > pixels[5, 5, 2] + 50
 
 
 def test_large_maps_are_averaged_down():

@@ -28,7 +28,7 @@ SMALL = {"pretraining": {"epochs": 1}, "finetuning": {"epochs": 1}, "evaluation"
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def curves_of_project(tmp_path_factory):
     """Return a project whose curves were drawn, and the table of the curves."""
     one = Project(tmp_path_factory.mktemp("curves"), **SMALL, metrics=METRICS, explainers=["saliency", "random"])
     one.train().attribute().respond().score_all()
@@ -41,8 +41,8 @@ def made(tmp_path_factory):
     return one, table
 
 
-def test_every_metric_with_curves_has_labelled_axes(made):
-    _, table = made
+def test_every_metric_with_curves_has_labelled_axes(curves_of_project):
+    _, table = curves_of_project
     known = table.groupby(["metric", "curve"])[["x_name", "y_name", "higher_is_better"]].agg("first")
     deleted, inserted = "share of pixels deleted, most relevant first", "share of pixels inserted, most relevant first"
     least, imputed = deleted.replace("most", "least"), deleted.replace("deleted", "imputed")
@@ -63,8 +63,8 @@ def test_every_metric_with_curves_has_labelled_axes(made):
     assert set(table["method"]) == {"saliency", "saliency_abs", "random", "random_abs"}
 
 
-def test_the_points_agree_with_the_scores(made):
-    one, table = made
+def test_the_points_agree_with_the_scores(curves_of_project):
+    one, table = curves_of_project
     for metric, mean in (("completeness", True), ("road_morf", True), ("deletion_lerf", False)):
         scores = one.scores(metric)
         for method, part in table[table["metric"] == metric].groupby("method"):
@@ -81,7 +81,7 @@ def test_the_points_agree_with_the_scores(made):
     assert set(table.loc[table["metric"] == "soundness", "x"]) <= set(SOUNDNESS_LEVELS)
 
 
-def test_a_difference_has_no_panels_if_its_parts_have(tmp_path):
+def test_a_difference_has_no_panels_if_its_two_metrics_have(tmp_path):
     parts = ["rise_insertion", "rise_deletion", "rise_difference"]
     one = Project(tmp_path, **SMALL, metrics=[{name: {"steps": 4}} for name in parts], explainers=["random"])
     one.train().attribute().respond().score_all()
@@ -90,7 +90,7 @@ def test_a_difference_has_no_panels_if_its_parts_have(tmp_path):
     assert set(pd.read_csv(tmp_path / job.spec.files["table"])["metric"]) == set(parts[:2])
 
 
-def test_it_is_planned_for_networks_with_curves_but_not_requested_by_all():
+def test_metric_curves_are_planned_but_not_part_of_target_all():
     with_curves = make_plan(merge(read_config(), {"metrics": ["soundness"]}))
     graph = Graph(with_curves)
     jobs = [job for job in graph.jobs() if job.stage == "metric_curves"]
@@ -99,7 +99,7 @@ def test_it_is_planned_for_networks_with_curves_but_not_requested_by_all():
     assert not Graph(make_plan(merge(read_config(), {"metrics": ["sensitivity_n"]}))).has("metric_curves")
 
 
-def test_levels_are_read_where_the_performance_first_reaches_them():
+def test_soundness_at_a_level_is_that_where_the_performance_first_reaches_it():
     performance = np.array([0.1, 0.4, 0.3, 0.6])
     ratio = np.array([[1.0, 0.9, 0.8, 0.7], [0.5, 0.4, 0.3, 0.2]])
     found = soundness_at_levels(performance, ratio, [0.0, 0.1, 0.2, 0.4, 0.5, 0.6, 0.7])

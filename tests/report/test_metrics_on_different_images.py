@@ -5,16 +5,16 @@ import pytest
 
 
 @pytest.mark.slow
-def test_tables_claims_and_ranking_of_metrics_on_different_images(project, monkeypatch):
-    made = project(
+def test_metrics_on_different_images_have_tables_claims_and_a_ranking(project, monkeypatch):
+    run = project(
         evaluation={"images": {"drops": 12, "curves": 5}},
         explainers=[{"mine": {"explainer": "toy_plugin:gradient"}}, "saliency", "random", "edges"],
         metrics=[{name: {"steps": 4}} for name in ("rise_insertion", "mas_insertion")],
     )
-    made.attribute().drop().respond().score_all().score()
-    monkeypatch.chdir(made.folder)
+    run.attribute().drop().respond().score_all().score()
+    monkeypatch.chdir(run.folder)
     for stage in ("all_scores", "tables", "claims", "reliability"):
-        made.make(stage)
+        run.make(stage)
     counted = pd.read_csv("results/scores.csv").groupby("metric")["n_images"].max()
     assert counted["rise_insertion"] == 5 >= counted["mas_insertion"]
     assert counted["idsds"] == 12

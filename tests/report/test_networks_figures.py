@@ -35,7 +35,7 @@ ACCURACY = pd.DataFrame(
 )
 
 
-def test_the_best_method_of_each_network_stands_over_its_accuracy():
+def test_the_score_of_the_best_method_is_drawn_over_the_accuracy_of_each_network():
     best = best_over_accuracy(TABLE, ACCURACY, ["random"])
     assert best["method"].tolist() == ["ig", "cam", "ig", "ig", "ig"]
     assert best["score"].tolist() == pytest.approx([0.9, 0.85, 0.7, 0.6, 0.5])
@@ -58,7 +58,7 @@ def test_sds_is_used_without_finetuned_weights():
 @pytest.mark.parametrize(
     ("table", "accuracy"), [(TABLE.iloc[:0], ACCURACY), (TABLE, ACCURACY.drop(columns="top1_clean"))]
 )
-def test_the_figure_says_if_there_are_no_scores_or_classes(table, accuracy):
+def test_the_figure_without_scores_or_classes_has_a_sentence(table, accuracy):
     figure = draw_over_accuracy(table, accuracy, [])
     assert not figure.axes
     assert [text.get_text() for text in figure.texts] == ["No network has both a score and a top-1 accuracy."]
@@ -95,13 +95,13 @@ def test_protocols_compare_the_same_methods_on_the_same_networks():
     ]
 
 
-def test_no_protocol_at_all():
+def test_the_figure_without_protocols_has_a_sentence():
     (axes,) = draw_protocols(PROTOCOLS[PROTOCOLS["weights"] == "other"], []).axes
     assert axes.get_title() == "no protocol was scored"
 
 
 def test_a_figure_of_two_tables_waits_for_both():
     assert FIGURES["score_over_accuracy"].also_reads == ("accuracy",)
-    made = Graph(make_plan({})).job("figure", {"figure": "score_over_accuracy"})
-    assert {"results/idsds_table.csv", "results/accuracy.csv"} <= set(made.inputs)
-    assert made.spec.further["accuracy"].table == "results/accuracy.csv"
+    job = Graph(make_plan({})).job("figure", {"figure": "score_over_accuracy"})
+    assert {"results/idsds_table.csv", "results/accuracy.csv"} <= set(job.inputs)
+    assert job.spec.further["accuracy"].table == "results/accuracy.csv"

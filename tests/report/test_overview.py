@@ -1,4 +1,4 @@
-"""The figures of all metrics: places and their conclusions, also for tables that are too small for any."""
+"""The figures of all metrics: places and their conclusions, also for tables that are too small for conclusions."""
 
 from types import SimpleNamespace
 
@@ -49,7 +49,7 @@ def table(columns, models=("net",)):
     return pd.DataFrame(rows)
 
 
-def test_places_go_from_first_to_last_whatever_the_direction():
+def test_places_go_from_first_to_last_in_both_directions():
     scores = [0.9, 0.7, 0.5, 0.3, 0.2, 0.1]
     places = places_table(table({"up": (scores, True), "down": (scores, False)}))
     wide = places.pivot(index="method", columns="metric", values="place")
@@ -57,7 +57,7 @@ def test_places_go_from_first_to_last_whatever_the_direction():
     np.testing.assert_allclose(wide["down"][METHODS], np.linspace(1, 0, 6))
 
 
-def test_places_are_means_over_networks_ties_share_and_gaps_are_left_out():
+def test_places_are_means_over_networks_with_shared_ties_and_without_gaps():
     one = table({"m": ([3, 2, 2, np.nan], True)})
     two = table({"m": ([1, 2, 3, 4], True)}, models=("other",))
     places = places_table(pd.concat([one, two])).set_index("method")
@@ -97,7 +97,7 @@ def test_empty_tables_are_drawn_without_error(tmp_path, monkeypatch):
     assert all((tmp_path / path).stat().st_size > 0 for path in OVERVIEW.values())
 
 
-def test_the_files_of_a_real_table(tmp_path, monkeypatch):
+def test_a_complete_table_gives_reproducible_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     scores = np.random.default_rng(0).normal(size=6)
     both = {"soundness": (scores, True), "completeness": (scores**2, True), "ids": (-scores, True)}
@@ -110,7 +110,7 @@ def test_the_files_of_a_real_table(tmp_path, monkeypatch):
     assert len(pd.read_csv(OVERVIEW["dual"])) == 12
 
 
-def test_names_that_look_like_numbers_or_gaps_stay_names(tmp_path, monkeypatch):
+def test_names_that_look_like_numbers_or_missing_values_stay_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     odd = ["NA", "007", "none", "d", "e", "f"]
     rows = table({"m": ([6.0, 5, 4, 3, 2, np.nan], True), "n": ([1.0, 2, 3, 4, 5, 6], True)}, models=("01",))

@@ -95,15 +95,15 @@ class Reader(HTMLParser):
 
     def __init__(self, page):
         super().__init__()
-        self.tags, self.pictures, self.texts, self.links = [], [], [], []
+        self.tags, self.images, self.texts, self.links = [], [], [], []
         self.feed(page)
 
     def handle_starttag(self, tag, attributes):
         self.tags.append(tag)
-        given = dict(attributes)
+        values = dict(attributes)
         if tag == "img":
-            self.pictures.append(given)
-        self.links += [given[key] for key in ("src", "href") if key in given]
+            self.images.append(values)
+        self.links += [values[key] for key in ("src", "href") if key in values]
 
     def handle_data(self, data):
         if data.strip():
@@ -149,7 +149,7 @@ def page_spec(results):
     split = open_dataset(DATASET).splits["evaluation"]
     quantities = ["changed", "pixels", "logit_label", "log_probability_label"]
     for explainer, methods in (("gradient", 1), ("noise", 2), ("random", 1), ("cam", 1)):
-        piece = open_shard(
+        shard = open_shard(
             ShardRange(0, COUNT, (0, IMAGES)),
             RESULTS.store("curves").format(
                 dataset="tiny", model="net", weights="finetuned", explainer=explainer, response="d"
@@ -160,12 +160,12 @@ def page_spec(results):
             coordinates={"method": [str(n) for n in range(methods)], "quantity": quantities},
         )
         if explainer == "cam":
-            piece.publish("cpu", "no layer")
+            shard.publish("cpu", "no layer")
             continue
         steps = np.linspace(0, 1, 5)
         values = np.stack([steps * 256, np.full(5, 256.0), 2 - steps, np.log(1 - steps * 0.5)])
-        piece.add(0, {"response": np.broadcast_to(values, (IMAGES, methods, 4, 5))}, 1.0, IMAGES)
-        piece.publish("cpu")
+        shard.add(0, {"response": np.broadcast_to(values, (IMAGES, methods, 4, 5))}, 1.0, IMAGES)
+        shard.publish("cpu")
     network = PageNetwork(
         where={"dataset": "tiny", "model": "net", "weights": "finetuned"},
         grids=[(4, "zeros")],
@@ -208,12 +208,12 @@ def written(page_spec, path=PAGE):
     return Path(path).read_text(encoding="utf-8")
 
 
-def held(page, name):
+def data_of(page, name):
     """Return the data that the script of the page reads from an element."""
     return json.loads(page.partition(f'<script type="application/json" id="{name}">')[2].partition("</script>")[0])
 
 
-def test_needs_no_other_file_and_lets_no_name_be_markup(page_spec):
+def test_the_page_needs_no_other_file_and_escapes_names(page_spec):
     page = written(page_spec)
     reader = Reader(page)
     assert not any(link.startswith(("http", "//", "file:", "/")) for link in reader.links)
@@ -224,16 +224,16 @@ def test_needs_no_other_file_and_lets_no_name_be_markup(page_spec):
     assert "it has <b>no</b> layer" in reader.texts
 
 
-def test_sequences_that_no_metric_reads_leave_no_section_and_no_data(page_spec):
+def test_sequences_that_no_metric_reads_have_no_section_and_no_data(page_spec):
     # Otherwise the script fails at the first network of an empty list and fills no table after it.
-    shown = written(replace(page_spec, curves=[replace(page_spec.curves[0], datasets=[], metrics=[])]))
-    assert 'id="curves-data"' not in shown
-    assert 'id="curves"' not in shown
+    html = written(replace(page_spec, curves=[replace(page_spec.curves[0], datasets=[], metrics=[])]))
+    assert 'id="curves-data"' not in html
+    assert 'id="curves"' not in html
     assert 'id="curves-data"' in written(page_spec)
 
 
 @pytest.mark.parametrize(
-    ("task", "rows", "says"),
+    ("task", "rows", "words"),
     [
         ("multiclass", "label", " images with a 90%"),
         ("multilabel", "label", " labels of images (those of one image count as one) with a 90%"),
@@ -242,41 +242,41 @@ def test_sequences_that_no_metric_reads_leave_no_section_and_no_data(page_spec):
         ("regression", "label", " numbers of images (those of one image count as one) with a 90%"),
     ],
 )
-def test_the_page_names_the_rows_that_are_counted(page_spec, task, rows, says):
+def test_the_page_names_the_rows_that_are_counted(page_spec, task, rows, words):
     entry = replace(page_spec.datasets[0], dataset=replace(page_spec.datasets[0].dataset, task=task, rows=rows))
-    shown = " ".join(written(replace(page_spec, images=0, datasets=[entry])).split())
-    assert f"Scores are means over {IMAGES}{says}" in shown
+    text = " ".join(written(replace(page_spec, images=0, datasets=[entry])).split())
+    assert f"Scores are means over {IMAGES}{words}" in text
 
 
 def test_outputs_on_deleted_images_are_mentioned_only_if_there_are_any(page_spec):
-    shown = written(page_spec)
-    assert 'id="calibration-table"' in shown
-    assert "so compare accuracy, confidence and calibration" in shown
+    html = written(page_spec)
+    assert 'id="calibration-table"' in html
+    assert "so compare accuracy, confidence and calibration" in html
     table = pd.read_csv("results/in_domain.csv")
     table[table["layer"] != "output"].to_csv("results/in_domain.csv", index=False)
     tables_again = {**page_spec.page_tables, "in_domain": page_table("results/in_domain.csv")}
-    shown = written(replace(page_spec, page_tables=tables_again))
-    assert 'id="in-domain-table"' in shown
-    assert 'id="calibration-table"' not in shown
-    assert "so compare accuracy, confidence and calibration" not in shown
+    html = written(replace(page_spec, page_tables=tables_again))
+    assert 'id="in-domain-table"' in html
+    assert 'id="calibration-table"' not in html
+    assert "so compare accuracy, confidence and calibration" not in html
 
 
 def test_the_verdict_is_first_followed_by_its_reliability(page_spec):
     report_page(page_spec)
-    shown = Path(PAGE).read_text(encoding="utf-8")
+    html = Path(PAGE).read_text(encoding="utf-8")
     order = ["found", "scores", "maps", "ranking", "models", "provenance"]
-    places = [shown.index(f'<section id="{name}"') for name in order]
+    places = [html.index(f'<section id="{name}"') for name in order]
     assert places == sorted(places)
 
 
 def test_downloads_are_the_tables(page_spec):
     links = [link for link in Reader(written(page_spec)).links if link.startswith("data:text/csv")]
-    given = {base64.b64decode(link.partition(",")[2]) for link in links}
-    assert given == {Path(facts.path).read_bytes() for facts in page_spec.page_tables.values()}
+    contents = {base64.b64decode(link.partition(",")[2]) for link in links}
+    assert contents == {Path(facts.path).read_bytes() for facts in page_spec.page_tables.values()}
 
 
 def test_scores_have_their_case_and_manifest(page_spec):
-    scores = held(written(page_spec), "scores-data")
+    scores = data_of(written(page_spec), "scores-data")
     case, other = scores["cases"]
     assert (case["href"], case["key"], case["higher"]) == (
         "../scores/tiny/net/finetuned/idsds.json",
@@ -289,28 +289,28 @@ def test_scores_have_their_case_and_manifest(page_spec):
 
 
 def test_maps_have_scores_drops_and_gaps(page_spec):
-    shown = held(written(page_spec), "maps-data")["datasets"][0]
-    assert np.shape(shown["networks"][0]["drops"]["values"]) == (3, 16)
-    cells = shown["cells"][0][0]
+    maps = data_of(written(page_spec), "maps-data")["datasets"][0]
+    assert np.shape(maps["networks"][0]["drops"]["values"]) == (3, 16)
+    cells = maps["cells"][0][0]
     assert cells[3] == {"gap": "it has <b>no</b> layer"}
     assert [cell["scores"] for cell in (cells[1], cells[2])] == [[0.25], [None]]
-    assert shown["cells"][1][0][1]["scores"] == [None]
-    assert shown["left_out"] == [0, 0]
+    assert maps["cells"][1][0][1]["scores"] == [None]
+    assert maps["left_out"] == [0, 0]
 
 
 def test_every_manifest_is_in_the_provenance(page_spec):
-    made = held(written(page_spec), "provenance-data")
-    by_path = {row[3]: row for row in made["rows"]}
+    provenance = data_of(written(page_spec), "provenance-data")
+    by_path = {row[3]: row for row in provenance["rows"]}
     assert by_path["results/tables.json"][4:8] == ["tables-key", "tables-config", "tables-code", 7]
     assert by_path["results/scores/tiny/net/finetuned/idsds.json"][4:7] == ["scores-key", "c", "d"]
     # Two explainers, one that is not applicable, one reference, and the curves of these four.
-    assert [row[0] for row in made["rows"]].count("maps") == 4
-    assert [row[0] for row in made["rows"]].count("curves") == 4
+    assert [row[0] for row in provenance["rows"]].count("maps") == 4
+    assert [row[0] for row in provenance["rows"]].count("curves") == 4
     # The manifests of the seven tables, and of the scores.
-    assert {"libraries": {"numpy": "2.1"}, "count": 8} in made["versions"]
+    assert {"libraries": {"numpy": "2.1"}, "count": 8} in provenance["versions"]
 
 
-def test_claims_curves_and_maps_only_where_they_are_named(page_spec):
+def test_the_page_has_claims_curves_and_maps_only_if_the_spec_has_them(page_spec):
     full = written(page_spec)
     assert all(f'id="{name}"' in full for name in ("claims", "curves", "maps"))
     tables = {name: table for name, table in page_spec.page_tables.items() if name != "claims"}
@@ -324,7 +324,7 @@ def test_claims_curves_and_maps_only_where_they_are_named(page_spec):
     assert not Path(GALLERY).exists()
 
 
-def test_claims_that_can_be_judged_stand_first_and_others_are_folded_away(page_spec):
+def test_tested_claims_come_first_and_others_are_folded(page_spec):
     page = written(page_spec)
     table = page[page.index('id="claims-table"') : page.index('id="claims-untested"')]
     folded = page.partition('id="claims-untested"')[2].partition("</details>")[0]
@@ -339,10 +339,10 @@ def test_claims_that_can_be_judged_stand_first_and_others_are_folded_away(page_s
 def test_reasons_of_one_kind_are_grouped():
     reasons = ["the config has no rise", "the config has none of a, b", "no two networks differ only in bias", "other"]
     row = {"verdict": "not testable here", "published_verdict": "not testable here"}
-    made = group_claims(pd.DataFrame([{**row, "reason": f"because {reason}"} for reason in reasons]))
-    assert [len(rows) for rows in made["untested"].values()] == [2, 1, 1]
-    assert [one["lack"] for one in made["untested"]["a method or a network is not in the config"]] == reasons[:2]
-    assert made["untested"]["other"][0]["lack"] == ""
+    groups = group_claims(pd.DataFrame([{**row, "reason": f"because {reason}"} for reason in reasons]))
+    assert [len(rows) for rows in groups["untested"].values()] == [2, 1, 1]
+    assert [one["lack"] for one in groups["untested"]["a method or a network is not in the config"]] == reasons[:2]
+    assert groups["untested"]["other"][0]["lack"] == ""
 
 
 def test_protocol_checks_are_on_the_page_if_they_were_run(page_spec):
@@ -379,43 +379,43 @@ cam,,,,,0,0,,False,
 
 
 @pytest.fixture
-def shown(page_spec):
+def side_by_side(page_spec):
     Path("results/idsds_table.csv").write_text(SIDE_BY_SIDE)
     Path("results/meta_rank.csv").write_text(RANKS)
     return Reader(written(replace(page_spec, references=["poor"], images=0, curves=[])))
 
 
-def test_scores_side_by_side_tell_every_case(shown):
-    assert "i" not in shown.tags
+def test_scores_side_by_side_have_every_case(side_by_side):
+    assert "i" not in side_by_side.tags
     assert {"<i>good</i>", "0.612", "0.50 to 0.70, +0.61, 1 undefined", "0.000", "−0.10 to 0.10, +0.00"} <= set(
-        shown.texts
+        side_by_side.texts
     )
-    assert {"undefined on all 10 images", "not applicable: no layer"} <= set(shown.texts)
-    assert any("90%" in text for text in shown.texts)
+    assert {"undefined on all 10 images", "not applicable: no layer"} <= set(side_by_side.texts)
+    assert any("90%" in text for text in side_by_side.texts)
 
 
-def test_ranking_and_accuracy(shown):
-    assert {"1.500", "1.250", "1.750", "−1.500", "✓", "1 network: an interval needs 3"} <= set(shown.texts)
-    assert {"98.4%", "50.0%", "75.0%", "256"} <= set(shown.texts)
+def test_the_page_has_ranking_and_accuracy(side_by_side):
+    assert {"1.500", "1.250", "1.750", "−1.500", "✓", "1 network: an interval needs 3"} <= set(side_by_side.texts)
+    assert {"98.4%", "50.0%", "75.0%", "256"} <= set(side_by_side.texts)
 
 
 @pytest.mark.parametrize(
-    ("independent", "says"), [("case", "Every test case counts once"), ("network", "A network counts")]
+    ("independent", "words"), [("case", "Every test case counts once"), ("network", "A network counts")]
 )
-def test_the_leaderboard_is_on_the_page_if_the_config_has_one(page_spec, independent, says):
+def test_the_leaderboard_is_on_the_page_if_the_config_has_one(page_spec, independent, words):
     assert 'id="leaderboard"' not in written(page_spec)
     Path("results/leaderboard.csv").write_text(RANK_TEXT.replace("smooth,1.5", "smooth,7.75"), encoding="utf-8")
     tables = {**page_spec.page_tables, "leaderboard": page_table("results/leaderboard.csv")}
     page = written(replace(page_spec, page_tables=tables, independent=independent, images=0, curves=[]))
     part = page.partition('<section id="leaderboard"')[2].partition("</section>")[0]
-    assert says in part
+    assert words in part
     assert "7.750" in part
     assert EVIL not in part
     assert "leaderboard.csv" in part
 
 
-def test_methods_without_an_interval_are_open(shown):
-    row = shown.texts[: shown.texts.index("1 network: an interval needs 3")][-4:]
+def test_methods_without_an_interval_have_the_verdict_open(side_by_side):
+    row = side_by_side.texts[: side_by_side.texts.index("1 network: an interval needs 3")][-4:]
     assert row[0] == "open", row
 
 
@@ -430,17 +430,17 @@ def test_the_ranking_is_of_the_test_cases_that_the_page_shows(page_spec):
     assert {"κ, all metrics", "κ, patch drops"} <= set(texts)
 
 
-def test_the_verdict_has_the_complete_set_and_its_limits(shown):
-    assert "Set of the best, highest mean first: smooth, a, b, c, d." in shown.texts
-    assert "Redundant evidence." in shown.texts
-    assert "κ, patch drops" in shown.texts
+def test_the_verdict_has_all_methods_of_the_set_and_its_limits(side_by_side):
+    assert "Set of the best, highest mean first: smooth, a, b, c, d." in side_by_side.texts
+    assert "Redundant evidence." in side_by_side.texts
+    assert "κ, patch drops" in side_by_side.texts
 
 
-def test_layers_and_outputs_have_separate_tables(shown):
-    assert {"layer1.0", "0.831", "0.760", "0.883", "0.712", "0.650", "0.775"} <= set(shown.texts)
-    assert "no <b>kernel</b> runs" in shown.texts
-    assert {"91.1%", "82.2%", "93.3%", "84.4%", "0.012", "0.037"} <= set(shown.texts)
-    assert "output" not in shown.texts
+def test_layers_and_outputs_have_separate_tables(side_by_side):
+    assert {"layer1.0", "0.831", "0.760", "0.883", "0.712", "0.650", "0.775"} <= set(side_by_side.texts)
+    assert "no <b>kernel</b> runs" in side_by_side.texts
+    assert {"91.1%", "82.2%", "93.3%", "84.4%", "0.012", "0.037"} <= set(side_by_side.texts)
+    assert "output" not in side_by_side.texts
 
 
 # ---- the page of maps ------------------------------------------------------------------------------------------------
@@ -470,15 +470,15 @@ def test_gallery_needs_no_other_file(page):
     reader = Reader(page)
     assert all(link.startswith("data:image/png;base64,") for link in reader.links)
     # Three images, each with three maps; the fourth method is not applicable.
-    assert len(reader.pictures) == 3 + 3 * 3
-    for picture in reader.pictures:
-        assert picture["alt"]
-        Image.open(io.BytesIO(base64.b64decode(picture["src"].partition(",")[2]))).verify()
+    assert len(reader.images) == 3 + 3 * 3
+    for image in reader.images:
+        assert image["alt"]
+        Image.open(io.BytesIO(base64.b64decode(image["src"].partition(",")[2]))).verify()
 
 
 def test_gallery_shows_the_map_of_its_row(page, results):
-    picture = next(p for p in Reader(page).pictures if p["alt"] == "variance, net finetuned")
-    shades = np.asarray(Image.open(io.BytesIO(base64.b64decode(picture["src"].partition(",")[2])))).astype(int)
+    image = next(p for p in Reader(page).images if p["alt"] == "variance, net finetuned")
+    shades = np.asarray(Image.open(io.BytesIO(base64.b64decode(image["src"].partition(",")[2])))).astype(int)
     assert (np.sign(shades - 127) * np.sign(results["variance"][0]) >= 0).all()
     assert shades.shape == results["variance"][0].shape
 
@@ -494,7 +494,7 @@ def test_gallery_shows_scores_of_images(page):
 # ---- numbers and curves ----------------------------------------------------------------------------------------------
 
 
-def test_mean_curve_reads_between_points_and_not_beyond():
+def test_the_mean_curve_interpolates_and_does_not_extrapolate():
     changed = np.array([[0.0, 0.5, 1.0], [0.0, 0.25, 0.75]])
     values = np.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
     mean = mean_curve(changed, values, np.array([0.0, 0.25, 0.5, 1.0]))
@@ -504,13 +504,13 @@ def test_mean_curve_reads_between_points_and_not_beyond():
 @pytest.mark.parametrize(
     ("mode", "order", "low"), [("deletion", "morf", True), ("deletion", "lerf", False), ("insertion", "morf", False)]
 )
-def test_direction_of_a_curve(mode, order, low):
+def test_the_direction_of_a_curve_follows_from_mode_and_order(mode, order, low):
     settings = Perturbation(mode=mode, order=order, steps=4).to_settings()
     assert low_is_good(settings) is low
     assert title(settings).startswith(mode)
 
 
-def test_many_maps_are_reduced_to_what_fits():
+def test_many_maps_are_reduced_to_a_number_that_fits():
     assert count_that_fits(4, 6, 26, (32, 32)) == (4, 6)
     images, networks = count_that_fits(50, 100, 200, (224, 224))
     assert images == 1
@@ -518,9 +518,9 @@ def test_many_maps_are_reduced_to_what_fits():
     assert images * networks * 200 * 96 * 96 < 8_000_000
 
 
-@pytest.mark.parametrize(("value", "shown"), [("0.0004", "0.000"), ("-0.25", "−0.250"), ("", ""), ("a", "a")])
-def test_numbers_are_formatted(value, shown):
-    assert format_number(value) == shown
+@pytest.mark.parametrize(("value", "text"), [("0.0004", "0.000"), ("-0.25", "−0.250"), ("", ""), ("a", "a")])
+def test_numbers_are_formatted(value, text):
+    assert format_number(value) == text
 
 
 def test_the_plan_has_other_metrics_only_if_requested():
@@ -579,7 +579,7 @@ def names(page):
 
 
 @pytest.mark.slow
-def test_browser_sorts_with_the_keyboard_and_says_so(opened):
+def test_browser_sorts_with_the_keyboard_and_sets_aria_sort(opened):
     from playwright.sync_api import expect
 
     assert names(opened)[:3] == ["smooth", EVIL, "random"]
@@ -640,15 +640,15 @@ def sortable(page_spec):
 
 def test_maps_sort_by_every_metric_that_scores_an_image(sortable):
     """Scores are grouped by image and method; a metric without scores of images is not offered."""
-    made = page_data.maps(*sortable.datasets, sortable)
+    data = page_data.maps(*sortable.datasets, sortable)
     names = [one.method for one in sortable.methods]
-    for of_image in made["sorts"]:
+    for of_image in data["sorts"]:
         ((only,),) = of_image
         assert (only["metric"], only["higher"]) == ("infidelity", False)
         known = {"smooth": 3.0, "random": 1.0, "variance": 2.0}
         assert dict(zip(names, only["scores"], strict=True)) == {name: known.get(name) for name in names}
-    (shown,) = page_data.fit_to_page([made], len(names))
-    assert len(shown["sorts"]) == len(shown["cells"])
+    (fitted,) = page_data.fit_to_page([data], len(names))
+    assert len(fitted["sorts"]) == len(fitted["cells"])
 
 
 @pytest.mark.slow
@@ -661,9 +661,9 @@ def test_browser_sorts_maps_by_any_metric(browser, sortable):
     labels = ["as in the config", "best idsds first", "best infidelity first"]
     assert order.locator("option").all_inner_texts() == labels
     order.select_option(label="best infidelity first")
-    shown = opened.locator("#maps-shown li .name").all_inner_texts()[1:]
+    names_of_maps = opened.locator("#maps-shown li .name").all_inner_texts()[1:]
     # Lower is better; then undefined scores, and last a method that is not applicable.
-    assert shown == ["random", "variance", "smooth", EVIL, "cam"]
+    assert names_of_maps == ["random", "variance", "smooth", EVIL, "cam"]
     assert "infidelity 1.00" in opened.locator("#maps-shown li").nth(1).inner_text()
     opened.close()
 

@@ -46,10 +46,10 @@ def texts(figure):
 
 def test_figure_shows_gaps_undefined_images_and_both_weights(table):
     figure = draw(read_table(table), ["random"])
-    shown = texts(figure)
-    assert "not applicable: no layer to read" in shown
-    assert "pretrained: undefined on all 10 images" in shown
-    assert any(text == "0 and 3 undefined" for text in shown)
+    drawn = texts(figure)
+    assert "not applicable: no layer to read" in drawn
+    assert "pretrained: undefined on all 10 images" in drawn
+    assert any(text == "0 and 3 undefined" for text in drawn)
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend[:2] == ["finetuned (IDSDS)", "pretrained (SDS)"]
     assert legend[2].startswith("reference maps")
@@ -57,7 +57,7 @@ def test_figure_shows_gaps_undefined_images_and_both_weights(table):
     assert [axes.get_title(loc="left") for axes in panels] == ["net", "other"]
 
 
-def test_order_is_by_the_first_in_domain_case_with_references_last(table):
+def test_methods_are_ordered_by_the_first_in_domain_case_with_references_last(table):
     rows = read_table(table)
     rows = rows.assign(family=rows["metric"])
     assert method_order(rows, ["random"]) == ["poor", "flat", "good", "cam", "random"]
@@ -133,13 +133,13 @@ def test_variance_components_are_shares_of_one():
     assert "two networks" in texts(draw_variance(table.tail(1)))[0]
 
 
-def test_table_without_gap_column_is_read(tmp_path):
+def test_a_table_without_the_column_gap_is_read(tmp_path):
     path = tmp_path / "plain.csv"
     path.write_text("\n".join(line.rpartition(",")[0] for line in (COLUMNS + ROWS).splitlines()[:4]))
     assert read_table(path)["gap"].tolist() == ["", "", ""]
     assert len(draw(read_table(path)).axes) == 1
 
 
-def test_nothing_to_draw_is_an_error(table):
+def test_a_table_without_scores_is_refused(table):
     with pytest.raises(HeatproofError, match="no IDSDS or SDS score"):
         draw(read_table(table).assign(metric="speed"))

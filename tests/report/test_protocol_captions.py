@@ -46,7 +46,7 @@ def found():
     return check_tables(table, SPEC)
 
 
-def test_a_caption_names_what_moves(found):
+def test_a_caption_names_the_method_that_moves_farthest(found):
     shows, conclusion = caption("output", *found)
     assert "12 methods" in shows
     assert "10 images" in shows
@@ -61,13 +61,13 @@ def test_a_caption_names_what_moves(found):
     ("same", "other", "text"),
     [(0.9, 0.8, "The order depends"), (0.9, 0.88, "hardly depends"), (0.3, 0.1, "These images do not decide")],
 )
-def test_a_caption_begins_with_the_result_of_halves_of_the_images(found, same, other, text):
+def test_a_caption_begins_with_the_agreement_between_halves_of_the_images(found, same, other, text):
     methods, pairs = found
     _, conclusion = caption("output", methods, pairs.assign(halves_same=same, halves_other=other))
     assert text in conclusion.split(".")[0]
 
 
-def test_a_chart_has_every_method_and_colours_the_movers(found):
+def test_a_chart_has_every_method_and_colours_those_that_move(found):
     figure = draw_bumps(found[0], "output")
     (axes,) = figure.axes
     texts = [text.get_text() for text in axes.texts]
@@ -95,10 +95,10 @@ def test_colours_are_limited_to_a_distinguishable_number(found):
     assert sum(line.get_linewidth() > 1.5 for line in axes.lines) == MOST_COLOURS
 
 
-def test_a_factor_without_scores_has_its_chart_and_says_so(tmp_path, monkeypatch):
+def test_a_factor_without_scores_has_a_chart_and_a_caption(tmp_path, monkeypatch):
     """No explainer may be applicable to a network, and yet the workflow waits for every chart of the plan."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(protocol, "read_scores", lambda *given: ([], pd.DataFrame()))
+    monkeypatch.setattr(protocol, "read_scores", lambda *arguments: ([], pd.DataFrame()))
     charts = {f"output.{ending}": f"results/checks/output.{ending}" for ending in ("png", "svg")}
     files = Checks.paths(Folder()) | charts
     protocol.checks(replace(SPEC, files=files, manifest="results/checks/manifest.json"))

@@ -11,7 +11,7 @@ def table_of(rows):
     return pd.DataFrame([("digits", "vgg", *row) for row in rows], columns=columns)
 
 
-def test_by_hand_in_both_directions():
+def test_differences_from_references_equal_values_computed_by_hand_in_both_directions():
     table = table_of(
         [
             ("finetuned", "idsds", "gradient", 0.75),
@@ -27,7 +27,7 @@ def test_by_hand_in_both_directions():
     assert above.tolist() == [0.5, -0.25, 0, -0.375, 0, -0.125]
 
 
-def test_every_case_has_its_own_best():
+def test_each_case_is_compared_with_its_own_best_reference():
     table = table_of(
         [
             ("pretrained", "sds", "gradient", 0.5),
@@ -40,7 +40,7 @@ def test_every_case_has_its_own_best():
     assert above.tolist() == [0.125, 0, 0, 0.25]
 
 
-def test_nothing_to_compare_with_is_empty():
+def test_without_a_score_of_method_or_reference_the_difference_is_empty():
     nan = float("nan")
     table = table_of(
         [

@@ -43,7 +43,7 @@ def gap(method, reason, case=CASES[0]):
     return {**dict(zip(CASE, case, strict=True)), "method": method, "gap": reason}
 
 
-def test_the_mean_and_the_rank():
+def test_methods_have_mean_scores_and_ranks():
     planted = {"worst": [-1, -0.5], "best": [0.9, 0.7], "middle": [0.1, 0.3]}
     table = score_table(scores_of(planted), NO_GAPS, seed=0)
     assert table.columns.tolist() == [*SCORE_COLUMNS, "note"]
@@ -94,7 +94,7 @@ def test_methods_that_are_not_applicable_have_a_reason_and_come_last():
     assert table["rank"].dropna().tolist() == [1, 1, 2]
 
 
-def test_a_case_without_applicable_methods():
+def test_a_case_without_applicable_methods_has_rows_with_reasons():
     gaps = pd.DataFrame([gap("b", "no layer", CASES[2]), gap("a", "no layer", CASES[2])])
     with_others = score_table(scores_of({"a": [0.1, 0.2]}), gaps, seed=0)
     assert with_others.method.tolist() == ["a", "a", "b"]
@@ -112,13 +112,13 @@ def test_cases_keep_the_order_of_the_config():
     assert found == CASES
 
 
-def test_every_case_is_ranked_on_its_own():
+def test_each_case_is_ranked_separately():
     scores = pd.concat([scores_of({"a": [0.9], "b": [0.1]}, CASES[0]), scores_of({"a": [0.1], "b": [0.9]}, CASES[1])])
     table = score_table(scores, NO_GAPS, seed=0)
     assert table.method.tolist() == ["a", "b", "b", "a"]
 
 
-def test_the_interval_depends_on_seed_level_and_images_and_on_no_other_method():
+def test_the_interval_depends_on_seed_level_and_images_but_not_on_other_methods():
     random = np.random.default_rng(0)
     planted = {name: random.normal(size=30) for name in ("a", "b", "c")}
     table = score_table(scores_of(planted), NO_GAPS, seed=0, repetitions=200).set_index("method")
@@ -152,14 +152,14 @@ def test_a_method_defined_on_few_images_has_a_score_and_no_rank():
     assert means.isna().to_dict() == {"a": False, "b": False, "half": False, "lucky": True}
 
 
-def test_models_of_one_kind_have_it_in_the_tables():
+def test_tables_name_the_kind_of_models():
     table = pd.DataFrame({"model": ["net_s0", "net_s1", "other"]})
     found = with_kinds(table, {"net_s0": "net", "net_s1": "net"})
     assert found["kind"].tolist() == ["net", "net", "other"]
     assert "kind" not in with_kinds(table, {})
 
 
-def test_methods_that_do_not_differ_from_the_best_are_marked():
+def test_methods_that_do_not_differ_from_the_best_are_in_the_best_set():
     """Differences are paired, because hard images are hard for all methods."""
     random = np.random.default_rng(1)
     hard = 3 * random.normal(size=40)
@@ -183,7 +183,7 @@ def test_pairs_are_compared_on_the_images_where_both_are_defined():
 
 
 @pytest.mark.parametrize("name", ["idsds", "sds", "idsds_g8_zeros", "sds_g4_blur"])
-def test_the_direction_of_a_metric_is_found_by_its_name_in_tables(name):
+def test_the_direction_of_a_metric_is_found_by_its_name(name):
     assert higher_is_better(name)
 
 
@@ -207,7 +207,7 @@ def drops_with(folder, target_rank, dtype="int16"):
     return str(folder / "g2_zeros")
 
 
-def test_ranks_beyond_int16_are_read_as_they_are(tmp_path):
+def test_ranks_beyond_int16_are_read_exactly(tmp_path):
     drops = drops_with(tmp_path, [[39_999, 39_999, 0, 0, 0], [0, 0, 0, 0, 32_768]], "int32")
     where = {"dataset": "digits", "model": "vgg", "weights": "finetuned", "grid": 2, "baseline": "zeros"}
     (row,) = accuracy_table([StoredDrops(**where, metric="idsds", drops=drops)], 2).to_dict("records")
@@ -215,7 +215,7 @@ def test_ranks_beyond_int16_are_read_as_they_are(tmp_path):
 
 
 @pytest.mark.parametrize(("metric", "in_domain"), [("idsds", True), ("sds_g2_zeros", False), ("idsds_g2_zeros", True)])
-def test_accuracy_by_hand(tmp_path, metric, in_domain):
+def test_accuracy_equals_values_computed_by_hand(tmp_path, metric, in_domain):
     target_rank = [
         [0, 0, 0, 0, 0],  # right, whichever patch is deleted
         [0, 0, 7, 0, 0],  # right intact; without patch 2 not even among the top five
@@ -240,7 +240,7 @@ def test_accuracy_by_hand(tmp_path, metric, in_domain):
     assert (first["top1_clean"], first["top1_worst_patch"], first["n_images"]) == (1.0, 0.5, 2)
 
 
-def test_scores_without_a_rank_say_why():
+def test_the_error_about_scores_without_a_rank_has_the_reason():
     """This happens for a callable target that no deletion changes on most images."""
     reason = "defined on 2 of 8 images, a rank needs 4"
     rows = pd.DataFrame({"method": ["a", "b"], "rank": [pd.NA, pd.NA], "gap": [reason, reason]})

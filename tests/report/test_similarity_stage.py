@@ -60,17 +60,17 @@ class Alike(Project):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def alike(tmp_path_factory):
     torch.set_num_threads(1)
     return Alike(tmp_path_factory.mktemp("alike"), **CONFIG).run()
 
 
-def drops_of(made, model, weights, array):
-    return read(made.folder / f"results/drops/toy/{model}/{weights}/g4_mean.zarr", array, 0, 10)[:, 0]
+def drops_of(alike, model, weights, array):
+    return read(alike.folder / f"results/drops/toy/{model}/{weights}/g4_mean.zarr", array, 0, 10)[:, 0]
 
 
-def test_every_pair_occurs_once(made):
-    table = made.table()
+def test_every_pair_occurs_once(alike):
+    table = alike.table()
     assert list(table.columns) == COLUMNS
     pairs = table[["pair", "model", "weights", "other_model", "other_weights"]].drop_duplicates()
     assert (pairs["pair"] == "finetuning").sum() == 3
@@ -79,21 +79,21 @@ def test_every_pair_occurs_once(made):
     assert not table.duplicated(one_place).any()
 
 
-def test_probabilities_and_accuracy_are_those_of_the_drops(made):
-    table = made.table().set_index(["model", "other_model", "quantity"])
-    before, after = (np.exp(drops_of(made, "net", w, "log_probability")) for w in ("pretrained", "finetuned"))
+def test_probabilities_and_accuracy_equal_those_of_the_drops(alike):
+    table = alike.table().set_index(["model", "other_model", "quantity"])
+    before, after = (np.exp(drops_of(alike, "net", w, "log_probability")) for w in ("pretrained", "finetuned"))
     assert table.loc[[("net", "net", "softmax")], "value"].item() == pytest.approx(
         np.abs(after - before).mean(), rel=1e-6
     )
-    ranks = [drops_of(made, "net", weights, "target_rank") for weights in ("pretrained", "finetuned")]
+    ranks = [drops_of(alike, "net", weights, "target_rank") for weights in ("pretrained", "finetuned")]
     expected = (ranks[1] < 1).mean() - (ranks[0] < 1).mean()
     assert table.loc[[("net", "net", "accuracy_change")], "value"].item() == pytest.approx(expected)
 
 
-def test_maps_are_compared_at_one_scale(made):
-    rows = made.table().query("model == 'net' and other_model == 'net' and explainer == 'saliency'")
+def test_maps_are_compared_at_one_scale(alike):
+    rows = alike.table().query("model == 'net' and other_model == 'net' and explainer == 'saliency'")
     maps = [
-        read(made.folder / f"results/maps/toy/net/{weights}/saliency.zarr", "attribution", 0, 10)[:, 0].reshape(10, -1)
+        read(alike.folder / f"results/maps/toy/net/{weights}/saliency.zarr", "attribution", 0, 10)[:, 0].reshape(10, -1)
         for weights in ("pretrained", "finetuned")
     ]
     scaled = [values / np.abs(values).max(1, keepdims=True) for values in maps]
@@ -102,34 +102,34 @@ def test_maps_are_compared_at_one_scale(made):
     assert value == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_model_without_channels_is_left_out_with_its_reason(made):
-    exciting = made.table().query("quantity == 'exciting'")
+def test_a_model_without_channels_is_left_out_with_its_reason(alike):
+    exciting = alike.table().query("quantity == 'exciting'")
     assert set(exciting["model"]) | set(exciting["other_model"]) == {"net", "other"}
-    gap = read_json(made.folder / "results/channels/toy/flat/pretrained.0.json")["gap"]
+    gap = read_json(alike.folder / "results/channels/toy/flat/pretrained.0.json")["gap"]
     assert "no layer" in gap
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 64])
-def test_channels_do_not_depend_on_the_batch(made, batch_size):
-    spec = made.on_network("channels", "toy", "net", "pretrained", shard=0).spec.network
+def test_channels_do_not_depend_on_the_batch(alike, batch_size):
+    spec = alike.on_network("channels", "toy", "net", "pretrained", shard=0).spec.network
     data = open_dataset(spec.dataset)
-    network = load_network(spec.model, data.num_classes, made.folder / spec.weights, torch.device("cpu"))
+    network = load_network(spec.model, data.num_classes, alike.folder / spec.weights, torch.device("cpu"))
     images = normalise(data.images("evaluation", 0, 10), spec.model.facts)
     found = channel_activations(network, images, "features", batch_size)
-    stored = read(made.folder / "results/channels/toy/net/pretrained.zarr", "activation", 0, 10)
+    stored = read(alike.folder / "results/channels/toy/net/pretrained.zarr", "activation", 0, 10)
     np.testing.assert_allclose(found, stored, rtol=1e-6, atol=1e-6)
     with torch.inference_mode():
         direct = network.features(images).amax((2, 3)).numpy()
     np.testing.assert_allclose(found, direct, rtol=1e-6, atol=1e-6)
 
 
-def test_a_layer_without_a_grid_is_a_gap_with_its_reason(made, tmp_path):
+def test_a_layer_without_a_grid_is_not_applicable_with_the_reason(alike, tmp_path):
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 3))
     with pytest.raises(NotApplicable, match="not output \\(batch"):
         channel_activations(network, torch.zeros(2, 3, 2, 2), "1")
-    spec = made.on_network("channels", "toy", "net", "pretrained", shard=0).spec
+    spec = alike.on_network("channels", "toy", "net", "pretrained", shard=0).spec
     model = replace(spec.network.model, facts=replace(spec.network.model.facts, cam_layer="head"))
-    made.make(replace(spec, network=replace(spec.network, model=model), store=str(tmp_path / "flat")))
+    alike.make(replace(spec, network=replace(spec.network, model=model), store=str(tmp_path / "flat")))
     assert "'network.head'" in read_json(tmp_path / "flat.0.json")["gap"]
 
 
@@ -166,7 +166,7 @@ def test_a_pass_in_parts_does_not_count_as_several_calls_of_a_layer():
     np.testing.assert_allclose(found["network.one"], expected["network.one"], rtol=1e-6)
 
 
-def test_shared_images_of_known_channels():
+def test_shared_images_of_known_channels_are_counted():
     values = np.arange(12.0).reshape(6, 2)
     np.testing.assert_array_equal(shared_images(values, values, 2), [1, 1])
     np.testing.assert_array_equal(shared_images(values, -values, 3), [0, 0])
@@ -180,13 +180,13 @@ def test_a_single_model_has_no_unrelated_pair_and_no_error(tmp_path):
 
 
 @pytest.mark.parametrize("change", ["nothing", "weights", "training images"])
-def test_its_manifest_has_the_shards_that_it_read(made, tmp_path, monkeypatch, change):
+def test_the_manifest_of_similarity_lists_the_shards_that_were_read(alike, tmp_path, monkeypatch, change):
     """A run can end after shards are computed again, so that the times of files do not show that they changed."""
-    shutil.copytree(made.folder, tmp_path / "project")
+    shutil.copytree(alike.folder, tmp_path / "project")
     monkeypatch.chdir(tmp_path / "project")
-    job = made.job("similarity")
+    job = alike.job("similarity")
     (manifest,) = (one.manifest for one in job.products)
-    shard = str(made.base("saliency").relative_to(made.folder)) + ".0.json"
+    shard = str(alike.base("saliency").relative_to(alike.folder)) + ".0.json"
     if change == "weights":
         write_checksummed(shard, {**read_checksummed(shard), "key": "of other weights"})
     elif change == "training images":
@@ -195,18 +195,18 @@ def test_its_manifest_has_the_shards_that_it_read(made, tmp_path, monkeypatch, c
         write_checksummed(
             shard, {**read_checksummed(shard), "data": {**read_checksummed(shard)["data"], **of_training}}
         )
-        made.job("similarity").spec.run(made.runtime())
-    assert Results(Graph(made.plan)).inputs_unchanged(job, manifest) == (change == "nothing")
+        alike.job("similarity").spec.run(alike.runtime())
+    assert Results(Graph(alike.plan)).inputs_unchanged(job, manifest) == (change == "nothing")
 
 
 NAMED = {"images": 8, "channels": ["features:1", "features.0", "head"]}
 
 
 @pytest.fixture(scope="module")
-def named(made, tmp_path_factory):
+def named(alike, tmp_path_factory):
     """The same results under a config that names channels: only results that depend on them are computed again."""
     folder = tmp_path_factory.mktemp("named") / "project"
-    shutil.copytree(made.folder, folder)
+    shutil.copytree(alike.folder, folder)
     again = Alike(folder, **CONFIG, similarity=NAMED)
     for model in again.plan.models:
         for weights in again.plan.weights:
@@ -219,18 +219,18 @@ def keys(project):
     return {product.manifest: product.key.config for job in Graph(project.plan).jobs() for product in job.products}
 
 
-def test_only_results_that_depend_on_channels_and_images_have_new_keys(made):
-    before = keys(made)
-    assert keys(Alike(made.folder, **CONFIG, similarity={})) == before
+def test_only_results_that_depend_on_channels_and_images_have_new_keys(alike):
+    before = keys(alike)
+    assert keys(Alike(alike.folder, **CONFIG, similarity={})) == before
 
     def changed(**similarity):
-        after = keys(Alike(made.folder, **CONFIG, similarity=similarity))
+        after = keys(Alike(alike.folder, **CONFIG, similarity=similarity))
         assert after.keys() == before.keys()
         return {name.split("results/")[1].split("/")[0] for name in after if after[name] != before[name]}
 
     assert changed(images=8) == {"similarity"}
     assert changed(channels=["features:1"]) == {"channels", "similarity"}
-    one, two = (Alike(made.folder, **CONFIG, similarity={"channels": [f"features:{place}"]}) for place in (0, 1))
+    one, two = (Alike(alike.folder, **CONFIG, similarity={"channels": [f"features:{place}"]}) for place in (0, 1))
     assert {name.rpartition("/")[2] for name, key in keys(one).items() if keys(two)[name] != key} == {"similarity.json"}
 
 
@@ -243,7 +243,7 @@ def test_named_layers_are_compared_one_by_one(named):
     assert rows["chance"].unique() == pytest.approx([0.5])
 
 
-def test_named_channels_are_those_of_the_layer(named):
+def test_named_channels_equal_those_of_the_layer(named):
     spec = named.on_network("channels", "toy", "net", "pretrained", shard=0).spec.network
     data = open_dataset(spec.dataset)
     network = load_network(spec.model, data.num_classes, named.folder / spec.weights, torch.device("cpu"))
@@ -277,7 +277,7 @@ def test_the_figure_has_every_named_channel_of_every_model(named, monkeypatch):
         (["features:1", "features.0:1000"], "'features.0:1000'"),
     ],
 )
-def test_channels_that_no_model_has_are_an_error_before_work(tmp_path, channels, message):
+def test_channels_that_no_model_has_are_an_error_before_any_job(tmp_path, channels, message):
     with pytest.raises(HeatproofError, match=message):
         check_machine(Alike(tmp_path, **CONFIG, similarity={"channels": channels}).plan)
 

@@ -22,11 +22,11 @@ def test_the_best_score_is_first_and_undefined_ones_last(metric, order):
     assert list(best_first(SCORES.loc[metric], UP[metric]).index) == order
 
 
-def test_equal_scores_stay_in_their_order():
+def test_equal_scores_keep_their_order():
     assert list(best_first(pd.Series({"x": 1.0, "y": 2.0, "z": 1.0}), higher_is_better=False).index) == ["x", "z", "y"]
 
 
-def test_every_row_has_the_image_and_the_maps_in_its_order():
+def test_each_row_has_the_image_and_the_maps_in_the_order_of_the_metric():
     maps = {name: np.full((8, 12), value) for name, value in zip(SCORES, (1.0, 2.0, 3.0, -4.0), strict=True)}
     figure = draw_sorting(np.zeros((3, 8, 12)), maps, SCORES, UP, "title")
     rows = figure.axes[:2]
@@ -45,7 +45,7 @@ def test_the_first_image_with_most_scores_is_shown():
     assert index_of_most_scored(scores, ["one", "two", "three"]) == 1
 
 
-def test_it_is_made_only_on_request():
+def test_the_sorting_figure_is_not_part_of_target_all():
     graph = Graph(make_plan(default_config()))
     (job,) = [one for one in graph.jobs() if one.stage == "sorting"]
     assert not set(job.outputs) & set(graph.targets())

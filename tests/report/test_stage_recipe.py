@@ -1,4 +1,4 @@
-"""The stage of CONTRIBUTING.md is declared, planned and run as any other."""
+"""The stage of CONTRIBUTING.md is declared, planned and run like any other."""
 
 import re
 import sys
@@ -29,18 +29,18 @@ def recipe(monkeypatch):
 
 
 def test_the_stage_makes_its_table(recipe, project):
-    made = project().attribute().drop().score()
-    made.make("positive_share")
-    table = pd.read_csv(made.folder / "results/positive_share.csv").set_index("method")
+    run = project().attribute().drop().score()
+    run.make("positive_share")
+    table = pd.read_csv(run.folder / "results/positive_share.csv").set_index("method")
     (metric,) = table["metric"].unique()
-    scores = made.scores(metric).dropna(subset=["score"]).groupby("method")["score"]
+    scores = run.scores(metric).dropna(subset=["score"]).groupby("method")["score"]
     assert len(table) > 1
     pd.testing.assert_series_equal(
         table["share"].sort_index(), scores.agg(lambda one: (one > 0).mean()), check_names=False
     )
 
 
-def test_the_rule_is_that_of_another_table():
+def test_the_rule_of_the_recipe_equals_that_of_another_table():
     rule = re.search(r"```\n(use rule all_scores as positive_share with:.*?)```", TEXT, flags=re.DOTALL)[1]
     rules = (REPOSITORY / "workflow/rules/score.smk").read_text(encoding="utf-8")
     assert rule.replace("positive_share", "costs").strip() in rules

@@ -13,22 +13,22 @@ METRICS = ["rise_deletion", "deletion_morf", "sensitivity_n"]
 @pytest.fixture
 def explained(project):
     def make(**change):
-        made = project(metrics=METRICS, explainers=[{"mine": {"explainer": "toy_plugin:gradient"}}], **change)
-        return made.attribute().drop().respond().score_all()
+        run = project(metrics=METRICS, explainers=[{"mine": {"explainer": "toy_plugin:gradient"}}], **change)
+        return run.attribute().drop().respond().score_all()
 
     return make
 
 
-def test_maps_drops_and_responses_are_of_the_class_that_is_named(explained):
+def test_maps_drops_and_responses_explain_the_target_class(explained):
     label, one = explained(), explained(target=1)
     classes = np.arange(10) % 3
     same = classes == 1
-    for read in (lambda made: made.maps()[:, 0], lambda made: made.drops_of("logit")):
+    for read in (lambda run: run.maps()[:, 0], lambda run: run.drops_of("logit")):
         assert np.array_equal(read(label)[same], read(one)[same])
         assert not np.isclose(read(label)[~same], read(one)[~same]).all(axis=tuple(range(1, read(label).ndim))).any()
     for metric in METRICS:
         first, second = (
-            made.scores(metric).set_index("image").query("method == 'mine'")["score"] for made in (label, one)
+            run.scores(metric).set_index("image").query("method == 'mine'")["score"] for run in (label, one)
         )
         ids = np.array(first.index)
         np.testing.assert_array_equal(first[ids[same]], second[ids[same]])
@@ -36,13 +36,13 @@ def test_maps_drops_and_responses_are_of_the_class_that_is_named(explained):
 
 
 def test_scores_of_images_name_their_class(explained):
-    made = explained()
-    names = read_json(made.folder / "results/datasets/toy.json")["class_names"]
-    table = made.scores("idsds").query("method == 'mine'")
+    run = explained()
+    names = read_json(run.folder / "results/datasets/toy.json")["class_names"]
+    table = run.scores("idsds").query("method == 'mine'")
     assert list(table["class"]) == [names[row % 3] for row in range(10)]
 
 
-def test_the_predicted_class_is_that_of_the_network_itself(explained):
+def test_the_target_predicted_is_the_class_that_the_network_predicts(explained):
     label, predicted = explained(), explained(target="predicted")
     right = label.drops_of("predicted")[:, 0] == np.arange(10) % 3
     assert right.any()
@@ -72,11 +72,11 @@ def test_only_images_that_the_network_gets_right_are_scored(project):
     predicted = every.drops_of("predicted")[:, 0]
     correct = predicted == np.arange(10) % 3
     assert manifest["share_wrong"] == pytest.approx(1 - correct.mean())
-    kept = right.scores("idsds").query("method == 'mine'")["image"].tolist()
-    assert kept == [f"evaluation-{row:02d}" for row in np.flatnonzero(correct)]
+    scored = right.scores("idsds").query("method == 'mine'")["image"].tolist()
+    assert scored == [f"evaluation-{row:02d}" for row in np.flatnonzero(correct)]
 
 
-def test_samples_are_balanced_over_the_classes_that_are_left():
+def test_samples_are_balanced_over_the_remaining_classes():
     labels = np.array([0, 0, 0, 1, 1, 2])
     right = np.array([True, True, True, False, True, True])
     every = {"only_correct": False, "balanced": False}
@@ -93,7 +93,7 @@ def test_samples_are_balanced_over_the_classes_that_are_left():
     assert not select_images(labels, np.zeros(6, dtype=bool), only_correct=True, balanced=True).any()
 
 
-def test_the_sampling_and_the_target_are_in_the_keys(project):
+def test_keys_depend_on_the_sampling_and_the_target(project):
     plain = project()
     spec = plain.spec("idsds")
     other = project(evaluation={"images": 10, "balanced": True})

@@ -109,8 +109,8 @@ def of_workflow(scores, references=REFERENCES, ablating=(), wrong=0.0, unranked=
     return found.iloc[0]
 
 
-def made(means, wrong=0.0, network=None, **given):
-    return of_workflow(planted(means, **given), wrong=wrong, **(network or {}))
+def verdict_of(means, wrong=0.0, network=None, **settings):
+    return of_workflow(planted(means, **settings), wrong=wrong, **(network or {}))
 
 
 def of_choose(scores, monkeypatch):
@@ -146,8 +146,8 @@ def _unsigned(model, images, targets):
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_workflow_and_choose_agree_on_the_same_scores(case, monkeypatch):
-    means, given, verdict, sentence = CASES[case]
-    scores = planted(means, **given)
+    means, settings, verdict, sentence = CASES[case]
+    scores = planted(means, **settings)
     row = of_workflow(scores)
     assert row["verdict"] == verdict
     assert row["sentence"].startswith(sentence)
@@ -159,9 +159,9 @@ def test_the_workflow_and_choose_agree_on_the_same_scores(case, monkeypatch):
     assert LIMITS_OF_DELETION in choice.how
 
 
-def test_the_set_is_that_of_the_table_of_scores():
-    means, given, _, _ = CASES["two are the best, and a third is above the reference maps"]
-    scores = planted(means, **given)
+def test_the_set_of_the_best_equals_that_of_the_table_of_scores():
+    means, settings, _, _ = CASES["two are the best, and a third is above the reference maps"]
+    scores = planted(means, **settings)
     members = best_set(scores.to_numpy(), level=0.95).members
     row = of_workflow(scores)
     assert sorted(row["best"].split()) == sorted(scores.index[members])
@@ -169,16 +169,16 @@ def test_the_set_is_that_of_the_table_of_scores():
 
 
 def test_with_too_few_cases_the_set_is_empty():
-    means, given, _, _ = CASES["too few images for so many methods"]
-    scores = planted(means, **given)
+    means, settings, _, _ = CASES["too few images for so many methods"]
+    scores = planted(means, **settings)
     reason = best_set(scores.to_numpy(), level=0.95).reason
     row = of_workflow(scores)
     assert reason in row["sentence"]
     assert (row["best"], pd.isna(row["n_best"])) == ("", True)
 
 
-def test_a_long_list_is_counted_and_the_column_has_all():
-    row = made(CASES["more than can be named"][0])
+def test_a_long_set_is_counted_in_the_sentence_and_complete_in_the_column():
+    row = verdict_of(CASES["more than can be named"][0])
     assert sorted(row["best"].split()) == list("abcdef")
     assert "more" not in row["sentence"]
 
@@ -195,7 +195,7 @@ def test_all_reference_maps_in_the_set_are_named(monkeypatch):
     )
 
 
-def test_methods_that_delete_regions_are_not_judged():
+def test_methods_that_delete_regions_are_excluded_from_the_verdict():
     scores = planted({"occlusion": 0.9, "a": 0.6, "b": 0.3, "random": 0.0, "edges": 0.0})
     row = of_workflow(scores, ablating=["occlusion"])
     assert row["sentence"].startswith("a is the best of 2 methods, at 95%, by deletion of single patches")
@@ -230,7 +230,7 @@ def test_several_metrics_lead_to_one_verdict():
     ("wrong", "is_mentioned"), [(0.5, True), (0.3, True), (0.25, False), (0.0, False), (np.nan, False)]
 )
 def test_the_verdict_mentions_a_network_that_is_often_wrong(wrong, is_mentioned):
-    found = made({"a": 0.6, "c": 0.2, "random": 0.0}, images=20, wrong=wrong)
+    found = verdict_of({"a": 0.6, "c": 0.2, "random": 0.0}, images=20, wrong=wrong)
     assert found["verdict"] == FOUND
     assert ("The network is right" in found["sentence"]) == is_mentioned
     if wrong == 0.5:
@@ -238,7 +238,7 @@ def test_the_verdict_mentions_a_network_that_is_often_wrong(wrong, is_mentioned)
 
 
 def test_the_verdict_on_too_few_images_names_the_number_needed():
-    few = made({"a": 0.25, "b": 0.0, "random": 0.1}, noise=0.5, images=40)
+    few = verdict_of({"a": 0.25, "b": 0.0, "random": 0.1}, noise=0.5, images=40)
     assert few["verdict"] in (TOO_FEW, NONE_ABOVE_REFERENCES)
     needed = few["images_needed"]
     assert (few["verdict"] == TOO_FEW) == (not pd.isna(needed))
@@ -249,25 +249,25 @@ def test_the_verdict_on_too_few_images_names_the_number_needed():
 
 @pytest.mark.parametrize(("top1", "verdict"), [(0.10, CHANCE), (0.14, CHANCE), (0.25, FOUND), (1.0, FOUND)])
 def test_a_network_at_chance_explains_nothing(top1, verdict):
-    found = made({"a": 0.6, "b": 0.2, "random": 0.0}, network={"top1_clean": top1})
+    found = verdict_of({"a": 0.6, "b": 0.2, "random": 0.0}, network={"top1_clean": top1})
     assert found["verdict"] == verdict
     if verdict == CHANCE:
         assert "is at chance" in found["sentence"]
         assert "Its maps cannot be judged." in found["sentence"]
 
 
-def test_guessing_the_most_frequent_class_is_chance_too():
+def test_guessing_the_most_frequent_class_counts_as_chance():
     assert at_chance(690, 1000, 0.69, 0.95)
     assert not at_chance(760, 1000, 0.69, 0.95)
 
 
-def test_without_a_reference_map_nothing_is_claimed_above_one():
-    found = made({"a": 0.6, "b": 0.1})
+def test_without_a_reference_map_the_verdict_does_not_compare_with_one():
+    found = verdict_of({"a": 0.6, "b": 0.1})
     assert found["verdict"] == FOUND
     assert "Without a reference map" in found["sentence"]
 
 
-def test_a_method_that_is_defined_on_too_few_images_is_not_judged():
+def test_a_method_defined_on_too_few_images_is_excluded_from_the_verdict():
     scores = planted({"a": 0.6, "b": 0.3, "random": 0.0})
     assert of_workflow(scores)["best"] == "a"
     assert of_workflow(scores, unranked=("a",))["best"] == "b"
@@ -285,7 +285,7 @@ def tidy(metrics, networks=("one", "two")):
     return pd.DataFrame(rows)
 
 
-def test_metrics_that_order_the_methods_the_other_way_round_are_named():
+def test_metrics_with_a_reversed_order_of_methods_are_named():
     up, down = [0.1, 0.2, 0.3, 0.4, 0.5], [0.5, 0.4, 0.3, 0.2, 0.1]
     sentence = disagreement(tidy({"idsds": (up, True), "deletion_morf": (up, False), "rise_insertion": (up, True)}))
     assert sentence.startswith("deletion_morf (ρ −1.00) ranks the methods against idsds: ")

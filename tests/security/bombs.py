@@ -27,7 +27,7 @@ from heatproof.errors import HeatproofError, machine_fault
 MAGIC = pickle.dumps(0x1950A86A20F9469CFC6C, 2) + pickle.dumps(1001, 2)
 SYSTEM = pickle.dumps({"protocol_version": 1001, "little_endian": True}, 2)
 LIMIT, SECONDS = 2 * 2**30, 30.0
-SAID = ("The checkpoint ", "The weights ", "read")
+ALLOWED_OUTCOMES = ("The checkpoint ", "The weights ", "read")
 
 
 def named(name: str) -> bytes:
@@ -43,8 +43,8 @@ def text(value: str) -> bytes:
     return b"X" + struct.pack("<I", len(value.encode())) + value.encode()
 
 
-def called(name: str, *given: bytes) -> bytes:
-    return named(name) + b"(" + b"".join(given) + b"tR"
+def called(name: str, *arguments: bytes) -> bytes:
+    return named(name) + b"(" + b"".join(arguments) + b"tR"
 
 
 def storage(count: int, key: str = "0", kind: str = "torch.FloatStorage") -> bytes:
@@ -55,8 +55,8 @@ def tensor(data: bytes, shape: bytes, strides: bytes, more: bytes = b"\x89N") ->
     return called("torch._utils._rebuild_tensor_v2", data, number(0), shape, strides, more)
 
 
-def sides(*given: int) -> bytes:
-    return b"(" + b"".join(map(number, given)) + b"t"
+def sides(*lengths: int) -> bytes:
+    return b"(" + b"".join(map(number, lengths)) + b"t"
 
 
 def put(place: int) -> bytes:
@@ -154,14 +154,14 @@ PICKLES: dict[str, Callable[[], bytes]] = {
 
 
 def new(steps: bytes, method: int = zipfile.ZIP_STORED, more: dict[str, bytes] | None = None) -> bytes:
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", method) as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as archive:
         archive.writestr("a/data.pkl", b"\x80\x02" + steps + b".")
         archive.writestr("a/byteorder", b"little")
         archive.writestr("a/version", b"3\n")
         for name, content in {"a/data/0": bytes(4), **(more or {})}.items():
             archive.writestr(name, content)
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 def old(steps: bytes) -> bytes:
@@ -172,40 +172,40 @@ def old(steps: bytes) -> bytes:
 
 def over_each_other() -> bytes:
     """Return an archive in which 1,000 members of 4 MB share the same bytes."""
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
         steps = b"](" + b"".join(storage(10**6, str(one)) for one in range(1000)) + b"e"
         archive.writestr("a/data.pkl", b"\x80\x02" + steps + b".")
         archive.writestr("a/data/0", bytes(4 * 10**6))
-        whole = archive.getinfo("a/data/0")
+        shared = archive.getinfo("a/data/0")
         for one in range(1, 1000):
             again = zipfile.ZipInfo(f"a/data/{one}")
-            again.header_offset, again.file_size, again.compress_size = whole.header_offset, 4 * 10**6, 4 * 10**6
-            again.CRC = whole.CRC
+            again.header_offset, again.file_size, again.compress_size = shared.header_offset, 4 * 10**6, 4 * 10**6
+            again.CRC = shared.CRC
             archive.filelist.append(again)
-    return made.getvalue()
+    return content.getvalue()
 
 
 def many_parts(count: int) -> bytes:
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
         archive.writestr("a/data.pkl", b"\x80\x02}.")
-        whole = archive.getinfo("a/data.pkl")
+        first = archive.getinfo("a/data.pkl")
         for one in range(count):
             again = zipfile.ZipInfo(f"{one}")
-            again.header_offset, again.CRC = whole.header_offset, 0
+            again.header_offset, again.CRC = first.header_offset, 0
             archive.filelist.append(again)
-    return made.getvalue()
+    return content.getvalue()
 
 
-def said_in_safetensors(header: bytes, data: bytes = b"", length: int | None = None) -> bytes:
+def with_safetensors_header(header: bytes, data: bytes = b"", length: int | None = None) -> bytes:
     return struct.pack("<Q", len(header) if length is None else length) + header + data
 
 
 def many_tensors(count: int) -> bytes:
     one = {"dtype": "F32", "shape": [1]}
     parts = {f"{name}.w": {**one, "data_offsets": [4 * name, 4 * name + 4]} for name in range(count)}
-    return said_in_safetensors(json.dumps(parts).encode(), bytes(4 * count))
+    return with_safetensors_header(json.dumps(parts).encode(), bytes(4 * count))
 
 
 def tape() -> bytes:
@@ -235,12 +235,12 @@ FILES: dict[str, Callable[[], bytes]] = {
     "a list of storages to hash for ever": lambda: (
         MAGIC + SYSTEM + pickle.dumps({}, 2) + b"\x80\x02]" + pairs_inside(60) + b"a."
     ),
-    "a header of 99 MB": lambda: said_in_safetensors(b'{"__metadata__": {"a": "' + b"b" * 99_000_000 + b'"}}'),
-    "a header of exabytes": lambda: said_in_safetensors(b"{}", length=2**63),
-    "a header of 200 MB": lambda: said_in_safetensors(b"{" + b" " * 200_000_000 + b"}"),
-    "a deep header": lambda: said_in_safetensors(b'{"a":' * 10**6 + b"}" * 10**6),
+    "a header of 99 MB": lambda: with_safetensors_header(b'{"__metadata__": {"a": "' + b"b" * 99_000_000 + b'"}}'),
+    "a header of exabytes": lambda: with_safetensors_header(b"{}", length=2**63),
+    "a header of 200 MB": lambda: with_safetensors_header(b"{" + b" " * 200_000_000 + b"}"),
+    "a deep header": lambda: with_safetensors_header(b'{"a":' * 10**6 + b"}" * 10**6),
     "a million tensors": lambda: many_tensors(10**6),
-    "one name, often": lambda: said_in_safetensors(
+    "one name, often": lambda: with_safetensors_header(
         b"{" + b",".join([b'"w": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}'] * 10**6) + b"}"
     ),
 }
@@ -272,8 +272,8 @@ def bombs(small: bool = False) -> dict[str, Callable[[], bytes]]:
         for name, steps in PICKLES.items()
         for how in (new, old)
     }  # fmt: skip
-    every = {**inside, **FILES}
-    return {name: make for name, make in every.items() if not (small and name.startswith(LARGE))}
+    everything = {**inside, **FILES}
+    return {name: make for name, make in everything.items() if not (small and name.startswith(LARGE))}
 
 
 def limit_memory(size: int) -> None:
@@ -283,7 +283,7 @@ def limit_memory(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
-def look(seconds: int) -> None:
+def read_and_report(seconds: int) -> None:
     """Read files with a limit on the growth of the address space, and print the outcomes as JSON.
 
     Parameters
@@ -306,13 +306,15 @@ def look(seconds: int) -> None:
         began = time.monotonic()
         try:
             check_checkpoint(Fetch(dataset=digits, model=model, checkpoint=file.strip(), sha256=None))
-            said = "read"
+            outcome = "read"
         except HeatproofError as error:
-            said = str(error)
+            outcome = str(error)
         except Exception as error:  # as the job does
-            said = machine_fault(error) or f"{type(error).__name__}: {error}"
+            outcome = machine_fault(error) or f"{type(error).__name__}: {error}"
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(json.dumps({"said": said, "seconds": time.monotonic() - began, "peak": peak, "size": size}), flush=True)
+        print(
+            json.dumps({"said": outcome, "seconds": time.monotonic() - began, "peak": peak, "size": size}), flush=True
+        )
 
 
 def read_in_a_process(paths: list[Path], seconds: int = 2) -> list[dict[str, Any]]:
@@ -334,16 +336,18 @@ def main(folder: Path, names: list[str]) -> int:
         path.write_bytes(make())
     print(f"{'file':<45}{'bytes':>12}{'s':>8}{'MiB':>8}  said")
     wrong = 0
-    for name, told in zip(chosen, read_in_a_process(paths, 8), strict=True):
-        bad = told["seconds"] > SECONDS or not told["said"].startswith(SAID)
+    for name, read in zip(chosen, read_in_a_process(paths, 8), strict=True):
+        bad = read["seconds"] > SECONDS or not read["said"].startswith(ALLOWED_OUTCOMES)
         wrong += bad
-        said = told["said"].partition("weights alone ")[2] or told["said"]
-        print(f"{name:<45}{told['size']:>12}{told['seconds']:>8.1f}{told['peak'] / 2**20:>8.0f}  {'BAD ' * bad}{said}")
+        message = read["said"].partition("weights alone ")[2] or read["said"]
+        print(
+            f"{name:<45}{read['size']:>12}{read['seconds']:>8.1f}{read['peak'] / 2**20:>8.0f}  {'BAD ' * bad}{message}"
+        )
     return int(wrong > 0)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "--look":
-        look(int(sys.argv[2]))
+        read_and_report(int(sys.argv[2]))
     else:
         sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

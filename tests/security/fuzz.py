@@ -71,26 +71,26 @@ ROOM = 3 * 2**30
 
 def mutate_bytes(content: bytes, draw: random.Random) -> bytes:
     """Return changed bytes: flipped bits, a cut, zeros, a part that is repeated or moved, or an insertion."""
-    made = bytearray(content)
-    place = draw.randrange(len(made))
-    stop = min(len(made), place + draw.choice([1, 4, 16, 200]))
+    changed = bytearray(content)
+    place = draw.randrange(len(changed))
+    stop = min(len(changed), place + draw.choice([1, 4, 16, 200]))
     how = draw.randrange(7)
     if how == 0:
         for _ in range(draw.choice([1, 1, 1, 3, 30])):
-            made[draw.randrange(len(made))] ^= 1 << draw.randrange(8)
+            changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
     elif how == 1:
-        del made[place:]
+        del changed[place:]
     elif how == 2:
-        made[place:stop] = bytes(stop - place)
+        changed[place:stop] = bytes(stop - place)
     elif how == 3:
-        made[place:place] = made[place:stop]
+        changed[place:place] = changed[place:stop]
     elif how == 4:
-        del made[place:stop]
+        del changed[place:stop]
     elif how == 5:
-        made[place:place] = draw.randbytes(draw.choice([1, 8, 100]))
+        changed[place:place] = draw.randbytes(draw.choice([1, 8, 100]))
     else:
-        made[place:stop] = draw.randbytes(stop - place)
-    return bytes(made)
+        changed[place:stop] = draw.randbytes(stop - place)
+    return bytes(changed)
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -101,13 +101,13 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 def mutate_tree(value: Any, draw: random.Random) -> Any:
     """Return a nested value with a part that is replaced, removed, renamed or added."""
-    made = copy.deepcopy(value)
+    changed = copy.deepcopy(value)
     for _ in range(draw.choice([1, 1, 2])):
-        ways = places(made)
+        ways = places(changed)
         if not ways:
             return draw.choice(NASTY)
         *way, last = draw.choice(ways)
-        parent = made
+        parent = changed
         for key in way:
             parent = parent[key]
         how = draw.randrange(4)
@@ -119,7 +119,7 @@ def mutate_tree(value: Any, draw: random.Random) -> Any:
             parent[draw.choice(["x", "", "é", f"{last}_", "__class__"])] = parent.pop(last)
         else:
             parent[draw.choice(["more", "consolidated_metadata", "files", "key"])] = copy.deepcopy(draw.choice(NASTY))
-    return made
+    return changed
 
 
 # ---- kinds of inputs -------------------------------------------------------------------------------------------------
@@ -138,39 +138,45 @@ def stores(folder: Path) -> dict[str, Case]:
     store = make(folder / "results/maps/s.zarr")
     files = [path for path in [*store.rglob("*"), *store.parent.glob("*.json")] if path.is_file()]
 
-    def look() -> list[Any]:
-        told = describe_store(store)
+    def read_everything() -> list[Any]:
+        description = describe_store(store)
         arrays = [read(store, name, 0, 6).tobytes() for name in ARRAYS]
-        return [told["image_ids"], told["labels"].tolist(), told["coordinates"], told["attributes"]["key"], *arrays]
+        return [
+            description["image_ids"],
+            description["labels"].tolist(),
+            description["coordinates"],
+            description["attributes"]["key"],
+            *arrays,
+        ]
 
-    expected = look()
+    expected = read_everything()
 
     def bytes_of_a_store(draw: random.Random) -> str:
         path = draw.choice(files)
         content = path.read_bytes()
         try:
             path.write_bytes(mutate_bytes(content, draw))
-            return "same" if look() == expected else "silent"
+            return "same" if read_everything() == expected else "silent"
         finally:
             path.write_bytes(content)
 
     def metadata_with_right_digests(draw: random.Random) -> str:
         path = draw.choice([file for file in files if file.name == "zarr.json"])
-        group, kept, own = store / "zarr.json", (store / "zarr.json").read_bytes(), path.read_bytes()
+        group, original_group, original = store / "zarr.json", (store / "zarr.json").read_bytes(), path.read_bytes()
         try:
-            path.write_text(json.dumps(mutate_tree(json.loads(own), draw)))
-            whole = json.loads(group.read_text())
-            attributes = whole.get("attributes") if isinstance(whole, dict) else None
+            path.write_text(json.dumps(mutate_tree(json.loads(original), draw)))
+            metadata = json.loads(group.read_text())
+            attributes = metadata.get("attributes") if isinstance(metadata, dict) else None
             if isinstance(attributes, dict) and isinstance(attributes.get("files"), dict):
                 attributes.pop("seal", None)
                 if path != group:
                     attributes["files"][path.relative_to(store).as_posix()] = file_digest(path)
                 attributes["seal"] = digest(attributes)
-                group.write_text(json.dumps(whole))
-            return "same" if look() == expected else "other"
+                group.write_text(json.dumps(metadata))
+            return "same" if read_everything() == expected else "other"
         finally:
-            path.write_bytes(own)
-            group.write_bytes(kept)
+            path.write_bytes(original)
+            group.write_bytes(original_group)
 
     return {"bytes of a store": bytes_of_a_store, "metadata with right digests": metadata_with_right_digests}
 
@@ -193,7 +199,7 @@ def manifests(folder: Path) -> dict[str, Case]:
     write_manifest(path, [folder / "m.bin"], spec_key=Key("c", "s"), key="k", gap=None, images=[0, 3])
     content, expected = path.read_bytes(), require_manifest(path)
 
-    def look() -> str:
+    def read_everything() -> str:
         try:
             touch(path)
             read_if_intact(path, "k")
@@ -203,7 +209,7 @@ def manifests(folder: Path) -> dict[str, Case]:
 
     def bytes_of_a_manifest(draw: random.Random) -> str:
         path.write_bytes(mutate_bytes(content, draw))
-        return look()
+        return read_everything()
 
     def manifest_with_a_right_digest(draw: random.Random) -> str:
         changed = mutate_tree(expected, draw)
@@ -212,7 +218,7 @@ def manifests(folder: Path) -> dict[str, Case]:
         write_checksummed(path, changed)
         (folder / "m.0.json").write_bytes(path.read_bytes())
         read_shard(str(folder / "m"), 0)
-        return "other" if look() == "silent" else "same"
+        return "other" if read_everything() == "silent" else "same"
 
     return {"bytes of a manifest": bytes_of_a_manifest, "manifest with a right digest": manifest_with_a_right_digest}
 
@@ -241,26 +247,26 @@ def configs(folder: Path) -> dict[str, Case]:
     return {"config": config, "text of a config": text_of_a_config}
 
 
-def pictures(folder: Path) -> dict[str, Case]:
+def images(folder: Path) -> dict[str, Case]:
     from PIL import Image
 
     from heatproof.data.image_files import read_picture
 
     pixels = np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8)
-    made = {}
+    encoded = {}
     for ending, options in {"png": {}, "jpeg": {}, "gif": {}, "webp": {}, "bmp": {}, "tiff": {}, "ppm": {}}.items():
         into = io.BytesIO()
         Image.fromarray(pixels).save(into, ending, **options)
-        made[ending] = into.getvalue()
+        encoded[ending] = into.getvalue()
 
-    def picture(draw: random.Random) -> str:
-        ending = draw.choice(list(made))
+    def image_file(draw: random.Random) -> str:
+        ending = draw.choice(list(encoded))
         path = folder / f"p.{draw.choice([ending, 'png', 'jpg'])}"
-        path.write_bytes(mutate_bytes(made[ending], draw))
+        path.write_bytes(mutate_bytes(encoded[ending], draw))
         assert np.isfinite(read_picture(path, 24, 28)).all()
         return "other"
 
-    return {"picture": picture}
+    return {"picture": image_file}
 
 
 def checkpoints(folder: Path) -> dict[str, Case]:
@@ -271,21 +277,21 @@ def checkpoints(folder: Path) -> dict[str, Case]:
 
     state = {"a.weight": torch.arange(12.0).reshape(3, 4), "a.bias": torch.zeros(3)}
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], momentum=0.9).state_dict()
-    beside = {"optimizer": optimizer, "epoch": 3, "names": ["a", "é"], "sizes": torch.Size([2]), "more": {1, 2.5}}
-    made = [save(state)]
+    further = {"optimizer": optimizer, "epoch": 3, "names": ["a", "é"], "sizes": torch.Size([2]), "more": {1, 2.5}}
+    contents = [save(state)]
     for old in (False, True):
         into = io.BytesIO()
-        torch.save({"state_dict": state, **beside}, into, _use_new_zipfile_serialization=not old)
-        made.append(into.getvalue())
+        torch.save({"state_dict": state, **further}, into, _use_new_zipfile_serialization=not old)
+        contents.append(into.getvalue())
 
     def checkpoint(draw: random.Random) -> str:
-        number = draw.randrange(len(made))
+        number = draw.randrange(len(contents))
         path = folder / ("c.safetensors" if number == 0 else "c.pth")
-        path.write_bytes(mutate_bytes(made[number], draw))
+        path.write_bytes(mutate_bytes(contents[number], draw))
         read_state(path, str(path))
         return "other"
 
-    with zipfile.ZipFile(io.BytesIO(made[1])) as archive:
+    with zipfile.ZipFile(io.BytesIO(contents[1])) as archive:
         parts = {part.filename: archive.read(part) for part in archive.infolist()}
 
     def steps_of_a_checkpoint(draw: random.Random) -> str:
@@ -314,7 +320,7 @@ def score_files(folder: Path) -> dict[str, Case]:
     return {"table of scores": table_of_scores}
 
 
-GROUPS = (stores, manifests, configs, pictures, checkpoints, score_files)
+GROUPS = (stores, manifests, configs, images, checkpoints, score_files)
 OUTCOMES = ("refused", "same", "other", "silent", "traceback", "code")
 BAD = ("silent", "traceback", "code")
 
@@ -330,7 +336,7 @@ def run(cases: int, seed: int, only: str = "") -> dict[str, Counter[str]]:
 
     sys.addaudithook(hook)
     # The audit hook would not see other processes.
-    saved_by_torch._in_bounds = lambda look, memory: look()
+    saved_by_torch._in_bounds = lambda read_everything, memory: read_everything()
     table: dict[str, Counter[str]] = {}
     with tempfile.TemporaryDirectory(prefix="fuzz-") as temporary:
         kinds = {}

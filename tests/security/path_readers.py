@@ -4,13 +4,13 @@
 
 The first call makes two runs of a small project in FOLDER, with different seeds. Each fault is one of: a flipped bit, a
 truncated end, bytes replaced by zeros, two files of a kind exchanged, bytes appended, a pipe in place of the file, a
-link to a copy elsewhere, or the file of the other run (*older*). A door is a random command or function that takes a
+link to a copy elsewhere, or the file of the other run (*older*). A reader is a random command or function that takes a
 path; `run` and `report`, which take seconds each, are tried `--starts` times up to their first job.
 
-Outcomes: *sentence*, the door ends with a message, or reports the file. *Repaired*, it would make the file again.
+Outcomes: *sentence*, the reader ends with a message, or reports the file. *Repaired*, it would make the file again.
 *Same*, its result is unchanged. *Traceback*, any other exception. *Wrong*, another result without a message, although
 the file has a digest. *Other*, another result where no digest exists. Every case is stored, so that a call resumes the
-one before. The exit status is 1 after a traceback, a wrong result, or a door that took 2 GiB or 30 s more than with
+one before. The exit status is 1 after a traceback, a wrong result, or a reader that took 2 GiB or 30 s more than with
 undamaged files.
 """
 
@@ -44,20 +44,36 @@ from snakemake_project import MICRO, Project, clone  # noqa: E402
 
 from heatproof.errors import HeatproofError  # noqa: E402
 
-Answer = dict[str, str]
+Result = dict[str, str]
 CONFIG = {**MICRO, "report": {"all_metrics": True}}
 FAULTS = ("flip", "cut", "zero", "swap", "append", "pipe", "link", "older")
 # Files without a digest: those with times or output of the scheduler, and the record of the last run, which has one.
 NO_DIGEST = (".tsv", ".log", ".lock", ".last_run.json", ".target")
-NEEDED = ("api.results", "bundle", "cli", "diff", "prune", "running", "last_run", "adopt", "storage.lazy", "plan.graph")
-NEEDED += ("report.store_list", "report.map_figure", "report.ranking", "ranking.per_image", "storage.store")
+# The modules that the readers import, so that the child processes share them.
+MODULES = (
+    "heatproof.api.results",
+    "heatproof.commands.bundle",
+    "heatproof.commands.cli",
+    "heatproof.commands.diff",
+    "heatproof.commands.list_stores",
+    "heatproof.commands.prune",
+    "heatproof.commands.run",
+    "heatproof.plan.graph",
+    "heatproof.ranking.per_image",
+    "heatproof.report.figures.map_figure",
+    "heatproof.report.tables.ranking",
+    "heatproof.stores.lazy",
+    "heatproof.stores.store",
+    "heatproof.workflow.last_run",
+    "heatproof.workflow.reconcile",
+)
 MORE_SECONDS, MORE_BYTES = 30, 2**31
 
 
-# ---- doors: the results of each, item by item ------------------------------------------------------------------------
+# ---- commands and functions, and the results of each ---------------------------------------------------------------
 
 
-def said(work: Callable[[], object]) -> str:
+def output_of(work: Callable[[], object]) -> str:
     """Return the output of a command, or the message with which it ends."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
@@ -68,27 +84,27 @@ def said(work: Callable[[], object]) -> str:
     return f"{out.getvalue()}{result or ''}"
 
 
-def opened() -> Answer:
+def read_results() -> Result:
     """Read everything that `heatproof.open` returns."""
     import heatproof
 
-    answer: Answer = {}
+    results_by_part: Result = {}
     try:
         results = heatproof.open("results")
         parts = {"tables": results.tables, "scores": results.scores}
         parts |= {kind: results.arrays(kind) for kind in ("maps", "drops", "curves", "subsets", "features")}
-        answer["answer"] = said(lambda: results.answer)
+        results_by_part["answer"] = output_of(lambda: results.answer)
         for part, found in parts.items():
             for name in found:
-                answer[f"{part}/{name}"] = said(lambda found=found, name=name: _digest(found[name]))
-                answer[f"{part}/{name} made"] = said(
+                results_by_part[f"{part}/{name}"] = output_of(lambda found=found, name=name: _digest(found[name]))
+                results_by_part[f"{part}/{name} made"] = output_of(
                     lambda part=part, name=name: _plain(
                         results.provenance(name if part == "tables" else f"{part}/{name}")
                     )
                 )
     except HeatproofError as error:
-        answer["open"] = f"sentence: {error}"
-    return answer
+        results_by_part["open"] = f"sentence: {error}"
+    return results_by_part
 
 
 def _digest(found: object) -> str:
@@ -106,83 +122,83 @@ def _plain(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def ranked(*paths: str) -> Answer:
+def ranked(*paths: str) -> Result:
     from heatproof.commands.cli import rank
 
     with tempfile.TemporaryDirectory() as out:
-        answer = {"rank": said(lambda: rank(*paths, out=out, lower=(), seed=0)).replace(out, "OUT")}
-        made = sorted(Path(out).rglob("*.csv"))
-        return answer | {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in made}
+        result = {"rank": output_of(lambda: rank(*paths, out=out, lower=(), seed=0)).replace(out, "OUT")}
+        tables = sorted(Path(out).rglob("*.csv"))
+        return result | {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in tables}
 
 
-def differing(one: str, two: str) -> Answer:
+def differing(one: str, two: str) -> Result:
     from heatproof.commands.diff import diff
 
-    return {"diff": said(lambda: diff(one, two))}
+    return {"diff": output_of(lambda: diff(one, two))}
 
 
-def verifying(path: str) -> Answer:
+def verifying(path: str) -> Result:
     from heatproof.commands.bundle import verify
 
-    return {"verify": said(lambda: verify(path))}
+    return {"verify": output_of(lambda: verify(path))}
 
 
-def bundled() -> Answer:
+def bundled() -> Result:
     from heatproof.commands.bundle import bundle
 
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run.zip"
-        answer = {"bundle": said(lambda: bundle(["micro.yaml"], out=str(out))).replace(folder, "OUT")}
-        return answer | ({"bytes": hashlib.sha256(out.read_bytes()).hexdigest()} if out.exists() else {})
+        result = {"bundle": output_of(lambda: bundle(["micro.yaml"], out=str(out))).replace(folder, "OUT")}
+        return result | ({"bytes": hashlib.sha256(out.read_bytes()).hexdigest()} if out.exists() else {})
 
 
-def told() -> Answer:
+def statuses() -> Result:
     from heatproof.commands.run import status
 
-    return {"status": said(lambda: status(["micro.yaml"])), "last": said(lambda: status([]))}
+    return {"status": output_of(lambda: status(["micro.yaml"])), "last": output_of(lambda: status([]))}
 
 
-def pruned() -> Answer:
+def pruned() -> Result:
     from heatproof.commands.prune import prune
 
-    return {"prune": said(lambda: prune("micro.yaml"))}
+    return {"prune": output_of(lambda: prune("micro.yaml"))}
 
 
-def stores() -> Answer:
+def stores() -> Result:
     from heatproof.commands.list_stores import print_stores
 
-    return {kind: said(lambda kind=kind: print_stores(f"results/{kind}")) for kind in ("maps", "drops")}
+    return {kind: output_of(lambda kind=kind: print_stores(f"results/{kind}")) for kind in ("maps", "drops")}
 
 
-def shown() -> Answer:
+def drawn_maps() -> Result:
     from heatproof.report.figures.map_figure import show
 
     store = "results/maps/digits/vgg/finetuned"
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "maps.png"
-        answer = {"show": said(lambda: show(store, "0", None, output=str(out), grid=4, drops=True))}
-        return answer | ({"png": hashlib.sha256(out.read_bytes()).hexdigest()} if out.exists() else {})
+        result = {"show": output_of(lambda: show(store, "0", None, output=str(out), grid=4, drops=True))}
+        return result | ({"png": hashlib.sha256(out.read_bytes()).hexdigest()} if out.exists() else {})
 
 
-RUN_DOORS: dict[str, Callable[[], Answer]] = {
-    "open": opened,
+RUN_READERS: dict[str, Callable[[], Result]] = {
+    "open": read_results,
     "rank": lambda: ranked("results"),
     "diff": lambda: differing("results", "../other/results"),
     "bundle": bundled,
-    "status": told,
+    "status": statuses,
     "prune": pruned,
     "maps ls": stores,
-    "maps show": shown,
+    "maps show": drawn_maps,
 }
-BUNDLE_DOORS: dict[str, Callable[[], Answer]] = {
+BUNDLE_READERS: dict[str, Callable[[], Result]] = {
     "verify": lambda: verifying("run.zip"),
     "rank": lambda: ranked("run.zip"),
     "diff": lambda: differing("run.zip", "../other/run.zip"),
 }
 
 
-def through(door: Callable[[], Answer], folder: Path) -> tuple[Answer, str, float, int]:
-    """Open a door in a new process; return its result, a traceback or "", the seconds, and the peak memory in bytes."""
+def run_in_a_process(reader: Callable[[], Result], folder: Path) -> tuple[Result, str, float, int]:
+    """Call a command or function in a new process; return its result, a traceback or "", seconds, and peak memory."""
     reading, writing = os.pipe()
     began = time.monotonic()
     child = os.fork()
@@ -193,26 +209,26 @@ def through(door: Callable[[], Answer], folder: Path) -> tuple[Answer, str, floa
         warnings.simplefilter("ignore")
         sys.stderr = io.StringIO()
         try:
-            content = [door(), ""]
+            content = [reader(), ""]
         except BaseException:
             content = [{}, traceback.format_exc()]
         with os.fdopen(writing, "w") as out:
             json.dump(content, out)
         os._exit(0)
     os.close(writing)
-    with os.fdopen(reading) as answers:
-        text = answers.read()
+    with os.fdopen(reading) as pipe:
+        text = pipe.read()
     _, status, used = os.wait4(child, 0)
     seconds = time.monotonic() - began
-    answer, trace = json.loads(text) if text else ({}, f"it ended with status {status}")
-    return answer, trace, seconds, used.ru_maxrss * 1024
+    result, trace = json.loads(text) if text else ({}, f"it ended with status {status}")
+    return result, trace, seconds, used.ru_maxrss * 1024
 
 
 # ---- faults ----------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def damaged(path: Path, fault: str, others: list[Path], older: Path, draw: random.Random) -> Iterator[bool]:
+def damaged(path: Path, fault: str, siblings: list[Path], older: Path, draw: random.Random) -> Iterator[bool]:
     """Damage a file, and restore it at the end; yield whether it could be damaged."""
     content, exchanged = path.read_bytes(), None
     stat = path.stat()
@@ -230,7 +246,7 @@ def damaged(path: Path, fault: str, others: list[Path], older: Path, draw: rando
     elif fault == "append":
         path.write_bytes(content + draw.randbytes(draw.randint(1, 64)))
     elif fault in ("swap", "older"):
-        source = draw.choice(others) if fault == "swap" and others else older if fault == "older" else path
+        source = draw.choice(siblings) if fault == "swap" and siblings else older if fault == "older" else path
         changed = source.is_file() and source.read_bytes() != content
         if changed:
             exchanged = (source, source.read_bytes()) if fault == "swap" else None
@@ -256,7 +272,7 @@ def damaged(path: Path, fault: str, others: list[Path], older: Path, draw: rando
         shutil.rmtree(aside)
 
 
-def judged(before: Answer, after: Answer, trace: str, has_digest: bool) -> tuple[str, str]:
+def outcome_of(before: Result, after: Result, trace: str, has_digest: bool) -> tuple[str, str]:
     """Return the outcome of a fault, and the message."""
     if trace:
         return "traceback", trace[-1500:]
@@ -264,12 +280,14 @@ def judged(before: Answer, after: Answer, trace: str, has_digest: bool) -> tuple
     # A line of a list can report it too, such as the line of a store.
     words += [after[name] for name in after if "damaged" in after[name] and "damaged" not in before.get(name, "")]
     missing = before.keys() - after.keys()
-    others = [name for name in before if name in after and after[name] != before[name] and after[name] not in words]
-    if words and not others:
+    differing_items = [
+        name for name in before if name in after and after[name] != before[name] and after[name] not in words
+    ]
+    if words and not differing_items:
         return "sentence", words[0][:300]
-    if not missing and not others:
+    if not missing and not differing_items:
         return "same", ""
-    return ("wrong" if has_digest else "other"), str([*missing, *others])[:300]
+    return ("wrong" if has_digest else "other"), str([*missing, *differing_items])[:300]
 
 
 # ---- the runs --------------------------------------------------------------------------------------------------------
@@ -277,7 +295,7 @@ def judged(before: Answer, after: Answer, trace: str, has_digest: bool) -> tuple
 
 def make_runs(work: Path) -> dict[str, Project]:
     """Make the two runs with their bundles, unless they exist."""
-    made = {}
+    projects = {}
     for name, seed in (("run", 0), ("other", 1)):
         project = Project(work / name, {**CONFIG, "seed": seed})
         if not (work / f"{name}.made").exists():
@@ -287,8 +305,8 @@ def make_runs(work: Path) -> dict[str, Project]:
             done = project.heatproof("bundle", "micro.yaml", "--out", "run.zip")
             assert done.returncode == 0, done.stderr
             (work / f"{name}.made").touch()
-        made[name] = project
-    return made
+        projects[name] = project
+    return projects
 
 
 def kinds(folder: Path) -> dict[str, list[Path]]:
@@ -328,53 +346,56 @@ def main() -> int:
     work.mkdir(parents=True, exist_ok=True)
     project = make_runs(work)["run"]
     folder, other = work / "run", work / "other"
-    # Imported once, and not in the process of each door.
-    for module in NEEDED:
-        import_module(f"heatproof.{module}")
-    every = kinds(folder)
+    # Imported once, and not in each process.
+    for module in MODULES:
+        import_module(module)
+    files_of_kind = kinds(folder)
     stored = work / f"cases-{options.seed}.jsonl"
     done = [json.loads(line) for line in stored.read_text().splitlines()] if stored.exists() else []
-    usual = {}
-    for name, door in [*RUN_DOORS.items(), *((f"bundle: {name}", door) for name, door in BUNDLE_DOORS.items())]:
-        usual[name] = through(door, folder)
-        assert not usual[name][1], f"{name}: {usual[name][1]}"
-        assert not any(text.startswith("sentence: ") for text in usual[name][0].values()), usual[name][0]
-        print(f"{name:<16}{usual[name][2]:>8.1f} s {usual[name][3] / 2**20:>8.0f} MiB", flush=True)
+    undamaged = {}
+    for name, reader in [
+        *RUN_READERS.items(),
+        *((f"bundle: {name}", reader) for name, reader in BUNDLE_READERS.items()),
+    ]:
+        undamaged[name] = run_in_a_process(reader, folder)
+        assert not undamaged[name][1], f"{name}: {undamaged[name][1]}"
+        assert not any(text.startswith("sentence: ") for text in undamaged[name][0].values()), undamaged[name][0]
+        print(f"{name:<16}{undamaged[name][2]:>8.1f} s {undamaged[name][3] / 2**20:>8.0f} MiB", flush=True)
     with stored.open("a") as out:
         for number in range(len(done), options.faults + options.starts):
             draw = random.Random(f"{options.seed} {number}")
             is_start = number >= options.faults
-            kind = draw.choice([one for one in every if not (is_start and one == "bundle")])
-            path, fault = draw.choice(every[kind]), draw.choice(FAULTS)
-            others = [one for one in every[kind] if one != path]
+            kind = draw.choice([one for one in files_of_kind if not (is_start and one == "bundle")])
+            path, fault = draw.choice(files_of_kind[kind]), draw.choice(FAULTS)
+            siblings = [one for one in files_of_kind[kind] if one != path]
             # The bundle of the other run is valid as well.
             has_digest = not path.name.endswith(NO_DIGEST) and (kind, fault) != ("bundle", "older")
             older = other / path.relative_to(folder)
             row = {"file": path.relative_to(folder).as_posix(), "kind": kind, "fault": fault}
-            with damaged(path, fault, others, older, draw) as changed:
+            with damaged(path, fault, siblings, older, draw) as changed:
                 if is_start:
                     row["door"] = draw.choice(("run", "report"))
                     row["became"], row["said"] = start(project, row["door"]) if changed else ("same", "no change")
                 else:
-                    prefix, doors = ("bundle: ", BUNDLE_DOORS) if kind == "bundle" else ("", RUN_DOORS)
-                    row["door"] = prefix + draw.choice(list(doors))
-                    answer, trace, seconds, memory = through(doors[row["door"].removeprefix(prefix)], folder)
-                    before = usual[row["door"]]
-                    row["became"], row["said"] = judged(before[0], answer, trace, has_digest)
+                    prefix, readers = ("bundle: ", BUNDLE_READERS) if kind == "bundle" else ("", RUN_READERS)
+                    row["door"] = prefix + draw.choice(list(readers))
+                    result, trace, seconds, memory = run_in_a_process(readers[row["door"].removeprefix(prefix)], folder)
+                    before = undamaged[row["door"]]
+                    row["became"], row["said"] = outcome_of(before[0], result, trace, has_digest)
                     row["seconds"], row["bytes"] = seconds - before[2], memory - before[3]
             done.append(row)
             out.write(json.dumps(row) + "\n")
             out.flush()
-    return tell(done)
+    return print_table(done)
 
 
-def tell(rows: list[dict]) -> int:
+def print_table(rows: list[dict]) -> int:
     names = ("sentence", "repaired", "same", "other", "traceback", "wrong")
     print(f"\n| command or function | faults | {' | '.join(names)} |\n| --- |{' --- |' * (len(names) + 1)}")
-    for door in [*sorted({row["door"] for row in rows}), "all"]:
-        of = [row for row in rows if door in (row["door"], "all")]
+    for reader in [*sorted({row["door"] for row in rows}), "all"]:
+        of = [row for row in rows if reader in (row["door"], "all")]
         counts = Counter(row["became"] for row in of)
-        print(f"| {door} | {len(of)} | {' | '.join(str(counts[name]) for name in names)} |")
+        print(f"| {reader} | {len(of)} | {' | '.join(str(counts[name]) for name in names)} |")
     slow = [row for row in rows if row.get("seconds", 0) > MORE_SECONDS or row.get("bytes", 0) > MORE_BYTES]
     bad = [row for row in rows if row["became"] in ("traceback", "wrong")] + slow
     for row in bad:

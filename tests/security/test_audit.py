@@ -1,4 +1,4 @@
-"""The audit fails if there are known vulnerabilities, and names the service if that did not answer."""
+"""The audit fails if there are known vulnerabilities, and names a service that does not respond."""
 
 import json
 import os
@@ -21,7 +21,7 @@ case "$1 $2" in
     *) exec "$REAL" "$@" ;;
 esac
 """
-ANSWER = """#!/usr/bin/env bash
+ADVISORIES = """#!/usr/bin/env bash
 while [ "$1" != --output ]; do [ "$1" != --requirement ] || asked="$2"; shift; done
 case "$asked" in */known.txt) echo "$KNOWN" >"$2" ;; *) echo "$FOUND" >"$2" ;; esac
 """
@@ -30,26 +30,26 @@ KNOWN = '{"dependencies": [{"vulns": [{"id": "CVE-2022-40897"}]}]}'
 
 @pytest.fixture
 def audit(tmp_path):
-    for name, text in (("python", PYTHON), ("answer", ANSWER)):
+    for name, text in (("python", PYTHON), ("answer", ADVISORIES)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
 
     def run(known, flaws=(), pip="works"):
         found = {"dependencies": [{"name": "pillow", "version": "10.0.0", "vulns": list(flaws)}]}
-        told = {"ANSWER": str(tmp_path / "answer"), "REAL": sys.executable, "PIP": pip, "KNOWN": known}
-        environment = {**os.environ, **told, "FOUND": json.dumps(found)}
+        settings = {"ANSWER": str(tmp_path / "answer"), "REAL": sys.executable, "PIP": pip, "KNOWN": known}
+        environment = {**os.environ, **settings, "FOUND": json.dumps(found)}
         return subprocess.run([AUDIT, tmp_path / "python"], env=environment, capture_output=True, text=True)
 
     return run
 
 
-def test_a_hole_fails_the_audit(audit):
+def test_a_known_vulnerability_fails_the_audit(audit):
     done = audit(KNOWN, [{"id": "CVE-2023-44271", "fix_versions": ["10.0.1"]}])
     assert done.returncode == 1
     assert "pillow 10.0.0: CVE-2023-44271, mended in 10.0.1" in done.stdout
 
 
-def test_no_hole_passes(audit):
+def test_packages_without_a_known_vulnerability_pass_the_audit(audit):
     done = audit(KNOWN)
     assert done.returncode == 0
     assert done.stdout.splitlines()[-1] == "audit: 1 of 1 packages audited, 0 known vulnerabilities"
@@ -59,7 +59,7 @@ def test_no_hole_passes(audit):
     ("pip", "service"),
     [("works", "the PyPI vulnerability service (https://pypi.org/pypi/"), ("fails", "the package index did not give")],
 )
-def test_a_service_that_does_not_answer_is_named(audit, pip, service):
+def test_the_audit_names_a_service_that_does_not_respond(audit, pip, service):
     done = audit("", pip=pip)
     assert done.returncode == 0
     (sentence,) = done.stdout.splitlines()

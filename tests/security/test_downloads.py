@@ -18,7 +18,7 @@ MODEL = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})
 DATASET = DatasetSpec("digits", "heatproof.data.digits", {}, seed=0, name="digits")
 
 
-class Answers(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
     places = ("file:///etc/hostname", "ftp://127.0.0.1:1/x", "data:,x", "http://127.0.0.1:1/x")
 
     def do_GET(self):
@@ -54,7 +54,7 @@ class Answers(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def address():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -67,14 +67,14 @@ def address():
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        *((f"redirect{place}", "cannot be fetched") for place in range(len(Answers.places))),
+        *((f"redirect{place}", "cannot be fetched") for place in range(len(Handler.places))),
         ("endless", "has more than 10,000,000 bytes, the limit for this"),
         ("slow", "cannot be fetched \\(fewer than 8,192 bytes per second arrived"),
         ("lies", "has SHA-256 [0-9a-f]{64}, not 0"),
         ("promises", "cannot be fetched|has SHA-256"),
     ],
 )
-def test_no_server_determines_how_much_is_read(address, monkeypatch, kind, message):
+def test_the_size_and_time_of_downloads_are_limited(address, monkeypatch, kind, message):
     monkeypatch.setattr(fetch, "max_file_size", lambda network: 10_000_000)
     monkeypatch.setattr(fetch, "PATIENCE", 1)
     began = time.monotonic()

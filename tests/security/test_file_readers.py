@@ -15,7 +15,7 @@ OPENERS = {
     *("safe_load", "full_load", "unsafe_load", "copyfile", "copytree"),
 }
 # Names among these that are functions of heatproof and use `files.reading`, and `load` of modules that read files.
-OWN = {"read_below", "read_bytes", "read_json", "read_text", "read_table", "read_parquet"}
+OUR_READERS = {"read_below", "read_bytes", "read_json", "read_text", "read_table", "read_parquet"}
 LOADERS = {
     "torch.load",
     "np.load",
@@ -27,11 +27,11 @@ LOADERS = {
     "shutil.copy",
 }
 
-THE_DOOR = "it is the door"
+GUARDED_READER = "it is the door"
 PACKAGE = "files that come with heatproof or an installed library"
 WRITES = "what it writes itself, under a name that nobody knows"
 ALLOWED = {
-    "files.reading": THE_DOOR,
+    "files.reading": GUARDED_READER,
     "files.writing": WRITES,
     "stores.array_cache": WRITES,
     "files.archive": "ZIP files over a file that the door opened",
@@ -69,13 +69,13 @@ def own_functions(tree: ast.Module) -> set[str]:
 
 def openings(tree: ast.Module) -> list[str]:
     """Return the calls of a module that open a file."""
-    own, found = own_functions(tree), []
+    ours, found = own_functions(tree), []
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
         called = ast.unparse(node.func)
         name = called.rpartition(".")[2]
-        is_own = (called in own) or called.startswith(("self.", "cls."))
+        is_own = (called in ours) or called.startswith(("self.", "cls."))
         if (name in OPENERS and not is_own) or called in LOADERS:
             found.append(f"line {node.lineno}: {called}")
     return found
@@ -89,7 +89,7 @@ def modules() -> dict[str, ast.Module]:
     }
 
 
-def test_only_the_door_and_modules_with_reasons_open_files():
+def test_only_files_reading_and_modules_with_reasons_open_files():
     found = {name: openings(tree) for name, tree in modules().items()}
     assert {name: calls for name, calls in found.items() if calls and name not in ALLOWED} == {}
     assert sorted(name for name in ALLOWED if not found[name]) == []

@@ -22,12 +22,12 @@ def folder(tmp_path):
     for name in ("cat", "dog"):
         (tmp_path / "photos" / name).mkdir(parents=True)
         for number in range(12):
-            picture = Image.fromarray(noise.integers(0, 256, (12, 12, 3), dtype=np.uint8))
-            picture.save(tmp_path / "photos" / name / f"{number}.png")
+            image = Image.fromarray(noise.integers(0, 256, (12, 12, 3), dtype=np.uint8))
+            image.save(tmp_path / "photos" / name / f"{number}.png")
     return tmp_path / "photos"
 
 
-def listed(root) -> list[str]:
+def image_ids(root) -> list[str]:
     dataset = image_folder(seed=0, root=str(root), size=8)
     check_dataset(dataset, "photos")
     return [image_id for split in dataset.splits.values() for image_id in split.ids]
@@ -35,23 +35,23 @@ def listed(root) -> list[str]:
 
 def refused(root, message: str) -> None:
     with pytest.raises(HeatproofError, match=message) as caught:
-        listed(root)
+        image_ids(root)
     assert "\n" not in str(caught.value)
 
 
-def test_a_link_upwards_adds_no_pictures(folder):
+def test_a_link_upwards_adds_no_images(folder):
     (folder / "cat" / "again").symlink_to("..")
     (folder / "cat" / "and_again").symlink_to(".")
-    assert len(listed(folder)) == 24
+    assert len(image_ids(folder)) == 24
 
 
-def test_two_links_that_lead_to_each_other_end(folder):
+def test_links_that_point_at_each_other_are_walked_once(folder):
     for one, other in (("a", "b"), ("b", "a")):
         (folder / "cat" / one).mkdir()
         (folder / "cat" / one / "across").symlink_to(f"../{other}")
         (folder / "cat" / one / "up").symlink_to("..")
     (folder / "cat" / "itself").symlink_to("itself")
-    assert len(listed(folder)) == 24
+    assert len(image_ids(folder)) == 24
 
 
 def test_a_class_that_is_a_link_to_the_dataset_is_refused(folder):
@@ -70,7 +70,7 @@ def test_the_same_file_counts_once_in_a_class(folder):
     (folder / "cat" / "z.png").symlink_to("0.png")
     (folder / "cat" / "a").mkdir()
     (folder / "cat" / "a" / "link.png").symlink_to("../1.png")
-    found = listed(folder)
+    found = image_ids(folder)
     assert len(found) == 24
     assert "cat/0.png" in found, "not by the name of a link"
 
@@ -92,7 +92,7 @@ def test_the_same_file_in_training_and_evaluation_is_refused(folder, tmp_path, l
     refused(root, r"train/cat/3\.png and .*test/cat/x\.png are the same file in two splits")
 
 
-def test_farms_of_links_are_read(folder, tmp_path):
+def test_folders_of_links_are_read(folder, tmp_path):
     """Links to image files, classes that are links, and a root that is a link."""
     farm = tmp_path / "farm"
     (farm / "cat").mkdir(parents=True)
@@ -100,7 +100,7 @@ def test_farms_of_links_are_read(folder, tmp_path):
         (farm / "cat" / f"{number}.png").symlink_to(folder / "cat" / f"{number}.png")
     (farm / "dog").symlink_to(folder / "dog")
     (tmp_path / "root").symlink_to(farm)
-    assert sorted(listed(tmp_path / "root")) == sorted(listed(folder))
+    assert sorted(image_ids(tmp_path / "root")) == sorted(image_ids(folder))
 
 
 def test_pipes_and_broken_links_are_refused_before_any_work(folder):
@@ -114,7 +114,7 @@ def test_pipes_and_broken_links_are_refused_before_any_work(folder):
     refused(folder, r"cat/link\.png is a link that leads nowhere")
     (folder / "cat" / "link.png").unlink()
     os.mkfifo(folder / "cat" / "notes.txt")
-    assert len(listed(folder)) == 24, "what is not named as a picture is never looked at"
+    assert len(image_ids(folder)) == 24, "what is not named as a picture is never looked at"
 
 
 @pytest.mark.parametrize("name", [b"caf\xe9.png", b"caf\xe9"])
@@ -126,11 +126,11 @@ def test_names_that_are_not_utf8_are_refused_when_preparing(folder, name):
         os.rename(folder / "cat", path)
     refused(folder, r"caf\\xe9.* is not UTF-8: rename it")
     with pytest.raises(HeatproofError) as caught:
-        listed(folder)
+        image_ids(folder)
     str(caught.value).encode("utf-8")
 
 
-def test_imagenet_walks_as_other_folders(folder, tmp_path):
+def test_imagenet_handles_links_as_other_folders_do(folder, tmp_path):
     root = tmp_path / "imagenet"
     root.mkdir()
     folder.rename(root / "train")
@@ -148,7 +148,7 @@ def test_imagenet_walks_as_other_folders(folder, tmp_path):
         check_dataset(imagenet(seed=0, root=str(root), size=8, validation=0.2), "imagenet")
 
 
-def test_lists_that_are_pipes_or_no_text(tmp_path):
+def test_lists_that_are_pipes_or_not_text_are_refused(tmp_path):
     (tmp_path / "images").mkdir()
     os.mkfifo(tmp_path / "labels.csv")
     with pytest.raises(HeatproofError, match=r"labels\.csv is a named pipe"):

@@ -10,7 +10,7 @@ SCRIPT = Path(__file__).with_name("fuzz.py")
 
 
 @pytest.mark.parametrize("cases", [180, pytest.param(3_000, marks=pytest.mark.long)])
-def test_nothing_is_silent_and_nothing_runs(cases):
+def test_no_change_goes_unnoticed_or_executes_code(cases):
     """In a new process, because audit hooks cannot be removed; `python tests/security/fuzz.py` runs 10,000 cases."""
     done = subprocess.run(
         [sys.executable, SCRIPT, "--cases", str(cases), "--seed", "1"], capture_output=True, text=True, timeout=1200

@@ -20,12 +20,12 @@ from heatproof.plan.validate import make_plan
 INF, NAN = float("inf"), float("nan")
 
 
-def model(**given):
-    return {"models": [{"m": {"architecture": "small_vit", **given}}]}
+def model(**options):
+    return {"models": [{"m": {"architecture": "small_vit", **options}}]}
 
 
-def places(**given):
-    return {"datasets": [{"places365": {"root": "/none", **given}}]}
+def places(**options):
+    return {"datasets": [{"places365": {"root": "/none", **options}}]}
 
 
 REFUSED = {
@@ -107,10 +107,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("given", "message"), REFUSED.values(), ids=list(REFUSED))
-def test_numbers_out_of_all_proportion_are_refused(given, message):
+@pytest.mark.parametrize(("change", "message"), REFUSED.values(), ids=list(REFUSED))
+def test_excessive_numbers_in_a_config_are_refused(change, message):
     with pytest.raises(HeatproofError) as caught:
-        make_plan(merge(default_config(), given))
+        make_plan(merge(default_config(), change))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -144,13 +144,13 @@ def test_every_number_of_an_option_has_bounds(name):
     needed = {name: value for name, value in needed.items() if name not in keywords}
     positional = tuple(one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD)
     for value in (10**12, -(10**12), 1e300, -1e300, INF, -INF, NAN):
-        given = {"x": value} if "Mapping" in annotation else [value] if "Sequence" in annotation else value
+        option_value = {"x": value} if "Mapping" in annotation else [value] if "Sequence" in annotation else value
         with pytest.raises(HeatproofError, match=f"The option '{option}' of thing ") as caught:
-            check_options(function, {**needed, option: given}, "thing", positional=positional, keywords=keywords)
+            check_options(function, {**needed, option: option_value}, "thing", positional=positional, keywords=keywords)
         assert "\n" not in str(caught.value)
 
 
-def test_users_own_functions_take_what_a_machine_can_count(monkeypatch):
+def test_options_of_users_functions_are_limited_to_64_bit_integers(monkeypatch):
     module = types.ModuleType("of_a_user")
     exec("def flat(model, images, targets, *, seed=0): ...", vars(module))
     monkeypatch.setitem(sys.modules, "of_a_user", module)
@@ -165,7 +165,7 @@ def test_users_own_functions_take_what_a_machine_can_count(monkeypatch):
 
 
 def test_large_numbers_that_machines_can_run_are_accepted():
-    given = {
+    change = {
         "pretraining": {"batch_size": 65536, "epochs": 1000, "lr": 30.0},
         "batch_size": 4096,
         "shard_size": 50_000,
@@ -173,4 +173,4 @@ def test_large_numbers_that_machines_can_run_are_accepted():
         "scores": {"bootstrap": 100_000},
         "seed": 2**62,
     }
-    make_plan(merge(default_config(), given))
+    make_plan(merge(default_config(), change))

@@ -38,7 +38,7 @@ WRITTEN = ["results/logs/", "results/logs/drops/", "results/logs/drops/a.log", "
 
 
 @pytest.mark.parametrize("path", WRITTEN)
-def test_no_run_begins_where_snakemake_would_write_through_a_link(outside, path):
+def test_a_run_is_refused_if_snakemake_would_write_through_a_link(outside, path):
     linked(outside, path)
     with pytest.raises(HeatproofError, match="is a symbolic link"):
         workflow.start_run(Graph(make_plan(default_config())), "results", dry_run=False)
@@ -60,7 +60,7 @@ def test_nothing_is_read_through_a_link(outside, read, path):
         read(place if place.suffix else place / outside.name)
 
 
-def test_times_and_bytes_behind_a_link_stay(outside):
+def test_times_and_bytes_behind_a_link_are_unchanged(outside):
     place = linked(outside, "results/a.csv")
     _set_times([str(place)], 10**18)
     with pytest.raises(HeatproofError, match="is a symbolic link"):
@@ -68,7 +68,7 @@ def test_times_and_bytes_behind_a_link_stay(outside):
     assert (outside.read_text(), outside.stat().st_mtime) == ("private", 1)
 
 
-def test_a_listed_file_that_became_a_link_is_named(outside):
+def test_an_error_names_a_listed_file_that_became_a_link(outside):
     from heatproof.base.provenance import Key
     from heatproof.plan.stage import Product
 
@@ -84,7 +84,7 @@ def test_a_listed_file_that_became_a_link_is_named(outside):
     assert outside.stat().st_mtime == 1
 
 
-def test_the_results_folder_itself_may_be_a_link_and_nothing_below_it(outside, tmp_path):
+def test_the_results_folder_may_be_a_link_but_nothing_below_it(outside, tmp_path):
     (tmp_path / "disk").mkdir()
     Path("results").rmdir()
     Path("results").symlink_to(tmp_path / "disk")
@@ -96,7 +96,7 @@ def test_the_results_folder_itself_may_be_a_link_and_nothing_below_it(outside, t
             refuse_links(place)
 
 
-def test_a_pipe_is_never_waited_for(outside):
+def test_readers_of_results_refuse_pipes(outside):
     os.mkfifo("results/a.csv")
     for read in (read_result_bytes, file_digest, verified_path):
         with pytest.raises(HeatproofError, match="a named pipe"):

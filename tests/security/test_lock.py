@@ -101,7 +101,7 @@ def test_users_who_may_hold_a_lock(results, umask, lock, before, mode, group, ma
 
 
 @needs_root
-def test_two_of_a_group_work_in_turn(results):
+def test_two_users_of_a_group_can_work_in_turn(results):
     """With the default umask, and whatever the primary group of each user is."""
     results.chmod(0o775)
     os.chown(results, 0, GROUP)
@@ -116,7 +116,7 @@ def test_two_of_a_group_work_in_turn(results):
 
 
 @pytest.mark.parametrize("lock", ["the folder's", "a store's"])
-def test_a_pipe_in_the_place_of_a_lock_is_never_waited_for(results, lock):
+def test_a_pipe_in_place_of_a_lock_is_refused(results, lock):
     path = results / (LOCK if lock == "the folder's" else ".saliency.zarr.lock")
     os.mkfifo(path)
     with pytest.raises(HeatproofError, match=r"is no regular file: remove it"):

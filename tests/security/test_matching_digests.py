@@ -37,7 +37,7 @@ DIGITS = {"name": "digits", "kind": "digits", "options": {}, "seed": 0}
 MAPS = {"attribution": ArraySpec(("map", "y", "x"), (2, 4, 4))}
 
 
-def made(path: Path, arrays=MAPS, names=("a", "b"), images=(0, 3), key="k", gap=None, **dataset) -> Path:
+def make_store(path: Path, arrays=MAPS, names=("a", "b"), images=(0, 3), key="k", gap=None, **dataset) -> Path:
     made_by = {"dataset": {**DIGITS, **dataset}}
     coordinates = {"map": names} if names else {}
     layout = Layout(["i0", "i1", "i2"], np.arange(3), 3, arrays, {"key": "k", "made_by": made_by}, coordinates)
@@ -54,14 +54,14 @@ def path(tmp_path):
     return tmp_path / "results/maps/s.zarr"
 
 
-def test_a_sound_store(path):
-    made(path)
+def test_a_valid_store_is_read(path):
+    make_store(path)
     assert open_lazily(path).sizes == {"image": 3, "map": 2, "y": 4, "x": 4}
     assert read_store_info(path).images == 3
 
 
 @pytest.mark.parametrize(
-    "given",
+    "change",
     [
         {"images": (0, 10**12)},
         {"key": "of another store"},
@@ -74,20 +74,20 @@ def test_a_sound_store(path):
     ],
     ids=str,
 )
-def test_stores_that_contradict_themselves(path, given):
-    made(path, **given)
+def test_stores_with_contradictory_metadata_are_refused(path, change):
+    make_store(path, **change)
     began = time.monotonic()
     with pytest.raises(HeatproofError):
         read_store_info(path)
-    if given.get("names") != () and "(2,)" not in str(given):
+    if change.get("names") != () and "(2,)" not in str(change):
         with pytest.raises(HeatproofError):
             open_lazily(path)
     assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize("count", [0, 2, 4, 2**27])
-def test_a_list_of_another_number_of_texts_than_its_shape_says(path, count):
-    made(path)
+def test_a_list_of_texts_that_does_not_match_its_shape_is_refused(path, count):
+    make_store(path)
     texts = b"".join(struct.pack("<I", 2) + text for text in (b"i0", b"i1", b"i2"))
     frame = Zstd(level=3).encode(struct.pack("<I", count) + texts)
     chunk = path / "image_id/c/0"
@@ -116,8 +116,8 @@ def test_a_list_of_another_number_of_texts_than_its_shape_says(path, count):
     ],
     ids=str,
 )
-def test_a_store_says_the_options_of_its_dataset_as_a_config_does(path, dataset):
-    made(path, **dataset)
+def test_options_of_a_stores_dataset_are_checked_as_in_a_config(path, dataset):
+    make_store(path, **dataset)
     with pytest.raises(HeatproofError, match="option"):
         dataset_of_store(read_store_info(path))
     with pytest.raises(HeatproofError):
@@ -135,7 +135,7 @@ def table(folder: Path, name: str, content: pd.DataFrame, **facts) -> Path:
     return path
 
 
-def test_two_files_of_one_name_that_are_exchanged_with_their_manifests(tmp_path):
+def test_two_files_that_are_exchanged_with_their_manifests_are_damaged(tmp_path):
     results = tmp_path / "results"
     one, two = (
         table(results / "ranking" / net, "table", pd.DataFrame({"method": [net]})).with_suffix("") for net in "ab"
@@ -158,12 +158,12 @@ def test_a_results_folder_can_have_another_name_and_place(tmp_path):
 @pytest.mark.parametrize(
     "facts", [{"seconds": 10**400}, {"network_passes": 2**63}, {"costs": {"x": -(2**64)}}], ids=str
 )
-def test_numbers_that_no_machine_counts_with(tmp_path, facts):
+def test_a_manifest_with_numbers_beyond_64_bits_is_damaged(tmp_path, facts):
     path = table(tmp_path / "results", "scores", pd.DataFrame({"a": [1]}), **facts)
     assert read_checksummed(path.with_suffix(".json")) is None
 
 
-def test_half_a_character_is_no_text(tmp_path):
+def test_json_with_half_of_a_surrogate_pair_is_refused(tmp_path):
     assert parse_json(b'["\\ud83d\\ude00", "\\\\ud800"]') == ["\U0001f600", "\\ud800"]
     with pytest.raises(ValueError, match="surrogates"):
         parse_json(b'{"gap": "\\ud800"}')
@@ -173,30 +173,30 @@ def test_half_a_character_is_no_text(tmp_path):
 
 
 @pytest.mark.parametrize("made_by", [{"dataset": 5}, {"dataset": {"manifest": 5}}, {"dataset": None}], ids=str)
-def test_provenance_with_invalid_values(tmp_path, made_by):
+def test_provenance_with_invalid_values_names_no_inputs(tmp_path, made_by):
     table(tmp_path / "results", "scores", pd.DataFrame({"a": [1]}), made_by=made_by)
     assert heatproof.open(tmp_path).provenance("scores")["made_from"] == []
 
 
-def test_the_answer_of_a_table_without_its_columns(tmp_path):
+def test_a_verdict_table_without_its_columns_is_refused(tmp_path):
     table(tmp_path / "results", "verdict", pd.DataFrame({"a": [1]}))
     with pytest.raises(HeatproofError, match="verdict has no column dataset"):
         _ = heatproof.open(tmp_path).answer
 
 
-def test_json_with_more_keys_than_any_file_of_heatproof(monkeypatch):
+def test_json_with_too_many_keys_is_refused(monkeypatch):
     monkeypatch.setattr(reading, "MOST_JSON_KEYS", 3)
     assert parse_json(b'{"a": ["x:y", "z:y", "a:y", "b::y"], "b" : 1, "c":2}')["c"] == 2
     with pytest.raises(ValueError, match="more values"):
         parse_json(b'{"a":1,"b" : 1,"c":2,"d"\n:3}')
 
 
-def test_long_names_of_digits_are_no_long_numbers():
+def test_long_strings_of_digits_in_json_are_read_as_strings():
     assert parse_json(b'{"ids": ["12345678901234567890"], "seed": 9223372036854775807}')["seed"] == 2**63 - 1
 
 
 @pytest.mark.parametrize("listed", [("\ud800", 0), ("a", 10**30)])
-def test_records_of_files_with_right_digests(tmp_path, listed):
+def test_records_of_files_with_invalid_values_are_damaged(tmp_path, listed):
     record = record_files(tmp_path, [], 0, listed={"train": listed}, rows={"train": np.zeros(0, np.int64)})
     write_record(tmp_path / "d.files", record)
     assert read_record(tmp_path / "d.files") is None
@@ -211,7 +211,7 @@ def parquet(table: pa.Table) -> bytes:
     return out.getvalue()
 
 
-def test_a_text_that_is_repeated_takes_its_bytes_each_time():
+def test_each_repetition_of_a_text_counts_towards_the_size_of_a_table():
     text = pa.DictionaryArray.from_arrays(pa.array(np.zeros(1500, np.int32)), pa.array(["x" * 2**20]))
     repeated = pa.DictionaryArray.from_arrays(text.indices, pa.array(["x" * 2**10]))
     assert len(parse_parquet(parquet(pa.table({"text": repeated})))) == 1500
@@ -220,12 +220,12 @@ def test_a_text_that_is_repeated_takes_its_bytes_each_time():
 
 
 @pytest.mark.parametrize("value", [[1.0], {"a": 1.0}], ids=["list", "mapping"])
-def test_columns_that_no_table_of_scores_has(value):
+def test_columns_of_lists_or_mappings_are_refused(value):
     with pytest.raises(ValueError, match="lists or mappings"):
         parse_parquet(parquet(pa.table({"a": pa.array([value, value])})))
 
 
-def test_tables_of_parquet_are_read_as_pandas_reads_them():
+def test_parquet_tables_equal_those_that_pandas_reads():
     frame = pd.DataFrame(
         {
             "method": ["a", "b", None],
@@ -252,7 +252,7 @@ LABELS = {
 
 
 @pytest.mark.parametrize("case", LABELS)
-def test_tables_of_labels_out_of_all_proportion(tmp_path, case):
+def test_excessive_tables_of_labels_are_refused(tmp_path, case):
     for number in range(4):
         Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number}.png")
     (tmp_path / "labels.csv").write_text(LABELS[case])
@@ -275,7 +275,7 @@ def test_a_label_of_5000_digits_is_a_name(tmp_path):
 # ---- configs ---------------------------------------------------------------------------------------------------------
 
 
-def test_aliases_of_aliases_are_as_deep_as_they_read():
+def test_nested_aliases_count_towards_the_depth_of_a_config():
     deep = "".join(f"a{n}: &a{n} {'[' * 20}{f'*a{n - 1}' if n else ''}{']' * 20}\n" for n in range(60))
     assert load("a: &a [[1]]\nb: {c: [*a]}")["b"] == {"c": [[[1]]]}
     with pytest.raises(HeatproofError, match="nested more than 50 deep in line 3"):
@@ -287,13 +287,13 @@ def test_merging_long_mappings_takes_little_time():
     merged = ",".join(f"a{n}: 1" for n in range(count))
     began = time.monotonic()
     text = f"<<: {{{merged}, 5: 1}}\n" + "\n".join(f"b{n}: 1" for n in range(count)) + '\n"5": 2'
-    given = load(text)
+    merged_config = load(text)
     assert time.monotonic() - began < 5
-    assert len(given) == 2 * count + 1
-    assert given["5"] == 2
+    assert len(merged_config) == 2 * count + 1
+    assert merged_config["5"] == 2
 
 
-def test_a_table_of_matlab_that_unpacks_without_bounds(tmp_path):
+def test_a_matlab_table_that_unpacks_to_too_much_is_refused(tmp_path):
     path = tmp_path / "meta.mat"
     scipy.io.savemat(path, {"synsets": np.zeros(2**27, np.uint8)}, do_compression=True)
     assert path.stat().st_size < 2**18

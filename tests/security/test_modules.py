@@ -37,9 +37,9 @@ def received(tmp_path):
 
 
 def run(folder, command, **environment):
-    given = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    given |= {"PYTHONPATH": str(SOURCE), **environment}
-    return subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True)
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    variables |= {"PYTHONPATH": str(SOURCE), **environment}
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
 
 
 def test_the_command_line_imports_nothing_from_the_working_folder(received):
@@ -51,9 +51,9 @@ def test_the_command_line_imports_nothing_from_the_working_folder(received):
 
 def spec_of(folder, run):
     """Write the spec of a job, and return the name of the file."""
-    told = {"run": run, "spec": {}}
-    (folder / spec_file_name("work", told)).write_text(json.dumps(told))
-    return spec_file_name("work", told)
+    spec = {"run": run, "spec": {}}
+    (folder / spec_file_name("work", spec)).write_text(json.dumps(spec))
+    return spec_file_name("work", spec)
 
 
 def environment_of():
@@ -87,7 +87,7 @@ NO_STAGES = {
 
 
 @pytest.mark.parametrize("reference", NO_STAGES.values(), ids=list(NO_STAGES))
-def test_a_job_runs_nothing_but_stages(received, reference):
+def test_a_job_runs_only_stages(received, reference):
     """Specs are in the results folder, which may come from an untrusted source."""
     (received / "own").mkdir()
     (received / "own" / "my_code.py").write_text(f"open({str(received / 'ran')!r}, 'w')\n{STAGE}")
@@ -95,32 +95,32 @@ def test_a_job_runs_nothing_but_stages(received, reference):
     environment = environment_of() | {"PYTHONPATH": f"{SOURCE}:{received / 'own'}"}
     done = run(received, ["bash", "-c", shell_of_a_job(spec)], **environment)
     assert done.returncode == 1
-    said = (received / "log").read_text()
-    assert "is no stage of heatproof or of a plugin): run your snakemake command again" in said
-    assert "Traceback" not in said
+    log = (received / "log").read_text()
+    assert "is no stage of heatproof or of a plugin): run your snakemake command again" in log
+    assert "Traceback" not in log
     assert not (received / "ran").exists()
 
 
 CHANGES = {
-    "another stage": lambda told: told | {"run": "my_code:Other"},
-    "another field": lambda told: told | {"spec": {"grid": 5}},
-    "no stage": lambda told: {"spec": told["spec"]},
-    "a number": lambda told: told | {"run": 5},
-    "odd keys of what is read": lambda told: told | {"reads": {"x": "yz"}},
-    "a list of what is read": lambda told: told | {"reads": ["x"]},
+    "another stage": lambda content: content | {"run": "my_code:Other"},
+    "another field": lambda content: content | {"spec": {"grid": 5}},
+    "no stage": lambda content: {"spec": content["spec"]},
+    "a number": lambda content: content | {"run": 5},
+    "odd keys of what is read": lambda content: content | {"reads": {"x": "yz"}},
+    "a list of what is read": lambda content: content | {"reads": ["x"]},
 }
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
 def test_a_job_refuses_a_spec_that_does_not_match_its_name(received, change):
     spec = spec_of(received, "heatproof.stages.prepare:Prepare")
-    told = json.loads((received / spec).read_text())
-    (received / spec).write_text(json.dumps(change(told)))
+    content = json.loads((received / spec).read_text())
+    (received / spec).write_text(json.dumps(change(content)))
     done = run(received, ["bash", "-c", shell_of_a_job(spec)], **environment_of())
     assert done.returncode == 1
-    said = (received / "log").read_text()
-    assert "the specification of the job, does not match the digest in its name: run your snakemake" in said
-    assert "Traceback" not in said
+    log = (received / "log").read_text()
+    assert "the specification of the job, does not match the digest in its name: run your snakemake" in log
+    assert "Traceback" not in log
 
 
 def test_processes_of_a_job_import_nothing_from_the_working_folder(received):
@@ -144,7 +144,7 @@ def test_user_code_is_imported_from_pythonpath(received):
 
 
 @pytest.mark.parametrize("path", [":{}", "{}:", ":{}:", "{}::{}"])
-def test_an_empty_entry_of_pythonpath_does_not_stand_for_the_folder(received, path):
+def test_an_empty_entry_of_pythonpath_does_not_mean_the_working_folder(received, path):
     """PYTHONPATH=$PYTHONPATH:/mine leaves an empty entry, which Python takes for the working folder."""
     command = [sys.executable, "-m", "heatproof", "list", "metrics"]
     done = run(received, command, PYTHONPATH=path.format(SOURCE, SOURCE))

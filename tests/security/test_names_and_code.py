@@ -55,7 +55,7 @@ NAMES = {
 
 @pytest.mark.parametrize("key", ENTRIES)
 @pytest.mark.parametrize("name", NAMES.values(), ids=list(NAMES))
-def test_no_name_is_a_way_out_of_the_results(key, name):
+def test_names_that_lead_out_of_the_results_are_refused(key, name):
     with pytest.raises(HeatproofError, match="cannot name a folder: use letters") as caught:
         make_plan(merge(default_config(), {key: [{name: ENTRIES[key]}]}))
     assert "\n" not in str(caught.value)
@@ -75,7 +75,7 @@ ALIKE = {
 
 @pytest.mark.parametrize("key", ENTRIES)
 @pytest.mark.parametrize("names", ALIKE.values(), ids=list(ALIKE))
-def test_names_that_a_file_system_takes_for_one_are_refused(key, names):
+def test_names_that_are_equal_to_a_file_system_are_refused(key, names):
     """Names that differ only in case or Unicode form would be the same file on some systems."""
     first, second = names
     entries = [{name: ENTRIES[key]} for name in (first, "between", second)]
@@ -84,11 +84,11 @@ def test_names_that_a_file_system_takes_for_one_are_refused(key, names):
     assert f"{key} names {first!r} and {second!r}" in str(caught.value)
 
 
-def small(**given):
-    return {"models": [{"m": {"architecture": "small_vit"}}], **given}
+def small(**settings):
+    return {"models": [{"m": {"architecture": "small_vit"}}], **settings}
 
 
-MADE = {
+DERIVED_NAMES = {
     "a training seed": (
         {"training_seeds": 2, "models": [{"m": {"architecture": "small_vit"}}, {"M_SEED1": ENTRIES["models"]}]},
         "The model 'M_SEED1' has the name that `training_seeds` gives to 'm'",
@@ -108,15 +108,15 @@ MADE = {
 }
 
 
-@pytest.mark.parametrize("what", MADE)
-def test_names_that_heatproof_makes_differ_as_well(what):
-    change, message = MADE[what]
+@pytest.mark.parametrize("what", DERIVED_NAMES)
+def test_names_that_equal_derived_names_are_refused(what):
+    change, message = DERIVED_NAMES[what]
     with pytest.raises(HeatproofError, match=message):
         make_plan(merge(default_config(), change))
 
 
 @pytest.mark.parametrize("address", ["ftp://a/b", "s3://a/b", "data://x", "gopher://x", "FTP://a/b"])
-def test_other_ways_to_a_checkpoint_are_refused(address):
+def test_addresses_of_checkpoints_with_other_schemes_are_refused(address):
     model = {"m": {"architecture": "small_vit", "checkpoint": address, "sha256": "0" * 64}}
     with pytest.raises(HeatproofError, match="cannot be fetched: give a path, or an address that begins"):
         make_plan(merge(default_config(), {"models": [model]}))
@@ -138,37 +138,39 @@ def point_elsewhere(value):
     return value
 
 
-def test_data_that_name_code_do_not_run_it(tmp_path, monkeypatch, capsys):
+def test_code_that_data_name_is_not_executed(tmp_path, monkeypatch, capsys):
     """Manifests and stores record what made them, but this is never executed."""
     (tmp_path / f"{EVIL}.py").write_text("raise SystemExit('code out of data')\n")
     monkeypatch.syspath_prepend(tmp_path)
     folder = tmp_path / "project"
     folder.mkdir()
-    made = Project(folder, pretraining={"epochs": 1}, finetuning={"epochs": 1}).train().attribute().drop()
+    project = Project(folder, pretraining={"epochs": 1}, finetuning={"epochs": 1}).train().attribute().drop()
     changed = 0
     for path in (folder / "results").rglob("*.json"):
         if path.name == "zarr.json":
-            said = json.loads(path.read_text())
-            plain = {**said["attributes"], CHECKSUM_KEY: None}
+            content = json.loads(path.read_text())
+            plain = {**content["attributes"], CHECKSUM_KEY: None}
             if "key" in plain:
                 del plain[CHECKSUM_KEY]
                 elsewhere = {**point_elsewhere(plain), "key": plain["key"], "files": plain["files"]}
-                said["attributes"] = {**elsewhere, CHECKSUM_KEY: digest(elsewhere)}
-                path.write_text(json.dumps(said))
-            changed += EVIL in json.dumps(said)
+                content["attributes"] = {**elsewhere, CHECKSUM_KEY: digest(elsewhere)}
+                path.write_text(json.dumps(content))
+            changed += EVIL in json.dumps(content)
         else:
-            said = read_checksummed(path)
+            content = read_checksummed(path)
             keep = {
-                name: said[name] for name in ("files", "key", "splits", "config", "code", CHECKSUM_KEY) if name in said
+                name: content[name]
+                for name in ("files", "key", "splits", "config", "code", CHECKSUM_KEY)
+                if name in content
             }
-            write_checksummed(path, {**point_elsewhere(said), **keep, "module": EVIL, "kind": f"{EVIL}:run"})
+            write_checksummed(path, {**point_elsewhere(content), **keep, "module": EVIL, "kind": f"{EVIL}:run"})
             changed += 1
     assert changed > 10
-    made.train().attribute().drop().score_all().score()
+    project.train().attribute().drop().score_all().score()
     monkeypatch.chdir(folder)
     print_stores("results")
     with pytest.raises(HeatproofError, match="a store does not decide what code is run"):
-        show(f"{made.base()}.zarr", "0", None, "maps.png")
+        show(f"{project.base()}.zarr", "0", None, "maps.png")
     assert EVIL not in sys.modules
 
 
@@ -203,7 +205,7 @@ PLAIN = {
 }
 
 
-def test_what_is_printed_is_escaped():
+def test_printed_texts_are_escaped():
     """Names of files, classes and images can contain control characters, which terminals execute."""
     plain = set()
     for file in [*ROOT.rglob("*.py"), *WORKFLOW]:
@@ -218,12 +220,12 @@ def test_a_traceback_is_escaped(capsys):
         raise RuntimeError("\x1b[2Jgone\u202e")
 
     assert run_and_report_errors(work) == 1
-    said = capsys.readouterr().err
-    assert "RuntimeError: \\x1b[2Jgone\\u202e" in said
-    assert escaped(said) == said
+    output = capsys.readouterr().err
+    assert "RuntimeError: \\x1b[2Jgone\\u202e" in output
+    assert escaped(output) == output
 
 
-def test_only_the_plan_and_its_jobs_import_what_a_config_names():
+def test_only_the_plan_and_its_jobs_import_code_that_a_config_names():
     """All names of code that are imported come from the config, or from a spec, which is made from the config."""
     users = {
         str(file.relative_to(ROOT))

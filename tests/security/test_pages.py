@@ -52,16 +52,16 @@ class Reader(HTMLParser):
         self.feed(page)
 
     def handle_starttag(self, tag, attributes):
-        given = dict(attributes)
-        self.order.append(given.get("http-equiv", tag))
-        if given.get("http-equiv") == "Content-Security-Policy":
-            self.policies.append(given["content"])
+        values = dict(attributes)
+        self.order.append(values.get("http-equiv", tag))
+        if values.get("http-equiv") == "Content-Security-Policy":
+            self.policies.append(values["content"])
         if tag == "a":
-            self.links.append(given)
-        self.inside = tag == "script" and given.get("type") != "application/json"
+            self.links.append(values)
+        self.inside = tag == "script" and values.get("type") != "application/json"
         if self.inside:
-            assert "nonce" not in given
-            assert "src" not in given
+            assert "nonce" not in values
+            assert "src" not in values
             self.scripts.append("")
 
     def handle_data(self, data):
@@ -77,7 +77,7 @@ def directives(policy: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize(("template", "values"), [("checks.html", CHECKS), ("gallery.html", GALLERY)])
-def test_a_page_without_a_script_lets_none_run(template, values):
+def test_the_policy_of_a_page_without_scripts_allows_none(template, values):
     page = Reader(render(template, **values))
     (policy,) = page.policies
     allowed = directives(policy)
@@ -87,7 +87,7 @@ def test_a_page_without_a_script_lets_none_run(template, values):
     assert page.order.index("Content-Security-Policy") < page.order.index("title")
 
 
-def test_a_page_lets_its_own_script_run_and_no_other(tmp_path):
+def test_the_policy_of_a_page_allows_only_its_own_script(tmp_path):
     """The policy is computed from the installed script, so that no text in a cell can permit another one."""
     script = (TEMPLATES / "index_script.html").read_text(encoding="utf-8")
     page = Reader(render("checks.html", script="index_script.html", **CHECKS))
@@ -106,7 +106,7 @@ def test_every_template_of_a_page_has_the_policy_of_the_frame():
         assert path.read_text(encoding="utf-8").startswith('{% extends "frame.html" %}')
 
 
-def test_nothing_is_loaded_and_links_do_not_expose_the_page():
+def test_pages_load_nothing_and_their_links_send_no_referrer():
     policy = directives(Reader(render("checks.html", **CHECKS)).policies[0])
     assert not [value for values in policy.values() for value in values if "http" in value or "*" in value]
     for path in TEMPLATES.glob("*.html"):

@@ -48,20 +48,20 @@ def found_in(tree: ast.Module) -> set[str]:
         found |= {name for name in names if name in watched or f"{name}.".startswith(("pickle.", "numpy.load."))}
         if not isinstance(node, ast.Call):
             continue
-        called, given = ast.unparse(node.func), {word.arg: ast.unparse(word.value) for word in node.keywords}
-        refused = given.get("allow_pickle") == "False"
+        called, keywords = ast.unparse(node.func), {word.arg: ast.unparse(word.value) for word in node.keywords}
+        refused = keywords.get("allow_pickle") == "False"
         if (
             called in PROGRAMS
             or called.startswith(("os.exec", "os.spawn"))
             or called in ("torch.load", "torch.jit.load", "pd.read_pickle", "yaml.load", "yaml.unsafe_load", "np.load")
             or called.endswith(("extractall", "unpack_archive", "load_state_dict_from_url", "hub.load"))
-            or given.get("pretrained") == "True"
+            or keywords.get("pretrained") == "True"
         ):
             found.add(called if called != "np.load" or refused else "np.load with pickles")
     return found
 
 
-def test_each_module_that_starts_unpacks_or_runs_has_a_reason():
+def test_each_module_that_starts_programs_unpacks_or_executes_has_a_reason():
     found = {
         f"{file.relative_to(ROOT).as_posix()}: {name}"
         for file in ROOT.rglob("*.py")

@@ -89,15 +89,15 @@ def fetched(checkpoint: str, sha256: str | None) -> FetchStart:
 
 
 def test_results_of_a_fetch_have_no_secret_of_its_address(home, monkeypatch):
-    data, asked = (home / "x.pth").read_bytes(), []
+    data, addresses = (home / "x.pth").read_bytes(), []
 
-    def answer(address, timeout):
-        asked.append(address)
+    def open_address(address, timeout):
+        addresses.append(address)
         return io.BytesIO(data)
 
-    monkeypatch.setattr("urllib.request.urlopen", answer)
+    monkeypatch.setattr("urllib.request.urlopen", open_address)
     fetched(ADDRESS, hashlib.sha256(data).hexdigest())
-    assert asked == [ADDRESS], "the job itself needs all of it"
+    assert addresses == [ADDRESS], "the job itself needs all of it"
     left = everything_in(Path("results"))
     assert "https://example.org/nets/x.pth" in left
     assert not [secret for secret in SECRETS if secret in left]
@@ -137,7 +137,7 @@ def key_with(checkpoint: str, **settings) -> Key:
     return spec.key
 
 
-def test_neither_a_new_token_nor_another_place_of_the_same_bytes_is_another_key():
+def test_keys_do_not_depend_on_tokens_and_places_of_the_same_bytes():
     sha256 = "0" * 64
     same = {key_with(at, sha256=sha256) for at in (ADDRESS, "https://example.org/x.pth?sig=NEW", "/mnt/x.pth", "x.pth")}
     assert len(same) == 1
@@ -149,24 +149,29 @@ def test_neither_a_new_token_nor_another_place_of_the_same_bytes_is_another_key(
 # ---- local paths -----------------------------------------------------------------------------------------------------
 
 
-def test_no_place_of_a_checkpoint_is_published_and_its_bytes_are_still_compared(home):
-    made = fetched(home / "x.pth", None)
+def test_no_path_of_a_checkpoint_is_published_and_its_bytes_are_still_compared(home):
+    fetch = fetched(home / "x.pth", None)
     left = everything_in(Path("results"))
     assert "x.pth" in left
     assert str(home) not in left
     assert "alice" not in left
     results = Results(SimpleNamespace(jobs=list))
     job = SimpleNamespace(sources=(str(home / "x.pth"),))
-    assert results.inputs_unchanged(job, made.manifest)
+    assert results.inputs_unchanged(job, fetch.manifest)
     (home / "x.pth").write_bytes(b"other")
-    assert not results.inputs_unchanged(job, made.manifest)
-    assert not results.inputs_unchanged(SimpleNamespace(sources=(str(home / "y.pth"),)), made.manifest)
+    assert not results.inputs_unchanged(job, fetch.manifest)
+    assert not results.inputs_unchanged(SimpleNamespace(sources=(str(home / "y.pth"),)), fetch.manifest)
 
 
-def test_no_place_is_in_the_reason_of_a_gap(home):
+def test_no_path_is_in_a_reason_why_a_method_is_not_applicable(home):
     reason = f"[Errno 2] No such file: '{home}/my nets/x.pth', nor {ADDRESS}"
-    gate = write_applicability("results/a.gate.json", "key", 2, {}, reason, 2)
-    facts = {"gap": reason, "gaps": {"saliency": reason}, "gate": gate, "gates": {"saliency": {**gate, "gap": reason}}}
+    record = write_applicability("results/a.gate.json", "key", 2, {}, reason, 2)
+    facts = {
+        "gap": reason,
+        "gaps": {"saliency": reason},
+        "gate": record,
+        "gates": {"saliency": {**record, "gap": reason}},
+    }
     write_manifest("results/a.json", [], spec_key=Key("config", "code"), key="key", **facts)
     left = everything_in(Path("results"))
     assert left.count("x.pth") == 10, "the names stay"
@@ -188,7 +193,7 @@ def photos(home):
     return f"{spec.explainers[0].store}.zarr"
 
 
-def test_no_place_of_data_is_published_and_the_config_still_finds_them(home, photos):
+def test_no_path_of_data_is_published_and_the_config_still_finds_them(home, photos):
     left = everything_in(Path("results"))
     assert "/photos" in left
     assert str(home) not in left
@@ -250,20 +255,20 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize(("said", "published"), PLACES.items())
-def test_published_text_has_no_local_path(said, published):
+@pytest.mark.parametrize(("text", "published"), PLACES.items())
+def test_published_text_has_no_local_path(text, published):
     from heatproof.files.publishing import public
 
-    assert public({"options": {"root": [said, 3]}}) == {"options": {"root": [published, 3]}}
-    assert public({said: 1}) == {published: 1}
-    assert public(public(said)) == public(said)
+    assert public({"options": {"root": [text, 3]}}) == {"options": {"root": [published, 3]}}
+    assert public({text: 1}) == {published: 1}
+    assert public(public(text)) == public(text)
 
 
 def test_options_that_keep_a_secret_are_published_without_it():
     from heatproof.files.publishing import public
 
-    said = {"hf_token": "SECRET", "api-key": "SECRET", "password": "", "prefix_tokens": 5, "tokenizer": "bert"}
-    assert public(said) == {**said, "hf_token": "…", "api-key": "…"}
+    options = {"hf_token": "SECRET", "api-key": "SECRET", "password": "", "prefix_tokens": 5, "tokenizer": "bert"}
+    assert public(options) == {**options, "hf_token": "…", "api-key": "…"}
 
 
 # ---- formulas --------------------------------------------------------------------------------------------------------
@@ -271,7 +276,7 @@ def test_options_that_keep_a_secret_are_published_without_it():
 FORMULAS = ["=1+1", "+1+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", '=HYPERLINK("http://x","y")']
 
 
-def test_no_text_of_a_table_begins_as_a_formula(tmp_path):
+def test_no_cell_of_a_table_begins_as_a_formula(tmp_path):
     rows = len(FORMULAS)
     table = pd.DataFrame(
         {"method": FORMULAS, "score": np.linspace(-1, 1, rows), "n": range(rows), "gap": [None] * rows}
@@ -355,8 +360,8 @@ def test_no_cell_is_a_formula_with_any_separator(tmp_path):
     write_table(read, tmp_path / "b.csv")
     assert (tmp_path / "b.csv").read_text(encoding="utf-8") == content
     # Only apostrophes are added.
-    for text, made in zip(texts, read["text"], strict=True):
-        assert made.replace("'", "") == text.replace("\r", "\n").replace("'", "")
+    for text, written in zip(texts, read["text"], strict=True):
+        assert written.replace("'", "") == text.replace("\r", "\n").replace("'", "")
 
 
 def test_numbers_and_ordinary_texts_keep_their_bytes(tmp_path):
@@ -379,7 +384,7 @@ def test_numbers_and_ordinary_texts_keep_their_bytes(tmp_path):
     assert (tmp_path / "b.csv").read_text() == table[:0].to_csv(index=False)
 
 
-def test_formulas_of_a_foreign_table_do_not_reach_the_tables_of_rank(tmp_path, capsys):
+def test_formulas_of_a_received_table_are_not_in_the_tables_of_rank(tmp_path, capsys):
     rows = [
         f"{model},{method},{i * 0.1}" for model in ("=m", "n") for i, method in enumerate(("=cmd|x", "@b", "-c", "d"))
     ]
@@ -403,27 +408,27 @@ def store(path: str, gap: str | None = None, maps=("m",), **made_by) -> Path:
     split = Split((f"{CONTROL}0", "1"), np.zeros(2, dtype=np.int64))
     arrays = {"attribution": ArraySpec(("map", "y", "x"), (len(maps), 2, 2))}
     shard = ShardRange(0, 2, (0, 2))
-    piece = open_shard(shard, path, Origin(Key("config", "code"), made_by), split, arrays, {"map": list(maps)})
+    writer = open_shard(shard, path, Origin(Key("config", "code"), made_by), split, arrays, {"map": list(maps)})
     if gap is None:
-        piece.add(0, {"attribution": np.zeros((2, len(maps), 2, 2), dtype=np.float32)}, 1.0, 1)
-    piece.publish("cpu", gap)
+        writer.add(0, {"attribution": np.zeros((2, len(maps), 2, 2), dtype=np.float32)}, 1.0, 1)
+    writer.publish("cpu", gap)
     return Path(f"{path}.zarr")
 
 
-def test_texts_of_a_store_do_not_act_on_a_terminal(tmp_path, monkeypatch, capsys):
+def test_control_characters_of_a_store_are_not_printed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     explainer = {"kind": f"{CONTROL}\nresults/fake.zarr", "options": {CONTROL: CONTROL}}
     store("results/maps/a", gap=f"no\n{CONTROL}", maps=(CONTROL,), explainer=explainer)
     assert run_and_report_errors(lambda: print_stores("results")) == 0
-    said = capsys.readouterr().out
-    assert not ACTING & set(said)
-    assert r"\x1b[2J" in said
-    assert len(said.splitlines()) == 2
+    output = capsys.readouterr().out
+    assert not ACTING & set(output)
+    assert r"\x1b[2J" in output
+    assert len(output.splitlines()) == 2
     assert main(["maps", "show", "results/maps/a.zarr", "--image", CONTROL]) == 1
     assert not ACTING & set(capsys.readouterr().err)
 
 
-def test_texts_of_a_table_do_not_act_on_a_terminal(tmp_path, capsys):
+def test_control_characters_of_a_table_are_not_printed(tmp_path, capsys):
     lines = [f"{model},{method}{CONTROL},{i}" for model in "ab" for i, method in enumerate("pqrs")]
     (tmp_path / "t.csv").write_text("\n".join(["model,method,score", *lines]), encoding="utf-8")
     assert main(["rank", str(tmp_path / "t.csv")]) == 0
@@ -433,7 +438,7 @@ def test_texts_of_a_table_do_not_act_on_a_terminal(tmp_path, capsys):
     assert not ACTING & set(capsys.readouterr().err)
 
 
-def test_lines_of_a_log_and_of_the_terminal_do_not_act(tmp_path, monkeypatch, capsys):
+def test_control_characters_of_logs_and_errors_are_not_printed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     root = logging.getLogger()
     monkeypatch.setattr(root, "handlers", [])
@@ -444,9 +449,9 @@ def test_lines_of_a_log_and_of_the_terminal_do_not_act(tmp_path, monkeypatch, ca
     ranked = f"rank,method,kappa,ci_low,ci_high\n1,{CONTROL},0.5,,\n"
     (tmp_path / "results/meta_rank.csv").write_text(ranked, encoding="utf-8")
     print_results(Folder())
-    said = capsys.readouterr().err
-    assert said.count(r"\x1b[2J") == 3
-    assert not ACTING & set(said)
+    output = capsys.readouterr().err
+    assert output.count(r"\x1b[2J") == 3
+    assert not ACTING & set(output)
 
 
 def test_ordinary_text_is_not_changed():
@@ -461,7 +466,7 @@ def test_ordinary_text_is_not_changed():
 # ---- listing stores --------------------------------------------------------------------------------------------------
 
 
-def listed(folder: str) -> subprocess.CompletedProcess[bytes]:
+def list_stores(folder: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([sys.executable, "-m", "heatproof", "maps", "ls", folder], capture_output=True, timeout=120)
 
 
@@ -473,10 +478,10 @@ def test_one_malformed_store_does_not_end_the_listing(tmp_path, monkeypatch):
     (tmp_path / "results/maps/d.zarr").mkdir()
     (tmp_path / "results/maps/e.zarr").mkdir()
     (tmp_path / "results/maps/e.zarr/zarr.json").write_text("[" * 100_000)
-    ran = listed("results")
-    said = ran.stdout.decode().splitlines()
-    assert [line.split()[0] for line in said[1:]] == [f"results/maps/{name}.zarr" for name in "abcde"]
-    assert ["damaged: " in line for line in said[1:]] == [True, False, True, True, True]
+    ran = list_stores("results")
+    lines = ran.stdout.decode().splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [f"results/maps/{name}.zarr" for name in "abcde"]
+    assert ["damaged: " in line for line in lines[1:]] == [True, False, True, True, True]
     assert ran.returncode == 1
     assert ran.stderr.decode() == "heatproof: 4 of 5 stores cannot be read: the last column says why.\n"
 
@@ -486,16 +491,16 @@ def test_names_that_are_not_utf8_are_listed(tmp_path, monkeypatch):
     store("results/maps/a", explainer={"kind": "rise", "options": {}})
     os.rename(b"results/maps", b"results/caf\xe9")
     os.mkdir(b"results/caf\xe9/\xff.zarr")
-    ran = listed("results")
+    ran = list_stores("results")
     assert b"Traceback" not in ran.stdout + ran.stderr
-    said = ran.stdout.decode()
-    assert r"results/caf\udce9/a.zarr" in said
-    assert r"\udcff.zarr" in said
+    output = ran.stdout.decode()
+    assert r"results/caf\udce9/a.zarr" in output
+    assert r"\udcff.zarr" in output
     assert ran.returncode == 1
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [
         "Authorization: Basic TOK3N",
         "authorization:TOK3N",
@@ -507,18 +512,18 @@ def test_names_that_are_not_utf8_are_listed(tmp_path, monkeypatch):
         "{'headers': {'Authorization': 'Basic TOK3N'}}",
     ],
 )
-def test_secrets_in_headers_and_in_mappings_that_errors_quote(said):
+def test_secrets_in_quoted_headers_and_mappings_are_removed(text):
     from heatproof.files.publishing import public
 
-    assert "TOK3N" not in public(said)
-    assert public(public(said)) == public(said)
+    assert "TOK3N" not in public(text)
+    assert public(public(text)) == public(text)
 
 
-@pytest.mark.parametrize("said", ["the class-token: one", "{'tokens': 'words'}", "no option 'token': leave it out"])
-def test_what_only_speaks_of_tokens_stays(said):
+@pytest.mark.parametrize("text", ["the class-token: one", "{'tokens': 'words'}", "no option 'token': leave it out"])
+def test_texts_that_only_mention_tokens_are_unchanged(text):
     from heatproof.files.publishing import public
 
-    assert public(said) == said
+    assert public(text) == text
 
 
 def test_an_option_that_authorizes_is_a_secret():
@@ -528,13 +533,13 @@ def test_an_option_that_authorizes_is_a_secret():
 
 
 @pytest.mark.parametrize(
-    "said", ["a-" * 10_000, "a" * 20_000 + "!", "token" * 4_000 + "!"], ids=["dashes", "word", "tokens"]
+    "text", ["a-" * 10_000, "a" * 20_000 + "!", "token" * 4_000 + "!"], ids=["dashes", "word", "tokens"]
 )
-def test_long_texts_take_time_by_their_length(said):
+def test_the_time_to_publish_a_long_text_is_limited(text):
     import time
 
     from heatproof.files.publishing import public
 
     began = time.monotonic()
-    assert public(said) == said
+    assert public(text) == text
     assert time.monotonic() - began < 5

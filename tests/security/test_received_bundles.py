@@ -66,7 +66,7 @@ def packed(path: Path, contents: dict[str, bytes], method: int = zipfile.ZIP_DEF
     return path
 
 
-def sealed(content: bytes, **change) -> bytes:
+def with_checksum(content: bytes, **change) -> bytes:
     """Return a manifest with other values and a matching checksum."""
     value = {**json.loads(content), **change}
     value.pop(CHECKSUM_KEY)
@@ -79,17 +79,17 @@ def contents(tmp_path):
 
 
 @pytest.fixture
-def sound(contents, tmp_path):
+def valid_bundle(contents, tmp_path):
     return packed(tmp_path / "sound.zip", contents)
 
 
-def test_a_sound_bundle_is_verified_ranked_and_compared(sound, capsys):
-    said = bundle.verify(sound)
-    assert "its 6 files match their checksums; its 2 manifests list all 2 tables" in said
-    assert "Only a run can show" in said
-    assert main(["rank", str(sound)]) == 0
+def test_a_valid_bundle_is_verified_ranked_and_compared(valid_bundle, capsys):
+    message = bundle.verify(valid_bundle)
+    assert "its 6 files match their checksums; its 2 manifests list all 2 tables" in message
+    assert "Only a run can show" in message
+    assert main(["rank", str(valid_bundle)]) == 0
     assert "5 methods in 1 test case\n" in capsys.readouterr().out
-    assert len(diff(sound, sound).table) == 10
+    assert len(diff(valid_bundle, valid_bundle).table) == 10
 
 
 # ---- the record of a bundle ------------------------------------------------------------------------------------------
@@ -107,19 +107,19 @@ EDITED = {
     "a page that no manifest lists": (lambda one: {**one, "report/index.html": b"<p>"}, "lists report/index.html"),
     "another config": (lambda one: {**one, "config.yaml": b"seed: 7\n"}, "is not the config that about.json records"),
     "a manifest of another key": (
-        lambda one: {**one, "scores.json": sealed(one["scores.json"], config="other")},
+        lambda one: {**one, "scores.json": with_checksum(one["scores.json"], config="other")},
         "from another config or code",
     ),
     "a manifest that was read from another": (
-        lambda one: {**one, "scores.json": sealed(one["scores.json"], key="other")},
+        lambda one: {**one, "scores.json": with_checksum(one["scores.json"], key="other")},
         "was made from another scores.json",
     ),
     "a manifest without its seal": (lambda one: {**one, "scores.json": b"{}"}, "scores.json in .* is damaged"),
-    "wrong types": (lambda one: {**one, "scores.json": sealed(one["scores.json"], files=5)}, "is damaged"),
+    "wrong types": (lambda one: {**one, "scores.json": with_checksum(one["scores.json"], files=5)}, "is damaged"),
     "a file of elsewhere": (
         lambda one: {
             **one,
-            "scores.json": sealed(one["scores.json"], files=[{"file": "../../x", "sha256": "", "bytes": 0}]),
+            "scores.json": with_checksum(one["scores.json"], files=[{"file": "../../x", "sha256": "", "bytes": 0}]),
         },
         "is damaged",
     ),
@@ -154,11 +154,11 @@ def test_contradictions_are_refused_although_checksums_match(contents, tmp_path,
 
 
 def member(name, mode=0, **facts):
-    made = zipfile.ZipInfo(name)
-    made.external_attr = mode << 16
+    info = zipfile.ZipInfo(name)
+    info.external_attr = mode << 16
     for key, value in facts.items():
-        setattr(made, key, value)
-    return made
+        setattr(info, key, value)
+    return info
 
 
 MEMBERS = {
@@ -179,29 +179,29 @@ MEMBERS = {
 
 
 @pytest.mark.parametrize("name", MEMBERS)
-def test_names_that_no_bundle_has(sound, tmp_path, name):
-    with zipfile.ZipFile(sound, "a") as archive:
+def test_bundles_with_invalid_names_are_refused(valid_bundle, tmp_path, name):
+    with zipfile.ZipFile(valid_bundle, "a") as archive:
         archive.writestr(member(name), b"")
     with pytest.raises(HeatproofError, match=MEMBERS[name]) as caught:
-        bundle.verify(str(sound))
+        bundle.verify(str(valid_bundle))
     assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFDIR, stat.S_IFCHR])
-def test_links_and_pipes_in_a_bundle(sound, kind):
-    with zipfile.ZipFile(sound, "a") as archive:
+def test_bundles_with_links_and_pipes_are_refused(valid_bundle, kind):
+    with zipfile.ZipFile(valid_bundle, "a") as archive:
         archive.writestr(member("link", kind | 0o777), b"/etc/passwd")
     with pytest.raises(HeatproofError, match="link is not a regular file"):
-        bundle.verify(str(sound))
+        bundle.verify(str(valid_bundle))
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_compressions_that_unpack_without_bounds(contents, tmp_path, method):
+def test_bundles_with_other_compressions_are_refused(contents, tmp_path, method):
     with pytest.raises(HeatproofError, match="compressed by another method than deflate"):
         bundle.verify(str(packed(tmp_path / "bad.zip", contents, method)))
 
 
-def said_size(archive: Path, name: str, size: int) -> None:
+def change_listed_size(archive: Path, name: str, size: int) -> None:
     """Change the size of a member that an archive lists, with a matching checksum."""
     data, encoded = bytearray(archive.read_bytes()), name.encode()
     with zipfile.ZipFile(archive) as opened:
@@ -215,18 +215,18 @@ def said_size(archive: Path, name: str, size: int) -> None:
     archive.write_bytes(data)
 
 
-def test_a_member_that_unpacks_to_more_than_it_says(contents, tmp_path):
+def test_a_member_that_unpacks_to_more_than_its_size_is_refused(contents, tmp_path):
     path = packed(tmp_path / "bomb.zip", {**contents, "bomb.svg": bytes(2**26)})
-    said_size(path, "bomb.svg", 10)
+    change_listed_size(path, "bomb.svg", 10)
     with zipfile.ZipFile(path) as archive:
         assert len(archive.read("bomb.svg")) == 10, "the library cuts it"
     with pytest.raises(HeatproofError, match=r"bomb\.zip cannot be read as a bundle .*bomb\.svg"):
         bundle.verify(str(path))
 
 
-def test_bundles_out_of_all_proportion(contents, tmp_path):
+def test_excessive_bundles_are_refused(contents, tmp_path):
     large = packed(tmp_path / "large.zip", {**contents, "bomb.svg": b""})
-    said_size(large, "bomb.svg", 2**31)
+    change_listed_size(large, "bomb.svg", 2**31)
     many = packed(tmp_path / "many.zip", {**contents, **{f"figures/{number}.svg": b"" for number in range(10_001)}})
     for path in (large, many):
         with pytest.raises(HeatproofError, match="holds more than 10,000 files or 1 GiB"):
@@ -234,16 +234,16 @@ def test_bundles_out_of_all_proportion(contents, tmp_path):
 
 
 @pytest.mark.parametrize("where", ["before", "behind"])
-def test_data_around_an_archive_are_refused(sound, where):
-    data = sound.read_bytes()
-    sound.write_bytes(b"more" + data if where == "before" else data + b"more")
+def test_data_around_an_archive_are_refused(valid_bundle, where):
+    data = valid_bundle.read_bytes()
+    valid_bundle.write_bytes(b"more" + data if where == "before" else data + b"more")
     with pytest.raises(HeatproofError, match=r"data (before|follow)"):
-        bundle.verify(str(sound))
+        bundle.verify(str(valid_bundle))
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "device", "empty", "missing"])
 @pytest.mark.parametrize("ending", [".zip", ".csv"])
-def test_things_that_are_no_regular_file(tmp_path, kind, ending, capsys):
+def test_commands_refuse_paths_that_are_not_regular_files(tmp_path, kind, ending, capsys):
     path = tmp_path / f"x{ending}"
     if kind == "pipe":
         os.mkfifo(path)
@@ -258,14 +258,14 @@ def test_things_that_are_no_regular_file(tmp_path, kind, ending, capsys):
         assert str(path) in capsys.readouterr().err
 
 
-def test_random_damage_is_a_sentence_or_the_same_answer(contents, tmp_path):
-    sound = packed(tmp_path / "x.zip", contents)
-    whole, table = sound.read_bytes(), contents["scores.csv"]
-    draws, answers = random.Random(0), dict.fromkeys(["refused", "same"], 0)
+def test_random_damage_is_refused_in_one_sentence_or_changes_nothing(contents, tmp_path):
+    valid_bundle = packed(tmp_path / "x.zip", contents)
+    undamaged, table = valid_bundle.read_bytes(), contents["scores.csv"]
+    draws, outcomes = random.Random(0), dict.fromkeys(["refused", "same"], 0)
     names, lines = list(contents), set()
     for _ in range(400):
         kind = draws.choice(["flip", "cut", "zero", "swap", "append", "twice", "rename", "foreign", "types", "drop"])
-        data, start = bytearray(whole), draws.randrange(len(whole))
+        data, start = bytearray(undamaged), draws.randrange(len(undamaged))
         one, other = draws.sample(names, 2)
         edited = dict(contents)
         if kind == "flip":
@@ -286,33 +286,33 @@ def test_random_damage_is_a_sentence_or_the_same_answer(contents, tmp_path):
             elif kind == "types":
                 value = json.loads(edited["scores.json"])
                 wrong = draws.choice([5, "x", None, [], {}, [[]], 1e400, {"a": 1}, True])
-                edited["scores.json"] = sealed(edited["scores.json"], **{draws.choice(list(value)): wrong})
+                edited["scores.json"] = with_checksum(edited["scores.json"], **{draws.choice(list(value)): wrong})
             path = tmp_path / "y.zip"
             packed(path, edited, zipfile.ZIP_BZIP2 if kind == "foreign" else zipfile.ZIP_STORED)
             if kind == "twice":
                 with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(path, "a") as archive:
                     archive.writestr(one, contents[other])
             data = bytearray(path.read_bytes())
-        sound.write_bytes(data)
+        valid_bundle.write_bytes(data)
         for call in (bundle.verify, lambda path: bundle.tables([path]), lambda path: diff(path, path)):
             try:
-                found = call(str(sound))
+                found = call(str(valid_bundle))
             except HeatproofError as error:
                 lines.add(str(error).count("\n"))
-                answers["refused"] += 1
+                outcomes["refused"] += 1
                 continue
-            answers["same"] += 1
+            outcomes["same"] += 1
             if isinstance(found, list):
                 assert found[0].content == table, kind
     assert lines == {0}
-    assert answers["refused"] > 900
+    assert outcomes["refused"] > 900
 
 
 # ---- results folders and tables --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("damage", ["edited", "unlisted", "link", "linked folder", "pipe"])
-def test_results_are_read_as_their_manifests_say(tmp_path, damage, capsys):
+def test_results_that_differ_from_their_manifests_are_refused(tmp_path, damage, capsys):
     folder = results(tmp_path / "got/results")
     table = folder / "scores.csv"
     content = table.read_bytes()
@@ -369,18 +369,18 @@ TABLES = {
 
 
 @pytest.mark.parametrize("case", TABLES)
-def test_tables_that_cannot_be_ranked(tmp_path, case, capsys):
+def test_invalid_tables_are_refused_in_one_sentence(tmp_path, case, capsys):
     content, sentence = TABLES[case]
     path = tmp_path / "mine.csv"
     path.write_bytes(content)
     assert main(["rank", str(path)]) == 1
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert re.search(sentence, said)
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert re.search(sentence, message)
 
 
 @pytest.mark.parametrize("number", ["inf", "x", "9" * 400])
-def test_numbers_of_a_run_that_are_none(tmp_path, number):
+def test_cells_of_a_run_that_are_not_finite_numbers_are_refused(tmp_path, number):
     folder = results(tmp_path / "results")
     table = pd.read_csv(folder / "scores.csv", dtype=str)
     table.loc[3, "ci_low"] = number
@@ -401,8 +401,8 @@ def test_a_users_table_can_be_a_link(tmp_path):
     assert len(bundle.tables([tmp_path / "results/x.csv"])[0].content) == len(table_of(ROWS))
 
 
-def test_nothing_of_a_bundle_is_written(sound, tmp_path, monkeypatch):
+def test_reading_a_bundle_writes_no_file(valid_bundle, tmp_path, monkeypatch):
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.setattr("tempfile.TemporaryDirectory", None)
-    assert io.BytesIO(bundle.tables([sound])[0].content).read(7) == b"dataset"
+    assert io.BytesIO(bundle.tables([valid_bundle])[0].content).read(7) == b"dataset"
     assert sorted(tmp_path.rglob("*")) == before

@@ -48,7 +48,7 @@ def store(tmp_path):
     return make(tmp_path / "results/maps/s.zarr")
 
 
-def reseal(store: Path, **changed: bytes) -> None:
+def rewrite_with_checksums(store: Path, **changed: bytes) -> None:
     """Change files of a store together with all digests, as an attacker who knows the format would."""
     group = json.loads((store / "zarr.json").read_text())
     attributes = group["attributes"]
@@ -81,7 +81,7 @@ class Evil:
         return os.mkdir, (str(self.mark),)
 
 
-def test_an_array_that_unpickles_is_never_opened(store, tmp_path):
+def test_an_array_with_pickles_is_never_opened(store, tmp_path):
     """Inline consolidated metadata can bring in a Zarr v2 array of objects, whose filter is a pickle."""
     mark = tmp_path / "ran"
     old = {
@@ -124,10 +124,10 @@ def test_an_array_that_unpickles_is_never_opened(store, tmp_path):
         {"more": 1},
     ],
 )
-def test_metadata_that_heatproof_does_not_write_are_not_opened(store, change, monkeypatch):
+def test_metadata_of_other_kinds_than_heatproof_writes_are_refused(store, change, monkeypatch):
     """Although all digests match, the array is refused because of its type."""
     metadata = json.loads((store / "label/zarr.json").read_text())
-    reseal(store, label__zarr_json=json.dumps({**metadata, **change}).encode())
+    rewrite_with_checksums(store, label__zarr_json=json.dumps({**metadata, **change}).encode())
     monkeypatch.setattr(zarr, "open_array", lambda *_, **__: pytest.fail("it was opened"))
     refused(lambda: describe_store(store), str(store))
 
@@ -135,7 +135,7 @@ def test_metadata_that_heatproof_does_not_write_are_not_opened(store, change, mo
 # ---- changed bytes ---------------------------------------------------------------------------------------------------
 
 
-def test_one_flipped_bit_anywhere_in_the_metadata_is_never_silent(store):
+def test_each_flipped_bit_of_the_metadata_is_noticed(store):
     """One bit of every byte of every zarr.json and coordinate."""
     before, flips = describe_store(store), 0
     expected = read(store, "attribution", 0, 6)
@@ -159,7 +159,7 @@ def test_one_flipped_bit_anywhere_in_the_metadata_is_never_silent(store):
     assert flips > 1000
 
 
-def test_swapped_shards_with_valid_checksums(store):
+def test_swapped_shards_with_valid_checksums_are_damage(store):
     one, two = (store / f"attribution/c/{shard}/0/0/0" for shard in range(2))
     first, second = one.read_bytes(), two.read_bytes()
     one.write_bytes(second)
@@ -167,7 +167,7 @@ def test_swapped_shards_with_valid_checksums(store):
     refused(lambda: read(store, "attribution", 0, 3), "attribution/c/0/0/0/0 is damaged", "rm ")
 
 
-def test_a_shard_of_another_store_with_the_same_cut(store, tmp_path):
+def test_a_shard_of_another_store_with_the_same_range_is_damage(store, tmp_path):
     other = make(tmp_path / "other/s.zarr", key="other")
     shutil.copytree(other / "attribution", store / "attribution", dirs_exist_ok=True)
     shutil.copy(tmp_path / "other/s.0.json", store.parent / "s.0.json")
@@ -209,18 +209,18 @@ def test_a_chunk_that_unpacks_to_more_than_its_shape_is_not_unpacked(store, monk
     assert unpacked_bytes(bytes(big)) == 200_000_000
     assert len(big) < 50_000
     # The checksum matches as well, because an attacker can compute it.
-    reseal(store, label__c__0=bytes(big) + b"\0" * 4)
+    rewrite_with_checksums(store, label__c__0=bytes(big) + b"\0" * 4)
     monkeypatch.setattr(zarr, "open_array", lambda *_, **__: pytest.fail("it was opened"))
     refused(lambda: describe_store(store), "another size than its shape says")
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 30, b"\x28\xb5\x2f\xfd", b"\x28\xb5\x2f\xfd\x00\x58\x01\x00\x00"])
-def test_frames_without_a_size_have_none(content):
+def test_compressed_frames_without_a_size_have_none(content):
     assert unpacked_bytes(content) is None
 
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 257, 65_791, 65_792, 70_000])
-def test_sizes_of_frames_are_read_right(size):
+def test_sizes_of_compressed_frames_are_read(size):
     assert unpacked_bytes(bytes(zarr.codecs.ZstdCodec()._zstd_codec.encode(np.zeros(size, np.uint8)))) in (size, None)
 
 
@@ -228,7 +228,7 @@ def test_an_array_that_is_larger_than_the_memory_is_not_read(store):
     metadata = json.loads((store / "attribution/zarr.json").read_text())
     huge = 2**22
     text = json.dumps(metadata).replace("4, 4]", f"{huge}, {huge}]")
-    reseal(store, attribution__zarr_json=text.encode())
+    rewrite_with_checksums(store, attribution__zarr_json=text.encode())
     refused(lambda: read(store, "attribution", 0, 3), "GiB", "do not trust this store")
 
 
@@ -271,7 +271,7 @@ def test_the_results_folder_itself_may_be_a_link(tmp_path, monkeypatch):
     assert read_json("results/a/x.json") == {"new": 1}
 
 
-def test_names_of_temporary_files_cannot_be_foreseen(tmp_path):
+def test_names_of_temporary_files_cannot_be_predicted(tmp_path):
     names = []
     for _ in range(2):
         with atomic_write(tmp_path / "x.json") as aside:
@@ -315,7 +315,7 @@ def test_a_link_inside_a_store_is_not_followed(store, tmp_path):
         shutil.rmtree(tmp_path / "label")
 
 
-def test_a_pipe_in_place_of_a_file_is_not_waited_for(store):
+def test_a_pipe_in_place_of_a_file_is_refused(store):
     (store / "zarr.json").unlink()
     os.mkfifo(store / "zarr.json")
     refused(lambda: open_store(store), "not a regular file")
@@ -324,7 +324,7 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(store):
 # ---- one run at a time -----------------------------------------------------------------------------------------------
 
 
-def test_two_working_folders_over_one_results_folder(tmp_path):
+def test_two_working_folders_cannot_write_one_results_folder_at_once(tmp_path):
     (tmp_path / "shared").mkdir()
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -344,7 +344,7 @@ def test_two_working_folders_over_one_results_folder(tmp_path):
         ({"host": os.uname().nodename, "process": os.getppid(), "started": 1.0}, 5, True),
     ],
 )
-def test_a_file_system_without_locks(tmp_path, monkeypatch, holder, age, is_free):
+def test_locks_work_on_a_file_system_without_locks(tmp_path, monkeypatch, holder, age, is_free):
     """A run on another host is detected by the time of its lock file; a lock that a crash left expires soon."""
     monkeypatch.setattr(lock, "_lock", lambda file: True)
     path = tmp_path / lock.LOCK

@@ -36,10 +36,10 @@ def refused(path) -> str:
     return str(caught.value)
 
 
-def test_postscript_with_the_name_of_a_picture_starts_no_program(tmp_path, monkeypatch):
+def test_postscript_with_the_name_of_an_image_starts_no_program(tmp_path, monkeypatch):
     started = []
-    monkeypatch.setattr(subprocess, "Popen", lambda *given, **settings: started.append(given))
-    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *given, **settings: started.append(given))
+    monkeypatch.setattr(subprocess, "Popen", lambda *arguments, **settings: started.append(arguments))
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *arguments, **settings: started.append(arguments))
     (tmp_path / "a.png").write_bytes(POSTSCRIPT)
     assert "it is none of JPEG, PNG" in refused(tmp_path / "a.png")
     assert not started
@@ -61,7 +61,7 @@ def test_common_formats_are_read_with_any_name(tmp_path, kind):
 @pytest.mark.parametrize(
     ("width", "height"), [(2_000_000, 1), (1, 2_000_000), (60_000, 60_000), (2**31 - 1, 2**31 - 1)]
 )
-def test_a_picture_of_gigabytes_is_refused_by_its_header(tmp_path, width, height):
+def test_an_image_of_gigabytes_is_refused_by_its_header(tmp_path, width, height):
     content = b"\0" * (2_000_001 if 1 in (width, height) else 10)
     (tmp_path / "bomb.png").write_bytes(png(width, height, content))
     program = (
@@ -81,7 +81,7 @@ def test_a_picture_of_gigabytes_is_refused_by_its_header(tmp_path, width, height
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("place", [20, 60, 200, 700])
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM"])
-def test_pictures_that_are_cut_off_or_overwritten_end_in_one_sentence_if_at_all(tmp_path, kind, place):
+def test_truncated_or_overwritten_images_are_read_or_refused_in_one_sentence(tmp_path, kind, place):
     noise = np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "whole", kind)
     content = (tmp_path / "whole").read_bytes()
@@ -113,10 +113,10 @@ def test_a_gzip_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path, monkeypatch)
     monkeypatch.setattr("heatproof.data.fashion_mnist.MOST_BYTES", 1000)
     import gzip
 
-    whole = bytes((0, 0, 8, 1)) + struct.pack(">I", 100_000) + bytes(100_000)
-    (tmp_path / "a.gz").write_bytes(gzip.compress(whole))
+    content = bytes((0, 0, 8, 1)) + struct.pack(">I", 100_000) + bytes(100_000)
+    (tmp_path / "a.gz").write_bytes(gzip.compress(content))
     with pytest.raises(HeatproofError, match="is not a complete IDX file"):
         read_idx(tmp_path / "a.gz", 1)
-    (tmp_path / "b.gz").write_bytes(gzip.compress(whole[:50])[:-12] + b"\xff" * 12)
+    (tmp_path / "b.gz").write_bytes(gzip.compress(content[:50])[:-12] + b"\xff" * 12)
     with pytest.raises(HeatproofError, match="download it again"):
         read_idx(tmp_path / "b.gz", 1)

@@ -49,7 +49,7 @@ def module_that_snakemake_imports(folder):
         (folder / f"{name}.py").write_text(trace(folder))
 
 
-def plugins_beside_snakemakes_memory(folder):
+def plugins_in_snakemakes_folder(folder):
     """Let Snakemake find plugins where its remote jobs install them."""
     for kind in ("executor", "storage", "report", "logger", "scheduler"):
         package = folder / f".snakemake/pip-deployments/snakemake_{kind}_plugin_x"
@@ -94,9 +94,9 @@ def template_of_snakemake(folder):
     (folder / "small.yaml").write_text(f"__use_yte__: true\n__definitions__:\n  - {json.dumps(code)}\n")
 
 
-def what_libraries_and_tools_read(folder):
+def files_that_libraries_and_tools_read(folder):
     """Write every file that a library, Python, Snakemake, git, conda or a shell could read in a working folder."""
-    plugins_beside_snakemakes_memory(folder)
+    plugins_in_snakemakes_folder(folder)
     (folder / ".snakemake/pip-deployments").rename(folder / "pip-deployments")
     pickle_of_a_dry_run(folder)
     config_of_the_folder(folder)
@@ -136,8 +136,8 @@ def what_libraries_and_tools_read(folder):
     for name in ("latex", "dvipng", "git", "conda", "bash", "sh", "python"):
         (folder / name).write_text(f"#!/bin/sh\necho > {folder / 'ran'}\n")
         (folder / name).chmod(0o755)
-    pictures = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
-    for place, pixels in enumerate(pictures):
+    images = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
+    for place, pixels in enumerate(images):
         (folder / f"photos/{place % 2}").mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(folder / f"photos/{place % 2}/{place}.png")
     (folder / "mine.csv").write_text("method,image,score\na,x,1\na,y,2\nb,x,0\nb,y,1\n")
@@ -148,13 +148,13 @@ ATTACKS = {
     config_of_the_folder: (NAMED, SHIPPED, ["report", "quick"], ["status", "quick"], ["check", "quick"]),
     module_instead_of_snakemake: (SHIPPED,),
     module_that_snakemake_imports: (SHIPPED, ["status", "quick"]),
-    plugins_beside_snakemakes_memory: (SHIPPED, ["report", "quick"]),
+    plugins_in_snakemakes_folder: (SHIPPED, ["report", "quick"]),
     config_with_a_shipped_name: (SHIPPED, ["status", "quick"]),
     profile_with_a_shipped_name: (["run", "-n", "--profile", "slurm"],),
     profile_of_the_environment: (["run", "-n"],),
     pickle_of_a_dry_run: (["run", "quick", "-n", "--more=--trust-io-cache"],),
     template_of_snakemake: (NAMED, ["status", "small.yaml"]),
-    what_libraries_and_tools_read: (
+    files_that_libraries_and_tools_read: (
         NAMED,
         ["report", "small.yaml"],
         ["report"],
@@ -178,10 +178,10 @@ ATTACKS = {
 def heatproof_in(folder, *arguments):
     """Run a command in a folder, whatever its exit status: some are refused with a sentence."""
     plain = {name: value for name, value in os.environ.items() if name not in ("PYTHONSAFEPATH", "PYTHONPATH")}
-    given = {"PYTHONPATH": str(SOURCE), "SNAKEMAKE_PROFILE": "my_cluster", "OMP_NUM_THREADS": "1"}
+    variables = {"PYTHONPATH": str(SOURCE), "SNAKEMAKE_PROFILE": "my_cluster", "OMP_NUM_THREADS": "1"}
     if not (Path(folder) / "my_cluster").exists():
-        del given["SNAKEMAKE_PROFILE"]
-    return finished([sys.executable, "-m", "heatproof", *arguments], cwd=folder, env={**plain, **given})
+        del variables["SNAKEMAKE_PROFILE"]
+    return finished([sys.executable, "-m", "heatproof", *arguments], cwd=folder, env={**plain, **variables})
 
 
 @pytest.fixture
@@ -194,7 +194,9 @@ def received(tmp_path):
 @pytest.mark.parametrize(
     "attack",
     [
-        pytest.param(attack, marks=pytest.mark.long if attack is what_libraries_and_tools_read else pytest.mark.slow)
+        pytest.param(
+            attack, marks=pytest.mark.long if attack is files_that_libraries_and_tools_read else pytest.mark.slow
+        )
         for attack in ATTACKS
     ],
     ids=lambda attack: attack.__name__,
@@ -215,7 +217,7 @@ def test_the_default_config_is_that_of_the_package(received, monkeypatch):
     assert not (received / "ran").exists()
 
 
-def test_a_clone_has_its_own_default(tmp_path):
+def test_a_clone_has_its_own_default_config(tmp_path):
     (tmp_path / "config").mkdir()
     (tmp_path / "config/config.yaml").write_text("seed: 7\n")
     assert default_config(tmp_path) == {"seed": 7}
@@ -225,7 +227,7 @@ def test_a_clone_has_its_own_default(tmp_path):
 def test_plugins_in_snakemakes_folder_are_refused(received, monkeypatch):
     monkeypatch.chdir(received)
     refuse_code_of_snakemake()
-    plugins_beside_snakemakes_memory(received)
+    plugins_in_snakemakes_folder(received)
     with pytest.raises(HeatproofError, match=r"\.snakemake/pip-deployments of this folder.*: remove it"):
         refuse_code_of_snakemake()
 
@@ -259,20 +261,20 @@ def test_snakemake_writes_through_no_link_and_waits_for_no_pipe(received, monkey
         refuse_code_of_snakemake()
 
 
-def test_links_within_environments_of_conda_are_as_they_should_be(received, monkeypatch):
+def test_links_within_conda_environments_are_accepted(received, monkeypatch):
     monkeypatch.chdir(received)
     (received / ".snakemake/conda/x").mkdir(parents=True)
     (received / ".snakemake/conda/x/python").symlink_to("python3")
     refuse_code_of_snakemake()
 
 
-def test_no_environment_of_conda_comes_with_a_folder(received, monkeypatch):
+def test_conda_environments_of_a_working_folder_are_not_used(received, monkeypatch):
     """Snakemake would execute Python from .snakemake/conda, and install packages from .snakemake/conda-archive."""
     monkeypatch.chdir(received)
     monkeypatch.setenv("XDG_CACHE_HOME", str(received / "cache"))
 
-    def prefix(given=None, methods=("conda",)):
-        settings = SimpleNamespace(deployment_method=set(methods), conda_prefix=given)
+    def prefix(conda_prefix=None, methods=("conda",)):
+        settings = SimpleNamespace(deployment_method=set(methods), conda_prefix=conda_prefix)
         refuse_packages_of_folder(settings)
         return settings.conda_prefix
 
@@ -306,7 +308,7 @@ results.save(draw(), "x.png")
 """
 
 
-def test_settings_of_matplotlib_in_the_folder_decide_nothing(received, tmp_path_factory):
+def test_settings_of_matplotlib_in_the_folder_have_no_effect(received, tmp_path_factory):
     """Settings of matplotlib with LaTeX would start programs."""
     plain = tmp_path_factory.mktemp("plain")
     settings = {"backend": "module://evil", "text.usetex": True, "savefig.facecolor": "red", "lines.linewidth": 9}
@@ -325,14 +327,14 @@ def test_settings_of_matplotlib_in_the_folder_decide_nothing(received, tmp_path_
         assert (received / name).read_bytes() == (plain / name).read_bytes()
 
 
-def test_a_pipe_in_place_of_matplotlibs_settings_is_not_waited_for(received):
+def test_a_pipe_in_place_of_matplotlibs_settings_is_refused(received):
     os.mkfifo(received / "matplotlibrc")
     done = heatproof_in(received, "list", "metrics")
     assert done.returncode == 1
     assert "matplotlibrc is a named pipe, not a regular file: remove it" in done.stderr
 
 
-def test_specs_of_jobs_do_not_come_with_the_results(tmp_path):
+def test_specs_of_jobs_in_received_results_are_removed(tmp_path):
     """A spec determines what a job executes, and an existing spec is not written again."""
     results, elsewhere = tmp_path / "results", tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -348,7 +350,7 @@ def test_specs_of_jobs_do_not_come_with_the_results(tmp_path):
     assert not (results / ".jobs").exists()
 
 
-def test_code_that_the_users_config_names_runs(received):
+def test_code_that_the_users_config_names_is_executed(received):
     """As documented in README, a module that the user's config names is found on the user's PYTHONPATH."""
     (received / "mine.py").write_text(f"{trace(received)}def flat(model, images, targets):\n    return images.sum(1)\n")
     named = {**SMALL, "explainers": ["random", {"flat": {"explainer": "mine:flat"}}]}

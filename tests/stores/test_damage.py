@@ -22,31 +22,31 @@ def store(tmp_path_factory):
     random = np.random.default_rng(0)
     for shard in range(2):
         for name, spec in ARRAYS.items():
-            made = random.normal(size=(3, *spec.shape)) * 100
-            write_shard(path, name, shard, shard * 3, made.astype(spec.dtype))
+            values = random.normal(size=(3, *spec.shape)) * 100
+            write_shard(path, name, shard, shard * 3, values.astype(spec.dtype))
     return path
 
 
 @pytest.fixture
 def damaged(store):
     """Return a function that changes a file; the file is restored afterwards."""
-    kept = {}
+    originals = {}
 
     def change(file, content):
-        kept.setdefault(file, file.read_bytes())
+        originals.setdefault(file, file.read_bytes())
         file.write_bytes(content)
 
     yield change
-    for file, content in kept.items():
+    for file, content in originals.items():
         file.write_bytes(content)
 
 
-def assert_the_metadata_are_to_be_written(caught, store):
+def assert_remedy_is_to_rewrite_metadata(caught, store):
     """The remedy names the manifest of the first shard, because metadata are not a target of Snakemake."""
     base = str(store).removesuffix(".zarr")
-    said = str(caught.value)
-    assert f"run your snakemake command with {base}.0.json as its target" in said
-    assert "\n" not in said
+    message = str(caught.value)
+    assert f"run your snakemake command with {base}.0.json as its target" in message
+    assert "\n" not in message
 
 
 def flipped(content: bytes, place: int) -> bytes:
@@ -54,67 +54,67 @@ def flipped(content: bytes, place: int) -> bytes:
 
 
 @pytest.mark.parametrize("array", ARRAYS)
-def test_one_flipped_bit_anywhere_in_a_shard(store, damaged, array):
+def test_a_flipped_bit_anywhere_in_a_shard_is_detected(store, damaged, array):
     """Every byte of the file is covered: chunks, the index of chunks, and checksums."""
     file = shard_file(store, array, 1, len(ARRAYS[array].dims))
     path = store.__class__(file)
-    whole = path.read_bytes()
-    for place in range(len(whole)):
-        damaged(path, flipped(whole, place))
+    content = path.read_bytes()
+    for place in range(len(content)):
+        damaged(path, flipped(content, place))
         with pytest.raises(HeatproofError) as caught:
             read(store, array, 3, 6)
-        said = str(caught.value)
-        assert f"{file} is damaged" in said, place
-        assert f"rm {file}` and run your snakemake command with this path as its target" in said
-        assert "\n" not in said
+        message = str(caught.value)
+        assert f"{file} is damaged" in message, place
+        assert f"rm {file}` and run your snakemake command with this path as its target" in message
+        assert "\n" not in message
     assert len(read(store, array, 0, 3)) == 3, "the other shard is whole"
 
 
 @pytest.mark.parametrize("array", ARRAYS)
 @pytest.mark.parametrize("keep", [0.0, 0.3, 0.99])
-def test_truncated_shard(store, damaged, array, keep):
+def test_a_truncated_shard_is_refused(store, damaged, array, keep):
     path = store.__class__(shard_file(store, array, 0, len(ARRAYS[array].dims)))
-    whole = path.read_bytes()
-    damaged(path, whole[: int(keep * len(whole))])
+    content = path.read_bytes()
+    damaged(path, content[: int(keep * len(content))])
     with pytest.raises(HeatproofError, match=f"rm {path}"):
         read(store, array, 0, 3)
 
 
 @pytest.mark.parametrize("name", ["image_id", "label"])
-def test_one_flipped_bit_in_the_ids_or_labels(store, damaged, name):
+def test_a_flipped_bit_in_ids_or_labels_is_detected(store, damaged, name):
     file = store / name / "c/0"
-    whole = file.read_bytes()
-    for place in range(len(whole)):
-        damaged(file, flipped(whole, place))
+    content = file.read_bytes()
+    for place in range(len(content)):
+        damaged(file, flipped(content, place))
         with pytest.raises(HeatproofError, match="damaged") as caught:
             describe_store(store)
-        assert_the_metadata_are_to_be_written(caught, store)
+        assert_remedy_is_to_rewrite_metadata(caught, store)
 
 
 @pytest.mark.parametrize("name", ["image_id", "label"])
-def test_lost_ids_or_labels(store, damaged, name):
+def test_missing_ids_or_labels_are_refused(store, damaged, name):
     """Zarr would read missing coordinates as empty names and zeros."""
     file = store / name / "c/0"
     damaged(file, file.read_bytes())
     file.unlink()
     with pytest.raises(HeatproofError, match=f"{name}/c/0 is missing") as caught:
         describe_store(store)
-    assert_the_metadata_are_to_be_written(caught, store)
+    assert_remedy_is_to_rewrite_metadata(caught, store)
     with pytest.raises(HeatproofError, match=f"{name}/c/0 is missing") as caught:
         read(store, "logit", 0, 1)
-    assert_the_metadata_are_to_be_written(caught, store)
+    assert_remedy_is_to_rewrite_metadata(caught, store)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"zarr_format": 3}'])
-def test_damaged_metadata(store, damaged, content):
+def test_damaged_metadata_are_refused(store, damaged, content):
     damaged(store / "logit/zarr.json", content)
-    for look in (lambda: read(store, "logit", 0, 3), lambda: describe_store(store)):
+    for call in (lambda: read(store, "logit", 0, 3), lambda: describe_store(store)):
         with pytest.raises(HeatproofError, match=r"s\.zarr") as caught:
-            look()
-        assert_the_metadata_are_to_be_written(caught, store)
+            call()
+        assert_remedy_is_to_rewrite_metadata(caught, store)
 
 
-def test_a_lost_shard_is_made_as_a_target(store, damaged):
+def test_the_error_about_a_missing_shard_names_it_as_a_target(store, damaged):
     file = store.__class__(shard_file(store, "logit", 0, 1))
     damaged(file, b"")
     file.unlink()

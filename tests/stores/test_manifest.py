@@ -1,4 +1,4 @@
-"""Manifests record inputs and outputs, and are not valid any more when a byte changes."""
+"""Manifests record inputs and outputs, and become invalid when a byte changes."""
 
 import os
 from contextlib import suppress
@@ -14,7 +14,7 @@ KEY = manifest.Key("config", "code")
 
 
 @pytest.fixture
-def made(tmp_path):
+def tables(tmp_path):
     for name in ("a.csv", "b.csv"):
         (tmp_path / "tables").mkdir(exist_ok=True)
         (tmp_path / "tables" / name).write_text(name)
@@ -27,17 +27,17 @@ def made(tmp_path):
     return job.manifest, inputs
 
 
-def test_every_input_is_named_with_its_bytes(made):
+def test_inputs_are_recorded_with_their_digests(tables):
     """A manifest is bound to its path, because scores of all models have the same file name."""
-    path, inputs = made
+    path, inputs = tables
     written = read_json(path)
     assert written["input_sha256"] == {str(item): file_digest(item) for item in inputs}
     assert [facts["file"] for facts in written["files"]] == ["tables/a.csv", "tables/b.csv"]
     assert manifest.Key.of(written) == KEY
 
 
-def test_the_key_follows_spec_inputs_and_more(made):
-    _, inputs = made
+def test_the_key_depends_on_spec_inputs_and_further_values(tables):
+    _, inputs = tables
     keys = {
         manifest.key_with_inputs(KEY, inputs)[0],
         manifest.key_with_inputs("other", inputs)[0],
@@ -51,8 +51,8 @@ def test_the_key_follows_spec_inputs_and_more(made):
     assert before in keys
 
 
-def test_whole(made, tmp_path):
-    path, inputs = made
+def test_only_an_intact_result_of_the_key_is_read(tables, tmp_path):
+    path, inputs = tables
     key = manifest.key_with_inputs(KEY, inputs)[0]
     assert manifest.read_if_intact(path, key)["key"] == key
     assert manifest.read_if_intact(path, "other") is None
@@ -64,20 +64,20 @@ def test_whole(made, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "asked", [manifest.verified_path, lambda file: manifest.read_if_intact(file.parent / "tables.json", "k")]
+    "check", [manifest.verified_path, lambda file: manifest.read_if_intact(file.parent / "tables.json", "k")]
 )
-def test_a_file_that_is_far_too_large_is_refused_by_its_size(tmp_path, monkeypatch, asked):
+def test_a_file_that_is_far_too_large_is_refused_by_its_size(tmp_path, monkeypatch, check):
     """The size is compared first, because a digest of 8 GiB takes a minute."""
     (tmp_path / "a.csv").write_text("a")
     manifest.write_manifest(tmp_path / "tables.json", [tmp_path / "a.csv"], spec_key=KEY, key="k")
     os.truncate(tmp_path / "a.csv", 2**33)
     monkeypatch.setattr(manifest, "file_digest", lambda file: pytest.fail("it was read"))
     with suppress(HeatproofError):
-        assert asked(tmp_path / "a.csv") is None
+        assert check(tmp_path / "a.csv") is None
 
 
-def test_a_folder_can_be_moved(made, tmp_path):
-    path, inputs = made
+def test_a_result_can_be_moved(tables, tmp_path):
+    path, inputs = tables
     key = manifest.key_with_inputs(KEY, inputs)[0]
     os.rename(tmp_path / "tables", tmp_path / "there")
     (tmp_path / "new").mkdir()
@@ -86,8 +86,8 @@ def test_a_folder_can_be_moved(made, tmp_path):
     assert manifest.read_if_intact(tmp_path / "new/tables.json", key)
 
 
-def test_touch_dates_the_manifest_and_its_files(made, tmp_path):
-    path, _ = made
+def test_touch_renews_the_times_of_a_manifest_and_its_files(tables, tmp_path):
+    path, _ = tables
     files = [path, tmp_path / "tables/a.csv", tmp_path / "tables/b.csv"]
     for file in files:
         os.utime(file, (1000.0, 1000.0))

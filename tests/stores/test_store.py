@@ -1,4 +1,4 @@
-"""Stores: readers, concurrent writers, and what a killed job leaves."""
+"""Stores: readers, concurrent writers, and the files that a killed job leaves."""
 
 import dataclasses
 import multiprocessing
@@ -54,8 +54,8 @@ def path(tmp_path):
 
 
 def test_xarray_sees_named_dimensions_and_coordinates(path):
-    made = values(0)
-    write_shard(path, "attribution", 0, 0, made)
+    stored = values(0)
+    write_shard(path, "attribution", 0, 0, stored)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         opened = xarray.open_zarr(path, consolidated=False)
@@ -65,21 +65,21 @@ def test_xarray_sees_named_dimensions_and_coordinates(path):
         assert set(data.coords) == {"image", "image_id", "label", "map"}
         assert data.image_id.values.tolist() == IDS
         np.testing.assert_array_equal(data.label, LABELS)
-        np.testing.assert_array_equal(data.attribution.sel(map="rise")[:4], made[:, 1])
-        np.testing.assert_array_equal(data.attribution.isel(image=2).sel(map="saliency"), made[2, 0])
+        np.testing.assert_array_equal(data.attribution.sel(map="rise")[:4], stored[:, 1])
+        np.testing.assert_array_equal(data.attribution.isel(image=2).sel(map="saliency"), stored[2, 0])
         assert data.attribution[4:].isnull().all()
         assert data.attrs["made_by"] == {"steps": 3}
 
 
-def test_zarr_opens_it_with_nan_for_missing_images(path):
-    made = values(0, images=2)
-    write_shard(path, "attribution", 1, 4, made)
+def test_zarr_reads_missing_images_as_nan(path):
+    stored = values(0, images=2)
+    write_shard(path, "attribution", 1, 4, stored)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         group = zarr.open(path, mode="r")
         array = group["attribution"][:]
     assert group["attribution"].metadata.dimension_names == ("image", "map", "y", "x")
-    np.testing.assert_array_equal(array[4:6], made)
+    np.testing.assert_array_equal(array[4:6], stored)
     assert np.isnan(array[[0, 1, 2, 3, 6, 7, 8, 9]]).all()
     np.testing.assert_array_equal(group["predicted"][:], -1)
 
@@ -92,7 +92,7 @@ def test_a_shard_is_one_file(path):
     assert set(tree(path)) - before == {"attribution/c/0/0/0/0", "logit/c/2/0"}
 
 
-def test_a_shard_of_nothing_but_the_fill_value_is_a_file_all_the_same(path):
+def test_a_shard_of_fill_values_is_a_file(path):
     written = write_shard(path, "attribution", 0, 0, np.full((4, 2, 5, 6), np.nan, np.float32))
     assert os.path.isfile(written)
     written = write_shard(path, "predicted", 0, 0, np.full((4, 5), -1, np.int32))
@@ -100,11 +100,11 @@ def test_a_shard_of_nothing_but_the_fill_value_is_a_file_all_the_same(path):
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 4), (0, 10), (3, 5), (2, 9), (9, 10)])
-def test_reading_across_shards(path, start, stop):
-    made = values(1, images=10)
+def test_images_are_read_across_shards(path, start, stop):
+    stored = values(1, images=10)
     for shard in range(3):
-        write_shard(path, "attribution", shard, shard * 4, made[shard * 4 : shard * 4 + 4])
-    np.testing.assert_array_equal(read(path, "attribution", start, stop), made[start:stop])
+        write_shard(path, "attribution", shard, shard * 4, stored[shard * 4 : shard * 4 + 4])
+    np.testing.assert_array_equal(read(path, "attribution", start, stop), stored[start:stop])
 
 
 def test_float64_is_stored_in_the_type_of_the_array(path):
@@ -132,7 +132,7 @@ def test_a_file_that_is_far_too_large_is_refused_by_its_size(path, monkeypatch, 
     assert LARGE not in digested
 
 
-def test_describe(path):
+def test_describe_store_returns_ids_labels_and_arrays(path):
     write_shard(path, "attribution", 1, 4, values(0))
     found = describe_store(path)
     assert found["image_ids"] == IDS
@@ -159,7 +159,7 @@ def test_missing_files_are_reported(path, start, stop, message):
 
 
 @pytest.mark.parametrize("make", [lambda p: None, lambda p: p.mkdir(), lambda p: p.write_text("x")])
-def test_folders_that_are_no_store(tmp_path, make):
+def test_other_folders_are_refused(tmp_path, make):
     path = tmp_path / "other.zarr"
     make(path)
     with pytest.raises(HeatproofError, match="not a store of heatproof"):
@@ -168,14 +168,14 @@ def test_folders_that_are_no_store(tmp_path, make):
         read(path, "logit", 0, 1)
 
 
-def test_labels_of_a_single_class(tmp_path):
+def test_labels_of_a_single_class_are_stored(tmp_path):
     """Chunks that equal the fill value are written nevertheless."""
     one_class = dataclasses.replace(layout(), labels=np.zeros(10, int))
     ensure_metadata(tmp_path / "s.zarr", one_class)
     assert describe_store(tmp_path / "s.zarr")["labels"].tolist() == [0] * 10
 
 
-def test_a_store_from_elsewhere(tmp_path):
+def test_a_foreign_zarr_store_is_refused(tmp_path):
     zarr.create_group(tmp_path / "other.zarr").create_array("a", shape=(2, 2), dtype="f4")
     with pytest.raises(HeatproofError, match="not a store of heatproof"):
         describe_store(tmp_path / "other.zarr")
@@ -184,7 +184,7 @@ def test_a_store_from_elsewhere(tmp_path):
 # ---- the metadata ----------------------------------------------------------------------------------------------------
 
 
-def test_the_metadata_are_the_same_bytes_every_time(tmp_path):
+def test_metadata_are_deterministic(tmp_path):
     for name in ("a", "b"):
         ensure_metadata(tmp_path / name / "s.zarr", layout())
     assert tree(tmp_path / "a/s.zarr") == tree(tmp_path / "b/s.zarr")
@@ -197,7 +197,7 @@ def test_existing_metadata_are_unchanged(path):
     assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == before
 
 
-def test_another_key_with_the_same_cut_keeps_the_shards(path):
+def test_another_key_with_the_same_layout_keeps_the_shards(path):
     write_shard(path, "attribution", 0, 0, values(0))
     ensure_metadata(path, layout(key="other"))
     assert describe_store(path)["attributes"]["key"] == "other"
@@ -208,7 +208,7 @@ def test_another_key_with_the_same_cut_keeps_the_shards(path):
 
 
 @pytest.mark.parametrize("other", [{"shard_size": 5}, {"size": 7}])
-def test_another_cut_takes_the_old_shards_away(path, other):
+def test_another_layout_removes_the_old_shards(path, other):
     write_shard(path, "attribution", 0, 0, values(0))
     write_shard(path, "logit", 0, 0, np.zeros((4, 5), np.float32))
     ensure_metadata(path, layout(key="other", **other))
@@ -275,7 +275,7 @@ def test_a_writer_that_dies_leaves_the_old_shard(path, monkeypatch):
     assert [name for name in os.listdir(path.parent) if "attribution" in name] == []
 
 
-def test_files_of_a_killed_writer_are_no_array_of_the_store(path, monkeypatch):
+def test_files_of_a_killed_writer_are_not_read(path, monkeypatch):
     """SIGKILL leaves no time for cleanup."""
     die_at(monkeypatch, path)
     monkeypatch.setattr(store_module.shutil, "rmtree", lambda *_, **__: None)
@@ -290,8 +290,8 @@ def test_files_of_a_killed_writer_are_no_array_of_the_store(path, monkeypatch):
 def test_metadata_interrupted_anywhere_are_completed(tmp_path, monkeypatch, survived):
     """The key is written last; until then, the next job writes all metadata again."""
     ensure_metadata(tmp_path / "whole.zarr", layout())
-    whole = tree(tmp_path / "whole.zarr")
-    assert len(whole) == 12
+    complete = tree(tmp_path / "whole.zarr")
+    assert len(complete) == 12
     with monkeypatch.context() as patched:
         moves = die_at(patched, tmp_path / "s.zarr", survived)
         with pytest.raises(Died):
@@ -299,7 +299,7 @@ def test_metadata_interrupted_anywhere_are_completed(tmp_path, monkeypatch, surv
     assert len(moves) == survived
     assert not (tmp_path / "s.zarr/zarr.json").exists()
     ensure_metadata(tmp_path / "s.zarr", layout())
-    assert tree(tmp_path / "s.zarr") == whole
+    assert tree(tmp_path / "s.zarr") == complete
 
 
 def test_json_and_tables_are_written_atomically(tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ def patches_changed(before, after):
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
-def test_all_or_none(share):
+def test_one_patch_of_no_or_every_image_is_deleted(share):
     images, baselines = images_of(50), -images_of(50, seed=1)
     perturbed = delete_random_patches(images, baselines, GRID, share, torch_generator(0, "x"))
     changed = patches_changed(images, perturbed)
@@ -36,7 +36,7 @@ def test_all_or_none(share):
     assert len(changed.argmax(1).unique()) > 10, "at many places"
 
 
-def test_a_share():
+def test_the_share_is_the_fraction_of_images_with_a_deleted_patch():
     images, baselines = images_of(2000), torch.zeros(2000, 3, SIZE, SIZE)
     perturbed = delete_random_patches(images, baselines, GRID, 0.3, torch_generator(0, "x"))
     lost = (patches_changed(images, perturbed) > 0).any(1).float().mean()
@@ -56,7 +56,7 @@ def test_the_share_does_not_change_which_patches_are_drawn():
     assert torch.equal(half[lost], all_of_them[lost])
 
 
-def test_images_are_left_as_they_were():
+def test_inputs_are_not_modified():
     images, baselines = images_of(5), torch.zeros(5, 3, SIZE, SIZE)
     before = images.clone()
     delete_random_patches(images, baselines, GRID, 1.0, torch_generator(0, "x"))
@@ -68,8 +68,8 @@ def test_images_are_left_as_they_were():
 @pytest.mark.parametrize("pixels", [1, 2])
 def test_a_shift_moves_and_repeats_edges(pixels):
     rows = torch.arange(SIZE, dtype=torch.float32)
-    picture = torch.stack([rows[:, None].expand(SIZE, SIZE), rows[None].expand(SIZE, SIZE), torch.ones(SIZE, SIZE)])
-    shifted = shift_randomly(picture.expand(300, -1, -1, -1), pixels, torch_generator(0, "x"))
+    coordinates = torch.stack([rows[:, None].expand(SIZE, SIZE), rows[None].expand(SIZE, SIZE), torch.ones(SIZE, SIZE)])
+    shifted = shift_randomly(coordinates.expand(300, -1, -1, -1), pixels, torch_generator(0, "x"))
     assert shifted.shape == (300, 3, SIZE, SIZE)
     down = shifted[:, 0, SIZE // 2, 0] - SIZE // 2
     right = shifted[:, 1, 0, SIZE // 2] - SIZE // 2

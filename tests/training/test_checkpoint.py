@@ -58,7 +58,7 @@ def assert_same(one, other):
     ],
     ids=["sgd, step", "adamw, cosine", "adam, flips"],
 )
-def test_cut_off_twice(tmp_path, change):
+def test_a_training_interrupted_twice_ends_with_the_same_weights(tmp_path, change):
     uninterrupted, _ = train(**change)
     journal = Journal(tmp_path / "net.safetensors", "key")
     for epochs in (2, 1):
@@ -72,7 +72,7 @@ def test_cut_off_twice(tmp_path, change):
     assert_same(again, uninterrupted)
 
 
-def test_dropout_is_drawn_from_where_it_was():
+def test_dropout_depends_on_the_state_of_the_generator():
     """Otherwise, the test above could not show that the generator's state is saved."""
     first, _ = train()
     torch.manual_seed(6)
@@ -112,7 +112,7 @@ def test_a_damaged_journal_is_logged_and_training_starts_over(tmp_path, caplog, 
     assert_same(again, uninterrupted)
 
 
-def test_a_key_has_its_own_and_all_go_together(tmp_path):
+def test_each_key_has_a_journal_and_all_are_removed_together(tmp_path):
     one, other = (Journal(tmp_path / "net.safetensors", key) for key in ("a", "b"))
     one.save({"x": 1})
     assert other.load() is None

@@ -48,7 +48,7 @@ def network():
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("decay", ["step", "cosine"])
-def test_it_learns(optimizer, decay):
+def test_training_learns_separable_classes(optimizer, decay):
     schedule = replace(SCHEDULE, optimizer=optimizer, schedule=decay, lr=0.1 if optimizer == "sgd" else 0.03)
     model = network()
     best, history, _ = fit(model, examples(64, 0), examples(32, 1), schedule, seed=0)
@@ -95,7 +95,7 @@ def test_validation_is_the_mean_over_images_whatever_the_batches():
         assert validate(model, held_out, batch_size) == pytest.approx((float(loss), float(accuracy)), abs=1e-6)
 
 
-def test_the_rate_over_epochs():
+def test_the_learning_rate_follows_its_schedule():
     rates = {}
     for schedule in ("step", "cosine"):
         _, history, _ = fit(network(), examples(16, 0), examples(8, 1), replace(SCHEDULE, schedule=schedule), seed=0)
@@ -112,13 +112,13 @@ def test_divergence_is_an_error(lr):
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
-def test_a_training_that_moves_no_weight_is_no_success(optimizer):
+def test_a_training_that_moves_no_weight_is_an_error(optimizer):
     schedule = replace(SCHEDULE, lr=1e-30, optimizer=optimizer)
     with pytest.raises(HeatproofError, match="The training moved no weight in 6 epochs: raise lr, now 1e-30"):
         fit(network(), examples(64, 0), examples(32, 1), schedule, seed=0)
 
 
-def test_images_that_are_not_finite_are_no_success():
+def test_nonfinite_images_are_an_error():
     bad = examples(16, 0)
     bad.images[3] = torch.nan
     with pytest.raises(HeatproofError, match="diverged in epoch 0"):
@@ -148,7 +148,7 @@ def test_the_augmentation_sees_every_training_image_once_an_epoch_and_no_other()
     assert not torch.equal(seen[0], seen[3]), "in another order"
 
 
-def test_weight_decay_and_smoothing_reach_the_loss():
+def test_settings_of_the_schedule_change_the_weights():
     plain, _, _ = fit(network(), examples(32, 0), examples(8, 1), SCHEDULE, seed=0)
     for change in ({"weight_decay": 0.1}, {"label_smoothing": 0.2}, {"momentum": 0.0}, {"batch_size": 8}):
         other, _, _ = fit(network(), examples(32, 0), examples(8, 1), replace(SCHEDULE, **change), seed=0)

@@ -32,7 +32,7 @@ def test_each_task_has_its_loss(task: str | None, loss: str) -> None:
     assert loss_for_task(task) == loss
 
 
-def test_unknown_labels_count_for_nothing() -> None:
+def test_unknown_labels_are_ignored() -> None:
     outputs = torch.randn(4, 3, dtype=torch.float64)
     labels = torch.tensor([[1, 0, -1], [0, -1, -1], [1, 1, 0], [-1, -1, -1]], dtype=torch.int8)
     by_hand = []

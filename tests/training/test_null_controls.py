@@ -11,7 +11,7 @@ from heatproof.models.network import build_network
 from heatproof.models.weights_file import read_safetensors
 
 
-def test_no_epoch_keeps_the_weights_that_the_model_is_built_with(project):
+def test_zero_epochs_keep_the_initial_weights(project):
     network = {"architecture": "toy_plugin:network", "mean": [0.5] * 3, "std": [0.5] * 3, "cam_layer": "features"}
     toy = project(pretraining={"epochs": 0, "seed": 7}, weights=["pretrained"], models=[{"net": network}])
     job = toy.pretrain()
@@ -24,7 +24,7 @@ def test_no_epoch_keeps_the_weights_that_the_model_is_built_with(project):
     assert read_json(toy.folder / job.manifest)["key"]
 
 
-def test_shuffled_labels_are_the_same_in_pretraining_and_finetuning_and_not_the_true_ones(project):
+def test_pretraining_and_finetuning_share_the_same_shuffled_labels(project):
     toy = project(pretraining={"labels": "shuffled"}, finetuning={"labels": "shuffled"})
     before, tuned = toy.pretrain(), toy.finetune()
     dataset = open_dataset(before.dataset)

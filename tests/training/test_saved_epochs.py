@@ -25,12 +25,12 @@ from heatproof.workflow.reconcile import Results
 FOLDER = "results/weights/toy/net"
 
 
-def finetuned(project):
+def finetune_project(project):
     project.make(project.finetune())
     return project
 
 
-def taken_out(project, epoch):
+def extract_epoch(project, epoch):
     project.make(project.on_network("keep_epoch", "toy", "net", f"finetuned_epoch{epoch}"))
     return project.folder / FOLDER / f"finetuned_epoch{epoch}.safetensors"
 
@@ -39,15 +39,15 @@ def taken_out(project, epoch):
 def saved_run(trained, tmp_path_factory):
     folder = tmp_path_factory.mktemp("kept") / "project"
     shutil.copytree(trained.folder, folder)
-    return finetuned(Project(folder, finetuning={"keep": [1, 3]}))
+    return finetune_project(Project(folder, finetuning={"keep": [1, 3]}))
 
 
 def test_a_saved_epoch_equals_a_training_of_that_length(saved_run, project):
-    short = finetuned(project(finetuning={"epochs": 1}))
-    assert taken_out(saved_run, 1).read_bytes() == (short.folder / FOLDER / "finetuned.safetensors").read_bytes()
+    short = finetune_project(project(finetuning={"epochs": 1}))
+    assert extract_epoch(saved_run, 1).read_bytes() == (short.folder / FOLDER / "finetuned.safetensors").read_bytes()
     history = saved_run.folder / FOLDER / "finetuned_epoch1.history.csv"
     assert history.read_bytes() == (short.folder / FOLDER / "finetuned.history.csv").read_bytes()
-    assert taken_out(saved_run, 3).read_bytes() != taken_out(saved_run, 1).read_bytes()
+    assert extract_epoch(saved_run, 3).read_bytes() != extract_epoch(saved_run, 1).read_bytes()
 
 
 def test_saving_epochs_changes_no_byte_of_the_finetuned_weights(saved_run, trained):
@@ -56,24 +56,24 @@ def test_saving_epochs_changes_no_byte_of_the_finetuned_weights(saved_run, train
     assert (trained.folder / FOLDER / "kept/finetuned.safetensors").is_file(), "also where nothing is kept"
 
 
-def test_every_manifest_holds(saved_run):
-    taken_out(saved_run, 1)
+def test_manifests_of_saved_epochs_are_intact(saved_run):
+    extract_epoch(saved_run, 1)
     for name in ("finetuned", "finetuned_epoch1"):
         path = saved_run.folder / FOLDER / f"{name}.json"
         assert read_if_intact(path, read_json(path)["key"])
 
 
-def test_later_stages_take_them_for_weights(saved_run):
-    taken_out(saved_run, 3)
+def test_later_stages_use_saved_epochs_as_weights(saved_run):
+    extract_epoch(saved_run, 3)
     where = ("toy", "net", "finetuned_epoch3")
     saved_run.make(saved_run.on_network("drops", *where, grid=4, baseline="zeros", shard=0))
     assert (saved_run.folder / "results/drops/toy/net/finetuned_epoch3/g4_zeros.0.json").is_file()
 
 
 def test_saved_epochs_are_scored_and_no_claim_counts_them_as_trainings(saved_run, monkeypatch):
-    """From the weights through all stages to the card."""
+    """Run all stages, from the weights to the table of claims."""
     for epoch in (1, 3):
-        taken_out(saved_run, epoch)
+        extract_epoch(saved_run, epoch)
     scored = Project(
         saved_run.folder,
         finetuning={"keep": [1, 3]},
@@ -94,7 +94,7 @@ def test_saved_epochs_are_scored_and_no_claim_counts_them_as_trainings(saved_run
     assert ranked == {"finetuned", "finetuned_epoch1", "finetuned_epoch3"}
 
 
-def test_trained_again_only_for_a_missing_epoch(saved_run, monkeypatch):
+def test_a_finetuning_is_repeated_only_for_a_missing_epoch(saved_run, monkeypatch):
     class TrainedAgain(Exception):
         pass
 
@@ -102,9 +102,9 @@ def test_trained_again_only_for_a_missing_epoch(saved_run, monkeypatch):
         raise TrainedAgain
 
     monkeypatch.setattr(in_domain, "fit", fit)
-    finetuned(Project(saved_run.folder, finetuning={"keep": [3]}))
+    finetune_project(Project(saved_run.folder, finetuning={"keep": [3]}))
     with pytest.raises(TrainedAgain):
-        finetuned(Project(saved_run.folder, finetuning={"keep": [2, 3]}))
+        finetune_project(Project(saved_run.folder, finetuning={"keep": [2, 3]}))
 
 
 def test_copied_results_without_an_epoch_are_incomplete(saved_run, monkeypatch):
@@ -124,7 +124,7 @@ def test_missing_or_damaged_states_are_errors(saved_run, project, damage):
     elif damage == "gone":
         path.unlink()
     with pytest.raises(HeatproofError, match=r"kept/finetuned\.safetensors .*as its target"):
-        taken_out(other, 1)
+        extract_epoch(other, 1)
 
 
 DYING = """
@@ -148,10 +148,10 @@ job.main(sys.argv[2:])
 
 
 @pytest.mark.parametrize(("when", "done"), [("before", 2), pytest.param("after", 3, marks=pytest.mark.slow)])
-def test_killed_and_run_again(project, caplog, when, done):
+def test_a_killed_finetuning_resumes_with_the_same_bytes(project, caplog, when, done):
     """The operating system kills it before or after the third epoch's state is moved into place."""
     change = {"finetuning": {"epochs": 5, "keep": [1, 5], "shift": 1}}
-    undisturbed, killed = finetuned(project(**change)), project(**change)
+    undisturbed, killed = finetune_project(project(**change)), project(**change)
     path = killed.folder / FOLDER
     spec = killed.on_network("finetune")
     started = job_process(
@@ -168,7 +168,7 @@ def test_killed_and_run_again(project, caplog, when, done):
     for output in ("finetuned.safetensors", "finetuned.history.csv", "finetuned.json", "kept/finetuned.safetensors"):
         (path / output).unlink()
     with caplog.at_level(logging.INFO):
-        finetuned(killed)
+        finetune_project(killed)
     messages = [record.getMessage() for record in caplog.records if "resuming" in record.getMessage()]
     assert messages == [f"resuming after epoch {done} of 5 of an earlier job"]
     for output in ("finetuned.safetensors", "finetuned.history.csv", "kept/finetuned.safetensors"):
@@ -176,14 +176,14 @@ def test_killed_and_run_again(project, caplog, when, done):
     assert not list(path.glob(".*")), "no journal is left"
 
 
-def test_another_config_does_not_go_on_from_it(project, caplog):
+def test_another_config_does_not_resume_from_a_journal(project, caplog):
     changed = project(finetuning={"epochs": 2})
     with pytest.MonkeyPatch.context() as killed_before_the_end:
         killed_before_the_end.setattr(Journal, "remove", lambda self: None)
-        finetuned(changed)
+        finetune_project(changed)
     (left,) = (changed.folder / FOLDER).glob(".finetuned.journal/*.pt")
     with caplog.at_level(logging.INFO):
-        finetuned(Project(changed.folder, finetuning={"epochs": 1}))
+        finetune_project(Project(changed.folder, finetuning={"epochs": 1}))
     assert not any("resuming" in record.getMessage() for record in caplog.records)
     assert not left.exists()
 

@@ -14,14 +14,14 @@ from heatproof.training import in_domain
 from heatproof.training.loop import Examples
 from heatproof.training.losses import compute_loss
 
-OWN = {"finetuning": {"labels": "own", "epochs": 2}}
+OWN_LABELS = {"finetuning": {"labels": "own", "epochs": 2}}
 
 
 def weights(project, name="finetuned"):
     return load_file(project.folder / f"results/weights/toy/net/{name}.safetensors")
 
 
-def test_no_label_is_read(tmp_path, monkeypatch):
+def test_own_labels_read_no_label(tmp_path, monkeypatch):
     """Other labels do not change the result, whereas with `true` they do."""
     read = train_jobs._examples
 
@@ -54,7 +54,7 @@ def test_the_label_is_the_output_for_the_intact_image(tmp_path, monkeypatch):
         return fit(network, train, validation, *rest, **more)
 
     monkeypatch.setattr(in_domain, "fit", watched)
-    Project(tmp_path, **OWN).train()
+    Project(tmp_path, **OWN_LABELS).train()
     ((outputs, before, validation),) = seen
     torch.testing.assert_close(outputs, before)
     # The labels are the same for an intact image and for the same image with a deleted patch.
@@ -63,7 +63,7 @@ def test_the_label_is_the_output_for_the_intact_image(tmp_path, monkeypatch):
     torch.testing.assert_close(one.sum(1), torch.ones(len(one)))
 
 
-def test_it_stays_nearer_to_the_network_that_is_explained(tmp_path):
+def test_own_labels_keep_the_weights_nearer_to_the_pretrained_ones(tmp_path):
     moved = {}
     for labels in ("own", "true"):
         (tmp_path / labels).mkdir()
@@ -74,7 +74,7 @@ def test_it_stays_nearer_to_the_network_that_is_explained(tmp_path):
     assert 0 < moved["own"] < moved["true"]
 
 
-def test_losses_of_probabilities():
+def test_losses_accept_probabilities_as_labels():
     logits = torch.tensor([[2.0, 0.0, -1.0], [0.0, 1.0, 0.5]])
     hard = torch.tensor([0, 1])
     soft = functional.one_hot(hard, 3).float()

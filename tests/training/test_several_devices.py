@@ -44,7 +44,7 @@ CHANGE = {
 
 
 def at_its_pace(num_classes, *, width=4):
-    """Build the toy network, which trains slowly if an environment variable says so, so that it can be killed."""
+    """Build the toy network, which trains slowly if an environment variable is set, so that it can be killed."""
     model = toy_plugin.network(num_classes, width=width)
     model.register_forward_pre_hook(lambda layer, inputs: time.sleep(float(os.environ.get("PACE", 0)) * layer.training))
     return model
@@ -70,7 +70,7 @@ def with_unused():
     return net
 
 
-def that_draws():
+def with_dropout():
     return network(nn.BatchNorm2d(4), nn.Dropout(0.3))
 
 
@@ -83,7 +83,7 @@ CASES = {
     "one left": (with_unused, 33, {"weight_decay": 0.1}),
     "adamw": (network, 37, {"optimizer": "adamw", "lr": 0.01, "schedule": "cosine"}),
 }
-DRAWS = (that_draws, 45, {})
+DRAWS = (with_dropout, 45, {})
 
 
 def run(case, device_group=None, journal=None, augment=None):
@@ -104,7 +104,7 @@ class Killed(Exception):
     pass
 
 
-def cut_off_in_the_second_epoch(seen):
+def interrupt_in_the_second_epoch(seen):
     def augment(images, generator):
         seen.append(None)
         if len(seen) > 4:
@@ -114,13 +114,13 @@ def cut_off_in_the_second_epoch(seen):
     return augment
 
 
-def in_both(spec_json, device_group):
+def train_in_both(spec_json, device_group):
     """Return all results that the tests below compare, from one launch, because processes take seconds to start."""
     trainings = {name: run(case, device_group, augment=noise) for name, case in CASES.items()}
     trainings["draws"] = run(DRAWS, device_group, augment=noise)
     journal = Journal(spec_json["output"].with_name("net.safetensors"), "key")
     with pytest.raises(Killed):
-        run(DRAWS, device_group, journal, cut_off_in_the_second_epoch([]))
+        run(DRAWS, device_group, journal, interrupt_in_the_second_epoch([]))
     assert journal.file.is_file() or not device_group.is_main
     torch.manual_seed(7)
     trainings["draws, cut off"] = run(DRAWS, device_group, journal, noise)
@@ -151,8 +151,8 @@ def disturbed(folder, tmp_path_factory):
     (disturbed / FOLDER / "finetuned.json").unlink()
     before = 0
     for end in (signal.SIGKILL, signal.SIGTERM):
-        log_text = cut_off(disturbed, end, before)
-        before = saved(disturbed)
+        log_text = interrupt(disturbed, end, before)
+        before = last_journal_time(disturbed)
     return disturbed, log_text
 
 
@@ -165,14 +165,14 @@ def on_two(folder, disturbed):
         "finetune": Project(folder, **CHANGE).finetune(),
     }
     with pytest.raises(HeatproofError, match=r"^One of them says no\.$"):
-        train_on_devices(in_both, spec_json, MACHINE, 2)
+        train_on_devices(train_in_both, spec_json, MACHINE, 2)
     assert "LOCAL_RANK" not in os.environ
     return torch.load(spec_json["output"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(CASES))
-def test_two_take_the_steps_of_one(on_two, name):
+def test_two_devices_take_the_steps_of_one(on_two, name):
     _, history, stored = on_two[name]
     alone = run(CASES[name], augment=noise)
     assert stored[3].keys() == alone.saved_epochs[3].keys()
@@ -183,15 +183,15 @@ def test_two_take_the_steps_of_one(on_two, name):
 
 
 @pytest.mark.slow
-def test_a_training_that_was_cut_off_ends_in_the_same_bits(on_two):
-    """With batch norm and dropout, which draws differently on each device."""
-    (best, history, stored), (again, same_history, same_kept) = on_two["draws"], on_two["draws, cut off"]
+def test_an_interrupted_training_ends_with_the_same_bits(on_two):
+    """The network has batch norm, and dropout, which draws differently on each device."""
+    (best, history, stored), (again, same_history, same_stored) = on_two["draws"], on_two["draws, cut off"]
     assert history == same_history
     assert all(torch.equal(best[key], again[key]) for key in best)
-    assert all(torch.equal(stored[3][key], same_kept[3][key]) for key in best)
+    assert all(torch.equal(stored[3][key], same_stored[3][key]) for key in best)
 
 
-def cut_off(folder, end, before):
+def interrupt(folder, end, before):
     """Start a training, end it by a signal, and return its output."""
     spec = Project(folder, **CHANGE).on_network("finetune")
     # The training takes twenty-four seconds: a late signal still interrupts it, and the test notices a survivor.
@@ -199,7 +199,7 @@ def cut_off(folder, end, before):
     started = job_process(folder, spec.run, spec.spec_json, runtime=asdict(MACHINE), importable=here, **slowly)
     job = subprocess.Popen(**started, stderr=subprocess.PIPE, text=True)
     began = time.monotonic()
-    while saved(folder) <= before:
+    while last_journal_time(folder) <= before:
         assert job.poll() is None, job.communicate()[1]
         assert time.monotonic() < began + 200
         time.sleep(0.02)
@@ -218,7 +218,7 @@ def cut_off(folder, end, before):
 
 
 @pytest.mark.slow
-def test_killed_and_ended_and_run_again(on_two, folder, disturbed):
+def test_a_killed_and_terminated_training_resumes_with_the_same_bytes(on_two, folder, disturbed):
     """The bytes equal those of an undisturbed training, and no process is left."""
     again, log_text = disturbed
     assert "resuming after epoch" in log_text
@@ -227,7 +227,7 @@ def test_killed_and_ended_and_run_again(on_two, folder, disturbed):
     assert not list((again / FOLDER).glob(".*")), "no journal is left"
 
 
-def saved(folder):
+def last_journal_time(folder):
     """Return when the journal was last written; 0 if never."""
     times = [0]
     for file in folder.glob(f"{FOLDER}/.finetuned.journal/[!.]*.pt"):
@@ -238,7 +238,7 @@ def saved(folder):
 
 
 @pytest.mark.parametrize(("devices", "images"), [(2, 16), (2, 7), (3, 8), (4, 8), (4, 11), (5, 10)])
-def test_rows_and_weights(devices, images):
+def test_devices_share_the_rows_with_weights(devices, images):
     rows, weights = [], 0.0
     for rank in range(devices):
         member = FabricDeviceGroup(type("Fabric", (), {"device": None, "world_size": devices, "global_rank": rank}))
@@ -253,35 +253,35 @@ def test_rows_and_weights(devices, images):
     assert weights == pytest.approx(devices)
 
 
-def test_batch_norm_over_all_devices():
+def test_batch_norm_is_synchronised_over_devices():
     """Only layers of PyTorch and timm, because those of other libraries compute something else."""
 
     from timm.layers import BatchNormAct2d
 
-    class Own(nn.BatchNorm2d):
+    class CustomBatchNorm(nn.BatchNorm2d):
         pass
 
-    net = nn.Sequential(nn.BatchNorm2d(2), nn.Sequential(BatchNormAct2d(2), Own(2)))
+    net = nn.Sequential(nn.BatchNorm2d(2), nn.Sequential(BatchNormAct2d(2), CustomBatchNorm(2)))
     weights = dict(net.state_dict())
     synchronise_batch_norm(net)
     assert isinstance(net[0], nn.SyncBatchNorm)
     assert isinstance(net[1][0], nn.SyncBatchNorm)
     assert isinstance(net[1][0].act, nn.ReLU)
-    assert type(net[1][1]) is Own
+    assert type(net[1][1]) is CustomBatchNorm
     assert list(net.state_dict()) == list(weights)
 
 
-def test_fewer_gpus_than_devices(monkeypatch):
+def test_fewer_gpus_than_devices_are_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(HeatproofError, match=r"^A training has devices: 2, but this job sees 1 GPU\(s\): .*\.$"):
-        train_on_devices(in_both, {}, replace(MACHINE, device="auto"), 2)
+        train_on_devices(train_in_both, {}, replace(MACHINE, device="auto"), 2)
 
 
-def test_without_the_library(monkeypatch):
+def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "lightning_fabric", None)
     with pytest.raises(HeatproofError, match=r"needs lightning-fabric, .*heatproof\[multi-gpu\]"):
-        train_on_devices(in_both, {}, MACHINE, 2)
+        train_on_devices(train_in_both, {}, MACHINE, 2)
 
 
 def test_one_device_does_not_need_the_library(project, monkeypatch):
@@ -290,7 +290,7 @@ def test_one_device_does_not_need_the_library(project, monkeypatch):
     one.make(one.finetune())
 
 
-def test_messages_about_a_failed_process(tmp_path):
+def test_failures_of_processes_are_reported(tmp_path):
     killed = several._cause(ProcessExitedException("", 1, 9, -9, "SIGKILL"), tmp_path)
     assert isinstance(killed, HeatproofError)
     assert "on device 1 was ended by SIGKILL, most likely" in str(killed)
@@ -309,7 +309,7 @@ def test_messages_about_a_failed_process(tmp_path):
     assert str(cause) == "the first one's traceback"
 
 
-def test_one_that_was_killed_is_found_where_another_is_reported_first(tmp_path):
+def test_a_killed_process_is_reported_before_others(tmp_path):
     class Context(ProcessContext):
         def __init__(self):
             self.processes = [SimpleNamespace(exitcode=1), SimpleNamespace(exitcode=-9)]

@@ -35,17 +35,17 @@ def photos(tmp_path):
     return image_folder(seed=0, root=str(tmp_path / "photos"), size=16, resize=20)
 
 
-def of(photos, smallest=0.0, seed=0):
+def read_train(photos, smallest=0.0, seed=0):
     labels = torch.from_numpy(photos.splits["train"].labels)
     return read_examples(photos, "train", labels, FACTS, smallest, seed)
 
 
-def test_read_from_disk_and_held_in_memory_are_the_same(photos, monkeypatch):
-    held = of(photos)
+def test_images_from_disk_and_in_memory_are_equal(photos, monkeypatch):
+    held = read_train(photos)
     assert isinstance(held.images, torch.Tensor)
     monkeypatch.setattr(reading, "IN_MEMORY", 0)
     torch.set_num_threads(3)
-    stored = of(photos)
+    stored = read_train(photos)
     assert stored.images.readers == 3
     torch.set_num_threads(1)
     assert not isinstance(stored.images, torch.Tensor)
@@ -65,19 +65,19 @@ def test_a_training_from_disk_ends_in_the_same_bytes(project, monkeypatch, basel
         assert one.read_bytes() == other.read_bytes(), name
 
 
-def test_crops_are_of_the_picture_and_drawn_by_row_and_epoch(photos):
-    examples = of(photos, smallest=0.3)
+def test_crops_are_of_the_stored_image_and_drawn_by_row_and_epoch(photos):
+    examples = read_train(photos, smallest=0.3)
     rows = torch.tensor([4, 0, 7])
     first = examples.crop(rows, 1)
     assert first.shape == (3, 3, 16, 16)
     assert torch.equal(examples.crop(rows.flip(0), 1), first.flip(0)), "in any batch"
     assert not torch.equal(examples.crop(rows, 2), first)
-    assert not torch.equal(of(photos, 0.3, seed=1).crop(rows, 1), first)
+    assert not torch.equal(read_train(photos, 0.3, seed=1).crop(rows, 1), first)
     drawn = reading.counter_uniform(0, "crop of epoch 1", ["4"], (CROP_DRAWS,)).numpy()[0]
     top, left, height, width = crop_box(24, 30, drawn, 0.3)
     listed, order = photos._selected("train")
-    with Image.open(listed.places[order[4]]) as picture:
-        cut = transforms.resized_crop(picture, top, left, height, width, [16, 16])
+    with Image.open(listed.places[order[4]]) as image:
+        cut = transforms.resized_crop(image, top, left, height, width, [16, 16])
     assert torch.equal(first[:1], normalise(np.asarray(cut, np.float32).transpose(2, 0, 1)[None] / 255, FACTS))
 
 
@@ -102,7 +102,7 @@ def test_boxes_have_the_requested_areas_and_shapes():
     assert crop_box(300, 30, np.full(CROP_DRAWS, 0.9), 0.9) == (130, 0, 40, 30)
 
 
-def test_images_without_pictures_are_cropped_themselves():
+def test_images_without_files_are_cropped_directly():
     images = torch.arange(144.0).reshape(1, 1, 12, 12)
     crops = crop_images(images, np.full((1, CROP_DRAWS), 0.5), 0.25)
     assert crops.shape == images.shape
@@ -128,7 +128,7 @@ def test_binary_cross_entropy_is_the_mean_over_classes():
     assert compute_loss("binary_cross_entropy", logits, labels).item() == pytest.approx(wanted.item())
 
 
-def test_the_keys_reach_the_training(project, trained):
+def test_settings_reach_the_training(project, trained):
     weights_of = {"pretrained": (trained.folder / "results/weights/toy/net/pretrained.safetensors").read_bytes()}
     for change in (
         {"loss": "binary_cross_entropy"},

@@ -37,7 +37,7 @@ def history(project, name):
         return list(csv.DictReader(file))
 
 
-def test_weights_history_and_manifest(trained):
+def test_trainings_write_weights_history_and_manifest(trained):
     for name, epochs in (("pretrained", 6), ("finetuned", 3)):
         folder = trained.folder / "results/weights/toy/net"
         assert all((folder / f"{name}.{ending}").is_file() for ending in FILES)
@@ -84,7 +84,7 @@ def test_current_weights_are_not_trained_again(project, no_training):
         again.train()
 
 
-def test_other_pretrained_bytes_finetune_again(project, no_training):
+def test_changed_pretrained_weights_are_finetuned_again(project, no_training):
     again = project()
     other = weights(again, "pretrained")
     other.write_bytes(weights(again).read_bytes())
@@ -138,7 +138,7 @@ def test_validation_holds_every_image_intact_and_with_one_patch_deleted(project,
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.0, 0.0), (0.5, 0.5), (1.0, 1.0)])
-def test_the_share_of_training_images_that_lose_a_patch(project, monkeypatch, share, expected):
+def test_the_option_share_is_the_fraction_of_images_with_a_deleted_patch(project, monkeypatch, share, expected):
     caught = captured_fit(project, monkeypatch, share=share)
     images = caught["train"].images.repeat(20, 1, 1, 1)
     perturbed = caught["augment"](images, torch.Generator().manual_seed(0))

@@ -46,7 +46,7 @@ def break_forward(monkeypatch):
     return change
 
 
-def crossed(error):
+def modules_crossed(error):
     """Return the modules of heatproof that a traceback crosses."""
     files = [Path(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__)]
     return {str(file.relative_to(ROOT)) for file in files if file.is_relative_to(ROOT)}
@@ -55,7 +55,7 @@ def crossed(error):
 @pytest.mark.parametrize(
     ("explainer", "output"), [*((name, "logit") for name in EXPLAINERS), ("saliency", "probability")]
 )
-def test_maps(project, break_forward, monkeypatch, caplog, explainer, output):
+def test_an_error_while_explaining_crosses_few_modules(project, break_forward, monkeypatch, caplog, explainer, output):
     options = {"gradient_shap": {"baselines": 8}}.get(explainer, {})
     toy = project(explainers=[{explainer: options}], attribution={"output": output})
     break_forward()
@@ -63,24 +63,26 @@ def test_maps(project, break_forward, monkeypatch, caplog, explainer, output):
     monkeypatch.setattr("heatproof.jobs.attribute.check_loaded", lambda *arguments: 0)
     with caplog.at_level("INFO"):
         attribute(toy.maps_spec([explainer]), toy.runtime())
-    # The explainer is not applicable, and the log has its error. Another network of ours would add a module.
+    # The explainer is not applicable, and the log has its error. A network of heatproof would add a module.
     (error,) = {record.exc_info for record in caplog.records if record.exc_info}
     softmax = {"jobs/attribute.py"} if output == "probability" else set()
-    assert crossed(error[1]) == {"attribution/explaining.py", f"attribution/{EXPLAINERS[explainer]}.py"} | softmax
+    assert (
+        modules_crossed(error[1]) == {"attribution/explaining.py", f"attribution/{EXPLAINERS[explainer]}.py"} | softmax
+    )
 
 
-def test_a_network_that_always_fails(project, break_forward, monkeypatch):
+def test_an_error_of_a_network_that_always_fails_crosses_few_modules(project, break_forward, monkeypatch):
     toy = project(explainers=["saliency"])
     break_forward()
     monkeypatch.chdir(toy.folder)
     with pytest.raises(Broken) as caught:
         attribute(toy.maps_spec(["saliency"]), toy.runtime())
-    assert crossed(caught.value) == {"jobs/attribute.py", "models/adapter.py"}
+    assert modules_crossed(caught.value) == {"jobs/attribute.py", "models/adapter.py"}
 
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("stage", [pretrain, finetune])
-def test_training_and_its_validation(project, break_forward, monkeypatch, stage, training):
+def test_an_error_in_training_or_validation_crosses_few_modules(project, break_forward, monkeypatch, stage, training):
     toy = project(pretraining={"epochs": 1, "batch_size": 8}, finetuning={"epochs": 1, "batch_size": 8})
     break_forward(training)
     job = toy.pretrain() if stage is pretrain else toy.finetune()
@@ -88,4 +90,4 @@ def test_training_and_its_validation(project, break_forward, monkeypatch, stage,
     with pytest.raises(Broken) as caught:
         stage(job, toy.runtime())
     in_domain = {"training/in_domain.py"} if stage is finetune else set()
-    assert crossed(caught.value) == {"jobs/train.py", "training/loop.py"} | in_domain
+    assert modules_crossed(caught.value) == {"jobs/train.py", "training/loop.py"} | in_domain

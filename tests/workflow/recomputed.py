@@ -32,8 +32,8 @@ class Network:
     def maps(self) -> dict[str, np.ndarray]:
         """Return the map (N, H, W) of every method that has one."""
         found = {}
-        own, known = "/".join(self.where), f"{self.where[0]}/no_model/no_model"
-        for folder in (own, known):
+        own_network, known = "/".join(self.where), f"{self.where[0]}/no_model/no_model"
+        for folder in (own_network, known):
             for store in sorted((self.results / "maps" / folder).glob("*.zarr")):
                 if (gap := pd.read_json(store.with_suffix(".0.json"), typ="series")["gap"]) is not None:
                     assert gap
@@ -63,7 +63,7 @@ def single_deletion(network: Network, maps: np.ndarray) -> np.ndarray:
         return np.array([spearmanr(one, other).statistic for one, other in zip(sums, drops, strict=True)])
 
 
-def along(network: Network, method: str, metric: str) -> np.ndarray:
+def curve_score(network: Network, method: str, metric: str) -> np.ndarray:
     """Return a score per image from response curves."""
 
     def read(response: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -152,16 +152,16 @@ def information(network: Network, method: str, metric: str) -> np.ndarray:
 def soundness(network: Network, method: str, maps: np.ndarray) -> np.ndarray:
     """Return soundness per image at an accuracy of 0.5: Li et al. 2024, algorithms 1 and 3, gains of 0.01 tolerated."""
     known = network.curve("deletion_lerf_road", method)
-    shown = top_sums(np.maximum(maps, 0), known["pixels"] - known["changed"])[:, ::-1]
+    revealed = top_sums(np.maximum(maps, 0), known["pixels"] - known["changed"])[:, ::-1]
     accuracy = (known["predicted"] == network.labels[: network.images, None]).mean(0)[::-1]
     false, before, reached = 0.0, 0.0, 0.0
     for step, performance in enumerate(accuracy):
-        added = shown[:, step] - (shown[:, step - 1] if step else 0)
+        added = revealed[:, step] - (revealed[:, step - 1] if step else 0)
         if round(performance - before, 12) <= 0.01:
             false = false + added
         before = performance
         with np.errstate(all="ignore"):
-            reached = np.where(shown[:, step] > 0, (shown[:, step] - false) / shown[:, step], np.nan)
+            reached = np.where(revealed[:, step] > 0, (revealed[:, step] - false) / revealed[:, step], np.nan)
         if performance >= 0.5:
             return np.clip(reached, 0, 1)
     return np.full(network.images, np.nan)

@@ -99,7 +99,7 @@ class Project:
     def manifests(self) -> dict[str, dict]:
         """Return the contents of all manifests, without times and checksums."""
         found = {path.relative_to(self.folder): read_json(path) for path in self.folder.glob("results/**/*.json")}
-        return {str(path): without_times(said) for path, said in found.items() if said and "files" in said}
+        return {str(path): without_times(content) for path, content in found.items() if content and "files" in content}
 
     def copy(self, folder: Path) -> Project:
         """Copy everything, including Snakemake's records."""

@@ -11,55 +11,55 @@ from test_tasks_in_a_run import project, run
 IMAGES = 30
 
 
-def made_of(folder, task, **change):
-    """Return tables of a run on images of its own, and the labels and outputs (N, …) of these images."""
+def tables_labels_and_outputs(folder, task, **change):
+    """Return the tables of a run on new images, and the labels and outputs (N, …) of these images."""
     settings = {
         "datasets": [{"toy": {"dataset": "task_examples:dataset", "task": task, "count": IMAGES}}],
         "evaluation": {"images": IMAGES},
         "weights": ["pretrained"],
     }
-    made = run(project(folder, task, **{**settings, **change}))
-    pictures = task_examples.dataset(seed=made.plan.config["seed"], task=task, count=IMAGES)
-    images = torch.from_numpy((pictures.pixels["evaluation"] - 0.5) / 0.5)
+    ran = run(project(folder, task, **{**settings, **change}))
+    dataset = task_examples.dataset(seed=ran.plan.config["seed"], task=task, count=IMAGES)
+    images = torch.from_numpy((dataset.pixels["evaluation"] - 0.5) / 0.5)
     with torch.no_grad():
-        outputs = task_examples.Linear(pictures.num_classes)(images).numpy()
+        outputs = task_examples.Linear(dataset.num_classes)(images).numpy()
     accuracy, verdict = (pd.read_csv(folder / f"results/{name}.csv") for name in ("accuracy", "verdict"))
-    return accuracy, verdict, pictures.splits["evaluation"].labels, outputs
+    return accuracy, verdict, dataset.splits["evaluation"].labels, outputs
 
 
-def test_several_labels(tmp_path):
-    accuracy, verdict, labels, outputs = made_of(tmp_path, "multilabel")
+def test_accuracy_of_several_labels_equals_scikit_learn(tmp_path):
+    accuracy, verdict, labels, outputs = tables_labels_and_outputs(tmp_path, "multilabel")
     # The first rows, one for each label of an image; images without labels are not explained.
-    pictures, kinds = (one[:IMAGES] for one in np.nonzero(labels == 1))
-    shown = np.unique(pictures)
+    image_rows, kinds = (one[:IMAGES] for one in np.nonzero(labels == 1))
+    explained = np.unique(image_rows)
     rows = accuracy.set_index(accuracy["label"].fillna("") if "label" in accuracy else pd.Index([""]))
     aurocs = []
     for number, name in enumerate(("kind 0", "kind 1", "kind 2")):
-        known = shown[labels[shown, number] >= 0]
+        known = explained[labels[explained, number] >= 0]
         aurocs.append(roc_auc_score(labels[known, number], outputs[known, number]))
         assert rows.loc[name, "auroc"] == pytest.approx(aurocs[-1])
         assert rows.loc[name, "n_images"] == len(known)
-        assert rows.loc[name, "recall_clean"] == pytest.approx((outputs[pictures, kinds] > 0)[kinds == number].mean())
+        assert rows.loc[name, "recall_clean"] == pytest.approx((outputs[image_rows, kinds] > 0)[kinds == number].mean())
     assert rows.loc["", "auroc"] == pytest.approx(np.mean(aurocs))
-    assert rows.loc["", "n_images"] == len(shown)
-    assert rows.loc["", "recall_clean"] == pytest.approx((outputs[pictures, kinds] > 0).mean())
+    assert rows.loc["", "n_images"] == len(explained)
+    assert rows.loc["", "recall_clean"] == pytest.approx((outputs[image_rows, kinds] > 0).mean())
     table = pd.read_csv(tmp_path / "results/idsds_table.csv")
-    assert set(table["n_images"] + table["n_undefined"]) == {len(shown)}
-    np.testing.assert_allclose(table["share_wrong"], 1 - (outputs[pictures, kinds] > 0).mean())
+    assert set(table["n_images"] + table["n_undefined"]) == {len(explained)}
+    np.testing.assert_allclose(table["share_wrong"], 1 - (outputs[image_rows, kinds] > 0).mean())
     assert verdict["label"].fillna("").tolist() == ["", "kind 0", "kind 1", "kind 2"]
-    assert verdict.set_index(verdict["label"].fillna("")).loc["", "n_images"] == len(shown)
+    assert verdict.set_index(verdict["label"].fillna("")).loc["", "n_images"] == len(explained)
 
 
 @pytest.mark.parametrize("numbers", [1, 2])
-def test_numbers(tmp_path, numbers):
+def test_accuracy_of_numbers_equals_scikit_learn(tmp_path, numbers):
     more = {"numbers": numbers} if numbers > 1 else {}
     datasets = [{"toy": {"dataset": "task_examples:dataset", "task": "regression", "count": IMAGES, **more}}]
-    accuracy, verdict, *_ = made_of(tmp_path, "regression", datasets=datasets)
-    pictures = task_examples.dataset(seed=0, task="regression", count=IMAGES, numbers=numbers)
+    accuracy, verdict, *_ = tables_labels_and_outputs(tmp_path, "regression", datasets=datasets)
+    dataset = task_examples.dataset(seed=0, task="regression", count=IMAGES, numbers=numbers)
     with torch.no_grad():
-        images = torch.from_numpy((pictures.pixels["evaluation"] - 0.5) / 0.5)
+        images = torch.from_numpy((dataset.pixels["evaluation"] - 0.5) / 0.5)
         outputs = task_examples.Linear(numbers)(images).numpy()
-    labels = pictures.splits["evaluation"].labels.reshape(IMAGES, -1)
+    labels = dataset.splits["evaluation"].labels.reshape(IMAGES, -1)
     rows = accuracy.set_index(accuracy["label"].fillna("") if "label" in accuracy else pd.Index([""]))
     for number in range(numbers):
         name = f"kind {number}" if numbers > 1 else ""
@@ -75,7 +75,7 @@ def test_numbers(tmp_path, numbers):
     assert pd.read_csv(tmp_path / "results/idsds_table.csv")["share_wrong"].isna().all()
 
 
-def test_a_function_has_no_accuracy(tmp_path):
+def test_a_callable_target_has_no_accuracy(tmp_path):
     datasets = [{"toy": {"dataset": "task_examples:dataset", "task": "multiclass", "count": IMAGES}}]
     run(project(tmp_path, "margin", datasets=datasets, evaluation={"images": IMAGES}, weights=["pretrained"]))
     (row,) = pd.read_csv(tmp_path / "results/accuracy.csv").to_dict("records")

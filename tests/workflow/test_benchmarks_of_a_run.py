@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.mark.slow
 @pytest.mark.workflow
-def test_it_starts(project, tmp_path):
+def test_the_benchmark_of_stored_maps_starts(project, tmp_path):
     project.run()
     command = [sys.executable, str(FOLDER / "stored_maps.py"), "results", "--out", str(tmp_path / "tables")]
     done = subprocess.run(

@@ -10,7 +10,7 @@ from snakemake_project import MICRO, TABLE, Project, clone
 pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 
 
-def test_a_picture_that_is_cut_off_during_a_run(tmp_path):
+def test_an_image_that_is_truncated_during_a_run_is_reported_at_the_next_start(tmp_path):
     rng = np.random.default_rng(0)
     for name in ("ant", "bee"):
         (tmp_path / "photos" / name).mkdir(parents=True)
@@ -25,15 +25,15 @@ def test_a_picture_that_is_cut_off_during_a_run(tmp_path):
     assert "not resized" in json.dumps(prepared)
     ids = prepared["splits"]["evaluation"]["ids"]
     damaged = tmp_path / "photos" / ids[5]
-    whole = damaged.read_bytes()
-    damaged.write_bytes(whole[: len(whole) // 2])
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[: len(content) // 2])
     printed = project.run("--keep-going", TABLE, fails=True)
     # The next start detects that the file changed, and reads it before any job starts.
     assert str(damaged) in printed
     assert "Repair or remove" in printed
     assert "Traceback" not in printed
     assert not (project.folder / "results/weights").exists()
-    damaged.write_bytes(whole)
+    damaged.write_bytes(content)
     ran = project.ran()
     assert ran["drops"] == 2
     assert "prepare" not in ran

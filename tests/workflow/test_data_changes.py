@@ -84,11 +84,11 @@ def fetched(once, trained) -> Project:
 # ---- the changes -----------------------------------------------------------------------------------------------------
 
 
-def picture(project: Project, split: str, is_checked: bool = False) -> Path:
+def image_file(project: Project, split: str, is_checked: bool = False) -> Path:
     """Return the last image file of a split, in the order of use, that the applicability check of explainers reads."""
     ids = read_json(project.folder / "results/datasets/photos.json")["splits"][split]["ids"]
-    few = probe_rows(ids, lambda row: False)
-    chosen = [name for row, name in enumerate(ids) if (row in few) == is_checked]
+    probe = probe_rows(ids, lambda row: False)
+    chosen = [name for row, name in enumerate(ids) if (row in probe) == is_checked]
     # A small split has no other images.
     return project.folder / "photos" / (chosen or ids)[-1]
 
@@ -102,9 +102,9 @@ def touch(project: Project) -> None:
         os.utime(path, (1, 1))
 
 
-def replace_picture(split: str, is_checked: bool = False, restore: bool = False) -> Callable[[Project], None]:
+def replace_image(split: str, is_checked: bool = False, restore: bool = False) -> Callable[[Project], None]:
     def change(project: Project) -> None:
-        path = picture(project, split, is_checked)
+        path = image_file(project, split, is_checked)
         before = path.stat()
         draw(path, 1000)
         assert path.stat().st_size == before.st_size
@@ -114,7 +114,7 @@ def replace_picture(split: str, is_checked: bool = False, restore: bool = False)
     return change
 
 
-def add_picture(split: str) -> Callable[[Project], None]:
+def add_image(split: str) -> Callable[[Project], None]:
     return lambda project: draw(project.folder / f"photos/{split}/bee/new.png", 1000)
 
 
@@ -128,19 +128,19 @@ def add_note(project: Project) -> None:
     (project.folder / "photos/test/ant/README").write_text("a note")
 
 
-def remove_picture(project: Project) -> None:
+def remove_image(project: Project) -> None:
     project.config["evaluation"] = {"images": 7, "accuracy_images": 0}
-    picture(project, "evaluation").unlink()
+    image_file(project, "evaluation").unlink()
 
 
-def rename_picture(project: Project) -> None:
-    path = picture(project, "validation")
+def rename_image(project: Project) -> None:
+    path = image_file(project, "validation")
     path.rename(path.with_stem("renamed"))
 
 
 def relabel(split: str) -> Callable[[Project], None]:
     def change(project: Project) -> None:
-        name = picture(project, split).relative_to(project.folder / "photos").as_posix()
+        name = image_file(project, split).relative_to(project.folder / "photos").as_posix()
         was = Path(name).parts[1]
         other = CLASSES[1 - CLASSES.index(was)]
         project.edit("photos/labels.csv", f"{name},{was},", f"{name},{other},")
@@ -191,24 +191,24 @@ CASES: dict[str, tuple[str, Callable[[Project], None], dict[str, int]]] = {
     "nothing": ("trained", nothing, {}),
     "all files touched": ("trained", touch, {}),
     "a text file added to the folder": ("trained", add_note, {}),
-    "an evaluation image replaced": ("trained", replace_picture("evaluation"), SHARD),
+    "an evaluation image replaced": ("trained", replace_image("evaluation"), SHARD),
     "an evaluation image of the applicability check replaced": (
         "trained",
-        replace_picture("evaluation", is_checked=True),
+        replace_image("evaluation", is_checked=True),
         {**SHARD, "attribute": 2, "attribute_reference": 2},
     ),
     "an evaluation image replaced, with the same size and time": (
         "trained",
-        replace_picture("evaluation", restore=True),
+        replace_image("evaluation", restore=True),
         SHARD,
     ),
-    "a training image replaced": ("trained", replace_picture("train"), NETWORK),
-    "a validation image replaced": ("trained", replace_picture("validation"), NETWORK),
-    "an evaluation image added": ("trained", add_picture("test"), SHARDS),
-    "a training image added": ("trained", add_picture("train"), NETWORK),
+    "a training image replaced": ("trained", replace_image("train"), NETWORK),
+    "a validation image replaced": ("trained", replace_image("validation"), NETWORK),
+    "an evaluation image added": ("trained", add_image("test"), SHARDS),
+    "a training image added": ("trained", add_image("train"), NETWORK),
     "a class added": ("trained", add_class, ALL),
-    "an evaluation image removed": ("trained", remove_picture, SHARDS),
-    "a validation image renamed": ("trained", rename_picture, NETWORK),
+    "an evaluation image removed": ("trained", remove_image, SHARDS),
+    "a validation image renamed": ("trained", rename_image, NETWORK),
     "the data folder moved away": ("trained", hide_photos, {}),
     "results copied without the data": ("trained", copy_results, {}),
     "a column added to the label table": ("fetched", rewrite_table, {}),
@@ -235,32 +235,32 @@ SHORT = (
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in SHORT else pytest.mark.long) for name in CASES]
 )
-def test_jobs_that_run_again(name, request, tmp_path):
-    made, change, expected = CASES[name]
-    project = request.getfixturevalue(made).copy(tmp_path / "project")
+def test_a_change_of_data_reruns_the_jobs_that_depend_on_it(name, request, tmp_path):
+    fixture, change, expected = CASES[name]
+    project = request.getfixturevalue(fixture).copy(tmp_path / "project")
     change(project)
     assert project.ran() == expected
     assert project.ran() == {}
 
 
 @pytest.mark.slow
-def test_warnings_before_a_run(trained, tmp_path):
+def test_changed_data_are_reported_before_a_run(trained, tmp_path):
     """`check`, `status` and a dry run report changes, and do not affect the next run."""
     project = trained.copy(tmp_path / "project")
-    change = replace_picture("evaluation")
-    manifest, name = project.folder / "results/datasets/photos.json", picture(project, "evaluation")
+    change = replace_image("evaluation")
+    manifest, name = project.folder / "results/datasets/photos.json", image_file(project, "evaluation")
     change(project)
     before = manifest.read_bytes()
-    said = (
+    message = (
         f"The data of 'photos' changed ({name.relative_to(project.folder)}): results that depend on it are recomputed."
     )
     checked = project.heatproof("check", "micro.yaml").stdout
-    assert said in checked
+    assert message in checked
     jobs = re.search(r"at most 6 jobs: (.*)\.$", checked, re.MULTILINE)[1]
     assert set(jobs.split(", ")) == {f"1 of {stage}" for stage in ("prepare", *SHARD)}
-    assert said in project.heatproof("status", "micro.yaml").stdout
+    assert message in project.heatproof("status", "micro.yaml").stdout
     printed = project.run("-n", TABLE)
-    assert said in printed
+    assert message in printed
     assert re.search(r"^attribute +1$", printed, re.MULTILINE)
     assert manifest.read_bytes() == before
     assert project.ran() == SHARD
@@ -270,7 +270,7 @@ def test_warnings_before_a_run(trained, tmp_path):
 def test_a_run_that_ended_after_the_first_jobs_is_completed(trained, tmp_path):
     """Results that read earlier shards are stale, although the key of a shard does not change."""
     project = trained.copy(tmp_path / "project")
-    replace_picture("evaluation")(project)
+    replace_image("evaluation")(project)
     maps = "results/maps/photos/vgg/finetuned/saliency.1.json"
     assert project.ran(maps) == {"attribute": 1}
     # Results with arbitrary times, as after a copy.
@@ -284,13 +284,13 @@ def rows() -> list[str]:
     """Return the lines of the table in docs/reruns.md."""
     networks = {"trained": "trained by the workflow", "fetched": "your checkpoint"}
     found = ["| network | change | jobs that run |", "| --- | --- | --- |"]
-    for name, (made, _, expected) in CASES.items():
+    for name, (fixture, _, expected) in CASES.items():
         jobs = ", ".join(f"{count} `{stage}`" for stage, count in expected.items()) or "none"
-        found.append(f"| {networks[made]} | {name} | {jobs} |")
+        found.append(f"| {networks[fixture]} | {name} | {jobs} |")
     return found
 
 
-def test_the_page_has_the_table():
+def test_the_page_on_reruns_has_the_table_of_changes():
     assert "\n".join(rows()) in PAGE.read_text(encoding="utf-8"), "print it again, and put it in docs/reruns.md"
 
 

@@ -29,7 +29,7 @@ from heatproof.stores.store import ArraySpec, Layout, ensure_metadata, read, wri
 from heatproof.stores.tables import read_parquet
 from heatproof.workflow import start as workflow
 
-SAID = {
+FAULTS = {
     "full": (OSError(errno.ENOSPC, "No space left on device", "a/b"), "The disk is full at a/b"),
     "quota": (OSError(errno.EDQUOT, "Disk quota exceeded"), "The disk is full (Disk quota"),
     "read-only": (OSError(errno.EROFS, "Read-only file system", "a"), "Permission to write or read at a is missing"),
@@ -58,16 +58,16 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_of_the_machine_is_one_sentence(name):
-    error, sentence = SAID[name]
-    said = machine_fault(error)
-    assert sentence in said
-    assert said.endswith(".")
-    assert "\n" not in said
+    error, sentence = FAULTS[name]
+    message = machine_fault(error)
+    assert sentence in message
+    assert message.endswith(".")
+    assert "\n" not in message
     around = ValueError("a library's own")
     around.__cause__ = error
-    assert machine_fault(around) == said
+    assert machine_fault(around) == message
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError(errno.ENOENT, "x"), RuntimeError("shapes"), KeyError("a")])
@@ -75,7 +75,7 @@ def test_a_fault_of_the_program_stays_an_error(error):
     assert machine_fault(error) is None
 
 
-def test_the_command_line_says_it(monkeypatch, capsys):
+def test_the_command_line_reports_a_fault_of_the_machine(monkeypatch, capsys):
     def fails(**options):
         raise OSError(errno.ENOSPC, "No space left on device", "results/x")
 
@@ -151,9 +151,9 @@ def test_a_flipped_bit_in_a_manifest_is_noticed(weights):
 
 def test_a_manifest_without_its_digest_is_damaged(weights):
     manifest = weights.with_suffix(".json")
-    made = read_checksummed(manifest)
-    files.write_json(manifest, made)
-    assert CHECKSUM_KEY not in made
+    content = read_checksummed(manifest)
+    files.write_json(manifest, content)
+    assert CHECKSUM_KEY not in content
     assert read_checksummed(manifest) is None
 
 
@@ -170,7 +170,7 @@ def test_damaged_scores_are_not_read(tmp_path):
         read_parquet(path)
 
 
-def test_a_table_is_held_against_the_manifest_that_lists_it(tmp_path):
+def test_a_table_is_compared_with_the_manifest_that_lists_it(tmp_path):
     for name in ("a.csv", "b.csv", "tables.json", "other.json"):
         (tmp_path / name).write_text("{}")
     files = [tmp_path / name for name in ("a.csv", "b.csv")]
@@ -181,7 +181,7 @@ def test_a_table_is_held_against_the_manifest_that_lists_it(tmp_path):
         verified_path(tmp_path / "b.csv")
 
 
-def test_memory_that_runs_out_blames_no_file(tmp_path, monkeypatch):
+def test_an_error_of_memory_does_not_call_a_file_damaged(tmp_path, monkeypatch):
     path = tmp_path / "s.zarr"
     ensure_metadata(path, Layout(["a"], np.zeros(1), 1, {"x": ArraySpec(("y",), (2,))}, {"key": "k"}))
     write_shard(path, "x", 0, 0, np.ones((1, 2), np.float32))
@@ -211,19 +211,19 @@ def test_a_read_only_folder_is_reported_before_any_job_starts(tmp_path, monkeypa
     assert "Permission to write" in workflow.explain_failure(tmp_path / "results")
 
 
-def test_a_disk_that_is_nearly_full_explains_a_failed_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(workflow.shutil, "disk_usage", lambda path: FEW)
+def test_the_error_of_a_failed_run_mentions_a_nearly_full_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(workflow.shutil, "disk_usage", lambda path: NearlyFullDisk)
     assert "has 3 MB left: make room" in workflow.explain_failure(tmp_path)
 
 
-class FEW:
+class NearlyFullDisk:
     free = 3 * 10**6
 
 
 @pytest.mark.parametrize(
-    ("number", "said"), [(signal.SIGKILL, "killed, most likely by the kernel"), (signal.SIGTERM, "")]
+    ("number", "message"), [(signal.SIGKILL, "killed, most likely by the kernel"), (signal.SIGTERM, "")]
 )
-def test_the_shell_has_a_word_for_a_killed_job(tmp_path, number, said):
+def test_the_shell_logs_why_a_job_was_killed(tmp_path, number, message):
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\nkill -{int(number)} $$\n")
     python.chmod(0o755)
@@ -232,5 +232,5 @@ def test_the_shell_has_a_word_for_a_killed_job(tmp_path, number, said):
     shell = ["bash", "-c", "set -euo pipefail; " + command.replace("}}", "}")]
     done = subprocess.run(shell, cwd=tmp_path, env=environment, capture_output=True)
     assert done.returncode == 128 + number
-    assert said in (tmp_path / "log").read_text()
-    assert ("heatproof: " in (tmp_path / "log").read_text()) == bool(said)
+    assert message in (tmp_path / "log").read_text()
+    assert ("heatproof: " in (tmp_path / "log").read_text()) == bool(message)

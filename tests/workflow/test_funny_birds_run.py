@@ -38,7 +38,7 @@ WHERE = "birds/net/pretrained"
 INTERVENTION = "FunnyBirds/test_interventions/0/000000/body_beak_eye_foot_tail.png"
 
 
-def test_it_runs_to_scores_of_parts_and_the_figure(tmp_path):
+def test_a_run_on_funny_birds_makes_scores_of_parts_and_the_figure(tmp_path):
     project = Project(clone(tmp_path / "run"), CONFIG)
     folder = write_birds(project.folder / "data", classes=2, train=8, test=4, hidden={0: ["eye"], 1: [*KINDS]})
     project.run("results/scores.csv", FIGURE)

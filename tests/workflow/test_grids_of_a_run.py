@@ -42,20 +42,20 @@ def test_tables_name_the_grids(ran):
     assert set(pd.read_csv(results / "scores.csv")["metric"]) == metrics
 
 
-def test_scores_are_those_of_rows_and_columns(ran):
+def test_scores_use_the_rows_and_columns_of_the_grid(ran):
     folder = ran.folder / "results"
     logit = read(str(folder / "drops/digits/vgg/finetuned/g4x8_mean.zarr"), "logit", 0, 6).astype(float)
     maps = read(str(folder / "maps/digits/vgg/finetuned/saliency.zarr"), "attribution", 0, 6)[:, 0]
     sums = maps.reshape(6, 4, 8, 8, 4).sum((2, 4)).reshape(6, 32)
-    own = [spearmanr(one, drop).statistic for one, drop in zip(sums, logit[:, :1] - logit[:, 1:], strict=True)]
+    expected = [spearmanr(one, drop).statistic for one, drop in zip(sums, logit[:, :1] - logit[:, 1:], strict=True)]
     table = pd.read_parquet(folder / "scores/digits/vgg/finetuned/idsds.parquet")
-    np.testing.assert_allclose(table[table["method"] == "saliency"]["score"], own, atol=1e-6)
+    np.testing.assert_allclose(table[table["method"] == "saliency"]["score"], expected, atol=1e-6)
 
 
 def test_the_page_has_a_number_for_every_patch(ran):
     page = (ran.folder / "results/report/index.html").read_text(encoding="utf-8")
-    held = json.loads(re.search(r'<script[^>]*id="maps-data"[^>]*>(.*?)</script>', page, re.DOTALL)[1])
-    drops = held["datasets"][0]["networks"][0]["drops"]
+    data = json.loads(re.search(r'<script[^>]*id="maps-data"[^>]*>(.*?)</script>', page, re.DOTALL)[1])
+    drops = data["datasets"][0]["networks"][0]["drops"]
     assert (drops["grid"], drops["shape"]) == ("4x8", [4, 8])
     assert {len(values) for values in drops["values"]} == {32}
     assert "grid 4x8, mean" in page
@@ -64,12 +64,10 @@ def test_the_page_has_a_number_for_every_patch(ran):
 def test_commands_name_the_grids(ran):
     folder = "results/maps/digits/vgg/finetuned"
     for grid in ("4", "4x8"):
-        shown = ran.heatproof(
-            "maps", "show", folder, "--grid", grid, "--drops", "--config", "micro.yaml", "-o", "a.png"
-        )
-        assert (shown.returncode, shown.stdout) == (0, "a.png\n"), shown.stderr
-    shown = ran.heatproof("maps", "show", folder, "--drops", "--config", "micro.yaml")
-    assert "drops for the grids 4, 4x8: choose with --grid" in shown.stderr
+        done = ran.heatproof("maps", "show", folder, "--grid", grid, "--drops", "--config", "micro.yaml", "-o", "a.png")
+        assert (done.returncode, done.stdout) == (0, "a.png\n"), done.stderr
+    done = ran.heatproof("maps", "show", folder, "--drops", "--config", "micro.yaml")
+    assert "drops for the grids 4, 4x8: choose with --grid" in done.stderr
     assert "grid=4x8" in ran.heatproof("maps", "ls", "results/drops").stdout
     assert ran.heatproof("bundle", "--out", "a.zip").returncode == 0
     assert "is complete and unchanged" in ran.heatproof("verify", "a.zip").stdout

@@ -10,7 +10,7 @@ from snakemake_project import TABLE, Project, clone
 
 @pytest.mark.slow
 @pytest.mark.workflow
-def test_from_a_folder_of_photographs_to_the_table(tmp_path):
+def test_init_writes_a_config_for_a_folder_of_photographs_that_runs(tmp_path):
     project = Project(clone(tmp_path / "project"), {})
     generator = np.random.default_rng(0)
     for name, level in (("cat", 60), ("dog", 180)):

@@ -12,7 +12,7 @@ def plan():
     return make_plan(default_config())
 
 
-def test_glibc_keeps_memory_unless_the_user_says_otherwise(plan, monkeypatch):
+def test_glibc_keeps_memory_unless_the_user_sets_another_threshold(plan, monkeypatch):
     for name in MALLOC:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MALLOC_TOP_PAD_", "1")

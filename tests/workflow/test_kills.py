@@ -59,9 +59,9 @@ def kill(running: subprocess.Popen, what: str, number: signal.Signals) -> str:
 def assert_all_manifests_hold(project: Project) -> None:
     # Temporary files of killed jobs are not manifests.
     for path in (project.folder / "results").rglob("[!.]*.json"):
-        made = read_json(path)
-        if made and "files" in made:
-            assert read_if_intact(path, made["key"]), f"{path} says what its files are not"
+        content = read_json(path)
+        if content and "files" in content:
+            assert read_if_intact(path, content["key"]), f"{path} says what its files are not"
 
 
 def lose(project: Project, folder: str) -> None:
@@ -72,7 +72,7 @@ def lose(project: Project, folder: str) -> None:
 
 
 @pytest.mark.parametrize("kills", [pytest.param(2, marks=pytest.mark.slow), pytest.param(10, marks=pytest.mark.long)])
-def test_killed_at_random_moments(finished, tmp_path, kills):
+def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_results(finished, tmp_path, kills):
     project = Project(clone(tmp_path / "project"), MICRO)
     project.write_config()
     draw = random.Random(SEED)

@@ -40,7 +40,9 @@ def run(tmp_path_factory):
         "datasets": [
             {name: {"root": f"data/{name}", "size": 32, "validation": 0.2}} for name in published_formats.UNPACKED
         ],
-        "models": [{name: {**tiny(name), "datasets": given["datasets"]}} for name, given in models.items()],
+        "models": [
+            {name: {**tiny(name), "datasets": entry_settings["datasets"]}} for name, entry_settings in models.items()
+        ],
         "pretraining": {**config["pretraining"], "epochs": 0},
         "evaluation": {"images": 4, "accuracy_images": 0},
         "explainers": [
@@ -79,7 +81,7 @@ def cases(run):
 
 
 @pytest.mark.slow
-def test_it_is_the_papers(board, cases):
+def test_the_leaderboard_has_the_networks_and_methods_of_the_paper(board, cases):
     networks = cases.reset_index().groupby("dataset")["model"].nunique().to_dict()
     assert networks == {"imagenet": 3, "places365": 2, "food101": 3, "resisc45": 5}
     assert len(cases) == 26
@@ -99,7 +101,7 @@ def test_it_is_the_papers(board, cases):
 
 
 @pytest.mark.slow
-def test_kappa_by_equations_4_to_6(board, cases):
+def test_kappa_equals_equations_4_to_6(board, cases):
     """Equation 4, with a tie as half a win and ½ added to both sides, and equation 6, by least squares over pairs."""
     rows, odds = [], []
     for place, p in enumerate(METHODS):
@@ -120,7 +122,7 @@ def test_kappa_by_equations_4_to_6(board, cases):
 
 
 @pytest.mark.slow
-def test_the_table_of_scores_ranks_the_same(run, board, tmp_path, capsys):
+def test_the_ranking_of_the_table_of_scores_equals_the_leaderboard(run, board, tmp_path, capsys):
     choice = ["--metrics", "deletion_morf,deletion_lerf", "--methods", ",".join(METHODS), "--independent", "case"]
     assert main(["rank", str(run / "results/scores.csv"), *choice, "--out", str(tmp_path / "found")]) == 0
     assert "8 methods in 26 test cases" in capsys.readouterr().out

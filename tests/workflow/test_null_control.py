@@ -31,7 +31,7 @@ def test_equal_methods_are_separated_no_more_often_than_the_level():
 
 @pytest.mark.long
 @pytest.mark.workflow
-def test_a_run_on_networks_that_have_learnt_nothing_finds_nothing(tmp_path):
+def test_a_run_on_networks_at_chance_separates_methods_no_more_often_than_the_level(tmp_path):
     small = {"architecture": "cifar_vgg11_bn", "options": {"width": 4}}
     config = {
         "evaluation": {"images": 32, "accuracy_images": 200},

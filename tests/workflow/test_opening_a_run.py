@@ -9,7 +9,7 @@ from heatproof.stores.store import read
 
 @pytest.mark.slow
 @pytest.mark.workflow
-def test_all_that_a_run_made(project):
+def test_open_returns_all_results_of_a_run(project):
     project.run()
     results = heatproof.open(project.folder)
     table = results.tables["idsds_table"]
@@ -29,7 +29,7 @@ def test_all_that_a_run_made(project):
     np.testing.assert_array_equal(results.maps[name].sel(image=image)["attribution"], stored[1])
     (axes,) = heatproof.plot.maps(results.maps[name], image=image)
     np.testing.assert_array_equal(axes.images[0].get_array(), stored[1, 0])
-    the_cell_of_a_table_leads_to_the_images(results)
+    check_provenance_of_a_cell(results)
     with pytest.raises(heatproof.HeatproofError, match="idsds_table"):
         results.tables["idsds_tabel"]
     with pytest.raises(heatproof.HeatproofError, match="no stores of"):
@@ -38,16 +38,16 @@ def test_all_that_a_run_made(project):
         results.provenance("idsds_tabel")
 
 
-def the_cell_of_a_table_leads_to_the_images(results):
+def check_provenance_of_a_cell(results):
     """As docs/api.md shows."""
     cell = results.tables["idsds_table"].dropna(subset="score").iloc[0]
     name = f"{cell.dataset}/{cell.model}/{cell.weights}/{cell.metric}"
-    own = results.scores[name].query("method == @cell.method")
-    np.testing.assert_allclose(own["score"].mean(), cell.score, rtol=1e-6)
-    made = results.provenance(f"scores/{name}")
-    assert made == results.provenance(f"results/scores/{name}.parquet")
+    rows = results.scores[name].query("method == @cell.method")
+    np.testing.assert_allclose(rows["score"].mean(), cell.score, rtol=1e-6)
+    provenance = results.provenance(f"scores/{name}")
+    assert provenance == results.provenance(f"results/scores/{name}.parquet")
     assert f"scores/{name}.parquet" in results.provenance("idsds_table")["made_from"]
-    seen, waiting = {}, list(made["made_from"])
+    seen, waiting = {}, list(provenance["made_from"])
     while waiting:
         one = waiting.pop()
         if one not in seen:
@@ -55,7 +55,7 @@ def the_cell_of_a_table_leads_to_the_images(results):
             waiting += seen[one]["made_from"]
     assert {one.partition("/")[0] for one in seen} == {"maps", "drops", "weights", "datasets"}
     listed = seen[f"datasets/{cell.dataset}.json"]["splits"]["evaluation"]["ids"]
-    assert set(own["image"]) <= set(listed)
+    assert set(rows["image"]) <= set(listed)
     drops = next(record for one, record in seen.items() if one.startswith("drops/"))
     assert {"seconds", "device", "images"} <= drops["manifests"][0].keys()
     assert drops["attributes"]["made_by"]

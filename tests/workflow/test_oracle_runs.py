@@ -23,14 +23,14 @@ ORACLE = REPOSITORY / "benchmarks/oracle.py"
 @pytest.fixture
 def checkouts(tmp_path):
     """Two checkouts, with the micro config in place of `quick`."""
-    made = [clone(tmp_path / name) for name in ("before", "after")]
-    for checkout in made:
+    folders = [clone(tmp_path / name) for name in ("before", "after")]
+    for checkout in folders:
         (checkout / "config/quick.yaml").write_text(yaml.safe_dump(MICRO))
-    return made
+    return folders
 
 
 @pytest.mark.slow
-def test_numbers_of_two_checkouts_with_different_configs(finished, checkouts, tmp_path, monkeypatch, capsys):
+def test_the_oracle_finds_numbers_that_differ_between_two_checkouts(finished, checkouts, tmp_path, monkeypatch, capsys):
     more = {**MICRO, "scores": {"bootstrap": 21}}
     (checkouts[1] / "config/quick.yaml").write_text(yaml.safe_dump(more))
     for side in ("first", "second"):
@@ -39,8 +39,8 @@ def test_numbers_of_two_checkouts_with_different_configs(finished, checkouts, tm
     monkeypatch.setattr(sys, "executable", preloaded.python())
     oracle = runpy.run_path(str(ORACLE))
     monkeypatch.setitem(oracle["run"].__globals__, "TARGETS", (TABLE,))
-    asked = ["oracle", *map(str, checkouts), "--configs", "quick", "--work", str(tmp_path / "work")]
-    monkeypatch.setattr(sys, "argv", asked)
+    arguments = ["oracle", *map(str, checkouts), "--configs", "quick", "--work", str(tmp_path / "work")]
+    monkeypatch.setattr(sys, "argv", arguments)
     assert oracle["main"]() == 1
     printed = capsys.readouterr().out
     counts = printed.splitlines()[1].split()
@@ -56,7 +56,7 @@ def test_numbers_of_two_checkouts_with_different_configs(finished, checkouts, tm
 
 
 @pytest.mark.long
-def test_it_goes_on_after_a_kill(checkouts, tmp_path):
+def test_the_oracle_resumes_after_a_kill(checkouts, tmp_path):
     work = tmp_path / "work"
     command = [sys.executable, str(ORACLE), *map(str, checkouts), "--configs", "quick", "--work", str(work)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

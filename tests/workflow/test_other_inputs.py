@@ -36,24 +36,24 @@ def run(tmp_path, classes, channels, architecture):
 
 
 @pytest.mark.parametrize("channels", [1, 4])
-def test_any_number_of_channels(tmp_path, channels):
-    made = run(tmp_path, 3, channels, "toy_plugin:of_channels")
-    table = pd.read_csv(made.folder / "results/scores.csv")
+def test_networks_of_any_number_of_channels_run(tmp_path, channels):
+    project = run(tmp_path, 3, channels, "toy_plugin:of_channels")
+    table = pd.read_csv(project.folder / "results/scores.csv")
     assert set(table["metric"]) == {"idsds", "deletion_morf", "road_morf", "rise_difference"}
     assert "gap" not in table or table["gap"].isna().all()
     assert table.loc[table["metric"] == "idsds", "score"].notna().all()
 
 
-def test_one_logit_is_two_classes(tmp_path):
-    made = run(tmp_path, 2, 1, "toy_plugin:one_logit")
-    logit, predicted = made.drops_of("logit"), made.drops_of("predicted")
+def test_one_logit_counts_as_two_classes(tmp_path):
+    project = run(tmp_path, 2, 1, "toy_plugin:one_logit")
+    logit, predicted = project.drops_of("logit"), project.drops_of("predicted")
     assert set(np.unique(predicted)) <= {0, 1}
     assert np.ptp(logit[:, 0]) > 0
-    table = pd.read_csv(made.folder / "results/idsds_table.csv")
+    table = pd.read_csv(project.folder / "results/idsds_table.csv")
     assert table.loc[table["method"] == "saliency", "n_undefined"].item() == 0
 
 
-def test_one_logit_has_the_scores_of_its_twin_with_two(tmp_path):
+def test_one_logit_has_the_scores_of_the_equal_network_with_two(tmp_path):
     folders = [tmp_path / name for name in ("one_logit", "two_logits_of_one")]
     for folder in folders:
         folder.mkdir()
@@ -64,7 +64,7 @@ def test_one_logit_has_the_scores_of_its_twin_with_two(tmp_path):
         pd.testing.assert_frame_equal(first, second, rtol=0, atol=1e-6)
 
 
-def test_two_logits_stay_as_they_are():
+def test_two_logits_are_unchanged():
     spec = ModelSpec("toy_plugin:network", "toy_plugin", {})
     two, three = (build_network(spec, classes) for classes in (2, 3))
     images = torch.rand(2, 3, 12, 12)
@@ -80,19 +80,19 @@ def test_two_logits_stay_as_they_are():
         ({"channels": 0}, r"shape \(images, channels, height, width\)"),
     ],
 )
-def test_impossible_settings_are_reported(tmp_path, dataset, sentence):
-    made = Project(tmp_path, datasets=[{"toy": {"dataset": "toy_plugin:bands", **dataset}}])
+def test_invalid_settings_are_refused(tmp_path, dataset, sentence):
+    project = Project(tmp_path, datasets=[{"toy": {"dataset": "toy_plugin:bands", **dataset}}])
     with pytest.raises(HeatproofError, match=sentence):
-        made.make(made.prepare())
+        project.make(project.prepare())
 
 
 def test_preprocessing_must_fit_the_channels(tmp_path):
     scale = {"mean": [0.1, 0.2, 0.3], "std": [0.5, 0.5, 0.6]}
     network = {"architecture": "toy_plugin:of_channels", "options": {"channels": 4}, "cam_layer": "features", **scale}
-    made = Project(
+    project = Project(
         tmp_path,
         datasets=[{"toy": {"dataset": "toy_plugin:bands", "channels": 4}}],
         models=[{"net": network}],
     )
     with pytest.raises(HeatproofError, match="3 numbers as mean, and the images have 4 channels"):
-        made.train()
+        project.train()

@@ -92,7 +92,7 @@ BAD = {
 }
 
 
-def entered(name, function):
+def register_metric(name, function):
     metric(name, higher_is_better=True, range=(-1, 1), source="none", reads=Patches)(function)
 
 
@@ -144,7 +144,7 @@ def metrics():
     """The metrics of this module, registered as by a plugin."""
     functions = [*BAD_METRICS, own_undefined, own_mutates]
     for function in functions:
-        entered(function.__name__, function)
+        register_metric(function.__name__, function)
     yield
     for function in functions:
         del METRICS[function.__name__]
@@ -166,14 +166,14 @@ def folder(tmp_path, monkeypatch):
 
 
 def config(folder, explainers=("fine",), metrics=()):
-    own = [{name: {"explainer": f"{HERE}:{name}"}} for name in explainers]
+    entries = [{name: {"explainer": f"{HERE}:{name}"}} for name in explainers]
     model = {"architecture": "cifar_resnet20", "options": {"width": 2}, "checkpoint": "net.pth"}
     written = {
         "datasets": [{"photos": {"dataset": "image_folder", "root": "photos", "size": 16}}],
         "models": [{"net": model}],
         "weights": ["pretrained"],
         "evaluation": {"images": 6},
-        "explainers": [*own, "random"],
+        "explainers": [*entries, "random"],
         "metrics": list(metrics),
         "report": {"all_metrics": False},
     }
@@ -190,16 +190,16 @@ def test_an_explainer_that_fails_is_found_by_check(explainer, folder):
     assert "Mend it, or leave it out of the config." in str(caught.value)
 
 
-@pytest.mark.parametrize("own", BAD_METRICS, ids=lambda own: own.__name__)
-def test_a_metric_that_fails_is_found_by_check(own, folder):
+@pytest.mark.parametrize("function", BAD_METRICS, ids=lambda function: function.__name__)
+def test_a_metric_that_fails_is_found_by_check(function, folder):
     with pytest.raises(HeatproofError) as caught:
-        check_config(config(folder, metrics=[own.__name__]))
-    assert f"The metric {own.__name__!r} cannot be used on 'net': " in str(caught.value)
-    assert BAD_METRICS[own][0] in str(caught.value)
+        check_config(config(folder, metrics=[function.__name__]))
+    assert f"The metric {function.__name__!r} cannot be used on 'net': " in str(caught.value)
+    assert BAD_METRICS[function][0] in str(caught.value)
 
 
 @pytest.mark.parametrize("change", [{"explainers": ["mutates"]}, {"metrics": ["own_undefined", "own_mutates"]}])
-def test_what_works_is_sound(change, folder):
+def test_working_components_pass_the_check(change, folder):
     """Metrics get copies, and a score that is undefined with random weights may be defined with trained ones."""
     assert "is sound" in check_config(config(folder, **change))
 
@@ -213,15 +213,15 @@ def ran(path):
     return graph
 
 
-def test_a_run_makes_gaps_and_scores_all_others(folder, capsys):
+def test_a_run_skips_failing_components_with_a_reason_and_scores_all_others(folder, capsys):
     names = [*BAD, "nan_later", "mutates", "fine"]
-    own = [function.__name__ for function in (*BAD_METRICS, own_mutates)]
-    path = config(folder, names, own)
+    metric_names = [function.__name__ for function in (*BAD_METRICS, own_mutates)]
+    path = config(folder, names, metric_names)
     check_before_start(read_config(path), is_main=True)
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     for name in (*BAD, *(function.__name__ for function in BAD_METRICS)):
-        assert f"{name!r} cannot be used on 'net': " in said
-    assert "The run goes on without it." in said
+        assert f"{name!r} cannot be used on 'net': " in output
+    assert "The run goes on without it." in output
     graph = ran(path)
     scored = {
         metric: read_checksummed(job.spec.manifest)

@@ -20,7 +20,7 @@ import pytest
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "security")]
 
-from path_readers import said, through  # noqa: E402
+from path_readers import output_of, run_in_a_process  # noqa: E402
 from snakemake_project import MICRO, Project, clone  # noqa: E402
 
 import heatproof  # noqa: E402
@@ -61,7 +61,7 @@ def cut(path: Path, content: bytes) -> None:
     path.write_bytes(content[: len(content) // 2])
 
 
-def foreign(path: Path, content: bytes) -> None:
+def other_type(path: Path, content: bytes) -> None:
     path.write_text('{"files": 5, "key": [], "format": 4}')
 
 
@@ -72,16 +72,16 @@ CHECKS = {
     "a link": link,
     "of 8 GiB": large,
     "truncated": cut,
-    "of another type": foreign,
+    "of another type": other_type,
 }
 CHOSEN, NO_DIGEST, NOT_MADE = "link followed", "not detected", "treated as missing"
-AGAIN = "recomputed"
+RECOMPUTED = "recomputed"
 IN_JOB, IN_CHECK = "read by a job, which refuses it", "left to `heatproof check`"
 BY_SNAKEMAKE = "refused by Snakemake's process"
 
 
 @dataclass(frozen=True)
-class Door:
+class PathReader:
     """A command or function, the file that is replaced, and the reason if a check is not applicable."""
 
     file: str
@@ -95,14 +95,14 @@ def command(*arguments: str) -> Callable[[], object]:
     def run() -> object:
         running._start = lambda *_, **__: None
         Path("a.yaml").unlink(missing_ok=True)
-        given = vars(cli._parser().parse_args(arguments))
-        found = cli.resolve_name(given.pop("run"))
-        return found(*given.pop("paths", ()), **given)
+        values = vars(cli._parser().parse_args(arguments))
+        found = cli.resolve_name(values.pop("run"))
+        return found(*values.pop("paths", ()), **values)
 
     return run
 
 
-def opened(part: str, name: str) -> Callable[[], object]:
+def open_part(part: str, name: str) -> Callable[[], object]:
     def read() -> object:
         found = getattr(heatproof.open("results"), part)[name]
         return found if part in ("tables", "scores") else found.load()
@@ -131,65 +131,65 @@ def in_memory(function: str) -> Callable[[], object]:
 CONFIG = {"a link": CHOSEN, "truncated": NO_DIGEST}
 STORE, CASE = "results/maps/digits/vgg/finetuned/saliency", "results/scores/digits/vgg/finetuned/idsds"
 SHARD = f"{STORE}.zarr/attribution/c/0/0/0/0"
-MAPS = opened("maps", "digits/vgg/finetuned/saliency")
-MADE = {"missing": NOT_MADE}
+MAPS = open_part("maps", "digits/vgg/finetuned/saliency")
+MANIFEST_MISSING = {"missing": NOT_MADE}
 INIT = ("init", "photos", "--model", "cifar_vgg11_bn")
 TABLE, TABLES = "results/idsds_table.csv", "results/tables.json"
-DOORS: dict[str, Door] = {
+PATH_READERS: dict[str, PathReader] = {
     **{
-        f"{' '.join(words)} CONFIG": Door("micro.yaml", command(*words, "micro.yaml"), CONFIG)
+        f"{' '.join(words)} CONFIG": PathReader("micro.yaml", command(*words, "micro.yaml"), CONFIG)
         for words in (["check"], ["status"], ["report"], ["accept"], ["prune"], ["estimate"], ["bundle"])
     },
-    "run -n CONFIG": Door(
+    "run -n CONFIG": PathReader(
         "micro.yaml", command("run", "-n", "micro.yaml"), {**CONFIG, "of another type": BY_SNAKEMAKE}
     ),
-    "list --config CONFIG": Door("micro.yaml", command("list", "methods", "--config", "micro.yaml"), CONFIG),
-    "maps show --config CONFIG": Door(
+    "list --config CONFIG": PathReader("micro.yaml", command("list", "methods", "--config", "micro.yaml"), CONFIG),
+    "maps show --config CONFIG": PathReader(
         "micro.yaml", command("maps", "show", str(Path(STORE).parent), "--config", "micro.yaml"), CONFIG
     ),
-    "init --checkpoint FILE": Door(
+    "init --checkpoint FILE": PathReader(
         "weights.safetensors",
         command(
             "init", "photos", "--model", "cifar_vgg11_bn", "--checkpoint", "weights.safetensors", "--out", "a.yaml"
         ),
         {"a link": CHOSEN, **dict.fromkeys(("of 8 GiB", "truncated", "of another type"), IN_JOB), "missing": IN_CHECK},
     ),
-    "rank TABLE": Door("table.csv", command("rank", "table.csv"), {"a link": CHOSEN, "truncated": NO_DIGEST}),
-    "rank RESULTS, a table": Door(TABLE, command("rank", "results")),
-    "rank RESULTS, a manifest": Door(TABLES, command("rank", "results")),
-    "rank BUNDLE": Door("run.zip", command("rank", "run.zip"), {"a link": CHOSEN}),
-    "diff RESULTS, a table": Door(TABLE, command("diff", "results", "results")),
-    "diff BUNDLE": Door("run.zip", command("diff", "run.zip", "run.zip"), {"a link": CHOSEN}),
-    "verify BUNDLE": Door("run.zip", command("verify", "run.zip"), {"a link": CHOSEN}),
-    "bundle, a table": Door(TABLE, command("bundle", "micro.yaml", "--out", "made.zip")),
-    "bundle, a manifest": Door(TABLES, command("bundle", "micro.yaml", "--out", "made.zip")),
-    "status, a manifest": Door(TABLES, command("status", "micro.yaml"), MADE),
-    "status, the last run": Door("results/.last_run.json", command("status")),
-    "prune, a manifest": Door(TABLES, command("prune", "micro.yaml"), MADE),
-    "maps ls, metadata": Door(f"{STORE}.zarr/zarr.json", command("maps", "ls")),
-    "maps show, a shard": Door(SHARD, command("maps", "show", f"{STORE}.zarr")),
-    "maps show, metadata": Door(f"{STORE}.zarr/attribution/zarr.json", command("maps", "show", f"{STORE}.zarr")),
-    "open, a table": Door(TABLE, opened("tables", "idsds_table")),
-    "open, manifest of a table": Door(TABLES, opened("tables", "idsds_table")),
-    "open, scores": Door(f"{CASE}.parquet", opened("scores", "digits/vgg/finetuned/idsds")),
-    "open, manifest of scores": Door(f"{CASE}.json", opened("scores", "digits/vgg/finetuned/idsds")),
-    "open, a shard": Door(SHARD, MAPS),
-    "open, manifest of a store": Door(f"{STORE}.0.json", MAPS, MADE),
-    "open, metadata of a store": Door(f"{STORE}.zarr/zarr.json", MAPS),
-    "open, names of images": Door(f"{STORE}.zarr/image_id/c/0", MAPS),
+    "rank TABLE": PathReader("table.csv", command("rank", "table.csv"), {"a link": CHOSEN, "truncated": NO_DIGEST}),
+    "rank RESULTS, a table": PathReader(TABLE, command("rank", "results")),
+    "rank RESULTS, a manifest": PathReader(TABLES, command("rank", "results")),
+    "rank BUNDLE": PathReader("run.zip", command("rank", "run.zip"), {"a link": CHOSEN}),
+    "diff RESULTS, a table": PathReader(TABLE, command("diff", "results", "results")),
+    "diff BUNDLE": PathReader("run.zip", command("diff", "run.zip", "run.zip"), {"a link": CHOSEN}),
+    "verify BUNDLE": PathReader("run.zip", command("verify", "run.zip"), {"a link": CHOSEN}),
+    "bundle, a table": PathReader(TABLE, command("bundle", "micro.yaml", "--out", "made.zip")),
+    "bundle, a manifest": PathReader(TABLES, command("bundle", "micro.yaml", "--out", "made.zip")),
+    "status, a manifest": PathReader(TABLES, command("status", "micro.yaml"), MANIFEST_MISSING),
+    "status, the last run": PathReader("results/.last_run.json", command("status")),
+    "prune, a manifest": PathReader(TABLES, command("prune", "micro.yaml"), MANIFEST_MISSING),
+    "maps ls, metadata": PathReader(f"{STORE}.zarr/zarr.json", command("maps", "ls")),
+    "maps show, a shard": PathReader(SHARD, command("maps", "show", f"{STORE}.zarr")),
+    "maps show, metadata": PathReader(f"{STORE}.zarr/attribution/zarr.json", command("maps", "show", f"{STORE}.zarr")),
+    "open, a table": PathReader(TABLE, open_part("tables", "idsds_table")),
+    "open, manifest of a table": PathReader(TABLES, open_part("tables", "idsds_table")),
+    "open, scores": PathReader(f"{CASE}.parquet", open_part("scores", "digits/vgg/finetuned/idsds")),
+    "open, manifest of scores": PathReader(f"{CASE}.json", open_part("scores", "digits/vgg/finetuned/idsds")),
+    "open, a shard": PathReader(SHARD, MAPS),
+    "open, manifest of a store": PathReader(f"{STORE}.0.json", MAPS, MANIFEST_MISSING),
+    "open, metadata of a store": PathReader(f"{STORE}.zarr/zarr.json", MAPS),
+    "open, names of images": PathReader(f"{STORE}.zarr/image_id/c/0", MAPS),
     **{
-        f"{function}, a batch of the cache": Door(
+        f"{function}, a batch of the cache": PathReader(
             "cache/**/*.batch",
             in_memory(function),
-            dict.fromkeys(("missing", "of 8 GiB", "truncated", "of another type"), AGAIN),
+            dict.fromkeys(("missing", "of 8 GiB", "truncated", "of another type"), RECOMPUTED),
         )
         for function in ("explain", "choose")
     },
     **{
-        f"{function}, the file that marks a cache": Door(
+        f"{function}, the file that marks a cache": PathReader(
             "cache/heatproof-cache.json",
             in_memory(function),
-            dict.fromkeys(("of 8 GiB", "truncated", "of another type"), AGAIN),
+            dict.fromkeys(("of 8 GiB", "truncated", "of another type"), RECOMPUTED),
         )
         for function in ("explain", "choose")
     },
@@ -198,15 +198,15 @@ DOORS: dict[str, Door] = {
 
 def cell(project: Project, name: str, check: str) -> str:
     """Return the result of opening a replaced file: ``refused``, ``reported``, or why the check is not applicable."""
-    door = DOORS[name]
-    if check in door.exempt:
-        return door.exempt[check]
-    path = min(project.folder.glob(door.file))
+    reader = PATH_READERS[name]
+    if check in reader.exempt:
+        return reader.exempt[check]
+    path = min(project.folder.glob(reader.file))
     content = path.read_bytes()
     path.unlink()
     try:
         CHECKS[check](path, content)
-        answer, trace, seconds, memory = through(lambda: {"answer": said(door.open)}, project.folder)
+        result, trace, seconds, memory = run_in_a_process(lambda: {"answer": output_of(reader.open)}, project.folder)
     finally:
         if path.is_symlink() or path.exists():
             path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -215,19 +215,19 @@ def cell(project: Project, name: str, check: str) -> str:
     assert not trace, f"{name}, {check}: {trace}"
     assert seconds < 60, f"{name}, {check}: {seconds:.0f} s"
     assert memory < 2**31, f"{name}, {check}: {memory / 2**20:.0f} MiB"
-    told = answer["answer"]
+    message = result["answer"]
     # The message must name the file, or the config, store, table or folder that it belongs to.
-    names = [path.name, path.name.partition(".")[0], door.file, "the config", "results", "cache"]
-    if not any(one in told for one in names):
-        raise AssertionError(f"{name}, {check}: {told[-500:]}")
-    if told.startswith("sentence: "):
+    names = [path.name, path.name.partition(".")[0], reader.file, "the config", "results", "cache"]
+    if not any(one in message for one in names):
+        raise AssertionError(f"{name}, {check}: {message[-500:]}")
+    if message.startswith("sentence: "):
         return "refused"
-    assert "damaged" in told or "link" in told, f"{name}, {check}: {told[-500:]}"
+    assert "damaged" in message or "link" in message, f"{name}, {check}: {message[-500:]}"
     return "reported"
 
 
-def _answered(work: Callable[[], object]) -> dict[str, str]:
-    return {"answer": said(work)}
+def _output_by_name(work: Callable[[], object]) -> dict[str, str]:
+    return {"answer": output_of(work)}
 
 
 def prepared(project: Project) -> Project:
@@ -238,13 +238,13 @@ def prepared(project: Project) -> Project:
     weights = next(project.folder.glob("results/weights/digits/vgg/*.safetensors"))
     (project.folder / "weights.safetensors").write_bytes(weights.read_bytes())
     for function in ("explain", "choose"):
-        through(partial(_answered, in_memory(function)), project.folder)
+        run_in_a_process(partial(_output_by_name, in_memory(function)), project.folder)
     from PIL import Image
 
     for number in range(12):
-        picture = project.folder / f"photos/{'ab'[number % 2]}/{number}.png"
-        picture.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (32, 32), (20 * number, 0, 0)).save(picture)
+        image_file = project.folder / f"photos/{'ab'[number % 2]}/{number}.png"
+        image_file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (32, 32), (20 * number, 0, 0)).save(image_file)
     return project
 
 
@@ -261,7 +261,7 @@ def rows_of_the_page() -> dict[str, list[str]]:
 
 def test_every_command_and_function_that_takes_a_path_has_a_row():
     choices = next(one.choices for one in cli._parser()._actions if one.choices)
-    covered = {name.split()[0].rstrip(",") for name in DOORS}
+    covered = {name.split()[0].rstrip(",") for name in PATH_READERS}
     assert set(choices) <= covered
     takes = {
         name
@@ -270,28 +270,28 @@ def test_every_command_and_function_that_takes_a_path_has_a_row():
         and any("Path" in str(one.annotation) for one in inspect.signature(found).parameters.values())
     }
     assert takes <= covered
-    assert list(rows_of_the_page()) == list(DOORS)
+    assert list(rows_of_the_page()) == list(PATH_READERS)
 
 
 @pytest.mark.slow
 def test_a_subset_of_cells_agrees_with_the_page(received):
-    """Return a subset: every third command or function with one check, so that every check is used."""
+    """Every third command or function is tested with one check, so that every check is used."""
     page = rows_of_the_page()
-    for number, name in list(enumerate(DOORS))[::3]:
+    for number, name in list(enumerate(PATH_READERS))[::3]:
         place = number % len(CHECKS)
         assert cell(received, name, list(CHECKS)[place]) == page[name][place], name
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", DOORS)
-def test_every_cell_is_that_of_the_page(received, name):
+@pytest.mark.parametrize("name", PATH_READERS)
+def test_every_cell_equals_that_of_the_page(received, name):
     assert [cell(received, name, check) for check in CHECKS] == rows_of_the_page()[name]
 
 
 def write(project: Project) -> None:
     """Write the table into the page."""
     lines = [f"| command or function | {' | '.join(CHECKS)} |", f"| --- |{' --- |' * len(CHECKS)}"]
-    for name in DOORS:
+    for name in PATH_READERS:
         cells = []
         for check in CHECKS:
             try:
@@ -307,8 +307,8 @@ def write(project: Project) -> None:
 
 
 if __name__ == "__main__":
-    made = Project(Path(sys.argv[1]).resolve(), MICRO)
-    if not (made.folder / "results").exists():
-        clone(made.folder)
-        made.run()
-    write(prepared(made))
+    finished_project = Project(Path(sys.argv[1]).resolve(), MICRO)
+    if not (finished_project.folder / "results").exists():
+        clone(finished_project.folder)
+        finished_project.run()
+    write(prepared(finished_project))

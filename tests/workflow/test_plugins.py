@@ -32,7 +32,7 @@ def plugins(tmp_path):
     return folder
 
 
-def test_there_is_a_recipe_of_each_kind():
+def test_the_documentation_has_a_recipe_of_each_kind():
     assert {"my_explainer", "my_metric", "my_figure", "my_claim"} <= set(RECIPES)
 
 
@@ -75,7 +75,7 @@ def test_a_run_has_additions_of_plugins(tmp_path, plugins, monkeypatch):
     claims = pd.read_csv(results / "claims.csv").set_index("claim")
     assert claims.loc["saliency_beats_noise", "paper"] == "Example 2026"
     page = (results / "report/index.html").read_text(encoding="utf-8")
-    for shown in ("scaled_gradient", "first_patch_drop", "saliency_beats_noise", "wide ones need more images"):
-        assert shown in page
+    for name in ("scaled_gradient", "first_patch_drop", "saliency_beats_noise", "wide ones need more images"):
+        assert name in page
     assert "<svg" in (results / "figures/interval_widths.svg").read_text(encoding="utf-8")
     assert "Nothing to be done" in project.run("all")

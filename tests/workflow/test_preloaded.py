@@ -35,7 +35,7 @@ match sys.argv[1]:
 
 
 @pytest.fixture
-def asked(tmp_path):
+def process_arguments(tmp_path):
     """Return arguments of subprocess that start the module with some Python."""
     (tmp_path / "mine.py").write_text(MODULE)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "ASKED": "yes"}
@@ -49,22 +49,22 @@ def asked(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.workflow
-def test_output_is_that_of_the_real_python(asked):
+def test_the_output_equals_that_of_python(process_arguments):
     for words in (["fine", "'a b'"], ["again"], ["sentence"], ["raises"], ["four"]):
         for what in (["-m", "mine"], ["mine.py"]):
             ours, real = (
-                subprocess.run(**asked(python, *words, what=what), capture_output=True, timeout=100)
+                subprocess.run(**process_arguments(python, *words, what=what), capture_output=True, timeout=100)
                 for python in (preloaded.python(), sys.executable)
             )
             assert (ours.returncode, ours.stdout) == (real.returncode, real.stdout)
             assert ours.stderr.splitlines()[-1] == real.stderr.splitlines()[-1]
-    assert subprocess.run(**asked(preloaded.python(), "killed")).returncode == 128 + 9
+    assert subprocess.run(**process_arguments(preloaded.python(), "killed")).returncode == 128 + 9
 
 
 @pytest.mark.slow
 @pytest.mark.workflow
-def test_it_ends_with_the_process_that_started_it(asked):
-    running = subprocess.Popen(**asked(preloaded.python(), "sleeps"), stdout=subprocess.PIPE)
+def test_preloaded_processes_end_with_the_process_that_started_them(process_arguments):
+    running = subprocess.Popen(**process_arguments(preloaded.python(), "sleeps"), stdout=subprocess.PIPE)
     running.stdout.readline()
     process = psutil.Process(int(running.stdout.readline()))
     running.kill()

@@ -22,13 +22,13 @@ def shards(project, folder):
 
 
 @pytest.mark.slow
-def test_tables_stand_without_maps_and_responses_and_nothing_runs_again(project):
+def test_tables_remain_current_without_maps_and_responses(project):
     tables = project.tables()
-    said, found = prune(project)
+    output, found = prune(project)
     assert found == {"maps": 6, "responses": 2, "epochs": 0, "others": 0, "targets": 0, "leftovers": 0}
-    assert re.search(r"maps +6 .* [1-9]\d* passes, ", said)
+    assert re.search(r"maps +6 .* [1-9]\d* passes, ", output)
     assert shards(project, "maps")
-    assert "Nothing was removed" in said
+    assert "Nothing was removed" in output
     assert "Removed" in prune(project, "--delete", "maps", "--delete", "responses")[0]
     assert not shards(project, "maps")
     assert not shards(project, "drops")
@@ -56,7 +56,7 @@ def test_inputs_of_unfinished_jobs_are_not_removed(project):
 
 
 @pytest.mark.slow
-def test_stores_of_no_method_of_the_config_can_go(project):
+def test_stores_of_methods_outside_the_config_can_be_removed(project):
     project.config["explainers"] = ["saliency", "random"]
     assert prune(project)[1]["others"] == 1
     prune(project, "--delete", "others")
@@ -64,7 +64,7 @@ def test_stores_of_no_method_of_the_config_can_go(project):
 
 
 @pytest.mark.slow
-def test_a_wrong_kind_or_target_is_named(project):
+def test_unknown_kinds_and_targets_are_refused(project):
     for arguments, message in (
         (("--delete", "map"), "there is no such kind, did you mean 'maps'"),
         (("--target", "results/nothing.csv"), "No job of this config makes results/nothing.csv"),

@@ -48,7 +48,7 @@ def test_the_report_and_the_results_name_neither_folders_nor_the_machine(project
 
 # An invented user's name, a password, and tokens.
 SECRETS = ("mallory", "hunter2", "TOKEN-of-query", "TOKEN-of-environment", "TOKEN-of-fragment")
-# The record of the last run, logs and specs are not published, as docs/security.md says.
+# The record of the last run, logs and specs are not published (docs/security.md).
 PRIVATE = (".last_run.json", ".sources", "logs", ".jobs", ".lock")
 
 
@@ -89,7 +89,7 @@ def home(tmp_path):
 
 
 @pytest.fixture
-def served(home):
+def server_address(home):
     """Serve the home folder, and return its address."""
     handler = partial(SimpleHTTPRequestHandler, directory=home)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -98,7 +98,7 @@ def served(home):
         server.shutdown()
 
 
-def test_no_planted_secret_is_published(project, home, served, monkeypatch):
+def test_no_planted_secret_is_published(project, home, server_address, monkeypatch):
     model = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2}, name="net")
     state = {name: value.contiguous() for name, value in build_network(model, 10).state_dict().items()}
     save_file(state, home / "x.safetensors")
@@ -111,7 +111,7 @@ def test_no_planted_secret_is_published(project, home, served, monkeypatch):
         "metrics": [{"rise_deletion": {"steps": 4}}],
         "models": [
             {"local": {**entry, "checkpoint": str(home / "x.safetensors")}},
-            {"fetched": {**entry, "checkpoint": f"{served}/x.safetensors{query}"}},
+            {"fetched": {**entry, "checkpoint": f"{server_address}/x.safetensors{query}"}},
         ],
     }
     monkeypatch.setenv("HF_TOKEN", "TOKEN-of-environment")

@@ -33,7 +33,7 @@ CONFIG = {
 }
 
 
-def test_the_other_hands_share_no_code():
+def test_the_recomputation_imports_nothing_of_heatproof():
     tree = ast.parse(Path(recomputed.__file__).read_text(encoding="utf-8"))
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
@@ -68,7 +68,7 @@ def scores(networks):
         for method, maps in network.maps().items():
             found[(*where, drops, method)] = recomputed.single_deletion(network, maps)
             for metric in METRICS:
-                found[(*where, metric, method)] = recomputed.along(network, method, metric)
+                found[(*where, metric, method)] = recomputed.curve_score(network, method, metric)
             for metric in WITH_MAPS:
                 found[(*where, metric, method)] = score_with_map(network, method, maps, metric)
     return found
@@ -76,17 +76,17 @@ def scores(networks):
 
 @pytest.mark.slow
 @pytest.mark.workflow
-def test_scores_of_images(results, scores):
+def test_scores_of_images_equal_the_recomputation(results, scores):
     for (model, weights, metric, method), expected in scores.items():
         table = pd.read_parquet(results / f"scores/digits/{model}/{weights}/{metric}.parquet")
-        made = table[table["method"] == method]["score"].to_numpy()
-        assert_allclose(made, expected, **CLOSE, err_msg=f"{model} {weights} {metric} {method}")
+        stored = table[table["method"] == method]["score"].to_numpy()
+        assert_allclose(stored, expected, **CLOSE, err_msg=f"{model} {weights} {metric} {method}")
 
 
 @pytest.mark.slow
 @pytest.mark.workflow
 @pytest.mark.parametrize("name", ["scores", "idsds_table"])
-def test_means_intervals_and_ranks(results, networks, scores, name):
+def test_means_intervals_and_ranks_equal_the_recomputation(results, networks, scores, name):
     table = pd.read_csv(results / f"{name}.csv")
     assert len(table)
     for (model, weights, metric), rows in table.groupby(["model", "weights", "metric"]):
@@ -105,7 +105,7 @@ def test_means_intervals_and_ranks(results, networks, scores, name):
 
 @pytest.mark.slow
 @pytest.mark.workflow
-def test_accuracy(results, networks):
+def test_accuracy_equals_the_recomputation(results, networks):
     for row in pd.read_csv(results / "accuracy.csv").to_dict("records"):
         network = networks[row["model"], row["weights"]]
         right = network.predicted == network.labels[:, None]
@@ -116,7 +116,7 @@ def test_accuracy(results, networks):
 
 @pytest.mark.slow
 @pytest.mark.workflow
-def test_meta_rank(results, scores):
+def test_meta_rank_equals_the_recomputation(results, scores):
     table = pd.read_csv(results / "meta_rank.csv")
     cases = [(model, *rest) for model in ("vgg", "resnet") for rest in (("pretrained", "sds"), ("finetuned", "idsds"))]
     means = [[np.nanmean(scores[*case, method]) for method in table["method"]] for case in cases]

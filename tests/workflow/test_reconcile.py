@@ -92,12 +92,12 @@ def chain(**of_maps):
     return [dataset, weights, maps, make("scores", maps)]
 
 
-def is_current(job, *others):
-    return Results(Jobs(*others, job)).is_current(job, *job.products)
+def is_current(job, *upstream):
+    return Results(Jobs(*upstream, job)).is_current(job, *job.products)
 
 
-def is_stale(job, *others):
-    return Results(Jobs(*others, job)).is_stale(job, *job.products)
+def is_stale(job, *upstream):
+    return Results(Jobs(*upstream, job)).is_stale(job, *job.products)
 
 
 @pytest.mark.parametrize("with_memory", [True, False])
@@ -136,7 +136,7 @@ def test_an_empty_folder_is_unchanged(folder, with_memory):
 
 
 @pytest.mark.parametrize("with_memory", [True, False])
-def test_stale_results_are_dated_back_and_kept(folder, with_memory):
+def test_stale_results_get_old_times_and_are_not_removed(folder, with_memory):
     """At each start, with or without Snakemake's records, because another config may have run meanwhile."""
     jobs = chain(spec_key=Key("old", "code"))
     if with_memory:
@@ -215,7 +215,7 @@ def test_damage_is_named_if_snakemake_has_records(folder, how):
 
 
 @pytest.mark.parametrize(("has", "wanted", "fits"), [(10, 10, True), (16, 10, True), (10, 16, False)])
-def test_a_shard_must_reach_far_enough(folder, has, wanted, fits):
+def test_a_shard_with_too_few_images_is_not_current(folder, has, wanted, fits):
     maps = make("maps", images=has)
     assert is_current(job_of(maps.products[0].manifest, "results/maps.bin", images=wanted)) == fits
     assert is_stale(job_of(maps.products[0].manifest, "results/maps.bin", images=wanted)) != fits
@@ -225,18 +225,18 @@ def test_a_shard_must_reach_far_enough(folder, has, wanted, fits):
 def test_a_finetuning_must_have_saved_the_requested_epochs(folder, has, wanted, fits):
     weights = make("weights")
     (product,) = weights.products
-    made = read_checksummed(product.manifest)
-    write_checksummed(product.manifest, {**made, "kept": has})
-    asked = dataclasses.replace(weights, products=(dataclasses.replace(product, saved_epochs=tuple(wanted)),))
-    assert is_current(asked) == fits
+    content = read_checksummed(product.manifest)
+    write_checksummed(product.manifest, {**content, "kept": has})
+    requested = dataclasses.replace(weights, products=(dataclasses.replace(product, saved_epochs=tuple(wanted)),))
+    assert is_current(requested) == fits
 
 
-def test_a_job_with_other_outputs_than_its_manifest_lists(folder):
+def test_a_job_with_other_outputs_than_its_manifest_lists_is_not_current(folder):
     maps = make("maps")
     assert not is_current(job_of(maps.products[0].manifest, "results/maps.bin", "results/more.bin"))
 
 
-def test_it_looks_again_at_each_start(folder):
+def test_results_are_reconciled_at_each_start(folder):
     jobs = chain()
     reconcile(Jobs(*jobs))
     remember()
@@ -275,9 +275,10 @@ def test_another_key_upstream_makes_readers_of_the_manifest_stale(folder):
     """Scores, for example, depend on shards of maps through their manifests."""
     weights = make("weights")
     maps = make("maps", weights)
-    made = read_checksummed("results/maps.json")
+    content = read_checksummed("results/maps.json")
     write_checksummed(
-        "results/maps.json", {**made, "read": {"results/weights.json": read_checksummed("results/weights.json")["key"]}}
+        "results/maps.json",
+        {**content, "read": {"results/weights.json": read_checksummed("results/weights.json")["key"]}},
     )
     assert not is_stale(maps, weights)
     make("weights", spec_key=Key("config", "new"))
@@ -315,7 +316,7 @@ def test_results_of_an_older_format_are_refused_and_nothing_is_touched(folder, w
     assert sorted(os.listdir("results")) == sorted(os.path.basename(file) for file in files)
 
 
-def test_results_with_one_key_in_two_halves_are_of_another_version(folder):
+def test_results_with_keys_of_format_3_are_refused(folder):
     """Manifests of version 3 of the format had both digests in one text."""
     (job,) = jobs = [make_dataset()]
     path = job.products[0].manifest
@@ -353,7 +354,7 @@ def replace_checkpoint(mtime):
     date(mtime, "mine.pt")
 
 
-def test_copied_results_know_the_bytes_of_their_checkpoint(folder):
+def test_copied_results_are_compared_with_the_bytes_of_their_checkpoint(folder):
     weights = fetched()
     maps = make("maps", weights)
     assert is_current(weights)
@@ -365,7 +366,7 @@ def test_copied_results_know_the_bytes_of_their_checkpoint(folder):
 
 
 @pytest.mark.parametrize("lose", [lambda: os.remove("mine.pt"), lambda: write_checksummed("results/weights.json", {})])
-def test_without_checkpoint_or_its_digest_nothing_is_taken_for_granted(folder, lose):
+def test_results_without_their_checkpoint_or_its_digest_are_not_current(folder, lose):
     weights = fetched()
     lose()
     assert not is_current(weights)
@@ -373,7 +374,7 @@ def test_without_checkpoint_or_its_digest_nothing_is_taken_for_granted(folder, l
 
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("known", [False, True])
-def test_no_date_of_results_hides_another_checkpoint(folder, known, ahead, monkeypatch):
+def test_another_checkpoint_is_noticed_whatever_the_times_of_results(folder, known, ahead, monkeypatch):
     """With and without a record of its bytes, and with the same size and time."""
     weights = fetched()
     remember()
@@ -400,7 +401,7 @@ def test_a_replaced_checkpoint_of_any_date_makes_results_stale(folder, mtime):
     assert times(maps) == before
 
 
-def test_the_same_checkpoint_dates_nothing_back(folder):
+def test_the_same_checkpoint_makes_nothing_stale(folder):
     weights = fetched()
     os.utime("mine.pt")
     date(time.time() - 60, *weights.outputs)
@@ -445,7 +446,7 @@ def test_a_damaged_record_of_checkpoints_is_not_trusted(folder, monkeypatch):
 # ---- data ------------------------------------------------------------------------------------------------------------
 
 
-def record_of_pictures(*contents, listed="list"):
+def record_of_images(*contents, listed="list"):
     digests = np.array([list(hashlib.sha256(one.encode()).digest()) for one in contents], np.uint8).reshape(-1, 32)
     names = [f"{row}.png".encode() for row in range(len(contents))]
     known = {"listed": {"evaluation": (listed, len(contents))}, "rows": {"evaluation": np.arange(len(contents))}}
@@ -463,19 +464,19 @@ def shard_of(record, start, stop):
 @pytest.mark.parametrize(
     ("now", "stale"),
     [
-        (record_of_pictures("a", "b", "c", "d"), False),
-        (record_of_pictures("a", "b", "c", "other"), False),
-        (record_of_pictures("other", "b", "c", "d"), False),
-        (record_of_pictures("a", "other", "c", "d"), True),
-        (record_of_pictures("a", "c", "b", "d"), True),
-        (record_of_pictures("a", "b"), True),
-        (record_of_pictures("a", "b", "c", "d", listed="other ids"), True),
-        (record_of_pictures("a", "b", "c", "d").without_lists(), True),
+        (record_of_images("a", "b", "c", "d"), False),
+        (record_of_images("a", "b", "c", "other"), False),
+        (record_of_images("other", "b", "c", "d"), False),
+        (record_of_images("a", "other", "c", "d"), True),
+        (record_of_images("a", "c", "b", "d"), True),
+        (record_of_images("a", "b"), True),
+        (record_of_images("a", "b", "c", "d", listed="other ids"), True),
+        (record_of_images("a", "b", "c", "d").without_lists(), True),
     ],
 )
 def test_a_shard_is_stale_if_its_images_changed(folder, now, stale):
     maps, changes_by_dataset = (
-        shard_of(record_of_pictures("a", "b", "c", "d"), 1, 3),
+        shard_of(record_of_images("a", "b", "c", "d"), 1, 3),
         {"toy": sources.FileChanges(now, [])},
     )
     assert Results(Jobs(make_dataset(), maps), changes_by_dataset).is_stale(maps, *maps.products) == stale
@@ -484,7 +485,7 @@ def test_a_shard_is_stale_if_its_images_changed(folder, now, stale):
 
 
 def test_without_a_record_of_the_data_nothing_is_stale(folder):
-    maps = shard_of(record_of_pictures("a", "b"), 0, 2)
+    maps = shard_of(record_of_images("a", "b"), 0, 2)
     assert not is_stale(maps, make_dataset())
 
 
@@ -501,7 +502,7 @@ def test_benchmark_files_are_no_older_than_inputs(folder):
     assert os.stat(job.benchmark).st_mtime >= max(os.stat(path).st_mtime for path in job.inputs)
 
 
-def test_a_target_that_was_put_aside_comes_back_after_a_kill_halfway(tmp_path, monkeypatch):
+def test_results_of_a_target_are_restored_after_a_killed_switch(tmp_path, monkeypatch):
     (tmp_path / "maps").mkdir()
     (tmp_path / "maps" / "mine").write_text("label")
     (tmp_path / "scores").mkdir()
@@ -522,7 +523,7 @@ def test_a_target_that_was_put_aside_comes_back_after_a_kill_halfway(tmp_path, m
 
 @pytest.mark.parametrize("then", ["label", "predicted", 3, "package.module:function"])
 @pytest.mark.parametrize("moves", range(6))
-def test_a_move_to_another_target_that_was_killed_anywhere_mixes_nothing(tmp_path, monkeypatch, moves, then):
+def test_a_killed_switch_of_targets_mixes_no_results(tmp_path, monkeypatch, moves, then):
     """Even if a third target is requested after the kill, and then each target again."""
     names = ("drops", "maps", "scores")
 
@@ -552,7 +553,7 @@ def test_a_move_to_another_target_that_was_killed_anywhere_mixes_nothing(tmp_pat
         assert {(tmp_path / name / "of").read_text() for name in names} == {str(target)}
 
 
-def test_a_target_with_a_folder_that_is_a_link(tmp_path):
+def test_a_switch_of_targets_refuses_a_folder_that_is_a_link(tmp_path):
     results = tmp_path / "results"
     results.mkdir()
     (tmp_path / "elsewhere").mkdir()

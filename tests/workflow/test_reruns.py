@@ -26,12 +26,12 @@ def manifest(project: Project, explainer: str, shard: int) -> dict:
     return json.loads((project.folder / MAPS / f"{explainer}.{shard}.json").read_text())
 
 
-def test_nothing_changed(project):
+def test_an_unchanged_config_reruns_nothing(project):
     printed = project.run()
     assert "Nothing to be done" in printed
 
 
-def test_method_added(project):
+def test_an_added_method_reruns_only_its_maps_and_the_scores(project):
     project.config["explainers"].append("input_x_gradient")
     before = (project.folder / SALIENCY).read_bytes()
     assert project.ran() == {"attribute": 2, **RESCORED}
@@ -41,7 +41,7 @@ def test_method_added(project):
     assert project.ran() == {}
 
 
-def test_method_removed_added_back_and_moved(project):
+def test_removing_restoring_and_moving_methods_computes_no_maps(project):
     """Existing results of a method are kept, and jobs whose results do not depend on methods do not run."""
     project.config["evaluation"]["images"] = 4
     rescored = {"score": 3, "all_scores": 1, "tables": 1}
@@ -58,7 +58,7 @@ def test_method_removed_added_back_and_moved(project):
     assert project.ran(SCORES, TABLE) == {}
 
 
-def test_option_of_a_method(project):
+def test_an_option_of_a_method_reruns_only_the_method(project):
     project.config["explainers"][1] = {"integrated_gradients": {"steps": 9}}
     assert project.ran() == {"attribute": 2, **RESCORED}
     assert passes(project, "integrated_gradients", 0) > 0
@@ -67,7 +67,7 @@ def test_option_of_a_method(project):
     assert project.ran() == {}
 
 
-def test_grid(project):
+def test_another_grid_reruns_drops_and_scores(project):
     project.config["drops"] = {"grids": [2]}
     assert project.ran() == {"drops": 2, **RESCORED}
     metrics = {line.split(",")[4] for line in (project.folder / TABLE).read_text().splitlines()[1:]}
@@ -75,13 +75,13 @@ def test_grid(project):
     assert project.ran() == {}
 
 
-def test_baseline(project):
+def test_another_baseline_reruns_drops_and_scores(project):
     project.config["drops"] = {"baselines": ["mean", "random"]}
     assert project.ran() == {"drops": 2, "score": 1, "tables": 1}
     assert project.ran() == {}
 
 
-def test_kept_epochs(project):
+def test_saving_an_epoch_leaves_other_results_unchanged(project):
     """Results from before `keep` are unchanged, and removing an epoch trains nothing."""
     weights = project.folder / "results/weights/digits/vgg/finetuned.safetensors"
     before = weights.read_bytes(), (project.folder / SALIENCY).read_bytes()
@@ -96,7 +96,7 @@ def test_kept_epochs(project):
     assert (weights.read_bytes(), (project.folder / SALIENCY).read_bytes()) == before
 
 
-def test_metrics(project):
+def test_metrics_rerun_only_responses_that_are_new(project):
     """One shard of images, so that a response is one job: stored responses are not computed again for a metric."""
     project.config["evaluation"]["images"] = 4
     metrics = project.config["metrics"]
@@ -111,8 +111,8 @@ def test_metrics(project):
     project.config["explainers"][1] = {"integrated_gradients": {"steps": 9}}
     assert project.ran(SCORES) == {"attribute": 1, "curves": 4, "score": 5, "all_scores": 1}
     logs = sorted((project.folder / "results/logs/curves/digits/vgg/finetuned").glob("*/all.0.log"))
-    told = [log.read_text().count("all images are in the store already") for log in logs]
-    assert told == [2, 2, 2, 2], "two of three explainers are as they were"
+    counts = [log.read_text().count("all images are in the store already") for log in logs]
+    assert counts == [2, 2, 2, 2], "two of three explainers are as they were"
     assert project.ran(SCORES) == {}
     project.config["attribution_jobs"] = "apart"
     planned = project.run(SCORES, "--dry-run", "--forcerun", "curves")
@@ -120,7 +120,7 @@ def test_metrics(project):
     assert project.ran(SCORES) == {}, "none of which has anything to do"
 
 
-def test_seed(project):
+def test_another_seed_reruns_all_jobs(project):
     project.config["seed"] = 1
     assert project.ran() == {
         "prepare": 1,
@@ -134,7 +134,7 @@ def test_seed(project):
     assert project.ran() == {}
 
 
-def test_more_images(project):
+def test_more_images_rerun_only_shards_with_new_images(project):
     """Two more images are in the second shard, four more in a third: the first shard is unchanged."""
     first = (project.folder / SALIENCY).stat().st_mtime_ns
     network_passes = passes(project, "integrated_gradients", 1)
@@ -147,19 +147,19 @@ def test_more_images(project):
     assert project.ran() == {}
 
 
-def test_fewer_images(project):
+def test_fewer_images_rerun_only_the_scores(project):
     project.config["evaluation"]["images"] = 4
     assert project.ran() == RESCORED
     assert project.ran() == {}
 
 
-def test_metric_code(project):
+def test_an_edit_of_a_metric_reruns_only_the_scores(project):
     project.edit("src/heatproof/metrics/arrays.py", "import numpy as np", "import numpy as np\n\nEDITED = True")
     assert project.ran() == RESCORED
     assert project.ran() == {}
 
 
-def test_plot_code(project):
+def test_an_edit_of_a_plot_reruns_only_the_figure(project):
     project.config["report"] = {"all_metrics": False}
     page = {"features": 2, "in_domain": 1, "costs": 1, "figure": 4, "report_page": 1}
     assert project.ran("all") == {**page, "all": 1}
@@ -167,7 +167,7 @@ def test_plot_code(project):
     assert project.ran("all") == {"figure": 1, "all": 1}
 
 
-def test_explainer_code(project):
+def test_an_edit_of_an_explainer_reruns_only_its_maps_and_the_scores(project):
     """An edit makes the maps of one family of explainers stale, and no others."""
     project.edit("src/heatproof/attribution/path.py", "from typing", "EDITED = True\nfrom typing")
     project.edit("src/heatproof/attribution/reference.py", "from typing", "EDITED = True\nfrom typing")
@@ -177,7 +177,7 @@ def test_explainer_code(project):
     assert "integrated_gradients: all 4 images are in the store already" not in log
 
 
-def test_helper_code(project):
+def test_an_edit_of_a_helper_reruns_only_the_explainer_that_imports_it(project):
     """An edit of a module that one explainer imports causes passes for that explainer only, even in a shared job."""
     helper = "src/heatproof/attribution/_quadrature.py"
     before = manifest(project, "saliency", 0), manifest(project, "integrated_gradients", 0)
@@ -194,7 +194,7 @@ def test_helper_code(project):
     assert project.ran() == {}
 
 
-def test_comments_and_docstrings(project):
+def test_edits_of_comments_and_docstrings_rerun_nothing(project):
     for file in (project.folder / "src").rglob("*.py"):
         text = file.read_text()
         if text.startswith('"""'):
@@ -202,13 +202,13 @@ def test_comments_and_docstrings(project):
     assert project.ran() == {}
 
 
-def test_machine_settings(project):
+def test_settings_of_the_machine_rerun_nothing(project):
     """Runtime settings of jobs do not affect results."""
     project.config |= {"batch_size": 5, "device": "cpu"}
     assert project.ran() == {}
 
 
-def test_explainers_in_jobs_apart(project):
+def test_explainers_in_separate_jobs_rerun_nothing(project):
     """With another division into jobs, nothing is computed again, and the tables keep their bytes."""
     before = project.tables(), (project.folder / SALIENCY).read_bytes()
     project.config["attribution_jobs"] = "apart"
@@ -222,7 +222,7 @@ def test_explainers_in_jobs_apart(project):
 
 
 @pytest.mark.parametrize("keep_times", [True, False])
-def test_fresh_clone_with_copied_results(finished, tmp_path, keep_times):
+def test_copied_results_in_a_fresh_clone_rerun_nothing(finished, tmp_path, keep_times):
     fresh = Project(clone(tmp_path / "fresh"), finished.config)
     copy = shutil.copy2 if keep_times else shutil.copyfile
     # Reverse order, so that files would have wrong times if these were not set.
@@ -237,7 +237,7 @@ def test_fresh_clone_with_copied_results(finished, tmp_path, keep_times):
     assert fresh.ran() == {"attribute": 2, **RESCORED}
 
 
-def test_copied_results_of_another_config(finished, tmp_path):
+def test_copied_results_of_another_config_are_stale(finished, tmp_path):
     """Results of another seed are stale."""
     fresh = Project(clone(tmp_path / "fresh"), {**MICRO, "seed": 1})
     shutil.copytree(finished.folder / "results", fresh.folder / "results")
@@ -247,58 +247,60 @@ def test_copied_results_of_another_config(finished, tmp_path):
     assert ran["tables"] == 1
 
 
-def test_deleted_map_is_remade_alone(project):
+def test_only_a_deleted_map_is_computed_again(project):
     file = project.folder / SALIENCY
     before = file.read_bytes()
-    others = {path: path.read_bytes() for path in (project.folder / "results/maps").rglob("c/*/0/0/0") if path != file}
+    other_maps = {
+        path: path.read_bytes() for path in (project.folder / "results/maps").rglob("c/*/0/0/0") if path != file
+    }
     file.unlink()
     assert project.ran(SALIENCY) == {"attribute": 1}
     assert file.read_bytes() == before
-    assert {path: path.read_bytes() for path in others} == others
+    assert {path: path.read_bytes() for path in other_maps} == other_maps
     log = (project.folder / "results/logs/attribute/digits/vgg/finetuned/all.0.log").read_text()
     assert "integrated_gradients: all 4 images are in the store already" in log
 
 
-def test_damaged_chunk_is_named_and_repaired(project):
+def test_a_damaged_chunk_is_reported_and_repaired(project):
     file = project.folder / SALIENCY
-    whole = file.read_bytes()
+    content = file.read_bytes()
     table = (project.folder / TABLE).read_bytes()
-    file.write_bytes(whole[:40] + bytes([whole[40] ^ 0xFF]) + whole[41:])
+    file.write_bytes(content[:40] + bytes([content[40] ^ 0xFF]) + content[41:])
     (project.folder / "results/scores/digits/vgg/finetuned/idsds.parquet").unlink()
     (project.folder / TABLE).unlink()
-    shown = project.heatproof("maps", "show", f"{MAPS}/saliency.zarr", "--image", "1").stderr
-    assert f"rm {SALIENCY}` and run your snakemake command with this path as its target" in shown
+    message = project.heatproof("maps", "show", f"{MAPS}/saliency.zarr", "--image", "1").stderr
+    assert f"rm {SALIENCY}` and run your snakemake command with this path as its target" in message
     printed = project.run()
     assert f"{SALIENCY} is damaged" in printed
     assert "Traceback" not in printed
-    assert file.read_bytes() == whole
+    assert file.read_bytes() == content
     assert (project.folder / TABLE).read_bytes() == table
 
 
-def test_lost_shard_is_named(project):
+def test_a_missing_shard_is_reported(project):
     (project.folder / SALIENCY).unlink()
-    shown = project.heatproof("maps", "show", f"{MAPS}/saliency.zarr", "--image", "1")
-    assert shown.returncode == 1
-    assert f"{SALIENCY} is missing" in shown.stderr
-    assert "run your snakemake command with this path as its target" in shown.stderr
+    done = project.heatproof("maps", "show", f"{MAPS}/saliency.zarr", "--image", "1")
+    assert done.returncode == 1
+    assert f"{SALIENCY} is missing" in done.stderr
+    assert "run your snakemake command with this path as its target" in done.stderr
     assert project.ran() == {}, "behind tables that stand, the command alone makes nothing"
     assert project.ran(SALIENCY) == {"attribute": 1}
     assert project.heatproof("maps", "show", f"{MAPS}/saliency.zarr", "--image", "1").returncode == 0
 
 
-def test_damaged_metadata_are_repaired_by_the_remedy(project):
+def test_damaged_metadata_are_repaired_by_the_remedy_in_the_message(project):
     store = f"{MAPS}/saliency.zarr"
     maps = (project.folder / SALIENCY).read_bytes()
     (project.folder / store / "attribution/zarr.json").write_bytes(b"")
-    said = project.heatproof("maps", "show", store, "--image", "1").stderr
-    target = re.search(r"with (\S+) as its target", said)
-    assert target, said
+    message = project.heatproof("maps", "show", store, "--image", "1").stderr
+    target = re.search(r"with (\S+) as its target", message)
+    assert target, message
     assert project.ran(target[1]) == {"attribute": 1}
     assert (project.folder / SALIENCY).read_bytes() == maps
     assert project.heatproof("maps", "show", store, "--image", "1").returncode == 0
 
 
-def test_damaged_manifest_is_named_and_repaired(project):
+def test_a_damaged_manifest_is_reported_and_repaired(project):
     path = f"{MAPS}/saliency.0.json"
     scores = "results/scores/digits/vgg/finetuned/idsds.parquet"
     (project.folder / path).write_text("{")
@@ -308,7 +310,7 @@ def test_damaged_manifest_is_named_and_repaired(project):
     assert project.ran(path) == {}
 
 
-def test_another_checkpoint_under_the_same_path(project, tmp_path):
+def test_another_checkpoint_under_the_same_path_reruns_its_jobs(project, tmp_path):
     """Even if the file has an old date, and Snakemake has no records."""
     weights = project.folder / "results/weights/digits/vgg"
     target = "results/weights/digits/vgg/finetuned.safetensors"
@@ -329,7 +331,7 @@ def test_another_checkpoint_under_the_same_path(project, tmp_path):
         assert each.ran(target) == {}
 
 
-def test_another_checkpoint_to_start_from(project, tmp_path):
+def test_another_checkpoint_to_start_from_reruns_the_training(project, tmp_path):
     """Transferred weights are trained again when the checkpoint that they start from changes."""
     weights = project.folder / "results/weights/digits/vgg"
     target = "results/weights/digits/vgg/finetuned.safetensors"
@@ -353,7 +355,7 @@ def test_another_checkpoint_to_start_from(project, tmp_path):
         assert each.ran(target) == {}
 
 
-def test_conda_file(project):
+def test_an_edit_of_the_conda_file_reruns_nothing(project):
     """The file of an environment that is not used does not matter."""
     project.edit("envs/heatproof.yaml", "python >=3.11", "python >=3.11.1")
     assert project.ran() == {}

@@ -56,14 +56,14 @@ def _command(process: psutil.Process) -> list[str]:
 
 
 def assert_ended(running: subprocess.Popen[str], tree: list[psutil.Process], number: int, what: str) -> None:
-    said = running.communicate(timeout=60)[1]
+    output = running.communicate(timeout=60)[1]
     assert not any(map(_runs, tree))
-    assert running.returncode == 128 + number, said
-    ours = [line for line in said.splitlines() if line.startswith("heatproof: ")]
-    assert len(ours) == 1, said
+    assert running.returncode == 128 + number, output
+    ours = [line for line in output.splitlines() if line.startswith("heatproof: ")]
+    assert len(ours) == 1, output
     assert ours[0].startswith(f"heatproof: The {what} was ended by {signal.Signals(number).name}, ")
-    assert "Traceback" not in said
-    assert "failed" not in said
+    assert "Traceback" not in output
+    assert "failed" not in output
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def assert_ended(running: subprocess.Popen[str], tree: list[psutil.Process], num
         ]
     ],
 )
-def test_a_run_ends_with_its_jobs(project, whose, number):
+def test_a_signal_ends_a_run_with_its_jobs(project, whose, number):
     shutil.rmtree(project.folder / "results/maps")
     (project.folder / TABLE).unlink()
     project.write_config()
@@ -91,7 +91,7 @@ def test_a_run_ends_with_its_jobs(project, whose, number):
     running = start(project, SNAKEMAKE if whose == "plain Snakemake" else RUN)
     tree = tree_of(running, "heatproof.workflow.job")
     if whose == "terminal":
-        # Twice, by an impatient user.
+        # Twice, as by an impatient user.
         for _ in range(2):
             os.killpg(running.pid, number)
             time.sleep(0.2)
@@ -108,7 +108,7 @@ def test_a_run_ends_with_its_jobs(project, whose, number):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_to_all_before_snakemake_has_begun(project, number):
+def test_a_signal_to_all_processes_before_snakemake_begins_ends_the_run(project, number):
     running = start(project, RUN)
     tree = tree_of(running, "snakemake")
     os.killpg(running.pid, number)
@@ -158,7 +158,7 @@ def files(folder: Path) -> set[str]:
         for which, number in enumerate(SIGNALS)
     ],
 )
-def test_every_command_ends_in_order(project, command, number):
+def test_a_signal_ends_every_command_without_leftovers(project, command, number):
     """At any moment: the command is done, or reports the signal, and leaves no file and no process."""
     project.write_config()
     (project.folder / "photos/a").mkdir(parents=True)
@@ -169,21 +169,21 @@ def test_every_command_ends_in_order(project, command, number):
     for moment in (0.15, 0.25, 0.35, 0.5, 0.8):
         running = start(project, ["-P", "-m", "heatproof", *COMMANDS[command]])
         try:
-            said = running.communicate(timeout=moment)[1]
+            output = running.communicate(timeout=moment)[1]
         except subprocess.TimeoutExpired:
             tree = psutil.Process(running.pid).children(recursive=True)
             running.send_signal(number)
-            said = running.communicate(timeout=60)[1]
+            output = running.communicate(timeout=60)[1]
             assert not any(map(_runs, tree))
         if running.returncode == 128 + number:
             ended += 1
-            sentences = [line for line in said.splitlines() if line.startswith("heatproof: ")]
-            assert len(sentences) == 1, said
+            sentences = [line for line in output.splitlines() if line.startswith("heatproof: ")]
+            assert len(sentences) == 1, output
             assert sentences[0].startswith(f"heatproof: The command was ended by {number.name}, ")
             assert files(project.folder) <= before
         else:
             before |= files(project.folder)
-        assert "Traceback" not in said
+        assert "Traceback" not in output
         unlock_folder(lock_folder(str(project.folder / "results")))
     # This takes less time than Python needs to start.
     assert ended or command == "verify"

@@ -18,17 +18,17 @@ from heatproof.stores.store import describe_store, read
 
 TASKS = ("binary", "multiclass", "multilabel", "regression")
 # The task of the dataset, and the function that is the target, or none.
-ASKED = {
+TARGETS = {
     **{task: (task, "label") for task in TASKS},
     "margin": ("multiclass", "task_examples:margin"),
     "all_numbers": ("multilabel", "task_examples:all_numbers"),
 }
 
 
-def project(folder, asked, network="linear", **change):
-    task, target = ASKED[asked]
+def project(folder, target_name, network="linear", **change):
+    task, target = TARGETS[target_name]
     maps = [
-        {name: {"explainer": "task_examples:true_map", "asked": asked, "sign": sign}}
+        {name: {"explainer": "task_examples:true_map", "asked": target_name, "sign": sign}}
         for name, sign in (("true", 1.0), ("negative", -1.0))
     ]
     settings = {
@@ -42,38 +42,38 @@ def project(folder, asked, network="linear", **change):
         "explainers": maps,
         "evaluation": {"images": 9},
     }
-    made = Project(folder, **merge(settings, change))
-    made.config = merge(settings, change)
-    return made
+    toy = Project(folder, **merge(settings, change))
+    toy.config = merge(settings, change)
+    return toy
 
 
-def run(made):
-    for told in (made.prepare(), made.pretrain(), *([made.finetune()] if "finetuned" in made.plan.weights else [])):
-        made.make(told)
-    for shard in made.plan.shards(made.plan.images) if made.plan.reference_explainers else ():
-        made.make(made.reference_spec(shard))
-    for network in made.plan.networks():
-        for shard in made.plan.shards(made.plan.images):
-            made.make(made.on_network("attribute", *network, shard=shard))
-            for name, response in made.plan.method_responses.items():
-                if made.plan.reads_response("toy", response):
-                    made.make(made.on_network("curves", *network, shard=shard, response=name))
-        for shard in made.plan.shards(made.plan.drop_images):
-            for grid, baseline in made.plan.combinations:
-                made.make(made.on_network("drops", *network, grid=grid, baseline=baseline, shard=shard))
-            for name, response in made.plan.model_responses.items():
-                if made.plan.reads_response("toy", response):
-                    made.make(made.on_network("subsets", *network, shard=shard, response=name))
-    for case in made.plan.all_cases():
-        made.make(made.on_network("score", *case.network, metric=case.metric))
-    made.make("tables")
-    return made
+def run(toy):
+    for job in (toy.prepare(), toy.pretrain(), *([toy.finetune()] if "finetuned" in toy.plan.weights else [])):
+        toy.make(job)
+    for shard in toy.plan.shards(toy.plan.images) if toy.plan.reference_explainers else ():
+        toy.make(toy.reference_spec(shard))
+    for network in toy.plan.networks():
+        for shard in toy.plan.shards(toy.plan.images):
+            toy.make(toy.on_network("attribute", *network, shard=shard))
+            for name, response in toy.plan.method_responses.items():
+                if toy.plan.reads_response("toy", response):
+                    toy.make(toy.on_network("curves", *network, shard=shard, response=name))
+        for shard in toy.plan.shards(toy.plan.drop_images):
+            for grid, baseline in toy.plan.combinations:
+                toy.make(toy.on_network("drops", *network, grid=grid, baseline=baseline, shard=shard))
+            for name, response in toy.plan.model_responses.items():
+                if toy.plan.reads_response("toy", response):
+                    toy.make(toy.on_network("subsets", *network, shard=shard, response=name))
+    for case in toy.plan.all_cases():
+        toy.make(toy.on_network("score", *case.network, metric=case.metric))
+    toy.make("tables")
+    return toy
 
 
 @pytest.mark.parametrize("network", ["linear", "interacting"])
-@pytest.mark.parametrize("asked", ASKED)
-def test_the_true_map_has_a_score_of_1_and_its_negative_of_minus_1(tmp_path, asked, network):
-    run(project(tmp_path, asked, network))
+@pytest.mark.parametrize("target_name", TARGETS)
+def test_the_true_map_scores_1_and_its_negative_minus_1(tmp_path, target_name, network):
+    run(project(tmp_path, target_name, network))
     for weights, metric in (("pretrained", "sds"), ("finetuned", "idsds")):
         scores = pd.read_parquet(tmp_path / f"results/scores/toy/net/{weights}/{metric}.parquet")
         assert scores.groupby("method").size().to_dict() == {"true": 9, "true_abs": 9, "negative": 9, "negative_abs": 9}
@@ -85,14 +85,14 @@ def test_the_true_map_has_a_score_of_1_and_its_negative_of_minus_1(tmp_path, ask
         assert rows.loc["negative", "score"] == pytest.approx(-1, abs=1e-6)
 
 
-@pytest.mark.parametrize(("asked", "need"), [("regression", "a regression"), ("margin", "a callable target")])
-def test_not_applicable_methods_have_a_row_with_the_reason(tmp_path, asked, need):
+@pytest.mark.parametrize(("target_name", "need"), [("regression", "a regression"), ("margin", "a callable target")])
+def test_not_applicable_methods_have_a_row_with_the_reason(tmp_path, target_name, need):
     metrics = [
         {"by_probability": {"metric": "rise_deletion", "steps": 4, "output": "probability"}},
         {"by_logit": {"metric": "rise_deletion", "steps": 4, "output": "logit"}},
     ]
-    made = run(project(tmp_path, asked, metrics=metrics, weights=["pretrained"]))
-    made.make("all_scores")
+    toy = run(project(tmp_path, target_name, metrics=metrics, weights=["pretrained"]))
+    toy.make("all_scores")
     table = pd.read_csv(tmp_path / "results/scores.csv").set_index("metric")
     reason = f"it reads a probability, and {need} gives a number alone: set `output: logit`"
     assert set(table.loc["by_probability", "gap"]) == {reason}
@@ -100,7 +100,7 @@ def test_not_applicable_methods_have_a_row_with_the_reason(tmp_path, asked, need
     assert len(table.loc["by_probability"]) == len(table.loc["by_logit"]) == 4
     assert table.loc["by_logit", "score"].notna().all()
     # One curve was computed, and its store does not claim to have probabilities.
-    (response,) = (name for name, one in made.plan.method_responses.items() if made.plan.reads_response("toy", one))
+    (response,) = (name for name, one in toy.plan.method_responses.items() if toy.plan.reads_response("toy", one))
     store = f"{tmp_path}/results/curves/toy/net/pretrained/true/{response}.zarr"
     quantities = describe_store(store)["coordinates"]["quantity"]
     values = dict(zip(quantities, np.moveaxis(read(store, "response", 0, 9), 2, 0), strict=True))
@@ -110,8 +110,8 @@ def test_not_applicable_methods_have_a_row_with_the_reason(tmp_path, asked, need
 
 
 def test_numbers_of_a_segmentation_are_explained(tmp_path):
-    made = project(tmp_path, "margin", network="masks", target="task_examples:whole_mask")
-    run(Project(tmp_path, **merge(made.config, {"explainers": ["saliency", "occlusion", "random"]})))
+    toy = project(tmp_path, "margin", network="masks", target="task_examples:whole_mask")
+    run(Project(tmp_path, **merge(toy.config, {"explainers": ["saliency", "occlusion", "random"]})))
     table = pd.read_csv(tmp_path / "results/idsds_table.csv").set_index(["weights", "method"])
     # The network is linear, so that occluding a patch gives its drop, whatever the other values of the mask are.
     assert set(table.index.get_level_values(0)) == {"pretrained", "finetuned"}
@@ -121,33 +121,33 @@ def test_numbers_of_a_segmentation_are_explained(tmp_path):
     assert pd.read_csv(tmp_path / "results/weights/toy/net/pretrained.history.csv").iloc[0].isna().sum() == 3
 
 
-def test_a_job_that_is_cut_in_shards_has_the_same_targets(tmp_path):
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    for folder, size in ((whole, 16), (cut, 4)):
+def test_targets_do_not_depend_on_shards(tmp_path):
+    one_shard, several_shards = tmp_path / "whole", tmp_path / "cut"
+    for folder, size in ((one_shard, 16), (several_shards, 4)):
         folder.mkdir()
         run(project(folder, "all_numbers", "interacting", shard_size=size, weights=["pretrained"]))
     for name in ("scores/toy/net/pretrained/sds.parquet", "idsds_table.csv"):
         read_table = pd.read_csv if name.endswith("csv") else pd.read_parquet
-        one, other = (read_table(folder / "results" / name) for folder in (whole, cut))
+        one, other = (read_table(folder / "results" / name) for folder in (one_shard, several_shards))
         pd.testing.assert_frame_equal(one, other)
 
 
-@pytest.mark.parametrize(("task", "target", "asked"), [("multilabel", 2, "multilabel"), ("binary", 1, "binary")])
-def test_one_label_of_every_picture(tmp_path, task, target, asked):
-    made = run(project(tmp_path, asked, target=target, weights=["pretrained"]))
+@pytest.mark.parametrize(("task", "target", "target_name"), [("multilabel", 2, "multilabel"), ("binary", 1, "binary")])
+def test_one_label_of_every_image_can_be_the_target(tmp_path, task, target, target_name):
+    toy = run(project(tmp_path, target_name, target=target, weights=["pretrained"]))
     scores = pd.read_parquet(tmp_path / "results/scores/toy/net/pretrained/sds.parquet")
     assert scores["image"].nunique() == 9
-    assert made.plan.task_of("toy") == task
+    assert toy.plan.task_of("toy") == task
     np.testing.assert_allclose(scores.loc[scores["method"] == "true", "score"], 1, atol=1e-6)
 
 
-@pytest.mark.parametrize("asked", ["multilabel", "regression", "margin", "all_numbers"])
-def test_a_map_of_each_row_is_shown(tmp_path, asked):
-    made = project(tmp_path, asked, weights=["pretrained"])
-    for told in (made.prepare(), made.pretrain(), made.on_network("attribute", "toy", "net", "pretrained", shard=0)):
-        made.make(told)
+@pytest.mark.parametrize("target_name", ["multilabel", "regression", "margin", "all_numbers"])
+def test_maps_of_each_target_can_be_shown(tmp_path, target_name):
+    toy = project(tmp_path, target_name, weights=["pretrained"])
+    for job in (toy.prepare(), toy.pretrain(), toy.on_network("attribute", "toy", "net", "pretrained", shard=0)):
+        toy.make(job)
     store = tmp_path / "results/maps/toy/net/pretrained/true.zarr"
-    (tmp_path / "own.yaml").write_text(yaml.safe_dump(made.config))
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(toy.config))
     image, out = describe_store(store)["image_ids"][2], tmp_path / "map.png"
     arguments = ["maps", "show", str(store), "--image", image, "--config", str(tmp_path / "own.yaml"), "-o", str(out)]
     assert main(arguments) == 0
@@ -159,34 +159,34 @@ def test_a_binary_checkpoint_has_one_output_or_two(tmp_path, outputs):
     weights = tmp_path / "weights.pt"
     torch.save(task_examples.Linear(outputs).state_dict(), weights)
     net = {"architecture": "task_examples:linear", "mean": [0.5] * 3, "std": [0.5] * 3, "checkpoint": str(weights)}
-    made = project(tmp_path, "binary", models=[{"net": net}])
-    made = Project(tmp_path, **merge(made.config, {"explainers": ["input_x_gradient"]}))
-    made.make(made.prepare())
-    made.make(made.job("fetch", dataset="toy", model="net"))
+    toy = project(tmp_path, "binary", models=[{"net": net}])
+    toy = Project(tmp_path, **merge(toy.config, {"explainers": ["input_x_gradient"]}))
+    toy.make(toy.prepare())
+    toy.make(toy.job("fetch", dataset="toy", model="net"))
     for job in (
-        made.finetune(),
-        made.maps_spec(),
-        made.drops_spec(4, "zeros"),
-        made.on_network("score", metric="idsds"),
+        toy.finetune(),
+        toy.maps_spec(),
+        toy.drops_spec(4, "zeros"),
+        toy.on_network("score", metric="idsds"),
     ):
-        made.make(job)
+        toy.make(job)
     scores = pd.read_parquet(tmp_path / "results/scores/toy/net/finetuned/idsds.parquet")
     np.testing.assert_allclose(scores.loc[scores["method"] == "input_x_gradient", "score"], 1, atol=1e-6)
 
 
-def test_a_checkpoint_of_another_head_says_what_to_set(tmp_path):
+def test_a_checkpoint_with_another_head_is_refused_with_the_expected_outputs(tmp_path):
     weights = tmp_path / "weights.pt"
     net = {"architecture": "task_examples:linear", "mean": [0.5] * 3, "std": [0.5] * 3, "checkpoint": str(weights)}
-    for asked, outputs, says in (
+    for target_name, outputs, words in (
         ("binary", 3, "one output, or two, for the two classes of 'toy'"),
         ("multilabel", 2, "the 3 labels of 'toy'"),
         ("regression", 3, "one output for the number of 'toy'"),
     ):
         torch.save(task_examples.Linear(outputs).state_dict(), weights)
-        made = project(tmp_path, asked, models=[{"net": net}])
-        made.make(made.prepare())
-        with pytest.raises(HeatproofError, match=f"except for its head, which has {says}"):
-            made.make(made.job("fetch", dataset="toy", model="net"))
+        toy = project(tmp_path, target_name, models=[{"net": net}])
+        toy.make(toy.prepare())
+        with pytest.raises(HeatproofError, match=f"except for its head, which has {words}"):
+            toy.make(toy.job("fetch", dataset="toy", model="net"))
 
 
 # ---- through Snakemake, to the page ---------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ THROUGH = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", THROUGH)
-def test_a_config_to_table_and_page(tmp_path, what):
+def test_a_config_of_each_task_runs_to_the_table_and_the_page(tmp_path, what):
     folder = snakemake_project.clone(tmp_path / "clone")
     shutil.copy(task_examples.__file__, folder / "src")
     config = {
@@ -219,10 +219,10 @@ def test_a_config_to_table_and_page(tmp_path, what):
         "scores": {"bootstrap": 20},
         "report": {"all_metrics": True},
     }
-    made = snakemake_project.Project(folder, merge(config, THROUGH[what]))
-    checked = made.heatproof("check", "micro.yaml")
+    toy = snakemake_project.Project(folder, merge(config, THROUGH[what]))
+    checked = toy.heatproof("check", "micro.yaml")
     assert checked.returncode == 0, checked.stderr
-    made.run("all")
+    toy.run("all")
     page = (folder / "results/report/index.html").read_text()
     table = pd.read_csv(folder / "results/idsds_table.csv")
     assert set(table["weights"]) == {"pretrained", "finetuned"}
@@ -237,7 +237,7 @@ def test_a_config_to_table_and_page(tmp_path, what):
         assert scores.loc[scores["metric"] == "rise_deletion", "gap"].str.startswith(reason).all()
         assert reason in page
     # Another start has nothing to do.
-    assert "Nothing to be done" in made.run("all")
+    assert "Nothing to be done" in toy.run("all")
 
 
 @pytest.mark.slow
@@ -254,42 +254,44 @@ def test_another_target_has_other_rows_and_the_same_networks(tmp_path):
         "explainers": ["saliency", "random"],
         "scores": {"bootstrap": 20},
     }
-    made = snakemake_project.Project(folder, config)
-    assert made.ran()["finetune"] == 1
+    toy = snakemake_project.Project(folder, config)
+    assert toy.ran()["finetune"] == 1
     listed = folder / "results/datasets/data.json"
     of_labels = listed.read_bytes()
-    made.config = {**config, "target": "predicted"}
+    toy.config = {**config, "target": "predicted"}
     # A dry run does not list images again.
-    made.run("--dry-run")
-    ran = made.ran()
+    toy.run("--dry-run")
+    ran = toy.ran()
     assert not {"prepare", "pretrain", "finetune"} & set(ran)
     assert ran["drops"] == 1
     assert listed.read_bytes() != of_labels
-    made.config = config
-    assert "Nothing to be done" in made.run()
+    toy.config = config
+    assert "Nothing to be done" in toy.run()
     assert listed.read_bytes() == of_labels
 
 
-@pytest.mark.parametrize(("asked", "said"), [("multilabel", "logit of the target"), ("regression", "output")])
-def test_curves_reliability_and_sorting_name_their_targets(tmp_path, monkeypatch, asked, said):
+@pytest.mark.parametrize(
+    ("target_name", "axis_name"), [("multilabel", "logit of the target"), ("regression", "output")]
+)
+def test_curves_reliability_and_sorting_name_their_targets(tmp_path, monkeypatch, target_name, axis_name):
     metrics = [{"logit": {"metric": "deletion_morf", "steps": 4, "output": "logit"}}, {"mas_difference": {"steps": 4}}]
-    made = run(project(tmp_path, asked, metrics=metrics, weights=["pretrained"]))
-    made.make("all_scores")
-    made.make(made.on_network("metric_curves", "toy", "net", "pretrained"))
+    toy = run(project(tmp_path, target_name, metrics=metrics, weights=["pretrained"]))
+    toy.make("all_scores")
+    toy.make(toy.on_network("metric_curves", "toy", "net", "pretrained"))
     curves = pd.read_csv(tmp_path / "results/figures/curves/toy/net/pretrained.csv")
-    assert set(curves.loc[curves["metric"] == "logit", "y_name"]) == {said}
-    made.make("reliability")
+    assert set(curves.loc[curves["metric"] == "logit", "y_name"]) == {axis_name}
+    toy.make("reliability")
     found = pd.read_csv(tmp_path / "results/ranking/reliability.csv").set_index("metric")
-    pictures = pd.read_parquet(tmp_path / "results/scores/toy/net/pretrained/logit.parquet")["image"].nunique()
+    image_count = pd.read_parquet(tmp_path / "results/scores/toy/net/pretrained/logit.parquet")["image"].nunique()
     # MAS is undefined on images whose output does not rise, for all methods.
-    assert set(found["n_images"] + found["n_undefined"]) == {pictures}
-    assert ("mas_difference" in found.index) == (asked == "multilabel")
+    assert set(found["n_images"] + found["n_undefined"]) == {image_count}
+    assert ("mas_difference" in found.index) == (target_name == "multilabel")
     drawn = []
     monkeypatch.setattr("heatproof.report.figures.sorting.draw_sorting", lambda image, maps, *rest: drawn.extend(maps))
     monkeypatch.setattr(
         "heatproof.report.figures.sorting.save", lambda figure, path: (tmp_path / path).write_bytes(b"")
     )
     (tmp_path / "results/figures/sorting/toy").mkdir(parents=True)
-    made.make("sorting")
+    toy.make("sorting")
     absolute = ["true_abs", "negative_abs"]
-    assert drawn == (absolute if asked == "multilabel" else ["true", "true_abs", "negative", "negative_abs"])
+    assert drawn == (absolute if target_name == "multilabel" else ["true", "true_abs", "negative", "negative_abs"])

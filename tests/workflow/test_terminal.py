@@ -54,7 +54,7 @@ def started(formatter, rule, jobid=1, **wildcards):
         ("tables", {}, "tables message"),
     ],
 )
-def test_a_job_is_one_line(graph, rule, wildcards, expected):
+def test_a_job_has_one_line_of_output(graph, rule, wildcards, expected):
     line = started(EventFormatter(graph), rule, **wildcards) if rule != "drops" else job_line("", wildcards)
     assert expected in line
     assert "\n" not in line
@@ -65,20 +65,20 @@ def test_messages_name_images_of_a_later_shard():
 
 
 @pytest.mark.parametrize("event", [LogEvent.JOB_FINISHED, LogEvent.WORKFLOW_STARTED, LogEvent.SHELLCMD])
-def test_lines_without_information_are_left_out(graph, event):
+def test_lines_without_information_are_not_printed(graph, event):
     fields = {"cmd": "x", "datetime": "", "workflow_id": ""}
     assert line_of(EventFormatter(graph), event, "Finished jobid: 3", **fields) == ""
 
 
-def test_lines_of_the_scheduler_are_left_out_and_errors_are_not(graph):
+def test_lines_of_the_scheduler_are_not_printed_but_errors_are(graph):
     assert line_of(EventFormatter(graph), None, "Select jobs to execute...") == ""
     assert line_of(EventFormatter(graph), None, "MissingInputException: x") == "MissingInputException: x"
 
 
-def test_a_target_with_a_typo_has_the_nearest_file(graph):
+def test_an_unknown_target_is_reported_with_the_nearest_file(graph):
     text = "MissingRuleException:\nNo rule to produce results/idsds_tabel.csv (if you use input functions ...)."
-    told = line_of(EventFormatter(graph), LogEvent.ERROR, text)
-    assert told == "heatproof: This config makes no 'results/idsds_tabel.csv': did you mean 'results/idsds_table.csv'?"
+    line = line_of(EventFormatter(graph), LogEvent.ERROR, text)
+    assert line == "heatproof: This config makes no 'results/idsds_tabel.csv': did you mean 'results/idsds_table.csv'?"
 
 
 def test_progress_has_a_rate_and_is_printed_rarely(monkeypatch):
@@ -92,7 +92,7 @@ def test_progress_has_a_rate_and_is_printed_rarely(monkeypatch):
     assert progress.line(40, 40) == "40 of 40 jobs done, 40 per minute"
 
 
-def test_a_run_that_will_take_longer_than_its_budget_says_so(monkeypatch):
+def test_progress_mentions_a_time_beyond_the_budget(monkeypatch):
     now = [0.0]
     monkeypatch.setattr("heatproof.workflow.terminal.time.monotonic", lambda: now[0])
     within, beyond = Progress(budget="2h"), Progress(budget="30min")
@@ -101,7 +101,7 @@ def test_a_run_that_will_take_longer_than_its_budget_says_so(monkeypatch):
     assert beyond.line(10, 40).endswith("30 min left at this rate, beyond the budget of 30min")
 
 
-def test_durations():
+def test_durations_have_a_suitable_unit():
     assert [duration(seconds) for seconds in (5, 600, 7200)] == ["5 s", "10 min", "2.0 h"]
 
 
@@ -116,14 +116,14 @@ def test_the_error_of_a_failed_job_is_printed_last(graph, tmp_path, capsys):
     assert capsys.readouterr().err.splitlines()[-1] == "heatproof: The checkpoint m.pt is damaged."
 
 
-def test_an_error_of_python_is_named_with_its_log(tmp_path):
+def test_a_python_error_is_reported_with_its_log(tmp_path):
     log = tmp_path / "job.log"
     log.write_text("Traceback (most recent call last):\nValueError: no such luck\n")
     assert failure_sentence([str(log)]) == f"ValueError: no such luck - the full log is {log}."
     assert "without writing a log" in failure_sentence([str(tmp_path / "none.log")])
 
 
-def test_the_end_names_tables_and_the_best_methods(tmp_path, monkeypatch, capsys):
+def test_final_output_names_tables_and_the_best_methods(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").mkdir()
     rows = "".join(f"m{n},{3 - n},{2 - n},{4 - n if n else ''},{n + 1},6,1\n" for n in range(5))
@@ -131,10 +131,10 @@ def test_the_end_names_tables_and_the_best_methods(tmp_path, monkeypatch, capsys
     header = "method,kappa,ci_low,ci_high,rank,n_cases,bradley_terry,note"
     (tmp_path / "results/meta_rank.csv").write_text(f"{header}\n{rows}")
     print_results(Folder())
-    told = capsys.readouterr().err
-    assert "Tables: results/meta_rank.csv" in told
-    assert "κ 3.00 (no interval, 1 network: an interval needs 3)" in told
-    assert [name in told for name in ("m0", "m2", "m3")] == [True, True, False]
+    output = capsys.readouterr().err
+    assert "Tables: results/meta_rank.csv" in output
+    assert "κ 3.00 (no interval, 1 network: an interval needs 3)" in output
+    assert [name in output for name in ("m0", "m2", "m3")] == [True, True, False]
     # Stale, because another config ran here last.
     os.utime("results/meta_rank.csv", (STALE_TIME - 2,) * 2)
     print_results(Folder())
@@ -155,8 +155,8 @@ def test_final_output_names_rankings_and_limits_of_scores(tmp_path, monkeypatch,
     captions = Path("results/figures/overview/captions.csv")
     captions.write_text("figure,shows,conclusion\nplaces.png,places,Metrics disagree.\n")
     print_results(Folder())
-    told = capsys.readouterr().err.splitlines()
-    assert told[2:] == [
+    output = capsys.readouterr().err.splitlines()
+    assert output[2:] == [
         "d / one finetuned / idsds: m0 is the best.",
         "d / two finetuned / idsds: Open.",
         "Blind spots.",

@@ -25,7 +25,7 @@ class Fragile(nn.Module):
         self.head = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, num_classes))
 
     def forward(self, images):
-        # In jobs alone: the start of a run tries the network, and would say it in one sentence.
+        # Only in jobs: the start of a run tries the network, and would report the error in one sentence.
         if os.environ.get("FRAGILE") and "HEATPROOF_MACHINE" in os.environ:
             raise RuntimeError("no such thing as a square")
         return self.head(images)
@@ -47,7 +47,7 @@ CONFIG = {
 RESULTS = Folder()
 NETWORK = {"dataset": "digits", "model": "mine", "weights": "pretrained"}
 # Rules whose jobs run the network, each with one of its files.
-ASKED = {
+TARGETS = {
     "drops": f"{RESULTS.drops}.0.json".format(**NETWORK, grid=4, baseline="mean"),
     "attribute": f"{RESULTS.maps}.0.json".format(**NETWORK, explainer="saliency"),
     "scores": "results/scores.csv",
@@ -56,7 +56,7 @@ ASKED = {
 MOST = 4
 
 
-class Own(Project):
+class ProjectWithCode(Project):
     """A project with code next to its config."""
 
     failing = False
@@ -67,19 +67,19 @@ class Own(Project):
         return {**before, "PYTHONPATH": f"{before['PYTHONPATH']}:{self.folder}", **more}
 
 
-def test_an_error_in_the_network_is_traced_through_few_modules(tmp_path):
-    project = Own(clone(tmp_path / "project"), CONFIG)
+def test_a_traceback_from_the_network_has_few_modules(tmp_path):
+    project = ProjectWithCode(clone(tmp_path / "project"), CONFIG)
     (project.folder / "fragile.py").write_text(PLUGIN)
 
     reference = f"{RESULTS.reference_maps}.0.json".format(dataset="digits", explainer="random")
     # Maps exist, so that responses along their rankings are computed; then those of one explainer are removed.
-    assert project.ran(ASKED["attribute"], reference)["attribute"] == 1
+    assert project.ran(TARGETS["attribute"], reference)["attribute"] == 1
     project.failing = True
-    project.run("--keep-going", ASKED["drops"], ASKED["scores"], fails=True)
+    project.run("--keep-going", TARGETS["drops"], TARGETS["scores"], fails=True)
     for file in (project.folder / "results/maps/digits/mine").rglob("saliency*"):
         if file.is_file():
             file.unlink()
-    project.run(ASKED["attribute"], fails=True)
+    project.run(TARGETS["attribute"], fails=True)
     for stage, count in {"drops": 1, "curves": 1, "subsets": 1, "attribute": 1}.items():
         failed = [log for log in logs(project, stage) if "no such thing as a square" in log]
         assert len(failed) == count, stage

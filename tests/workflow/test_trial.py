@@ -16,7 +16,7 @@ from heatproof.workflow.check import check_config
 from heatproof.workflow.start import check_before_start
 
 
-class Pictures:
+class NoiseImages:
     """Twelve noise images."""
 
     num_classes = 3
@@ -34,25 +34,25 @@ class Pictures:
 
 
 def pictures(*, seed):
-    return Pictures()
+    return NoiseImages()
 
 
 def grey_levels(*, seed):
-    made = Pictures()
-    made.images = lambda split, start, stop: np.full((stop - start, 3, 16, 16), 200, dtype=np.float32)
-    return made
+    dataset = NoiseImages()
+    dataset.images = lambda split, start, stop: np.full((stop - start, 3, 16, 16), 200, dtype=np.float32)
+    return dataset
 
 
 def no_splits(*, seed):
-    made = Pictures()
-    del made.splits
-    return made
+    dataset = NoiseImages()
+    del dataset.splits
+    return dataset
 
 
 def all_for_evaluation(*, seed):
-    made = Pictures()
-    made.splits |= dict.fromkeys(("train", "validation"), Split((), np.zeros(0, dtype=np.int64)))
-    return made
+    dataset = NoiseImages()
+    dataset.splits |= dict.fromkeys(("train", "validation"), Split((), np.zeros(0, dtype=np.int64)))
+    return dataset
 
 
 def linear(num_classes):
@@ -63,8 +63,8 @@ def of_a_thousand(num_classes):
     return linear(1000)
 
 
-class Answers(torch.nn.Module):
-    """Returns a function of logits and images."""
+class FormedOutput(torch.nn.Module):
+    """A network that returns a function of logits and images."""
 
     def __init__(self, form):
         super().__init__()
@@ -75,27 +75,27 @@ class Answers(torch.nn.Module):
 
 
 def a_pair(num_classes):
-    return Answers(lambda logits, images: (logits, 2 * logits))
+    return FormedOutput(lambda logits, images: (logits, 2 * logits))
 
 
 def with_features(num_classes):
-    return Answers(lambda logits, images: (images.flatten(1), logits))
+    return FormedOutput(lambda logits, images: (images.flatten(1), logits))
 
 
 def a_dictionary(num_classes):
-    return Answers(lambda logits, images: {"features": images, "out": logits})
+    return FormedOutput(lambda logits, images: {"features": images, "out": logits})
 
 
 def of_transformers(num_classes):
-    return Answers(lambda logits, images: SimpleNamespace(logits=logits, loss=None))
+    return FormedOutput(lambda logits, images: SimpleNamespace(logits=logits, loss=None))
 
 
 def probabilities(num_classes):
-    return Answers(lambda logits, images: logits.softmax(1))
+    return FormedOutput(lambda logits, images: logits.softmax(1))
 
 
 def restless(num_classes):
-    return Answers(lambda logits, images: logits + torch.rand(1))
+    return FormedOutput(lambda logits, images: logits + torch.rand(1))
 
 
 def for_others(num_classes):
@@ -139,7 +139,7 @@ def config(tmp_path, dataset="pictures", model="linear", explainer="explain", **
 
 
 @pytest.mark.parametrize("explainer", ["explain", "explain_nothing"])
-def test_what_works_is_sound(tmp_path, explainer):
+def test_working_user_code_passes_the_check(tmp_path, explainer):
     assert "is sound" in check_config(config(tmp_path, explainer=explainer))
 
 
@@ -178,14 +178,14 @@ def test_logits_are_found_in_an_output_with_further_parts(tmp_path, model):
         ),
     ],
 )
-def test_user_code_that_fails_is_one_sentence(tmp_path, change, expected):
+def test_user_code_that_fails_is_reported_in_one_sentence(tmp_path, change, expected):
     with pytest.raises(HeatproofError) as caught:
         check_config(config(tmp_path, **change))
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_more_baselines_than_training_images_are_found_before_the_run(tmp_path):
+def test_more_baselines_than_training_images_are_refused_before_the_run(tmp_path):
     path = config(tmp_path)
     over = tmp_path / "more.yaml"
     over.write_text("explainers: [deep_shap: {baselines: 5}]")
@@ -198,7 +198,7 @@ def test_more_baselines_than_training_images_are_found_before_the_run(tmp_path):
 def test_a_dataset_without_training_images_gives_explainers_none():
     facts = InputFacts(mean=(0.5,) * 3, std=(0.5,) * 3)
     assert background_of(all_for_evaluation(seed=0), facts, 0) is None
-    assert len(background_of(Pictures(), facts, 0)(2)) == 2
+    assert len(background_of(NoiseImages(), facts, 0)(2)) == 2
 
 
 def saved(tmp_path, value):
@@ -206,29 +206,29 @@ def saved(tmp_path, value):
     return str(tmp_path / "m.pt")
 
 
-def test_a_checkpoint_of_other_classes(tmp_path):
+def test_a_checkpoint_of_other_classes_is_refused(tmp_path):
     state = linear(7).state_dict()
     with pytest.raises(HeatproofError, match="fit the network except for its head, which has the 3 classes"):
         check_config(config(tmp_path, checkpoint=saved(tmp_path, state)))
 
 
-def test_a_checkpoint_that_is_a_complete_model(tmp_path):
+def test_a_checkpoint_that_is_a_complete_model_is_refused(tmp_path):
     with pytest.raises(HeatproofError, match="save its state_dict"):
         check_config(config(tmp_path, checkpoint=saved(tmp_path, linear(3))))
 
 
-def test_a_checkpoint_of_garbage(tmp_path):
+def test_a_checkpoint_of_random_bytes_is_refused(tmp_path):
     (tmp_path / "m.pt").write_bytes(b"nothing of use" * 20)
     with pytest.raises(HeatproofError, match="cannot be read as safetensors or as a file of weights only"):
         check_config(config(tmp_path, checkpoint=str(tmp_path / "m.pt")))
 
 
-def test_a_checkpoint_that_fits(tmp_path):
+def test_a_checkpoint_that_fits_is_accepted(tmp_path):
     assert "is sound" in check_config(config(tmp_path, checkpoint=saved(tmp_path, linear(3).state_dict())))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_device_that_is_not_there(tmp_path):
+def test_a_missing_device_is_refused(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text("device: cuda\n")
     with pytest.raises(HeatproofError, match="no GPU is visible"):
@@ -243,7 +243,7 @@ def test_a_login_node_needs_no_device():
     assert check_before_start(plan, is_main=True, local=False)
 
 
-def test_images_of_another_size_than_the_network_takes(tmp_path):
+def test_images_of_another_size_than_the_network_takes_are_refused(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text("datasets: [digits]\nmodels: [{v: {architecture: torchvision_model, options: {name: vit_b_16}}}]\n")
     with pytest.raises(HeatproofError, match="takes images of 224×224 pixels, and those of 'digits' have 32×32"):

@@ -48,11 +48,11 @@ def photos(folder, shape, channels):
             if channels == 5:
                 np.save(folder / name / f"{number}.npy", pixels)
             else:
-                picture = Image.fromarray(pixels[0] if channels == 1 else np.moveaxis(pixels, 0, -1))
-                picture.save(folder / name / f"{number}.png")
+                image = Image.fromarray(pixels[0] if channels == 1 else np.moveaxis(pixels, 0, -1))
+                image.save(folder / name / f"{number}.png")
 
 
-def shown(project):
+def maps_on_page(project):
     """Return the data of maps on the page, and its first image and first map as arrays."""
     page = (project.folder / PAGE).read_text(encoding="utf-8")
     (text,) = re.findall(r'<script[^>]*id="maps-data"[^>]*>(.*?)</script>', page, re.DOTALL)
@@ -71,7 +71,7 @@ def scored(project):
 
 @pytest.mark.slow
 @pytest.mark.workflow
-def test_pictures_that_are_not_square_by_init(tmp_path):
+def test_images_that_are_not_square_run_with_a_config_of_init(tmp_path):
     project = Project(clone(tmp_path / "project"), {})
     photos(project.folder / "photos", (96, 128), 3)
     done = project.heatproof("init", "photos", "--model", "cifar_resnet20", "--out", "mine.yaml")
@@ -83,7 +83,7 @@ def test_pictures_that_are_not_square_by_init(tmp_path):
     project.config = {**config, **FEW, **small}
     project.run(TABLE, PAGE)
     scored(project)
-    dataset, image, first = shown(project)
+    dataset, image, first = maps_on_page(project)
     assert dataset["size"] == [128, 96]
     assert dataset["drawn"] == ""
     # Images on the page have sides of at most 96 pixels.
@@ -95,7 +95,7 @@ def test_pictures_that_are_not_square_by_init(tmp_path):
 @pytest.mark.slow
 @pytest.mark.workflow
 @pytest.mark.parametrize("channels", [1, 5])
-def test_pictures_of_one_channel_and_of_five(tmp_path, channels):
+def test_images_of_one_channel_and_of_five_run(tmp_path, channels):
     project = Project(clone(tmp_path / "project"), {})
     photos(project.folder / "photos", (24, 40), channels)
     how = {"dataset": "image_folder", "root": "photos", "size": [24, 40], "channels": 1 if channels == 1 else "all"}
@@ -111,7 +111,7 @@ def test_pictures_of_one_channel_and_of_five(tmp_path, channels):
     scores = pd.read_csv(project.folder / "results/scores.csv")
     sic = scores[scores["metric"] == "sic"]
     assert scores.loc[scores["metric"] == "deletion_morf", "score"].notna().all()
-    dataset, image, _ = shown(project)
+    dataset, image, _ = maps_on_page(project)
     assert image.shape == (24, 40, 3)
     np.testing.assert_array_equal(image[..., 0], image[..., 2])
     if channels == 1:

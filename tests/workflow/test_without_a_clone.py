@@ -13,7 +13,7 @@ from heatproof.config.files import config_file, workflow_folder
 from heatproof.errors import HeatproofError
 
 
-def test_a_config_is_a_file_or_one_that_comes_with_heatproof(tmp_path, monkeypatch):
+def test_a_config_is_a_file_or_a_shipped_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert config_file("quick") == workflow_folder() / "config/quick.yaml"
     (tmp_path / "quick").write_text("{}")
@@ -105,7 +105,7 @@ rule best:
 
 @pytest.mark.slow
 @pytest.mark.workflow
-def test_another_workflow_takes_it_as_a_module(finished, tmp_path):
+def test_another_workflow_can_use_heatproof_as_a_module(finished, tmp_path):
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(MICRO))
     (tmp_path / "Snakefile").write_text(OUTER.format(snakefile=REPOSITORY / "Snakefile"))
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "OMP_NUM_THREADS": "1"}

@@ -42,7 +42,7 @@ class TargetSpec:
     Attributes
     ----------
     task
-        One of `heatproof.tasks.TASKS`; None for classes.
+        One of `heatproof.base.tasks.TASKS`; None for classes.
     target
         Function from the network's output and the targets of a batch to one number for each image; None without one.
     """

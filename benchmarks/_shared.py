@@ -6,12 +6,12 @@ from pathlib import Path
 import pandas as pd
 
 
-def parser(doc: str) -> argparse.ArgumentParser:
+def make_parser(doc: str) -> argparse.ArgumentParser:
     """Return a parser with the options of every benchmark."""
-    argument_parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    argument_parser.add_argument("--out", type=Path, metavar="FOLDER", help="store tables and figures there")
-    argument_parser.add_argument("--small", action="store_true", help="the smallest size, to see that it runs")
-    return argument_parser
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="store tables and figures there")
+    parser.add_argument("--small", action="store_true", help="the smallest size, to see that it runs")
+    return parser
 
 
 def print_table(rows: pd.DataFrame | list[dict[str, object]], name: str, out: Path | None) -> None:
