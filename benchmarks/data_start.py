@@ -85,7 +85,7 @@ def look_once(folder: Path, counted: bool) -> dict[str, Any]:
 
 def plainly(folder: Path) -> tuple[float, float]:
     """Return the seconds of one `os.stat` per file in one thread, and of listing all folders."""
-    from heatproof.data.image_files import pictures_below
+    from heatproof.data.image_files import image_files_below
 
     paths = [path for below in (folder / "photos").iterdir() for path in map(os.fspath, below.iterdir())]
     began = time.perf_counter()
@@ -93,7 +93,7 @@ def plainly(folder: Path) -> tuple[float, float]:
         os.stat(path)
     between = time.perf_counter()
     for below in sorted((folder / "photos").iterdir()):
-        pictures_below(below)
+        image_files_below(below)
     return between - began, time.perf_counter() - between
 
 

@@ -89,7 +89,7 @@ def test_every_metric_scores_or_gives_a_reason(name, channels):
     if name == "sensitivity_max":
         more["explain"] = lambda images, targets: images.sum(1)
     if name in NEED_COLOURS and channels not in (1, 3):
-        with pytest.raises(HeatproofError, match=f"A picture has {channels} channels: SIC and AIC need one or three"):
+        with pytest.raises(HeatproofError, match=f"An image has {channels} channels: SIC and AIC need one or three"):
             heatproof.evaluate(name, network, images, targets, maps, **more)
         return
     scored = heatproof.evaluate(name, network, images, targets, maps, **more)

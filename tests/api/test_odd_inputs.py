@@ -47,11 +47,11 @@ IMAGES = {
     "grey images without channels": (lambda x: x[:, 0], r"or images\[:, None\] for images of one channel"),
     "a picture": (
         lambda x: PIL_IMAGES[0],
-        r"a PIL picture: give torchvision.transforms.functional.to_tensor\(images\)",
+        r"a PIL image: give torchvision.transforms.functional.to_tensor\(images\)",
     ),
     "a list of pictures": (
         lambda x: PIL_IMAGES,
-        r"list of PIL pictures: give torch.stack\(\[.*to_tensor\(one\) for one in",
+        r"list of PIL images: give torch.stack\(\[.*to_tensor\(one\) for one in",
     ),
     "a list of tensors": (list, r"give torch.stack\(images\)"),
     "a tuple of tensors": (tuple, r"give torch.stack\(images\)"),
@@ -67,7 +67,7 @@ IMAGES = {
     "a dict": (lambda x: {"images": x}, r"give images\['images'\]"),
     "what a processor of transformers returns": (lambda x: {"pixel_values": x}, r"give images\['pixel_values'\]"),
     "a dict of something else": (lambda x: {"a": x}, "give a float tensor"),
-    "a list of paths": (lambda x: ["a.png", "b.png"], r"give the folder of these pictures, or torch.stack"),
+    "a list of paths": (lambda x: ["a.png", "b.png"], r"give the folder of these images, or torch.stack"),
     "nothing": (lambda x: None, "give a float tensor"),
     "a number": (lambda x: 3, "give a float tensor"),
     "a table": (lambda x: pd.DataFrame(x[0, 0].numpy()), "give a float tensor"),

@@ -269,7 +269,7 @@ REFUSED = {
         lambda x, y: DataLoader(Samples(x, y, lambda a, b: {"a": a}), 5),
         "name its images 'image'",
     ),
-    "pictures of PIL": (
+    "images of PIL": (
         lambda x, y: DataLoader(Samples(x, y, lambda a, b: (Image.new("RGB", (16, 16)), b)), 5),
         r"give it transform=torchvision.transforms.ToTensor\(\)",
     ),
@@ -395,8 +395,8 @@ FOLDERS = {
     "a file": ("file", transform, "is a file: name the folder"),
     "an empty folder": ("empty", transform, "has no images"),
     "train and val": ("split", transform, "has train and val: name one of them"),
-    "a picture beside class folders": ("loose", transform, "picture 'loose.png' beside class folders"),
-    "a damaged picture": ("damaged", transform, r"The image .*2.png cannot be read .*: repair or remove it"),
+    "an image beside class folders": ("loose", transform, "image 'loose.png' beside class folders"),
+    "a damaged image": ("damaged", transform, r"The image .*2.png cannot be read .*: repair or remove it"),
     "no transform": ("", None, r"DataLoader\(ImageFolder\(folder, transform\), 64\)"),
     "a transform that is none": ("", 3, "`transform` is int"),
     "a transform that makes no tensor": ("", lambda image: image, "`transform` returns Image"),
@@ -404,7 +404,7 @@ FOLDERS = {
     "a transform that fails": (
         "",
         lambda image: image.nothing,
-        "`transform` fails on the picture .*AttributeError",
+        "`transform` fails on the image .*AttributeError",
     ),
     "a random transform": ("", flips, "`transform` returns another image .*each time"),
     "shapes that differ": (

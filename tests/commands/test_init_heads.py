@@ -130,9 +130,7 @@ def test_a_transformers_folder_names_its_outputs(names, options, photos):
 @pytest.mark.parametrize(("classes", "each"), [("abc", 2), ("ab", 1), ("abc", 1)])
 def test_too_few_images_is_an_error_that_names_the_folder(classes, each, photos, tmp_path):
     write_images(tmp_path / "few", classes, each)
-    with pytest.raises(
-        HeatproofError, match=r"few has \d pictures of \d classes, .*: add pictures, about ten"
-    ) as caught:
+    with pytest.raises(HeatproofError, match=r"few has \d images of \d classes, .*: add images, about ten") as caught:
         init("few", "cifar_resnet20")
     assert "evaluation.images" not in str(caught.value)
     assert not Path("mine.yaml").exists()

@@ -111,7 +111,7 @@ def test_each_label_of_an_image_is_scored(photos):
 
 def test_too_few_labels_of_evaluation_images_are_refused(photos):
     write("photos/t.csv", "file,a,b", lambda n: f"{n}.png,0,{int(n == 0)}")
-    with pytest.raises(HeatproofError, match=r"8 pictures of photos that are to be scored have [01] label\(s\)"):
+    with pytest.raises(HeatproofError, match=r"8 images of photos that are to be scored have [01] label\(s\)"):
         init(photos, "cifar_resnet20")
 
 

@@ -244,7 +244,7 @@ BAD = {
     ),
     "training where all pictures are for evaluation": (
         {"datasets": [{"mine": {"dataset": "image_folder", "root": "none", "evaluation": 1}}]},
-        "All pictures of the dataset 'mine' are for evaluation, and the model*is to be trained or finetuned on it",
+        "All images of the dataset 'mine' are for evaluation, and the model*is to be trained or finetuned on it",
     ),
     **{
         f"a dot for a colon in {key}": (

@@ -42,6 +42,11 @@ def pixels(key: int, height: int = 10, width: int = 12) -> np.ndarray:
     return image
 
 
+@pytest.fixture(name="pixels")
+def pixels_fixture():
+    return pixels
+
+
 @pytest.fixture
 def save():
     """Save one image, with its key as the red value."""

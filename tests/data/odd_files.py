@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from heatproof.data.image_files import read_picture
+from heatproof.data.image_files import read_image
 from heatproof.data.survey import KIND_DESCRIPTIONS, survey
 from heatproof.errors import HeatproofError
 
@@ -69,13 +69,13 @@ def table(folder: Path) -> list[str]:
             # Versions of Pillow differ in the text in brackets.
             outcome = f"refused before the run: {found.unreadable[0][1].partition(' (')[0]}"
             try:
-                read_picture(folder / name, 224, 224)
+                read_image(folder / name, 224, 224)
             except HeatproofError:
                 pass
             else:
                 raise AssertionError(f"{name} is refused, and can be read")
         else:
-            read_picture(folder / name, 224, 224)
+            read_image(folder / name, 224, 224)
             outcome = "read" + "".join(f"; {KINDS[kind]}" for kind in sorted(found.kinds))
         rows.append(f"| `{name}` | {what} | {outcome} |")
     return rows

@@ -10,7 +10,7 @@ from PIL import Image
 
 from heatproof.base.provenance import Key
 from heatproof.base.specs import DatasetSpec
-from heatproof.data.checks import check_pictures
+from heatproof.data.checks import check_image_files
 from heatproof.data.funny_birds import funny_birds
 from heatproof.data.registry import DATASETS, HasParts
 from heatproof.errors import HeatproofError
@@ -129,13 +129,13 @@ def test_a_hidden_part_has_an_empty_mask_and_too_few_parts_are_reported(tmp_path
     visible = dataset.part_masks("evaluation", 0, 6).any(axis=(2, 3))
     visible_counts = dict(zip(dataset.splits["evaluation"].ids, visible.sum(axis=1).tolist(), strict=True))
     assert [visible_counts[f"test/{row // 2}/{row:06d}"] for row in range(6)] == [4, 1, 0, 5, 5, 5]
-    messages = check_pictures(dataset, "birds")
+    messages = check_image_files(dataset, "birds")
     assert messages[-1] == "birds: 2 of 6 evaluation images show fewer than two parts: no score of parts"
     assert messages[0] == "birds: shorter side 48 pixels: not resized, square of 48 pixels at the centre"
 
 
 def test_a_part_in_no_part_map_is_reported(tmp_path):
-    messages = check_pictures(opened(write_birds(tmp_path, hidden={row: ["eye"] for row in range(6)})), "birds")
+    messages = check_image_files(opened(write_birds(tmp_path, hidden={row: ["eye"] for row in range(6)})), "birds")
     assert messages[-1] == "birds: none of 6 part maps shows the part 'eye' in its colour: it is not scored"
 
 
@@ -214,7 +214,7 @@ def test_a_wrong_image_size_is_refused_by_prepare_and_on_reading(writable_folder
     dataset = opened(writable_folder)
     row = dataset.splits["evaluation"].ids.index(f"test/{FIRST}")
     read = dataset.part_masks if "map" in name else dataset.without_part
-    for check in (lambda: check_pictures(dataset, "birds"), lambda: read("evaluation", row, row + 1)):
+    for check in (lambda: check_image_files(dataset, "birds"), lambda: read("evaluation", row, row + 1)):
         with pytest.raises(HeatproofError, match=message):
             check()
 
@@ -224,14 +224,14 @@ def test_damaged_part_maps_and_interventions_are_named(writable_folder, name):
     content = (writable_folder / name).read_bytes()
     (writable_folder / name).write_bytes(content[: len(content) // 2])
     with pytest.raises(HeatproofError, match=rf"1 of the 54 images of 'birds' cannot be read: .*{Path(name).name}"):
-        check_pictures(opened(writable_folder), "birds")
+        check_image_files(opened(writable_folder), "birds")
 
 
 def test_part_maps_without_colours_of_parts_are_refused(writable_folder):
     for path in (writable_folder / "test_part_map").rglob("*.png"):
         Image.fromarray(raw(path) // 2).save(path)
     with pytest.raises(HeatproofError, match=r"\.png has none of the colours of parts, and neither have the other"):
-        check_pictures(opened(writable_folder), "birds")
+        check_image_files(opened(writable_folder), "birds")
 
 
 def spec_of(folder):

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from conftest import pixels
 from torchvision.datasets import ImageFolder
 
 from heatproof.data.image_folder import image_folder, resisc45
@@ -192,7 +191,7 @@ def test_resisc45_is_divided_and_its_classes_are_counted(tmp_path, fill, sound):
         DATASETS["resisc45"].count(root=str(tmp_path / "none"))
 
 
-def test_images_of_the_requested_size_are_not_resized(tmp_path, fill):
+def test_images_of_the_requested_size_are_not_resized(tmp_path, fill, pixels):
     fill(tmp_path, CLASSES, 10)
     dataset = image_folder(seed=0, root=str(tmp_path), size=10)
     split = dataset.splits["train"]

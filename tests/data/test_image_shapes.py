@@ -7,8 +7,8 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from heatproof.base.options import as_size_option, check_options, height_and_width
-from heatproof.data.checks import check_dataset, check_pictures
-from heatproof.data.image_files import CROP_DRAWS, crop_box, picture_reader, read_picture
+from heatproof.data.checks import check_dataset, check_image_files
+from heatproof.data.image_files import CROP_DRAWS, crop_box, image_reader, read_image
 from heatproof.data.image_folder import image_folder
 from heatproof.errors import HeatproofError
 
@@ -31,7 +31,7 @@ def test_an_image_is_resized_to_cover_the_box_and_cropped_at_the_centre(tmp_path
     mode = v2.InterpolationMode(interpolation)
     transform = v2.Compose([v2.Resize(resized, mode), v2.CenterCrop(size)])
     expected = np.asarray(transform(Image.fromarray(pixels))).transpose(2, 0, 1) / 255
-    read = read_picture(tmp_path / "a.png", size, box, interpolation)
+    read = read_image(tmp_path / "a.png", size, box, interpolation)
     assert read.shape == (3, *size)
     np.testing.assert_allclose(read, expected, atol=1e-6)
 
@@ -40,11 +40,11 @@ def test_a_square_as_a_pair_or_a_number_gives_identical_images(tmp_path):
     Image.fromarray(noise(50, 71, 3)).save(tmp_path / "a.png")
     paths = [tmp_path / "a.png"]
     for number, pair in ((32, [32, 32]), (50, [50, 50])):
-        one, two = picture_reader(number, None, "bilinear"), picture_reader(pair, None, "bilinear")
+        one, two = image_reader(number, None, "bilinear"), image_reader(pair, None, "bilinear")
         assert one == two
         np.testing.assert_array_equal(one.fitted(paths)(paths), two.fitted(paths)(paths))
         assert one.describe(paths) == two.describe(paths)
-    one, two = picture_reader(32, 40, "bicubic"), picture_reader([32, 32], [40, 40], "bicubic")
+    one, two = image_reader(32, 40, "bicubic"), image_reader([32, 32], [40, 40], "bicubic")
     np.testing.assert_array_equal(one(paths), two(paths))
     draws = np.random.default_rng(1).random(CROP_DRAWS)
     np.testing.assert_array_equal(one.crop(paths[0], draws, 0.2), two.crop(paths[0], draws, 0.2))
@@ -65,7 +65,7 @@ def test_only_larger_images_are_resized_with_a_margin(tmp_path, side, box, words
     for number in range(3):
         Image.fromarray(noise(*side, 3)).save(tmp_path / f"{number}.png")
     paths = sorted(tmp_path.glob("*.png"))
-    fitted = picture_reader([96, 128], None, "bilinear").fitted(paths)
+    fitted = image_reader([96, 128], None, "bilinear").fitted(paths)
     assert fitted.box == box
     assert fitted.describe(paths) == words
     assert fitted(paths).shape == (3, 3, 96, 128)
@@ -75,19 +75,19 @@ def test_only_larger_images_are_resized_with_a_margin(tmp_path, side, box, words
 def test_images_of_the_requested_shape_are_not_resized(tmp_path):
     pixels = noise(12, 20, 3)
     Image.fromarray(pixels).save(tmp_path / "a.png")
-    fitted = picture_reader([12, 20], None, "bilinear").fitted([tmp_path / "a.png"])
+    fitted = image_reader([12, 20], None, "bilinear").fitted([tmp_path / "a.png"])
     np.testing.assert_allclose(fitted([tmp_path / "a.png"])[0], pixels.transpose(2, 0, 1) / 255, atol=1e-7)
 
 
 def test_resize_as_a_number_is_the_shorter_side_of_the_box():
-    assert picture_reader([96, 128], 120, "bilinear").box == (120, 160)
-    assert picture_reader([96, 128], [100, 200], "bilinear").box == (100, 200)
+    assert image_reader([96, 128], 120, "bilinear").box == (120, 160)
+    assert image_reader([96, 128], [100, 200], "bilinear").box == (100, 200)
     for resize, message in (
         (90, "resize is 90 and size"),
         ([100, 120], r"resize is \[100, 120\] and size \[96, 128\]"),
     ):
         with pytest.raises(HeatproofError, match=message):
-            picture_reader([96, 128], resize, "bilinear")
+            image_reader([96, 128], resize, "bilinear")
 
 
 def test_crops_have_the_shape_of_the_images():
@@ -105,8 +105,8 @@ def test_the_size_of_a_rotated_image_follows_exif_if_it_is_applied(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.fromarray(noise(30, 50, 3)).save(tmp_path / "a.jpg", exif=exif)
-    assert picture_reader(8, None, "bilinear").size_of(tmp_path / "a.jpg") == (30, 50)
-    assert picture_reader(8, None, "bilinear", apply_exif=True).size_of(tmp_path / "a.jpg") == (50, 30)
+    assert image_reader(8, None, "bilinear").size_of(tmp_path / "a.jpg") == (30, 50)
+    assert image_reader(8, None, "bilinear", apply_exif=True).size_of(tmp_path / "a.jpg") == (50, 30)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_images_have_the_requested_channels(tmp_path, mode, bands, channels):
     dataset = opened(folder_of(tmp_path / "p", png(mode)), channels)
     images = dataset.images("evaluation", 0, 2)
     assert images.shape == (2, bands if channels == "all" else channels, 12, 20)
-    check_pictures(dataset, "p")
+    check_image_files(dataset, "p")
     check_dataset(dataset, "p")
     first = np.asarray(Image.open(dataset.image_files("evaluation")[0])).reshape(12, 20, bands).transpose(2, 0, 1)
     if channels == "all":
@@ -172,7 +172,7 @@ def test_grey_of_a_colour_image_equals_that_of_pillow(tmp_path):
     dataset = opened(folder_of(tmp_path / "p", png("RGB")), 1)
     grey = np.asarray(Image.open(dataset.image_files("evaluation")[0]).convert("L"))
     np.testing.assert_allclose(dataset.images("evaluation", 0, 1)[0, 0], grey / 255, atol=1e-7)
-    assert "p: 12 of 12 in colour: made grey" in check_pictures(dataset, "p")
+    assert "p: 12 of 12 in colour: made grey" in check_image_files(dataset, "p")
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32", "float64"])
@@ -187,7 +187,7 @@ def test_arrays_are_read_as_images(tmp_path, dtype, bands, size):
         np.save(f"{path}.npy", values.astype(dtype))
 
     dataset = opened(folder_of(tmp_path / "p", save), size=size)
-    check_pictures(dataset, "p")
+    check_image_files(dataset, "p")
     check_dataset(dataset, "p")
     images = dataset.images("evaluation", 0, 3)
     assert images.shape == (3, bands or 1, *size)
@@ -207,7 +207,7 @@ def test_the_pages_of_a_tiff_are_channels(tmp_path):
         pages[str(path.with_suffix(".tif"))] = np.stack([np.asarray(page) for page in several])
 
     dataset = opened(folder_of(tmp_path / "p", save))
-    check_pictures(dataset, "p")
+    check_image_files(dataset, "p")
     files = dataset.image_files("evaluation")
     images = dataset.images("evaluation", 0, len(files))
     np.testing.assert_allclose(images, np.stack([pages[str(file)] for file in files]) / 255, atol=1e-7)
@@ -256,7 +256,7 @@ def array(values):
 def test_ambiguous_image_files_are_refused_by_name(tmp_path, save, message):
     dataset = opened(folder_of(tmp_path / "p", save))
     with pytest.raises(HeatproofError, match=message):
-        check_pictures(dataset, "p")
+        check_image_files(dataset, "p")
     with pytest.raises(HeatproofError, match=message if message != "cannot be read" else r"0\.npy|\d\.npy"):
         dataset.images("evaluation", 0, 1)
 
@@ -266,7 +266,7 @@ def test_a_truncated_array_is_refused(tmp_path):
     content = (tmp_path / "p/ant/3.npy").read_bytes()
     (tmp_path / "p/ant/3.npy").write_bytes(content[:-9])
     with pytest.raises(HeatproofError, match=r"3\.npy \(its array has 480 bytes, and the file 471 of them\)"):
-        check_pictures(opened(root), "p")
+        check_image_files(opened(root), "p")
 
 
 def test_images_with_different_numbers_of_channels_are_refused(tmp_path):
@@ -274,7 +274,7 @@ def test_images_with_different_numbers_of_channels_are_refused(tmp_path):
     png("L")(tmp_path / "p/bee/1")
     dataset = opened(root)
     with pytest.raises(HeatproofError, match=r"11 of 3 channels, such as .* and 1 of 1 channels, such as .*bee/1\.png"):
-        check_pictures(dataset, "p")
+        check_image_files(dataset, "p")
     with pytest.raises(HeatproofError, match=r"has [13] channels, and .* has [13]: remove one of them"):
         [dataset.images(split, 0, 20) for split in dataset.splits]
     assert opened(root, 3).images("train", 0, 20).shape[1] == 3
@@ -312,7 +312,7 @@ def test_a_damaged_array_is_read_or_refused_with_a_message(tmp_path, seed):
         content[drawn.integers(0, 128)] = drawn.integers(0, 256)
     (tmp_path / "a.npy").write_bytes(content[: drawn.integers(20, len(content) + 1)] if seed % 2 else content)
     try:
-        (image,) = picture_reader([8, 9], None, "bilinear", channels="all")([tmp_path / "a.npy"])
+        (image,) = image_reader([8, 9], None, "bilinear", channels="all")([tmp_path / "a.npy"])
     except HeatproofError as error:
         message = str(error)
     else:
@@ -325,11 +325,11 @@ def test_a_header_that_promises_gigabytes_is_refused_by_the_length_of_the_file(t
     header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (3, 8000000, 900000), }".ljust(117) + b"\n"
     (tmp_path / "b.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"0" * 99)
     with pytest.raises(HeatproofError, match="its array has 21,600,000,000,000 bytes, and the file 99"):
-        picture_reader(8, None, "bilinear", channels="all")([tmp_path / "b.npy"])
+        image_reader(8, None, "bilinear", channels="all")([tmp_path / "b.npy"])
 
 
 def test_a_tiff_that_pillow_cannot_read_is_refused_with_a_remedy(tmp_path):
     tifffile = pytest.importorskip("tifffile")
     tifffile.imwrite(tmp_path / "a.tif", noise(12, 20, 5), photometric="minisblack", planarconfig="contig")
     with pytest.raises(HeatproofError, match=r"a TIFF that Pillow does not read, .*: save it as a \.npy file of shape"):
-        picture_reader(8, None, "bilinear", channels="all")([tmp_path / "a.tif"])
+        image_reader(8, None, "bilinear", channels="all")([tmp_path / "a.tif"])

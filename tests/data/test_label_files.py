@@ -11,7 +11,7 @@ import pytest
 
 from heatproof.data.image_folder import image_folder
 from heatproof.data.label_file import read_raw_table
-from heatproof.data.label_paths import PictureIndex, match_pictures
+from heatproof.data.label_paths import ImageFileIndex, match_image_files
 from heatproof.errors import HeatproofError
 
 ROWS = [["file", "label"], ["a.png", "Käfer"], ["b c.png", "Bär"]]
@@ -126,9 +126,9 @@ NAMES = {
 
 @pytest.mark.parametrize("kind", NAMES)
 def test_image_files_are_found_by_their_names_in_tables(kind):
-    assert PictureIndex(IMAGE_FILES).find_all(NAMES[kind]) == IMAGE_FILES
-    assert match_pictures(Path("t"), Path("r"), NAMES[kind], IMAGE_FILES) == IMAGE_FILES
-    assert PictureIndex(IMAGE_FILES).is_named_by(NAMES[kind])
+    assert ImageFileIndex(IMAGE_FILES).find_all(NAMES[kind]) == IMAGE_FILES
+    assert match_image_files(Path("t"), Path("r"), NAMES[kind], IMAGE_FILES) == IMAGE_FILES
+    assert ImageFileIndex(IMAGE_FILES).is_named_by(NAMES[kind])
 
 
 def test_a_name_of_several_image_files_is_refused():
@@ -136,8 +136,8 @@ def test_a_name_of_several_image_files_is_refused():
     with pytest.raises(
         HeatproofError, match=r"names a\.png in row 2, and several folders in r have an image of that name"
     ):
-        match_pictures(Path("t"), Path("r"), ["a.png"], paths)
-    assert PictureIndex(paths).find_all(["b", "b.jpg", "1/a"]) == ["", "b.jpg", "1/a.png"]
+        match_image_files(Path("t"), Path("r"), ["a.png"], paths)
+    assert ImageFileIndex(paths).find_all(["b", "b.jpg", "1/a"]) == ["", "b.jpg", "1/a.png"]
 
 
 @pytest.mark.parametrize("name", ["x/A.JPG", "A.jpg", "a.dcm"])
@@ -145,17 +145,17 @@ def test_an_image_file_with_another_ending_is_not_guessed(name):
     with pytest.raises(
         HeatproofError, match=r"names 1 image\(s\) .* or write names without endings, if that is x/a\.jpg"
     ):
-        match_pictures(Path("t"), Path("r"), [name, "x/b.jpg"], ["x/a.jpg", "x/b.jpg"])
+        match_image_files(Path("t"), Path("r"), [name, "x/b.jpg"], ["x/a.jpg", "x/b.jpg"])
 
 
 def test_a_complete_path_takes_precedence_over_a_partial_one():
-    assert PictureIndex(["a.png", "x/a.png"]).find_all(["a.png", "x/a.png"]) == ["a.png", "x/a.png"]
-    assert PictureIndex(["a.png", "x/a.jpg"]).find_all(["a", "x/a"]) == ["a.png", "x/a.jpg"]
+    assert ImageFileIndex(["a.png", "x/a.png"]).find_all(["a.png", "x/a.png"]) == ["a.png", "x/a.png"]
+    assert ImageFileIndex(["a.png", "x/a.jpg"]).find_all(["a", "x/a"]) == ["a.png", "x/a.jpg"]
 
 
 def test_a_folder_prefix_in_only_some_rows_is_not_removed():
     with pytest.raises(HeatproofError, match=r"names 1 image\(s\) that are not in r, the first x/y/a.png in row 2"):
-        match_pictures(Path("t"), Path("r"), ["x/y/a.png", "b.png"], ["a.png", "b.png"])
+        match_image_files(Path("t"), Path("r"), ["x/y/a.png", "b.png"], ["a.png", "b.png"])
 
 
 @pytest.mark.parametrize("header", ["File,LABEL,Split", "file_path,Class Name,SPLIT", "Image Index,class-name,split"])

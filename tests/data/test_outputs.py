@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from timm.data import ImageNetInfo
 
-from heatproof.data.checks import check_dataset, check_pictures
+from heatproof.data.checks import check_dataset, check_image_files
 from heatproof.data.image_folder import image_folder
 from heatproof.errors import HeatproofError
 
@@ -44,7 +44,7 @@ def test_classes_of_one_image_are_divided_at_random_with_a_message(tmp_path, fil
         "evaluation": 10,
     }
     assert len({image_id for split in dataset.splits.values() for image_id in split.ids}) == 20
-    assert any("drawn from all images at random" in line for line in check_pictures(dataset, "mine"))
+    assert any("drawn from all images at random" in line for line in check_image_files(dataset, "mine"))
     again = image_folder(seed=1, root=str(tmp_path), size=10, evaluation=0.5)
     assert set(again.splits["evaluation"].ids) != set(dataset.splits["evaluation"].ids)
 
@@ -93,7 +93,7 @@ def test_a_thousand_photographs_of_imagenet_have_the_right_outputs(tmp_path):
     wnids = sorted(path.name for path in folder.iterdir() if path.is_dir())
     assert [wnids[label] for label in split.labels] == [image_id.partition("/")[0] for image_id in split.ids]
     assert len(split) == 1000
-    assert check_pictures(dataset, "mine") == [
+    assert check_image_files(dataset, "mine") == [
         "mine: shorter side 256 pixels: not resized, square of 224 pixels at the centre"
     ]
     half = image_folder(seed=0, root=str(folder), outputs="imagenet", evaluation=0.5)

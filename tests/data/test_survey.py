@@ -9,8 +9,8 @@ from PIL import Image
 
 from heatproof.base.provenance import Key
 from heatproof.base.specs import DatasetSpec
-from heatproof.data.checks import check_pictures
-from heatproof.data.image_files import read_picture
+from heatproof.data.checks import check_image_files
+from heatproof.data.image_files import read_image
 from heatproof.data.image_folder import image_folder
 from heatproof.data.survey import survey
 from heatproof.errors import HeatproofError
@@ -34,7 +34,7 @@ def test_unreadable_images_are_counted_and_named_before_the_run(tmp_path, fill):
     options = {"root": str(tmp_path / "photos"), "size": 8}
     expected = r"5 of the 20 images of 'mine' cannot be read: .*bee_00\d\.jpg \(.+\); .+; and 2 more\. Repair or remove"
     with pytest.raises(HeatproofError, match=expected):
-        check_pictures(image_folder(seed=0, **options), "mine")
+        check_image_files(image_folder(seed=0, **options), "mine")
     spec = DatasetSpec("image_folder", "heatproof.data.image_folder", options, 0, "mine", Key("config", "code"))
     with pytest.raises(HeatproofError, match=expected):
         prepare(spec, str(tmp_path / "m.json"))
@@ -43,7 +43,7 @@ def test_unreadable_images_are_counted_and_named_before_the_run(tmp_path, fill):
 
 def test_a_check_of_a_subset_of_images_is_reported(tmp_path, fill):
     fill(tmp_path, ["ant", "bee"], 10)
-    messages = check_pictures(image_folder(seed=0, root=str(tmp_path), size=8), "mine", limit=6)
+    messages = check_image_files(image_folder(seed=0, root=str(tmp_path), size=8), "mine", limit=6)
     assert "mine: 5 of 20 images looked at, and all of them in the prepare stage" in messages
 
 
@@ -68,7 +68,7 @@ def test_images_are_rotated_only_if_exif_is_applied(tmp_path, turned):
     image = dataset.images("evaluation", 0, 1)[0, 0]
     # Orientation 6 is a quarter turn to the right: the top becomes the right side.
     assert (image[5, 5], image[5, 15], image[15, 5]) == ((0, 1, 0) if turned else (1, 1, 0))
-    messages = check_pictures(dataset, "mine")
+    messages = check_image_files(dataset, "mine")
     assert any("20 of 20 stored rotated" in line for line in messages) is not turned
 
 
@@ -78,4 +78,4 @@ def test_only_unusual_images_are_described(tmp_path, save):
     Image.fromarray(np.zeros((9, 9, 4), dtype=np.uint8)).save(tmp_path / "b.png")
     (words,) = survey([tmp_path / "a.png", tmp_path / "b.png"], 8).describe()
     assert words == "1 of 2 transparent: transparency is ignored and the stored colours are read"
-    assert read_picture(tmp_path / "b.png", 8, 8).shape == (3, 8, 8)
+    assert read_image(tmp_path / "b.png", 8, 8).shape == (3, 8, 8)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from torchvision.datasets import Country211, EuroSAT
 
-from heatproof.data.checks import check_pictures
+from heatproof.data.checks import check_image_files
 from heatproof.data.registry import DATASETS
 from heatproof.data.torchvision_sets import torchvision_dataset
 from heatproof.errors import HeatproofError
@@ -38,7 +38,9 @@ def test_a_class_without_splits_is_divided(tmp_path, fill, sound):
     sound(dataset, 10)
     assert len(EuroSAT(tmp_path)) == sum(len(split) for split in dataset.splits.values()) == 20
     assert len(dataset.splits["evaluation"]) == DATASETS["torchvision"].count(root=str(tmp_path), name="EuroSAT") == 4
-    assert check_pictures(dataset, "e") == ["e: shorter side 10 pixels: not resized, square of 10 pixels at the centre"]
+    assert check_image_files(dataset, "e") == [
+        "e: shorter side 10 pixels: not resized, square of 10 pixels at the centre"
+    ]
 
 
 def test_a_class_with_a_training_flag_and_grey_images_is_read(tmp_path, sound):

@@ -5,7 +5,7 @@ import pytest
 
 from heatproof.data.digits import digits
 from heatproof.data.registry import DATASETS, HasParts
-from heatproof.data.watermarked import BOX, CLASSES, HEIGHT, number_picture, stripes_of, watermarked
+from heatproof.data.watermarked import BOX, CLASSES, HEIGHT, digit_image, stripes_of, watermarked
 
 COUNT = 60
 
@@ -60,7 +60,7 @@ def test_a_watermark_changes_only_pixels_of_its_mask(data):
 def test_the_number_in_an_image_is_its_label():
     data = watermarked(seed=0)
     images, masks = data.images("evaluation", 0, COUNT), data.part_masks("evaluation", 0, COUNT)[:, 0]
-    rendered = np.array([number_picture(label) for label in range(CLASSES)])
+    rendered = np.array([digit_image(label) for label in range(CLASSES)])
     assert len({number.tobytes() for number in rendered}) == CLASSES
     places = set()
     for image, mask, label in zip(images, masks, data.splits["evaluation"].labels, strict=False):

@@ -92,7 +92,7 @@ def test_a_custom_loader_is_opened_to_count_images():
 
 
 def test_one_image_is_too_few(tmp_path):
-    with pytest.raises(HeatproofError, match=r"evaluation split of 'photos' has 1 image, and two .*: add pictures"):
+    with pytest.raises(HeatproofError, match=r"evaluation split of 'photos' has 1 image, and two .*: add images"):
         plan_of([photographs(tmp_path / "photos", 2, "abc")])
 
 

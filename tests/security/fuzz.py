@@ -250,7 +250,7 @@ def configs(folder: Path) -> dict[str, Case]:
 def images(folder: Path) -> dict[str, Case]:
     from PIL import Image
 
-    from heatproof.data.image_files import read_picture
+    from heatproof.data.image_files import read_image
 
     pixels = np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8)
     encoded = {}
@@ -263,7 +263,7 @@ def images(folder: Path) -> dict[str, Case]:
         ending = draw.choice(list(encoded))
         path = folder / f"p.{draw.choice([ending, 'png', 'jpg'])}"
         path.write_bytes(mutate_bytes(encoded[ending], draw))
-        assert np.isfinite(read_picture(path, 24, 28)).all()
+        assert np.isfinite(read_image(path, 24, 28)).all()
         return "other"
 
     return {"picture": image_file}

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from heatproof.data.fashion_mnist import read_idx
-from heatproof.data.image_files import read_picture
+from heatproof.data.image_files import read_image
 from heatproof.errors import HeatproofError
 
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 40 40\n%%EndComments\nshowpage\n%%EOF\n"
@@ -30,7 +30,7 @@ def png(width: int, height: int, content: bytes = b"") -> bytes:
 
 def refused(path) -> str:
     with pytest.raises(HeatproofError) as caught:
-        read_picture(path, 224, 256)
+        read_image(path, 224, 256)
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
     return str(caught.value)
@@ -54,7 +54,7 @@ def test_other_formats_are_refused_by_content_and_not_by_name(tmp_path, kind):
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM"])
 def test_common_formats_are_read_with_any_name(tmp_path, kind):
     Image.new("RGB", (40, 40), (200, 100, 50)).save(tmp_path / "a.png", kind)
-    read = read_picture(tmp_path / "a.png", 8, 8)
+    read = read_image(tmp_path / "a.png", 8, 8)
     np.testing.assert_allclose(read.mean((1, 2)) * 255, (200, 100, 50), atol=4)
 
 
@@ -65,10 +65,10 @@ def test_an_image_of_gigabytes_is_refused_by_its_header(tmp_path, width, height)
     content = b"\0" * (2_000_001 if 1 in (width, height) else 10)
     (tmp_path / "bomb.png").write_bytes(png(width, height, content))
     program = (
-        "import resource, sys\nfrom PIL import Image\nfrom heatproof.data.image_files import read_picture\n"
+        "import resource, sys\nfrom PIL import Image\nfrom heatproof.data.image_files import read_image\n"
         "from heatproof.errors import HeatproofError\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "try:\n    read_picture(sys.argv[1], 224, 256)\nexcept HeatproofError as error:\n    print(error)\n"
+        "try:\n    read_image(sys.argv[1], 224, 256)\nexcept HeatproofError as error:\n    print(error)\n"
         "assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000\n"
     )
     limited = f'ulimit -v 2000000; exec {sys.executable} -c "$0" "$1"'
@@ -93,7 +93,7 @@ def test_truncated_or_overwritten_images_are_read_or_refused_in_one_sentence(tmp
             other[at] ^= 0xFF
         (tmp_path / "other.png").write_bytes(other)
         with suppress(HeatproofError):
-            read_picture(tmp_path / "other.png", 8, 8)
+            read_image(tmp_path / "other.png", 8, 8)
 
 
 def test_pipes_devices_and_sockets_are_not_opened(tmp_path, monkeypatch):

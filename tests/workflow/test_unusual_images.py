@@ -121,7 +121,7 @@ def test_images_of_one_channel_and_of_five_run(tmp_path, channels):
         assert len({tuple(pixel) for pixel in image.reshape(-1, 3)}) > 9
     else:
         assert sic["score"].isna().all()
-        assert set(sic["gap"]) == {"A picture has 5 channels: SIC and AIC need one or three, as WebP does."}
+        assert set(sic["gap"]) == {"An image has 5 channels: SIC and AIC need one or three, as WebP does."}
         assert dataset["drawn"] == "drawn as the mean of 5 channels, in grey"
         assert "drawn as the mean of 5 channels, in grey" in (project.folder / "results/figures/maps.html").read_text()
 

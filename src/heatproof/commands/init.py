@@ -16,9 +16,9 @@ from heatproof.base.registry import is_reference, look_up
 from heatproof.base.specs import DatasetSpec
 from heatproof.base.tasks import task_provides
 from heatproof.config.files import default_config, merge
-from heatproof.data.image_files import pictures_below
+from heatproof.data.image_files import image_files_below
 from heatproof.data.label_search import FoundTable, find_labels
-from heatproof.data.open_image import picture_size
+from heatproof.data.open_image import image_file_size
 from heatproof.data.registry import DATASETS
 from heatproof.data.rows import as_rows
 from heatproof.errors import HeatproofError
@@ -322,13 +322,13 @@ def _require_enough(photos: str, classes: int, counts: Mapping[str, int], scored
     """
     if counts["evaluation"] < 2:
         raise HeatproofError(
-            f"{photos} has {sum(counts.values())} pictures of {classes} classes, which leaves {counts['evaluation']} "
-            "to be scored, and at least two are needed: add pictures, about ten for each class."
+            f"{photos} has {sum(counts.values())} images of {classes} classes, which leaves {counts['evaluation']} "
+            "to be scored, and at least two are needed: add images, about ten for each class."
         )
     if scored < 2:
         raise HeatproofError(
-            f"The {counts['evaluation']} pictures of {photos} that are to be scored have {scored} label(s) that are "
-            "present, and at least two are needed: add pictures with labels."
+            f"The {counts['evaluation']} images of {photos} that are to be scored have {scored} label(s) that are "
+            "present, and at least two are needed: add images with labels."
         )
 
 
@@ -367,15 +367,15 @@ def facts_of(settings: Mapping[str, Any]) -> tuple[InputFacts, bool]:
 
 def sizes_below(folder: Path) -> list[tuple[int, int]]:
     """Return height and width, in pixels, of a sample of the image files below a folder, from their headers."""
-    found = pictures_below(folder)
+    found = image_files_below(folder)
     sizes = []
     # Evenly spaced, so that the sample has all classes.
-    for picture in found[:: max(len(found) // LOOKED_AT, 1)]:
+    for image in found[:: max(len(found) // LOOKED_AT, 1)]:
         # The dataset reports image files that cannot be opened.
         with suppress(HeatproofError):
-            sizes.append(picture_size(folder / picture.path))
+            sizes.append(image_file_size(folder / image.path))
     if not sizes:
-        raise HeatproofError(f"No picture below {folder} can be opened.")
+        raise HeatproofError(f"No image below {folder} can be opened.")
     return sizes
 
 

@@ -28,17 +28,17 @@ def is_stack(path: Any) -> bool:
     return str(path).lower().endswith(ARRAY_EXTENSION)
 
 
-def three_channels(picture: Image.Image) -> Image.Image:
+def three_channels(image: Image.Image) -> Image.Image:
     """Return an image in RGB; 16-bit grey is scaled to 8 bits."""
-    return _eight_bits(picture).convert("RGB")
+    return _eight_bits(image).convert("RGB")
 
 
-def planes_of(picture: Image.Image, channels: Channels) -> list[Image.Image]:
+def planes_of(image: Image.Image, channels: Channels) -> list[Image.Image]:
     """Return a PIL image whose bands are the channels, or one PIL image for each channel.
 
     Parameters
     ----------
-    picture
+    image
         The PIL image as opened.
     channels
         3: colours. 1: grey. ``all``: each band is a channel; in a TIFF with several pages of one band, each page.
@@ -49,49 +49,48 @@ def planes_of(picture: Image.Image, channels: Channels) -> list[Image.Image]:
         If the channels are ambiguous.
     """
     if channels == 3:
-        return [three_channels(picture)]
+        return [three_channels(image)]
     if channels == 1:
-        return [_eight_bits(picture).convert("L")]
-    pages = getattr(picture, "n_frames", 1)
+        return [_eight_bits(image).convert("L")]
+    pages = getattr(image, "n_frames", 1)
     if pages == 1:
-        return _bands(picture)
-    if picture.format != "TIFF":
+        return _bands(image)
+    if image.format != "TIFF":
         raise ValueError(f"it has {pages} images one after the other: {ARRAY_REMEDY}")
     if pages > MAX_BANDS:
         raise ValueError(f"it has {pages} pages, and {MAX_BANDS:,} is the limit")
-    planes, size = [], picture.size
+    planes, size = [], image.size
     for page in range(pages):
-        picture.seek(page)
-        found = _bands(picture) if picture.size == size else []
+        image.seek(page)
+        found = _bands(image) if image.size == size else []
         if len(found) != 1:
             raise ValueError(f"its {pages} pages are not of one band and one size each: {ARRAY_REMEDY}")
         planes += found
     return planes
 
 
-def _eight_bits(picture: Image.Image) -> Image.Image:
-    if not picture.mode.startswith("I;16"):
-        return picture
+def _eight_bits(image: Image.Image) -> Image.Image:
+    if not image.mode.startswith("I;16"):
+        return image
     from PIL import Image
 
     # Pillow's own conversion would clip values above 255.
-    grey = np.asarray(picture).astype(np.float32) * (255 / 65535)
+    grey = np.asarray(image).astype(np.float32) * (255 / 65535)
     return Image.fromarray(grey.round().astype(np.uint8))
 
 
-def _bands(picture: Any) -> list[Image.Image]:
-    if picture.mode.startswith("I;16"):
-        return [_plane(np.asarray(picture))]
-    if picture.mode not in INTENSITY_MODES:
+def _bands(image: Any) -> list[Image.Image]:
+    if image.mode.startswith("I;16"):
+        return [_plane(np.asarray(image))]
+    if image.mode not in INTENSITY_MODES:
         raise ValueError(
-            f"its pixels are of the kind {picture.mode!r}, whose bands are not numbers from none to full: "
-            f"{ARRAY_REMEDY}"
+            f"its pixels are of the kind {image.mode!r}, whose bands are not numbers from none to full: {ARRAY_REMEDY}"
         )
     # Pillow ignores bands without a name in its mode.
-    count = picture.tag_v2.get(SAMPLES_PER_PIXEL, 1) if picture.format == "TIFF" else len(picture.getbands())
-    if count != len(picture.getbands()):
-        raise ValueError(f"it has {count} bands, of which Pillow reads {len(picture.getbands())}: {ARRAY_REMEDY}")
-    return [band.convert("L") for band in picture.split()]
+    count = image.tag_v2.get(SAMPLES_PER_PIXEL, 1) if image.format == "TIFF" else len(image.getbands())
+    if count != len(image.getbands()):
+        raise ValueError(f"it has {count} bands, of which Pillow reads {len(image.getbands())}: {ARRAY_REMEDY}")
+    return [band.convert("L") for band in image.split()]
 
 
 def _plane(values: np.ndarray) -> Image.Image:

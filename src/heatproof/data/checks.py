@@ -10,7 +10,7 @@ import numpy as np
 from heatproof.base.registry import is_reference
 from heatproof.base.specs import DatasetSpec
 from heatproof.base.tasks import EXCLUSIVE
-from heatproof.data.image_files import PictureReader
+from heatproof.data.image_files import ImageReader
 from heatproof.data.lazy import SPLIT_NAMES, LazyDataset
 from heatproof.data.registry import DATASETS, Dataset, Split
 from heatproof.data.rows import Rows, as_rows, unwrap_rows
@@ -44,15 +44,15 @@ def describe_rows(dataset: Dataset, dataset_name: str) -> list[str]:
     """Return a line with the number of rows of the evaluation images, and of images without a row; none for classes."""
     if not isinstance(dataset, Rows) or dataset.targets is not None:
         return []
-    rows, pictures = len(dataset.splits["evaluation"]), len(unwrap_rows(dataset).splits["evaluation"])
+    rows, image_count = len(dataset.splits["evaluation"]), len(unwrap_rows(dataset).splits["evaluation"])
     none = dataset.num_without_rows
-    if rows == pictures and not none:
+    if rows == image_count and not none:
         return []
     without = f"; {none} without a label that is present have no row, and are not scored" if none else ""
-    return [f"{dataset_name}: {pictures} evaluation images are {rows} rows, one for each label{without}"]
+    return [f"{dataset_name}: {image_count} evaluation images are {rows} rows, one for each label{without}"]
 
 
-def check_pictures(dataset: Dataset, dataset_name: str, limit: int | None = None) -> list[str]:
+def check_image_files(dataset: Dataset, dataset_name: str, limit: int | None = None) -> list[str]:
     """Check the image files of a dataset, and return notes on how they are read, one line each.
 
     Parameters
@@ -68,11 +68,11 @@ def check_pictures(dataset: Dataset, dataset_name: str, limit: int | None = None
         If files cannot be read; the message has their number, the names of the first, and the remedy.
     """
     dataset = unwrap_rows(dataset)
-    if not isinstance(dataset, LazyDataset) or not isinstance(dataset.reader, PictureReader):
+    if not isinstance(dataset, LazyDataset) or not isinstance(dataset.reader, ImageReader):
         return []
     notes = [words for words in (dataset.preprocessing, *dataset.notes) if words]
     # Readers of other kinds, such as those of torchvision's datasets, do not read files with headers.
-    if type(dataset.reader) is PictureReader:
+    if type(dataset.reader) is ImageReader:
         places = dataset.places()
         chosen = places[:: math.ceil(len(places) / limit)] if limit else places
         if len(chosen) < len(places):

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from heatproof.base.options import Bounds, Side
-from heatproof.data.image_files import Interpolation, find_folder, picture_reader
+from heatproof.data.image_files import Interpolation, find_folder, image_reader
 from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
@@ -78,7 +78,7 @@ def elpv(
     return LazyDataset(
         NAMES[target],
         {"train": partial(_list_cells, folder, target, threshold)},
-        picture_reader(size, size, interpolation),
+        image_reader(size, size, interpolation),
         seed=seed,
         shares={"validation": validation, "evaluation": evaluation},
         list_files=lambda: [folder / "labels.csv"],

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from heatproof.base.options import ImageCount, Size
-from heatproof.data.image_files import Interpolation, find_folder, picture_reader
+from heatproof.data.image_files import Interpolation, find_folder, image_reader
 from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
@@ -64,7 +64,7 @@ def food101(
             "train": partial(_list_part, folder, "train", labels),
             "evaluation": partial(_list_part, folder, "test", labels),
         },
-        picture_reader(size, resize, interpolation),
+        image_reader(size, resize, interpolation),
         seed=seed,
         shares={"validation": validation},
         limits={"train": train_images, "validation": validation_images},

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from heatproof.base.options import ImageCount, Size
-from heatproof.data.image_files import Interpolation, find_folder, picture_reader
+from heatproof.data.image_files import Interpolation, find_folder, image_reader
 from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
@@ -197,7 +197,7 @@ def funny_birds(
     return FunnyBirds(
         [str(number) for number in range(len(classes))],
         {splits[part]: partial(_list_part, folder, part, len(classes)) for part in listed},
-        picture_reader(size, resize, interpolation),
+        image_reader(size, resize, interpolation),
         seed=seed,
         shares={"validation": validation},
         limits={"train": train_images, "validation": validation_images},

@@ -16,7 +16,7 @@ import numpy as np
 from heatproof.base.options import Size, as_size_option, height_and_width
 from heatproof.data.bands import ARRAY_EXTENSION, Channels, pixels_of
 from heatproof.data.lazy import FileList
-from heatproof.data.open_image import covering_size, open_picture, open_planes, picture_size
+from heatproof.data.open_image import covering_size, image_file_size, open_planes, open_rgb
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import printable_path, require_regular, require_utf8
 
@@ -35,8 +35,8 @@ RATIO = (3 / 4, 4 / 3)
 
 
 @dataclass(frozen=True)
-class PictureReader:
-    """Function from paths to images, (N, C, height, width) float32 in [0, 1]; see `picture_reader`."""
+class ImageReader:
+    """Function from paths to images, (N, C, height, width) float32 in [0, 1]; see `image_reader`."""
 
     size: tuple[int, int]
     # Height and width that the resized image covers.
@@ -83,9 +83,9 @@ class PictureReader:
 
     def size_of(self, path: Any) -> tuple[int, int]:
         """Return the displayed height and width of an image file from its header."""
-        return picture_size(path, apply_exif=self.apply_exif)
+        return image_file_size(path, apply_exif=self.apply_exif)
 
-    def fitted(self, paths: Sequence[Any]) -> PictureReader:
+    def fitted(self, paths: Sequence[Any]) -> ImageReader:
         """Return the reader for a dataset, which does not enlarge images that are not larger than the crop.
 
         Parameters
@@ -130,14 +130,14 @@ class PictureReader:
         return pixels_of(_resized(cropped, (columns, rows), self.interpolation))[None]
 
 
-def picture_reader(
+def image_reader(
     size: Size,
     resize: Size | None,
     interpolation: Interpolation,
     *,
     apply_exif: bool = False,
     channels: Channels = 3,
-) -> PictureReader:
+) -> ImageReader:
     """Return a function from paths to images, (N, C, height, width) float32 in [0, 1].
 
     Parameters
@@ -147,7 +147,7 @@ def picture_reader(
     resize
         Height and width that the resized image covers before cropping, with its aspect ratio preserved, or the shorter
         of the two; for a square crop, this is the shorter side of the image. None for `size` × 256 / 224, or `size` for
-        a dataset whose images are not larger (see `PictureReader.fitted`).
+        a dataset whose images are not larger (see `ImageReader.fitted`).
     interpolation
         Interpolation of the resizing; downscaling is antialiased.
     apply_exif
@@ -173,12 +173,12 @@ def picture_reader(
         raise HeatproofError(
             f"resize is {shown_resize} and size {as_size_option(sides)}: the {what} has to fit in the resized image."
         )
-    return PictureReader(
+    return ImageReader(
         sides, box, interpolation, is_default_box=resize is None, apply_exif=apply_exif, channels=channels
     )
 
 
-def read_picture(
+def read_image(
     path: str | Path, size: Size, shorter: Size, interpolation: str = "bilinear", *, apply_exif: bool = False
 ) -> np.ndarray:
     """Read an image file, resize it to cover a box, and crop it centrally, as torchvision does with squares.
@@ -193,7 +193,7 @@ def read_picture(
     size, shorter
         Height and width of the crop, and of the box that the resized image covers; an integer is the side of a square.
     interpolation, apply_exif
-        See `picture_reader`.
+        See `image_reader`.
 
     Returns
     -------
@@ -206,7 +206,7 @@ def read_picture(
         If the file does not exist, is not a regular file, cannot be read as an image, or is too large to be resized.
     """
     box = height_and_width(shorter)
-    return _centre([open_picture(path, box, apply_exif=apply_exif)], height_and_width(size), box, interpolation)
+    return _centre([open_rgb(path, box, apply_exif=apply_exif)], height_and_width(size), box, interpolation)
 
 
 def crop_box(
@@ -351,7 +351,7 @@ def folders_below(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-class Picture(NamedTuple):
+class ImageFile(NamedTuple):
     """An image file.
 
     Attributes
@@ -372,7 +372,7 @@ def endings_of(channels: Channels) -> tuple[str, ...]:
     return (*ENDINGS, ARRAY_EXTENSION) if channels == "all" else ENDINGS
 
 
-def pictures_below(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Picture]:
+def image_files_below(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[ImageFile]:
     """Return the image files in and below a folder, sorted by path, each file once.
 
     Links to files are followed. Links to folders inside `folder` add nothing, because their files are listed anyway;
@@ -392,7 +392,7 @@ def pictures_below(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Pic
         the extensions is not a regular file.
     """
     top = folder.resolve()
-    pictures: dict[tuple[int, int], str] = {}
+    found_files: dict[tuple[int, int], str] = {}
     # Links come after all other files, so that the path of a file does not depend on the links to it.
     links: list[os.DirEntry[str]] = []
     folders = [""]
@@ -408,25 +408,25 @@ def pictures_below(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Pic
             elif entry.is_dir():
                 folders.append(f"{below}{entry.name}/")
             elif entry.name.lower().endswith(endings):
-                require_utf8(entry.path, "picture")
+                require_utf8(entry.path, "image file")
                 if not entry.is_file():
                     require_regular(entry.path, entry.stat().st_mode)
                 # Without `stat`, which takes milliseconds per file on some network file systems.
-                pictures[(device, entry.inode())] = f"{below}{entry.name}"
+                found_files[(device, entry.inode())] = f"{below}{entry.name}"
     for entry in sorted(links, key=lambda entry: entry.path):
-        _add_linked_file(entry, folder, top, pictures, endings)
-    return sorted(Picture(path, *key) for key, path in pictures.items())
+        _add_linked_file(entry, folder, top, found_files, endings)
+    return sorted(ImageFile(path, *key) for key, path in found_files.items())
 
 
 def _add_linked_file(
-    link: os.DirEntry[str], folder: Path, top: Path, pictures: dict[tuple[int, int], str], endings: tuple[str, ...]
+    link: os.DirEntry[str], folder: Path, top: Path, found_files: dict[tuple[int, int], str], endings: tuple[str, ...]
 ) -> None:
     """Add the image file that a link leads to; files of linked folders are listed already."""
-    is_picture = link.name.lower().endswith(endings)
+    is_image_file = link.name.lower().endswith(endings)
     try:
         found = os.stat(link.path)
     except OSError as error:
-        if is_picture:
+        if is_image_file:
             raise HeatproofError(
                 f"The image {printable_path(link.path)} is a link that leads nowhere ({error.strerror}): unpack the "
                 "dataset completely."
@@ -440,10 +440,10 @@ def _add_linked_file(
                 f"The folder {printable_path(link.path)} is a link out of {printable_path(folder)}: move its images "
                 "there, or link every image instead."
             )
-    elif is_picture:
-        require_utf8(link.path, "picture")
+    elif is_image_file:
+        require_utf8(link.path, "image file")
         require_regular(link.path, found.st_mode)
-        pictures.setdefault((found.st_dev, found.st_ino), Path(link.path).relative_to(folder).as_posix())
+        found_files.setdefault((found.st_dev, found.st_ino), Path(link.path).relative_to(folder).as_posix())
 
 
 def list_classes(
@@ -460,7 +460,7 @@ def list_classes(
     require_all
         Whether every class must have image files.
     endings
-        See `pictures_below`.
+        See `image_files_below`.
 
     Raises
     ------
@@ -482,18 +482,18 @@ def list_classes(
             raise HeatproofError(
                 f"The class folder {folder / name} is a link to a folder that contains the dataset: remove it."
             )
-        pictures = pictures_below(folder / name, endings)
-        if require_all and not pictures:
+        found_files = image_files_below(folder / name, endings)
+        if require_all and not found_files:
             raise HeatproofError(f"The class folder {folder / name} has no images: add some or remove it.")
-        for picture in pictures:
-            image_id = (Path(part) / name / picture.path).as_posix()
-            known = files.setdefault((picture.device, picture.inode), image_id)
+        for file in found_files:
+            image_id = (Path(part) / name / file.path).as_posix()
+            known = files.setdefault((file.device, file.inode), image_id)
             if known != image_id:
                 raise HeatproofError(
                     f"The images {root / known} and {root / image_id} are the same file in two classes: remove one."
                 )
             ids.append(image_id)
-        numbers += [labels[name]] * len(pictures)
+        numbers += [labels[name]] * len(found_files)
     if not ids:
         raise HeatproofError(f"There are no images in the class folders of {folder}: add some.")
     return FileList(

@@ -15,9 +15,9 @@ from heatproof.data.image_files import (
     endings_of,
     find_folder,
     folders_below,
+    image_files_below,
+    image_reader,
     list_classes,
-    picture_reader,
-    pictures_below,
     search_hint,
     subfolders,
 )
@@ -157,7 +157,7 @@ def image_folder(
     return LazyDataset(
         names,
         parts,
-        picture_reader(size, resize, interpolation, apply_exif=exif, channels=channels),
+        image_reader(size, resize, interpolation, apply_exif=exif, channels=channels),
         seed=seed,
         shares=split_fractions,
         limits={"train": train_images, "validation": validation_images},
@@ -253,7 +253,7 @@ def _folders_of_splits(top: Path, endings: tuple[str, ...]) -> dict[str, str]:
         folders = {"train": "train", "evaluation": held_out[0]}
         return {**folders, "validation": held_out[1]} if held_out[0] == "test" and len(held_out) > 1 else folders
     # The folder "train" is a class if it has image files.
-    if any("/" not in picture.path for picture in pictures_below(top / "train", endings)):
+    if any("/" not in image.path for image in image_files_below(top / "train", endings)):
         return {"train": "."}
     raise HeatproofError(
         f"The folder {top} has train and neither val nor test with class folders: add one, or name {top / 'train'} in "

@@ -18,9 +18,9 @@ from heatproof.data.image_files import (
     Interpolation,
     find_folder,
     folders_below,
+    image_files_below,
+    image_reader,
     list_classes,
-    picture_reader,
-    pictures_below,
     subfolders,
 )
 from heatproof.data.lazy import FileList, LazyDataset
@@ -99,7 +99,7 @@ def imagenet(
     return LazyDataset(
         _unique({wnid: names[wnid] for wnid in sorted(names)}),
         {"train": partial(_list_named, folder, "train", labels), "evaluation": evaluation},
-        picture_reader(size, resize, interpolation),
+        image_reader(size, resize, interpolation),
         seed=seed,
         shares={"validation": validation},
         limits={"train": train_images, "validation": validation_images},
@@ -155,7 +155,7 @@ def _list_flat(folder: Path, by_number: Mapping[int, str], labels: Mapping[str, 
         raise HeatproofError(f"{path} is not the devkit's list of labels ({error}): unpack it again.") from None
     if not truth:
         raise HeatproofError(f"{path} is not the devkit's list of labels (it is empty): unpack it again.")
-    files = pictures_below(folder / "val")
+    files = image_files_below(folder / "val")
     if not files:
         raise HeatproofError(f"There are no images in {folder / 'val'}: unpack ILSVRC2012_img_val.tar there.")
     labels_of_files = []
@@ -169,10 +169,10 @@ def _list_flat(folder: Path, by_number: Mapping[int, str], labels: Mapping[str, 
             )
         labels_of_files.append(truth[int(number[1]) - 1])
     return FileList(
-        [Path(picture.path).stem for picture in files],
+        [Path(image.path).stem for image in files],
         np.array(labels_of_files, dtype=np.int64),
-        [folder / "val" / picture.path for picture in files],
-        np.array([(picture.device, picture.inode) for picture in files], dtype=np.uint64),
+        [folder / "val" / image.path for image in files],
+        np.array([(image.device, image.inode) for image in files], dtype=np.uint64),
     )
 
 

@@ -15,7 +15,7 @@ SAMPLE_ROWS = 100
 AMBIGUOUS = ""
 
 
-class PictureIndex:
+class ImageFileIndex:
     """Index of the image files of a folder by the names that tables use.
 
     A name is a path from the folder, with or without its extension, or a unique suffix of such a path. Leading folders
@@ -85,7 +85,7 @@ def _normalised_path(name: str) -> str:
     return Path(name.replace("\\", "/")).as_posix().lstrip("/") if name else ""
 
 
-def match_pictures(
+def match_image_files(
     path: Path,
     root: Path,
     named: Sequence[str],
@@ -116,25 +116,25 @@ def match_pictures(
     """
     found: list[str] = []
     missing: list[tuple[str, int]] = []
-    for number, (name, picture) in enumerate(zip(named, PictureIndex(paths).find_all(named), strict=True), start=first):
-        if picture == AMBIGUOUS:
+    for number, (name, image) in enumerate(zip(named, ImageFileIndex(paths).find_all(named), strict=True), start=first):
+        if image == AMBIGUOUS:
             raise HeatproofError(
                 f"{path} names {name} in row {number}, and several folders in {root} have an image of that name: "
                 "write its path from the folder."
             )
-        if picture is None:
+        if image is None:
             missing.append((name, number))
         else:
-            found.append(picture)
+            found.append(image)
     if missing:
         name, number = missing[0]
-        similar = next((picture for picture in paths if name and _stem(picture) == _stem(name)), None)
+        similar = next((image for image in paths if name and _stem(image) == _stem(name)), None)
         hint = f", or write names without endings, if that is {similar}" if similar else ""
         raise HeatproofError(
             f"{path} names {len(missing)} image(s) that are not in {root}, the first {name or 'an empty name'} in "
             f"row {number}: add them there, or remove their rows{hint}."
         )
-    repeated_paths = [picture for picture, times in Counter(found).items() if times > 1]
+    repeated_paths = [image for image, times in Counter(found).items() if times > 1]
     if repeated_paths and not repeated:
         raise HeatproofError(
             f"{path} has {len(repeated_paths)} image(s) in more than one row, the first {repeated_paths[0]}: leave "

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from heatproof.data.image_files import pictures_below, subfolders
+from heatproof.data.image_files import image_files_below, subfolders
 from heatproof.data.label_file import RawTable, read_raw_table
-from heatproof.data.label_paths import PictureIndex
+from heatproof.data.label_paths import ImageFileIndex
 from heatproof.data.label_table import GROUP_COLUMNS, LabelTable, normalised_column, read_label_table
 from heatproof.data.label_values import AmbiguousTableError, LabelOptions
 from heatproof.errors import HeatproofError
@@ -70,10 +70,10 @@ def find_labels(
             raise HeatproofError(f"There is no file {labels}: --labels is a table of labels, or {FOLDERS}.")
         return find_options(folder, Path(labels).expanduser(), task, columns)
     has_classes = len(subfolders(folder)) > 1
-    pictures = PictureIndex([picture.path for picture in pictures_below(folder)])
-    tables = _tables_in(folder, pictures)
+    images = ImageFileIndex([image.path for image in image_files_below(folder)])
+    tables = _tables_in(folder, images)
     if not tables and not has_classes:
-        tables = _tables_in(folder.resolve().parent, pictures)
+        tables = _tables_in(folder.resolve().parent, images)
     if len(tables) > 1 or (tables and has_classes):
         table_names = ", ".join(map(str, tables[:LISTED_TABLES]))
         what = (
@@ -84,18 +84,18 @@ def find_labels(
     return find_options(folder, tables[0], task, columns) if tables else None
 
 
-def _tables_in(place: Path, pictures: PictureIndex) -> list[Path]:
+def _tables_in(place: Path, images: ImageFileIndex) -> list[Path]:
     files = sorted(path for path in place.iterdir() if path.name.lower().endswith(ENDINGS) and path.is_file())
-    return [path for path in files[:MAX_TABLES] if _names_pictures(path, pictures)]
+    return [path for path in files[:MAX_TABLES] if _names_image_files(path, images)]
 
 
-def _names_pictures(path: Path, pictures: PictureIndex) -> bool:
+def _names_image_files(path: Path, images: ImageFileIndex) -> bool:
     try:
         raw: RawTable = read_raw_table(path)
     except HeatproofError:
         return False
     columns = zip(raw.names, raw.columns, strict=True)
-    return raw.rows > 0 and any(pictures.is_named_by(column) for _, column in columns)
+    return raw.rows > 0 and any(images.is_named_by(column) for _, column in columns)
 
 
 def _group_in(raw: RawTable, columns: Mapping[str, Any]) -> str | None:

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from heatproof.base.registry import suggest_name
-from heatproof.data.image_files import ENDINGS, pictures_below
+from heatproof.data.image_files import ENDINGS, image_files_below
 from heatproof.data.label_cells import number_of, split_cell
 from heatproof.data.label_file import Cell, RawTable, read_raw_table
-from heatproof.data.label_paths import PictureIndex, match_pictures
+from heatproof.data.label_paths import ImageFileIndex, match_image_files
 from heatproof.data.label_values import (
     AmbiguousTableError,
     LabelOptions,
@@ -105,7 +105,7 @@ def read_label_table(
     Parameters
     ----------
     root
-        The folder. `heatproof.data.label_paths.PictureIndex` describes how the table can name the files.
+        The folder. `heatproof.data.label_paths.ImageFileIndex` describes how the table can name the files.
     table
         Path from `root` of a file that `heatproof.data.label_file` reads.
     columns
@@ -127,25 +127,25 @@ def read_label_table(
         `heatproof.data.label_values.AmbiguousTableError` if the table can be read in several ways.
     """
     path = root / Path(table).expanduser()
-    pictures = {picture.path: picture for picture in pictures_below(root, endings)}
+    images = {image.path: image for image in image_files_below(root, endings)}
     raw = read_raw_table(path, header=header, encoding=encoding)
     options = options or LabelOptions()
     is_list = isinstance(columns.get("label"), list | tuple)
     repeated = options.task == "multilabel" and not is_list
-    row_limit = (MAX_ROWS_PER_IMAGE if repeated else 2) * len(pictures) + EXTRA_ROWS
+    row_limit = (MAX_ROWS_PER_IMAGE if repeated else 2) * len(images) + EXTRA_ROWS
     if raw.rows > row_limit:
         raise HeatproofError(
-            f"{path} has more than {row_limit:,} rows, and there are {len(pictures):,} images in {root}: remove "
+            f"{path} has more than {row_limit:,} rows, and there are {len(images):,} images in {root}: remove "
             "rows, or name another folder in `root`."
         )
     if not raw.rows:
         raise HeatproofError(f"{path} has no rows: add one for each image.")
-    chosen = _choose_columns(path, raw, columns, PictureIndex(pictures), header)
+    chosen = _choose_columns(path, raw, columns, ImageFileIndex(images), header)
     _check_encoding(path, raw, [name for column_names in chosen.values() for name in column_names])
     texts = {what: _texts(path, raw, names[0]) for what, names in chosen.items() if what != "label"}
     if "group" in texts:
         texts["group"] = _one_spelling(texts["group"])
-    names = match_pictures(path, root, texts["file"], pictures, raw.first, repeated=repeated)
+    names = match_image_files(path, root, texts["file"], images, raw.first, repeated=repeated)
     cells = [raw.columns[_place(raw, name)] for name in chosen["label"]]
     numbers = list(range(raw.first, raw.first + len(names)))
     if len(set(names)) < len(names):
@@ -168,7 +168,7 @@ def read_label_table(
             [names[row] for row in selected],
             labels.values[selected],
             [root / names[row] for row in selected],
-            np.array([pictures[names[row]][1:] for row in selected], dtype=np.uint64),
+            np.array([images[names[row]][1:] for row in selected], dtype=np.uint64),
             [texts["group"][row] for row in selected] if "group" in texts else None,
         )
 
@@ -240,11 +240,11 @@ def _join_names(names: Iterable[str]) -> str:
 
 
 def _choose_columns(
-    path: Path, raw: RawTable, columns: Mapping[str, Any], pictures: PictureIndex, header: bool
+    path: Path, raw: RawTable, columns: Mapping[str, Any], images: ImageFileIndex, header: bool
 ) -> dict[str, list[str]]:
     """Return the names of the columns of files and labels, and of splits and groups if the table has them."""
     if header:
-        _check_header(path, raw, pictures)
+        _check_header(path, raw, images)
     chosen: dict[str, list[str]] = {}
     for what, option_value in columns.items():
         if what not in COLUMNS:
@@ -270,7 +270,7 @@ def _choose_columns(
                 )
             chosen |= {what: found[:1]} if found else {}
     if "file" not in chosen:
-        _raise_without_files(path, raw, pictures)
+        _raise_without_files(path, raw, images)
     if "label" not in chosen:
         chosen["label"] = [_find_labels(path, raw, chosen)]
     used_for: dict[str, str] = {}
@@ -303,15 +303,13 @@ def _find_column(path: Path, raw: RawTable, what: str, name_in_config: str, head
     )
 
 
-def _check_header(path: Path, raw: RawTable, pictures: PictureIndex) -> None:
+def _check_header(path: Path, raw: RawTable, images: ImageFileIndex) -> None:
     """Raise `AmbiguousTableError` if the first line of the table names an image file and so may not be a header."""
-    places = [place for place, name in enumerate(raw.names) if pictures.is_named_by([name])]
+    places = [place for place, name in enumerate(raw.names) if images.is_named_by([name])]
     if raw.first == 1 or not places:
         return
-    complete_names = [name for name in raw.names if "." in name and pictures.is_named_by([name])]
-    if not complete_names and not any(
-        pictures.is_named_by([raw.names[place], *raw.columns[place]]) for place in places
-    ):
+    complete_names = [name for name in raw.names if "." in name and images.is_named_by([name])]
+    if not complete_names and not any(images.is_named_by([raw.names[place], *raw.columns[place]]) for place in places):
         return
     raise AmbiguousTableError(
         f"The first line of {path} names the image {raw.names[places[0]]}, so it is not a header: set header: "
@@ -321,9 +319,9 @@ def _check_header(path: Path, raw: RawTable, pictures: PictureIndex) -> None:
     )
 
 
-def _raise_without_files(path: Path, raw: RawTable, pictures: PictureIndex) -> None:
+def _raise_without_files(path: Path, raw: RawTable, images: ImageFileIndex) -> None:
     """Raise `AmbiguousTableError` because no column of files is known; a single column of file names resolves it."""
-    found = [name for name, column in zip(raw.names, raw.columns, strict=True) if pictures.is_named_by(column)]
+    found = [name for name, column in zip(raw.names, raw.columns, strict=True) if images.is_named_by(column)]
     names = f"; the names of the images are in {_join_names(found)}"
     hint = names if found else ", or add a column with the names of the images"
     raise AmbiguousTableError(

@@ -54,7 +54,7 @@ class LazyDataset:
         Split to a function that lists its images. ``train`` includes the images of the splits in `shares`.
     read
         Function from places to images (N, C, H, W) float32 in [0, 1]. It can have further methods, such as ``crop``;
-        see `heatproof.data.image_files.PictureReader`.
+        see `heatproof.data.image_files.ImageReader`.
     seed
         The workflow's seed.
     shares

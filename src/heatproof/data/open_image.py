@@ -37,13 +37,13 @@ def covering_size(height: int, width: int, box: tuple[int, int]) -> tuple[int, i
     return box[1] * height // width, box[1]
 
 
-def open_picture(path: str | Path, box: Size, *, apply_exif: bool = False) -> Image.Image:
+def open_rgb(path: str | Path, box: Size, *, apply_exif: bool = False) -> Image.Image:
     """Return a PIL image with three channels, after checking that it can be resized to cover a box.
 
     Raises
     ------
     HeatproofError
-        As `read_picture` does.
+        As `read_image` does.
     """
     return open_planes(path, box, apply_exif=apply_exif)[0]
 
@@ -54,7 +54,7 @@ def open_planes(path: Any, box: Size, *, apply_exif: bool = False, channels: Cha
     Raises
     ------
     HeatproofError
-        As `read_picture` does, or if the channels are ambiguous.
+        As `read_image` does, or if the channels are ambiguous.
     """
     if is_stack(path):
         with _opened(path) as file:
@@ -62,7 +62,7 @@ def open_planes(path: Any, box: Size, *, apply_exif: bool = False, channels: Cha
             _require_pixels(height, width, height_and_width(box))
             file.seek(0)
             return stack_planes(file)
-    with opened_picture(path, box) as opened:
+    with opened_image(path, box) as opened:
         planes = planes_of(opened, channels)
         if not apply_exif:
             return planes
@@ -75,23 +75,23 @@ def open_planes(path: Any, box: Size, *, apply_exif: bool = False, channels: Cha
         return [ImageOps.exif_transpose(plane) for plane in planes]
 
 
-def picture_size(path: Any, *, apply_exif: bool = False) -> tuple[int, int]:
+def image_file_size(path: Any, *, apply_exif: bool = False) -> tuple[int, int]:
     """Return height and width of an image file from its header.
 
     Raises
     ------
     HeatproofError
-        As `read_picture` does.
+        As `read_image` does.
     """
     if is_stack(path):
         with _opened(path) as file:
             return stack_shape(file)[1:]
-    with opened_picture(path, 1) as picture:
-        is_across = apply_exif and picture.getexif().get(ORIENTATION, 1) in TRANSPOSED
-        return picture.size if is_across else picture.size[::-1]
+    with opened_image(path, 1) as image:
+        is_across = apply_exif and image.getexif().get(ORIENTATION, 1) in TRANSPOSED
+        return image.size if is_across else image.size[::-1]
 
 
-class UnreadablePictureError(HeatproofError):
+class UnreadableImageError(HeatproofError):
     """An image file cannot be read; `path` and `reason` are the file and the cause."""
 
     def __init__(self, path: str | Path, reason: str) -> None:
@@ -100,13 +100,13 @@ class UnreadablePictureError(HeatproofError):
 
 
 @contextmanager
-def opened_picture(path: str | Path, box: Size) -> Iterator[Image.Image]:
+def opened_image(path: str | Path, box: Size) -> Iterator[Image.Image]:
     """Open an image file and read its header, but not its pixels; exceptions inside the context name the file.
 
     Raises
     ------
     HeatproofError
-        As `read_picture` does.
+        As `read_image` does.
     """
     from PIL import Image
 
@@ -142,7 +142,7 @@ def _opened(path: str | Path) -> Iterator[IO[bytes]]:
         reason = " ".join(str(error).split())
         if isinstance(error, UnidentifiedImageError):
             reason = OTHER_TIFF if start.startswith(TIFF) else f"it is none of {', '.join(FORMATS)}"
-        raise UnreadablePictureError(path, reason) from None
+        raise UnreadableImageError(path, reason) from None
 
 
 def _require_pixels(height: int, width: int, box: tuple[int, int]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from heatproof.base.options import ImageCount, Size
-from heatproof.data.image_files import Interpolation, find_folder, picture_reader
+from heatproof.data.image_files import Interpolation, find_folder, image_reader
 from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
@@ -79,7 +79,7 @@ def places365(
             "train": partial(_list_part, folder, train, TRAIN),
             "evaluation": partial(_list_part, folder, f"val_{kind}", VAL),
         },
-        picture_reader(size, resize, interpolation),
+        image_reader(size, resize, interpolation),
         seed=seed,
         shares={"validation": validation},
         limits={"train": train_images, "validation": validation_images},

@@ -114,7 +114,7 @@ class Rows:
         if self._rows == "label" and not (self._task == "regression" and len(self.class_names) == 1):
             names = self.class_names
             return Split(tuple(row_id(ids[p], names[t]) for p, t in zip(image_numbers, targets, strict=True)), targets)
-        return Split(tuple(ids[picture] for picture in image_numbers), targets)
+        return Split(tuple(ids[image] for image in image_numbers), targets)
 
     @property
     def num_classes(self) -> int:
@@ -146,7 +146,7 @@ class Rows:
 
     def _image_files(self, split: str) -> Sequence[Any]:
         files = list(cast("Any", self.dataset).image_files(split))
-        return [files[picture] for picture in self.image_numbers] if files and split == EVALUATION else files
+        return [files[image] for image in self.image_numbers] if files and split == EVALUATION else files
 
 
 class RowsWithParts(Rows):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from heatproof.base.options import Size
 from heatproof.data.bands import Channels, is_stack
-from heatproof.data.open_image import ORIENTATION, open_planes, opened_picture
+from heatproof.data.open_image import ORIENTATION, open_planes, opened_image
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import printable_path
 
@@ -39,7 +39,7 @@ class Survey(NamedTuple):
 
     Attributes
     ----------
-    pictures
+    images
         Number of image files.
     unreadable
         Path and reason of each file that cannot be read.
@@ -49,7 +49,7 @@ class Survey(NamedTuple):
         Number of channels to the files that have it, if all bands are channels.
     """
 
-    pictures: int
+    images: int
     unreadable: list[tuple[str, str]]
     kinds: Counter[str]
     bands: Mapping[int, list[str]] = MappingProxyType({})
@@ -57,7 +57,7 @@ class Survey(NamedTuple):
     def describe(self) -> list[str]:
         """Return one clause for each kind of file that is read in an unexpected way."""
         return [
-            f"{self.kinds[kind]} of {self.pictures:,} {text}"
+            f"{self.kinds[kind]} of {self.images:,} {text}"
             for text, kind in KIND_DESCRIPTIONS.items()
             if self.kinds[kind]
         ]
@@ -75,7 +75,7 @@ class Survey(NamedTuple):
             named = "; ".join(f"{path} ({reason})" for path, reason in self.unreadable[:LISTED_FILES])
             more = len(self.unreadable) - LISTED_FILES
             raise HeatproofError(
-                f"{len(self.unreadable)} of the {self.pictures:,} images of {dataset_name!r} cannot be read: {named}"
+                f"{len(self.unreadable)} of the {self.images:,} images of {dataset_name!r} cannot be read: {named}"
                 f"{f'; and {more} more' if more > 0 else ''}. Repair or remove them before the run."
             )
         if len(self.bands) > 1:
@@ -126,36 +126,36 @@ def _check_file(path: str | Path, shorter: Size, channels: Channels) -> set[str]
     try:
         if is_stack(path) or channels == "all":
             return sum(len(plane.getbands()) for plane in open_planes(path, shorter, channels=channels))
-        with opened_picture(path, shorter) as picture:
-            kinds = _kinds(picture)
-            if channels == 1 and not picture.mode.startswith(("1", "L", "I;16")):
+        with opened_image(path, shorter) as image:
+            kinds = _kinds(image)
+            if channels == 1 and not image.mode.startswith(("1", "L", "I;16")):
                 kinds.add("colour")
-            _check_complete(picture)
+            _check_complete(image)
             return kinds
     except HeatproofError as error:
         return str(getattr(error, "reason", error))
 
 
-def _kinds(picture: Image.Image) -> set[str]:
+def _kinds(image: Image.Image) -> set[str]:
     is_kind = {
-        "exif": "exif" in picture.info and picture.getexif().get(ORIENTATION, 1) != 1,
-        "animated": getattr(picture, "is_animated", False),
-        "transparent": picture.has_transparency_data,
-        "deep": picture.mode.startswith("I;16"),
-        "CMYK": picture.mode == "CMYK",
+        "exif": "exif" in image.info and image.getexif().get(ORIENTATION, 1) != 1,
+        "animated": getattr(image, "is_animated", False),
+        "transparent": image.has_transparency_data,
+        "deep": image.mode.startswith("I;16"),
+        "CMYK": image.mode == "CMYK",
     }
     return {kind for kind, holds in is_kind.items() if holds}
 
 
-def _check_complete(picture: Any) -> None:
-    if picture.format == "PNG":
-        picture.verify()
+def _check_complete(image: Any) -> None:
+    if image.format == "PNG":
+        image.verify()
         return
-    if picture.format == "JPEG":
-        at = picture.fp.tell()
-        picture.fp.seek(0, 2)
-        picture.fp.seek(max(0, picture.fp.tell() - END_BYTES))
-        if b"\xff\xd9" in picture.fp.read():
+    if image.format == "JPEG":
+        at = image.fp.tell()
+        image.fp.seek(0, 2)
+        image.fp.seek(max(0, image.fp.tell() - END_BYTES))
+        if b"\xff\xd9" in image.fp.read():
             return
-        picture.fp.seek(at)
-    picture.load()
+        image.fp.seek(at)
+    image.load()

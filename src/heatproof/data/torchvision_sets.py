@@ -14,7 +14,7 @@ import numpy as np
 from heatproof.base.options import ImageCount, Size
 from heatproof.base.registry import suggest_name
 from heatproof.data.bands import three_channels
-from heatproof.data.image_files import Interpolation, PictureReader, folders_below, picture_reader
+from heatproof.data.image_files import ImageReader, Interpolation, folders_below, image_reader
 from heatproof.data.lazy import FileList, LazyDataset
 from heatproof.data.registry import dataset
 from heatproof.errors import HeatproofError
@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TorchvisionReader(PictureReader):
+class TorchvisionReader(ImageReader):
     """Reader of images from a torchvision dataset."""
 
     def planes(self, path: Place) -> list[Image.Image]:
@@ -118,7 +118,7 @@ def torchvision_dataset(
     classes = getattr(datasets_by_split["train"], "classes", None) or range(
         1 + max(int(each.max()) for each in labels.values())
     )
-    reader = picture_reader(size, resize, interpolation)
+    reader = image_reader(size, resize, interpolation)
     return LazyDataset(
         [str(each) for each in classes],
         {split: partial(_list, split, images, labels[split]) for split, images in datasets_by_split.items()},
@@ -226,6 +226,6 @@ def _folders(sets: Mapping[str, Any]) -> list[Path]:
 
 def _shared(sets: Mapping[str, Any]) -> list[Path]:
     """Return all files of a dataset other than image files, because it is unknown which of them the class reads."""
-    pictures = {str(path) for images in sets.values() for path in _paths(images)}
+    image_paths = {str(path) for images in sets.values() for path in _paths(images)}
     all_files = [path for folder in _folders(sets) for path in sorted(folder.iterdir()) if path.is_file()]
-    return [path for path in all_files if str(path) not in pictures]
+    return [path for path in all_files if str(path) not in image_paths]

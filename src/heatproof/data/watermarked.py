@@ -84,20 +84,20 @@ class Watermarked:
                 top, left = draw.integers(SIDE - BOX + 1, size=2)
                 box = slice(top, top + BOX), slice(left, left + BOX)
                 masks[(index, 0, *box)] = True
-                values[(index, *box)] = number_picture(label)
+                values[(index, *box)] = digit_image(label)
             else:
                 for stripe in stripes_of(label):
                     masks[index, stripe, stripe * HEIGHT : (stripe + 1) * HEIGHT] = True
         return masks, values
 
 
-def number_picture(number: int) -> np.ndarray:
+def digit_image(number: int) -> np.ndarray:
     """Return a white seven-segment digit on a black square, (9, 9) float32 in {0, 1}."""
-    picture = np.zeros((BOX, BOX), dtype=np.float32)
-    inside = picture[1:8, 2:7]
+    image = np.zeros((BOX, BOX), dtype=np.float32)
+    inside = image[1:8, 2:7]
     for segment in LIT[number]:
         inside[SEGMENTS[int(segment)]] = 1
-    return picture
+    return image
 
 
 def stripes_of(label: int) -> list[int]:

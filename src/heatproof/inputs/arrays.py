@@ -61,7 +61,7 @@ def check_images(images: Any) -> torch.Tensor:
             f"({ordered}.float().div(255) - mean) / std, normalised as the model expects."
         )
     if images.ndim == 3 and images.is_floating_point() and images.numel():
-        single = f"{name}.permute(2, 0, 1)[None]" if _is_picture(images) else f"{name}[None]"
+        single = f"{name}.permute(2, 0, 1)[None]" if _is_image_file(images) else f"{name}[None]"
         raise HeatproofError(
             f"The images are {description}, without a dimension of images: give {single} for one image (channels, "
             f"height, width), or {name}[:, None] for images of one channel."
@@ -87,15 +87,15 @@ def _has_channels_last(images: torch.Tensor) -> bool:
     return last < min(first, second) and (last == 3 or (last in (1, 4) and first == second))
 
 
-def _is_picture(image: torch.Tensor) -> bool:
+def _is_image_file(image: torch.Tensor) -> bool:
     return image.shape[2] in (1, 3, 4) and image.shape[2] < min(image.shape[:2])
 
 
 def _kind(images: Any) -> str:
     if _is_pil(images):
-        return "a PIL picture"
+        return "a PIL image"
     if isinstance(images, list | tuple) and images:
-        inside = "PIL pictures" if _is_pil(images[0]) else type(images[0]).__name__
+        inside = "PIL images" if _is_pil(images[0]) else type(images[0]).__name__
         return f"a {type(images).__name__} of {inside}"
     return type(images).__name__
 
@@ -110,7 +110,7 @@ def _remedy(images: Any) -> str:
             return f"give torch.stack([{read}(one) for one in images]), of one size and normalised as the model expects"
         if isinstance(images[0], str | Path):
             return (
-                "give the folder of these pictures, or torch.stack([transform(PIL.Image.open(one).convert('RGB')) for "
+                "give the folder of these images, or torch.stack([transform(PIL.Image.open(one).convert('RGB')) for "
                 "one in images])"
             )
         shapes = list(dict.fromkeys(tuple(getattr(one, "shape", ())) for one in images))

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heatproof.data.image_files import list_classes, pictures_below, search_hint, subfolders
-from heatproof.data.open_image import open_picture
+from heatproof.data.image_files import image_files_below, list_classes, search_hint, subfolders
+from heatproof.data.open_image import open_rgb
 from heatproof.errors import HeatproofError, first_line, is_out_of_memory
 from heatproof.inputs.arrays import configuration_of
 from heatproof.inputs.loaders import REPEATED_IMAGES, refuse_random
@@ -43,7 +43,7 @@ def read_folder(folder: str | Path, model: Any, transform: Callable[[Any], Any] 
         if top.exists():
             raise HeatproofError(f"{folder} is a file: name the folder that it is in.")
         raise HeatproofError(
-            f"There is no folder {folder}{search_hint(str(folder))}: name a folder of pictures, or give the images as "
+            f"There is no folder {folder}{search_hint(str(folder))}: name a folder of images, or give the images as "
             "a tensor."
         )
     names, ids, numbers = _listed(top)
@@ -56,19 +56,19 @@ def read_folder(folder: str | Path, model: Any, transform: Callable[[Any], Any] 
         )
     if not callable(transform):
         raise HeatproofError(
-            f"`transform` is {type(transform).__name__}: give a function from a PIL picture to a tensor (channels, "
+            f"`transform` is {type(transform).__name__}: give a function from a PIL image to a tensor (channels, "
             "height, width)."
         )
     shapes: dict[tuple[int, ...], str] = {}
 
     def read(rows: Sequence[int]) -> torch.Tensor:
-        images = [_picture(top / ids[row], ids[row], transform) for row in rows]
+        images = [_pil_image(top / ids[row], ids[row], transform) for row in rows]
         for row, one in zip(rows, images, strict=True):
             shapes.setdefault(tuple(one.shape), ids[row])
         if len(shapes) > 1:
             (first, name), (second, other) = list(shapes.items())[:2]
             raise HeatproofError(
-                f"The pictures {name!r} and {other!r} have the shapes {first} and {second} after `transform`: let it "
+                f"The images {name!r} and {other!r} have the shapes {first} and {second} after `transform`: let it "
                 "resize and crop all to one."
             )
         return torch.stack(images)
@@ -87,32 +87,32 @@ def _listed(top: Path) -> tuple[list[str], list[str], list[int] | None]:
         raise HeatproofError(
             f"The folder {top} has train and {' and '.join(held_out)}: name one of them, as {top / held_out[0]}."
         )
-    pictures = [picture.path for picture in pictures_below(top)]
-    if not pictures:
+    paths = [image_file.path for image_file in image_files_below(top)]
+    if not paths:
         raise HeatproofError(f"The folder {top} has no images: name one that has some.")
-    loose = [path for path in pictures if "/" not in path]
-    if len(loose) == len(pictures):
-        return [], pictures, None
+    loose = [path for path in paths if "/" not in path]
+    if len(loose) == len(paths):
+        return [], paths, None
     if loose:
         raise HeatproofError(
-            f"The folder {top} has the picture {loose[0]!r} beside class folders: move it into one of these."
+            f"The folder {top} has the image {loose[0]!r} beside class folders: move it into one of these."
         )
     listed = list_classes(top, ".", {name: number for number, name in enumerate(names)})
     return names, list(listed.ids), listed.labels.tolist()
 
 
-def _picture(path: Path, name: str, transform: Callable[[Any], Any]) -> torch.Tensor:
+def _pil_image(path: Path, name: str, transform: Callable[[Any], Any]) -> torch.Tensor:
     import torch
 
-    pil_image = open_picture(path, 1)
+    pil_image = open_rgb(path, 1)
     try:
         image = transform(pil_image)
     except Exception as error:
         if isinstance(error, HeatproofError) or is_out_of_memory(error):
             raise
         raise HeatproofError(
-            f"The `transform` fails on the picture {name!r} ({type(error).__name__}: {first_line(error)[:200]}): give "
-            "a function from a PIL picture to a tensor (channels, height, width)."
+            f"The `transform` fails on the image {name!r} ({type(error).__name__}: {first_line(error)[:200]}): give "
+            "a function from a PIL image to a tensor (channels, height, width)."
         ) from error
     if not isinstance(image, torch.Tensor) or image.ndim != 3 or not image.is_floating_point():
         what = f"{image.dtype} {tuple(image.shape)}" if isinstance(image, torch.Tensor) else type(image).__name__

@@ -110,7 +110,7 @@ def _source(model: Any, images: Any, transform: Transform | None) -> tuple[Image
         return read_folder(images, model, transform), None
     if transform is not None:
         raise HeatproofError(
-            f"`transform` reads the pictures of a folder, and the images are {type(images).__name__}: leave it out."
+            f"`transform` reads the images of a folder, and the images are {type(images).__name__}: leave it out."
         )
     if is_loader(images):
         return read_loader(images)
@@ -129,7 +129,7 @@ def _targets_of_images(source: ImageSource, model: Any, loaded: LoaderInfo | Non
     if has_class_folders and isinstance(outputs, int) and outputs != len(source.class_names):
         raise HeatproofError(
             f"The folder has {len(source.class_names)} class folders and the model {outputs} outputs, so that the "
-            "numbers of the folders are not classes of the model: give `targets`, one class number for each picture in "
+            "numbers of the folders are not classes of the model: give `targets`, one class number for each image in "
             "the order of their paths."
         )
     # Folder numbers are not the values of a regression.

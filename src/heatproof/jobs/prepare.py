@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from heatproof.base.specs import DatasetSpec
-from heatproof.data.checks import check_dataset, check_pictures, describe_rows, open_dataset
+from heatproof.data.checks import check_dataset, check_image_files, describe_rows, open_dataset
 from heatproof.data.lazy import SPLIT_NAMES
 from heatproof.data.registry import Dataset
 from heatproof.data.rows import Rows, unwrap_rows
@@ -52,7 +52,7 @@ def prepare(spec: DatasetSpec, manifest: str) -> None:
     began = time.time_ns()
     dataset = open_dataset(spec)
     # First of all, so that the error names all damaged files and not only the first one that is read.
-    for line in check_pictures(dataset, spec.name):
+    for line in check_image_files(dataset, spec.name):
         log.info("%s", line)
     splits = check_dataset(dataset, spec.name, spec.task)
     for line in describe_rows(dataset, spec.name):
@@ -73,11 +73,11 @@ def prepare(spec: DatasetSpec, manifest: str) -> None:
 
 def _describe_evaluation_rows(dataset: Rows) -> dict[str, list[Any]]:
     """Return ids and targets of the rows, and the image of each row with its labels in the dataset."""
-    rows, pictures = dataset.splits["evaluation"], unwrap_rows(dataset).splits["evaluation"].ids
+    rows, images = dataset.splits["evaluation"], unwrap_rows(dataset).splits["evaluation"].ids
     return {
         "ids": list(rows.ids),
         "labels": rows.labels.tolist(),
-        "pictures": [pictures[one] for one in dataset.image_numbers.tolist()],
+        "pictures": [images[one] for one in dataset.image_numbers.tolist()],
         "given": dataset.source_labels.tolist(),
     }
 

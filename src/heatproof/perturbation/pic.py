@@ -159,7 +159,7 @@ def interpolate(image: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 def entropy_unsupported_reason(channels: int) -> str | None:
     """Return why images with this number of channels have no entropy; None if they have one."""
-    reason = f"A picture has {channels} channels: SIC and AIC need one or three, as WebP does."
+    reason = f"An image has {channels} channels: SIC and AIC need one or three, as WebP does."
     return None if channels in (1, 3) else reason
 
 

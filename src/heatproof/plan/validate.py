@@ -99,7 +99,7 @@ def _check_trained(plan: Plan, dataset: str) -> None:
     trained = [model for model, _ in plan.trainings() if model in plan.models_of(dataset)]
     if trained and plan.datasets[dataset]["options"].get("evaluation") == 1:
         raise HeatproofError(
-            f"All pictures of the dataset {dataset!r} are for evaluation, and the model {trained[0]!r} is to be "
+            f"All images of the dataset {dataset!r} are for evaluation, and the model {trained[0]!r} is to be "
             "trained or finetuned on it: lower its share `evaluation`, or give the model a checkpoint and leave all "
             "`weights` but pretrained out."
         )
@@ -276,7 +276,7 @@ def _with_counts(plan: Plan, unset: Collection[str]) -> Plan:
         if available < 2:
             raise HeatproofError(
                 f"The evaluation split of {dataset!r} has {available} image{'s' * (available != 1)}, and two at least "
-                "are scored: add pictures, or raise the dataset's share `evaluation`."
+                "are scored: add images, or raise the dataset's share `evaluation`."
             )
         if plan.drop_images > available:
             key = "images" if plan.images > available else "accuracy_images"

@@ -18,7 +18,7 @@ from heatproof.responses.curves import OUTPUT_QUANTITIES, TwoTargets, decisions
 PUBLISHED_THRESHOLDS = 13
 
 
-def picture_options(
+def image_options(
     *,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
@@ -36,7 +36,7 @@ class InformationCurves(TwoTargets):
     argument = "pictures"
     quantities = (*OUTPUT_QUANTITIES, "entropy")
     evaluate_only_options = ("mean", "std", "random_mask")
-    options = staticmethod(picture_options)
+    options = staticmethod(image_options)
 
     @classmethod
     def check(cls, options: Options) -> None:

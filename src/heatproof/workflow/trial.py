@@ -112,13 +112,13 @@ def inspect_image_files(plan: Plan) -> list[str]:
     HeatproofError
         If image files cannot be read; the message has their number, the first names, and the remedy.
     """
-    from heatproof.data.checks import check_pictures, open_dataset
+    from heatproof.data.checks import check_image_files, open_dataset
 
     lines = []
     here = [name for name in plan.datasets if not plan.splits_from_results(name)]
     for name in [name for name in here if "root" in plan.datasets[name]["options"]]:
         dataset = open_dataset(plan.dataset_spec(name))
-        lines += check_pictures(dataset, name, LOOKED_AT)
+        lines += check_image_files(dataset, name, LOOKED_AT)
         lines += _few_images(name, dataset) if plan.datasets[name]["task"] in EXCLUSIVE else []
         for model in plan.models_of(name):
             lines += (
@@ -145,12 +145,12 @@ def _few_images(name: str, dataset: Dataset) -> list[str]:
 
 
 def _preprocessing_differences(model: ModelChoice, name: str, dataset: Dataset) -> list[str]:
-    from heatproof.data.image_files import PictureReader
+    from heatproof.data.image_files import ImageReader
     from heatproof.models.preprocessing import preprocessing_differences
 
     reader = getattr(dataset, "reader", None)
     # By default, images that are no larger than the input are not resized, whatever the weights were trained with.
-    if not isinstance(reader, PictureReader) or (reader.is_default_box and reader.box == reader.size):
+    if not isinstance(reader, ImageReader) or (reader.is_default_box and reader.box == reader.size):
         return []
     sides = {"size": as_size_option(reader.size), "resize": as_size_option(reader.box)}
     read = {**sides, "interpolation": reader.interpolation}

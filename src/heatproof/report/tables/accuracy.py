@@ -102,11 +102,11 @@ def _of_labels(known: ScoredRows, store: str, answers: str, images: int) -> list
     found = np.asarray(read(store, "logit", 0, images) > 0)
     targets = np.asarray(describe_store(store)["labels"])[:images]
     logits = read(answers + ".zarr", "logit", 0, images).astype(np.float64)
-    pictures = known.first_rows
-    by_label = quality_of_labels(known.ground_truth[pictures], logits[pictures])
+    first_rows = known.first_rows
+    by_label = quality_of_labels(known.ground_truth[first_rows], logits[first_rows])
     overall: dict[str, Any] = {"label": "", **{str(name): by_label[name].mean() for name in by_label}}
-    overall["p_chance"] = chance_of_labels(known.ground_truth[pictures], logits[pictures])
-    overall["n_images"] = len(pictures)
+    overall["p_chance"] = chance_of_labels(known.ground_truth[first_rows], logits[first_rows])
+    overall["n_images"] = len(first_rows)
     recall = {"recall_clean": found[:, 0], "recall_worst_patch": np.asarray(found.all(axis=1))}
     overall |= {name: float(right.mean()) for name, right in recall.items()}
     rows = [overall]
