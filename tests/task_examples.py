@@ -52,7 +52,7 @@ def of_task(task):
     return type("Loader", (), {"task": task, "__new__": lambda cls, *, seed: Pictures(seed, 12, task, None)})
 
 
-says_so = of_task("multilabel")
+declares_its_task = of_task("multilabel")
 
 
 def undecided(*, seed):
@@ -175,9 +175,9 @@ def numbers_of(drops, targets, target_name):
     return drops[rows, targets]
 
 
-def true_map(context, *, asked="", sign=1.0):
+def true_map(context, *, target_name="", sign=1.0):
     """A map whose sum over each patch is the drop without the patch."""
     with torch.no_grad():
-        drops = numbers_of(context.network.drops(context.images), context.targets, asked)
+        drops = numbers_of(context.network.drops(context.images), context.targets, target_name)
     per_pixel = drops.reshape(-1, GRID, GRID) / PATCH**2
     return {"map": sign * per_pixel.repeat_interleave(PATCH, 1).repeat_interleave(PATCH, 2)}

@@ -45,11 +45,11 @@ def of_form(tmp_path, name):
 def test_the_documentation_has_the_labels_of_every_form():
     text = DOCUMENT.read_text(encoding="utf-8")
     rows = table()
-    asked = [row for row in rows if "| asked: " in row]
+    refused = [row for row in rows if "| asked: " in row]
     without_options = [row for row in rows if "|  |" in row]
-    missing = [row for row in rows if row not in asked + without_options and row not in text]
+    missing = [row for row in rows if row not in refused + without_options and row not in text]
     assert missing == [], "run python tests/data/label_forms.py, and put its rows into docs/datasets.md"
-    assert f"the errors of {len(asked)} tables that stop the run" in " ".join(text.split())
+    assert f"the errors of {len(refused)} tables that stop the run" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("name", NAMED)

@@ -26,7 +26,9 @@ def image_id_of(row):
 
 def spec(task, rows="label", **options):
     settings = {"task": task, **options}
-    return DatasetSpec("task_examples:dataset", "questions", settings, 3, "mine", Key("config", "code"), "", task, rows)
+    return DatasetSpec(
+        "task_examples:dataset", "task_examples", settings, 3, "mine", Key("config", "code"), "", task, rows
+    )
 
 
 def opened(task, rows="label", **options):

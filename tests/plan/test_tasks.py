@@ -47,8 +47,8 @@ def test_rows_follow_the_task_and_the_target(task, target, rows):
 
 def test_the_default_task_is_that_of_the_loader():
     assert plan_of().datasets["toy"]["task"] == "multiclass"
-    assert plan_of(dataset="task_examples:says_so").datasets["toy"]["task"] == "multilabel"
-    assert plan_of("multiclass", dataset="task_examples:says_so").datasets["toy"]["task"] == "multiclass"
+    assert plan_of(dataset="task_examples:declares_its_task").datasets["toy"]["task"] == "multilabel"
+    assert plan_of("multiclass", dataset="task_examples:declares_its_task").datasets["toy"]["task"] == "multiclass"
 
 
 def test_a_dataset_of_another_task_is_refused_before_any_job():

@@ -4,9 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from heatproof.base.provenance import Key
+from heatproof.base.specs import DatasetSpec
 from heatproof.claims.evidence import Evidence
 from heatproof.claims.registry import CLAIMS, Untestable
-from heatproof.data.registry import Split
+from heatproof.data.checks import open_dataset
+from heatproof.data.rows import unwrap_rows
 from heatproof.errors import HeatproofError
 from heatproof.jobs.score import select_images
 from heatproof.report.figures.networks import best_over_accuracy, draw_over_accuracy
@@ -51,23 +54,34 @@ def test_a_regression_has_neither_right_outputs_nor_classes(how):
         select_images(np.zeros(3, int), None, **{**choice, how: True})
 
 
-class Numbers:
-    class_names = ("age",)
-    targets = None
-    given = np.array([41.25, 7.0])
-
-    def __init__(self, names=("age",), labels=(0, 0)):
-        self.class_names, self.splits = names, {"evaluation": Split(("a", "b"), np.array(labels))}
-
-
-class Functions(Numbers):
-    targets = np.array([3, 5])
+def rows_of(task, rows="label", **options):
+    settings = {"task": task, **options}
+    spec = DatasetSpec(
+        "task_examples:dataset", "task_examples", settings, 3, "mine", Key("config", "code"), "", task, rows
+    )
+    return open_dataset(spec)
 
 
-def test_labels_of_images_name_their_class_or_number():
-    assert label_of(Numbers(), 0) == "41.25"
-    assert label_of(Numbers(("age", "height"), (1, 0)), 0) == "height: 41.25"
-    assert label_of(Functions(("cat", "dog"), (1, 0)), 0) == "dog"
+@pytest.mark.parametrize(
+    ("task", "rows", "names"),
+    [("regression", "label", 1), ("regression", "label", 2), ("multilabel", "label", 3), ("regression", "distinct", 2)],
+)
+def test_labels_of_images_name_their_class_or_number(task, rows, names):
+    dataset = rows_of(task, rows, numbers=names)
+    labels = unwrap_rows(dataset).splits["evaluation"].labels
+    evaluation = dataset.splits["evaluation"]
+    for number, (image, target) in enumerate(zip(dataset.image_numbers, evaluation.labels, strict=True)):
+        name = dataset.class_names[target]
+        if (task, rows) != ("regression", "label"):
+            assert label_of(dataset, number) == name
+        elif names == 1:
+            assert label_of(dataset, number) == f"{labels[image]:.4g}"
+        else:
+            assert label_of(dataset, number) == f"{name}: {labels[image, target]:.4g}"
+
+
+def test_the_label_of_an_image_with_one_class_has_number_and_name():
+    assert [label_of(rows_of("multiclass"), number) for number in (0, 1)] == ["0, kind 0", "1, kind 1"]
 
 
 def accuracy(task):

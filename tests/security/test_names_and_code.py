@@ -174,7 +174,7 @@ def test_code_that_data_name_is_not_executed(tmp_path, monkeypatch, capsys):
     assert EVIL not in sys.modules
 
 
-def test_a_store_that_asks_for_a_pickle_is_damaged(tmp_path):
+def test_a_store_that_needs_a_pickle_is_damaged(tmp_path):
     folder = tmp_path / "s.zarr/label"
     (folder / "c").mkdir(parents=True)
     (folder / "c/0").write_bytes(b"\x80\x04.")

@@ -352,12 +352,12 @@ def raises_elsewhere(context):
     return {"raises_elsewhere": gradient(context.output, context.images, context.targets)}
 
 
-def says_little(context):
+def gives_no_reason(context):
     from heatproof.errors import NotApplicable
 
     if not any(isinstance(one, torch.nn.Conv2d) for one in context.network.children()):
         raise NotApplicable("no")
-    return {"says_little": gradient(context.output, context.images, context.targets)}
+    return {"gives_no_reason": gradient(context.output, context.images, context.targets)}
 
 
 def size_of(context):
@@ -402,7 +402,7 @@ OF_EXPLAINED = {
     "keeps_to_the_batch_size": [larger_passes],
     "returns_its_maps": [another_name, in_double, as_a_graph],
     "explains_probabilities_or_says_no": [deaf_to_the_output],
-    "says_where_it_does_not_apply": [raises_elsewhere, says_little],
+    "says_where_it_does_not_apply": [raises_elsewhere, gives_no_reason],
 }
 
 

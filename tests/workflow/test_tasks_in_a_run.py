@@ -28,7 +28,7 @@ TARGETS = {
 def project(folder, target_name, network="linear", **change):
     task, target = TARGETS[target_name]
     maps = [
-        {name: {"explainer": "task_examples:true_map", "asked": target_name, "sign": sign}}
+        {name: {"explainer": "task_examples:true_map", "target_name": target_name, "sign": sign}}
         for name, sign in (("true", 1.0), ("negative", -1.0))
     ]
     settings = {

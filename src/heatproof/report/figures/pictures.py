@@ -19,6 +19,7 @@ from PIL import Image
 from heatproof.base.methods import Method
 from heatproof.base.tasks import row_id
 from heatproof.data.registry import Dataset
+from heatproof.data.rows import Rows
 from heatproof.stores.manifest import read_shard
 from heatproof.stores.stored_maps import stored_maps
 from heatproof.stores.tables import read_parquet
@@ -181,10 +182,10 @@ def label_of(dataset: Dataset, number: int) -> str:
     """
     label = int(dataset.splits["evaluation"].labels[number])
     name = dataset.class_names[label]
-    values = getattr(dataset, "given", None)
-    if values is None:
+    if not isinstance(dataset, Rows):
         return name if name == str(label) else f"{label}, {name}"
-    if getattr(dataset, "targets", None) is None and values.ndim == 1 and values.dtype.kind == "f":
+    values = dataset.source_labels
+    if dataset.targets is None and values.ndim == 1 and values.dtype.kind == "f":
         value = f"{values[number]:.4g}"
         return value if len(dataset.class_names) == 1 else f"{name}: {value}"
     return name
