@@ -104,9 +104,9 @@ COVERAGE = {
     "far_apart": {
         0: "noise",
         1: "networks",
-        2: "correlation",
+        2: "correlation of test cases",
         3: "coverage of κ",
-        4: "coverage of κ, lowest of a method",
+        4: "coverage of κ, worst method",
         5: "coverage of the mean κ",
     },
 }
