@@ -73,8 +73,11 @@ Each cell of the table is "yes", or the number of the reason in the list below i
 row.
 """
 REASONS = """
-Errors in the reasons are shares, followed by their limit: "0.49 of the largest change of an output, above 0.01" is an
-error of 49 %, and the limit is 1 %. The errors are of one network; other networks have other errors.
+The list has the reasons in the words of tables and messages. Some of them state a measured error and its limit:
+"0.49 of the largest change of an output, above 0.01" means that the error is 49 % of this change, and the limit 1 %.
+An error of "8.8e+04 of the largest logit" is 88,000 times this logit. The errors are those of one network; other
+networks have other errors. A reason that ends with "as B-cos networks are" means that B-cos networks have the property,
+and this network does not.
 """
 SECOND = """
 ## Sums of DeepLIFT and LRP on published networks
@@ -82,7 +85,8 @@ SECOND = """
 DeepLIFT and LRP guarantee the sum of a map ([methods.md](methods.md#sums-that-methods-promise)). The table shows the
 largest error of this sum over 4 crops of photographs:
 
-- DeepLIFT (zero baseline): as a share of the largest change of an output; the limit is 0.01;
+- DeepLIFT (zero baseline): as a share of the largest change of an output between the baseline and the image; the
+  limit is 0.01;
 - LRP: as a share of the largest logit; the limit is 0.001.
 """
 LAST = """

@@ -34,11 +34,11 @@ FILES = {
     ],
 }
 STUDIES = {
-    ("offset", "share_of_spread"): "offset: change ÷ range over methods",
-    ("noise", "share_of_spread"): "noise: change ÷ range over methods",
+    ("offset", "share_of_spread"): "change by an offset, as a share of the range of scores",
+    ("noise", "share_of_spread"): "change by noise, as a share of the range of scores",
     ("reliability", "alpha"): "α over images",
     ("baseline", "consistency"): "ρ between baselines",
-    ("distance", "minimal"): "distance of Introduce and Remove",
+    ("distance", "minimal"): "smallest distance between curves",
     ("reliability", "n_undefined"): "undefined images",
 }
 

@@ -21,7 +21,7 @@ def definitions_sums(before: str, after: str) -> str:
         for explainer, construction in zip(refused["explainer"], refused["construction"], strict=True)
     )
     return (
-        f"{new['explainer'].nunique()} explainers were compared on {new['construction'].nunique()} networks. Of "
+        f"{new['explainer'].nunique()} explainers were compared on {new['construction'].nunique()} tiny networks. Of "
         f"{len(new)} pairs, {agree} agree with the definition up to rounding, {wrong} differ, and {missing} is not "
         f"applicable ({names}).\n\n"
         f"In an earlier version, which disabled in-place operations, {old_wrong} pairs differed and {old_missing} were "

@@ -13,7 +13,7 @@ def level_ranks(name: str) -> str:
     table = pd.read_csv(DATA / "levels" / name / "scores.csv")
     metrics = [one for one in table["metric"].unique() if one.startswith(("soundness", "completeness"))]
     wide = table.pivot_table(index="method", columns="metric", values="rank")[metrics]
-    cells = [["mean rank over networks", *(one.replace("_", " ") + " %" for one in metrics)]]
+    cells = [["mean rank over networks", *(one.replace("_", " at ") + " %" for one in metrics)]]
     for method, row in wide.sort_values(metrics[0]).iterrows():
         cells.append([f"`{method}`", *(f"{value:g}" for value in row)])
     return rows(cells)
@@ -47,8 +47,14 @@ def directions() -> str:
             f"{'agrees' if row['same'] == 'yes' else 'disagrees'}"
             for row in (by_scheme.loc[scheme] for scheme in schemes)
         ]
-        cells.append([str(statement).replace("right map", "correct map"), number(part["right_map"].iloc[0], 3), *texts])
+        cells.append([_reword(str(statement)), number(part["right_map"].iloc[0], 3), *texts])
     return rows(cells)
+
+
+def _reword(statement: str) -> str:
+    """Return a statement of the stored table in the words of the page."""
+    remove = "Remove keeps soundness at 1, the value of the correct map"
+    return statement.replace("Remove stays at 1, where the right map is", remove).replace("right map", "correct map")
 
 
 def curve_deviations() -> str:

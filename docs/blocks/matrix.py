@@ -17,9 +17,9 @@ def matrix_sums() -> str:
     declared, tried = cells[cells["declared"]], cells[~cells["declared"] & (cells["says"] != "not declared")]
     share = number(100 * declared["works"].mean(), 1)
     return (
-        f"{cells['explainer'].nunique()} explainers were tried on {cells['network'].nunique()} networks. In "
-        f"{len(declared)} pairs, the explainer declares that it is applicable to the network; "
-        f"{declared['works'].sum()} of these pairs ({share} %) work. Of {len(tried)} other pairs that were tried, "
+        f"{cells['explainer'].nunique()} explainers were tried on {cells['network'].nunique()} networks. Each "
+        f"explainer declares for which kinds of network it is meant. Of {len(declared)} declared pairs of an explainer "
+        f"and a network, {declared['works'].sum()} ({share} %) work. Of {len(tried)} other pairs that were tried, "
         f"{tried['works'].sum()} work."
     )
 
@@ -46,7 +46,7 @@ def matrix_networks() -> str:
 def matrix_explainers() -> str:
     """Return the networks on which explainers are declared and work; explainers with equal numbers share a row."""
     table = [
-        ["explainers", "networks on which they are declared", "of these, working", "other networks on which they work"]
+        ["explainers", "networks: declared", "networks: declared and working", "networks: not declared, but working"]
     ]
     names: dict[tuple[int, int, int], list[str]] = {}
     for explainer, part in _cells().groupby("explainer", sort=False):
@@ -62,13 +62,18 @@ def matrix_gaps(declared: str) -> str:
     """Return the reasons of the declared ("yes") or other ("no") pairs that were tried and do not work."""
     cells = _cells()
     failed = cells[~cells["works"] & (cells["says"] != "not declared") & (cells["declared"] == (declared == "yes"))]
-    # The second wording is from an earlier version, and means the same.
-    reasons = [reason.replace("which has no ReLU modules", "which calls no ReLU") for reason in failed["says"]]
+    # The first wording is from an earlier version, and means the same; the second one is clearer without its context.
+    reasons = [
+        reason.replace("which has no ReLU modules", "which calls no ReLU").replace(
+            "are the same with other random weights", "do not change when other random weights are drawn"
+        )
+        for reason in failed["says"]
+    ]
     # Reasons that differ only in their numbers share a row.
     failed = failed.assign(says=reasons, plain=[re.sub(r"(?<![\w])\d[\d.e+-]*", "…", one) for one in reasons])
-    table = [["reason on the example", "explainers and number of networks", "example"]]
+    table = [["reason (with the numbers of the example)", "explainers (number of networks)", "example"]]
     for _, part in failed.groupby("plain", sort=False):
-        counts = ", ".join(f"`{name}` {count}" for name, count in part.groupby("explainer").size().items())
+        counts = ", ".join(f"`{name}` ({count})" for name, count in part.groupby("explainer").size().items())
         first = part.iloc[0]
         example = f"`{first['network']}`, `{first['explainer']}`"
         table.append([str(first["says"]).replace("|", "\\|"), counts, example])

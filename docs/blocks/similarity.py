@@ -10,7 +10,7 @@ QUANTITIES = {
     "disagreement": "share of images with another predicted class",
     "maps": "difference of maps",
     "map_ranks": "ρ of the pixels of maps",
-    "exciting": "shared images with the largest activation",
+    "exciting": "share of the most activating images in common",
     "accuracy_change": "change of accuracy",
 }
 DISPLAYED_MAPS = ("grad_cam", "integrated_gradients", "rise")
@@ -31,7 +31,7 @@ def similar(name: str) -> str:
         cells.append([QUANTITIES[quantity] + (f": `{map_name}`" if map_name else ""), *ranges])
     chance = table["chance"].dropna()
     share = f"{100 * chance.mean():.0f} %"
-    sentence = f"\n\nBy chance, two unrelated channels would share {share} of the images with the largest activation."
+    sentence = f"\n\nBy chance, two unrelated channels would have {share} of these images in common."
     return rows(cells) + (sentence if len(chance) else "")
 
 
