@@ -20,7 +20,7 @@ def scores(name: str) -> str:
 
 
 def agreement(name: str) -> str:
-    """Return Spearman's ρ between the orders of methods under every two baselines, without reference maps."""
+    """Return Spearman's ρ between the rankings of methods under every two baselines, without reference maps."""
     table = pd.read_csv(DATA / "baselines" / name / "agreement.csv")
     table = table[table["methods"] == "without references"]
     cells = [["network", "baselines", "ρ (interval)"]]

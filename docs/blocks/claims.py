@@ -39,7 +39,7 @@ def published(paper: str) -> str:
                 verdict = f"not testable ({reasons.setdefault(reason, 'abcdef'[len(reasons)])})"
             rule = f"{entry.quantity}: {'>' if entry.side == 'above' else '<'} {entry.limit:g}"
             if entry.opposite is not None:
-                rule += f", contradicted {'<' if entry.side == 'above' else '>'} {entry.opposite:g}"
+                rule += f" (contradicted if {'<' if entry.side == 'above' else '>'} {entry.opposite:g})"
             words = [
                 f"`{entry.name}`",
                 entry.sentence,
@@ -81,12 +81,11 @@ def run(name: str) -> str:
         cells.append([*words, f"{row['q']:.3f}", row["published_verdict"]])
     verdicts = tested.loc[same, "verdict"].value_counts()
     counts = ", ".join(f"{n} {word}" for word, n in verdicts.items())
-    text = f"The run could test {len(tested)} of the {len(table)} claims that existed then. "
-    text += f"The table has {same.sum()} of them: {counts}.\n\n" + rows(cells)
+    text = f"The run could test {len(tested)} of the {len(table)} claims that existed at its time. "
     changed = ", ".join(f"`{claim}`" for claim in tested["claim"][~same])
-    return text + (
-        f"\n\nThe table omits claims whose quantity was redefined after this run: {changed}." if changed else ""
-    )
+    if changed:
+        text += f"The table omits the claims whose quantity was redefined after the run: {changed}. "
+    return text + f"Verdicts on the other {same.sum()} claims: {counts}.\n\n" + rows(cells)
 
 
 def rank_claims(name: str) -> str:

@@ -52,7 +52,7 @@ def road_shares() -> str:
         [
             "images",
             "map",
-            *(f"{share:.0%} removed".replace("%", " %") for share in displayed_shares),
+            *(f"{share:.0%} imputed".replace("%", " %") for share in displayed_shares),
             "mean over shares",
         ]
     ]

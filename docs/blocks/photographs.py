@@ -61,7 +61,7 @@ def before_after(name: str) -> str:
     table = _read(name, "summary")
     table = table[table["factor"].isin(["weights", "baseline"])]
     networks = list(dict.fromkeys(table["model"]))
-    cells = [["compared settings", "weights or metric"]]
+    cells = [["what is compared", "on these weights, or by this metric"]]
     for model in networks:
         cells[0] += [f"ρ, {model} (interval)", f"methods whose rank changes by more than 3, {model}"]
     for (_, level, other, setting), part in table.groupby(["factor", "level", "other_level", "setting"], sort=False):
@@ -97,7 +97,7 @@ def differing(name: str) -> str:
     table = table[table["metric"].isin(["idsds", "sds"])]
     score = "idsds" if (table["metric"] == "idsds").any() else "sds"
     table = table[table["metric"] == score]
-    cells = [["published for", "method", "mean rank here", "mean published rank", "methods in both"]]
+    cells = [["published for", "method", "mean rank in this run", "mean published rank", "methods in both"]]
     for dataset, part in table.groupby("published", sort=False):
         means = part.groupby("method", sort=False)[["rank", "published_rank", "difference"]].mean()
         largest = means["difference"].abs().sort_values(ascending=False, kind="stable").index[:MOST]

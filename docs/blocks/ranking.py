@@ -99,7 +99,7 @@ COVERAGE = {
         3: "coverage of the mean κ",
         4: "width of κ",
     },
-    "drawn": {0: "drawn", 1: "coverage of κ"},
+    "drawn": {0: "what the bootstrap resamples", 1: "coverage of κ"},
     "skewed": {0: "skewness of the scores", 1: "images", 2: "coverage of the mean score"},
     "far_apart": {
         0: "noise",
@@ -145,7 +145,7 @@ def best_level() -> str:
     for cases, part in sorted(
         table.groupby("cases", sort=False), key=lambda one: ("network" in one[0], "and" in one[0])
     ):
-        row = [str(cases)]
+        row = [str(cases).replace(" and images", ", images resampled too")]
         for count in columns:
             of_count = part[part["methods"] == count]
             worst = of_count.sort_values("left out").iloc[-1]
@@ -172,10 +172,9 @@ def best_set(name: str) -> str:
 def published_order() -> str:
     """Return how far κ orders the methods of published tables otherwise than their mean scores do."""
     largest = 0.0
-    cells = [
-        ["table", "networks × methods", "ρ of both orders", "methods whose rank differs", "largest difference of rank"]
-    ]
-    cells[0] += ["first three by mean score", "first three by κ"]
+    head = ["table", "networks × methods", "ρ of the two rankings", "methods whose rank differs"]
+    head += ["largest difference of rank", "first three by mean score", "first three by κ"]
+    cells = [head]
     for path in sorted((DATA / "published_rank").glob("*.csv")):
         table = pd.read_csv(path)
         moved = (table["mean_rank"] - table["rank"]).abs()
@@ -198,7 +197,8 @@ def published_order() -> str:
                 ", ".join(table["method"].head(3)),
             ]
         )
-    change = f"Under `--independent case`, κ and the ends of its intervals change by at most {largest:.2g}."
+    amount = f"change by at most {largest:.2g}" if largest else "do not change"
+    change = f"Under `--independent case`, κ and the ends of its intervals {amount}."
     return f"{rows(cells)}\n\n{change}"
 
 

@@ -13,7 +13,7 @@ STUDIES = [
     ("width", "scores fall with width", [("resnet20_wide", "resnet20"), ("vgg11_wide", "vgg11")]),
     ("batch norm", "scores rise without it", [("resnet20", "resnet20_fixup"), ("vgg11", "vgg11_no_norm")]),
     ("bias", "scores rise without it", [("resnet20_fixup", "resnet20_nobias"), ("vgg11_no_norm", "vgg11_nobias")]),
-    ("architecture", "VGG above ResNet above ViT", [("resnet20", "vgg11"), ("vit", "resnet20")]),
+    ("architecture", "scores are highest on VGG, lowest on ViT", [("resnet20", "vgg11"), ("vit", "resnet20")]),
 ]
 CAMS = ["grad_cam", "xgrad_cam", "layer_cam"]
 INTRINSIC = ["bagnet", "bcos"]
@@ -59,7 +59,7 @@ def verdict(low: float, high: float, q: float) -> str:
     return "reproduced" if high < 0 else "contradicted"
 
 
-def _effects_table(cells: list[list[str]], effects: list[tuple[float, float, float, float]]) -> str:
+def _effects_table(cells: list[list[str]], effects: list[tuple[float, float, float, float]], score: str) -> str:
     qs = iter(false_discovery_control([found[3] for found in effects if not np.isnan(found[3])]))
     lines = []
     untested: list[str] = []
@@ -69,12 +69,12 @@ def _effects_table(cells: list[list[str]], effects: list[tuple[float, float, flo
         else:
             q = next(qs)
             lines.append([*cell, interval(*found[:3], digits=3), number(q, 3), verdict(*found[1:3], q)])
-    text = rows(
-        [["study", "the paper says", "compared kinds", "baseline", "difference of IDSDS", "q", "verdict"], *lines]
-    )
+    difference = f"difference of {score} (interval)"
+    text = rows([["study", "the paper says", "compared", "baseline", difference, "q", "verdict"], *lines])
     if untested:
         names = ", ".join(dict.fromkeys(untested))
-        text += f"\n\nNot compared, because fewer than {LEAST} trainings of a kind learnt the task: {names}."
+        reason = f"fewer than {LEAST} trainings of a kind learnt the task (see below)"
+        text += f"\n\nNot compared, because {reason}: {names}."
     return text
 
 
@@ -91,7 +91,7 @@ def design(name: str) -> str:
                 both = one.columns[one.notna().all() & other.notna().all()]
                 cells.append([study, statement, f"`{first}` minus `{second}`", baseline])
                 effects.append(effect(one[both].mean(axis=1).to_numpy(), other[both].mean(axis=1).to_numpy()))
-    return _effects_table(cells, effects)
+    return _effects_table(cells, effects, "mean IDSDS")
 
 
 def special(name: str) -> str:
@@ -100,20 +100,20 @@ def special(name: str) -> str:
     cells, effects = [], []
     for baseline in wide.index.unique("baseline"):
         resnet, vgg = (learnt(wide, kind, baseline) for kind in ("resnet20", "vgg11"))
-        cells.append(["CAMs", "collapse on VGG (reproduction)", "`vgg11` minus `resnet20`", baseline])
+        cells.append(["CAMs", "scores of CAMs collapse on VGG (reproduction)", "`vgg11` minus `resnet20`", baseline])
         effects.append(effect(vgg[CAMS].mean(axis=1).to_numpy(), resnet[CAMS].mean(axis=1).to_numpy()))
         best = resnet.drop(columns=INTRINSIC + REFERENCES).max(axis=1).to_numpy()
         for kind in INTRINSIC:
             cells.append(
                 [
                     "intrinsic",
-                    "intrinsic map above all methods",
-                    f"best on `resnet20` minus intrinsic map of `{kind}`",
+                    "the intrinsic map scores above all methods",
+                    f"best method on `resnet20` minus intrinsic map of `{kind}`",
                     baseline,
                 ]
             )
             effects.append(effect(best, learnt(wide, kind, baseline)[kind].to_numpy()))
-    return _effects_table(cells, effects)
+    return _effects_table(cells, effects, "IDSDS")
 
 
 def kinds(name: str) -> str:
