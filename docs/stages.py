@@ -24,16 +24,18 @@ MORE = {
 HEAD = """# Stages of the workflow
 
 This page is for contributors. It answers which rule makes a file, which class declares the rule, and which stages the
-rule waits for. The rules stand in the order of the job graph (`heatproof.plan.graph`), upstream first:
+rule waits for. There are four groups of rules:
 
 - **Data and weights**: `prepare`, `fetch_start`, `fetch`, `pretrain`, `finetune`, `keep_epoch`.
 - **Maps and responses**, which run networks: `attribute`, `attribute_reference`, `drops`, `curves`, `subsets`, `parts`,
-  `channels`, `features`. The rule `guard` compares precisions before them.
+  `channels`, `features`. Before them, the rule `guard` checks that a lower floating-point precision does not change
+  conclusions ([devices.md](devices.md#the-precision-guard)).
 - **Scores**: `score`, which needs no network.
 - **Tables, figures and pages**: all others.
 
-"Inputs from" names the stages whose files a job reads. The examples are of a dataset `parts` and a model `trained`.
-`python docs/stages.py` writes the page.
+The table lists the rules in the order of the job graph (`heatproof.plan.graph`): each rule after the rules whose files
+it reads, which "inputs from" names. The examples are of a model called `trained` and a dataset called `parts`
+(there is also a rule of this name). `python docs/stages.py` writes the page.
 
 | rule | class | inputs from | example of an output |
 | --- | --- | --- | --- |

@@ -27,8 +27,8 @@ HEADS = {
     },
     "precision/precision_speed": {"bfloat16": "speed in bfloat16", "compiled": "speed when compiled"},
     "precision/precision_change": {
-        "change of drops, of their spread": "mean change of the drops ÷ their standard deviation",
-        "Spearman of the orders": "Spearman's ρ between the two orders of methods",
+        "change of drops, of their spread": "mean absolute change of the drops ÷ their standard deviation in float32",
+        "Spearman of the orders": "Spearman's ρ between the two rankings of methods",
     },
     "cache/cache": {
         "cache": "cache before the call",
@@ -70,7 +70,7 @@ HEADS = {
     },
     "peers/peers": {
         "times as fast": "time of the peer ÷ time of heatproof",
-        "agreement": "Spearman's ρ of the results",
+        "agreement": "Spearman's ρ between the results of both programs",
     },
     "pic/pic": {
         "s an image": "total (s per image)",

@@ -21,7 +21,7 @@ def conventions(name: str) -> str:
         "weights or score",
         "mean ρ of two levels",
         "lowest ρ of two levels (95 % interval)",
-        "mean ρ of two halves of the images: same level · two levels",
+        "mean ρ between halves of the images: same level · different levels",
     ]
     cells = [[*head, "ranks that change by more than 3 places", "pairs of levels with the same best method"]]
     for (factor, setting), part in summary.groupby(["factor", "setting"], sort=False):
@@ -44,10 +44,10 @@ def conventions(name: str) -> str:
 # Sentences of stored captions, and what `heatproof.report.tables.protocol` writes today.
 REWORDED = {
     r"The order hardly depends on it: other images would change it as much\.": (
-        "The order hardly depends on this convention: other images would change it as much."
+        "The ranking hardly depends on this convention: other images would change the ranking as much."
     ),
     r"The order depends on it, beyond the choice of images\.": (
-        "The order depends on this convention more than on the choice of images."
+        "The ranking depends on this convention more than on the choice of images."
     ),
     r"ρ between levels is (\S+) in the mean of (\d+ pairs?), lowest (\S+ \(.*?\)) between": (
         r"ρ between two levels has a mean of \1 over \2; the lowest is \3, between"
@@ -55,7 +55,9 @@ REWORDED = {
     r"images one level agrees with itself at (\S+), with another at (\S+)\.": (
         r"images, ρ is \1 within one level and \2 between two levels."
     ),
-    r"Farthest moves (\w+), which (.*?) under resampled images\.": r"\1 moves farthest: it \2 over resampled images.",
+    r"Farthest moves (\w+), which (\w+) from (\d+) to (\d+) at (.*?), by (\S+ to \S+) under resampled images\.": (
+        r"\1 moves farthest: it \2 from rank \3 to rank \4 at \5; over resampled images, its rank changes by \6."
+    ),
     r"comparisons of a method between two levels, (\d+) move by more than (.*?) by an interval that leaves 0 out\.": (
         r"changes of a method between two levels, \1 exceed \2 have an interval that excludes 0."
     ),

@@ -50,7 +50,7 @@ def test_a_caption_names_the_method_that_moves_farthest(found):
     shows, conclusion = caption("output", *found)
     assert "12 methods" in shows
     assert "10 images" in shows
-    assert "method_1 moves farthest: it falls from 2 to 9 at probability" in conclusion
+    assert "method_1 moves farthest: it falls from rank 2 to rank 9 at probability" in conclusion
     rho = found[1].loc[0, "spearman"]
     assert rho == pytest.approx(1 - 6 * (49 + 7) / (12 * 143))
     assert f"lowest is {rho:.2f}" in conclusion
@@ -59,7 +59,7 @@ def test_a_caption_names_the_method_that_moves_farthest(found):
 
 @pytest.mark.parametrize(
     ("same", "other", "text"),
-    [(0.9, 0.8, "The order depends"), (0.9, 0.88, "hardly depends"), (0.3, 0.1, "These images do not decide")],
+    [(0.9, 0.8, "The ranking depends"), (0.9, 0.88, "hardly depends"), (0.3, 0.1, "These images do not decide")],
 )
 def test_a_caption_begins_with_the_agreement_between_halves_of_the_images(found, same, other, text):
     methods, pairs = found

@@ -283,10 +283,13 @@ def test_a_run_that_ended_after_the_first_jobs_is_completed(trained, tmp_path):
 def rows() -> list[str]:
     """Return the lines of the table in docs/reruns.md."""
     networks = {"trained": "trained by the workflow", "fetched": "your checkpoint"}
-    found = ["| network | change | jobs that run |", "| --- | --- | --- |"]
+    stages = ["fetch", "pretrain", "finetune", "drops", "attribute", "attribute_reference", "score", "tables"]
+    assert {stage for _, _, expected in CASES.values() for stage in expected} == set(stages)
+    heads = ["network", "change", *(f"`{stage}`" for stage in stages)]
+    found = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
     for name, (fixture, _, expected) in CASES.items():
-        jobs = ", ".join(f"{count} `{stage}`" for stage, count in expected.items()) or "none"
-        found.append(f"| {networks[fixture]} | {name} | {jobs} |")
+        counts = (str(expected.get(stage, "–")) for stage in stages)
+        found.append(f"| {' | '.join([networks[fixture], name, *counts])} |")
     return found
 
 

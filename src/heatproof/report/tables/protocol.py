@@ -172,11 +172,11 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
     ]
     same, other = known["halves_same"].mean(), known["halves_other"].mean()
     if not np.isnan(same) and not np.isnan(other):
-        depends = "The order hardly depends on this convention: other images would change it as much."
+        depends = "The ranking hardly depends on this convention: other images would change the ranking as much."
         if same - other > MINIMUM_RHO_LOSS:
-            depends = "The order depends on this convention more than on the choice of images."
+            depends = "The ranking depends on this convention more than on the choice of images."
         if same < MINIMUM_RHO_WITHIN:
-            depends = "These images do not decide: two halves of them hardly agree at one level."
+            depends = "These images do not decide: the rankings of two halves of them hardly agree at the same level."
         halves = f"ρ is {same:.2f} within one level and {other:.2f} between two levels."
         sentences = [depends, *sentences, f"Between two halves of the images, {halves}"]
     moves = rows["rank_change"].abs()
@@ -185,9 +185,9 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
         verb = "falls" if most["rank_change"] > 0 else "rises"
         low, high = sorted((most["rank_change_low"], most["rank_change_high"]))
         sentences.append(
-            f"{most['method']} moves farthest: it {verb} from {most['rank'] - most['rank_change']:.0f} to "
-            f"{most['rank']:.0f} at {most['level']}{_place(most, drawn)}, by {low:+.0f} to {high:+.0f} over resampled "
-            "images."
+            f"{most['method']} moves farthest: it {verb} from rank {most['rank'] - most['rank_change']:.0f} to rank "
+            f"{most['rank']:.0f} at {most['level']}{_place(most, drawn)}; over resampled images, its rank changes by "
+            f"{low:+.0f} to {high:+.0f}."
         )
     compared, moved, surely = drawn[["n_methods", "n_moved", "n_moved_surely"]].sum()
     sentences.append(
