@@ -68,8 +68,8 @@ def test_documented_names_exist(file):
 def test_names_in_the_page_on_the_architecture_exist():
     """Dotted names of modules, and of what they define."""
     page = (ROOT.parents[1] / "docs/architecture.md").read_text(encoding="utf-8")
-    rooms = {path.name for path in ROOT.iterdir() if path.is_dir()}
-    named = {name for name in re.findall(r"`([a-z_]+(?:\.\w+)+)`", page) if name.partition(".")[0] in rooms}
+    packages = {path.name for path in ROOT.iterdir() if path.is_dir()}
+    named = {name for name in re.findall(r"`([a-z_]+(?:\.\w+)+)`", page) if name.partition(".")[0] in packages}
     assert len(named) > 20
     assert not [name for name in sorted(named) if not exists(name.split("."))]
 

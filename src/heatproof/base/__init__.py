@@ -1,1 +1,1 @@
-"""What every room uses: errors, names, options and random numbers; no torch."""
+"""Basics that every package uses: grids, options, names, registries, digests and random numbers; no torch."""
