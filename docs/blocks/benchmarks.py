@@ -22,12 +22,10 @@ FILES = {
     "peers": ["peers.csv"],
     "same_task": ["same_task.csv"],
     "device": ["device.csv"],
-    "device_before": ["device.csv"],
     "estimate_error": ["estimate_error.csv"],
     "main_command": ["main_command.csv"],
     "pic": ["pic.csv"],
     "no_batch_norm": ["no_batch_norm.csv"],
-    "no_batch_norm_before": ["no_batch_norm.csv"],
     "metric_quality": [
         *("metric_quality.png", "critical_difference.png", "metric_quality.csv"),
         *("modified_curves.png", "modified_curves.csv"),
