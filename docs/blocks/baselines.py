@@ -3,7 +3,14 @@
 import pandas as pd
 
 from blocks import DATA, interval, number, rows
-from heatproof.report.tables.baselines import ABOVE, HOLDS, REVERSED, orient_conclusions, reverse_comparisons
+from heatproof.report.tables.baselines import (
+    ABOVE,
+    HOLDS,
+    REFERENCES_NEAR_ZERO,
+    REVERSED,
+    orient_conclusions,
+    reverse_comparisons,
+)
 
 FILES = {"baselines": ["baselines.csv", "baselines/agreement.csv", "baselines/conclusions.csv"]}
 
@@ -47,6 +54,11 @@ def conclusions(name: str) -> str:
         cells.append([text, *summary])
     # First what holds under most baselines.
     cells.sort(key=lambda row: (-row.count(HOLDS), row.count(REVERSED)))
+    # This conclusion is no comparison that could be reversed.
+    cells = [
+        [cell.replace(REVERSED, "does not hold") for cell in row] if row[0] == REFERENCES_NEAR_ZERO else row
+        for row in cells
+    ]
     return rows([["conclusion", *(f"`{baseline}`" for baseline in names)], *cells])
 
 

@@ -4,7 +4,7 @@ import pandas as pd
 
 from blocks import DATA, interval, number, rows
 from heatproof.claims.judge import ordered_claims, published_table
-from heatproof.claims.verdicts import UNTESTED
+from heatproof.claims.verdicts import CONTRADICTED, OPEN, REPRODUCED, UNTESTED
 
 # Words of quantities in stored runs, and the words for the same quantities today.
 REWORDED = {
@@ -13,6 +13,12 @@ REWORDED = {
         "Spearman correlation of accuracy and best IDSDS over networks"
     ),
     " less ": " minus ",
+}
+# Reasons of published_table, in short, and their words on the page.
+REASONS = {
+    "1 published network has no interval; the value satisfies the rule": (
+        "the numbers are from 1 network, so there is no interval over networks; the value alone satisfies the rule"
+    ),
 }
 FILES = {"claims": ["claims.csv"], "rank_claims": ["rank_claims.csv"]}
 
@@ -36,33 +42,43 @@ def published(paper: str) -> str:
             verdict = row["published_verdict"]
             if verdict == UNTESTED:
                 reason = row["published_reason"].removeprefix("because ")
+                reason = REASONS.get(reason, reason)
                 verdict = f"not testable ({reasons.setdefault(reason, 'abcdef'[len(reasons)])})"
-            rule = f"{entry.quantity}: {'>' if entry.side == 'above' else '<'} {entry.limit:g}"
+            rule = f"{entry.side} {entry.limit:g}".replace("-", "−")
             if entry.opposite is not None:
-                rule += f" (contradicted if {'<' if entry.side == 'above' else '>'} {entry.opposite:g})"
+                rule += f" (contradicted if {'below' if entry.side == 'above' else 'above'} {entry.opposite:g})"
             words = [
                 f"`{entry.name}`",
                 entry.sentence,
                 entry.place,
+                entry.quantity,
                 rule,
                 format_value(value, low, high),
                 verdict,
             ]
             cells.append(words)
-    head = ["claim", "statement", "place in the paper", "quantity and rule", "published value", "verdict"]
-    if len(reasons) == 1 and not any(words[4] for words in cells):
+    head = ["claim", "statement", "place in the paper", "quantity", "the claim holds if it is"]
+    head += ["published value", "verdict"]
+    if len(reasons) == 1 and not any(words[5] for words in cells):
         # Nothing was tested: two columns would say the same in every row.
         text = f"None of these claims is testable on published numbers: {next(iter(reasons))}."
-        return text + "\n\n" + rows([words[:4] for words in [head, *cells]])
+        return text + "\n\n" + rows([words[:5] for words in [head, *cells]])
     below = [f"- ({letter}) {reason}." for reason, letter in reasons.items()]
     return rows([head, *cells]) + ("\n\nReasons why a claim is not testable:\n\n" + "\n".join(below) if below else "")
 
 
 def counted(name: str) -> str:
     """Return how many claims there are, and their verdicts on published numbers."""
-    verdicts = published_table()["published_verdict"].value_counts()
-    counts = ", ".join(f"{n} {word}" for word, n in verdicts.items())
-    return f"Verdicts on published numbers, for {verdicts.sum()} claims: {counts}."
+    verdicts = published_table()["published_verdict"]
+    return f"Verdicts on published numbers: of {len(verdicts)} claims, {list_verdicts(verdicts)}."
+
+
+def list_verdicts(verdicts: pd.Series) -> str:
+    """Return how many claims have each verdict, as a part of a sentence."""
+    counts = {word: int((verdicts == word).sum()) for word in (REPRODUCED, CONTRADICTED, OPEN, UNTESTED)}
+    words = {UNTESTED: "not testable"}
+    parts = [f"{n} {'is' if n == 1 else 'are'} {words.get(word, word)}" for word, n in counts.items() if n]
+    return ", ".join(parts[:-1]) + (" and " if len(parts) > 1 else "") + parts[-1]
 
 
 def run(name: str) -> str:
@@ -79,13 +95,11 @@ def run(name: str) -> str:
         value = format_value(row["value"], row["ci_low"], row["ci_high"])
         words = [f"`{row['claim']}`", now[row["claim"]].sentence, row["verdict"], value]
         cells.append([*words, f"{row['q']:.3f}", row["published_verdict"]])
-    verdicts = tested.loc[same, "verdict"].value_counts()
-    counts = ", ".join(f"{n} {word}" for word, n in verdicts.items())
     text = f"The run could test {len(tested)} of the {len(table)} claims that existed at its time. "
     changed = ", ".join(f"`{claim}`" for claim in tested["claim"][~same])
     if changed:
         text += f"The table omits the claims whose quantity was redefined after the run: {changed}. "
-    return text + f"Verdicts on the other {same.sum()} claims: {counts}.\n\n" + rows(cells)
+    return text + f"Of the other {same.sum()} claims, {list_verdicts(tested.loc[same, 'verdict'])}.\n\n" + rows(cells)
 
 
 def rank_claims(name: str) -> str:

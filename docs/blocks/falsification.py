@@ -36,7 +36,7 @@ def watermarks() -> str:
     """Return the share of attribution inside the watermark, by map."""
     table = _study("watermarks")
     heads = (f"watermark: {short}" if short else name for name, short in MARKS.items())
-    cells = [["mean (95 % interval over trainings)", *heads]]
+    cells = [["quantity", *heads]]
     for method, part in table.groupby("method"):
         accuracy = method.replace("the mark", "the watermark")
         named = accuracy if method.startswith("accuracy") else f"Attr% of {NAMES.get(method, method)}"

@@ -18,8 +18,12 @@ FILES = {
 }
 # Verdicts of these runs, which are older than the rule that `occlusion` cannot win one.
 ABOVE = re.compile(r"occlusion is the best of (\d+) methods; (\d+) are above all reference maps")
-# Settings of stored comparisons that are words, not names of metrics.
-WORDS = {"in-domain", "pretrained"}
+# Settings of stored comparisons that are no names of metrics, and their words on the page.
+WORDS = {
+    "in-domain": "finetuned, once with each baseline",
+    "pretrained": "pretrained",
+    "single deletion": "SDS before, IDSDS after",
+}
 # Methods named in a table of those that differ.
 MOST = 5
 
@@ -56,16 +60,16 @@ def orders(name: str, count: str = "") -> str:
     return rows(cells)
 
 
-def before_after(name: str) -> str:
-    """Return the agreement of orders under the baselines, and before and after finetuning."""
+def before_after(name: str, factor: str) -> str:
+    """Return the agreement of rankings under two baselines, or before and after finetuning (factor ``weights``)."""
     table = _read(name, "summary")
-    table = table[table["factor"].isin(["weights", "baseline"])]
+    table = table[table["factor"] == factor]
     networks = list(dict.fromkeys(table["model"]))
-    cells = [["what is compared", "on these weights, or by this metric"]]
+    cells = [["weights" if factor == "baseline" else "metric"]]
     for model in networks:
         cells[0] += [f"ρ, {model} (interval)", f"methods whose rank changes by more than 3, {model}"]
-    for (_, level, other, setting), part in table.groupby(["factor", "level", "other_level", "setting"], sort=False):
-        row = [f"{level} · {other}", setting if " " in setting or setting in WORDS else f"`{setting}`"]
+    for setting, part in table.groupby("setting", sort=False):
+        row = [WORDS.get(setting, f"`{setting}`")]
         for one in part.set_index("model").loc[networks].to_dict("records"):
             row.append(interval(one["spearman"], one["spearman_low"], one["spearman_high"]))
             row.append(f"{one['n_moved']} of {one['n_methods']}")
@@ -75,7 +79,8 @@ def before_after(name: str) -> str:
 
 def beside_published(name: str, *metrics: str) -> str:
     """Return the agreement with the published orders by these metrics, as Spearman's ρ."""
-    cells = [["network", "metric", "published for", "methods in both", "ρ with published", "ρ between two published"]]
+    cells = [["network", "metric", "published rankings on", "methods in both"]]
+    cells[0] += ["ρ with published", "ρ between two published"]
     table = _read(name, "published")
     for row in table[table["metric"].isin(metrics)].to_dict("records"):
         cells.append(
@@ -97,7 +102,7 @@ def differing(name: str) -> str:
     table = table[table["metric"].isin(["idsds", "sds"])]
     score = "idsds" if (table["metric"] == "idsds").any() else "sds"
     table = table[table["metric"] == score]
-    cells = [["published for", "method", "mean rank in this run", "mean published rank", "methods in both"]]
+    cells = [["published rankings on", "method", "mean rank in this run", "mean published rank", "methods in both"]]
     for dataset, part in table.groupby("published", sort=False):
         means = part.groupby("method", sort=False)[["rank", "published_rank", "difference"]].mean()
         largest = means["difference"].abs().sort_values(ascending=False, kind="stable").index[:MOST]

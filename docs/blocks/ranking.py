@@ -29,7 +29,7 @@ def published_rankings() -> str:
         ("ImageNet", "imagenet", "logit", None),
         ("CIFAR-100", "cifar100", "logit", None),
         ("ImageNet, methods with both outputs, logits", "imagenet", "logit", both),
-        ("ImageNet, the same, probabilities", "imagenet", "probability", both),
+        ("ImageNet, the same methods, probabilities", "imagenet", "probability", both),
     ]
     cells = [
         [

@@ -9,10 +9,10 @@ from blocks import DATA, interval, number, rows
 FILES = {"studies": ["idsds_table.csv", "accuracy.csv"]}
 # Study, the paper's statement, and the kinds of which the first should score lower.
 STUDIES = [
-    ("depth", "scores fall with depth", [("resnet56", "resnet20"), ("vgg19", "vgg11")]),
-    ("width", "scores fall with width", [("resnet20_wide", "resnet20"), ("vgg11_wide", "vgg11")]),
-    ("batch norm", "scores rise without it", [("resnet20", "resnet20_fixup"), ("vgg11", "vgg11_no_norm")]),
-    ("bias", "scores rise without it", [("resnet20_fixup", "resnet20_nobias"), ("vgg11_no_norm", "vgg11_nobias")]),
+    ("depth", "depth lowers scores", [("resnet56", "resnet20"), ("vgg19", "vgg11")]),
+    ("width", "width lowers scores", [("resnet20_wide", "resnet20"), ("vgg11_wide", "vgg11")]),
+    ("batch norm", "batch norm lowers scores", [("resnet20", "resnet20_fixup"), ("vgg11", "vgg11_no_norm")]),
+    ("bias", "bias lowers scores", [("resnet20_fixup", "resnet20_nobias"), ("vgg11_no_norm", "vgg11_nobias")]),
     ("architecture", "scores are highest on VGG, lowest on ViT", [("resnet20", "vgg11"), ("vit", "resnet20")]),
 ]
 CAMS = ["grad_cam", "xgrad_cam", "layer_cam"]

@@ -12,7 +12,8 @@ def deviations(name: str) -> str:
     table = pd.read_csv(DATA / "training_seeds" / name / "variance.csv")
     wide = table.pivot_table(index="method", columns="component", values="variance", sort=False) ** 0.5
     components = ["network", "seed", "image", "residual"]
-    cells = [["method", *(f"due to the {one}" if one != "residual" else "residual" for one in components)]]
+    names = {"network": "due to the kind of network", "residual": "residual"}
+    cells = [["method", *(names.get(one, f"due to the {one}") for one in components)]]
     return rows(
         cells + [[f"`{method}`", *(f"{wide.loc[method, one]:.2f}" for one in components)] for method in wide.index]
     )
@@ -23,7 +24,8 @@ def half_width(name: str) -> str:
     table = pd.read_csv(DATA / "training_seeds" / name / "idsds_table.csv")
     width = ((table["ci_high"] - table["ci_low"]) / 2).median()
     images = table["n_images"].max()
-    return f"For comparison, the median half-width of the intervals over {images} images is {number(width)}."
+    half = f"half of the width of the 95 % interval of a mean score over {images} images"
+    return f"For comparison, {half} is {number(width)} (median over methods and networks)."
 
 
 def seeds(name: str) -> str:
