@@ -27,7 +27,7 @@ def explainer_of(
     Raises
     ------
     HeatproofError
-        If `given` is not an explainer, or an option does not exist.
+        If `explainer` is not an explainer, or an option does not exist.
     """
     name = explainer if isinstance(explainer, str) else str(getattr(explainer, "__name__", type(explainer).__name__))
     if isinstance(explainer, str) and is_reference(explainer):
@@ -73,7 +73,7 @@ def metric_of(metric: Any, options: dict[str, Any]) -> tuple[MetricSubject, Mapp
     Raises
     ------
     HeatproofError
-        If `given` is not a metric, or an option does not exist.
+        If `metric` is not a metric, or an option does not exist.
     """
     if isinstance(metric, str) and is_reference(metric):
         metric = import_callable(metric, "metric")

@@ -61,7 +61,7 @@ def explain_batch(
     maker
         The explainer.
     context
-        Its input. Figures and sums that were recorded before are dropped.
+        Its input. Figures (numbers that the applicability check measured) and sums of an earlier call are removed.
     adaptive_size
         Remembers how many images fit into memory; None forgets it after this call.
 
@@ -127,7 +127,7 @@ def _check_sums(context: ExplainContext, maker: MapMaker) -> None:
         if (
             (name and name not in maker.maps)
             or count != len(context.images)
-            or any(len(tensor) != 1 for tensor in shapes)
+            or any(len(shape) != 1 for shape in shapes)
         ):
             raise ExplainerFailed(
                 f"it noted sums {shapes} of the map {name or next(iter(maker.maps))!r} for {len(context.images)} "

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 # Seconds that child processes, and then this one, have to end by themselves; a scheduler grants about 30. A command has
 # more time than the processes that it starts, so that they end before it does.
-GRACE, OF_COMMAND = 10.0, 15.0
+GRACE, COMMAND_GRACE = 10.0, 15.0
 # Seconds between two checks of whether another process is running.
 POLL_SECONDS = 0.05
 # Environment variable with the id of the process that started this one, which must not outlive it.
@@ -69,7 +69,7 @@ def install_signal_handlers(what: str = "") -> None:
     """
     if threading.current_thread() is not threading.main_thread():
         return
-    process, grace = os.getpid(), OF_COMMAND if what == "command" else GRACE
+    process, grace = os.getpid(), COMMAND_GRACE if what == "command" else GRACE
 
     def end(number: int, frame: FrameType | None) -> None:
         global _received, _ending_thread, _ignored
@@ -91,8 +91,8 @@ def install_signal_handlers(what: str = "") -> None:
                 os.write(2, f"heatproof: {describe_signal(what, number)}\n".encode())
         # A command ends only Snakemake at first. Snakemake then ends its jobs itself; if jobs ended before it, it would
         # count them as failed.
-        alone = 2.0 if what == "command" else -1.0
-        _ending_thread = threading.Thread(target=_end_children, args=(number, grace, alone), daemon=True)
+        snakemake_only = 2.0 if what == "command" else -1.0
+        _ending_thread = threading.Thread(target=_end_children, args=(number, grace, snakemake_only), daemon=True)
         _ending_thread.start()
         raise EndedBySignal(number)
 
@@ -122,7 +122,7 @@ def _unraisable(ignored: sys.UnraisableHookArgs) -> None:
 
 @contextmanager
 def signal_handling(what: str) -> Iterator[None]:
-    """Install signal handlers within a context, and leave it when all child processes have ended.
+    """Install signal handlers within a context. If a signal ends it, wait first until all child processes have ended.
 
     Parameters
     ----------
@@ -256,9 +256,9 @@ def _kill(processes: Iterable[psutil.Process]) -> None:
             process.kill()
 
 
-def _end_children(number: int, grace: float, alone: float) -> None:
+def _end_children(number: int, grace: float, snakemake_only: float) -> None:
     begun = time.monotonic()
-    end_processes(lambda: children(time.monotonic() - begun > alone), grace)
+    end_processes(lambda: children(time.monotonic() - begun > snakemake_only), grace)
     threading.Thread(target=_give_up, args=(number, grace), daemon=True).start()
 
 

@@ -102,7 +102,7 @@ def _decoded(path: Path, content: bytes, encoding: str | None) -> tuple[str, boo
             text = content.decode(codecs.lookup(encoding).name)
         except LookupError:
             raise HeatproofError(
-                f"`encoding` is {encoding!r}, which Python has no encoding of that name for: take one such as utf-8, "
+                f"`encoding` is {encoding!r}, which is not an encoding of Python: use one such as utf-8, "
                 "utf-16, cp1252, latin-1, cp1251, shift_jis or gb18030."
             ) from None
         except UnicodeError:
@@ -154,7 +154,8 @@ def _parse_lines(text: str, header: bool) -> RawTable:
     frame = parse_csv(text.encode("utf-8"), separator, header=False)
     columns = [["" if cell != cell else str(cell).strip() for cell in frame[place].tolist()] for place in frame.columns]
     names = [(column[0] if header else "") or str(number) for number, column in enumerate(columns, start=1)]
-    return RawTable(names, [list(column[header:]) for column in columns], first + header)
+    header_rows = 1 if header else 0
+    return RawTable(names, [list(column[header_rows:]) for column in columns], first + header_rows)
 
 
 def _have_equal_lengths(text: str, separator: str) -> bool:
@@ -173,9 +174,9 @@ def _records(text: str) -> list[dict[str, Any]]:
             records = [parse_json(line.encode("utf-8")) for line in text.split("\n") if line.strip()]
         except ValueError as error:
             raise ValueError(f"it is neither a list of records nor one record a line: {error}") from None
-    is_one = not text.lstrip().startswith("[") and len(records) == 1
-    if is_one or not all(isinstance(record, dict) for record in records):
-        # A single mapping is a tree of tables, as COCO has, or maps files to labels. A table of one image is useless.
+    is_single_mapping = not text.lstrip().startswith("[") and len(records) == 1
+    if is_single_mapping or not all(isinstance(record, dict) for record in records):
+        # A single mapping is not a table: it contains several tables, as in COCO, or maps files to labels.
         raise ValueError("it is not a list of records, that is, of mappings from columns to values")
     return records
 

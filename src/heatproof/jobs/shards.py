@@ -294,13 +294,13 @@ class ComparedShard(Shard):
 
     Attributes
     ----------
-    verdicts
+    comparisons
         Manifest path and difference in words (None if equal) of every shard that was compared.
     stored
         The manifest of the published shard.
     """
 
-    verdicts: list[tuple[str, str | None]] = field(default_factory=list)
+    comparisons: list[tuple[str, str | None]] = field(default_factory=list)
     stored: dict[str, Any] = field(default_factory=dict)
 
     def resume(self) -> None:
@@ -323,14 +323,14 @@ class ComparedShard(Shard):
             difference = f"it was not applicable because {stored_reason}, and is computed now"
         else:
             difference = self._difference()
-        self.verdicts.append((self.manifest, difference))
+        self.comparisons.append((self.manifest, difference))
         if difference is None:
             ensure_metadata(self.store, self.layout)
             facts = {**self.stored, **self.provenance, "versions": self.stored["versions"]}
             manifest.write_checksummed(self.manifest, {**facts, **self.spec_key._asdict(), "key": self.key})
 
     def forget_journal(self) -> None:
-        """Keep the journal of an interrupted job."""
+        """Do nothing: a comparison must not remove the journal of an interrupted job."""
 
     def _difference(self) -> str | None:
         start = self.requested[0]
@@ -356,10 +356,10 @@ def compare_with_stored() -> Iterator[list[tuple[str, str | None]]]:
     list
         Gets a pair for each compared shard: the path of its manifest, and the difference in words, None if equal.
     """
-    verdicts: list[tuple[str, str | None]] = []
-    token = _comparing.set(verdicts)
+    comparisons: list[tuple[str, str | None]] = []
+    token = _comparing.set(comparisons)
     try:
-        yield verdicts
+        yield comparisons
     finally:
         _comparing.reset(token)
 
@@ -445,9 +445,9 @@ def open_shard(
     layout = Layout(split.ids, split.labels, size, arrays, attributes, coordinates or {})
     # Each shard reads other manifests, so these are not attributes of the store.
     facts = {**provenance, "read": dict(origin.read_from)} if origin.read_from else provenance
-    verdicts = _comparing.get()
+    comparisons = _comparing.get()
     dependencies = (origin.images, tuple(origin.value_ranges), tuple(origin.manifest_ranges))
     arguments = (base, shard.number, shard.images, layout, origin.key, key, facts, *dependencies)
-    result = Shard(*arguments) if verdicts is None else ComparedShard(*arguments, verdicts=verdicts)
+    result = Shard(*arguments) if comparisons is None else ComparedShard(*arguments, comparisons=comparisons)
     result.resume()
     return result

@@ -97,7 +97,7 @@ class AdaptiveBatchSize:
         Raises
         ------
         HeatproofError
-            In the context, if memory runs out with a batch size of 1.
+            Inside the context, if memory runs out with a batch size of 1.
         """
         size = min(wanted, self.batch_size or wanted)
         while True:

@@ -28,13 +28,12 @@ CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 def feature_layers(network: nn.Module, image: torch.Tensor) -> dict[str, nn.Module]:
     """Find the layers of a network whose features are compared, from early to late.
 
-    The network is divided into blocks. Containers (`torch.nn.Sequential` and the like) are divided into their items,
-    and modules outside of containers that are the only one of their class among their siblings, like the encoder of a
-    transformer, into their children. Candidates are the blocks that have a kernel (a weight with two or more axes), run
-    once and return positions, (B, C, H, W) or (B, tokens, C), in the order in which they end: stages of a DenseNet,
-    blocks of a ResNet or a transformer, convolutions of a VGG. Seven of them at equal steps are selected, including the
-    first and the last. ``penultimate`` is the input of the layer with a kernel that starts last, which is the
-    classifier.
+    The network is divided into blocks. Containers (`torch.nn.Sequential` and the like) are divided into their items. A
+    module outside of containers is divided into its children if no sibling has the same class, as the encoder of a
+    transformer. Candidates are the blocks that have a kernel (a weight with two or more axes), run once and return
+    positions, (B, C, H, W) or (B, tokens, C): stages of a DenseNet, blocks of a ResNet or a transformer, convolutions
+    of a VGG. Seven of the candidates are selected at equal steps in the order in which they finish, including the first
+    and the last. ``penultimate`` is the input of the classifier: of the layer with a kernel that runs last.
 
     Parameters
     ----------
@@ -111,8 +110,8 @@ def pooled(features: torch.Tensor) -> torch.Tensor:
         return features
     if features.ndim == 3:
         return features.mean(1)
-    last = features.ndim == 4 and features.shape[1] == features.shape[2] != features.shape[3]
-    return features.mean((1, 2)) if last else features.flatten(2).mean(2)
+    is_channels_last = features.ndim == 4 and features.shape[1] == features.shape[2] != features.shape[3]
+    return features.mean((1, 2)) if is_channels_last else features.flatten(2).mean(2)
 
 
 @contextmanager
@@ -186,10 +185,10 @@ def feature_responses(
             for rows in seen.values():
                 rows.clear()
             logits = network(images)
-            n_run = max(len(images), size)
+            padded_size = max(len(images), size)
             for name, rows in seen.items():
                 # Rows of a pass that ran out of memory come first, and copies that padded the batch last.
-                collected[name].append(torch.cat(rows)[-n_run:][: len(images)].cpu())
+                collected[name].append(torch.cat(rows)[-padded_size:][: len(images)].cpu())
             return logits
 
     height, width = query.images.shape[-2:]

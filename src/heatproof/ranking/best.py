@@ -40,10 +40,10 @@ class BestSet(NamedTuple):
 def best_set(scores: np.ndarray, *, level: float = 0.95) -> BestSet:
     """Return the methods that are not distinguishable from the best one, on the same images.
 
-    A method is excluded if another method has a higher mean in the population of images. The p-value for that is the
-    smallest of the paired tests against all other methods (`heatproof.ranking.paired.paired_p_values`), times their
-    number (Bonferroni); Holm's procedure is then applied over the methods. The correlation between methods may be
-    arbitrary.
+    A method is excluded if another method has a significantly higher mean. Its p-value is the smallest p-value of its
+    paired tests against all other methods (`heatproof.ranking.paired.paired_p_values`), multiplied by the number of
+    these tests (Bonferroni). Holm's procedure then corrects for the number of methods. The scores of methods may be
+    correlated in any way.
 
     **Guarantee**: with probability `level`, the set contains all methods that have the largest mean in the population
     of images; where no method differs from another, it contains all of them. The guarantee holds for symmetric
@@ -81,6 +81,7 @@ def best_set(scores: np.ndarray, *, level: float = 0.95) -> BestSet:
         p[index] = paired_p_values(np.delete(values, index, axis=0) - method_scores).min(initial=1.0) * max(
             1, methods - 1
         )
+    # `p` has an entry for each method that has scores.
     members[members] = ~holm(p, level)
     return BestSet(members, "")
 
@@ -177,16 +178,14 @@ def best_set_over_networks(
     scored_networks = np.array([present[group == number].any(axis=0) for number in range(networks)]).astype(int)
     is_compared = (scored_networks.T @ scored_networks >= minimum) & has_enough & has_enough[:, None]
     ahead = np.where(is_compared, observed[None] - observed[:, None], 0).max(axis=1, initial=0)
-    # The unreversed orders are the first pattern; where patterns are random, they count once more.
-    extreme, is_random = (
-        (spread >= ahead[:, None] - ROUNDING).sum(axis=1),
-        noise is not None or networks > MAXIMUM_EXHAUSTIVE,
-    )
+    extreme = (spread >= ahead[:, None] - ROUNDING).sum(axis=1)
+    # All patterns of signs include the observed one. Random patterns do not, so it is counted in addition.
+    is_random = noise is not None or networks > MAXIMUM_EXHAUSTIVE
     p = (extreme + is_random) / (len(signs) + is_random)
     members = has_score.copy()
     if noise is not None:
-        # κ is bounded: for methods that are far ahead, resampled images can lower κ but hardly raise it, so that they
-        # show only one half of the spread.
+        # κ is bounded: resampled images can lower the κ of a method that is far ahead, but hardly raise it. They show
+        # only one side of its distribution, so p is doubled.
         p = 2 * p
     members[has_score] = p > 1 - level
     return BestSet(members, "")

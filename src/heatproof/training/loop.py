@@ -246,8 +246,7 @@ def fit(
     if not trained.history:
         # Without epochs, the history has one row about the initial weights.
         loss, accuracy = validate(model, validation, schedule.batch_size, schedule.loss)
-        nothing = float("nan")
-        trained.history.append(_row(schedule, -1, 0.0, nothing, loss, accuracy))
+        trained.history.append(_row(schedule, -1, 0.0, float("nan"), loss, accuracy))
         trained = trained._replace(best=_copy(model))
     elif device_group.is_main and not _has_moved(before, trained.best):
         kind, lr = "finetuning" if isinstance(schedule, FinetuningSettings) else "training", schedule.lr
@@ -315,13 +314,13 @@ def split_into_batches(order: torch.Tensor, batch_size: int) -> list[torch.Tenso
         If every batch would have one image.
     """
     # Batch norm cannot be trained on one image.
-    drawn = [rows for rows in order.split(batch_size) if len(rows) > 1 or len(order) == 1]
-    if not drawn:
+    batches = [rows for rows in order.split(batch_size) if len(rows) > 1 or len(order) == 1]
+    if not batches:
         raise HeatproofError(
             f"A batch_size of {batch_size} trains nothing, because batch norm cannot be trained on one image: take at "
             "least 2."
         )
-    return drawn
+    return batches
 
 
 def _batches(
@@ -388,8 +387,9 @@ def validate(model: nn.Module, examples: Examples, batch_size: int, loss: str = 
     for rows, images in prefetch(examples.images.__getitem__, slices, device):
         outputs, labels = model(images.to(device, memory_format=torch.channels_last)).cpu(), examples.labels[rows]
         total += float(compute_loss(loss, outputs, labels, scale=examples.scale, summed=True))
-        correct, of = sum_absolute_errors(outputs, labels) if loss == SQUARED else count_correct(loss, outputs, labels)
-        right, known = right + correct, known + of
+        is_regression = loss == SQUARED
+        sums = sum_absolute_errors(outputs, labels) if is_regression else count_correct(loss, outputs, labels)
+        right, known = right + sums[0], known + sums[1]
     return total / count, right / known if known else float("nan")
 
 

@@ -47,7 +47,7 @@ SMALL = 2**20
 def reconcile(
     graph: Graph,
     changes_by_dataset: Mapping[str, FileChanges] = MappingProxyType({}),
-    memory: str | Path = ".snakemake",
+    snakemake_folder: str | Path = ".snakemake",
 ) -> list[str]:
     """Compare all results with the job graph, and set their times: current, stale or damaged.
 
@@ -57,9 +57,9 @@ def reconcile(
         The jobs of the config.
     changes_by_dataset
         Changes of the files of datasets, by name of the dataset.
-    memory
-        Snakemake's folder. If Snakemake remembers no job, incomplete results count as stale; otherwise they are left
-        to the jobs that read them.
+    snakemake_folder
+        The folder of Snakemake's records. If it has no record of a job, incomplete results count as stale. Otherwise
+        Snakemake itself makes incomplete results again.
 
     Returns
     -------
@@ -72,7 +72,7 @@ def reconcile(
         If results are from another version of heatproof, or one of their folders is a symbolic link; no time is changed
         then.
     """
-    metadata = Path(memory) / "metadata"
+    metadata = Path(snakemake_folder) / "metadata"
     remembers = metadata.is_dir() and any(metadata.iterdir())
     results, now = Results(graph, changes_by_dataset), time.time_ns()
     damaged: list[str] = []
@@ -81,24 +81,24 @@ def reconcile(
     for folder in {os.path.dirname(file) for job in graph.jobs() for file in [*job.outputs, job.benchmark]}:
         # Snakemake removes and writes files in them.
         refuse_links(folder)
-    for job, rank in graph.depths():
+    for job, depth in graph.depths():
         # Not earlier than stale results, because files from an archive may have times of 1970.
         newest = max([STALE_TIME * 10**9, *modification_times(job.inputs)])
         for product in job.products:
             if damage := results.damage(product):
                 damaged.append(damage)
-                mark_stale(job, product, rank)
+                mark_stale(job, product, depth)
             elif results.is_current(job, product) or results.is_pruned(job, product):
                 # A time in the future would make everything that is made from now on look old.
                 if min(known := modification_times(product.files)) < newest or max(known) > now:
                     _set_times(product.files, newest)
             elif results.is_stale(job, product):
-                # If only the files of a dataset changed, its images have been listed again before, except in a dry run.
+                # If only files of a dataset changed, its images have already been listed again, except in a dry run.
                 if job.inputs or not results.has_current_key(product):
-                    mark_stale(job, product, rank)
+                    mark_stale(job, product, depth)
             elif not remembers or results.manifest(product.manifest) is None:
                 # A file without a manifest can be from any config and code.
-                mark_stale(job, product, rank)
+                mark_stale(job, product, depth)
         # Snakemake counts the benchmark file among the outputs, but its time says nothing about the results.
         if any(measured < newest for measured in modification_times([job.benchmark])):
             _set_times([job.benchmark], newest)
@@ -213,11 +213,11 @@ class Results:
 
     def is_pruned(self, job: Job, product: Product) -> bool:
         """Return whether a result is from this config, code and inputs, and lacks only files that were pruned."""
-        taken = pruned_list_path(product.manifest)
-        if self.manifest(product.manifest) is None or self.is_stale(job, product) or not taken.is_file():
+        pruned_list = pruned_list_path(product.manifest)
+        if self.manifest(product.manifest) is None or self.is_stale(job, product) or not pruned_list.is_file():
             return False
         missing = {os.path.basename(file) for file in product.files if not _stat(file)}
-        return missing <= set(read_result_bytes(taken).decode("utf-8", "replace").split("\n"))
+        return missing <= set(read_result_bytes(pruned_list).decode("utf-8", "replace").split("\n"))
 
     def jobs_to_run(self, files: Iterable[str]) -> list[Job]:
         """Return the jobs that a run would execute to make some files, upstream first.
@@ -293,17 +293,17 @@ class Results:
 
     def changed_user_files(self, job: Job, manifest: str) -> list[str]:
         """Return the user's files that a job reads and whose bytes differ from its manifest."""
-        then = (self.manifest(manifest) or {}).get("input_sha256", {})
-        now = self._sources[1] if job.sources else {}
+        recorded = (self.manifest(manifest) or {}).get("input_sha256", {})
+        digests = self._sources[1] if job.sources else {}
         # The job need not be one of the graph.
-        now = {**now, **file_digests(None, [one for one in job.sources if one not in now])[1]}
-        return [one for one in job.sources if now.get(one, "") != then.get(public(Path(one).as_posix()))]
+        digests = {**digests, **file_digests(None, [one for one in job.sources if one not in digests])[1]}
+        return [one for one in job.sources if digests.get(one, "") != recorded.get(public(Path(one).as_posix()))]
 
     def remember_sources(self) -> None:
         """Write the record of the user's files, so that the next start reads only files that have changed."""
-        now = self.__dict__.get("_sources", (None,))[0]
-        if now is not None and not is_same_record(read_record(self._sources_file), now):
-            write_record(self._sources_file, now)
+        record = self.__dict__.get("_sources", (None,))[0]
+        if record is not None and not is_same_record(read_record(self._sources_file), record):
+            write_record(self._sources_file, record)
 
     def _record(self, dataset: str) -> FileRecord | None:
         file_changes = self.changes_by_dataset.get(dataset)

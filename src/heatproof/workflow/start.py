@@ -40,8 +40,8 @@ MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2*
 
 KILLED = (
     "The job was killed, most likely by the kernel because memory ran out: run fewer jobs at once, or lower batch_size "
-    "at the top of the config, which recomputes nothing and reduces the memory of all jobs except trainings, and run "
-    f"the same command again; {RESUME_HINT}."
+    "at the top of the config, which recomputes nothing and reduces the memory of jobs that run networks, except "
+    f"trainings, and run the same command again; {RESUME_HINT}."
 )
 PICKLE = ".snakemake/iocache/latest.pkl"
 # Folder in which `snakemake --archive` puts packages of environments.
