@@ -8,9 +8,10 @@ from heatproof.plan.validate import make_plan
 
 ROOT = Path(__file__).parents[1]
 PAGE = Path(__file__).with_suffix(".md")
-# What the config `everything` lacks: checkpoints of a user, to explain and to start from, saved epochs, a second
-# baseline, a lower precision, and a leaderboard.
+# A dataset whose name is not that of a rule, and what the config `everything` lacks: checkpoints of a user, to explain
+# and to start from, saved epochs, a second baseline, a lower precision, and a leaderboard.
 MORE = {
+    "datasets": [{"creatures": {"dataset": "parts", "train_images": 160, "validation_images": 40}}],
     "baselines": ["mean", "zeros"],
     "models": [
         {"trained": {"architecture": "cifar_vgg11_bn"}},
@@ -23,19 +24,19 @@ MORE = {
 }
 HEAD = """# Stages of the workflow
 
-This page is for contributors. It answers which rule makes a file, which class declares the rule, and which stages the
-rule waits for. There are four groups of rules:
+This page is for contributors. It shows which rule makes each file, which class declares that rule, and which rules it
+waits for. There are four groups of rules:
 
 - **Data and weights**: `prepare`, `fetch_start`, `fetch`, `pretrain`, `finetune`, `keep_epoch`.
 - **Maps and responses**, which run networks: `attribute`, `attribute_reference`, `drops`, `curves`, `subsets`, `parts`,
-  `channels`, `features`. Before them, the rule `guard` checks that a lower floating-point precision does not change
-  conclusions ([devices.md](devices.md#the-precision-guard)).
+  `channels`, `features`. If the config sets a lower floating-point precision, the rule `guard` runs first, and checks
+  that this precision does not change conclusions ([devices.md](devices.md#the-precision-guard)).
 - **Scores**: `score`, which needs no network.
 - **Tables, figures and pages**: all others.
 
-The table lists the rules in the order of the job graph (`heatproof.plan.graph`): each rule after the rules whose files
-it reads, which "inputs from" names. The examples are of a model called `trained` and a dataset called `parts`
-(there is also a rule of this name). `python docs/stages.py` writes the page.
+The table lists the rules in an order in which they can run (`heatproof.plan.graph`). The column "inputs from" names the
+rules whose files a rule reads. The examples are files of a dataset called `creatures` and a model called `trained`.
+`python docs/stages.py` writes the page.
 
 | rule | class | inputs from | example of an output |
 | --- | --- | --- | --- |

@@ -21,7 +21,9 @@ def conventions(name: str) -> str:
         "weights or score",
         "mean ρ of two levels",
         "lowest ρ of two levels (95 % interval)",
-        "mean ρ between halves of the images: same level · different levels",
+        "levels and network with the lowest ρ",
+        "mean ρ between halves, same level",
+        "mean ρ between halves, different levels",
     ]
     cells = [[*head, "ranks that change by more than 3 places", "pairs of levels with the same best method"]]
     for (factor, setting), part in summary.groupby(["factor", "setting"], sort=False):
@@ -32,8 +34,10 @@ def conventions(name: str) -> str:
                 factor,
                 setting,
                 number(part["spearman"].mean()),
-                f"{least}: {low['level']}, {low['other_level']}, {low['model']}",
-                f"{number(part['halves_same'].mean())} · {number(part['halves_other'].mean())}",
+                least,
+                f"{low['level']} and {low['other_level']}, {low['model']}",
+                number(part["halves_same"].mean()),
+                number(part["halves_other"].mean()),
                 f"{part['n_moved'].sum()} of {part['n_methods'].sum()}",
                 f"{int((part['first'] == part['other_first']).sum())} of {len(part)}",
             ]
@@ -56,7 +60,8 @@ REWORDED = {
         r"images, ρ is \1 within one level and \2 between two levels."
     ),
     r"Farthest moves (\w+), which (\w+) from (\d+) to (\d+) at (.*?), by (\S+ to \S+) under resampled images\.": (
-        r"\1 moves farthest: it \2 from rank \3 to rank \4 at \5; over resampled images, its rank changes by \6."
+        r"\1 moves farthest: it \2 from rank \3 at the reference level to rank \4 at \5; the interval of this "
+        r"change is \6."
     ),
     r"comparisons of a method between two levels, (\d+) move by more than (.*?) by an interval that leaves 0 out\.": (
         r"changes of a method between two levels, \1 exceed \2 have an interval that excludes 0."
@@ -132,9 +137,10 @@ def answers(name: str) -> str:
     """Return accuracy, confidence and calibration of intact images and of images with a deleted patch."""
     table = pd.read_csv(DATA / "in_domain" / name / "in_domain.csv")
     quantities = ("accuracy", "confidence", "ece")
-    cells = [["network", "weights", *(f"{what}, intact · deleted" for what in quantities)]]
+    versions = ("intact", "deleted")
+    cells = [["network", "weights", *(f"{what}, {version}" for what in quantities for version in versions)]]
     for row in table[table["layer"] == "output"].to_dict("records"):
-        values = [f"{number(row[f'{what}_intact'], 3)} · {number(row[f'{what}_deleted'], 3)}" for what in quantities]
+        values = [number(row[f"{what}_{version}"], 3) for what in quantities for version in versions]
         cells.append([row["model"], row["weights"], *values])
     return rows(cells)
 

@@ -50,7 +50,7 @@ def test_a_caption_names_the_method_that_moves_farthest(found):
     shows, conclusion = caption("output", *found)
     assert "12 methods" in shows
     assert "10 images" in shows
-    assert "method_1 moves farthest: it falls from rank 2 to rank 9 at probability" in conclusion
+    assert "method_1 moves farthest: it falls from rank 2 at the reference level to rank 9 at probability" in conclusion
     rho = found[1].loc[0, "spearman"]
     assert rho == pytest.approx(1 - 6 * (49 + 7) / (12 * 143))
     assert f"lowest is {rho:.2f}" in conclusion

@@ -185,9 +185,9 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
         verb = "falls" if most["rank_change"] > 0 else "rises"
         low, high = sorted((most["rank_change_low"], most["rank_change_high"]))
         sentences.append(
-            f"{most['method']} moves farthest: it {verb} from rank {most['rank'] - most['rank_change']:.0f} to rank "
-            f"{most['rank']:.0f} at {most['level']}{_place(most, drawn)}; over resampled images, its rank changes by "
-            f"{low:+.0f} to {high:+.0f}."
+            f"{most['method']} moves farthest: it {verb} from rank {most['rank'] - most['rank_change']:.0f} at the "
+            f"reference level to rank {most['rank']:.0f} at {most['level']}{_place(most, drawn)}; the interval of this "
+            f"change is {low:+.0f} to {high:+.0f}."
         )
     compared, moved, surely = drawn[["n_methods", "n_moved", "n_moved_surely"]].sum()
     sentences.append(
