@@ -10,6 +10,7 @@ from heatproof.base import provenance
 from heatproof.config.files import default_config, merge
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
+from heatproof.stages import methods
 
 PAGE = Path(__file__).parents[2] / "docs/reruns.md"
 HEADING = "## After an edit of the code\n"
@@ -38,7 +39,7 @@ ROWS = rows()
 
 def keys():
     """Return the keys of all results, by stage and manifest, from a new plan."""
-    for known in (provenance._digest_of, provenance._code_of):
+    for known in (provenance._digest_of, provenance._code_of, methods.templates_digest):
         known.cache_clear()
     jobs = Graph(make_plan(merge(default_config(), CONFIG))).jobs()
     return {(job.stage, product.manifest): product.key for job in jobs for product in job.products}
@@ -102,6 +103,19 @@ def test_an_edit_changes_no_digest_of_the_config(module, untouched, after_edit):
     assert {product: key.config for product, key in after.items()} == {
         product: key.config for product, key in untouched.items()
     }
+
+
+def test_an_edit_of_a_template_starts_the_jobs_on_the_page(untouched, monkeypatch):
+    digests = methods.file_digest
+    page = PAGE.read_text(encoding="utf-8").partition(HEADING)[2]
+    cell = re.search(r"^\| a template of a page \(a file in `report/templates`\) \| (.*) \|$", page, re.MULTILINE)[1]
+    templates = sorted((methods.ROOT / "report/templates").iterdir())
+    assert templates
+    for edited in templates:
+        monkeypatch.setattr(methods, "file_digest", lambda path, one=edited: digests(path) + "edited" * (path == one))
+        after = keys()
+        changed = {stage for stage, manifest in untouched if after[stage, manifest] != untouched[stage, manifest]}
+        assert changed == set(re.findall(r"`(\w+)`", cell))
 
 
 def test_planning_again_gives_the_same_keys(untouched, after_edit):
