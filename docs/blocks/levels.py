@@ -13,7 +13,9 @@ def level_ranks(name: str) -> str:
     table = pd.read_csv(DATA / "levels" / name / "scores.csv")
     metrics = [one for one in table["metric"].unique() if one.startswith(("soundness", "completeness"))]
     wide = table.pivot_table(index="method", columns="metric", values="rank")[metrics]
-    cells = [["mean rank over networks", *(one.replace("_", " at ") + " %" for one in metrics)]]
+    at = {"soundness": "soundness at accuracy", "completeness": "completeness at threshold"}
+    heads = [f"{at[metric]} {level} %" for metric, level in (one.split("_") for one in metrics)]
+    cells = [["mean rank over networks", *heads]]
     for method, row in wide.sort_values(metrics[0]).iterrows():
         cells.append([f"`{method}`", *(f"{value:g}" for value in row)])
     return rows(cells)
