@@ -22,7 +22,7 @@ def level_ranks(name: str) -> str:
 
 
 def level_agreement(name: str) -> str:
-    """Return Spearman's correlation of the orders of two levels on one network: mean, lowest, highest."""
+    """Return Spearman's correlation of the rankings of two levels on one network: mean, lowest, highest."""
     table = pd.read_csv(DATA / "levels" / name / "consistency.csv")
     sides = [table[column].str.extract(r"(?P<model>.*) · (?P<metric>[a-z]+)_") for column in ("case", "other_case")]
     both = sides[0].join(sides[1], rsuffix="_other").assign(spearman=table["spearman"])
