@@ -18,9 +18,9 @@ def matrix_sums() -> str:
     share = number(100 * declared["works"].mean(), 1)
     return (
         f"{cells['explainer'].nunique()} explainers were tried on {cells['network'].nunique()} networks. Each "
-        f"explainer declares for which kinds of network it is meant. Of {len(declared)} declared pairs of an explainer "
-        f"and a network, {declared['works'].sum()} ({share} %) work. Of {len(tried)} other pairs that were tried, "
-        f"{tried['works'].sum()} work."
+        f"explainer declares for which kinds of network it is meant. In {len(declared)} pairs of an explainer and a "
+        f"network, the explainer is meant for the network (declared pairs); {declared['works'].sum()} of them "
+        f"({share} %) work. We also tried {len(tried)} undeclared pairs; {tried['works'].sum()} of them work."
     )
 
 
