@@ -1,4 +1,4 @@
-"""Write docs/gaps.md: which explainer applies to which embedded network, and why not.
+"""Write docs/gaps.md: which explainer applies to which small network of heatproof, and why not.
 
     python docs/gaps.py > docs/gaps.md
 
@@ -51,11 +51,11 @@ FEW = {
     "grid": 4,
     "baselines": 3,
 }
-HEAD = """# Which explainer applies to which embedded network
+HEAD = """# Which explainer applies to which of heatproof's small networks
 
 This page lists which explainers apply to the small networks that heatproof contains
 ([models.md](models.md#small-networks-for-32-pixel-images)), and the reasons where they do not.
-[matrix.md](matrix.md) has published networks. For your network, `heatproof check` reports the same.
+For published networks, see [matrix.md](matrix.md). For your network, `heatproof check` reports the same.
 
 In short, on these networks:
 
@@ -73,17 +73,21 @@ Each cell of the table is "yes", or the number of the reason in the list below i
 row.
 """
 REASONS = """
-The list has the reasons in the words of tables and messages. Some of them state a measured error and its limit:
-"0.49 of the largest change of an output, above 0.01" means that the error is 49 % of this change, and the limit 1 %.
-An error of "8.8e+04 of the largest logit" is 88,000 times this logit. The errors are those of one network; other
-networks have other errors. A reason that ends with "as B-cos networks are" means that B-cos networks have the property,
-and this network does not.
+The list has the reasons in the words of tables and messages. Some reasons state an error as a multiple of an output,
+and its limit. Read them as follows; other networks have other errors:
+
+- "0.49 of the largest change of an output, above 0.01": the error is 49 % of the largest change of an output between
+  the baseline and the image; 1 % is allowed.
+- "8.8e+04 of the largest logit, above 0.001": the error is 88,000 times the largest logit; a thousandth is allowed.
+- "differs from the logits by 1 of the largest logit": the error is 100 % of the largest logit.
+
+A reason that ends with "as BagNet's are" or "as B-cos networks are" names a property that only those networks have.
 """
 SECOND = """
 ## Sums of DeepLIFT and LRP on published networks
 
-DeepLIFT and LRP guarantee the sum of a map ([methods.md](methods.md#sums-that-methods-promise)). The table shows the
-largest error of this sum over 4 crops of photographs:
+DeepLIFT and LRP guarantee that a map sums to a known number ([methods.md](methods.md#sums-that-methods-promise)). The
+table shows the largest error of this sum over 4 crops of photographs:
 
 - DeepLIFT (zero baseline): as a share of the largest change of an output between the baseline and the image; the
   limit is 0.01;
@@ -95,8 +99,9 @@ All errors are below the limits, so both methods are applicable to these network
 ## How this was measured
 
 `python docs/gaps.py` writes this page. It runs every explainer on digits, with a small, briefly trained network of each
-kind. Published networks with random weights run in float64, after three batches updated their batch norms; the network
-with trained weights runs in float32.
+kind. In the second table, published architectures with random weights run in float64, so that the errors contain almost
+no rounding. Three batches of noise first set the statistics of their batch norms. EfficientNet-Lite0 with trained
+weights runs in float32.
 """
 
 

@@ -24,8 +24,8 @@ def definitions_sums(before: str, after: str) -> str:
         f"{new['explainer'].nunique()} explainers were compared on {new['construction'].nunique()} tiny networks. Of "
         f"{len(new)} pairs, {agree} agree with the definition up to rounding, {wrong} differ, and {missing} is not "
         f"applicable ({names}).\n\n"
-        f"In an earlier version, which disabled in-place operations, {old_wrong} pairs differed and {old_missing} were "
-        "not applicable."
+        f"The comparison finds faults: in an earlier version, which disabled in-place operations, {old_wrong} pairs "
+        f"differed and {old_missing} were not applicable."
     )
 
 

@@ -13,14 +13,16 @@ def level_ranks(name: str) -> str:
     table = pd.read_csv(DATA / "levels" / name / "scores.csv")
     metrics = [one for one in table["metric"].unique() if one.startswith(("soundness", "completeness"))]
     wide = table.pivot_table(index="method", columns="metric", values="rank")[metrics]
-    cells = [["mean rank over networks", *(one.replace("_", " at ") + " %" for one in metrics)]]
+    at = {"soundness": "soundness at accuracy", "completeness": "completeness at threshold"}
+    heads = [f"{at[metric]} {level} %" for metric, level in (one.split("_") for one in metrics)]
+    cells = [["mean rank over networks", *heads]]
     for method, row in wide.sort_values(metrics[0]).iterrows():
         cells.append([f"`{method}`", *(f"{value:g}" for value in row)])
     return rows(cells)
 
 
 def level_agreement(name: str) -> str:
-    """Return Spearman's correlation of the orders of two levels on one network: mean, lowest, highest."""
+    """Return Spearman's correlation of the rankings of two levels on one network: mean, lowest, highest."""
     table = pd.read_csv(DATA / "levels" / name / "consistency.csv")
     sides = [table[column].str.extract(r"(?P<model>.*) · (?P<metric>[a-z]+)_") for column in ("case", "other_case")]
     both = sides[0].join(sides[1], rsuffix="_other").assign(spearman=table["spearman"])

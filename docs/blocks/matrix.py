@@ -18,9 +18,9 @@ def matrix_sums() -> str:
     share = number(100 * declared["works"].mean(), 1)
     return (
         f"{cells['explainer'].nunique()} explainers were tried on {cells['network'].nunique()} networks. Each "
-        f"explainer declares for which kinds of network it is meant. Of {len(declared)} declared pairs of an explainer "
-        f"and a network, {declared['works'].sum()} ({share} %) work. Of {len(tried)} other pairs that were tried, "
-        f"{tried['works'].sum()} work."
+        f"explainer declares for which kinds of network it is meant. In {len(declared)} pairs of an explainer and a "
+        f"network, the explainer is meant for the network (declared pairs); {declared['works'].sum()} of them "
+        f"({share} %) work. We also tried {len(tried)} undeclared pairs; {tried['works'].sum()} of them work."
     )
 
 
@@ -58,17 +58,40 @@ def matrix_explainers() -> str:
     return rows(table)
 
 
+# Messages of the earlier versions that made the stored tables, and their words today.
+REWORDED = {
+    "which has no ReLU modules": "because it calls no ReLU",
+    "which calls no ReLU": "because it calls no ReLU",
+    "are the same with other random weights": "do not change when other random weights are drawn",
+    "is not one linear map of each image": "is not a linear function of each image",
+    "of timm's, whose rules these are": "of timm, for which its rules are written",
+    "the relevance that the maps and the network's constants have and the logits differ by": (
+        "the relevance of the maps and of the network's constants differs from the logits by"
+    ),
+    "LRP's maps and the logits that they should sum to differ by": "the sums of LRP's maps differ from the logits by",
+    "which is no plain VisionTransformer": "which is not a plain VisionTransformer",
+    "stand in no module with `num_prefix_tokens` and timm's `patch_embed`, as VisionTransformer has them, so that its "
+    "tokens cannot be told apart": (
+        "are in no module with `num_prefix_tokens` and `patch_embed`, as in timm's VisionTransformer, so that its "
+        "patch tokens cannot be identified"
+    ),
+    "which no grid of patches makes: it is within windows, or tokens are pooled on the way": (
+        "which form no grid of patches: attention is within windows, or tokens are pooled"
+    ),
+}
+
+
+def _reword(reason: str) -> str:
+    for old, new in REWORDED.items():
+        reason = reason.replace(old, new)
+    return reason
+
+
 def matrix_gaps(declared: str) -> str:
     """Return the reasons of the declared ("yes") or other ("no") pairs that were tried and do not work."""
     cells = _cells()
     failed = cells[~cells["works"] & (cells["says"] != "not declared") & (cells["declared"] == (declared == "yes"))]
-    # The first wording is from an earlier version, and means the same; the second one is clearer without its context.
-    reasons = [
-        reason.replace("which has no ReLU modules", "which calls no ReLU").replace(
-            "are the same with other random weights", "do not change when other random weights are drawn"
-        )
-        for reason in failed["says"]
-    ]
+    reasons = [_reword(reason) for reason in failed["says"]]
     # Reasons that differ only in their numbers share a row.
     failed = failed.assign(says=reasons, plain=[re.sub(r"(?<![\w])\d[\d.e+-]*", "…", one) for one in reasons])
     table = [["reason (with the numbers of the example)", "explainers (number of networks)", "example"]]
@@ -88,7 +111,9 @@ def meta_rank_cells() -> str:
     table = [["explainer", *(f"`{name}`" for name in networks)]]
     for explainer, part in cells.groupby("explainer", sort=False):
         by_network = part.set_index("network")
-        texts = ["works" if by_network.at[name, "works"] else str(by_network.at[name, "says"]) for name in networks]
+        texts = [
+            "works" if by_network.at[name, "works"] else _reword(str(by_network.at[name, "says"])) for name in networks
+        ]
         table.append([f"`{explainer}`", *texts])
     return f"{cells['works'].sum()} of {len(cells)} cells work.\n\n{rows(table)}"
 

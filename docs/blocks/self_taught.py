@@ -56,13 +56,19 @@ def taught(name: str) -> str:
 
 
 def taught_orders(name: str) -> str:
-    """Return the agreement of the orders of methods after finetuning with labels and without."""
+    """Return the agreement of the rankings of methods after finetuning with labels and without."""
     table = _read(name, "idsds_table")
     wide = table[table["metric"] == "idsds"].pivot(index="method", columns=["model", "weights"], values="score")
     before = _read(name, "summary")
     before = before[(before["factor"] == "weights") & (before["setting"] == "single deletion")]
-    heads = ["network", "methods", "ρ between labels and own outputs", "τ between labels and own outputs"]
-    cells = [[*heads, "ρ before and after: labels", "ρ before and after: own outputs"]]
+    between = "between the rankings with labels and with own outputs"
+    before_finetuning = "with the ranking before finetuning"
+    cells = [
+        [
+            *("network", "methods", f"ρ {between}", f"τ {between}"),
+            *(f"ρ {before_finetuning}: {option}" for option in ("labels", "own outputs")),
+        ]
+    ]
     for model in wide.columns.get_level_values(0).unique():
         both = wide[model][list(WEIGHTS)].dropna()
         one, other = (both[weights] for weights in WEIGHTS)

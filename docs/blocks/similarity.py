@@ -10,7 +10,7 @@ QUANTITIES = {
     "disagreement": "share of images with another predicted class",
     "maps": "difference of maps",
     "map_ranks": "ρ of the pixels of maps",
-    "exciting": "share of the most activating images in common",
+    "exciting": "share of the nine most activating images that both networks have in common",
     "accuracy_change": "change of accuracy",
 }
 DISPLAYED_MAPS = ("grad_cam", "integrated_gradients", "rise")
