@@ -354,7 +354,9 @@ def follows_the_network(subject: MetricSubject) -> None:
         raise NotApplicable("it reads what explains the network")
     expected, network = scores_of(subject, inputs), decisive_network(seed=1)
     if same(scores_of(subject, inputs._replace(network=network)), expected):
-        raise RuleBroken("gave the same scores for another network", "read a response of the network")
+        raise RuleBroken(
+            "gave the same scores for another network", "read a response of the network, and score it less coarsely"
+        )
     inputs.network.load_state_dict(network.state_dict())
     fresh_scores = scores_of(subject, inputs._replace(network=network))
     require_same(

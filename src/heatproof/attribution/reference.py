@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-# Widths and kernels of the tables that Zabicka, Cieslik and Burgess published with their reproduction of "Benchmarking
+# Widths and kernels of the tables that Zabička, Cieslik and Burgess published with their reproduction of "Benchmarking
 # the Attribution Quality of Vision Models" (2025). Its section 2.1 lists the maps below.
 WIDTHS = (1, 2, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 160, 256)
 # Side in pixels of the images that the widths refer to.
@@ -84,7 +84,7 @@ def edges(context: ExplainContext) -> dict[str, torch.Tensor]:
 def randoms(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Uniform noise in [0, 1), its square, and the noise plus 1; one draw per image.
 
-    The three maps differ only in how unequal their pixels are. Zabicka et al. 2025, section 2.1, random maps.
+    The three maps differ only in how unequal their pixels are. Zabička et al. 2025, section 2.1, random maps.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def randoms(context: ExplainContext) -> dict[str, torch.Tensor]:
 def gaussians(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Centred Gaussians in 20 widths, the same for all images.
 
-    Zabicka et al. 2025, section 2.1, centred Gaussian: objects are often in the middle of the image. A width is the
+    Zabička et al. 2025, section 2.1, centred Gaussian: objects are often in the middle of the image. A width is the
     standard deviation in pixels for an image whose shorter side has 224 pixels, and scales with that side.
 
     Parameters
@@ -149,7 +149,7 @@ def _gaussian(height: int, width: int, deviation: float) -> np.ndarray:
 def entropies(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Local mean squared deviation of the channel mean from the image's mean, in 7 window sizes (scipy).
 
-    Zabicka et al. 2025, section 2.1, entropy proxy: it is not an entropy, but cheap to compute, and high where an image
+    Zabička et al. 2025, section 2.1, entropy proxy: it is not an entropy, but cheap to compute, and high where an image
     differs from its mean. Windows are 3 to 31 pixels wide for every image size; images are reflected at their borders.
 
     Parameters
@@ -182,7 +182,7 @@ def entropies(context: ExplainContext) -> dict[str, torch.Tensor]:
 def edge_detectors(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Edges of the channel mean: gradient magnitude (numpy), Canny (scikit-image), Marr–Hildreth (scipy).
 
-    Zabicka et al. 2025, section 2.1, classical edge detectors; the Sobel operator is `edges`. The gradient is the
+    Zabička et al. 2025, section 2.1, classical edge detectors; the Sobel operator is `edges`. The gradient is the
     magnitude of the central differences, one-sided at the borders. Canny has scikit-image's thresholds, 0.1 and 0.2 of
     the image's range, after a Gaussian of 1 pixel; an image of one colour has no edges. Marr–Hildreth is the Laplacian
     of a Gaussian of 1 pixel; images are reflected at their borders.
@@ -224,7 +224,7 @@ def edge_detectors(context: ExplainContext) -> dict[str, torch.Tensor]:
 def frequencies(context: ExplainContext) -> dict[str, torch.Tensor]:
     """Low, middle and high frequencies of the channel mean (scipy's FFT).
 
-    Zabicka et al. 2025, section 2.1, frequency-based maps. The radius of a frequency is a share of the highest
+    Zabička et al. 2025, section 2.1, frequency-based maps. The radius of a frequency is a share of the highest
     frequency along one axis: low is below 0.4, the band from 0.3 to 0.6, high above 0.6. Images repeat beyond their
     borders.
 

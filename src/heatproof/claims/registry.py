@@ -18,7 +18,7 @@ ALIKE = 0.95
 # Short names of the papers in tables, and the papers.
 PAPERS = {
     "IDSDS": "Hesse, Schaub-Meyer and Roth, Benchmarking the attribution quality of vision models, 2024",
-    "reproduction": "Zabicka, Cieslik and Burgess, Benchmarking the attribution quality of vision models: a "
+    "reproduction": "Zabička, Cieslik and Burgess, Benchmarking the attribution quality of vision models: a "
     "reproduction, 2025",
     "Meta-Rank": "Duan et al., On the evaluation consistency of attribution-based explanations, 2024",
     "MAS": "Walker et al., Attribution quality metrics with magnitude alignment, 2024",

@@ -84,7 +84,7 @@ def read_scores(pattern: str, cases: Iterable[CaseKey]) -> tuple[list[str], pd.D
 def above_reference(table: pd.DataFrame, references: Collection[str], directions: Mapping[str, bool]) -> pd.Series:
     """Return the distance of each score from the best score of a reference method in the same test case.
 
-    A map that does not outperform a map that does not use the model explains nothing of the model (Zabicka, Cieslik and
+    A map that does not outperform a map that does not use the model explains nothing of the model (Zabička, Cieslik and
     Burgess 2025, section 2.1).
 
     Parameters
