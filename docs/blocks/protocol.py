@@ -45,7 +45,7 @@ def conventions(name: str) -> str:
     return rows(cells)
 
 
-# Sentences of stored captions, and what `heatproof.report.tables.protocol` writes today.
+# The sentences of stored captions that the page shows, and what `heatproof.report.tables.protocol` writes today.
 REWORDED = {
     r"The order hardly depends on it: other images would change it as much\.": (
         "The ranking hardly depends on this convention: other images would change the ranking as much."
@@ -53,22 +53,9 @@ REWORDED = {
     r"The order depends on it, beyond the choice of images\.": (
         "The ranking depends on this convention more than on the choice of images."
     ),
-    r"ρ between levels is (\S+) in the mean of (\d+ pairs?), lowest (\S+ \(.*?\)) between": (
-        r"ρ between two levels has a mean of \1 over \2; the lowest is \3, between"
-    ),
-    r"images one level agrees with itself at (\S+), with another at (\S+)\.": (
-        r"images, ρ is \1 within one level and \2 between two levels."
-    ),
     r"Farthest moves (\w+), which (\w+) from (\d+) to (\d+) at (.*?), by (\S+ to \S+) under resampled images\.": (
         r"\1 moves farthest: it \2 from rank \3 at the reference level to rank \4 at \5; the interval of this "
         r"change is \6."
-    ),
-    r"comparisons of a method between two levels, (\d+) move by more than (.*?) by an interval that leaves 0 out\.": (
-        r"changes of a method between two levels, \1 exceed \2 have an interval that excludes 0."
-    ),
-    r"The first method is": "The best method is",
-    r"The mean score changes beyond its interval in (.*?), most by (\S+ \(.*?\)) from": (
-        r"The interval of the change of the mean score excludes 0 in \1; the largest change is \2, from"
     ),
 }
 

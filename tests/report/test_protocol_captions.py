@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from heatproof.files.publishing import without_formulas
 from heatproof.plan.comparisons import Compared
 from heatproof.plan.folder import Folder
 from heatproof.report.tables import protocol
@@ -55,6 +56,18 @@ def test_a_caption_names_the_method_that_moves_farthest(found):
     assert rho == pytest.approx(1 - 6 * (49 + 7) / (12 * 143))
     assert f"lowest is {rho:.2f}" in conclusion
     assert "the same in 1 of 1 pairs" in conclusion
+
+
+def test_signed_numbers_of_a_caption_are_no_formulas(found):
+    """A comma or semicolon directly after the bracket would make the table write an apostrophe before the number."""
+    methods, pairs = found
+    signed = {"spearman": -0.37, "spearman_low": -0.59, "spearman_high": -0.14}
+    signed |= {"score_change": -0.01, "score_change_low": -0.02, "score_change_high": 0.004}
+    shows, conclusion = caption("output", methods, pairs.assign(**signed))
+    assert "(-0.59 to -0.14)" in conclusion
+    assert "(-0.02 to +0.00)" in conclusion
+    table = pd.DataFrame([{"shows": shows, "conclusion": conclusion}])
+    pd.testing.assert_frame_equal(without_formulas(table), table)
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
     rho, low, high = lowest[["spearman", "spearman_low", "spearman_high"]]
     sentences = [
         f"Spearman's ρ between two levels has a mean of {known['spearman'].mean():.2f} over {len(known)} pair"
-        f"{'s' * (len(known) > 1)}; the lowest is {rho:.2f} ({low:.2f} to {high:.2f}), between {lowest['level']} and "
+        f"{'s' * (len(known) > 1)}; the lowest is {rho:.2f} ({low:.2f} to {high:.2f}) between {lowest['level']} and "
         f"{lowest['other_level']}{_place(lowest, drawn)}."
     ]
     same, other = known["halves_same"].mean(), known["halves_other"].mean()
@@ -203,7 +203,7 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
         change, low, high = largest[["score_change", "score_change_low", "score_change_high"]]
         sentences.append(
             f"The interval of the change of the mean score excludes 0 in {apart} of {len(changes)} pairs; the largest "
-            f"change is {change:+.2f} ({low:+.2f} to {high:+.2f}), from {largest['level']} to "
+            f"change is {change:+.2f} ({low:+.2f} to {high:+.2f}) from {largest['level']} to "
             f"{largest['other_level']}{_place(largest, drawn)}."
         )
     return shows, " ".join(sentences)
