@@ -33,7 +33,7 @@ def feature_layers(network: nn.Module, image: torch.Tensor) -> dict[str, nn.Modu
     transformer. Candidates are the blocks that have a kernel (a weight with two or more axes), run once and return
     positions, (B, C, H, W) or (B, tokens, C): stages of a DenseNet, blocks of a ResNet or a transformer, convolutions
     of a VGG. Seven of the candidates are selected at equal steps in the order in which they finish, including the first
-    and the last. ``penultimate`` is the input of the classifier: of the layer with a kernel that runs last.
+    and the last. ``penultimate`` is the input of the classifier: of the layer with a kernel that starts last.
 
     Parameters
     ----------

@@ -179,7 +179,8 @@ def best_set_over_networks(
     is_compared = (scored_networks.T @ scored_networks >= minimum) & has_enough & has_enough[:, None]
     ahead = np.where(is_compared, observed[None] - observed[:, None], 0).max(axis=1, initial=0)
     extreme = (spread >= ahead[:, None] - ROUNDING).sum(axis=1)
-    # All patterns of signs include the observed one. Random patterns do not, so it is counted in addition.
+    # The first pattern reverses no network, so it is the observed data. If the others are random, it counts once more,
+    # so that p is not too small.
     is_random = noise is not None or networks > MAXIMUM_EXHAUSTIVE
     p = (extreme + is_random) / (len(signs) + is_random)
     members = has_score.copy()

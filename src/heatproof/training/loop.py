@@ -387,9 +387,11 @@ def validate(model: nn.Module, examples: Examples, batch_size: int, loss: str = 
     for rows, images in prefetch(examples.images.__getitem__, slices, device):
         outputs, labels = model(images.to(device, memory_format=torch.channels_last)).cpu(), examples.labels[rows]
         total += float(compute_loss(loss, outputs, labels, scale=examples.scale, summed=True))
-        is_regression = loss == SQUARED
-        sums = sum_absolute_errors(outputs, labels) if is_regression else count_correct(loss, outputs, labels)
-        right, known = right + sums[0], known + sums[1]
+        if loss == SQUARED:
+            measured, labels_known = sum_absolute_errors(outputs, labels)
+        else:
+            measured, labels_known = count_correct(loss, outputs, labels)
+        right, known = right + measured, known + labels_known
     return total / count, right / known if known else float("nan")
 
 

@@ -59,7 +59,7 @@ def reconcile(
         Changes of the files of datasets, by name of the dataset.
     snakemake_folder
         The folder of Snakemake's records. If it has no record of a job, incomplete results count as stale. Otherwise
-        Snakemake itself makes incomplete results again.
+        their times stay, and Snakemake makes missing files again if a job reads them.
 
     Returns
     -------
