@@ -28,7 +28,8 @@ from heatproof.models.reachable import (
     referenced_objects,
 )
 
-# Containers in which a network may store tensors of a pass, and the depth to which they are searched.
+# Containers in which a network may store tensors of a pass, and the depth to which they are searched. Subclasses are
+# left alone: reading one can build objects, as transformers' table of activations does.
 CONTAINERS = (dict, list, set, deque, OrderedDict, defaultdict)
 DEPTH = 4
 # Largest number of elements of a tensor that is copied.
@@ -286,7 +287,7 @@ def _holders(modules: Sequence[nn.Module], model: Any) -> Iterator[_Holder]:
         if id(one) in seen or depth > DEPTH:
             continue
         seen[id(one)] = one
-        if isinstance(one, (*CONTAINERS, CellType)):
+        if type(one) in (*CONTAINERS, CellType):
             yield _Holder(one)
             contents = _contents(one)
             waiting += [(value, depth + 1) for value in (contents.values() if isinstance(one, dict) else contents)]
@@ -315,9 +316,9 @@ def _caches(modules: Sequence[nn.Module]) -> Iterator[Any]:
 
 
 def _shared(modules: Sequence[nn.Module]) -> Iterator[Any]:
-    """Yield containers that all modules of a class or of a file share."""
-    for one in [*_methods(modules), *_named_in_methods(modules)]:
-        if isinstance(one, CONTAINERS):
+    """Yield containers that all modules of a class share. Tables of a file can belong to a library."""
+    for one in _methods(modules):
+        if type(one) in CONTAINERS:
             yield one
 
 
@@ -359,7 +360,7 @@ def _flat(contents: Any) -> list[Any]:
 def _holds_tensors(value: Any, depth: int = 0) -> bool:
     if isinstance(value, torch.Tensor | nn.Module):
         return True
-    if depth > DEPTH or not isinstance(value, (*CONTAINERS, tuple)):
+    if depth > DEPTH or not (type(value) in CONTAINERS or isinstance(value, tuple)):
         return False
     items = value.values() if isinstance(value, dict) else value
     return any(_holds_tensors(one, depth + 1) for one in items)

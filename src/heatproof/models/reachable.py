@@ -86,7 +86,8 @@ def referenced_objects(one: Any) -> list[Any]:
     if isinstance(one, list | tuple | set):
         return list(one)
     if isinstance(one, dict):
-        return list(one.values())
+        # Without methods of a subclass, which can build objects.
+        return list(dict.values(one))
     return list(getattr(one, "__dict__", {}).values()) if is_plain_object(one) else []
 
 
