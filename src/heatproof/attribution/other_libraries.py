@@ -121,6 +121,8 @@ def _call(method: Any, model: Any, images: torch.Tensor, targets: torch.Tensor) 
     if library == "pytorch_grad_cam":
         from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 
+        # The parameters need no gradients here, so without those of the images there would be no graph.
+        images.requires_grad_()
         return method(input_tensor=images, targets=[ClassifierOutputTarget(int(target)) for target in targets])
     if library == "zennit":
         import torch
