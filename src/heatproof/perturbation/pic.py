@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from io import BytesIO
 from itertools import islice
 from math import ceil
@@ -17,6 +17,7 @@ from scipy.spatial import Delaunay
 
 from heatproof.base.randomness import numpy_generator
 from heatproof.base.sequences import check_ranking, pixel_ranking
+from heatproof.base.threads import numeric_pool
 from heatproof.errors import HeatproofError
 from heatproof.perturbation.batching import PerturbedBatch, Query
 
@@ -370,7 +371,7 @@ def _variants(rendered: np.ndarray, known: Iterable[np.ndarray]) -> Iterator[Var
         return filled, entropy(filled)
 
     ready: deque[list[Future[Variant]]] = deque()
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+    with numeric_pool(torch.get_num_threads()) as pool:
         for image, masks in zip(rendered, known, strict=True):
             ready.append([pool.submit(variant, image, one) for one in (*masks, None)])
             # One image ahead, so that the threads work during network passes, and memory does not grow with N.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from heatproof.base.randomness import counter_uniform
+from heatproof.base.threads import numeric_pool
 from heatproof.data.image_files import CROP_DRAWS, crop_box
 from heatproof.data.lazy import LazyDataset
 from heatproof.data.registry import Dataset
@@ -88,7 +88,7 @@ class ImagesOnDemand:
         if self.readers == 1:
             images = [one(place) for place in places]
         else:
-            with ThreadPoolExecutor(self.readers, thread_name_prefix="reader") as pool:
+            with numeric_pool(self.readers, "reader") as pool:
                 images = list(pool.map(one, places))
         return normalise(np.concatenate(images), self.facts)
 
