@@ -1,5 +1,7 @@
 """Metrics on models whose scores can be derived by hand, through `heatproof.evaluate`."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -305,6 +307,31 @@ def test_a_map_that_never_changes_is_not_sensitive(planted):
     assert (score("sensitivity_max", model, images, labels, fixed, explain=explain) == 0).all()
     with pytest.raises(HeatproofError, match="explain"):
         heatproof.evaluate("sensitivity_max", model, images, labels, fixed)
+
+
+@pytest.mark.parametrize("options", [{}, {"random_mask": np.eye(16, dtype=bool)}, {"random_mask": torch.eye(16) > 0}])
+def test_metrics_with_equal_options_share_their_passes(options):
+    images = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    model = Additive(torch.linspace(-0.01, 0.01, 256).reshape(16, 16)).eval()
+    statistics = {"mean": [0.1, 0.2, 0.3], "std": [1.0, 1.1, 1.2]}
+    mean, std = (torch.tensor(values)[:, None, None] for values in statistics.values())
+    normalised = (images - mean) / std
+    labels, maps = torch.zeros(4, dtype=torch.long), normalised.sum(1)
+    # Each metric has arrays and lists of its own.
+    metrics = {name: copy.deepcopy(statistics | options) for name in ("sic", "aic")}
+    found = heatproof.evaluate(metrics, model, normalised, labels, maps)
+    # Thirteen thresholds, the blurred and the original image, and the intact image for its predicted class.
+    assert model.passes == 16 * 4 + found["sic"].attrs["check_passes"]
+    alone = heatproof.evaluate("aic", model, normalised, labels, maps, **metrics["aic"])
+    assert found["aic"].identical(alone)
+
+
+def test_metrics_with_different_options_share_no_passes():
+    images = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    model = Additive(torch.linspace(-0.01, 0.01, 256).reshape(16, 16)).eval()
+    metrics = {name: {"mean": [mean] * 3, "std": [1.0] * 3} for name, mean in (("sic", 0.0), ("aic", 0.01))}
+    found = heatproof.evaluate(metrics, model, images, torch.zeros(4, dtype=torch.long), images.sum(1))
+    assert model.passes == (15 + 15 + 1) * 4 + found["sic"].attrs["check_passes"]
 
 
 @pytest.mark.parametrize("metric", ["sic", "aic"])

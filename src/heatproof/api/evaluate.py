@@ -18,6 +18,7 @@ from heatproof.base.tasks import describe_targets
 from heatproof.errors import HeatproofError, first_line
 from heatproof.inputs.arrays import warn_of_range
 from heatproof.inputs.finetuned import domain_of, warn_out_of_domain
+from heatproof.inputs.identity import identity_of
 from heatproof.inputs.labels import ScoredTargets, align_options, align_to_images
 from heatproof.inputs.maps import explained_classes, read_maps
 from heatproof.inputs.read import read_inputs
@@ -334,7 +335,7 @@ class _Scorer:
         self, response: Response, network_run: NetworkRun, caller_inputs: Mapping[str, Any]
     ) -> Mapping[str, np.ndarray]:
         """Return the arrays of a response as a store would return them."""
-        key = (response, *(id(value) for value in caller_inputs.values()))
+        key = (response, *map(_content_key, caller_inputs.values()))
         if key not in self.arrays_by_response:
             batch = replace(self.batch, intact=self._intact) if response.needs_intact else self.batch
             arrays = response.run(network_run, batch, self.method_maps)
@@ -347,6 +348,15 @@ class _Scorer:
         from heatproof.perturbation.batching import intact_responses
 
         return intact_responses(self.network_run.query(self.batch))
+
+
+def _content_key(value: Any) -> str | int:
+    """Return a key that is equal for equal values, such as each metric's own copy of a list."""
+    try:
+        return identity_of(value)
+    except HeatproofError:
+        # An object whose state cannot be read equals only itself.
+        return id(value)
 
 
 def _scored_targets(
