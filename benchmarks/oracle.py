@@ -2,6 +2,7 @@
 
     python benchmarks/oracle.py FIRST SECOND [--configs NAME …] [--work FOLDER]
     python benchmarks/oracle.py FIRST SECOND --first-results 'baselines/{}'
+    python benchmarks/oracle.py FIRST SECOND --rename '^curves/=responses/' --gone '^ranking/' --gone 'costs.csv, rank$'
 
 FIRST and SECOND are checkouts, for instance a worktree of an older commit and this repository. Each runs its own
 configs, in the environment of this command, one after the other, with the same threads. Do not edit a checkout while
@@ -17,14 +18,26 @@ Compared are
 
 - the tables of the results folder (`*.csv`, and `*.parquet`, the scores of every image). A column in which every cell
   is a number must have the same numbers in the same rows. Texts are compared apart: differences are listed, and are no
-  failure. Columns of `costs.csv` that a clock measured are left out.
+  failure. Columns of `costs.csv` that a clock measured are left out. The column `check_passes` is left out of every
+  table; its sums over all tables of a side are printed.
 - in the Zarr stores, the arrays that hold something of every image: maps, patch drops, curves, pictures, subsets, parts
-  and channels. NaN equals NaN; chunks, shards, attributes and coordinates may differ. Digests in names of stores may
-  differ as well: stores that are alike but for their digests are paired by their content, and `--rename OLD=NEW` tells
-  what else was renamed, as a regular expression on the first side's paths.
+  and channels. NaN equals NaN; chunks, shards, attributes and other coordinates may differ. Rows are compared by the
+  ids of their images, so their order may differ, and images that were not computed (every value is NaN, or -1 in an
+  array of integers) may be missing. Rows that share an id are compared in their order, and so are all rows if the two
+  sides have no coordinate of ids in common. A folder with a store for every shard (`saliency-0764f811/0-5be1c2aa.zarr`,
+  `saliency-0764f811/1-….zarr`) is compared as if it were one store (`saliency-0764f811.zarr`), and is printed so.
 
-Prints a table and the names of what differs. The exit status is 1 if a run failed, a number or an array differs, or a
-table, a column of numbers or an array is missing on one side.
+A digest (`-` or `.` and at least 8 hexadecimal digits) may differ anywhere in a path. Tables or arrays whose paths
+differ only in digests are paired: first those of the same path, then those of the same content, then the others in
+order. `--rename OLD=NEW` tells what else was renamed, as a regular expression on the paths of the first side's tables
+and arrays.
+
+What only the second side has (tables, columns, arrays) is listed and is no failure. What only the first side has is a
+failure, unless `--gone REGEX` matches a part of its path as it is printed. The path of a column is "table, column"; so
+end the expression of a table with `$` if its columns are not meant. Both options may be repeated.
+
+Prints a table, the sums of `check_passes`, and the names of what differs. The exit status is 1 if a run failed, a
+number or an array differs, or something is missing on the second side.
 """
 
 from __future__ import annotations
@@ -39,9 +52,10 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -52,15 +66,26 @@ TARGETS = ("all", "results/scores.csv", "results/claims.csv")
 ALL_METRICS = "report: {all_metrics: true}\n"
 # The paths that determine what a checkout computes.
 CODE = ("Snakefile", "config", "profiles", "src", "workflow")
+SIDES = ("first", "second")
 # Seconds differ from run to run, and so does what follows from them.
 MEASURED = {"costs.csv": ["seconds", "cost", "on_front"]}
-# Of a store's settings, at the end of its name.
-DIGEST = re.compile(r"-[0-9a-f]{8,}(?=\.zarr\b)")
+# How often networks and explainers are checked depends on the division into jobs, and is no result of a method.
+CHECKS = "check_passes"
+# Of settings or code, anywhere in a path.
+DIGEST = re.compile(r"[-.][0-9a-f]{8,}(?![0-9A-Za-z])")
+# The name of a shard's store, without its digest.
+SHARD = re.compile(r"(\d+)\.zarr")
+# Coordinates that identify the image of a row, the best one first: `image` can be a position only.
+IDS = ("image_id", "image")
+# The digest of all rows in their own order, next to those by the coordinates above.
+OWN_ORDER = ""
 # These arrays identify the image of a row and contain no results.
-COORDINATES = {"image", "image_id", "label"}
+COORDINATES = {*IDS, "label"}
 NAMED = 20
 # Next to the results of a run: the digest of the code that finished it.
 FINISHED = "finished"
+
+Content = TypeVar("Content")
 
 
 class Failed(Exception):
@@ -69,23 +94,51 @@ class Failed(Exception):
 
 @dataclass
 class Comparison:
-    """Results of the comparison of two results folders: counts, and what differs or exists on one side only."""
+    """Results of the comparison of two results folders: counts, and what differs or exists on one side only.
+
+    Attributes
+    ----------
+    tables, arrays
+        How many were compared.
+    missing
+        What only the first side has.
+    gone
+        What only the first side has, and the command says so.
+    new
+        What only the second side has.
+    check_passes
+        The sum of this column over all tables, on the first and the second side.
+    """
 
     tables: int = 0
     differing_numbers: list[str] = field(default_factory=list)
     differing_texts: list[str] = field(default_factory=list)
-    missing_tables: list[str] = field(default_factory=list)
     arrays: int = 0
     differing_arrays: list[str] = field(default_factory=list)
-    missing_arrays: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    new: list[str] = field(default_factory=list)
+    check_passes: tuple[float, float] = (0, 0)
 
     def equal(self) -> bool:
         """Whether something was compared, and no number differs or is missing."""
-        wrong = [self.differing_numbers, self.missing_tables, self.differing_arrays, self.missing_arrays]
-        return bool(self.tables and self.arrays) and not any(wrong)
+        return bool(self.tables and self.arrays) and not any(
+            [self.differing_numbers, self.differing_arrays, self.missing]
+        )
 
 
-def compare(first: Path, second: Path, renames: Iterable[tuple[str, str]] = ()) -> Comparison:
+@dataclass
+class Entry(Generic[Content]):
+    """A table or an array of one side, under the path that is printed."""
+
+    name: str
+    content: Content
+
+
+Pair = tuple[Entry[Content] | None, Entry[Content] | None]
+
+
+def compare(first: Path, second: Path, renames: Iterable[tuple[str, str]] = (), gone: Iterable[str] = ()) -> Comparison:
     """Compare two results folders.
 
     Parameters
@@ -93,42 +146,112 @@ def compare(first: Path, second: Path, renames: Iterable[tuple[str, str]] = ()) 
     first, second
         Folders that a run left, named ``results`` in a working folder.
     renames
-        Regular expressions and their replacements, for the paths of stores on the first side.
+        Regular expressions and their replacements, for the paths of tables and arrays on the first side.
+    gone
+        Regular expressions that match a part of the paths that only the first side is meant to have.
     """
-    found = Comparison()
-    _compare_tables(first, second, found)
-    old = {_renamed(name, renames): digest for name, digest in digests(first)}
-    new = dict(digests(second))
-    _compare_arrays(old, new, found)
-    return found
+    comparison, renames, gone = Comparison(), list(renames), list(gone)
+    _compare_tables(first, second, renames, comparison)
+    _compare_arrays(first, second, renames, comparison)
+    meant = [name for name in comparison.missing if any(re.search(pattern, name) for pattern in gone)]
+    comparison.gone = meant
+    comparison.missing = [name for name in comparison.missing if name not in meant]
+    return comparison
+
+
+# ---- pairs -----------------------------------------------------------------------------------------------------------
+
+
+def _alike(
+    before: Iterable[tuple[str, Content]], after: Iterable[tuple[str, Content]], renames: Iterable[tuple[str, str]]
+) -> Iterator[tuple[list[Entry[Content]], list[Entry[Content]]]]:
+    """Yield what both sides have under each path, where paths differ only in digests."""
+    groups: defaultdict[str, tuple[list[Entry[Content]], list[Entry[Content]]]] = defaultdict(lambda: ([], []))
+    renamed = ((_renamed(name, renames), content) for name, content in before)
+    for side, contents in enumerate((renamed, after)):
+        for name, content in contents:
+            groups[DIGEST.sub("", name)][side].append(Entry(name, content))
+    for path in sorted(groups):
+        yield groups[path]
+
+
+def _renamed(name: str, renames: Iterable[tuple[str, str]]) -> str:
+    for pattern, replacement in renames:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def _paired(
+    before: Sequence[Entry[Content]],
+    after: Sequence[Entry[Content]],
+    *fits: Callable[[Entry[Content], Entry[Content]], bool],
+) -> list[Pair[Content]]:
+    """Pair entries of both sides; an entry without a partner is paired with None.
+
+    Parameters
+    ----------
+    before, after
+        The entries on both sides.
+    fits
+        Whether two entries fit each other, the strictest function first. What fits by none is paired in order.
+    """
+    pairs: list[Pair[Content]] = []
+    unpaired, candidates = list(before), list(after)
+    if len(unpaired) == len(candidates) == 1:
+        return [(unpaired[0], candidates[0])]
+    for fit in fits:
+        for entry in list(unpaired):
+            partner = next((candidate for candidate in candidates if fit(entry, candidate)), None)
+            if partner is not None:
+                pairs.append((entry, partner))
+                # By identity: entries hold tables, which have no single truth value when they are compared.
+                unpaired = [other for other in unpaired if other is not entry]
+                candidates = [other for other in candidates if other is not partner]
+    shared = min(len(unpaired), len(candidates))
+    pairs += zip(unpaired[:shared], candidates[:shared], strict=True)
+    return [*pairs, *((entry, None) for entry in unpaired[shared:]), *((None, entry) for entry in candidates[shared:])]
+
+
+def _same_name(before: Entry[Content], after: Entry[Content]) -> bool:
+    return before.name == after.name
+
+
+def _title(before: Entry[Content], after: Entry[Content]) -> str:
+    return before.name if _same_name(before, after) else f"{before.name} and {after.name}"
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-def _compare_tables(first: Path, second: Path, found: Comparison) -> None:
-    old, new = (
-        {path.relative_to(side).as_posix(): path for path in side.rglob("*") if path.suffix in (".csv", ".parquet")}
-        for side in (first, second)
-    )
-    for name in sorted(old.keys() | new.keys()):
-        if name not in old or name not in new:
-            found.missing_tables.append(f"{name} (only in the {'second' if name in new else 'first'})")
-            continue
-        found.tables += 1
-        before, after = read_table(old[name]), read_table(new[name])
-        if len(before) != len(after):
-            found.differing_numbers.append(f"{name}: {len(before)} rows are {len(after)}")
-            continue
-        for column in dict.fromkeys([*before, *after]):
-            sides = [table[column] if column in table else [""] * len(table) for table in (before, after)]
-            numbers, difference = compare_column(*sides)
-            if column not in before or column not in after:
-                difference = f"only in the {'second' if column in after else 'first'}"
-            if difference:
-                (found.differing_numbers if numbers else found.differing_texts).append(
-                    f"{name}, {column}: {difference}"
-                )
+@dataclass
+class TableDifferences:
+    """Descriptions of what differs between two tables, and the columns that only one of them has."""
+
+    numbers: list[str]
+    texts: list[str]
+    missing: list[str]
+    new: list[str]
+
+
+def _compare_tables(first: Path, second: Path, renames: Sequence[tuple[str, str]], comparison: Comparison) -> None:
+    passes = [0.0, 0.0]
+    for group in _alike(_tables(first), _tables(second), renames):
+        tables: list[list[Entry[pd.DataFrame]]] = []
+        for side, entries in enumerate(group):
+            tables.append([])
+            for entry in entries:
+                table = read_table(entry.content)
+                passes[side] += _sum_of_checks(table)
+                tables[side].append(Entry(entry.name, table.drop(columns=CHECKS, errors="ignore")))
+        for pair in _paired(*tables, _same_name, _same_cells, _same_numbers):
+            _add_tables(*pair, comparison)
+    comparison.check_passes = passes[0], passes[1]
+
+
+def _tables(results: Path) -> Iterator[tuple[str, Path]]:
+    for path in sorted(results.rglob("*")):
+        if path.suffix in (".csv", ".parquet"):
+            yield path.relative_to(results).as_posix(), path
 
 
 def read_table(path: Path) -> pd.DataFrame:
@@ -139,7 +262,52 @@ def read_table(path: Path) -> pd.DataFrame:
         table = pd.read_csv(path, dtype=str, keep_default_na=False)
     except pd.errors.EmptyDataError:
         return pd.DataFrame()
-    return table.drop(columns=MEASURED.get(path.name, []), errors="ignore")
+    return table.drop(columns=MEASURED.get(DIGEST.sub("", path.name), []), errors="ignore")
+
+
+def _sum_of_checks(table: pd.DataFrame) -> float:
+    return float(pd.to_numeric(table[CHECKS], errors="coerce").sum()) if CHECKS in table else 0.0
+
+
+def _same_cells(before: Entry[pd.DataFrame], after: Entry[pd.DataFrame]) -> bool:
+    differences = table_differences(before.content, after.content)
+    return not differences.numbers and not differences.texts
+
+
+def _same_numbers(before: Entry[pd.DataFrame], after: Entry[pd.DataFrame]) -> bool:
+    return not table_differences(before.content, after.content).numbers
+
+
+def _add_tables(before: Entry[pd.DataFrame] | None, after: Entry[pd.DataFrame] | None, comparison: Comparison) -> None:
+    """Add the differences between two tables, or the table that only one side has."""
+    if after is None:
+        comparison.missing.append(before.name)
+        return
+    if before is None:
+        comparison.new.append(after.name)
+        return
+    comparison.tables += 1
+    differences, title = table_differences(before.content, after.content), _title(before, after)
+    comparison.differing_numbers += [f"{title}{text}" for text in differences.numbers]
+    comparison.differing_texts += [f"{title}{text}" for text in differences.texts]
+    comparison.missing += [f"{before.name}, {column}" for column in differences.missing]
+    comparison.new += [f"{after.name}, {column}" for column in differences.new]
+
+
+def table_differences(before: pd.DataFrame, after: pd.DataFrame) -> TableDifferences:
+    """Compare the columns that both tables have, and list the others."""
+    missing = [column for column in before if column not in after]
+    new = [column for column in after if column not in before]
+    differences = TableDifferences([], [], missing, new)
+    if len(before) != len(after):
+        differences.numbers.append(f": {len(before)} rows are {len(after)}")
+        return differences
+    for column in before:
+        if column in after:
+            is_numeric, difference = compare_column(before[column], after[column])
+            if difference:
+                (differences.numbers if is_numeric else differences.texts).append(f", {column}: {difference}")
+    return differences
 
 
 def compare_column(before: Iterable[object], after: Iterable[object]) -> tuple[bool, str]:
@@ -153,12 +321,12 @@ def compare_column(before: Iterable[object], after: Iterable[object]) -> tuple[b
     texts = [[str(cell) for cell in side] for side in (before, after)]
     numbers = [[number_of(cell) for cell in side] for side in texts]
     if any(map(_are_numbers, numbers)):
-        differ = [place for place, (a, b) in enumerate(zip(*numbers, strict=True)) if not _same(a, b)]
-        if differ:
-            return True, _first(differ, texts)
+        differing_rows = [row for row, (a, b) in enumerate(zip(*numbers, strict=True)) if not _same(a, b)]
+        if differing_rows:
+            return True, _first(differing_rows, texts)
     # One number can be written in two ways, such as 0.5 and 0.50.
-    differ = [place for place, (a, b) in enumerate(zip(*texts, strict=True)) if a != b]
-    return False, _first(differ, texts) if differ else ""
+    differing_rows = [row for row, (a, b) in enumerate(zip(*texts, strict=True)) if a != b]
+    return False, _first(differing_rows, texts) if differing_rows else ""
 
 
 def number_of(cell: str) -> float | None:
@@ -178,67 +346,127 @@ def _same(a: float | None, b: float | None) -> bool:
     return a is not None and b is not None and (a == b or (a != a and b != b))
 
 
-def _first(differ: Sequence[int], texts: Sequence[Sequence[str]]) -> str:
-    (before, after), place = texts, differ[0]
-    return f"{len(differ)} of {len(before)} rows, row {place + 1}: {before[place][:200]!r} is {after[place][:200]!r}"
+def _first(differing_rows: Sequence[int], texts: Sequence[Sequence[str]]) -> str:
+    (before, after), row = texts, differing_rows[0]
+    cells = f"{before[row][:200]!r} is {after[row][:200]!r}"
+    return f"{len(differing_rows)} of {len(before)} rows, row {row + 1}: {cells}"
 
 
 # ---- arrays ----------------------------------------------------------------------------------------------------------
 
 
-def digests(results: Path) -> Iterator[tuple[str, str]]:
-    """Yield the path of every array that has a value for every image, and a digest of its content."""
+@dataclass
+class Rows:
+    """The rows of an array, in the order in which they are stored.
+
+    Attributes
+    ----------
+    digests
+        Digest of each row's values.
+    computed
+        Whether a row has values.
+    ids
+        Name of a coordinate to the ids of the images of all rows.
+    """
+
+    digests: list[bytes]
+    computed: list[bool]
+    ids: dict[str, list[str]]
+
+    def __add__(self, other: Rows) -> Rows:
+        shared = {name: ids + other.ids[name] for name, ids in self.ids.items() if name in other.ids}
+        return Rows(self.digests + other.digests, self.computed + other.computed, shared)
+
+    def contents(self) -> dict[str, str]:
+        """Return a digest of the rows by each coordinate of ids, and one in their own order."""
+        by_ids = {name: self._content_by(ids) for name, ids in self.ids.items()}
+        return {**by_ids, OWN_ORDER: _joint_digest(self.digests)}
+
+    def _content_by(self, ids: Sequence[str]) -> str:
+        rows = [row for row in range(len(ids)) if self.computed[row]]
+        # The sort is stable: rows that share an id keep their order.
+        rows.sort(key=lambda row: ids[row])
+        return _joint_digest(part for row in rows for part in (_row_digest(ids[row].encode()), self.digests[row]))
+
+
+def arrays_of(results: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the path of every array that has a value for every image, and digests of its content.
+
+    Shards that have a store each are joined.
+    """
+    for name, stores in _stores(results):
+        joined: dict[str, Rows] = {}
+        for store in stores:
+            for array, rows in _rows_of(store):
+                joined[array] = joined[array] + rows if array in joined else rows
+        for array in sorted(joined):
+            yield f"{name}/{array}", joined[array].contents()
+
+
+def _stores(results: Path) -> Iterator[tuple[str, list[Path]]]:
+    """Yield the path of every store, or of every folder of shards as if it were a store, and its parts in order."""
+    parts: defaultdict[Path, list[tuple[int, Path]]] = defaultdict(list)
     for store in sorted(results.rglob("*.zarr")):
-        for name, array in sorted(zarr.open_group(store, mode="r").arrays()):
-            named = array.metadata.dimension_names or ()
-            if name not in COORDINATES and "image" in named:
-                yield f"{store.relative_to(results).as_posix()}/{name}", content(np.asarray(array[...]))
+        shard = SHARD.fullmatch(DIGEST.sub("", store.name))
+        # By number, because 10 comes before 9 in the order of names.
+        parts[store.parent if shard else store].append((int(shard[1]) if shard else 0, store))
+    for path, numbered in sorted(parts.items()):
+        name = path.relative_to(results).as_posix().removesuffix(".zarr")
+        yield f"{name}.zarr", [store for _, store in sorted(numbered)]
 
 
-def content(values: np.ndarray) -> str:
-    """Return a digest of an array's type, shape and values, in which all NaN are equal."""
+def _rows_of(store: Path) -> Iterator[tuple[str, Rows]]:
+    arrays = dict(zarr.open_group(store, mode="r").arrays())
+    coordinates = {name: [str(image) for image in arrays[name][...]] for name in IDS if name in arrays}
+    for name, array in arrays.items():
+        dimensions = array.metadata.dimension_names or ()
+        if name not in COORDINATES and "image" in dimensions:
+            values = np.moveaxis(np.asarray(array[...]), dimensions.index("image"), 0)
+            # A coordinate of another length does not belong to the rows.
+            ids = {along: images for along, images in coordinates.items() if len(images) == len(values)}
+            yield name, Rows(row_digests(values), _are_computed(values), ids)
+
+
+def row_digests(values: np.ndarray) -> list[bytes]:
+    """Return a digest of the type, shape and values of each row of an array, in which all NaN are equal."""
     if np.issubdtype(values.dtype, np.floating):
         # Adding zero turns a negative zero into a positive one.
         values = np.where(np.isnan(values), np.asarray(np.nan, values.dtype), values + values.dtype.type(0))
-    type_and_shape = f"{values.dtype.str} {values.shape} ".encode()
-    return hashlib.blake2b(type_and_shape + np.ascontiguousarray(values).tobytes(), digest_size=16).hexdigest()
+    type_and_shape = f"{values.dtype.str} {values.shape[1:]} ".encode()
+    return [_row_digest(type_and_shape + np.ascontiguousarray(row).tobytes()) for row in values]
 
 
-def _compare_arrays(old: dict[str, str], new: dict[str, str], found: Comparison) -> None:
-    left: defaultdict[str, tuple[dict[str, str], dict[str, str]]] = defaultdict(lambda: ({}, {}))
-    for name in sorted(old.keys() | new.keys()):
-        if name in old and name in new:
-            found.arrays += 1
-            if old[name] != new[name]:
-                found.differing_arrays.append(name)
-            continue
-        place = name in new
-        left[DIGEST.sub("", name)][place][name] = (new if place else old)[name]
-    for alike in left.values():
-        _pair(*alike, found)
+def _row_digest(row: bytes) -> bytes:
+    return hashlib.blake2b(row, digest_size=16).digest()
 
 
-def _pair(old: dict[str, str], new: dict[str, str], found: Comparison) -> None:
-    """Pair arrays whose names differ only in a digest: those with equal content first, the others in order."""
-    unpaired = []
-    for name, digest in old.items():
-        twin = next((other for other, its in new.items() if its == digest), None)
-        if twin is None:
-            unpaired.append(name)
-        else:
-            del new[twin]
-            found.arrays += 1
-    for name, other in zip(unpaired, list(new), strict=False):
-        found.arrays += 1
-        found.differing_arrays.append(f"{name} and {other}")
-    found.missing_arrays += [f"{name} (only in the first)" for name in unpaired[len(new) :]]
-    found.missing_arrays += [f"{name} (only in the second)" for name in list(new)[len(unpaired) :]]
+def _joint_digest(parts: Iterable[bytes]) -> str:
+    return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()
 
 
-def _renamed(name: str, renames: Iterable[tuple[str, str]]) -> str:
-    for pattern, replacement in renames:
-        name = re.sub(pattern, replacement, name)
-    return name
+def _are_computed(values: np.ndarray) -> list[bool]:
+    """Return whether each row has values; stores are filled with NaN, or with -1 in arrays of integers."""
+    fill = np.isnan(values) if np.issubdtype(values.dtype, np.floating) else values == -1
+    return [bool(computed) for computed in ~fill.all(axis=tuple(range(1, values.ndim)))]
+
+
+def _compare_arrays(first: Path, second: Path, renames: Sequence[tuple[str, str]], comparison: Comparison) -> None:
+    for entries in _alike(arrays_of(first), arrays_of(second), renames):
+        for before, after in _paired(*entries, _same_name, _same_content):
+            if after is None:
+                comparison.missing.append(before.name)
+            elif before is None:
+                comparison.new.append(after.name)
+            else:
+                comparison.arrays += 1
+                if not _same_content(before, after):
+                    comparison.differing_arrays.append(_title(before, after))
+
+
+def _same_content(before: Entry[dict[str, str]], after: Entry[dict[str, str]]) -> bool:
+    """Compare rows by the best coordinate of ids that both sides have, or in their own order if there is none."""
+    order = next(name for name in (*IDS, OWN_ORDER) if name in before.content and name in after.content)
+    return before.content[order] == after.content[order]
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------
@@ -292,23 +520,44 @@ def _finished(folder: Path) -> str | None:
     return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
-def compared(config: str, work: Path, folders: Sequence[Path], renames: Sequence[tuple[str, str]]) -> Comparison:
+def compared(
+    config: str, work: Path, folders: Sequence[Path], renames: Sequence[tuple[str, str]], gone: Sequence[str]
+) -> Comparison:
     """Compare two runs of a config, or read the result of an earlier command."""
-    stored, inputs = work / f"{config}.json", [*map(_finished, folders), [list(one) for one in renames]]
-    if stored.is_file() and None not in inputs:
-        known = json.loads(stored.read_text(encoding="utf-8"))
-        if known["of"] == inputs:
-            return Comparison(**known["found"])
-    found = compare(folders[0] / "results", folders[1] / "results", renames)
+    stored, runs = work / f"{config}.json", [*map(_finished, folders)]
+    inputs = [*runs, [list(rename) for rename in renames], list(gone)]
+    if stored.is_file() and None not in runs:
+        earlier = json.loads(stored.read_text(encoding="utf-8"))
+        if earlier["of"] == inputs:
+            return Comparison(**earlier["found"])
+    comparison = compare(folders[0] / "results", folders[1] / "results", renames, gone)
     work.mkdir(parents=True, exist_ok=True)
     aside = stored.with_suffix(".part")
-    aside.write_text(json.dumps({"of": inputs, "found": asdict(found)}, indent=1), encoding="utf-8")
+    aside.write_text(json.dumps({"of": inputs, "found": asdict(comparison)}, indent=1), encoding="utf-8")
     aside.replace(stored)
-    return found
+    return comparison
 
 
 def main() -> int:
     """Run and compare, print the results, and return the exit status."""
+    args = _arguments()
+    # A run that is ended takes Snakemake with it, whose jobs then end by themselves.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    renames = [(old, new) for old, _, new in (rename.partition("=") for rename in args.rename)]
+    comparisons, failures = {}, 0
+    for config in args.configs:
+        try:
+            folders = [_folder_of_run(args, side, config) for side in SIDES]
+        except Failed as reason:
+            print(reason, file=sys.stderr, flush=True)
+            failures += 1
+            continue
+        comparisons[config] = compared(config, args.work.resolve(), folders, renames, args.gone)
+    show(comparisons)
+    return int(bool(failures) or not all(comparison.equal() for comparison in comparisons.values()))
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("first", type=Path)
     parser.add_argument("second", type=Path)
@@ -317,45 +566,43 @@ def main() -> int:
     parser.add_argument("--first-results", metavar="PATTERN")
     parser.add_argument("--second-results", metavar="PATTERN")
     parser.add_argument("--rename", action="append", default=[], metavar="OLD=NEW")
+    parser.add_argument("--gone", action="append", default=[], metavar="REGEX")
     parser.add_argument("--cores", type=int, default=2)
-    args = parser.parse_args()
-    # A run that is ended takes Snakemake with it, whose jobs then end by themselves.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    renames = [(old, new) for old, _, new in (one.partition("=") for one in args.rename)]
-    sides = [("first", args.first, args.first_results), ("second", args.second, args.second_results)]
-    work, found, failed = args.work.resolve(), {}, 0
-    for config in args.configs:
-        folders = []
-        try:
-            for side, checkout, pattern in sides:
-                folders.append(Path(pattern.replace("{}", config)) if pattern else work / side / config)
-                if not pattern:
-                    run(checkout.resolve(), config, folders[-1], args.cores)
-        except Failed as reason:
-            print(reason, file=sys.stderr, flush=True)
-            failed += 1
-            continue
-        found[config] = compared(config, work, folders, renames)
-    show(found)
-    return int(bool(failed) or not all(one.equal() for one in found.values()))
+    return parser.parse_args()
 
 
-def show(found: dict[str, Comparison]) -> None:
-    """Print a table, one row per config, and below it the first differences and missing files."""
-    heads = ("config", "tables", "numbers", "texts", "missing", "arrays", "differ", "missing")
+def _folder_of_run(args: argparse.Namespace, side: str, config: str) -> Path:
+    """Return the folder of a finished run, after running the config if the command does not name such a folder."""
+    pattern = getattr(args, f"{side}_results")
+    if pattern:
+        return Path(pattern.replace("{}", config))
+    folder = args.work.resolve() / side / config
+    run(getattr(args, side).resolve(), config, folder, args.cores)
+    return folder
+
+
+def show(comparisons: dict[str, Comparison]) -> None:
+    """Print a table, one row per config, and below it the sums of checks and the first differences."""
+    heads = ("config", "tables", "numbers", "texts", "arrays", "differ", "missing", "gone", "new")
     print(f"{heads[0]:<12}" + "".join(f"{head:>9}" for head in heads[1:]))
-    for config, one in found.items():
-        lists = (one.differing_numbers, one.differing_texts, one.missing_tables)
-        counts = [one.tables, *map(len, lists), one.arrays, len(one.differing_arrays), len(one.missing_arrays)]
+    for config, comparison in comparisons.items():
+        counts = [comparison.tables, len(comparison.differing_numbers), len(comparison.differing_texts)]
+        counts += [comparison.arrays, len(comparison.differing_arrays)]
+        counts += map(len, (comparison.missing, comparison.gone, comparison.new))
         print(f"{config:<12}" + "".join(f"{count:>9}" for count in counts))
-    for config, one in found.items():
-        for title, names in asdict(one).items():
-            if not isinstance(names, list):
-                continue
-            for name in names[:NAMED]:
-                print(f"{config}, {title.replace('_', ' ')}: {name}")
-            if len(names) > NAMED:
-                print(f"{config}, {title.replace('_', ' ')}: and {len(names) - NAMED} more")
+    for config, comparison in comparisons.items():
+        before, after = comparison.check_passes
+        print(f"{config}, {CHECKS}: {before:.0f} before, {after:.0f} after")
+        for title, names in asdict(comparison).items():
+            if isinstance(names, list) and title != CHECKS:
+                _show_names(f"{config}, {title.replace('_', ' ')}", names)
+
+
+def _show_names(title: str, names: Sequence[str]) -> None:
+    for name in names[:NAMED]:
+        print(f"{title}: {name}")
+    if len(names) > NAMED:
+        print(f"{title}: and {len(names) - NAMED} more")
 
 
 if __name__ == "__main__":

@@ -32,13 +32,17 @@ def oracle():
     del sys.modules["oracle"]
 
 
-def store(path, values, *, chunk=1, **attributes):
+def store(path, values, *, chunk=1, ids=None, **attributes):
     group = zarr.create_group(path, attributes=attributes)
     chunks = (chunk, *values.shape[1:])
     names = ("image", *"abc"[: values.ndim - 1])
     group.create_array("response", shape=values.shape, dtype=values.dtype, chunks=chunks, dimension_names=names)
     group["response"][...] = values
     group.create_array("image", shape=(len(values),), dtype="int64", dimension_names=("image",))
+    if ids is not None:
+        group["image"][...] = np.arange(len(values))
+        group.create_array("image_id", shape=(len(values),), dtype=str, dimension_names=("image",))
+        group["image_id"][...] = np.array(ids, dtype=object)
     group.create_array("method", shape=(2,), dtype="int64", dimension_names=("method",))
 
 
@@ -62,9 +66,9 @@ def sides(tmp_path, values):
 
 
 def test_copies_are_equal(oracle, sides):
-    found = oracle.compare(*sides)
-    assert (found.tables, found.arrays) == (2, 2)
-    assert found.equal()
+    comparison = oracle.compare(*sides)
+    assert (comparison.tables, comparison.arrays) == (2, 2)
+    assert comparison.equal()
 
 
 @pytest.mark.parametrize(
@@ -86,11 +90,11 @@ def test_numbers_are_compared_exactly_and_texts_separately(oracle, sides, before
     assert oracle.compare_column(before, after) == (bool(numbers), message)
     for side, cells in zip(sides, (before, after), strict=True):
         pd.DataFrame({"method": ["a", "b"], "of": cells}).to_csv(side / "scores.csv", index=False)
-    found = oracle.compare(*sides)
-    assert found.equal() is (numbers is not True)
+    comparison = oracle.compare(*sides)
+    assert comparison.equal() is (numbers is not True)
     listed = [f"scores.csv, of: {message}"]
-    assert found.differing_numbers == (listed if numbers else [])
-    assert found.differing_texts == (listed if numbers is False else [])
+    assert comparison.differing_numbers == (listed if numbers else [])
+    assert comparison.differing_texts == (listed if numbers is False else [])
 
 
 def test_scores_of_images_are_compared_as_well(oracle, sides):
@@ -99,20 +103,33 @@ def test_scores_of_images_are_compared_as_well(oracle, sides):
         scores.to_parquet(side / "sds.parquet")
     assert oracle.compare(*sides).equal()
     scores.assign(score=[np.nextafter(0.5, 1), np.nan], method=["a", "c"]).to_parquet(sides[1] / "sds.parquet")
-    found = oracle.compare(*sides)
-    assert found.differing_numbers == ["sds.parquet, score: 1 of 2 rows, row 1: '0.5' is '0.5000000000000001'"]
-    assert found.differing_texts == ["sds.parquet, method: 1 of 2 rows, row 2: 'b' is 'c'"]
+    comparison = oracle.compare(*sides)
+    assert comparison.differing_numbers == ["sds.parquet, score: 1 of 2 rows, row 1: '0.5' is '0.5000000000000001'"]
+    assert comparison.differing_texts == ["sds.parquet, method: 1 of 2 rows, row 2: 'b' is 'c'"]
 
 
-def test_a_row_or_a_column_of_numbers_that_is_missing_is_a_difference(oracle, sides):
-    (sides[1] / "scores.csv").write_text("method\nsaliency\n")
-    assert oracle.compare(*sides).differing_numbers == ["scores.csv, score: only in the first"]
-    (sides[1] / "scores.csv").write_text("method,note,score\nsaliency,new,0.25\n")
-    found = oracle.compare(*sides)
-    assert found.differing_texts == ["scores.csv, note: only in the second"]
-    assert found.equal()
+def test_another_number_of_rows_is_a_difference(oracle, sides):
     (sides[1] / "scores.csv").write_text("method,score\nsaliency,0.25\nrandom,0.1\n")
     assert oracle.compare(*sides).differing_numbers == ["scores.csv: 1 rows are 2"]
+
+
+@pytest.mark.parametrize("cells", ["score\n0.25", "method\nsaliency"])
+def test_a_missing_column_is_a_difference_and_a_new_one_is_none(oracle, sides, cells):
+    (sides[1] / "scores.csv").write_text(f"{cells}\n")
+    comparison = oracle.compare(*sides)
+    missing = "method" if cells.startswith("score") else "score"
+    assert (comparison.missing, comparison.new) == ([f"scores.csv, {missing}"], [])
+    assert not comparison.equal()
+    comparison = oracle.compare(*reversed(sides))
+    assert (comparison.missing, comparison.new) == ([], [f"scores.csv, {missing}"])
+    assert comparison.equal()
+
+
+def test_a_missing_column_does_not_hide_another_number_of_rows_or_the_reverse(oracle, sides):
+    (sides[1] / "scores.csv").write_text("method\nsaliency\nrandom\n")
+    comparison = oracle.compare(*sides)
+    assert comparison.missing == ["scores.csv, score"]
+    assert comparison.differing_numbers == ["scores.csv: 1 rows are 2"]
 
 
 def test_measured_times_are_not_compared(oracle, sides):
@@ -123,19 +140,59 @@ def test_measured_times_are_not_compared(oracle, sides):
     assert not oracle.compare(*sides).equal()
 
 
-@pytest.mark.parametrize(("side", "side_name"), [(0, "second"), (1, "first")])
-def test_a_missing_table_is_a_difference(oracle, sides, side, side_name):
-    (sides[side] / "ranking" / "families.csv").unlink()
-    found = oracle.compare(*sides)
-    assert found.missing_tables == [f"ranking/families.csv (only in the {side_name})"]
-    assert not found.equal()
+def test_sums_of_checks_are_counted_and_not_compared(oracle, sides):
+    for side, checks in zip(sides, (("1", "2"), ("3", "")), strict=True):
+        rows = "".join(f"saliency,4,{count}\n" for count in checks)
+        (side / "costs.csv").write_text(f"method,passes,check_passes\n{rows}")
+    # In any table, also if the other side has no such column or table.
+    (sides[0] / "scores.csv").write_text("method,score,check_passes\nsaliency,0.25,120.0\n")
+    pd.DataFrame({"check_passes": [7, 8]}).to_parquet(sides[1] / "new.parquet")
+    comparison = oracle.compare(*sides)
+    assert comparison.check_passes == (123, 18)
+    assert comparison.new == ["new.parquet"]
+    assert comparison.equal()
+
+
+def test_what_only_the_first_side_has_is_a_difference(oracle, sides):
+    (sides[1] / "ranking" / "families.csv").unlink()
+    shutil.rmtree(sides[1] / OTHER)
+    comparison = oracle.compare(*sides)
+    assert comparison.missing == ["ranking/families.csv", f"{OTHER}/response"]
+    assert not comparison.equal()
+    for gone in (["families"], ["deletion"], ["^families", "deletion"]):
+        assert not oracle.compare(*sides, gone=gone).equal(), "a part is missing still"
+    comparison = oracle.compare(*sides, gone=["families", "deletion-4567.*/response$"])
+    assert (comparison.missing, comparison.gone) == ([], ["ranking/families.csv", f"{OTHER}/response"])
+    assert comparison.equal()
+
+
+def test_what_only_the_second_side_has_is_listed_and_no_difference(oracle, sides):
+    (sides[0] / "ranking" / "families.csv").unlink()
+    shutil.rmtree(sides[0] / OTHER)
+    comparison = oracle.compare(*sides)
+    assert comparison.new == ["ranking/families.csv", f"{OTHER}/response"]
+    assert (comparison.missing, comparison.gone) == ([], [])
+    assert comparison.equal()
+
+
+def test_a_column_is_gone_under_the_path_of_its_table(oracle, sides):
+    (sides[1] / "scores.csv").write_text("method\nsaliency\n")
+    assert not oracle.compare(*sides, gone=["scores.csv$"]).equal(), "only the table is meant"
+    comparison = oracle.compare(*sides, gone=["^scores.csv, score$"])
+    assert comparison.gone == ["scores.csv, score"]
+    assert comparison.equal()
+
+
+def test_what_is_gone_may_not_differ_if_it_is_there(oracle, sides):
+    (sides[1] / "scores.csv").write_text("method,score\nsaliency,0.5\n")
+    assert not oracle.compare(*sides, gone=["scores.csv"]).equal()
 
 
 def test_a_changed_value_of_an_array_is_a_difference(oracle, sides):
     zarr.open_group(sides[1] / CURVES)["response"][2, 1, 0] += np.float32(1e-6)
-    found = oracle.compare(*sides)
-    assert found.differing_arrays == [f"{CURVES}/response"]
-    assert not found.equal()
+    comparison = oracle.compare(*sides)
+    assert comparison.differing_arrays == [f"{CURVES}/response"]
+    assert not comparison.equal()
 
 
 def test_a_value_in_place_of_nan_is_a_difference(oracle, sides):
@@ -144,10 +201,17 @@ def test_a_value_in_place_of_nan_is_a_difference(oracle, sides):
 
 
 def test_another_type_or_shape_is_a_difference(oracle, values):
-    content = oracle.content(values)
-    assert content == oracle.content(values.copy(order="F"))
-    assert content != oracle.content(values.astype("float64"))
-    assert content != oracle.content(values.reshape(4, 3, 2))
+    digests = oracle.row_digests(values)
+    assert digests == oracle.row_digests(values.copy(order="F"))
+    for other in (values.astype("float64"), values.reshape(4, 3, 2)):
+        assert not set(digests) & set(oracle.row_digests(other))
+
+
+@pytest.mark.parametrize("rows", [2, 5])
+def test_another_number_of_rows_of_an_array_is_a_difference(oracle, sides, rows):
+    shutil.rmtree(sides[1] / CURVES)
+    store(sides[1] / CURVES, np.resize(zarr.open_group(sides[0] / CURVES)["response"][...], (rows, 2, 3)))
+    assert oracle.compare(*sides).differing_arrays == [f"{CURVES}/response"]
 
 
 def test_layout_and_attributes_are_no_difference(oracle, sides, values):
@@ -161,24 +225,195 @@ def test_stores_of_other_digests_are_paired_by_their_content(oracle, sides, valu
         shutil.rmtree(sides[1] / name)
         # The digests differ, and are in the reverse order.
         store(sides[1] / name.replace("abcd", "ffff"), values + shift)
-    found = oracle.compare(*sides)
-    assert found.arrays == 2
-    assert found.equal()
+    comparison = oracle.compare(*sides)
+    assert comparison.arrays == 2
+    assert comparison.equal()
     shutil.rmtree(sides[1] / OTHER.replace("abcd", "ffff"))
-    assert oracle.compare(*sides).missing_arrays == [f"{CURVES}/response (only in the first)"]
+    assert oracle.compare(*sides).missing == [f"{CURVES}/response"]
 
 
 def test_a_changed_value_in_a_store_of_another_digest_is_a_difference(oracle, sides, values):
     shutil.rmtree(sides[1] / CURVES)
     store(sides[1] / CURVES.replace("abcd", "ffff"), values * 2)
-    found = oracle.compare(*sides)
-    assert found.differing_arrays == [f"{CURVES}/response and {CURVES.replace('abcd', 'ffff')}/response"]
+    comparison = oracle.compare(*sides)
+    assert comparison.differing_arrays == [f"{CURVES}/response and {CURVES.replace('abcd', 'ffff')}/response"]
+
+
+@pytest.mark.parametrize(
+    ("path", "without"),
+    [
+        ("scores-0764f811.csv", "scores.csv"),
+        ("scores.0764f811ab.parquet", "scores.parquet"),
+        ("maps-0764f811/d.0764f811/saliency.zarr/maps", "maps/d/saliency.zarr/maps"),
+        ("maps-0764f811", "maps"),
+        ("scores-0764f81.csv", "scores-0764f81.csv"),
+        ("scores-0764f811x.csv", "scores-0764f811x.csv"),
+        ("scores_0764f811.csv", "scores_0764f811.csv"),
+    ],
+)
+def test_digests_are_dropped_anywhere_in_a_path(oracle, path, without):
+    assert oracle.DIGEST.sub("", path) == without
+
+
+def test_tables_of_other_digests_are_paired_by_their_numbers(oracle, sides):
+    # The digests are in the reverse order on the second side, where texts and a column are new.
+    first = {"0123abcd": "method,score\nSaliency,0.25", "4567abcd": "method,score\nSaliency,0.5"}
+    second = {"0123ffff": "method,score,note\nsaliency,0.5,new", "4567ffff": "method,score,note\nsaliency,0.25,new"}
+    for side, tables in zip(sides, (first, second), strict=True):
+        for digest, cells in tables.items():
+            (side / f"runs.{digest}").mkdir()
+            (side / f"runs.{digest}/scores-{digest}.csv").write_text(f"{cells}\n")
+    comparison = oracle.compare(*sides)
+    assert comparison.tables == 4
+    assert [text.split(":")[0] for text in comparison.differing_texts] == [
+        "runs.0123abcd/scores-0123abcd.csv and runs.4567ffff/scores-4567ffff.csv, method",
+        "runs.4567abcd/scores-4567abcd.csv and runs.0123ffff/scores-0123ffff.csv, method",
+    ]
+    assert comparison.new == ["runs.4567ffff/scores-4567ffff.csv, note", "runs.0123ffff/scores-0123ffff.csv, note"]
+    assert comparison.equal()
+    shutil.rmtree(sides[1] / "runs.0123ffff")
+    assert oracle.compare(*sides).missing == ["runs.4567abcd/scores-4567abcd.csv"]
+
+
+def test_tables_of_the_same_numbers_are_paired_by_their_texts(oracle, sides):
+    for side, digests in zip(sides, (("0123abcd", "4567abcd"), ("4567ffff", "0123ffff")), strict=True):
+        for digest, method in zip(digests, ("saliency", "random"), strict=True):
+            (side / f"scores-{digest}.csv").write_text(f"method,score\n{method},0.25\n")
+    comparison = oracle.compare(*sides)
+    assert comparison.tables == 4
+    assert comparison.differing_texts == []
+
+
+def test_a_changed_number_in_a_table_of_another_digest_is_a_difference(oracle, sides):
+    for side, digest, score in zip(sides, ("0123abcd", "0123ffff"), ("0.25", "0.5"), strict=True):
+        (side / f"costs-{digest}.csv").write_text(f"score,seconds\n{score},{score}\n")
+    # `seconds` is measured in any `costs.csv`.
+    title = "costs-0123abcd.csv and costs-0123ffff.csv"
+    assert oracle.compare(*sides).differing_numbers == [f"{title}, score: 1 of 1 rows, row 1: '0.25' is '0.5'"]
 
 
 def test_renamed_stores_are_compared_if_the_renaming_is_specified(oracle, sides):
     (sides[1] / "curves").rename(sides[1] / "responses")
-    assert len(oracle.compare(*sides).missing_arrays) == 4
+    comparison = oracle.compare(*sides)
+    assert len(comparison.missing) == len(comparison.new) == 2
     assert oracle.compare(*sides, [("^curves/", "responses/")]).equal()
+
+
+def test_renamed_tables_are_compared_if_the_renaming_is_specified(oracle, sides):
+    (sides[1] / "ranking").rename(sides[1] / "orders")
+    comparison = oracle.compare(*sides)
+    assert (comparison.missing, comparison.new) == (["ranking/families.csv"], ["orders/families.csv"])
+    comparison = oracle.compare(*sides, [("^ranking/", "orders/")])
+    assert (comparison.tables, comparison.new) == (2, [])
+    assert comparison.equal()
+    (sides[1] / "orders" / "families.csv").write_text("family\n5\n")
+    (sides[0] / "ranking" / "families.csv").write_text("family\n4\n")
+    assert not oracle.compare(*sides, [("^ranking/", "orders/")]).equal()
+
+
+MAPS = "maps/d/m/w/saliency"
+
+
+@pytest.fixture
+def images():
+    """Values of twelve images, the ids of which are in no order."""
+    ids = [f"image {number}" for number in (7, 3, 11, 1, 10, 0, 2, 9, 5, 8, 4, 6)]
+    return np.random.default_rng(1).normal(size=(12, 2, 3)).astype("float32"), ids
+
+
+def shards(results, values, ids, *, name=f"{MAPS}-0764f811", order=None, size=1):
+    """Write a store per shard of some images; ids can be missing."""
+    order = range(len(values)) if order is None else order
+    for number, start in enumerate(range(0, len(values), size)):
+        rows = list(order[start : start + size])
+        path = results / name / f"{number}-{number:04x}c2aa.zarr"
+        store(path, values[rows], ids=None if ids is None else [ids[row] for row in rows])
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_shards_are_compared_with_one_store_by_the_ids_of_images(oracle, sides, images, size):
+    values, ids = images
+    store(sides[0] / f"{MAPS}.zarr", values, ids=ids)
+    shards(sides[1], values, ids, order=range(11, -1, -1), size=size)
+    comparison = oracle.compare(*sides)
+    assert (comparison.arrays, comparison.new, comparison.missing) == (3, [], [])
+    assert comparison.equal()
+    assert oracle.compare(*reversed(sides)).equal()
+    zarr.open_group(sides[1] / f"{MAPS}-0764f811/0-0000c2aa.zarr")["response"][0, 0, 0] += 1
+    name = f"{MAPS}.zarr/response and {MAPS}-0764f811.zarr/response"
+    assert oracle.compare(*sides).differing_arrays == [name]
+
+
+def test_values_of_another_image_are_a_difference(oracle, sides, images):
+    values, ids = images
+    store(sides[0] / f"{MAPS}.zarr", values, ids=ids)
+    store(sides[1] / f"{MAPS}.zarr", values, ids=[*ids[:-2], ids[-1], ids[-2]])
+    assert oracle.compare(*sides).differing_arrays == [f"{MAPS}.zarr/response"]
+    shutil.rmtree(sides[1] / f"{MAPS}.zarr")
+    # Of the same position in the order of ids.
+    store(sides[1] / f"{MAPS}.zarr", values, ids=[image.replace("image 9", "image 90") for image in ids])
+    assert oracle.compare(*sides).differing_arrays == [f"{MAPS}.zarr/response"]
+
+
+def test_a_missing_shard_is_a_difference_and_so_is_one_too_many(oracle, sides, images):
+    store(sides[0] / f"{MAPS}.zarr", images[0], ids=images[1])
+    shards(sides[1], *images, size=4)
+    assert oracle.compare(*sides).equal()
+    shutil.copytree(sides[1] / f"{MAPS}-0764f811/2-0002c2aa.zarr", sides[1] / f"{MAPS}-0764f811/3-0003c2aa.zarr")
+    assert len(oracle.compare(*sides).differing_arrays) == 1
+    for number in (2, 3):
+        shutil.rmtree(sides[1] / f"{MAPS}-0764f811/{number}-000{number}c2aa.zarr")
+    assert len(oracle.compare(*sides).differing_arrays) == 1
+
+
+def test_folders_of_shards_are_paired_by_their_content(oracle, sides, images):
+    values, ids = images
+    for shift, (old, new) in enumerate((("0123abcd", "4567ffff"), ("4567abcd", "0123ffff"))):
+        store(sides[0] / f"{MAPS}-{old}.zarr", values + shift, ids=ids)
+        shards(sides[1], values + shift, ids, name=f"{MAPS}-{new}", size=4)
+    comparison = oracle.compare(*sides)
+    assert comparison.arrays == 4
+    assert comparison.equal()
+
+
+def test_rows_that_share_an_id_are_compared_in_their_order(oracle, sides, images):
+    values, ids = images[0], ["b", "a", "b", "a", *"cccccccc"]
+    store(sides[0] / f"{MAPS}.zarr", values, ids=ids)
+    shards(sides[1], values, ids, order=[1, 3, 0, 2, *range(4, 12)], size=5)
+    assert oracle.compare(*sides).equal()
+    shutil.rmtree(sides[1] / f"{MAPS}-0764f811")
+    shards(sides[1], values, ids, order=[3, 1, 0, 2, *range(4, 12)], size=5)
+    assert len(oracle.compare(*sides).differing_arrays) == 1
+
+
+def test_images_that_were_not_computed_may_be_missing(oracle, sides, images):
+    values, ids = images
+    values[[2, 5]] = np.nan
+    store(sides[0] / f"{MAPS}.zarr", values, ids=ids)
+    rows = [row for row in range(12) if row not in (2, 5)]
+    shards(sides[1], values[rows], [ids[row] for row in rows], size=5)
+    assert oracle.compare(*sides).equal()
+    values[2, 0, 0] = 0
+    shutil.rmtree(sides[0] / f"{MAPS}.zarr")
+    store(sides[0] / f"{MAPS}.zarr", values, ids=ids)
+    assert len(oracle.compare(*sides).differing_arrays) == 1
+
+
+@pytest.mark.parametrize("order", [range(12), [1, 0, *range(2, 12)]])
+def test_rows_without_ids_keep_their_order(oracle, sides, images, order):
+    values = images[0]
+    for side, rows in zip(sides, (range(12), order), strict=True):
+        # Shard 10 comes after shard 9.
+        shards(side, values, None, order=rows)
+        for path in (side / f"{MAPS}-0764f811").glob("*.zarr"):
+            shutil.rmtree(path / "image")
+    store(sides[0] / "maps/d/m/w/random.zarr", values)
+    shutil.rmtree(sides[0] / "maps/d/m/w/random.zarr/image")
+    shards(sides[1], values, images[1], name="maps/d/m/w/random", order=order)
+    equal = list(order) == list(range(12))
+    comparison = oracle.compare(*sides)
+    assert comparison.arrays == 4
+    assert len(comparison.differing_arrays) == (0 if equal else 2)
 
 
 def test_two_empty_folders_are_not_equal(oracle, tmp_path):
@@ -198,8 +433,9 @@ def test_the_command_prints_differences(oracle, sides, monkeypatch, capsys, chan
     monkeypatch.setattr(sys, "argv", arguments)
     assert oracle.main() == int(changed)
     printed = capsys.readouterr().out.splitlines()
-    assert printed[1].split() == ["quick", "2", str(int(changed)), str(int(changed)), "0", "2", "0", "0"]
-    assert len(printed) == 2 + 2 * changed
+    assert printed[1].split() == ["quick", "2", str(int(changed)), str(int(changed)), "2", "0", "0", "0", "0"]
+    assert printed[2] == "quick, check_passes: 0 before, 0 after"
+    assert len(printed) == 3 + 2 * changed
 
 
 @pytest.fixture
@@ -230,11 +466,12 @@ def call(oracle, checkouts, values, monkeypatch):
             (results / "scores.csv").write_text("method,score\nsaliency,0.25\n")
         return subprocess.CompletedProcess(command, 0)
 
-    def call(*configs, broken=()):
+    def call(*configs, broken=(), options=()):
         started.clear()
         fails.clear()
         fails.update(broken)
         arguments = ["oracle", *map(str, checkouts), "--work", str(checkouts[0].parent / "work"), "--configs", *configs]
+        arguments += options
         monkeypatch.setattr(sys, "argv", arguments)
         return oracle.main(), list(started)
 
@@ -268,6 +505,26 @@ def test_finished_runs_are_stored_and_not_repeated(oracle, checkouts, call, monk
     work = checkouts[0].parent / "work"
     (work / "second/default/results/scores.csv").write_text("method,score\nsaliency,0.5\n")
     assert call("default")[0] == 1, "the edited checkout is compared again"
+
+
+def test_what_is_gone_and_new_is_printed(checkouts, call, capsys):
+    call("quick")
+    work = checkouts[0].parent / "work"
+    for side, names in (("first", ["old", "gone"]), ("second", ["new"])):
+        for name in names:
+            (work / side / f"quick/results/{name}.csv").write_text("check_passes\n100\n")
+    capsys.readouterr()
+    # Another option, because the results of finished runs do not change otherwise.
+    assert call("quick", options=["--gone", "^gone"])[0] == 1
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[1].split() == ["quick", "1", "0", "0", "1", "0", "1", "1", "1"]
+    assert printed[2:] == [
+        "quick, check_passes: 200 before, 100 after",
+        "quick, missing: old.csv",
+        "quick, gone: gone.csv",
+        "quick, new: new.csv",
+    ]
+    assert call("quick", options=["--gone", "^gone", "--gone", "^old"]) == (0, [])
 
 
 def test_an_edit_during_a_run_is_an_error(oracle, checkouts, call, monkeypatch, capsys):

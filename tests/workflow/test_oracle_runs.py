@@ -46,12 +46,14 @@ def test_the_oracle_finds_numbers_that_differ_between_two_checkouts(finished, ch
     counts = printed.splitlines()[1].split()
     assert counts[0] == "quick"
     assert int(counts[1]) >= 6, "tables, scores of images and courses of trainings"
-    assert int(counts[5]) >= 6, "arrays of maps and patch drops"
-    assert counts[3:5] + counts[6:] == ["0"] * 4, printed
-    found = re.findall(r"^quick, differing numbers: (\S+), (\w+):", printed, flags=re.MULTILINE)
-    assert {column for _, column in found} >= {"ci_low", "ci_high"}
-    assert "score" not in {column for _, column in found}
-    assert {table for table, _ in found} >= {"idsds_table.csv"}
+    assert int(counts[4]) >= 6, "arrays of maps and patch drops"
+    assert counts[3:4] + counts[5:] == ["0"] * 5, printed
+    checks = re.search(r"^quick, check_passes: (\d+) before, (\d+) after$", printed, flags=re.MULTILINE)
+    assert int(checks[1]) == int(checks[2]) > 0
+    differing = re.findall(r"^quick, differing numbers: (\S+), (\w+):", printed, flags=re.MULTILINE)
+    assert {column for _, column in differing} >= {"ci_low", "ci_high"}
+    assert "score" not in {column for _, column in differing}
+    assert {table for table, _ in differing} >= {"idsds_table.csv"}
     assert (tmp_path / "work/quick.json").is_file()
 
 
@@ -76,7 +78,7 @@ def test_the_oracle_resumes_after_a_kill(checkouts, tmp_path):
     assert log.stat().st_mtime_ns == before, "the first checkout's run is not started again"
     (counts,) = (line.split() for line in done.stdout.splitlines() if line.startswith("quick"))
     assert int(counts[1]) > 20
-    assert counts[2:5] + counts[6:] == ["0"] * 5
+    assert counts[2:4] + counts[5:] == ["0"] * 6
     again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
     assert again.stdout == done.stdout
     assert not re.search(r"\d s$", again.stderr), "nothing was run"
