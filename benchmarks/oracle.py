@@ -12,7 +12,7 @@ takes the place of `{}`, and the folder has `results` in it.
 Everything is kept in FOLDER: the runs in FOLDER/first/NAME and FOLDER/second/NAME, and what a comparison found in
 FOLDER/NAME.json. After a kill, the same command goes on: it neither repeats a comparison nor starts a run that was
 finished, and Snakemake continues a run that was cut off. After an edit of a checkout its configs are run and compared
-again.
+again. After an edit of this file, or with other `--rename` or `--gone`, the finished runs are compared again.
 
 Compared are
 
@@ -525,7 +525,9 @@ def compared(
 ) -> Comparison:
     """Compare two runs of a config, or read the result of an earlier command."""
     stored, runs = work / f"{config}.json", [*map(_finished, folders)]
-    inputs = [*runs, [list(rename) for rename in renames], list(gone)]
+    # What this file compares can change while the runs stay as they are.
+    inputs = [*runs, hashlib.blake2b(Path(__file__).read_bytes(), digest_size=16).hexdigest()]
+    inputs += [[list(rename) for rename in renames], list(gone)]
     if stored.is_file() and None not in runs:
         earlier = json.loads(stored.read_text(encoding="utf-8"))
         if earlier["of"] == inputs:

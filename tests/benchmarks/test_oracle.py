@@ -507,6 +507,26 @@ def test_finished_runs_are_stored_and_not_repeated(oracle, checkouts, call, monk
     assert call("default")[0] == 1, "the edited checkout is compared again"
 
 
+def test_an_edit_of_the_oracle_or_other_options_compare_again_without_a_run(
+    oracle, checkouts, call, monkeypatch, tmp_path
+):
+    comparisons, compare = [], oracle.compare
+    monkeypatch.setattr(oracle, "compare", lambda *inputs: comparisons.append(inputs) or compare(*inputs))
+    for options in ([], ["--gone", "a"], ["--gone", "a", "--gone", "b"], ["--rename", "^x=b"], ["--rename", "^x=c"]):
+        comparisons.clear()
+        call("quick", options=options)
+        assert call("quick", options=options) == (0, [])
+        assert len(comparisons) == 1, "the second call reads the stored comparison"
+    assert call("quick")[1] == []
+    edited = tmp_path / "oracle.py"
+    edited.write_text(Path(oracle.__file__).read_text() + "# Edited.\n")
+    monkeypatch.setattr(oracle, "__file__", str(edited))
+    comparisons.clear()
+    assert call("quick") == (0, [])
+    assert call("quick") == (0, [])
+    assert len(comparisons) == 1
+
+
 def test_what_is_gone_and_new_is_printed(checkouts, call, capsys):
     call("quick")
     work = checkouts[0].parent / "work"
