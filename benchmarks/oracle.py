@@ -1,13 +1,15 @@
 """Run two checkouts over their configs, and compare numbers exactly and texts apart.
 
     python benchmarks/oracle.py FIRST SECOND [--configs NAME …] [--work FOLDER]
+    python benchmarks/oracle.py FIRST SECOND --run-only first
     python benchmarks/oracle.py FIRST SECOND --first-results 'baselines/{}'
     python benchmarks/oracle.py FIRST SECOND --rename '^curves/=responses/' --gone '^ranking/' --gone 'costs.csv, rank$'
 
 FIRST and SECOND are checkouts, for instance a worktree of an older commit and this repository. Each runs its own
 configs, in the environment of this command, one after the other, with the same threads. Do not edit a checkout while
-it runs. `--first-results` and `--second-results` name folders of finished runs in place of a run: the config's name
-takes the place of `{}`, and the folder has `results` in it.
+it runs. `--run-only first` or `--run-only second` runs the configs of one side and compares nothing, so that both sides
+can be prepared at different times. `--first-results` and `--second-results` name folders of finished runs in place of a
+run: the config's name takes the place of `{}`, and the folder has `results` in it.
 
 Everything is kept in FOLDER: the runs in FOLDER/first/NAME and FOLDER/second/NAME, and what a comparison found in
 FOLDER/NAME.json. After a kill, the same command goes on: it neither repeats a comparison nor starts a run that was
@@ -549,13 +551,15 @@ def main() -> int:
     comparisons, failures = {}, 0
     for config in args.configs:
         try:
-            folders = [_folder_of_run(args, side, config) for side in SIDES]
+            folders = [_folder_of_run(args, side, config) for side in SIDES if args.run_only in (None, side)]
         except Failed as reason:
             print(reason, file=sys.stderr, flush=True)
             failures += 1
             continue
-        comparisons[config] = compared(config, args.work.resolve(), folders, renames, args.gone)
-    show(comparisons)
+        if not args.run_only:
+            comparisons[config] = compared(config, args.work.resolve(), folders, renames, args.gone)
+    if not args.run_only:
+        show(comparisons)
     return int(bool(failures) or not all(comparison.equal() for comparison in comparisons.values()))
 
 
@@ -567,10 +571,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, default=Path("oracle"))
     parser.add_argument("--first-results", metavar="PATTERN")
     parser.add_argument("--second-results", metavar="PATTERN")
+    parser.add_argument("--run-only", choices=SIDES)
     parser.add_argument("--rename", action="append", default=[], metavar="OLD=NEW")
     parser.add_argument("--gone", action="append", default=[], metavar="REGEX")
     parser.add_argument("--cores", type=int, default=2)
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.run_only and getattr(args, f"{args.run_only}_results"):
+        parser.error(f"--run-only {args.run_only} has nothing to run with --{args.run_only}-results")
+    return args
 
 
 def _folder_of_run(args: argparse.Namespace, side: str, config: str) -> Path:

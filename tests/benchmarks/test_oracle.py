@@ -547,6 +547,29 @@ def test_what_is_gone_and_new_is_printed(checkouts, call, capsys):
     assert call("quick", options=["--gone", "^gone", "--gone", "^old"]) == (0, [])
 
 
+@pytest.mark.parametrize("side", ["first", "second"])
+def test_one_side_runs_alone(checkouts, call, capsys, side):
+    work = checkouts[0].parent / "work"
+    status, started = call("quick", "default", options=["--run-only", side])
+    assert (status, len(started)) == (0, 2)
+    assert sorted(path.relative_to(work).as_posix() for path in work.glob("*")) == [side], "nothing is compared"
+    assert capsys.readouterr().out == ""
+    status, started = call("quick", "default")
+    assert (status, len(started)) == (0, 2), "the other side's"
+    assert (work / "quick.json").is_file()
+
+
+def test_one_side_that_runs_alone_can_fail(call):
+    assert call("quick", "default", broken=["quick"], options=["--run-only", "second"])[0] == 1
+
+
+def test_a_side_with_finished_runs_does_not_run_alone(call, capsys):
+    with pytest.raises(SystemExit) as error:
+        call("quick", options=["--run-only", "first", "--first-results", "baselines/{}"])
+    assert error.value.code == 2
+    assert "--run-only first has nothing to run" in capsys.readouterr().err
+
+
 def test_an_edit_during_a_run_is_an_error(oracle, checkouts, call, monkeypatch, capsys):
     stand_in = subprocess.run
 
