@@ -25,9 +25,10 @@ Compared are
 - in the Zarr stores, the arrays that hold something of every image: maps, patch drops, curves, pictures, subsets, parts
   and channels. NaN equals NaN; chunks, shards, attributes and other coordinates may differ. Rows are compared by the
   ids of their images, so their order may differ, and images that were not computed (every value is NaN, or -1 in an
-  array of integers) may be missing. Rows that share an id are compared in their order, and so are all rows if the two
-  sides have no coordinate of ids in common. A folder with a store for every shard (`saliency-0764f811/0-5be1c2aa.zarr`,
-  `saliency-0764f811/1-….zarr`) is compared as if it were one store (`saliency-0764f811.zarr`), and is printed so.
+  array of integers) may be missing. Ids are in the coordinate `image_id`, or in `image` where a side has no other. Rows
+  that share an id are compared in their order, and so are all rows if a side has no ids. A folder with a store for
+  every shard (`saliency-0764f811/0-5be1c2aa.zarr`, `saliency-0764f811/1-….zarr`) is compared as if it were one store
+  (`saliency-0764f811.zarr`), and is printed so.
 
 A digest (`-` or `.` and at least 8 hexadecimal digits) may differ anywhere in a path. Tables or arrays whose paths
 differ only in digests are paired: first those of the same path, then those of the same content, then the others in
@@ -56,6 +57,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -77,8 +79,8 @@ CHECKS = "check_passes"
 DIGEST = re.compile(r"[-.][0-9a-f]{8,}(?![0-9A-Za-z])")
 # The name of a shard's store, without its digest.
 SHARD = re.compile(r"(\d+)\.zarr")
-# Coordinates that identify the image of a row, the best one first: `image` can be a position only.
-IDS = ("image_id", "image")
+# Coordinates that identify the image of a row: `image` has ids or positions, whichever the layout of a store says.
+IDS = (IMAGE_ID := "image_id", "image")
 # The digest of all rows in their own order, next to those by the coordinates above.
 OWN_ORDER = ""
 # These arrays identify the image of a row and contain no results.
@@ -466,9 +468,13 @@ def _compare_arrays(first: Path, second: Path, renames: Sequence[tuple[str, str]
 
 
 def _same_content(before: Entry[dict[str, str]], after: Entry[dict[str, str]]) -> bool:
-    """Compare rows by the best coordinate of ids that both sides have, or in their own order if there is none."""
-    order = next(name for name in (*IDS, OWN_ORDER) if name in before.content and name in after.content)
-    return before.content[order] == after.content[order]
+    """Compare rows by ids, or in their own order if a side has none."""
+    names = ([name for name in IDS if name in entry.content] for entry in (before, after))
+    orders = list(product(*names)) or [(OWN_ORDER, OWN_ORDER)]
+    if (IMAGE_ID, IMAGE_ID) in orders:
+        # Equal positions must not hide ids that differ.
+        orders = [(IMAGE_ID, IMAGE_ID)]
+    return any(before.content[old] == after.content[new] for old, new in orders)
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------

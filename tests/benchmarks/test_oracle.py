@@ -344,6 +344,25 @@ def test_shards_are_compared_with_one_store_by_the_ids_of_images(oracle, sides, 
     assert oracle.compare(*sides).differing_arrays == [name]
 
 
+@pytest.mark.parametrize("positions", [False, True])
+def test_ids_can_be_in_another_coordinate(oracle, sides, images, positions):
+    values, ids = images
+    store(sides[0] / f"{MAPS}.zarr", values, ids=ids)
+    shards(sides[1], values, ids, order=range(11, -1, -1), size=5)
+    for path in sorted((sides[1] / f"{MAPS}-0764f811").glob("*.zarr")):
+        group = zarr.open_group(path)
+        images_of_shard = list(group["image_id"][...])
+        del group["image_id"], group["image"]
+        names = [ids.index(image) for image in images_of_shard] if positions else images_of_shard
+        kind = "int64" if positions else str
+        group.create_array("image", shape=(len(names),), dtype=kind, dimension_names=("image",))
+        group["image"][...] = np.array(names, dtype="int64" if positions else object)
+    assert oracle.compare(*sides).equal()
+    assert oracle.compare(*reversed(sides)).equal()
+    zarr.open_group(sides[1] / f"{MAPS}-0764f811/1-0001c2aa.zarr")["response"][0, 0, 0] += 1
+    assert len(oracle.compare(*sides).differing_arrays) == 1
+
+
 def test_values_of_another_image_are_a_difference(oracle, sides, images):
     values, ids = images
     store(sides[0] / f"{MAPS}.zarr", values, ids=ids)
