@@ -21,6 +21,7 @@ SMALLEST = {
     "device": ["--small", "--out", "{out}"],
     "estimate_error": ["--small", "--out", "{out}"],
     "falsification": ["--small", "--out", "{out}"],
+    "first_pass": ["--small", "--out", "{out}"],
     "full_size": ["--small", "--out", "{out}"],
     "introduce_remove": ["--small", "--out", "{out}"],
     "main_command": ["--small", "--out", "{out}"],
