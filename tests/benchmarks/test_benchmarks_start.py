@@ -32,6 +32,7 @@ SMALLEST = {
     "metrics": ["--small", "--out", "{out}"],
     "no_batch_norm": ["--small", "--out", "{out}"],
     "paper_scale": ["--images", "500"],
+    "pairs": ["--small", "--out", "{out}"],
     "pic": ["--small", "--out", "{out}"],
     "peers": ["--small", "--out", "{out}"],
     "papers_small": ["paper", "paper_softmax", "--small", "--out", "{out}"],
