@@ -34,6 +34,7 @@ SMALLEST = {
     "paper_scale": ["--images", "500"],
     "pairs": ["--small", "--out", "{out}"],
     "pic": ["--small", "--out", "{out}"],
+    "pic_floor": ["--small", "--out", "{out}"],
     "peers": ["--small", "--out", "{out}"],
     "papers_small": ["paper", "paper_softmax", "--small", "--out", "{out}"],
     "precision": ["--small", "--out", "{out}"],
@@ -65,7 +66,7 @@ def test_every_benchmark_has_a_test():
 
 
 # They take 20 s and more even with preloaded libraries.
-LONG = ("falsification", "metric_quality", "pic", "best_set", "estimate_error", "broken_network")
+LONG = ("falsification", "metric_quality", "pic", "pic_floor", "best_set", "estimate_error", "broken_network")
 
 
 @pytest.mark.parametrize(
