@@ -6,8 +6,8 @@
 Each checkout has one process with its own PYTHONPATH and as many threads of torch as the other. After a warm-up, both
 make the same call in turns, and change the order with every pair, so that a slow moment of the machine slows down both.
 Short calls are repeated until a turn lasts half a second. `start of a job` starts a process for each turn, which
-imports what the jobs `attribute`, `curves` and `score` import. Both processes are new after every five pairs, because
-the same code can be a few per cent faster in one process than in another, for as long as the process lives.
+imports what the jobs `attribute`, `curves` and `score` import. Both processes are new after every five pairs, so
+that what makes one process slower than another with the same code does not count for a whole line.
 
 A line passes if the median of its ratios is at most 1.02 and the upper end of the median's 95 % interval, from order
 statistics of the binomial distribution, is at most 1.08. Fewer than six pairs have no such interval. The ratio of the
