@@ -13,7 +13,7 @@ import torch
 import torchvision
 from _shared import make_parser, print_table
 
-from heatproof.models.adapter import adapt_network
+from heatproof.models.adapter import prepare_network
 from heatproof.models.rounding import TOLERANCE, largest_difference
 
 TORCHVISION = """
@@ -41,9 +41,9 @@ def build(name):
 
 def measured(network, images):
     """Return the largest differences alone and in a batch, and in two equal passes, over the logits' spread."""
-    with adapt_network(network, images) as found, torch.no_grad():
-        together, again = (found.network(images) for _ in range(2))
-        alone = torch.cat([found.network(one) for one in images.split(1)])
+    with prepare_network(network, images) as found, torch.no_grad():
+        together, again = (found.module(images) for _ in range(2))
+        alone = torch.cat([found.module(one) for one in images.split(1)])
     spread = float(together.max() - together.min())
     return largest_difference(alone, together) / spread, largest_difference(again, together) / spread
 

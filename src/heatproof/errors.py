@@ -59,6 +59,10 @@ class DamagedInput(HeatproofError):
     """An image of the dataset cannot be read. The code that read it is not at fault."""
 
 
+class CallRefused(HeatproofError):
+    """A fault that an explainer reveals, but that refuses the whole call or job, and not only the explainer."""
+
+
 class NotApplicable(Exception):
     """An explainer does not work on this model; tables show the message as the reason."""
 

@@ -723,14 +723,15 @@ def test_scores_in_batches_equal_those_of_all_images_at_once(network, many):
     from heatproof.api.selected_metrics import select_metrics
     from heatproof.inputs.finetuned import domain_of
     from heatproof.inputs.read import read_inputs
-    from heatproof.models.adapter import adapt_network, check_network
+    from heatproof.models.adapter import prepare_network
+    from heatproof.models.first_images import check_first_images
 
     measures = {**MEASURES, "curve": {"metric": "mas_insertion", "steps": 4}, "road": {"metric": "road_morf"}}
     targets = torch.arange(36) % 4
-    with adapt_network(network, many, 0) as one:
+    with prepare_network(network, many, 0) as one:
         source = read_inputs(network, many, targets)
         run = ExplainRun(one, source, source.digests, 0, 5, None, None)
-        check_network(one, many[:4])
+        check_first_images(one, many[:4])
         named_methods = {name: select_methods(name)[0] for name in ("saliency", "input_x_gradient")}
         judging = _Judge(run, named_methods, select_metrics(measures, {}, domain_of(network)), 0.95)
         found = judging.scored(torch.arange(36), named_methods)

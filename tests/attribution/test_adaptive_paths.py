@@ -12,7 +12,7 @@ from torch import nn
 from heatproof.attribution.adaptive import draw_false_classes
 from heatproof.attribution.registry import EXPLAINERS, ExplainContext
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.models.adapter import CountPasses
+from heatproof.models.adapter import attach
 from heatproof.models.registry import InputFacts
 
 FACTS = InputFacts(mean=(0.4, 0.5), std=(0.5, 0.25))
@@ -344,18 +344,18 @@ def test_network_passes_are_as_documented(name, options, passes):
     context = explain(with_relus(), batch_size=12)
     # The target is the predicted class, so no path is at its end at the start.
     context = dataclasses.replace(context, targets=context.network(context.images).argmax(1))
-    counter = CountPasses(context.network)
+    counter = attach(context.network)
     make(name, context, **options)
     # One pass of an image and its copy shows the number of classes.
-    assert counter.images == 4 * passes + 2 * (name == "agi")
+    assert counter.passes == 4 * passes + 2 * (name == "agi")
 
 
 def test_paths_of_agi_that_have_ended_take_no_pass():
     context = explain(linear(2), count=4, classes=2)
     context = dataclasses.replace(context, targets=1 - context.network(context.images).argmax(1))
-    counter = CountPasses(context.network)
+    counter = attach(context.network)
     make("agi", context, steps=50)
-    assert counter.images == 4 + 2
+    assert counter.passes == 4 + 2
 
 
 @pytest.mark.parametrize(

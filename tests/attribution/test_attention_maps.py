@@ -13,7 +13,7 @@ from heatproof.attribution._attention import attention_blocks, read_attention
 from heatproof.attribution.attention import propagate, roll_out, run_markov_chain
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.errors import NotApplicable
-from heatproof.models.adapter import is_counted_as_check
+from heatproof.models.hooks import is_counted_as_check
 
 
 @pytest.fixture(params=POOLINGS)

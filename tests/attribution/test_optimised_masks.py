@@ -13,7 +13,7 @@ from heatproof.attribution.registry import ExplainContext, StoredExplainer
 from heatproof.base.specs import NO_KEY
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.jobs.attribute import _require_layer
-from heatproof.models.adapter import CountPasses
+from heatproof.models.adapter import attach
 from heatproof.models.registry import InputFacts
 
 BY_NAME = {"extremal_perturbation": extremal_perturbation, "iba": iba, "input_iba": input_iba}
@@ -253,15 +253,15 @@ def test_a_layer_without_a_bottleneck_is_not_applicable():
 )
 def test_network_passes_equal_those_of_the_docstring(name, batch_size):
     context = explain(targets=(0, 1, 0), batch_size=batch_size)
-    counter = CountPasses(context.network)
+    counter = attach(context.network)
     if "iba" in name:
         more = {"prior_steps": 2, "layer_steps": 4} if name == "input_iba" else {}
         run(name, context, steps=3, samples=4, baselines=20, **more)
         # If a pass has as many samples as images, each image passes alone, and its first pass includes a copy.
-        assert counter.images == 20 + (3 if batch_size == 64 else 6) + 3 * 4 * (3 + sum(more.values()))
+        assert counter.passes == 20 + (3 if batch_size == 64 else 6) + 3 * 4 * (3 + sum(more.values()))
     else:
         run(name, context, steps=3)
-        assert counter.images == 3 * 3 * 2
+        assert counter.passes == 3 * 3 * 2
 
 
 @pytest.mark.parametrize("name", BY_NAME)

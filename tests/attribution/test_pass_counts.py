@@ -10,7 +10,7 @@ import torch
 from applicable import LONG
 
 from heatproof.attribution.registry import EXPLAINERS
-from heatproof.models.adapter import is_counted_as_check
+from heatproof.models.hooks import is_counted_as_check
 
 TEXT = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
 # Number of steps in the test and by default, to which the number of passes is proportional.

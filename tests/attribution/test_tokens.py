@@ -13,7 +13,7 @@ import heatproof
 from heatproof.attribution._function_rules import AttentionRecorder
 from heatproof.attribution._layers import find_layout, inspect_layers
 from heatproof.attribution._tokens import measure_band_changes
-from heatproof.models.adapter import CountPasses, adapt_network
+from heatproof.models.adapter import prepare_network
 
 GRIDS = list(itertools.product(range(4, 21), range(4, 21)))
 POOLS = ("class", "patches", "all")
@@ -253,13 +253,11 @@ def test_layers_are_inspected_once_as_a_check_without_random_numbers():
     network = hand_vit((5, 10), 5, pool="patches")
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    with adapt_network(network, images_of(network)) as met:
+    with prepare_network(network, images_of(network)) as met:
         met.check(images_of(network))
-        counted = CountPasses(met.network)
-        first = inspect_layers(met.network, images_of(network))
-        assert inspect_layers(met.network, images_of(network) * 0) is first
-        counted.close()
-    assert (counted.images, counted.check_images) == (0, 30)
+        first = inspect_layers(met.module, images_of(network))
+        assert inspect_layers(met.module, images_of(network) * 0) is first
+    assert (met.passes, met.check_passes) == (0, 30)
     assert torch.equal(torch.get_rng_state(), before)
     assert find_layout(network, images_of(network)) == find_layout(network, images_of(network)) == first.layout
 

@@ -14,7 +14,7 @@ from heatproof.attribution._relevance import through_linear, through_product, th
 from heatproof.attribution.registry import EXPLAINERS
 from heatproof.attribution.transformer_relevance import propagate_relevance
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.models.adapter import CountPasses
+from heatproof.models.adapter import attach
 
 SHAPES = {**POOLINGS, "layer scale": {"init_values": 1e-3}, "one block": {"depth": 1}}
 
@@ -225,9 +225,9 @@ def test_prefix_tokens_are_not_in_the_map(name, prefix, explain_digits):
 def test_passes_equal_those_of_the_formula(name, options, passes, explain_digits):
     context = explain_digits("small_vit", count=2, batch_size=4)
     network = copy.deepcopy(context.network)
-    counter = CountPasses(network)
+    counter = attach(network)
     EXPLAINERS[name].function(replaced(context, network), **options)
-    assert counter.images == 2 * passes
+    assert counter.passes == 2 * passes
 
 
 def test_chain_includes_the_requested_share_of_blocks(explain_digits):

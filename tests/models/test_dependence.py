@@ -10,7 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from heatproof.errors import HeatproofError
-from heatproof.models.adapter import adapt_network, check_loaded
+from heatproof.models.adapter import prepare_network
+from heatproof.models.first_images import check_loaded
 from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
 
@@ -145,7 +146,7 @@ def test_other_functions_also_refuse_them(function, kind):
 @pytest.mark.parametrize("kind", REFUSED)
 def test_few_images_suffice_to_detect_dependence(kind, count):
     network, images = REFUSED[kind][0](), images_of(count)
-    with adapt_network(network, images, 0) as found, pytest.raises(HeatproofError, match=f"{CHANCE}|{BATCH}"):
+    with prepare_network(network, images, 0) as found, pytest.raises(HeatproofError, match=f"{CHANCE}|{BATCH}"):
         found.check(images)
 
 
@@ -214,7 +215,7 @@ ACCEPTED = {
 def test_outputs_that_depend_on_the_image_only_are_accepted(kind, count):
     network = ACCEPTED[kind]()
     images = images_of(count).double() if kind == "double" else images_of(count)
-    with adapt_network(network, images, 0) as found:
+    with prepare_network(network, images, 0) as found:
         assert len(found.check(images)) == min(count, 3)
 
 

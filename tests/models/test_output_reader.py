@@ -9,7 +9,9 @@ from torch import nn
 
 from heatproof.base.tasks import CALLABLE, TASKS, distinct_targets, repeat_target, task_provides, unsupported_reason
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.models.adapter import adapt_network, check_network, reader_of
+from heatproof.models.adapter import prepare_network
+from heatproof.models.first_images import check_first_images
+from heatproof.models.hooks import reader_of
 from heatproof.models.output_reader import OutputReader, log_probabilities, probabilities
 from heatproof.perturbation.batching import NO_CLASS, NO_RANK, run_batched
 
@@ -53,11 +55,11 @@ def test_outputs_are_read_by_task(task: str | None, width: int, known: str) -> N
     expected = outputs_of(network)
     if known == "binary" and width == 1:
         expected = torch.cat([-expected, expected], 1) / 2
-    with adapt_network(network, IMAGES, reader=OutputReader(task)) as found:
-        check_network(found, IMAGES)
+    with prepare_network(network, IMAGES, reader=OutputReader(task)) as found:
+        check_first_images(found, IMAGES)
         assert found.task == known
         with torch.no_grad():
-            assert torch.equal(found.network(IMAGES), expected)
+            assert torch.equal(found.module(IMAGES), expected)
 
 
 @pytest.mark.parametrize(
@@ -66,8 +68,8 @@ def test_outputs_are_read_by_task(task: str | None, width: int, known: str) -> N
 )
 def test_a_task_that_does_not_fit_the_outputs_is_refused(task: str, width: int, sentence: str) -> None:
     def call() -> None:
-        with adapt_network(Linear(width).eval(), IMAGES, reader=OutputReader(task)) as found:
-            check_network(found, IMAGES)
+        with prepare_network(Linear(width).eval(), IMAGES, reader=OutputReader(task)) as found:
+            check_first_images(found, IMAGES)
 
     with pytest.raises(HeatproofError, match=sentence):
         call()
@@ -103,11 +105,11 @@ def test_a_callable_target_is_computed_for_the_target_of_each_image(kind: str) -
     distinct, numbers = distinct_targets(inputs, 5)
     assert len(distinct) == {"none": 1}.get(kind, 4)
     targets = torch.from_numpy(numbers)
-    with adapt_network(network, IMAGES, reader=OutputReader(function=number, targets=distinct)) as found:
-        check_network(found, IMAGES)
+    with prepare_network(network, IMAGES, reader=OutputReader(function=number, targets=distinct)) as found:
+        check_first_images(found, IMAGES)
         assert found.task == CALLABLE
         batches = [(IMAGES[rows], torch.tensor(rows)) for rows in ([0, 1, 1], [2], [4, 3, 0])]
-        read = run_batched(found.network, batches, targets, list("abcde"))
+        read = run_batched(found.module, batches, targets, list("abcde"))
     order = [0, 1, 1, 2, 4, 3, 0]
     np.testing.assert_allclose(read["logit"], expected[order].numpy(), rtol=1e-5)
     assert np.isnan(read["log_probability"]).all()
@@ -123,11 +125,11 @@ def test_only_requested_targets_are_computed() -> None:
         return output.sum(1) * targets[0]
 
     network = Linear(2).eval()
-    with adapt_network(network, IMAGES, reader=OutputReader(function=number, targets=[1, 2, 3, 4])) as found:
-        reader = reader_of(found.network)
+    with prepare_network(network, IMAGES, reader=OutputReader(function=number, targets=[1, 2, 3, 4])) as found:
+        reader = reader_of(found.module)
         assert reader is not None
         with reader.only_targets([3, 1, 3]), torch.no_grad():
-            read = found.network(IMAGES)
+            read = found.module(IMAGES)
         assert calls == [2, 4]
         assert read.shape == (5, 4)
         assert (read[:, [0, 2]] == 0).all()
@@ -147,8 +149,8 @@ def test_only_requested_targets_are_computed() -> None:
 )
 def test_results_other_than_one_number_per_image_are_refused(function: object, sentence: str) -> None:
     def call() -> None:
-        with adapt_network(Linear(4).eval(), IMAGES, reader=OutputReader(function=function)) as found:  # type: ignore[arg-type]
-            check_network(found, IMAGES)
+        with prepare_network(Linear(4).eval(), IMAGES, reader=OutputReader(function=function)) as found:  # type: ignore[arg-type]
+            check_first_images(found, IMAGES)
 
     with pytest.raises(HeatproofError, match=sentence):
         call()

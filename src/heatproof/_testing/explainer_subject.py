@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,8 +24,8 @@ from heatproof.api.named_methods import NamedMethod
 from heatproof.attribution.explaining import MapMaker
 from heatproof.attribution.registry import ExplainContext, Explainer
 from heatproof.errors import NotApplicable
-from heatproof.models.preserve import enable_gradients, preserve_network
 from heatproof.models.registry import InputFacts
+from heatproof.models.state import NetworkState, enable_gradients
 
 Maps = dict[str, torch.Tensor]
 # Allowed rounding: kernel SHAP solves for small differences of logits, which processors round differently.
@@ -108,7 +107,7 @@ class ExplainerSubject:
         """Return copies of the explainer's maps for copies of its inputs, and preserve the network."""
         # Copies, so that a cache inside the explainer gets new tensors.
         copied = replace(context, images=context.images.clone(), targets=context.targets.clone())
-        with preserve_network(context.output) if context.output is not None else nullcontext():
+        with NetworkState(context.output):
             return {name: one.detach().float().clone() for name, one in self.call(copied).items()}
 
     def explain(self, network: nn.Module, images: torch.Tensor, targets: Any = None, **options: Any) -> Maps:

@@ -44,7 +44,7 @@ from heatproof._testing.side_effects import (
     seed_everything,
 )
 from heatproof.errors import NotApplicable
-from heatproof.models.preserve import enable_gradients, preserve_network
+from heatproof.models.state import NetworkState, enable_gradients
 
 _EXEMPTION_HINT = "declare exempt={'finds_the_evidence': 'why'}"
 # Forms of images, and the number of images.
@@ -56,7 +56,7 @@ def returns_its_maps(subject: ExplainerSubject) -> None:
     context = subject.context(subject.network())
     expected = (len(context.images), *context.images.shape[2:])
     if subject.function is not None:
-        with enable_gradients(), preserve_network(context.network):
+        with enable_gradients(), NetworkState(context.network):
             result = subject.function(context.network, context.images.clone(), context.targets.clone())
         result = result[0] if isinstance(result, list | tuple) and result else result
         kind = str(getattr(result, "dtype", type(result).__name__))
@@ -240,7 +240,7 @@ def follows_the_image(subject: ExplainerSubject) -> None:
     other_maps = subject.maps(subject.context(network, other_images))
     require_other(subject.maps(subject.context(network, images)), other_maps, "for other images", "read the images")
     context = subject.context(network, images.clone())
-    with preserve_network(network):
+    with NetworkState(network):
         subject.call(context)
         context.images.copy_(other_images)
         actual = {name: one.detach().float() for name, one in subject.call(context).items()}

@@ -20,7 +20,9 @@ from heatproof.inputs.read import read_inputs
 from heatproof.inputs.targets import TargetSpec
 from heatproof.metrics.arrays import area, spearman_rows
 from heatproof.metrics.registry import METRICS
-from heatproof.models.adapter import adapt_network, check_network
+from heatproof.models.adapter import prepare_network
+from heatproof.models.callables import as_module
+from heatproof.models.first_images import check_first_images
 from heatproof.models.output_reader import OutputReader
 from heatproof.responses.curves import Curves
 
@@ -90,7 +92,7 @@ class Study:
             look_up(dict.fromkeys((*STUDY_OPTIONS, "target")), key, "option of a study of metrics")
         # The network is checked before its outputs are cached: a cache hides dependence on chance and on the batch.
         target_spec = TargetSpec(common.get("task"), common.get("target"))
-        with adapt_network(model, images, int(common.get("seed", 0)), target_spec.reader()) as network:
+        with prepare_network(model, images, int(common.get("seed", 0)), target_spec.reader()) as network:
             source = read_inputs(
                 model, images, targets, common.get("image_ids"), maps=maps, network=network, target_spec=target_spec
             )
@@ -98,8 +100,7 @@ class Study:
             if read.names is None:
                 raise HeatproofError("The maps have no names of methods: give a mapping from methods to maps.")
             arrays = {method: read.values[:, place] for place, method in enumerate(read.names)}
-            network.check_precision(source.images)
-            check_network(network, source.images[probe_rows_of_images(source.digests, source.images)])
+            check_first_images(network, source.images[probe_rows_of_images(source.digests, source.images)])
         image_names = source.ids
         # All labelled inputs are aligned now.
         common = {name: value for name, value in common.items() if name not in ("task", "target")}
@@ -224,7 +225,7 @@ class CachedNetwork(torch.nn.Module):
 
     def __init__(self, model: Any, maximum: int = MAXIMUM_CACHED, reader: OutputReader | None = None) -> None:
         super().__init__()
-        self.model = model
+        self.model = as_module(model)
         self.reader = reader or OutputReader()
         self.passes = self.requested = 0
         self._cache = _CachedOutputs(maximum)

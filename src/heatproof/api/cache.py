@@ -31,7 +31,7 @@ from heatproof.stores.manifest import read_checksummed, write_checksummed
 if TYPE_CHECKING:
     import torch
 
-    from heatproof.models.adapter import AdaptedNetwork
+    from heatproof.models.adapter import Network
 
 MARK_FILE, MARK_CONTENT = "heatproof-cache.json", {"kind": "cache of heatproof", "version": 1}
 APPLICABILITY_FILE = "verdicts.json"
@@ -228,7 +228,7 @@ def _require_cache_folder(root: Path) -> None:
 
 def network_cache(
     root: Path | None,
-    network: AdaptedNetwork,
+    network: Network,
     probes: torch.Tensor,
     digests: Sequence[str],
     target_identity: Sequence[str] = ("",),
@@ -250,7 +250,7 @@ def network_cache(
         (B,) targets of a target function, whose numbers for these images then replace the logits. The digests must
         depend on the targets.
     """
-    from heatproof.models.adapter import counted_as_check
+    from heatproof.models.hooks import counted_as_check
 
     if root is None:
         return Cache()
@@ -264,7 +264,7 @@ def network_cache(
             outputs = network.outputs_and_gradients(network.copy_to_device(probes), targets[: len(probes)])
     network_folder = root / digest(
         [
-            network_identity(network.network),
+            network_identity(network.module),
             *_environment(network),
             *([] if target_identity == [""] else target_identity),
         ]
@@ -285,7 +285,7 @@ def network_cache(
     return Cache(folder)
 
 
-def _environment(network: AdaptedNetwork) -> list[Any]:
+def _environment(network: Network) -> list[Any]:
     """Return everything else that determines the outputs of a network, as plain values."""
     import torch
 
@@ -303,7 +303,7 @@ def _environment(network: AdaptedNetwork) -> list[Any]:
     return [versions, describe_device(network.device), *settings]
 
 
-def _gradients_agree(network: AdaptedNetwork, current: torch.Tensor, earlier: torch.Tensor) -> bool:
+def _gradients_agree(network: Network, current: torch.Tensor, earlier: torch.Tensor) -> bool:
     """Tell whether two gradients (B, C, H, W) agree, except for units that rounding switches on or off."""
     import torch
 
@@ -313,7 +313,7 @@ def _gradients_agree(network: AdaptedNetwork, current: torch.Tensor, earlier: to
 
 
 def _outputs_agree(
-    network: AdaptedNetwork,
+    network: Network,
     cached: BatchFolder,
     digests: Sequence[str],
     current: tuple[torch.Tensor, torch.Tensor],
@@ -332,7 +332,7 @@ def _outputs_agree(
     """
     import torch
 
-    from heatproof.models.adapter import counted_as_check
+    from heatproof.models.hooks import counted_as_check
 
     shared = [one for one in dict.fromkeys(digests) if one in cached.names]
     outputs: tuple[torch.Tensor, torch.Tensor] | None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from heatproof.api.selected_metrics import SelectedMetric
     from heatproof.inputs.finetuned import Domain
     from heatproof.inputs.source import ImageSource
-    from heatproof.models.adapter import AdaptedNetwork
+    from heatproof.models.adapter import Network
 
 REFERENCES = ("random", "edges")
 # Cheap methods of every family, except methods that delete regions themselves, with several values of the options that
@@ -144,10 +144,9 @@ def choose(
     from heatproof.inputs.finetuned import domain_of, warn_out_of_domain
     from heatproof.inputs.labels import align_options, select_option_rows
     from heatproof.inputs.read import read_inputs
-    from heatproof.inputs.targets import TargetSpec, check_columns
-    from heatproof.models.adapter import adapt_network, check_network
-    from heatproof.models.probabilities import check_no_probabilities, warn_of_probabilities
-    from heatproof.models.reachable import require_module
+    from heatproof.inputs.targets import TargetSpec
+    from heatproof.models.adapter import prepare_network, require_module
+    from heatproof.models.first_images import check_first_images
 
     require_module(model)
     layer = layer_name(model, layer)
@@ -159,8 +158,8 @@ def choose(
     metrics = select_measures(measures, domain) if measures else {}
     if measures:
         warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
-    opened = adapt_network(model, images, seed, target_spec.reader())
-    with locked_cache(cache) as root, opened as network, show_progress(progress):
+    prepared = prepare_network(model, images, seed, target_spec.reader())
+    with locked_cache(cache) as root, prepared as network, show_progress(progress):
         inputs = read_inputs(
             model, images, targets, classes=classes, transform=transform, network=network, target_spec=target_spec
         )
@@ -171,7 +170,6 @@ def choose(
                 "100."
             )
         _warn_of_trained_on(image_digests, domain)
-        network.check_precision(inputs.read([0]))
         assert inputs.targets is not None, "read_inputs found them"
         explained = inputs.explained if inputs.has_label_rows else inputs.targets.tolist()
         _check_distinct(list(zip(inputs.digests, explained, strict=True)) if inputs.has_label_rows else image_digests)
@@ -182,12 +180,8 @@ def choose(
         run = ExplainRun(network, source, digests, seed, batch_size, layer, background)
         probes = source.read(run.first)
         warn_of_range(inputs.images if inputs.is_checked else probes, model)
-        network.check_precision(probes)
-        check_network(network, probes, with_gradients=root is not None)
-        check_columns(network, inputs)
+        check_first_images(network, probes, inputs, with_gradients=root is not None, probabilities="refuse")
         right = _predicts_targets(network, source) if inputs.is_labelled else None
-        check_no_probabilities(network)
-        warn_of_probabilities(network)
         metrics = metrics or select_measures(default_measures(source, domain), domain)
         check_needs(metrics, network.task)
         aligned: dict[int, Any] = {}
@@ -200,14 +194,14 @@ def choose(
         return _choose(_Judge(run, named_methods, metrics, level), domain, right)
 
 
-def _predicts_targets(network: AdaptedNetwork, source: ImageSource) -> torch.Tensor | None:
+def _predicts_targets(network: Network, source: ImageSource) -> torch.Tensor | None:
     """Return whether a checked network predicts the target of each row (N,); None if it provides only a number.
 
     Warn the caller of `choose` if the network seldom does.
     """
     import torch
 
-    from heatproof.models.adapter import logits_at, predict_classes
+    from heatproof.models.first_images import logits_at, predict_classes
 
     assert source.targets is not None, "read_inputs found them"
     assert network.logits is not None, "the network is checked"

@@ -22,7 +22,7 @@ from heatproof.inputs.identity import identity_of
 from heatproof.inputs.labels import ScoredTargets, align_options, align_to_images
 from heatproof.inputs.maps import explained_classes, read_maps
 from heatproof.inputs.read import read_inputs
-from heatproof.inputs.targets import TargetSpec, check_columns, reported_targets
+from heatproof.inputs.targets import TargetSpec, reported_targets
 from heatproof.metrics.scoring import ExplainerMaps, MethodScores, score_batch
 from heatproof.responses.base import (
     Batch,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import xarray
 
     from heatproof.inputs.source import ImageSource
-    from heatproof.models.adapter import AdaptedNetwork
+    from heatproof.models.adapter import Network
 
 EXACT_OUTPUTS = ("logit", "log_probability")
 # Options of every metric; studies of metrics take the first ones as well.
@@ -168,14 +168,10 @@ def evaluate(
         )
     import torch
 
-    from heatproof.models.adapter import (
-        HALF,
-        adapt_network,
-        check_network,
-    )
+    from heatproof.models.adapter import HALF, prepare_network, require_module
     from heatproof.models.adaptive_batch_size import batch_size_of
+    from heatproof.models.first_images import check_first_images
     from heatproof.models.probabilities import warn_of_probabilities
-    from heatproof.models.reachable import require_module
 
     if isinstance(model, torch.export.ExportedProgram):
         require_module(model)
@@ -196,7 +192,7 @@ def evaluate(
         if option is not None and not reads:
             raise HeatproofError(f"None of the metrics reads {name!r}: leave it out, or name one that does.")
     if explain is not None:
-        from heatproof.models.reachable import check_eval_mode
+        from heatproof.models.callables import check_eval_mode
 
         check_eval_mode(explain, "explainer")
     from heatproof.data.probe_images import probe_rows_of_images
@@ -205,7 +201,7 @@ def evaluate(
     named_device = None if common.get("device") is None else _device(common["device"])
     # The device counts for a network without parameters.
     device_reference = torch.empty(0, device=named_device) if named_device else images
-    with adapt_network(model, device_reference, seed, target_spec.reader()) as network:
+    with prepare_network(model, device_reference, seed, target_spec.reader()) as network:
         # Without targets, labelled maps are scored by the class that they explain, and others by the predicted class.
         source = read_inputs(
             model, images, targets, common.get("image_ids"), maps=maps, network=network, target_spec=target_spec
@@ -219,11 +215,9 @@ def evaluate(
         }
         images, labels = source.images, source.targets
         assert labels is not None
-        network.check_precision(images)
+        check_first_images(network, images[probe_rows_of_images(source.digests, images)], source)
         # Half precision would lose digits in sums, which are computed in float32.
         images = images.float() if images.dtype in HALF else images.clone() if images.is_inference() else images
-        check_network(network, images[probe_rows_of_images(source.digests, images)])
-        check_columns(network, source)
         if network.has_one_logit or network.task == "multilabel":
             warn_of_probabilities(network)
         not_applicable = {
@@ -235,15 +229,17 @@ def evaluate(
             reasons = "; ".join(f"{name!r} is not applicable, because {why}" for name, why in not_applicable.items())
             warnings.warn(f"Some scores are missing: {reasons}.", stacklevel=2)
         network_run = NetworkRun(
-            open_network=lambda: network.network,
+            open_network=lambda: network.module,
             device=named_device or network.device,
             batch_size=batch_size_of(common.get("batch_size", 64), named_device or network.device),
             seed=seed,
-            explain=None if explain is None else partial(_recomputed, explain, seed, network.network),
+            explain=None if explain is None else partial(_recomputed, explain, seed, network.module),
             caller_inputs={
                 "ranking": None if ranking is None else np.asarray(align_to_images("ranking", ranking, source))
             },
         )
+        # Those of this call, and not of others that an explainer may make.
+        check_passes = network.check_passes
         batch = Batch(images, labels, source.ids)
         method_maps = MethodMaps(values, methods_of(dict.fromkeys(names or ["map"], False)))
         applicable = {name: one for name, one in metrics.items() if name not in not_applicable}
@@ -256,7 +252,7 @@ def evaluate(
         by_method = {name: {**missing, **by_method}[name] for name in metrics}
     results = {name: concatenate_methods(scored, names, missing_methods) for name, scored in by_method.items()}
     for one in results.values():
-        one.attrs |= {"task": network.task, "check_passes": network.check_passes}
+        one.attrs |= {"task": network.task, "check_passes": check_passes}
         if source.kind:
             one.coords["target"] = ("image", reported_targets(source))
     return results[metric] if isinstance(metric, str) else results
@@ -360,10 +356,10 @@ def _content_key(value: Any) -> str | int:
 
 
 def _scored_targets(
-    metrics: Mapping[str, SelectedMetric], network: AdaptedNetwork, source: ImageSource, maps: Any
+    metrics: Mapping[str, SelectedMetric], network: Network, source: ImageSource, maps: Any
 ) -> list[ScoredTargets]:
     """Return what the metrics score: the targets, the predictions of the network, or both."""
-    from heatproof.models.adapter import predict_classes
+    from heatproof.models.first_images import predict_classes
 
     scores_prediction = [one.options.get("target") == "predicted" for one in metrics.values()]
     scored = [] if all(scores_prediction) and source.kind in ("", "multilabel") else [ScoredTargets(source.explained)]
@@ -377,7 +373,7 @@ def _scored_targets(
 
 def task_of(network_run: NetworkRun) -> str:
     """Return the task of a network, by default ``multiclass``."""
-    from heatproof.models.adapter import reader_of
+    from heatproof.models.hooks import reader_of
 
     reader = reader_of(network_run.network)
     return "multiclass" if reader is None else reader.task

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from heatproof.api.cache import Cache, CachedArrays, MethodKeys
     from heatproof.inputs.source import ImageSource
     from heatproof.inputs.targets import TargetSpec
-    from heatproof.models.adapter import AdaptedNetwork
+    from heatproof.models.adapter import Network
 
 
 def explain(
@@ -143,28 +143,24 @@ def explain(
     {'method': 2, 'image': 5, 'y': 8, 'x': 8}
     """
     from heatproof.api.cache import locked_cache
-    from heatproof.attribution.other_libraries import check_network_of
     from heatproof.base.batches import show_progress
     from heatproof.inputs.arrays import check_finite, check_images, warn_of_range
     from heatproof.inputs.read import read_inputs
-    from heatproof.inputs.targets import TargetSpec, check_columns
-    from heatproof.models.adapter import adapt_network, check_network
-    from heatproof.models.probabilities import warn_of_probabilities
-    from heatproof.models.reachable import require_module
+    from heatproof.inputs.targets import TargetSpec
+    from heatproof.models.adapter import prepare_network, require_module
+    from heatproof.models.first_images import check_first_images
 
     require_module(model)
     layer = layer_name(model, layer)
     check_arguments(explain, locals(), "task", "target", "image_ids", "background", "classes", "transform", "cache")
     named_methods = select_methods(methods)
     check_names(named_methods)
-    for one in named_methods:
-        check_network_of(one.name, one.foreign, model)
     if background is not None:
         background = check_images(background)
         check_finite(background, range(len(background)))
     target_spec = TargetSpec(task, target)
-    opened = adapt_network(model, images, seed, target_spec.reader())
-    with locked_cache(cache) as root, opened as network, show_progress(progress):
+    prepared = prepare_network(model, images, seed, target_spec.reader())
+    with locked_cache(cache) as root, prepared as network, show_progress(progress):
         source = read_inputs(
             model,
             images,
@@ -178,10 +174,7 @@ def explain(
         run = ExplainRun(network, source, source.digests, seed, batch_size, layer, background)
         probes = source.read(run.first)
         warn_of_range(source.images if source.is_checked else probes, model)
-        network.check_precision(probes)
-        check_network(network, probes, with_gradients=root is not None)
-        check_columns(network, source)
-        warn_of_probabilities(network)
+        check_first_images(network, probes, source, with_gradients=root is not None, probabilities="warn")
         run.cache = run.open_cache(root, target_spec)
         return run.dataset(named_methods)
 
@@ -225,7 +218,7 @@ class ExplainRun:
         Cache of the maps; by default in memory.
     """
 
-    network: AdaptedNetwork
+    network: Network
     source: ImageSource
     digests: Sequence[str]
     seed: int
@@ -288,7 +281,7 @@ class ExplainRun:
             targets = self.labels[self.first].to(self.network.device)
             target_digests = self.source.target_digests or []
             digests = [digest([one, target_digests[row]]) for one, row in zip(digests, self.first, strict=True)]
-        return network_cache(root, self.network, probes, digests, target_spec.identity(self.network.network), targets)
+        return network_cache(root, self.network, probes, digests, target_spec.identity(self.network.module), targets)
 
     def select_images(self, rows: torch.Tensor) -> ExplainRun:
         """Return the same run for a subset of the images."""
@@ -346,6 +339,8 @@ class ExplainRun:
         finally:
             if is_stored:
                 self.method_keys.remember()
+        # Before the layer is looked for, which may take a pass that no map needed.
+        check_passes = self.network.check_passes
         applies = {name for name, one in zip(names, facts, strict=True) if not one["reason"]}
         method_variables = {key: ("method", [one[key] for one in facts]) for key in facts[0]}
         target_coordinates: dict[str, Any] = {TASK: self.source.kind} if self.source.kind else {}
@@ -370,7 +365,7 @@ class ExplainRun:
                 "batch_size": self.batch_size,
                 "layer": self._layer_of([one for one in named_methods if one.maps[0] in applies]),
                 "task": self.network.task,
-                "check_passes": self.network.check_passes,
+                "check_passes": check_passes,
             },
         )
 
@@ -398,7 +393,7 @@ class ExplainRun:
         if self.layer or not any(one.entry and "cam_layer" in one.entry.needs for one in named_methods):
             return self.layer or ""
         context = pad_single_image(self.context(self.first, len(self.first)))
-        layout = find_layout(self.network.network, context.images)
+        layout = find_layout(self.network.module, context.images)
         return "" if layout is None else layout.name
 
     def context(self, rows: Sequence[int], batch_size: int) -> ExplainContext:
@@ -407,8 +402,8 @@ class ExplainRun:
 
         network = self.network
         return ExplainContext(
-            network=network.network,
-            output=network.network,
+            network=network.module,
+            output=network.module,
             facts=InputFacts(cam_layer=self.layer),
             images=network.copy_to_device(self.source.read(rows)),
             targets=self.labels[rows].to(network.device),
@@ -424,7 +419,7 @@ class ExplainRun:
         """Digests that identify the methods."""
         from heatproof.api.cache import MethodKeys
 
-        return MethodKeys(self.network.network)
+        return MethodKeys(self.network.module)
 
     def key_of(self, one: NamedMethod) -> str:
         """Return a digest of what determines the maps of a method except the images; without a cache its name."""
@@ -454,9 +449,8 @@ class ExplainRun:
             convergence_delta,
             explain_batch,
         )
-        from heatproof.models.adapter import CountPasses
         from heatproof.models.adaptive_batch_size import AdaptiveBatchSize
-        from heatproof.models.preserve import preserve_random_states
+        from heatproof.models.state import preserve_random_states
 
         cached = self.cache.arrays("maps", key, self.keys, self._arrays(len(one.maps)))
         applicability = self.cache.applicability(key)
@@ -465,10 +459,9 @@ class ExplainRun:
         reason, failed = recorded or ("", False)
         missing = set() if reason else set(cached.missing(self.keys))
         adaptive_size = AdaptiveBatchSize(one.name, device=self.network.device)
-        counter = CountPasses(self.network.network)
         try:
             for rows in () if reason else self._batches(missing, bool(one.entry) and recorded is None):
-                began, before = time.perf_counter(), counter.images
+                began, before = time.perf_counter(), self.network.passes
                 is_first = rows == self.first
                 new = [place for place, row in enumerate(rows) if row in missing]
                 size = min(self.images_at_once, adaptive_size.batch_size or self.images_at_once)
@@ -480,9 +473,10 @@ class ExplainRun:
                     maps = make(one.maker, context, adaptive_size)
                 arrays = {"maps": maps, "convergence_delta": convergence_delta(one.maker, maps, context.sums or {})}
                 share = len(new) / len(rows)
-                passes, seconds = round((counter.images - before) * share), (time.perf_counter() - began) * share
+                all_passes, seconds = self.network.passes - before, (time.perf_counter() - began) * share
+                passes = round(all_passes * share)
                 # Passes for images whose maps are cached already only check the method.
-                self.network.check_passes += counter.images - before - passes
+                self.network.count_as_check(all_passes - passes)
                 if new:
                     cached.add(
                         [self.keys[rows[place]] for place in new],
@@ -495,9 +489,6 @@ class ExplainRun:
         except NotApplicable as error:
             reason, failed = str(error), isinstance(error, ExplainerFailed)
             applicability.add([self.keys[row] for row in rows], rows == self.first, error, failed)
-        finally:
-            counter.close()
-            self.network.check_passes += counter.check_images
         if failed:
             warnings.warn(f"The method {one.name!r} is left out: {reason}.", stacklevel=4)
         return (None if reason else cached), reason

@@ -118,17 +118,12 @@ def finetune(
     from heatproof.inputs.finetuned import RECORD_ATTRIBUTE, layer_digest, weight_digests
     from heatproof.inputs.read import read_inputs
     from heatproof.inputs.targets import TargetSpec
-    from heatproof.models.adapter import (
-        adapt_network,
-        attach,
-        check_network,
-        compilation_disabled,
-        counted_as_check,
-        uncompiled,
-    )
-    from heatproof.models.preserve import copy_network, enable_gradients, preserve_random_states
+    from heatproof.models.adapter import attach, compilation_disabled, prepare_network, uncompiled
+    from heatproof.models.first_images import check_first_images
+    from heatproof.models.hooks import counted_as_check
     from heatproof.models.probabilities import warn_of_probabilities
     from heatproof.models.registry import UNSCALED
+    from heatproof.models.state import copy_network, enable_gradients, preserve_random_states
     from heatproof.perturbation.baselines import BASELINES
     from heatproof.perturbation.dataset_mean import mean_colour
     from heatproof.training.devices import DeviceGroup
@@ -163,9 +158,8 @@ def finetune(
     loss, scale = loss_for_task(target_spec.kind or None), None
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(int(seed)))
     reader: Any = target_spec.reader() if target is None else CompleteOutputReader()
-    with adapt_network(copy_network(model).eval(), images, seed, reader) as network:
-        network.check_precision(images)
-        check_network(network, images[probe_rows_of_images(source.digests, images)])
+    with prepare_network(copy_network(model).eval(), images, seed, reader) as network:
+        check_first_images(network, images[probe_rows_of_images(source.digests, images)])
         if not target_spec.kind:
             network.check_targets(labels, ids)
         elif not learns_outputs and labels.reshape(len(labels), -1).shape[1] != network.classes:
@@ -177,7 +171,7 @@ def finetune(
         if learns_outputs and loss == SQUARED:
             with counted_as_check(), torch.no_grad():
                 parts = images[order[validation_count:][:SCALE_IMAGES]].split(batch_size)
-                outputs = torch.cat([network.network(network.copy_to_device(part)).float().cpu() for part in parts])
+                outputs = torch.cat([network.module(network.copy_to_device(part)).float().cpu() for part in parts])
             scale = scale_of(outputs) if target is None else reader.scale_of(outputs)
     if not (learns_outputs or target_spec.kind) and len(only := labels.unique()) == 1:
         warnings.warn(

@@ -21,7 +21,6 @@ from heatproof.base.methods import Method
 from heatproof.base.provenance import code_digest
 from heatproof.inputs.identity import identity_of
 from heatproof.metrics.scoring import ExplainerMaps, score_batch
-from heatproof.models.adapter import CountPasses
 from heatproof.models.adaptive_batch_size import AdaptiveBatchSize
 from heatproof.perturbation.batching import intact_responses
 from heatproof.responses.base import Arrays, Batch, MethodMaps, MetricInput, NetworkRun, Response, ScoredImages
@@ -138,7 +137,7 @@ class Scoring:
     def _network_run(self) -> NetworkRun:
         network = self.run.network
         return NetworkRun(
-            open_network=lambda: network.network,
+            open_network=lambda: network.module,
             device=network.device,
             batch_size=self.run.images_at_once,
             seed=self.run.seed,
@@ -182,19 +181,15 @@ class Scoring:
         run = self.run
         cached = self.cached_responses[key] = run.cache.arrays("responses", key, run.keys)
         missing = cached.missing(run.keys)
-        counter = CountPasses(run.network.network)
-        try:
-            for low in range(0, len(missing), run.images_at_once):
-                rows = missing[low : low + run.images_at_once]
-                began, before = time.perf_counter(), counter.images
-                images = run.network.copy_to_device(run.source.read(rows))
-                batch = Batch(images, run.labels[rows], [run.ids[row] for row in rows])
-                arrays: Arrays = {}
-                for attempt in self.adaptive_size.attempts(network_run.batch_size):
-                    with attempt as size:
-                        arrays = make(replace(network_run, batch_size=size), batch, rows)
-                seconds = time.perf_counter() - began
-                cached.add([run.keys[row] for row in rows], arrays, seconds, counter.images - before)
-        finally:
-            counter.close()
+        for low in range(0, len(missing), run.images_at_once):
+            rows = missing[low : low + run.images_at_once]
+            began, before = time.perf_counter(), run.network.passes
+            images = run.network.copy_to_device(run.source.read(rows))
+            batch = Batch(images, run.labels[rows], [run.ids[row] for row in rows])
+            arrays: Arrays = {}
+            for attempt in self.adaptive_size.attempts(network_run.batch_size):
+                with attempt as size:
+                    arrays = make(replace(network_run, batch_size=size), batch, rows)
+            seconds = time.perf_counter() - began
+            cached.add([run.keys[row] for row in rows], arrays, seconds, run.network.passes - before)
         return cached

@@ -29,7 +29,7 @@ from heatproof.attribution._tokens import BandChanges, TokenGrid, measure_band_c
 from heatproof.attribution.registry import ExplainContext
 from heatproof.errors import NotApplicable, machine_fault
 from heatproof.models._published import GridTap
-from heatproof.models.adapter import counted_as_check, hooks_of
+from heatproof.models.hooks import counted_as_check, hooks_of
 from heatproof.models.network import find_layer
 from heatproof.models.registry import InputFacts
 

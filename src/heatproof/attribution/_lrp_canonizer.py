@@ -23,7 +23,7 @@ from zennit.types import AvgPool, Convolution
 from heatproof.attribution._out_of_place import RecordingProxy, write_out_of_place
 from heatproof.errors import NotApplicable
 from heatproof.models.logits import logits_attribute
-from heatproof.models.preserve import copy_network
+from heatproof.models.state import copy_network
 
 ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 PRODUCTS = {operator.mul, operator.imul, torch.mul, torch.multiply, "mul", "mul_", "multiply", "multiply_"}
@@ -155,7 +155,7 @@ def canonise(network: nn.Module, images: torch.Tensor) -> nn.Module:
     NotApplicable
         If the network cannot be traced.
     """
-    plain = _without_parallel(copy_network(network))
+    plain = _without_parallel(copy_network(network, with_hooks=False))
     _split_modules(plain)
     for module in plain.modules():
         _register_weights(module)

@@ -62,7 +62,7 @@ def completeness_passes(part: ExplainContext) -> Iterator[None]:
     """Disable gradients for passes that compute expected sums, and count them as checks in `heatproof.explain`."""
     import torch
 
-    from heatproof.models.adapter import counted_as_check
+    from heatproof.models.hooks import counted_as_check
 
     # In a run these passes belong to the applicability check, which counts them.
     with counted_as_check() if part.sums is not None else nullcontext(), torch.no_grad():

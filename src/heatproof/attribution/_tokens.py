@@ -23,7 +23,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from heatproof.attribution._hooks import in_this_thread
-from heatproof.models.adapter import counted_as_check
+from heatproof.models.hooks import counted_as_check
 
 Array = NDArray[Any]
 

@@ -47,7 +47,7 @@ def require_unaltered_outputs(context: ExplainContext, images: torch.Tensor, out
     """
     import torch
 
-    from heatproof.models.adapter import counted_as_check, hooks_of
+    from heatproof.models.hooks import counted_as_check, hooks_of
     from heatproof.models.rounding import difference_of_images, rounding_tolerance
 
     with counted_as_check(), torch.no_grad():

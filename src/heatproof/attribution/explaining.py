@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from heatproof.attribution.registry import ApplicabilityFigure, ExplainContext, ExplainFunction, MapSums
-from heatproof.errors import DamagedInput, HeatproofError, NotApplicable, first_line, machine_fault
-from heatproof.models.adapter import reader_of
+from heatproof.errors import CallRefused, DamagedInput, HeatproofError, NotApplicable, first_line, machine_fault
 from heatproof.models.adaptive_batch_size import AdaptiveBatchSize
-from heatproof.models.preserve import preserve_network
+from heatproof.models.hooks import reader_of
+from heatproof.models.state import NetworkState
 
 # Parts of the messages of PyTorch and captum if no gradient reaches the images.
 NO_GRADIENT = ("does not require grad", "not have been used in the graph", "is not connected to every target layer")
@@ -93,13 +93,13 @@ def explain_batch(
             )
             # Changes that the explainer makes to the network, or leaves there on failure, must not affect other maps.
             try:
-                with preserve_network(context.output), _only_targets_of(context):
+                with NetworkState(context.output), _only_targets_of(context):
                     result = maker.function(copied_context, **maker.options)
             except NotApplicable:
                 raise
             except Exception as error:
                 # Explainers of users and of other libraries can fail in any way. A fault of the machine is not theirs.
-                if machine_fault(error) or isinstance(error, DamagedInput):
+                if machine_fault(error) or isinstance(error, DamagedInput | CallRefused):
                     raise
                 raise ExplainerFailed(_reason(error, context.network)) from error
     maps = stack_maps(result, list(maker.maps), context)

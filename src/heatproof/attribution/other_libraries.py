@@ -6,17 +6,16 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from heatproof.attribution.plain_functions import as_explainer, split_delta, sum_over_channels
-from heatproof.errors import HeatproofError
-from heatproof.models.reachable import reachable_modules
+from heatproof.errors import CallRefused, HeatproofError
 
 if TYPE_CHECKING:
     import torch
 
     from heatproof.attribution.registry import ExplainFunction
 
-# Packages whose objects are accepted as methods, and the attributes in which these objects hold their network.
+# Packages whose objects are accepted as methods; those of zennit are composites, which hold no network.
 LIBRARIES = ("captum", "torchcam", "pytorch_grad_cam", "zennit")
-NETWORK_ATTRIBUTES = ("forward_func", "model")
+HOLDING_NETWORKS = LIBRARIES[:3]
 # Classes of captum whose maps should sum to the output at the image minus the output at the zero baseline.
 COMPLETE_METHODS = ("IntegratedGradients", "DeepLift")
 
@@ -52,43 +51,25 @@ def check_arguments_of(name: str, function: Any) -> None:
         ) from None
 
 
-def check_network_of(name: str, method: Any, model: torch.nn.Module) -> None:
-    """Require that an object of another library was made for this network, if the object holds its network.
-
-    Raises
-    ------
-    HeatproofError
-        If it was made for another network.
-    """
-    if library_of(method) is None:
-        return
-    held_network = next(
-        (getattr(method, name) for name in NETWORK_ATTRIBUTES if getattr(method, name, None) is not None), None
-    )
-    theirs = {
-        id(parameter) for _, module in reachable_modules(held_network) for parameter in module.parameters(recurse=False)
-    }
-    ours = set(map(id, model.parameters()))
-    # A wrapper has all weights of the module that it wraps, and a submodule has some of its parent's.
-    if not (theirs <= ours or ours <= theirs):
-        held_class = type(held_network).__name__
-        raise HeatproofError(
-            f"The method {name!r} was made for another network (a {held_class}) than the model (a "
-            f"{type(model).__name__}): create it again for this model."
-        )
-
-
 def as_function(name: str, method: Any) -> ExplainFunction:
     """Return an explainer that calls an object of another library, or a function of model, images and targets.
 
     Maps are summed over channels. Maps of a library are enlarged to the size of the image; a function that returns
     smaller maps is not applicable, as in a run.
+
+    An object that holds another network than the model passes no image through the model, and its call raises
+    CallRefused.
     """
 
     def call(model: Any, images: torch.Tensor, targets: torch.Tensor) -> Any:
         from torch.nn.functional import interpolate
 
+        passes = _passes_of(model)
         maps, delta = split_delta(_call(method, model, images, targets), len(images))
+        if library_of(method) in HOLDING_NETWORKS and passes is not None and _passes_of(model) == passes:
+            raise CallRefused(
+                f"The method {name!r} was made for another network than the model: create it again for this model."
+            )
         maps = sum_over_channels(maps, name)
         size = tuple(images.shape[2:])
         if library_of(method) and maps.ndim == 3 and len(maps) == len(images) and maps.shape[1:] != size:
@@ -98,10 +79,18 @@ def as_function(name: str, method: Any) -> ExplainFunction:
     return as_explainer(call, name)
 
 
+def _passes_of(model: Any) -> int | None:
+    """Return how many images went through a prepared network, for results and for checks; None for any other."""
+    from heatproof.models.hooks import hooks_of
+
+    hooks = hooks_of(model)
+    return None if hooks is None else hooks.passes + hooks.check_passes
+
+
 def _delta_of(method: Any, maps: torch.Tensor, images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor | None:
     import torch
 
-    from heatproof.models.adapter import counted_as_check
+    from heatproof.models.hooks import counted_as_check
 
     if not method.multiplies_by_inputs:
         return None

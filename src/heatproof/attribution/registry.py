@@ -110,7 +110,7 @@ class ExplainContext:
     @property
     def task(self) -> str:
         """Task of the network: one of `heatproof.base.tasks.TASKS`, or ``callable``; known after the first pass."""
-        from heatproof.models.adapter import reader_of
+        from heatproof.models.hooks import reader_of
 
         reader = reader_of(self.network)
         return "multiclass" if reader is None else reader.task

@@ -89,12 +89,12 @@ def _select_targets(targets: torch.Tensor, network: torch.nn.Module) -> Callable
     """Return a function that sets all logits but those of the targets to zero; relevance starts at its result."""
     import torch
 
-    from heatproof.models.adapter import hooks_of
+    from heatproof.models.hooks import hooks_of
 
     def select(logits: torch.Tensor) -> torch.Tensor:
         hooks = hooks_of(network)
         # A single logit z is read as [-z/2, z/2], which no rule covers: the relevance of z is that of the half.
-        scale = logits.new_tensor([-2, 2]) if hooks is not None and hooks.has_one_logit else 1
+        scale = logits.new_tensor([-2, 2]) if hooks is not None and hooks.reader.has_one_logit else 1
         return scale * logits * torch.nn.functional.one_hot(targets, logits.shape[1])
 
     return select

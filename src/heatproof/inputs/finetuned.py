@@ -84,9 +84,9 @@ def domain_of(model: Any, images: Any = None, task: str = "") -> Domain:
     model = _unwrapped(model)
     record = _record_of(model)
     if record is None:
-        from heatproof.models.reachable import reachable_modules
+        from heatproof.models.callables import named_parts
 
-        has_finetuned_part = any(_record_of(module) for _, module in reachable_modules(model))
+        has_finetuned_part = any(_record_of(module) for _, module in named_parts(model))
         return Domain(
             None,
             "the network is no copy by heatproof.finetune, but has one as a part"

@@ -22,7 +22,7 @@ from heatproof.inputs.source import ImageSource, source_of_tensor
 from heatproof.inputs.targets import TargetSpec, align_targets, assign_targets, labels_of_maps
 
 if TYPE_CHECKING:
-    from heatproof.models.adapter import AdaptedNetwork
+    from heatproof.models.adapter import Network
 
 Transform = Callable[[Any], Any]
 
@@ -36,7 +36,7 @@ def read_inputs(
     classes: Any = None,
     transform: Transform | None = None,
     maps: Any = None,
-    network: AdaptedNetwork | None = None,
+    network: Network | None = None,
     target_spec: TargetSpec | None = None,
     pairs: bool = True,
 ) -> ImageSource:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
 
     from heatproof.inputs.source import ImageSource
-    from heatproof.models.adapter import AdaptedNetwork
+    from heatproof.models.adapter import Network
     from heatproof.models.output_reader import OutputReader
 
 Target = Callable[[Any, Any], "torch.Tensor"]
@@ -104,7 +104,7 @@ def _identity_or_address(value: Any, network: Any = None) -> str:
 
 
 def assign_targets(
-    source: ImageSource, targets: Any, target_spec: TargetSpec, network: AdaptedNetwork | None, pairs: bool = True
+    source: ImageSource, targets: Any, target_spec: TargetSpec, network: Network | None, pairs: bool = True
 ) -> ImageSource:
     """Return the images with the explained column of each.
 
@@ -149,10 +149,10 @@ def assign_targets(
     return replace(source, targets=check_targets(targets, len(source)), is_labelled=True)
 
 
-def _predicted_classes(source: ImageSource, network: AdaptedNetwork) -> torch.Tensor:
+def _predicted_classes(source: ImageSource, network: Network) -> torch.Tensor:
     import torch
 
-    from heatproof.models.adapter import predict_classes
+    from heatproof.models.first_images import predict_classes
 
     return torch.cat([predict_classes(network, part).detach().cpu() for _, part in source.batches()]).long()
 
@@ -235,7 +235,7 @@ def _with_label_rows(source: ImageSource, labels: torch.Tensor, pairs: bool) -> 
 CALLER_STACKLEVEL = 5
 
 
-def _with_regression_targets(source: ImageSource, targets: Any, network: AdaptedNetwork | None) -> ImageSource:
+def _with_regression_targets(source: ImageSource, targets: Any, network: Network | None) -> ImageSource:
     """Return the images with the explained output: the only one, or those that integer targets select."""
     import torch
 
@@ -256,9 +256,9 @@ def _with_regression_targets(source: ImageSource, targets: Any, network: Adapted
     return replace(source, targets=values.cpu().long())
 
 
-def _count_outputs(source: ImageSource, network: AdaptedNetwork) -> int:
+def _count_outputs(source: ImageSource, network: Network) -> int:
     """Return the number of outputs of a network for an image."""
-    from heatproof.models.adapter import count_outputs
+    from heatproof.models.first_images import count_outputs
 
     return count_outputs(network, source.read([0]))
 
@@ -286,9 +286,7 @@ def _regression_values(values: Any, count: int) -> torch.Tensor:
     return found
 
 
-def _with_function_targets(
-    source: ImageSource, targets: Any, function: Target, network: AdaptedNetwork | None
-) -> ImageSource:
+def _with_function_targets(source: ImageSource, targets: Any, function: Target, network: Network | None) -> ImageSource:
     """Return the images with the number of the unique target of each."""
     import torch
 
@@ -301,7 +299,7 @@ def _with_function_targets(
     unique_targets, numbers = distinct_targets(targets, len(source))
     model = None
     if network is not None:
-        network.hooks.reader.targets, model = unique_targets, network.network
+        network.reader.targets, model = unique_targets, network.module
     function_identity = _identity_or_address(function, model)
     digests = [digest([function_identity, _identity_or_address(one)]) for one in _as_list(unique_targets)]
     return replace(
@@ -315,24 +313,6 @@ def _with_function_targets(
 
 def _as_list(unique_targets: Any) -> list[Any]:
     return [unique_targets[number] for number in range(len(unique_targets))]
-
-
-def check_columns(network: AdaptedNetwork, source: ImageSource) -> None:
-    """Check that the network has a class, label or output for every target.
-
-    Raises
-    ------
-    HeatproofError
-        If it has not; the message has the image, or the number of columns.
-    """
-    assert source.targets is not None, "read_inputs found them"
-    if source.kind == "multilabel" and source.labels is not None and source.labels.shape[1] != network.classes:
-        width, outputs = source.labels.shape[1], network.classes
-        raise HeatproofError(
-            f"The targets have {width} columns and the model returns {outputs} logits for each image: give one column "
-            "for each label, in the order of the model's outputs."
-        )
-    network.check_targets(source.targets, source.ids)
 
 
 def reported_targets(source: ImageSource) -> np.ndarray:
@@ -352,7 +332,7 @@ def reported_targets(source: ImageSource) -> np.ndarray:
     return columns
 
 
-def labels_of_maps(maps: Any, source: ImageSource, target_spec: TargetSpec, network: AdaptedNetwork | None) -> Any:
+def labels_of_maps(maps: Any, source: ImageSource, target_spec: TargetSpec, network: Network | None) -> Any:
     """Return the targets that labelled maps explain, as `assign_targets` takes them; None if maps have no targets.
 
     With several labels, these are all labels of an image that maps explain.
@@ -370,7 +350,7 @@ def labels_of_maps(maps: Any, source: ImageSource, target_spec: TargetSpec, netw
     return explained_classes(maps, source)
 
 
-def align_targets(targets: Any, source: ImageSource, target_spec: TargetSpec, network: AdaptedNetwork | None) -> Any:
+def align_targets(targets: Any, source: ImageSource, target_spec: TargetSpec, network: Network | None) -> Any:
     """Return labelled targets in the order of the images, and targets without labels unchanged.
 
     Raises
@@ -388,7 +368,7 @@ def align_targets(targets: Any, source: ImageSource, target_spec: TargetSpec, ne
     return targets.isel(image=rows) if is_labelled_array(targets) else targets.iloc[rows]
 
 
-def _labels_from_pairs(values: Any, source: ImageSource, network: AdaptedNetwork | None) -> np.ndarray | None:
+def _labels_from_pairs(values: Any, source: ImageSource, network: Network | None) -> np.ndarray | None:
     """Return the labels (N, K) of each image from labelled values, matched by content; None if they have none."""
     labels = labels_of(values)
     if labels is None or labels.digests is None or labels.targets is None or network is None:

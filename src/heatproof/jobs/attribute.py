@@ -40,8 +40,9 @@ from heatproof.jobs.applicability import (
     write_applicability,
 )
 from heatproof.jobs.shards import BACKGROUND_WRITES, EVALUATION, Origin, Shard, open_shard
-from heatproof.models.adapter import CountPasses, check_loaded, reader_of
 from heatproof.models.adaptive_batch_size import AdaptiveBatchSize, batch_size_file, batch_size_of
+from heatproof.models.first_images import check_loaded
+from heatproof.models.hooks import hooks_of, reader_of
 from heatproof.models.network import configure_torch, find_layer, load_network, normalise, reader_of_dataset
 from heatproof.models.output_reader import probabilities
 from heatproof.models.registry import InputFacts
@@ -287,7 +288,6 @@ class _ExplainerRun:
         inputs, entry = self.inputs, self.entry
         self.maker = maker_of(entry)
         self.adaptive_size = AdaptiveBatchSize(entry.name, batch_size_file(entry.store), self.device)
-        self.counter = CountPasses(self.network)
         self.target = check_target(inputs.target, self.dataset)
         settings: dict[str, Any] = {
             "output": inputs.output,
@@ -296,6 +296,12 @@ class _ExplainerRun:
             "batch_size": self.batch_size,
         }
         self.make_context = context_factory(self.network, self.facts, self.dataset, **settings)
+
+    @property
+    def passes(self) -> int:
+        """Number of images that went through the network for results; 0 without a network."""
+        hooks = None if self.network is None else hooks_of(self.network)
+        return 0 if hooks is None else hooks.passes
 
     def read(self, rows: Sequence[int]) -> torch.Tensor:
         """Return images of the evaluation split in main memory, normalised for the network."""
@@ -339,7 +345,7 @@ def _require_applicable(shard: Shard, run: _ExplainerRun, probe_rows: list[int])
     record, cause = read_applicability(path, _applicability_key(shard)), None
     if record is None:
         figures: dict[str, ApplicabilityFigure] = {}
-        passes_before, reason, count = run.counter.images, None, 0
+        passes_before, reason, count = run.passes, None, 0
         try:
             _require_layer(run.entry, run.facts, run.network)
             context = run.context_of(probe_rows, run.read(probe_rows), figures)
@@ -348,7 +354,7 @@ def _require_applicable(shard: Shard, run: _ExplainerRun, probe_rows: list[int])
             reason = str(error)
             cause = error.__cause__
         record = write_applicability(
-            path, _applicability_key(shard), count, figures, reason, run.counter.images - passes_before
+            path, _applicability_key(shard), count, figures, reason, run.passes - passes_before
         )
     shard.provenance["gate"] = manifest_fields(record)
     if record["gap"]:
@@ -365,10 +371,10 @@ def _compute_maps(shard: Shard, run: _ExplainerRun) -> None:
         track(range(start, stop, size), run.entry.name, unit="batch"),
         run.device,
     ):
-        passes = run.counter.images
+        passes = run.passes
         context = run.context_of(range(low, low + len(images)), images)
         values = encode_maps(explain_batch(run.maker, context, run.adaptive_size), **_encoding(run.inputs))
-        shard.add(low, values, time.monotonic() - started, run.counter.images - passes)
+        shard.add(low, values, time.monotonic() - started, run.passes - passes)
         started = time.monotonic()
 
 

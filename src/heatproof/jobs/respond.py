@@ -25,8 +25,9 @@ from heatproof.data.probe_images import probe_rows_of_split, read_rows
 from heatproof.errors import NotApplicable
 from heatproof.files.publishing import public
 from heatproof.jobs.shards import BACKGROUND_WRITES, EVALUATION, ImageRange, Origin, Shard, open_shard
-from heatproof.models.adapter import check_loaded, reader_of
 from heatproof.models.adaptive_batch_size import batch_size_of
+from heatproof.models.first_images import check_loaded
+from heatproof.models.hooks import reader_of
 from heatproof.models.network import configure_torch, reader_of_dataset
 from heatproof.perturbation.batching import intact_responses, open_network
 from heatproof.perturbation.dataset_mean import dataset_options, mean_split, needs_dataset

@@ -23,7 +23,8 @@ from heatproof.data.rows import unwrap_rows
 from heatproof.errors import RESUME_HINT, HeatproofError, is_out_of_memory
 from heatproof.files.writing import write_text
 from heatproof.jobs.several_devices import J, Train, train_on_devices
-from heatproof.models.adapter import attach, hooks_of
+from heatproof.models.adapter import attach
+from heatproof.models.hooks import hooks_of
 from heatproof.models.network import (
     build_network,
     build_with_weights,

@@ -11,7 +11,7 @@ from heatproof.base.tasks import EXCLUSIVE, WITH_PROBABILITY
 from heatproof.errors import HeatproofError
 
 if TYPE_CHECKING:
-    from heatproof.models.adapter import AdaptedNetwork
+    from heatproof.models.adapter import Network
 
 # Sums of probabilities in half precision deviate from 1 by as much.
 NEAR_ONE = 2e-3
@@ -21,14 +21,14 @@ PROBABILITIES_MESSAGE = (
 )
 
 
-def warn_of_probabilities(network: AdaptedNetwork, stacklevel: int = 3) -> None:
+def warn_of_probabilities(network: Network, stacklevel: int = 3) -> None:
     """Warn the caller of the calling function if the logits from `check` look like probabilities."""
     assert network.logits is not None, "the network is checked first"
     if warning := describe_probabilities(network.logits, network.has_one_logit, network.task):
         warnings.warn(warning, stacklevel=stacklevel)
 
 
-def check_no_probabilities(network: AdaptedNetwork) -> None:
+def check_no_probabilities(network: Network) -> None:
     """Refuse a network whose outputs sum to 1, before maps are computed that cannot be scored.
 
     Raises

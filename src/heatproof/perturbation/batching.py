@@ -13,8 +13,8 @@ from heatproof.base.integer_types import widen_dtype
 from heatproof.base.specs import Runtime
 from heatproof.base.tasks import EXCLUSIVE, task_provides
 from heatproof.errors import HeatproofError
-from heatproof.models.adapter import reader_of
 from heatproof.models.adaptive_batch_size import AdaptiveBatchSize, batch_size_file, batch_size_of
+from heatproof.models.hooks import reader_of
 from heatproof.models.network import load_network
 from heatproof.models.output_reader import OutputReader, log_probabilities
 from heatproof.models.probabilities import NEAR_ONE, PROBABILITIES_MESSAGE

@@ -12,7 +12,7 @@ from heatproof.base.grids import AnyGrid
 from heatproof.base.randomness import torch_generator
 from heatproof.base.specs import FinetuningSettings
 from heatproof.errors import HeatproofError
-from heatproof.models.preserve import copy_network
+from heatproof.models.state import copy_network
 from heatproof.perturbation.baselines import baseline_images
 from heatproof.training.examples import ConcatenatedImages
 from heatproof.training.loop import (

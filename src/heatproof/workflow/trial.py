@@ -196,7 +196,7 @@ def _image(plan: Plan, model: str, dataset: Dataset) -> torch.Tensor:
 
 def _network(plan: Plan, model: str, name: str, dataset: Dataset, warnings: list[str]) -> torch.nn.Module:
     from heatproof.jobs.fetch import check_checkpoint
-    from heatproof.models.adapter import check_attached
+    from heatproof.models.first_images import check_attached
     from heatproof.models.network import build_network, reader_of_dataset
     from heatproof.models.probabilities import check_no_probabilities
 

@@ -1,0 +1,142 @@
+"""Hooks on a network that copy its inputs, read its outputs, and count its passes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import nn
+
+from heatproof.models.output_reader import OutputReader
+from heatproof.models.pass_records import ModulesRun
+
+_checking: ContextVar[bool] = ContextVar("checking", default=False)
+
+
+@contextmanager
+def counted_as_check() -> Iterator[None]:
+    """Count the passes inside this context as passes of a check."""
+    token = _checking.set(True)
+    try:
+        yield
+    finally:
+        _checking.reset(token)
+
+
+def is_counted_as_check() -> bool:
+    """Return whether passes are currently counted as passes of a check."""
+    return _checking.get()
+
+
+def hooks_of(network: nn.Module) -> Hooks | None:
+    """Return the hooks that read the output of a network during the current call or job, or None."""
+    for hook in network._forward_pre_hooks.values():
+        if isinstance(owner := getattr(hook, "__self__", None), Hooks):
+            return owner
+    return None
+
+
+def reader_of(network: Any) -> OutputReader | None:
+    """Return the reader of a network's output, also if other objects wrap the network; None without hooks."""
+    while network is not None:
+        if isinstance(network, nn.Module) and (hooks := hooks_of(network)) is not None:
+            return hooks.reader
+        network = getattr(network, "network", None)
+    return None
+
+
+class Hooks:
+    """Hooks that copy the inputs of a network, read its output, and count its passes.
+
+    Attributes
+    ----------
+    reader, thread
+        See `heatproof.models.adapter.attach`.
+    passes, check_passes
+        Number of images that went through the network since the hooks were attached: for results, and for checks.
+    half
+        Precision of the weights if it is half; float32 images are then cast to it.
+    autocast
+        Precision of the caller's autocast, in which passes run; None for none.
+    cache
+        Facts about the network that were found since the hooks were attached. They are not stored for longer than one
+        call or job, because the caller can change the network between calls.
+    precisions
+        Precisions in which the last check computed; empty before the first.
+    """
+
+    def __init__(self, reader: OutputReader, thread: int | None = None) -> None:
+        self.reader, self.thread = reader, thread
+        self.passes = self.check_passes = 0
+        self.half: torch.dtype | None = None
+        self.autocast: torch.dtype | None = None
+        self.handles: list[Any] = []
+        self.cache: dict[Any, Any] = {}
+        self.precisions: frozenset[torch.dtype] = frozenset()
+        self._running: list[torch.autocast] = []
+        self._modules_run: ModulesRun | None = None
+
+    def remove(self) -> None:
+        """Remove the hooks from the network."""
+        for handle in self.handles:
+            handle.remove()
+
+    @contextmanager
+    def recording_modules(self, module: nn.Module) -> Iterator[ModulesRun]:
+        """Record the modules that passes of the network run inside this context."""
+        self._modules_run = modules_run = ModulesRun(module)
+        try:
+            with modules_run.recording():
+                yield modules_run
+        finally:
+            self._modules_run = None
+
+    def copy_inputs(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Count a pass, and return copies of its inputs, to which a network may write, as an in-place ReLU does."""
+        if self._is_another_thread():
+            return None
+        first = _first_tensor(inputs, named)
+        self._count(0 if first is None else len(first))
+        if self.autocast is not None:
+            device = next(value.device for value in (*inputs, *named.values()) if isinstance(value, torch.Tensor))
+            self._running.append(torch.autocast(device.type, self.autocast))
+            self._running[-1].__enter__()
+        return tuple(map(self._copy, inputs)), {name: self._copy(value) for name, value in named.items()}
+
+    def read_output(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
+        """Return the numbers of an output."""
+        if self._is_another_thread():
+            return None
+        first = _first_tensor(inputs, named)
+        count, device = (None, None) if first is None else (len(first), first.device)
+        # A target function may run modules that do not belong to the network.
+        with nullcontext() if self._modules_run is None else self._modules_run.paused():
+            return self.reader.read(output, count, device)
+
+    def end_autocast(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        """End the autocast of a pass, even if the pass failed."""
+        if self._running and not self._is_another_thread():
+            self._running.pop().__exit__(None, None, None)
+
+    def _count(self, images: int) -> None:
+        if is_counted_as_check():
+            self.check_passes += images
+        else:
+            self.passes += images
+
+    def _is_another_thread(self) -> bool:
+        return self.thread is not None and threading.get_ident() != self.thread
+
+    def _copy(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        cast = self.half is not None and value.dtype == torch.float32
+        return value.to(self.half) if cast else value.clone()
+
+
+def _first_tensor(inputs: Sequence[Any], named: dict[str, Any]) -> torch.Tensor | None:
+    return next((value for value in (*inputs, *named.values()) if isinstance(value, torch.Tensor) and value.ndim), None)
