@@ -90,22 +90,13 @@ def test_probabilities_are_refused_and_log_probabilities_accepted():
 
 class Wrapper:
     def __init__(self, held):
-        self.held = {"networks": [held]}
+        self.held = held
 
     def __call__(self, images):
-        return self.held["networks"][0](images)
+        return self.held(images)
 
     def predict(self, images):
         return self(images)
-
-
-class HiddenNetwork(nn.Module):
-    def __init__(self, held):
-        super().__init__()
-        self.held = [held]
-
-    def forward(self, images):
-        return self.held[0](images)
 
 
 def default(images, *, network=None):
@@ -130,8 +121,6 @@ WRAPPED = {
     "partial": lambda network: functools.partial(default, network=network),
     "object": Wrapper,
     "method": lambda network: Wrapper(network).predict,
-    "unregistered": lambda network: HiddenNetwork(network).eval(),
-    "inner closure": lambda network: (lambda inner: lambda images: inner(images) * 2)(lambda images: network(images)),
     "global": lambda network: by_global,
 }
 
@@ -150,9 +139,7 @@ def test_a_part_in_training_mode_is_refused_before_it_changes(way, monkeypatch):
             heatproof.evaluate(metric, wrapped, images, labels, maps)
     assert torch.equal(norm.running_mean, before)
     with pytest.raises(HeatproofError, match=r"of the explainer .*BatchNorm2d.*eval\(\)"):
-        heatproof.evaluate(
-            "sensitivity_max", lambda x: x.sum((1, 2)), images, labels, maps, explain=explainer_of(wrapped)
-        )
+        heatproof.evaluate("sensitivity_max", problem()[0], images, labels, maps, explain=explainer_of(network))
     norm.eval()
     assert heatproof.evaluate("idsds", wrapped, images, labels, maps)["valid"].all()
 

@@ -151,7 +151,7 @@ def test_objects_made_for_another_network_are_refused(network, linear, images, t
     from captum.attr import DeepLift, LayerGradCam, NoiseTunnel, Saliency
     from torchcam.methods import GradCAM
 
-    extractor = GradCAM(linear, target_layer="features", enable_hooks=False)
+    extractor = GradCAM(linear, target_layer="features")
     others = [Saliency(linear), Saliency(lambda batch: linear(batch)), DeepLift(linear), NoiseTunnel(Saliency(linear))]
     others += [LayerGradCam(linear, linear.features), Saliency(linear.forward), extractor]
     with pytest.raises(heatproof.HeatproofError, match="'theirs' was made for another network"):
@@ -159,6 +159,7 @@ def test_objects_made_for_another_network_are_refused(network, linear, images, t
     for other in others:
         with pytest.raises(heatproof.HeatproofError, match="was made for another network"):
             heatproof.explain(network, images, targets, other)
+    extractor.remove_hooks()
 
 
 def test_objects_of_pytorch_grad_cam_made_for_another_network_are_refused(network, linear, images, targets):
@@ -167,7 +168,7 @@ def test_objects_of_pytorch_grad_cam_made_for_another_network_are_refused(networ
         heatproof.explain(network, images, targets, library.GradCAM(linear, [linear.features]))
 
 
-def test_objects_made_for_a_wrapper_or_a_part_are_accepted(network, images, targets):
+def test_objects_that_call_the_network_are_accepted(network, images, targets):
     from captum.attr import Saliency
 
     wrapper = torch.nn.Sequential(network).eval()
@@ -175,12 +176,13 @@ def test_objects_made_for_a_wrapper_or_a_part_are_accepted(network, images, targ
         "same": Saliency(network),
         "wrapper": Saliency(wrapper),
         "function": Saliency(lambda batch: network(batch)),
-        "method": Saliency(network.forward),
     }
     result = heatproof.explain(network, images, targets, theirs)
     assert (result["reason"] == "").all()
-    result = heatproof.explain(wrapper, images, targets, theirs)
-    assert (result["reason"] == "").all()
+    # An object made for a part of the model, or for its forward method, passes the hooks of the model by.
+    for model, method in ((wrapper, theirs["same"]), (network, Saliency(network.forward))):
+        with pytest.raises(heatproof.HeatproofError, match="was made for another network"):
+            heatproof.explain(model, images, targets, {"theirs": method})
 
 
 def test_a_failing_method_is_left_out_with_its_reason(network, images, targets):

@@ -124,8 +124,10 @@ def test_lrp_is_applicable_with_a_hook_that_stores_a_tensor():
     maps, plain = (heatproof.explain(one, images, TARGETS, methods) for one in (network, Plain()))
     assert maps["reason"].values.tolist() == ["", ""]
     np.testing.assert_array_equal(maps["attribution"], plain["attribution"])
+    # finetune copies hooks as well, and a tensor with a graph that one of them holds has no copy.
     network(images)
-    heatproof.finetune(network, images_of(12), TARGETS.repeat(2), epochs=1, grid=2, batch_size=4)
+    with pytest.raises(heatproof.HeatproofError, match=r"cannot be copied .* a tensor with a graph"):
+        heatproof.finetune(network, images_of(12), TARGETS.repeat(2), epochs=1, grid=2, batch_size=4)
 
 
 class Mirrored(nn.Module):

@@ -63,10 +63,10 @@ class HiddenNetwork(nn.Module):
         return self.held[0](images)
 
 
-@pytest.mark.parametrize("function", ["explain", "evaluate", "choose"])
+@pytest.mark.parametrize("function", ["explain", "evaluate", "choose", "image_scores"])
 def test_a_part_that_eval_does_not_reach_is_named(function):
-    with pytest.raises(HeatproofError, match="The Plain that the model holds is in training mode"):
-        FUNCTIONS[function](HiddenNetwork(Plain().train()).eval(), images_of(), TARGETS, maps_of())
+    with pytest.raises(HeatproofError, match="runs a Plain that is none of its submodules: register it"):
+        FUNCTIONS[function](HiddenNetwork(Plain()).eval(), images_of(), TARGETS, maps_of())
 
 
 def test_choose_refuses_probabilities_before_work():

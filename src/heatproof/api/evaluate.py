@@ -141,9 +141,10 @@ def evaluate(
     ------
     HeatproofError
         If a metric or an option does not exist, the inputs do not match, a value is not finite, a label is not a class
-        of the model, the model does not return logits, or a part of the model is in training mode. That is checked in
-        all parts that can be found: submodules, the closure and the globals of a function, the attributes of an object,
-        and the contents of a partial application.
+        of the model, the model does not return logits, or a part of the model is in training mode. The parts of a model
+        that is a function are the modules that it names itself: in its closure, its globals and its defaults, as the
+        object of a method or the attributes of an object, or in a partial application. A function without one is
+        refused, and so is a model that runs a module that is not registered.
 
     Examples
     --------
