@@ -170,6 +170,7 @@ def choose(
                 "100."
             )
         _warn_of_trained_on(image_digests, domain)
+        network.check_precision(inputs.read([0]))
         assert inputs.targets is not None, "read_inputs found them"
         explained = inputs.explained if inputs.has_label_rows else inputs.targets.tolist()
         _check_distinct(list(zip(inputs.digests, explained, strict=True)) if inputs.has_label_rows else image_digests)
