@@ -20,7 +20,7 @@ from heatproof.estimate.child import StartUp, TimeTraining, TimeWeights
 from heatproof.files.reading import read_json
 from heatproof.plan.folder import Folder
 from heatproof.plan.graph import Graph, Job
-from heatproof.plan.paths import PRETRAINED, Network
+from heatproof.plan.paths import PRETRAINED, NetworkName
 from heatproof.plan.validate import Plan
 from heatproof.stages.weights import weights_of
 from heatproof.workflow.start import MALLOC
@@ -128,7 +128,7 @@ class Bench:
         """Time the training of certain weights: seconds per image to train, to validate and to read."""
         # A saved epoch belongs to its training.
         trained = self.plan.saved_epochs[weights][0] if weights in self.plan.saved_epochs else weights
-        spec = weights_of(Graph(self.plan), Network(dataset, model, trained))
+        spec = weights_of(Graph(self.plan), NetworkName(dataset, model, trained))
         # For a fetched checkpoint, the time of a finetuning.
         task = self.plan.trained_on(dataset).task
         default_settings = FinetuningSettings(**self.plan.training_settings(self.plan.models[model].finetuning, task))

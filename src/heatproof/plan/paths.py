@@ -65,8 +65,8 @@ def producing_job(file: str, apart: bool) -> tuple[str, ...]:
     return kind, *parts, "".join(shard)
 
 
-class Network(NamedTuple):
-    """A network that is scored: a model with certain weights, on a dataset."""
+class NetworkName(NamedTuple):
+    """Names of a network that is scored: a model with certain weights, on a dataset."""
 
     dataset: str
     model: str
@@ -93,7 +93,7 @@ class Case:
         Target of the run, as in the config, such as ``label`` or ``predicted``.
     """
 
-    network: Network
+    network: NetworkName
     metric: str
     training_seed: int | None = None
     grid: Grid | None = None

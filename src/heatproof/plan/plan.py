@@ -14,7 +14,7 @@ from heatproof.data.rows import has_label_rows
 from heatproof.models.registry import InputFacts, ModelSpec
 from heatproof.plan.folder import NO_MODEL
 from heatproof.plan.metrics import MetricChoice
-from heatproof.plan.paths import Case, Network
+from heatproof.plan.paths import Case, NetworkName
 from heatproof.plan.selection import Selection
 from heatproof.responses.base import Response
 from heatproof.responses.patches import Patches
@@ -86,7 +86,7 @@ class Plan(Selection):
         return {"seed": self.config["seed"], **without_saved_epochs, "loss": loss}
 
     @cache
-    def store_of(self, where: Network, response: Response, explainer: str = "") -> str:
+    def store_of(self, where: NetworkName, response: Response, explainer: str = "") -> str:
         """Return the path of the store of a response, without ``.zarr``."""
         return self.results.store(response.rule).format(**where._asdict(), explainer=explainer, response=response.name)
 
@@ -96,7 +96,7 @@ class Plan(Selection):
         An explainer that does not use the model has one store for each dataset.
         """
         network = (model, weights) if self.explainers[explainer].uses_model else (NO_MODEL, NO_MODEL)
-        names = dict(zip(Network._fields, (dataset, *network), strict=True))
+        names = dict(zip(NetworkName._fields, (dataset, *network), strict=True))
         return self.results.maps.format(**names, explainer=explainer)
 
     # ---- scores ------------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ class Plan(Selection):
         drops = next((one.settings for one in entry.responses.values() if one.rule == Patches.rule), {})
         published = self.finetuning(model, weights) is None and model in self.fetched_models()
         seed = None if published else self.training(model, weights).get("seed", self.config["seed"])
-        network, target = Network(dataset, model, weights), str(self.config["target"])
+        network, target = NetworkName(dataset, model, weights), str(self.config["target"])
         return Case(network, metric, seed, drops.get("grid"), drops.get("baseline"), entry.output, target)
 
     def test_cases(self) -> list[Case]:

@@ -20,7 +20,7 @@ from heatproof.metrics.single_deletion import GridAndBaseline, base_name, metric
 from heatproof.models.packaged import is_file
 from heatproof.plan.folder import Folder
 from heatproof.plan.metrics import MetricChoice, read_metric
-from heatproof.plan.paths import PRETRAINED, Network, layer_and_channel
+from heatproof.plan.paths import PRETRAINED, NetworkName, layer_and_channel
 from heatproof.plan.resolve import DatasetChoice, ExplainerChoice, ModelChoice, read_dataset, read_explainer, read_model
 from heatproof.responses.base import Response, shared_responses
 from heatproof.responses.label_outputs import LabelOutputs
@@ -241,7 +241,7 @@ class Selection:
             return [tuned["baseline"]]
         return self.baselines
 
-    def intact_drops(self, network: Network) -> Patches:
+    def intact_drops(self, network: NetworkName) -> Patches:
         """Return the patch drops whose store also provides the outputs of a network for the intact images."""
         grid, baseline = self.combinations_on(network.weights, network.model)[0]
         return Patches({"grid": grid, "baseline": baseline})
@@ -337,12 +337,12 @@ class Selection:
         """Return every pair of a dataset and a model that is for it."""
         return [(dataset, model) for dataset in self.datasets for model in self.models_of(dataset)]
 
-    def networks(self) -> Iterator[Network]:
+    def networks(self) -> Iterator[NetworkName]:
         """Yield every network that is scored: dataset, model, weights."""
         for (dataset, model), weights in product(self.pairs(), self.weights):
             # Published weights do not depend on the seed, so that copies for other training seeds have the same.
             if weights != PRETRAINED or self.models[model].kind == model or model not in self.fetched_models():
-                yield Network(dataset, model, weights)
+                yield NetworkName(dataset, model, weights)
 
     def size_of(self, dataset: str, model: str) -> tuple[int, int] | None:
         """Return height and width of the input of a model on a dataset; None if not known."""

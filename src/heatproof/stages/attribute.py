@@ -13,7 +13,7 @@ from heatproof.base.specs import NO_KEY, DatasetSpec, Runtime
 from heatproof.models.registry import ModelSpec
 from heatproof.perturbation.baselines import baseline_modules
 from heatproof.plan.folder import NO_MODEL
-from heatproof.plan.paths import Network, map_files
+from heatproof.plan.paths import NetworkName, map_files
 from heatproof.plan.stage import JobGraph, Product, Wildcards, stage
 from heatproof.stages.shards import (
     ShardStage,
@@ -96,7 +96,7 @@ class MapsStage(ShardStage):
         return partial(attribute, self, runtime)
 
     @classmethod
-    def for_network(cls, graph: JobGraph, network: Network, where: Wildcards) -> Self:
+    def for_network(cls, graph: JobGraph, network: NetworkName, where: Wildcards) -> Self:
         """Return the spec of the job of a shard for a network, or for the reference maps of a dataset."""
         plan = graph.plan
         chosen = [where["explainer"]] if "explainer" in where else cls.names(plan)
@@ -154,7 +154,7 @@ class Attribute(MapsStage):
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return the spec of the job of a shard, and the files that it waits for."""
-        network = Network(where["dataset"], where["model"], where["weights"])
+        network = NetworkName(where["dataset"], where["model"], where["weights"])
         return cls.for_network(graph, network, where), inputs_of(graph, network_of(graph, network, "maps"), where)
 
 
@@ -185,11 +185,11 @@ class AttributeReference(MapsStage):
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return the spec of the job of a shard, and the files that it waits for."""
-        spec = cls.for_network(graph, Network(where["dataset"], NO_MODEL, NO_MODEL), where)
+        spec = cls.for_network(graph, NetworkName(where["dataset"], NO_MODEL, NO_MODEL), where)
         return spec, [spec.inputs.dataset.manifest]
 
 
-def _maps_of(graph: JobGraph, network: Network) -> MapInputs:
+def _maps_of(graph: JobGraph, network: NetworkName) -> MapInputs:
     plan, (dataset, model, _) = graph.plan, network
     stored_as = plan.config["attribution"]["stored_as"]
     patch_sums_grid = plan.config["drops"]["grids"][0] if stored_as == "patch_sums" else 0
@@ -208,13 +208,15 @@ def _maps_of(graph: JobGraph, network: Network) -> MapInputs:
     )
 
 
-def maps_of(graph: JobGraph, network: Network, explainer: str) -> StoredExplainer:
+def maps_of(graph: JobGraph, network: NetworkName, explainer: str) -> StoredExplainer:
     """Return an explainer with its store and key for a network; reference maps have one store for all networks."""
     knows = graph.plan.explainers[explainer].uses_model
-    return graph.compute_once(_stored, network if knows else Network(network.dataset, NO_MODEL, NO_MODEL), explainer)
+    return graph.compute_once(
+        _stored, network if knows else NetworkName(network.dataset, NO_MODEL, NO_MODEL), explainer
+    )
 
 
-def _stored(graph: JobGraph, network: Network, name: str) -> StoredExplainer:
+def _stored(graph: JobGraph, network: NetworkName, name: str) -> StoredExplainer:
     plan, (dataset, model, weights) = graph.plan, network
     inputs, entry, known = graph.compute_once(_maps_of, network), plan.explainers[name], model != NO_MODEL
     network_modules = [plan.models[model].module, *plan.target_modules] if known else []

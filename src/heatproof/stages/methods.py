@@ -15,7 +15,7 @@ from heatproof.plan.stage import JobGraph, Report
 from heatproof.ranking.magnitudes import MagnitudeMetrics
 
 if TYPE_CHECKING:
-    from heatproof.plan.paths import Case, Network
+    from heatproof.plan.paths import Case, NetworkName
     from heatproof.plan.plan import Plan
 
 # Dataset, model, weights and metric.
@@ -183,7 +183,7 @@ def images_with_maps(plan: Plan) -> int:
     return min(plan.config["report"]["images"], plan.images)
 
 
-def map_files(plan: Plan, networks: Iterable[Network], images: int, explainers: Iterable[str]) -> list[str]:
+def map_files(plan: Plan, networks: Iterable[NetworkName], images: int, explainers: Iterable[str]) -> list[str]:
     """Return the files of the maps of networks; reference maps are shared by the networks of a dataset."""
     bases = dict.fromkeys(plan.maps_of(*network, name) for network in networks for name in explainers)
     return [file for base in bases for shard in plan.shards(images) for file in paths.map_files(base, shard)]

@@ -15,13 +15,13 @@ from heatproof.stages.score import Score, inputs_of
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
-    from heatproof.plan.paths import Case, Network
+    from heatproof.plan.paths import Case, NetworkName
     from heatproof.plan.plan import Plan
 
 
-def cases_with_curves(plan: Plan) -> dict[Network, list[Case]]:
+def cases_with_curves(plan: Plan) -> dict[NetworkName, list[Case]]:
     """Return for each network the test cases whose metrics read curves, in the order of the config."""
-    found: dict[Network, list[Case]] = {}
+    found: dict[NetworkName, list[Case]] = {}
     for case in plan.all_cases():
         entry = plan.entry(case.network.model, case.network.weights, case.metric)
         if issubclass(entry.metric.reads, Curves | InformationCurves) and not plan.unsupported_reason(

@@ -31,7 +31,7 @@ from heatproof.stages.methods import (
 )
 
 if TYPE_CHECKING:
-    from heatproof.plan.paths import Case, Network
+    from heatproof.plan.paths import Case, NetworkName
     from heatproof.plan.plan import Plan
 
 # Largest number of scores below a map.
@@ -344,7 +344,7 @@ def _links(plan: Plan) -> dict[str, str]:
     return {name: plan.results.file(path) for name, path in found.items()}
 
 
-def _network(plan: Plan, network: Network, cases: list[Case]) -> PageNetwork:
+def _network(plan: Plan, network: NetworkName, cases: list[Case]) -> PageNetwork:
     metrics = plan.metrics_of(network.weights, network.model)
     cases_of_network = [one for one in cases if one.network == network]
     first = [metric for metric in metrics if base_name(metric) == "idsds"] or list(metrics)

@@ -13,7 +13,7 @@ from heatproof.base.provenance import Key, key_of
 from heatproof.base.specs import ResponseSpec, Runtime
 from heatproof.models.registry import InputFacts, NetworkSpec
 from heatproof.perturbation.baselines import baseline_modules
-from heatproof.plan.paths import Network, map_file, response_files
+from heatproof.plan.paths import NetworkName, map_file, response_files
 from heatproof.plan.stage import JobGraph, Product, Wildcards, stage
 from heatproof.responses.base import MapResponse, NetworkResponse, Response, response_of
 from heatproof.responses.features import Features as FeaturesResponse
@@ -118,7 +118,7 @@ class ResponseStage(ShardStage):
     @classmethod
     def for_network(cls, graph: JobGraph, response: Response, where: Wildcards) -> tuple[Self, list[str]]:
         """Return the spec of the job of a shard of a response without maps, and the files that it waits for."""
-        plan, network = graph.plan, Network(where["dataset"], where["model"], where["weights"])
+        plan, network = graph.plan, NetworkName(where["dataset"], where["model"], where["weights"])
         network_spec, key = graph.compute_once(_network_and_key, network, response)
         spec = cls(
             network=network_spec,
@@ -130,12 +130,12 @@ class ResponseStage(ShardStage):
         return spec, inputs_of(graph, network_spec, where)
 
 
-def response_key(graph: JobGraph, network: Network, response: Response) -> Key:
+def response_key(graph: JobGraph, network: NetworkName, response: Response) -> Key:
     """Return the key of a response without maps."""
     return graph.compute_once(_network_and_key, network, response)[1]
 
 
-def _network_and_key(graph: JobGraph, network: Network, response: Response) -> tuple[NetworkSpec, Key]:
+def _network_and_key(graph: JobGraph, network: NetworkName, response: Response) -> tuple[NetworkSpec, Key]:
     """Return the network of a response without maps, and the key of the response."""
     network_spec = network_of(graph, network, response.rule)
     if response.uses_hooks:
@@ -144,18 +144,18 @@ def _network_and_key(graph: JobGraph, network: Network, response: Response) -> t
     return network_spec, key_of([network_spec, response.spec], _modules(graph.plan, network, response))
 
 
-def _modules(plan: Plan, network: Network, response: Response) -> list[str]:
+def _modules(plan: Plan, network: NetworkName, response: Response) -> list[str]:
     filled = baseline_modules(response.settings.get("baseline"))
     modules = [plan.models[network.model].module, *plan.target_modules, type(response).__module__]
     return [*ResponseStage.code, *modules, *filled]
 
 
-def response_explainer(graph: JobGraph, network: Network, response: Response, explainer: str) -> ResponseExplainer:
+def response_explainer(graph: JobGraph, network: NetworkName, response: Response, explainer: str) -> ResponseExplainer:
     """Return an explainer with the key of a response of a network along the explainer's maps."""
     return graph.compute_once(_explained, network, response, explainer)
 
 
-def _explained(graph: JobGraph, network: Network, response: Response, name: str) -> ResponseExplainer:
+def _explained(graph: JobGraph, network: NetworkName, response: Response, name: str) -> ResponseExplainer:
     plan, maps = graph.plan, maps_of(graph, network, name)
     methods = plan.explainers[name].rows
     read = [(method.index, method.transform) for method in methods]
@@ -311,7 +311,7 @@ class Curves(ResponseStage):
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return the spec of the job of a shard, and the files that it waits for."""
-        plan, network = graph.plan, Network(where["dataset"], where["model"], where["weights"])
+        plan, network = graph.plan, NetworkName(where["dataset"], where["model"], where["weights"])
         chosen = [where["explainer"]] if "explainer" in where else list(plan.explainers)
         response = plan.method_responses[where["response"]]
         spec = cls(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from heatproof.base.provenance import Key, key_of
 from heatproof.base.specs import ShardRange
 from heatproof.models.registry import NetworkSpec
-from heatproof.plan.paths import Network
+from heatproof.plan.paths import NetworkName
 from heatproof.plan.stage import STAGES, JobGraph, Output, Product, Stage, Wildcards, constrained
 from heatproof.stages.weights import weights_of
 
@@ -90,7 +90,7 @@ def explainer_wildcards(plan: Plan, explainers: Iterable[str]) -> list[Wildcards
     return chosen if plan.config["attribution_jobs"] == "apart" or not chosen else [{}]
 
 
-def network_of(graph: JobGraph, network: Network, stage: str) -> NetworkSpec:
+def network_of(graph: JobGraph, network: NetworkName, stage: str) -> NetworkSpec:
     """Return the settings on which forward passes of a network depend.
 
     Parameters
@@ -105,16 +105,16 @@ def network_of(graph: JobGraph, network: Network, stage: str) -> NetworkSpec:
     return graph.compute_once(_network_of, network, stage)
 
 
-def network_key(graph: JobGraph, network: Network, stage: str) -> Key:
+def network_key(graph: JobGraph, network: NetworkName, stage: str) -> Key:
     """Return one key for the settings of `network_of`. It represents them in the keys of results."""
     return graph.compute_once(_network_key, network, stage)
 
 
-def _network_key(graph: JobGraph, network: Network, stage: str) -> Key:
+def _network_key(graph: JobGraph, network: NetworkName, stage: str) -> Key:
     return key_of(network_of(graph, network, stage), [])
 
 
-def _network_of(graph: JobGraph, network: Network, stage: str) -> NetworkSpec:
+def _network_of(graph: JobGraph, network: NetworkName, stage: str) -> NetworkSpec:
     plan, upstream = graph.plan, weights_of(graph, network)
     return NetworkSpec(
         dataset=plan.dataset_spec(network.dataset),

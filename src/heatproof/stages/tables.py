@@ -11,7 +11,7 @@ from heatproof.attribution.registry import EXPLAINERS
 from heatproof.base.grids import Grid
 from heatproof.base.provenance import Key
 from heatproof.base.tasks import EXCLUSIVE
-from heatproof.plan.paths import Network, response_file
+from heatproof.plan.paths import NetworkName, response_file
 from heatproof.plan.selection import ANSWERS
 from heatproof.plan.stage import JobGraph, Report, named_tables, report_outputs, stage
 from heatproof.responses.base import NetworkResponse
@@ -257,7 +257,7 @@ class Tables(Report, RankingFields):
         return partial(tables, self)
 
 
-def _label_sources(plan: Plan, network: Network) -> tuple[str, str]:
+def _label_sources(plan: Plan, network: NetworkName) -> tuple[str, str]:
     """Return the manifest with the labels and the store of the outputs for all labels; "" for classes."""
     task = plan.task_of(network.dataset)
     labels = "" if task in EXCLUSIVE else plan.results.dataset.format(dataset=network.dataset)

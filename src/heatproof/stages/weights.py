@@ -13,7 +13,7 @@ from heatproof.base.tasks import CALLABLE
 from heatproof.models.packaged import is_packaged
 from heatproof.models.registry import ModelSpec
 from heatproof.perturbation.baselines import baseline_modules
-from heatproof.plan.paths import PRETRAINED, Network
+from heatproof.plan.paths import PRETRAINED, NetworkName
 from heatproof.plan.stage import JobGraph, Output, Product, Stage, Wildcards, plain_outputs, stage
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ class Finetune(Training):
     @classmethod
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return the spec of the job of a network, and the files that it waits for."""
-        plan, network = graph.plan, Network(**where)
+        plan, network = graph.plan, NetworkName(**where)
         dataset, start = plan.trained_on(network.dataset), weights_of(graph, network._replace(weights=PRETRAINED))
         settings, training_task = plan.finetuning(network.model, network.weights) or {}, plan.training_task(*network)
         spec = cls(
@@ -348,7 +348,7 @@ class KeepEpoch(Stage):
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return the spec of the job of an epoch, and the files that it waits for."""
         entry, epoch = graph.plan.saved_epochs[where["weights"]]
-        files = (training := weights_of(graph, Network(**{**where, "weights": entry}))).files
+        files = (training := weights_of(graph, NetworkName(**{**where, "weights": entry}))).files
         spec = cls(epoch=epoch, saved_epochs=files["kept"], history=files["history"], upstream=training.key)
         return spec, [spec.saved_epochs, spec.history]
 
@@ -359,7 +359,7 @@ class KeepEpoch(Stage):
         return partial(keep_epoch, self)
 
 
-def weights_of(graph: JobGraph, network: Network) -> Stage:
+def weights_of(graph: JobGraph, network: NetworkName) -> Stage:
     """Return the spec of the job that provides the weights of a network."""
     plan, where = graph.plan, network._asdict()
     if network.weights != PRETRAINED:

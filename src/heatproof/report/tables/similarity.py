@@ -16,7 +16,7 @@ from heatproof.base.tasks import task_provides
 from heatproof.data.checks import open_dataset
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import summarise
-from heatproof.plan.paths import PRETRAINED, Network, layer_and_channel
+from heatproof.plan.paths import PRETRAINED, NetworkName, layer_and_channel
 from heatproof.report.figures.drawing import new_figure, panel_axes, plain_style
 from heatproof.report.figures.pictures import channels_last, describe_channels
 from heatproof.report.results import publish
@@ -48,7 +48,7 @@ def similarity(spec: Similarity) -> None:
 def _manifests(spec: Similarity) -> list[str]:
     """Return the manifests of all stores that are read."""
     bases = list(spec.drops.values())
-    for net in (Network(*name.split("/")) for name in spec.drops):
+    for net in (NetworkName(*name.split("/")) for name in spec.drops):
         bases += [_channel_store(spec, net), *(_map_store(spec, net, one.name) for one in spec.explainers)]
     return [f"{base}.{shard}.json" for base in bases for shard in range(spec.shards)]
 
@@ -96,16 +96,16 @@ def similarity_table(spec: Similarity) -> pd.DataFrame:
     return pd.DataFrame(rows).rename(columns={"mean": "value", "n_images": "n"}).reindex(columns=COLUMNS)
 
 
-def _pairs(entry: ComparedNetworks) -> Iterator[tuple[str, Network, Network]]:
+def _pairs(entry: ComparedNetworks) -> Iterator[tuple[str, NetworkName, NetworkName]]:
     """Yield the pairs of networks of a dataset that are compared."""
     models = {model: weights for model, weights in entry.models.items() if PRETRAINED in weights}
-    base = [Network(entry.dataset.name, model, PRETRAINED) for model in models]
+    base = [NetworkName(entry.dataset.name, model, PRETRAINED) for model in models]
     for one in base:
         yield from (("finetuning", one, one._replace(weights=name)) for name in models[one.model] if name != PRETRAINED)
     yield from (("unrelated", one, two) for one, two in itertools.combinations(base, 2))
 
 
-def _compared(spec: Similarity, one: Network, two: Network) -> Iterator[dict[str, Any]]:
+def _compared(spec: Similarity, one: NetworkName, two: NetworkName) -> Iterator[dict[str, Any]]:
     # The ids of one store. Every other store is read by ids and refuses others.
     ids = open_store(_drops(spec, one) + ".zarr").image_ids[: spec.images]
     first, second = (_intact_outputs(spec, net, ids) for net in (one, two))
@@ -175,7 +175,7 @@ def _scaled(maps: np.ndarray) -> np.ndarray:
     return np.divide(maps, largest, out=np.full(maps.shape, np.nan), where=largest > 0)
 
 
-def _intact_outputs(spec: Similarity, net: Network, ids: Sequence[str]) -> dict[str, np.ndarray]:
+def _intact_outputs(spec: Similarity, net: NetworkName, ids: Sequence[str]) -> dict[str, np.ndarray]:
     """Return the outputs of a network for the intact images, and where its decision is right."""
     names = ("logit", "log_probability", "predicted", "target_rank")
     outputs = {name: read(_drops(spec, net) + ".zarr", name, 0, len(ids), ids)[:, 0] for name in names}
@@ -184,7 +184,7 @@ def _intact_outputs(spec: Similarity, net: Network, ids: Sequence[str]) -> dict[
     return {**outputs, "probability": np.exp(outputs["log_probability"]), "right": right.astype(float)}
 
 
-def _layers(spec: Similarity, net: Network, ids: Sequence[str]) -> dict[str, np.ndarray]:
+def _layers(spec: Similarity, net: NetworkName, ids: Sequence[str]) -> dict[str, np.ndarray]:
     """Return the activations (N, channels) of each layer that the config names, or of the CAM layer as ``""``."""
     store = _channel_store(spec, net) + ".zarr"
     activations = read(store, "activation", 0, len(ids), ids)
@@ -194,19 +194,19 @@ def _layers(spec: Similarity, net: Network, ids: Sequence[str]) -> dict[str, np.
     return {str(layer): activations[:, names == layer] for layer in dict.fromkeys(names.tolist())}
 
 
-def _channel_store(spec: Similarity, net: Network) -> str:
+def _channel_store(spec: Similarity, net: NetworkName) -> str:
     return spec.results.store("channels").format(**net._asdict())
 
 
-def _map_store(spec: Similarity, net: Network, explainer: str) -> str:
+def _map_store(spec: Similarity, net: NetworkName, explainer: str) -> str:
     return spec.results.maps.format(**net._asdict(), explainer=explainer)
 
 
-def _drops(spec: Similarity, net: Network) -> str:
+def _drops(spec: Similarity, net: NetworkName) -> str:
     return spec.drops["/".join(net)]
 
 
-def _have_channels(spec: Similarity, *nets: Network) -> bool:
+def _have_channels(spec: Similarity, *nets: NetworkName) -> bool:
     return not any(read_shard(_channel_store(spec, net), 0)["gap"] for net in nets)
 
 
@@ -301,7 +301,7 @@ class _ChannelRow(NamedTuple):
 
 
 def _named_rows(
-    spec: Similarity, nets: list[Network], ids: Sequence[str], images: Callable[[int], np.ndarray]
+    spec: Similarity, nets: list[NetworkName], ids: Sequence[str], images: Callable[[int], np.ndarray]
 ) -> Iterator[_ChannelRow]:
     """Yield the rows of the channels that the config names, as far as the networks have them, in its order."""
     layers = [_layers(spec, net, ids) for net in nets]
@@ -323,7 +323,7 @@ def _spread(active: Sequence[np.ndarray]) -> Sequence[int]:
 
 
 def _rows_of(
-    nets: Sequence[Network],
+    nets: Sequence[NetworkName],
     active: Sequence[np.ndarray],
     layer: str,
     chosen: Sequence[int],
