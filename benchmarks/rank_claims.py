@@ -22,7 +22,8 @@ from _shared import make_parser
 from joblib import Parallel, delayed
 from scipy.stats import rankdata
 
-from heatproof.claims.evidence import CASE, Case, Evidence, Method, Model, Resampling
+from heatproof.base.methods import Method
+from heatproof.claims.evidence import CASE, Case, Evidence, Model, Resampling
 from heatproof.claims.registry import CLAIMS, Untestable
 from heatproof.claims.verdicts import UNTESTED, estimate, verdict_of
 from heatproof.files.writing import write_table
@@ -97,7 +98,7 @@ def evidence(rng: np.random.Generator, cell: tuple) -> Evidence:
     return Evidence(
         pd.DataFrame({**table, "score": np.concatenate(scores)}),
         cases,
-        [Method(name, name, name, "raw", True) for name in methods],
+        [Method(name) for name in methods],
         {name: Model(name, "resnet", 20, 1.0, True, True, name) for name in names},
         draws=Resampling(0, 1),
     )

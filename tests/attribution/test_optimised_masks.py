@@ -9,8 +9,8 @@ from torch import nn
 from heatproof.attribution import bottleneck
 from heatproof.attribution.bottleneck import _information_above, _Prior, iba, input_iba
 from heatproof.attribution.extremal import _Lattice, extremal_perturbation, find_masks
-from heatproof.attribution.registry import ExplainContext, StoredExplainer
-from heatproof.base.specs import NO_KEY
+from heatproof.attribution.registry import ExplainContext
+from heatproof.base.methods import MethodSpec
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.jobs.attribute import _require_layer
 from heatproof.models.adapter import attach
@@ -219,12 +219,11 @@ def test_another_layer_can_be_named():
     context = explain(facts=InputFacts())
     assert not torch.allclose(run("iba", context, layer="layer.0"), run("iba", context, layer="layer"))
     assert torch.equal(run("iba", context), run("iba", context, layer="layer")), "the rule finds it"
-    known = {"name": "iba", "kind": "iba", "module": bottleneck.__name__, "maps": {"iba": False}, "store": "iba"}
-    entry = StoredExplainer(**known, options={"layer": "layer"}, needs=["cam_layer"], key=NO_KEY)
-    _require_layer(entry, InputFacts(cam_layer="nowhere"), context.network)
+    spec = MethodSpec("iba", "iba", bottleneck.__name__, {"layer": "layer"}, {"iba": False}, ["cam_layer"])
+    _require_layer(spec, InputFacts(cam_layer="nowhere"), context.network)
     with pytest.raises(HeatproofError, match="no layer 'nowhere'"):
         _require_layer(
-            dataclasses.replace(entry, options={"layer": None}), InputFacts(cam_layer="nowhere"), context.network
+            dataclasses.replace(spec, options={"layer": None}), InputFacts(cam_layer="nowhere"), context.network
         )
 
 

@@ -11,8 +11,9 @@ from test_explainer_table import few_options
 from torch import nn
 
 import heatproof
-from heatproof.attribution.explaining import MapMaker, convergence_delta, explain_batch
+from heatproof.attribution.explaining import convergence_delta, explain_batch
 from heatproof.attribution.registry import EXPLAINERS, explainer
+from heatproof.base.methods import Method
 from heatproof.errors import HeatproofError
 from heatproof.stores.array_cache import BatchFolder
 
@@ -147,8 +148,9 @@ def test_an_explainer_notes_the_sums_that_it_declares(name, explain_digits):
     if name == "lrp":
         pytest.importorskip("zennit")
     context = replace(explain_digits(networks_of(name)[0]), batch_size=2, sums={})
-    maps = explain_batch(MapMaker(name, entry.function, few_options(entry), entry.maps), context)
-    missed = convergence_delta(MapMaker(name, entry.function, {}, entry.maps), maps, context.sums)
+    method = Method(name, entry, few_options(entry))
+    maps = explain_batch(method, context)
+    missed = convergence_delta(method, maps, context.sums)
     noted = {name for name, values in zip(entry.maps, missed.T, strict=True) if np.isfinite(values).all()}
     assert noted == set(entry.sums_to)
     assert all(np.isnan(values).all() for name, values in zip(entry.maps, missed.T, strict=True) if name not in noted)
@@ -196,8 +198,8 @@ def test_the_delta_of_one_logit_is_that_of_the_class():
 def test_the_delta_of_probabilities_has_their_units(explain_digits):
     context = replace(explain_digits("cifar_resnet20", softmax=True), sums={})
     entry = EXPLAINERS["integrated_gradients"]
-    maker = MapMaker(entry.name, entry.function, {"steps": 4}, entry.maps)
-    missed = convergence_delta(maker, maps := explain_batch(maker, context), context.sums)[:, 0]
+    method = Method(entry.name, entry, {"steps": 4})
+    missed = convergence_delta(method, maps := explain_batch(method, context), context.sums)[:, 0]
     with torch.no_grad():
         change = context.output(context.images) - context.output(torch.zeros_like(context.images))
     truth = change[torch.arange(len(context.targets)), context.targets]

@@ -8,8 +8,9 @@ from typing import Any
 
 import pandas as pd
 
+from heatproof.base.methods import Method, MethodSpec
 from heatproof.base.randomness import numpy_generator
-from heatproof.claims.evidence import Case, Evidence, Method, Model, Resampling
+from heatproof.claims.evidence import Case, Evidence, Model, Resampling
 from heatproof.metrics.registry import METRICS
 
 # Plain ResNets of the same depth and width, which are equal in all properties that claims compare.
@@ -21,7 +22,8 @@ def method(name: str) -> Method:
     """Return the method of a name, ``explainer`` or ``explainer/map``; the suffix ``_abs`` means absolute values."""
     plain = name.removesuffix("_abs")
     kind, _, map_name = plain.partition("/")
-    return Method(name, kind, map_name or kind, "abs" if plain != name else "raw", kind not in ("random", "edges"))
+    explainer = MethodSpec(kind, kind, maps={map_name or kind: True}, uses_model=kind not in ("random", "edges"))
+    return Method(name, explainer, transform="abs" if plain != name else "raw")
 
 
 def trainings(models: Iterable[Model], seeds: int = 5) -> dict[str, Model]:

@@ -7,7 +7,8 @@ from planted import EDGES, IG_SG, MANY, METHODS, PRETRAINED, VGGS, accuracies
 from planting import NETWORKS, plant
 from scipy.stats import kendalltau, spearmanr
 
-from heatproof.claims.evidence import Case, Evidence, Method, Model, Resampling
+from heatproof.base.methods import Method
+from heatproof.claims.evidence import Case, Evidence, Model, Resampling
 from heatproof.claims.halves import centred_ranks, half_vectors, mean_product, pair_orders, split_images
 from heatproof.claims.judge import run_table
 from heatproof.claims.registry import ALIKE, CLAIMS, Untestable
@@ -41,7 +42,7 @@ def many_methods(means, noise, seed, images=64, skewed=False):
             rows.append(table.assign(score=scores.ravel(), **where))
             cases.append(Case(*where.values(), metric, {}, True, grid=4, baseline="zeros"))
     models = {f"net_{i}": Model(f"net_{i}", "resnet", 20, 1.0, True, True, f"net_{i}") for i in range(len(means))}
-    planted_methods = [Method(one, one, one, "raw", True) for one in methods]
+    planted_methods = [Method(name) for name in methods]
     return Evidence(pd.concat(rows), cases, planted_methods, models, draws=Resampling(0, 2))
 
 

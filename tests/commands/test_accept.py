@@ -116,7 +116,7 @@ def test_an_edit_of_one_explainer_keeps_the_other_results(folder, edited, monkey
     make = import_module("heatproof.jobs.attribute")
     explain = make.explain_batch
     monkeypatch.setattr(
-        make, "explain_batch", lambda maker, *spec: (1 + (maker.name == "mine")) * explain(maker, *spec)
+        make, "explain_batch", lambda method, *rest: (1 + (method.name == "mine")) * explain(method, *rest)
     )
     graph = graph_of()
     found = verdicts(graph)

@@ -3,7 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from heatproof.claims.evidence import Case, Evidence, Method, Model, Resampling
+from heatproof.base.methods import Method
+from heatproof.claims.evidence import Case, Evidence, Model, Resampling
 from heatproof.metrics.bootstrap import bootstrap_means
 from heatproof.plan.comparisons import Compared
 from heatproof.report.tables.protocol import check_tables
@@ -53,7 +54,7 @@ def test_resampled_images_are_the_same_for_metrics_of_more_and_fewer_images():
     values[:, 10:] = values[:, :1]
     table = pd.concat([scores_of("long", values), scores_of("short", values[:, :10])])
     cases = [Case(**NETWORK, metric=name, kind=name, options={}, higher_is_better=True) for name in ("long", "short")]
-    methods = [Method(name, name, name, "raw", True) for name in METHODS]
+    methods = [Method(name) for name in METHODS]
     models = {"net": Model("net", "net", None, None, False, False)}
     evidence = Evidence(table, cases, methods, models, draws=Resampling(0, 50))
     known = np.where(np.arange(40) < 10, values, np.nan)

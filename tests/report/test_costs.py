@@ -3,18 +3,18 @@
 import numpy as np
 import pandas as pd
 
+from heatproof.base.methods import MethodSpec
 from heatproof.report.tables.costs import cost_table, draw_costs
-from heatproof.stages.methods import MethodOrigin
 
 CASE = {"dataset": "d", "model": "m", "weights": "w", "metric": "idsds"}
-METHODS = [
-    MethodOrigin(name, explainer, kind, kind, "raw", kind != "random")
-    for name, explainer, kind in [
-        ("saliency", "saliency", "saliency"),
-        ("ig", "ig", "integrated_gradients"),
-        ("ig_4", "ig_4", "integrated_gradients"),
-        ("rise", "rise", "rise"),
-        ("random", "random", "random"),
+EXPLAINERS = [
+    MethodSpec(name, kind, maps={name: False}, uses_model=kind != "random")
+    for name, kind in [
+        ("saliency", "saliency"),
+        ("ig", "integrated_gradients"),
+        ("ig_4", "integrated_gradients"),
+        ("rise", "rise"),
+        ("random", "random"),
     ]
 ]
 
@@ -41,7 +41,7 @@ def table():
         for name, (passes, seconds) in spent.items()
     }
     measured = {tuple(CASE.values()): {"explainers": explainers, "drops": {"network_passes": 100, "seconds": 0.1}}}
-    return cost_table(pd.DataFrame(rows), measured, METHODS).set_index("method")
+    return cost_table(pd.DataFrame(rows), measured, EXPLAINERS).set_index("method")
 
 
 def test_costs_are_measured_in_forward_passes_of_the_same_network():

@@ -1,12 +1,11 @@
 """The figure of curves: the labels of its axes, and points that equal those of `evaluate`."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pandas as pd
 import pytest
 from toy_project import Project
 
+from heatproof.base.methods import MethodSpec
 from heatproof.config.files import merge, read_config
 from heatproof.metrics.soundness import soundness_at_levels
 from heatproof.plan.graph import Graph
@@ -107,16 +106,12 @@ def test_soundness_at_a_level_is_that_where_the_performance_first_reaches_it():
     np.testing.assert_array_equal(found, expected)
 
 
-def method(name, explainer, index=0, transform="raw"):
-    return SimpleNamespace(method=name, explainer=explainer, index=index, transform=transform)
-
-
 def test_maps_and_their_absolute_values_share_a_colour_and_references_are_grey():
-    methods = [
-        *(method(f"m{k}{'_abs' * is_abs}", "e", k, "abs" if is_abs else "raw") for k in range(24) for is_abs in (0, 1)),
-        method("random", "random"),
+    explainers = [
+        MethodSpec("e", "e", maps={f"m{k}": True for k in range(24)}),
+        MethodSpec("random", "random", maps={"random": False}, uses_model=False),
     ]
-    lines = line_styles(methods, ["random"])
+    lines = line_styles(explainers, ["random"])
     assert len({lines[f"m{k}"].color for k in range(24)}) == 24
     for k in range(24):
         raw, absolute = lines[f"m{k}"], lines[f"m{k}_abs"]
@@ -139,7 +134,7 @@ def table_of(metrics, methods):
 @pytest.mark.parametrize("methods", [["a"], [f"method_{k}" for k in range(40)]])
 def test_each_metric_has_a_panel_with_labels_and_a_direction(count, methods):
     metrics = [(f"metric{k}", bool(k % 2)) for k in range(count)]
-    lines = line_styles([method(name, name) for name in methods], [])
+    lines = line_styles([MethodSpec(name, name, maps={name: False}) for name in methods], [])
     figure = draw_metric_curves(table_of(metrics, methods), lines, "net")
     panels = [axes for axes in figure.axes if axes.get_visible()]
     assert len(panels) == count

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 from tiny_data import COUNT, DATASET, IMAGES, NAMED
 
+from heatproof.base.methods import MethodSpec, all_methods
 from heatproof.base.provenance import Key
 from heatproof.base.sequences import Perturbation
 from heatproof.base.specs import ShardRange
@@ -33,7 +34,6 @@ from heatproof.report.page.data import count_that_fits, low_is_good, mean_curve,
 from heatproof.report.page.page import group_claims, report_page
 from heatproof.report.results import format_number
 from heatproof.stages.checks import Checks
-from heatproof.stages.methods import PlannedMethod
 from heatproof.stages.pages import PageCurve, PageDataset, PageNetwork, PageTable, ReportPage
 from heatproof.stores.manifest import write_checksummed
 from heatproof.stores.store import ArraySpec
@@ -110,8 +110,8 @@ class Reader(HTMLParser):
             self.texts.append(data.strip())
 
 
-def method(name, explainer, index=0, place=0, reference=False):
-    return PlannedMethod(name, explainer, index, place, "raw", reference)
+def described(name, *maps):
+    return MethodSpec(name, name, maps=dict.fromkeys(maps or [name], False), uses_model=name != "random")
 
 
 def page_table(path):
@@ -185,12 +185,11 @@ def page_spec(results):
         shards=1,
         drop_shards=1,
         datasets=[PageDataset(replace(DATASET, manifest="results/datasets/tiny.json"), [network])],
-        methods=[
-            method(EVIL, "gradient"),
-            method("smooth", "noise"),
-            method("variance", "noise", index=1, place=1),
-            method("cam", "cam"),
-            method("random", "random", reference=True),
+        explainers=[
+            described("gradient", EVIL),
+            described("noise", "smooth", "variance"),
+            described("cam"),
+            described("random"),
         ],
         curves=[PageCurve("d", ["tiny"], SEQUENCE, ["ids"], IMAGES, 1)],
         figures=[],
@@ -448,13 +447,13 @@ def test_layers_and_outputs_have_separate_tables(side_by_side):
 
 @pytest.fixture
 def page(page_spec):
-    methods = [
-        method("gradient", "gradient"),
-        method("variance", "noise", index=1),
-        method("cam", "cam"),
-        method("random", "random", reference=True),
+    explainers = [
+        described("gradient"),
+        described("noise", "smooth", "variance"),
+        described("cam"),
+        described("random"),
     ]
-    return written(replace(page_spec, methods=methods, curves=[]), GALLERY)
+    return written(replace(page_spec, explainers=explainers, curves=[]), GALLERY)
 
 
 def test_gallery_escapes_names(page):
@@ -641,7 +640,7 @@ def sortable(page_spec):
 def test_maps_sort_by_every_metric_that_scores_an_image(sortable):
     """Scores are grouped by image and method; a metric without scores of images is not offered."""
     data = page_data.maps(*sortable.datasets, sortable)
-    names = [one.method for one in sortable.methods]
+    names = [method.name for method in all_methods(sortable.explainers)]
     for of_image in data["sorts"]:
         ((only,),) = of_image
         assert (only["metric"], only["higher"]) == ("infidelity", False)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,9 +21,9 @@ from heatproof._testing.networks import (
 )
 from heatproof._testing.rules import RuleBroken
 from heatproof.api.explain import explain
-from heatproof.api.named_methods import NamedMethod
-from heatproof.attribution.explaining import MapMaker
+from heatproof.attribution.explaining import called_explainer
 from heatproof.attribution.registry import ExplainContext, Explainer
+from heatproof.base.methods import Method
 from heatproof.errors import NotApplicable
 from heatproof.models.registry import InputFacts
 from heatproof.models.state import NetworkState, enable_gradients
@@ -40,40 +41,35 @@ class ExplainerSubject:
 
     Attributes
     ----------
-    name
-        Name of the explainer, for messages.
     method
-        The explainer as `heatproof.explain` takes it.
-    entry
-        The registered explainer of heatproof; None for a function of a model, images and targets.
-    function
-        That function, with its options; None for explainers of heatproof.
+        The explainer with its options, as `heatproof.explain` takes it. If it `wraps` a function of a model, images and
+        targets, that function has its options already.
     build
         Function that builds the tiny network.
     """
 
-    name: str
-    method: NamedMethod
-    entry: Explainer | None
-    function: Callable[..., Any] | None
+    method: Method
     build: NetworkBuilder
-    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Name of the explainer, for messages."""
+        return self.method.name
+
+    @property
+    def explainer(self) -> Explainer:
+        """The explainer."""
+        return called_explainer(self.method)
 
     @property
     def kind(self) -> str:
         """The first kind of network that the explainer applies to."""
-        claimed = {"any"} if self.entry is None else self.entry.applies_to
-        return next(kind for kind in NETWORKS if kind in claimed)
+        return next(kind for kind in NETWORKS if kind in self.explainer.applies_to)
 
     @property
     def uses_model(self) -> bool:
         """Whether the explainer uses the network at all."""
-        return self.entry is None or self.entry.uses_model
-
-    @property
-    def maker(self) -> MapMaker:
-        """The function that makes the maps, with its options."""
-        return self.method.maker
+        return self.explainer.uses_model
 
     def network(self, form: Form = DEFAULT_FORM, seed: int = 0) -> nn.Module:
         """Return a tiny network with weights from a seed."""
@@ -101,7 +97,7 @@ class ExplainerSubject:
         """Call the explainer itself, without the precautions by which heatproof preserves the environment."""
         with enable_gradients(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return self.maker.function(context, **self.maker.options)
+            return self.explainer.function(context, **self.method.options)
 
     def maps(self, context: ExplainContext) -> Maps:
         """Return copies of the explainer's maps for copies of its inputs, and preserve the network."""

@@ -55,15 +55,15 @@ def returns_its_maps(subject: ExplainerSubject) -> None:
     """Maps are float32 tensors (N, H, W), finite and not constant, under the registered names."""
     context = subject.context(subject.network())
     expected = (len(context.images), *context.images.shape[2:])
-    if subject.function is not None:
-        with enable_gradients(), NetworkState(context.network):
-            result = subject.function(context.network, context.images.clone(), context.targets.clone())
+    if subject.explainer.wraps is not None:
+        with enable_gradients(), preserve_network(context.network):
+            result = subject.explainer.wraps(context.network, context.images.clone(), context.targets.clone())
         result = result[0] if isinstance(result, list | tuple) and result else result
         kind = str(getattr(result, "dtype", type(result).__name__))
         if "float16" in kind:
             raise RuleBroken(f"returned maps in {kind}", "compute and return them in float32")
     maps = subject.call(context)
-    announced = list(subject.maker.maps)
+    announced = list(subject.explainer.maps)
     if not isinstance(maps, Mapping) or list(maps) != announced:
         received = list(maps) if isinstance(maps, Mapping) else type(maps).__name__
         raise RuleBroken(f"returned {received}", f"return a dict with the maps {announced}")
@@ -88,14 +88,14 @@ def returns_its_maps(subject: ExplainerSubject) -> None:
 
 def has_its_announced_sign(subject: ExplainerSubject) -> None:
     """A map is negative somewhere, for at least one class, if and only if it is registered as signed."""
-    if subject.entry is None:
+    if subject.explainer.wraps is not None:
         raise NotApplicable("a function does not declare whether its maps are signed")
     minima: dict[str, float] = {}
     context = subject.context(subject.network())
     for shift in range(3):
         for name, one in subject.maps(replace(context, targets=(context.targets + shift) % 3)).items():
             minima[name] = min(minima.get(name, 0.0), float(one.min()))
-    for name, signed in subject.entry.maps.items():
+    for name, signed in subject.explainer.maps.items():
         if signed != (minima[name] < 0):
             description = (
                 "signed, and is never negative" if signed else f"not signed, and has the value {minima[name]:.2g}"
@@ -164,7 +164,7 @@ def leaves_the_process(subject: ExplainerSubject) -> None:
     """Random states, modes and settings of torch, filters and loggers are unchanged."""
     context = subject.context(subject.network())
 
-    if changed := process_changes(lambda: subject.maker.function(context, **subject.maker.options)):
+    if changed := process_changes(lambda: subject.explainer.function(context, **subject.method.options)):
         raise RuleBroken(
             f"left these otherwise: {', '.join(changed)}", "restore what it sets, and draw from its own seed"
         )
@@ -278,8 +278,8 @@ def finds_the_evidence(subject: ExplainerSubject) -> None:
     if network is None:
         raise NotApplicable(f"there is no network of kind {subject.kind!r} with known evidence")
     images = evidence_images()
-    if subject.entry is not None:
-        signed = dict(subject.entry.maps)
+    if subject.explainer.wraps is None:
+        signed = dict(subject.explainer.maps)
     else:
         # Whether a function is signed can only be read off its maps.
         maps = subject.maps(subject.context(subject.network()))
@@ -499,7 +499,7 @@ def explains_probabilities_or_says_no(subject: ExplainerSubject) -> None:
 
 def says_where_it_does_not_apply(subject: ExplainerSubject) -> None:
     """On a network of another kind, the explainer returns maps, or raises NotApplicable with a sentence."""
-    if subject.entry is None:
+    if subject.explainer.wraps is not None:
         raise NotApplicable("whatever a function of model, images and targets raises is the reason of a gap")
     networks_of_other_kinds: list[nn.Module] = [
         nn.Sequential(nn.Flatten(), nn.Linear(768, 3)),

@@ -9,10 +9,11 @@ from typing import Any
 from heatproof._testing.explainer_subject import ExplainerSubject
 from heatproof._testing.metrics import MetricSubject
 from heatproof._testing.networks import NETWORKS
-from heatproof.api.named_methods import NamedMethod
+from heatproof.api.named_methods import method_wrapping
 from heatproof.attribution.other_libraries import check_arguments_of, library_of
 from heatproof.attribution.plain_functions import PLAIN_ARGUMENTS, positional_arguments_of
 from heatproof.attribution.registry import EXPLAINERS, Explainer, require_library
+from heatproof.base.methods import Method
 from heatproof.base.options import check_options, short_repr
 from heatproof.base.registry import import_callable, is_reference, look_up, options_of
 from heatproof.errors import HeatproofError
@@ -47,14 +48,12 @@ def explainer_of(
     if entry is not None:
         require_library(entry)
         check_options(entry.function, options, f"explainer {entry.name!r}", positional=("context",))
-        name, complete_options = entry.name, {**entry.options, **options}
-        method = NamedMethod(name, entry, complete_options)
+        method = Method(entry.name, entry, {**entry.options, **options})
         kind = next(kind for kind in NETWORKS if kind in entry.applies_to)
-        return ExplainerSubject(name, method, entry, None, build or NETWORKS[kind]), entry.exempt
+        return ExplainerSubject(method, build or NETWORKS[kind]), entry.exempt
     check_arguments_of(name, explainer)
     function = partial(explainer, **options) if options else explainer
-    method = NamedMethod(name, foreign=function)
-    return ExplainerSubject(name, method, None, function, build or NETWORKS["any"]), {}
+    return ExplainerSubject(method_wrapping(name, function), build or NETWORKS["any"]), {}
 
 
 def _takes_one(function: Any) -> bool:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import torch
 
     from heatproof.api.explain import ExplainRun
-    from heatproof.api.named_methods import NamedMethod
     from heatproof.api.selected_metrics import SelectedMetric
     from heatproof.inputs.finetuned import Domain
     from heatproof.inputs.source import ImageSource
@@ -239,7 +238,7 @@ def _choose(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
     halves = [rows.sort().values for rows in (shuffled[: count // 2], shuffled[count // 2 :])]
     first, second = (torch.isin(image_numbers, half).nonzero().flatten() for half in halves)
     images = len(halves[0]), len(halves[1])
-    kinds = {_kind(one) for one in named_methods.values() if not one.ablates}
+    kinds = {method.kind for method in named_methods.values() if not method.ablates}
     planned = _planned(len(kinds), images[1], level)
     print(planned)
     report_progress(f"First half: selecting options of {len(named_methods)} methods on {images[0]} images.")
@@ -250,7 +249,7 @@ def _choose(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
     for place in np.argsort(-means, kind="stable"):
         row = first_half.rows[place]
         if row not in first_half.undefined:
-            best.setdefault(_kind(named_methods[first_half.parent[row]]), row)
+            best.setdefault(named_methods[first_half.parent[row]].kind, row)
     parents = {first_half.parent[row] for row in best.values()}
     report_progress(f"Second half: scoring {len(parents)} methods on {images[1]} images.")
     picked = {name: one for name, one in named_methods.items() if name in parents}
@@ -274,7 +273,7 @@ def _choose(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
     unscored = {
         name: reason
         for name, reason in first_half.undefined.items()
-        if _kind(named_methods[first_half.parent[name]]) not in best
+        if named_methods[first_half.parent[name]].kind not in best
     }
     raw = {one.name for one in first_half.methods if one.transform == "raw"}
     missing = {
@@ -362,7 +361,7 @@ class _Scored:
     methods
         M methods, signed and absolute.
     parent
-        Mapping from methods to the name of the `NamedMethod` that made their maps.
+        Mapping from methods to the name of the caller's method that made their maps.
     facts
         ``passes``, ``seconds`` and ``options`` of each method.
     scores
@@ -399,12 +398,12 @@ class _Judge:
     """Images of a checked network, the methods, and the metrics that score their maps."""
 
     run: ExplainRun
-    named_methods: Mapping[str, NamedMethod]
+    named_methods: Mapping[str, Method]
     metrics: Mapping[str, SelectedMetric]
     level: float
 
     def scored(
-        self, rows: torch.Tensor, named_methods: Mapping[str, NamedMethod], picked: Collection[str] | None = None
+        self, rows: torch.Tensor, named_methods: Mapping[str, Method], picked: Collection[str] | None = None
     ) -> _Scored:
         """Return the scores of methods on a part of the images; of all methods, or only of those in `picked`."""
         from heatproof.api.scores import Scoring
@@ -412,7 +411,7 @@ class _Judge:
 
         run = self.run.select_images(rows)
         dataset = run.dataset(list(named_methods.values()), stops=False)
-        parents = {name: one.name for one in named_methods.values() for name in one.maps}
+        parents = {name: method.name for method in named_methods.values() for name in method.map_names}
         is_applicable = dataset["reason"].values == ""
         names = dataset["method"].values[is_applicable]
         with_maps, missing = dataset.isel(method=is_applicable), dataset["reason"][~is_applicable]
@@ -424,7 +423,7 @@ class _Judge:
         }
         methods = [one for one in methods_of(signed) if picked is None or one.name in picked]
         places = [one.index for one in methods]
-        keys = {name: run.key_of(one) for one in named_methods.values() for name in one.maps}
+        keys = {name: run.key_of(method) for method in named_methods.values() for name in method.map_names}
         count = len(self.run.ids)
         metrics = {
             key: one._replace(options=select_option_rows(one.options, rows.tolist(), count))
@@ -451,11 +450,6 @@ class _Judge:
                 and not any(scored[one.name].valid.any() for scored in scores_by_metric.values())
             },
         )
-
-
-def _kind(method: NamedMethod) -> str:
-    """Return the explainer of a method, or the name of a function; one method of each kind is selected."""
-    return method.entry.name if method.entry else method.name
 
 
 def _planned(methods: int, reported: int, level: float) -> str:

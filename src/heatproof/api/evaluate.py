@@ -395,18 +395,18 @@ def _recomputed(
     """Return the function that recomputes maps (k N, H, W) of k changed copies of the images of a batch."""
     import torch
 
-    from heatproof.attribution.explaining import ExplainerFailed, MapMaker, explain_batch
+    from heatproof.attribution.explaining import ExplainerFailed, explain_batch
     from heatproof.attribution.plain_functions import as_explainer
-    from heatproof.attribution.registry import ExplainContext
+    from heatproof.attribution.registry import ExplainContext, Explainer
 
     function = as_explainer(lambda model, images, targets: explain(images, targets), "explain")
-    maker = MapMaker("explain", function, {}, {"explain": True})
+    recomputed = Method("explain", Explainer("explain", function, {"explain": True}))
 
     def make(images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         ids = tuple(one for one in batch.ids for _ in range(len(images) // len(batch.ids)))
         context = ExplainContext(network, network, None, images, targets, ids, seed, batch_size=len(images))
         try:
-            return torch.from_numpy(explain_batch(maker, context)[:, 0])
+            return torch.from_numpy(explain_batch(recomputed, context)[:, 0])
         except ExplainerFailed as reason:
             raise HeatproofError(f"The function of the option 'explain' cannot be used: {reason}.") from reason
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatproof.api.named_methods import Method, NamedMethod, check_names, select_methods
+from heatproof.api.named_methods import check_names, select_methods
 from heatproof.attribution.registry import ExplainContext
+from heatproof.base.methods import Method
 from heatproof.base.options import BatchSize, DefaultCount, check_arguments
 from heatproof.base.provenance import code_digest, digest
 from heatproof.errors import HeatproofError, NotApplicable
@@ -34,7 +35,7 @@ def explain(
     model: torch.nn.Module,
     images: Any,
     targets: Any,
-    methods: str | Sequence[Method] | Mapping[str, Method],
+    methods: str | Sequence[Any] | Mapping[str, Any],
     *,
     task: str | None = None,
     target: Callable[[Any, Any], torch.Tensor] | None = None,
@@ -143,6 +144,8 @@ def explain(
     {'method': 2, 'image': 5, 'y': 8, 'x': 8}
     """
     from heatproof.api.cache import locked_cache
+    from heatproof.attribution.explaining import called_explainer
+    from heatproof.attribution.other_libraries import check_network_of
     from heatproof.base.batches import show_progress
     from heatproof.inputs.arrays import check_finite, check_images, warn_of_range
     from heatproof.inputs.read import read_inputs
@@ -153,8 +156,10 @@ def explain(
     require_module(model)
     layer = layer_name(model, layer)
     check_arguments(explain, locals(), "task", "target", "image_ids", "background", "classes", "transform", "cache")
-    named_methods = select_methods(methods)
-    check_names(named_methods)
+    selected = select_methods(methods)
+    check_names(selected)
+    for method in selected:
+        check_network_of(method.name, called_explainer(method).wraps, model)
     if background is not None:
         background = check_images(background)
         check_finite(background, range(len(background)))
@@ -176,7 +181,7 @@ def explain(
         warn_of_range(source.images if source.is_checked else probes, model)
         check_first_images(network, probes, source, with_gradients=root is not None, probabilities="warn")
         run.cache = run.open_cache(root, target_spec)
-        return run.dataset(named_methods)
+        return run.dataset(selected)
 
 
 def layer_name(model: torch.nn.Module, layer: str | torch.nn.Module | None) -> str | None:
@@ -288,24 +293,25 @@ class ExplainRun:
         chosen = rows.tolist()
         return replace(self, source=self.source.take(chosen), digests=[self.digests[row] for row in chosen])
 
-    def dataset(self, named_methods: Sequence[NamedMethod], stops: bool = True) -> xarray.Dataset:
+    def dataset(self, methods: Sequence[Method], stops: bool = True) -> xarray.Dataset:
         """Return the maps of all methods and the properties of each, as `explain` does.
 
         Parameters
         ----------
-        named_methods
+        methods
             The methods.
         stops
             Whether a keyboard interrupt ends the work and the maps so far are returned; otherwise it is raised.
         """
         import xarray
 
+        from heatproof.attribution.explaining import called_explainer
         from heatproof.base.batches import track
         from heatproof.inputs.labels import IMAGE_DIGEST, TARGET_DIGEST, TASK
         from heatproof.inputs.targets import reported_targets
 
-        keys = [self.key_of(one) for one in named_methods]
-        names = [name for one in named_methods for name in one.maps]
+        keys = [self.key_of(method) for method in methods]
+        names = [name for method in methods for name in method.map_names]
         is_stored = self.cache.folder is not None
         memory = {
             name: np.full((len(names), len(self.ids), *shape[1:]), np.nan, dtype)
@@ -315,26 +321,31 @@ class ExplainRun:
         facts: list[dict[str, Any]] = []
         interrupted = False
         try:
-            for one, key in zip(track(named_methods, "maps", unit="method"), keys, strict=True):
+            for method, key in zip(track(methods, "maps", unit="method"), keys, strict=True):
+                explainer = called_explainer(method)
                 cached, reason, seconds, passes = None, "interrupted", float("nan"), 0.0
                 if not interrupted:
                     try:
-                        cached, reason = self.maps_of(one, key)
+                        cached, reason = self.maps_of(method, key)
                     except KeyboardInterrupt:
                         if not stops:
                             raise
                         # The maps so far are returned, so that one slow method does not cost an hour of maps.
                         rest = "; the same call resumes the others from the cache" if is_stored else ""
-                        warnings.warn(f"Interrupted in {one.name}: the maps so far are returned{rest}.", stacklevel=3)
+                        message = f"Interrupted in {method.name}: the maps so far are returned{rest}."
+                        warnings.warn(message, stacklevel=3)
                         interrupted = True
                 if cached is not None:
                     seconds, passes = cached.cost(self.keys)
                     for name, values in memory.items():
-                        values[len(facts) : len(facts) + len(one.maps)] = cached.read(self.keys)[name].swapaxes(0, 1)
+                        rows = slice(len(facts), len(facts) + len(explainer.maps))
+                        values[rows] = cached.read(self.keys)[name].swapaxes(0, 1)
                 method_facts = {"reason": reason, "seconds": seconds, "passes": round(passes)}
                 # Whether a custom function is signed is read off its maps.
-                for index, signed in enumerate(one.entry.maps.values() if one.entry else [self._is_signed(cached)]):
-                    facts.append({**method_facts, "options": json.dumps(_plain(one.options)), "signed": bool(signed)})
+                signs = explainer.maps.values() if explainer.wraps is None else [self._is_signed(cached)]
+                for index, signed in enumerate(signs):
+                    options = json.dumps(_plain(method.options))
+                    facts.append({**method_facts, "options": options, "signed": bool(signed)})
                     sources.append(None if cached is None else (cached, index))
         finally:
             if is_stored:
@@ -363,7 +374,7 @@ class ExplainRun:
             attrs={
                 "seed": self.seed,
                 "batch_size": self.batch_size,
-                "layer": self._layer_of([one for one in named_methods if one.maps[0] in applies]),
+                "layer": self._layer_of([method for method in methods if method.map_names[0] in applies]),
                 "task": self.network.task,
                 "check_passes": check_passes,
             },
@@ -385,12 +396,13 @@ class ExplainRun:
         parts = [self.keys[low : low + size] for low in range(0, len(self.keys), size)]
         return cached is None or any(bool((cached.read(part)["maps"] < 0).any()) for part in parts)
 
-    def _layer_of(self, named_methods: Sequence[NamedMethod]) -> str:
+    def _layer_of(self, methods: Sequence[Method]) -> str:
         """Return the name of the layer that class activation maps of the methods read; "" if no method reads one."""
         from heatproof.attribution._batches import pad_single_image
         from heatproof.attribution._layers import find_layout
+        from heatproof.attribution.explaining import called_explainer
 
-        if self.layer or not any(one.entry and "cam_layer" in one.entry.needs for one in named_methods):
+        if self.layer or not any("cam_layer" in called_explainer(method).needs for method in methods):
             return self.layer or ""
         context = pad_single_image(self.context(self.first, len(self.first)))
         layout = find_layout(self.network.module, context.images)
@@ -421,18 +433,22 @@ class ExplainRun:
 
         return MethodKeys(self.network.module)
 
-    def key_of(self, one: NamedMethod) -> str:
+    def key_of(self, method: Method) -> str:
         """Return a digest of what determines the maps of a method except the images; without a cache its name."""
+        from heatproof.attribution.explaining import called_explainer
+
         if self.cache.folder is None:
-            return one.name
-        module = one.entry.function.__module__ if one.entry else "heatproof.attribution.other_libraries"
+            return method.name
+        explainer = called_explainer(method)
+        is_ours = explainer.wraps is None
+        module = explainer.function.__module__ if is_ours else "heatproof.attribution.other_libraries"
         code = code_digest([module, "heatproof.attribution.explaining"])
         # Foreign code may depend on the other images of the batch, and so on its size.
-        size = None if one.entry else self.images_at_once
-        method = [one.entry.name, one.options] if one.entry else one.foreign
-        return self.method_keys.of(one.name, method, code, self.seed, self.layer, self.background, size)
+        size = None if is_ours else self.images_at_once
+        identified = [explainer.name, method.options] if is_ours else explainer.wraps
+        return self.method_keys.of(method.name, identified, code, self.seed, self.layer, self.background, size)
 
-    def maps_of(self, one: NamedMethod, key: str) -> tuple[CachedArrays | None, str]:
+    def maps_of(self, method: Method, key: str) -> tuple[CachedArrays | None, str]:
         """Compute the maps of a method that are not cached yet.
 
         Returns
@@ -445,6 +461,7 @@ class ExplainRun:
         """
         from heatproof.attribution.explaining import (
             ExplainerFailed,
+            called_explainer,
             check_applicability,
             convergence_delta,
             explain_batch,
@@ -452,26 +469,29 @@ class ExplainRun:
         from heatproof.models.adaptive_batch_size import AdaptiveBatchSize
         from heatproof.models.state import preserve_random_states
 
-        cached = self.cache.arrays("maps", key, self.keys, self._arrays(len(one.maps)))
+        explainer = called_explainer(method)
+        cached = self.cache.arrays("maps", key, self.keys, self._arrays(len(explainer.maps)))
         applicability = self.cache.applicability(key)
         first_keys = [self.keys[row] for row in self.first]
         recorded = applicability.find(self.keys, first_keys)
         reason, failed = recorded or ("", False)
         missing = set() if reason else set(cached.missing(self.keys))
-        adaptive_size = AdaptiveBatchSize(one.name, device=self.network.device)
+        adaptive_size = AdaptiveBatchSize(method.name, device=self.network.device)
+        counter = CountPasses(self.network.network)
         try:
-            for rows in () if reason else self._batches(missing, bool(one.entry) and recorded is None):
-                began, before = time.perf_counter(), self.network.passes
+            for rows in () if reason else self._batches(missing, explainer.wraps is None and recorded is None):
+                began, before = time.perf_counter(), counter.images
                 is_first = rows == self.first
                 new = [place for place, row in enumerate(rows) if row in missing]
                 size = min(self.images_at_once, adaptive_size.batch_size or self.images_at_once)
                 # Foreign code draws from the global random states; a resumed call has to draw the same for this batch.
                 seed = int(digest([self.seed, *(self.keys[row] for row in rows)])[:8], 16)
                 with preserve_random_states(seed):
-                    make = check_applicability if is_first and one.entry else explain_batch
+                    make = check_applicability if is_first and explainer.wraps is None else explain_batch
                     context = self.context(rows, size)
-                    maps = make(one.maker, context, adaptive_size)
-                arrays = {"maps": maps, "convergence_delta": convergence_delta(one.maker, maps, context.sums or {})}
+                    maps = make(method, context, adaptive_size)
+                deltas = convergence_delta(method, maps, context.sums or {})
+                arrays = {"maps": maps, "convergence_delta": deltas}
                 share = len(new) / len(rows)
                 all_passes, seconds = self.network.passes - before, (time.perf_counter() - began) * share
                 passes = round(all_passes * share)
@@ -490,7 +510,7 @@ class ExplainRun:
             reason, failed = str(error), isinstance(error, ExplainerFailed)
             applicability.add([self.keys[row] for row in rows], rows == self.first, error, failed)
         if failed:
-            warnings.warn(f"The method {one.name!r} is left out: {reason}.", stacklevel=4)
+            warnings.warn(f"The method {method.name!r} is left out: {reason}.", stacklevel=4)
         return (None if reason else cached), reason
 
     def _batches(self, missing: set[int], checks: bool) -> Iterator[list[int]]:

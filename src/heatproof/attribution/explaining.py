@@ -5,15 +5,17 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from heatproof.attribution.registry import ApplicabilityFigure, ExplainContext, ExplainFunction, MapSums
-from heatproof.errors import CallRefused, DamagedInput, HeatproofError, NotApplicable, first_line, machine_fault
+from heatproof.attribution.registry import ApplicabilityFigure, ExplainContext, Explainer, MapSums
+from heatproof.base.methods import Method
+from heatproof.errors import DamagedInput, HeatproofError, NotApplicable, first_line, machine_fault
+from heatproof.models.adapter import reader_of
 from heatproof.models.adaptive_batch_size import AdaptiveBatchSize
 from heatproof.models.hooks import reader_of
 from heatproof.models.state import NetworkState
@@ -26,42 +28,27 @@ class ExplainerFailed(NotApplicable):
     """Raised if an explainer raises an error or returns something other than its maps; the message is the reason."""
 
 
-@dataclass(frozen=True)
-class MapMaker:
-    """An explainer and the options to call it with.
-
-    Attributes
-    ----------
-    name
-        Name in messages.
-    function
-        ``function(context, **options)`` returns a dict from each name in `maps` to a tensor (N, H, W).
-    options
-        Options of the function.
-    maps
-        Mapping from map name to whether the map is signed.
-    """
-
-    name: str
-    function: ExplainFunction
-    options: Mapping[str, Any] = field(default_factory=dict)
-    maps: Mapping[str, bool] = field(default_factory=dict)
+def called_explainer(method: Method) -> Explainer:
+    """Return the explainer that makes the maps of a method."""
+    assert isinstance(method.explainer, Explainer), f"the maps of {method.name} are in a store, or handed in"
+    return method.explainer
 
 
 def explain_batch(
-    maker: MapMaker, context: ExplainContext, adaptive_size: AdaptiveBatchSize | None = None
+    method: Method, context: ExplainContext, adaptive_size: AdaptiveBatchSize | None = None
 ) -> np.ndarray:
-    """Return an explainer's maps of a batch of images.
+    """Return the maps of a batch of images by the explainer of a method, all maps that the explainer makes.
 
     The explainer gets copies of images, targets and background images, because it may write to them. If memory runs
     out, it is called again with half the batch size for its network passes.
 
     Parameters
     ----------
-    maker
-        The explainer.
+    method
+        The method; its index and its transform are not read.
     context
-        Its input. Figures (numbers that the applicability check measured) and sums of an earlier call are removed.
+        Input of the explainer. Figures (numbers that the applicability check measured) and sums of an earlier call are
+        removed.
     adaptive_size
         Remembers how many images fit into memory; None forgets it after this call.
 
@@ -78,7 +65,8 @@ def explain_batch(
     HeatproofError
         If the machine fails, or an image cannot be read.
     """
-    adaptive_size = adaptive_size or AdaptiveBatchSize(maker.name, device=context.images.device)
+    explainer = called_explainer(method)
+    adaptive_size = adaptive_size or AdaptiveBatchSize(method.name, device=context.images.device)
     for attempt in adaptive_size.attempts(context.batch_size):
         with attempt as size:
             for records in (context.figures, context.sums):
@@ -93,8 +81,8 @@ def explain_batch(
             )
             # Changes that the explainer makes to the network, or leaves there on failure, must not affect other maps.
             try:
-                with NetworkState(context.output), _only_targets_of(context):
-                    result = maker.function(copied_context, **maker.options)
+                with preserve_network(context.output), _only_targets_of(context):
+                    result = explainer.function(copied_context, **method.options)
             except NotApplicable:
                 raise
             except Exception as error:
@@ -102,12 +90,12 @@ def explain_batch(
                 if machine_fault(error) or isinstance(error, DamagedInput | CallRefused):
                     raise
                 raise ExplainerFailed(_reason(error, context.network)) from error
-    maps = stack_maps(result, list(maker.maps), context)
+    maps = stack_maps(result, list(explainer.maps), context)
     finite = np.isfinite(maps).all((1, 2, 3))
     if not finite.all():
         row = int(np.flatnonzero(~finite)[0])
         raise ExplainerFailed(f"its map of image {context.image_ids[row]!r} has a value that is not finite")
-    _check_sums(context, maker)
+    _check_sums(context, explainer)
     return maps
 
 
@@ -119,29 +107,29 @@ def _only_targets_of(context: ExplainContext) -> AbstractContextManager[Any]:
     return reader.only_targets(context.targets.tolist())
 
 
-def _check_sums(context: ExplainContext, maker: MapMaker) -> None:
+def _check_sums(context: ExplainContext, explainer: Explainer) -> None:
     """Check that an explainer recorded one sum for each image, and only for maps that it returns."""
     for name, records in (context.sums or {}).items():
         shapes = [tuple(tensor.shape) for sums in records for tensor in sums if tensor is not None]
         count = sum(len(sums.expected) for sums in records if sums.expected.ndim == 1)
         if (
-            (name and name not in maker.maps)
+            (name and name not in explainer.maps)
             or count != len(context.images)
             or any(len(shape) != 1 for shape in shapes)
         ):
             raise ExplainerFailed(
-                f"it noted sums {shapes} of the map {name or next(iter(maker.maps))!r} for {len(context.images)} "
+                f"it noted sums {shapes} of the map {name or next(iter(explainer.maps))!r} for {len(context.images)} "
                 "images: note_sum takes one value for each image, of a map that it makes"
             )
 
 
-def convergence_delta(maker: MapMaker, maps: np.ndarray, sums: Mapping[str, Sequence[MapSums]]) -> np.ndarray:
+def convergence_delta(method: Method, maps: np.ndarray, sums: Mapping[str, Sequence[MapSums]]) -> np.ndarray:
     """Return the sums of maps minus the sums that the explainer recorded for them.
 
     Parameters
     ----------
-    maker
-        The explainer.
+    method
+        The method.
     maps
         (N, maps, H, W), as `explain_batch` returns them.
     sums
@@ -153,7 +141,7 @@ def convergence_delta(maker: MapMaker, maps: np.ndarray, sums: Mapping[str, Sequ
         (N, maps) float64, in units of the output; NaN for maps without a promised sum.
     """
     deltas = np.full(maps.shape[:2], np.nan)
-    for index, name in enumerate(maker.maps):
+    for index, name in enumerate(called_explainer(method).maps):
         records = [*sums.get(name, ()), *(sums.get("", ()) if index == 0 else ())]
         if records:
             totals = maps[:, index].sum(axis=(1, 2), dtype=np.float64)
@@ -231,13 +219,13 @@ def stack_maps(maps: Mapping[str, torch.Tensor], declared: Collection[str], cont
 
 
 def check_applicability(
-    maker: MapMaker, context: ExplainContext, adaptive_size: AdaptiveBatchSize | None = None
+    method: Method, context: ExplainContext, adaptive_size: AdaptiveBatchSize | None = None
 ) -> np.ndarray:
     """Compute the maps of a sample of images, and compare the recorded figures with their limits.
 
     Parameters
     ----------
-    maker, adaptive_size
+    method, adaptive_size
         See `explain_batch`.
     context
         The sample of images; its `figures` are filled.
@@ -253,7 +241,7 @@ def check_applicability(
         If every map is constant, a figure is above its limit, or `explain_batch` raises it.
     """
     figures: dict[str, ApplicabilityFigure] = {} if context.figures is None else context.figures
-    maps = explain_batch(maker, replace(context, figures=figures), adaptive_size)
+    maps = explain_batch(method, replace(context, figures=figures), adaptive_size)
     check_limits(figures, maps)
     return maps
 

@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from heatproof.base.grids import Grid
 from heatproof.base.options import Bounds
-from heatproof.base.provenance import Key
 from heatproof.base.registry import Registry, RegistryEntry, options_of
 from heatproof.base.tasks import CALLABLE, Need, unsupported_reason
 from heatproof.errors import HeatproofError, NotApplicable
@@ -196,53 +194,6 @@ class ExplainContext:
             self.sums.setdefault(of, []).append(MapSums(expected.detach(), None if found is None else found.detach()))
 
 
-@dataclass(frozen=True)
-class ExplainerSpec:
-    """An explainer of a config, as the specs of jobs describe it.
-
-    Attributes
-    ----------
-    name
-        Name in the config.
-    kind
-        Name in the registry of explainers, or ``package.module:function``.
-    module
-        Module that registers it.
-    options
-        Options of its function.
-    maps
-        Mapping from map name to whether the map is signed.
-    grid
-        Grid of the patches that its baseline fills; None if it has no named baseline.
-    """
-
-    name: str
-    kind: str
-    module: str
-    options: dict[str, Any]
-    maps: dict[str, bool]
-    grid: Grid | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredExplainer(ExplainerSpec):
-    """An explainer with the store of its maps on a network.
-
-    Attributes
-    ----------
-    needs
-        Input facts that the model must have, such as ``cam_layer``.
-    key
-        Key of the maps.
-    store
-        Path of the store, without its suffix.
-    """
-
-    needs: list[str]
-    key: Key
-    store: str
-
-
 ExplainFunction = Callable[..., "dict[str, torch.Tensor]"]
 # Stands for the baseline of the patch drops; the plan replaces it by the name of that baseline.
 SAME_AS_DROPS = "same"
@@ -301,6 +252,9 @@ class Explainer(RegistryEntry):
         value to `ExplainContext.note_sum`.
     exempt
         Mapping from each rule of `heatproof.testing` that it breaks by definition to the reason.
+    wraps
+        Object of another library, or function of model, images and targets, that `function` calls; None for registered
+        explainers.
     """
 
     name: str
@@ -315,6 +269,21 @@ class Explainer(RegistryEntry):
     ablates: bool = False
     sums_to: Mapping[str, str] = field(default_factory=dict)
     exempt: Mapping[str, str] = field(default_factory=dict)
+    wraps: Any = None
+
+    def maps_called(self, name: str) -> dict[str, bool]:
+        """Return `maps` by the names that they have in tables and results, if the user calls the explainer `name`.
+
+        Parameters
+        ----------
+        name
+            Name in the config, or in the result of `heatproof.explain`.
+        """
+        if name == self.name:
+            return dict(self.maps)
+        if len(self.maps) == 1:
+            return {name: next(iter(self.maps.values()))}
+        return {f"{name}_{label}": signed for label, signed in self.maps.items()}
 
 
 EXPLAINERS: Registry[Explainer] = Registry("heatproof.attribution", "explainer")

@@ -1,12 +1,23 @@
-"""A method: one of an explainer's maps, either signed (``raw``) or as absolute values (``abs``)."""
+"""Methods, and their form in the specs of jobs.
+
+A method is one of the maps of an explainer, either signed (``raw``) or as absolute values (``abs``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+from heatproof.base.grids import Grid
+from heatproof.base.provenance import Key
+from heatproof.base.registry import is_reference
+from heatproof.base.specs import NO_KEY
+
+if TYPE_CHECKING:
+    from heatproof.attribution.registry import Explainer
 
 ABS_SUFFIX = "_abs"
 
@@ -35,9 +46,27 @@ class Maps(NamedTuple):
 
 @dataclass(frozen=True)
 class Method:
-    """A method: its name, the index of its map among those of its explainer, and ``raw`` or ``abs``."""
+    """A method: an explainer with its options, the index of one of its maps, and ``raw`` or ``abs``.
+
+    Attributes
+    ----------
+    name
+        Name in tables and results.
+    explainer
+        The explainer that makes the maps; its `MethodSpec` where the maps are in a store, so that no explainer is
+        called; None for maps that a caller hands in.
+    options
+        All options of the explainer.
+    index
+        Index of the map among those of the explainer.
+    transform
+        ``raw`` or ``abs``.
+    """
 
     name: str
+    # Without the fields that have mappings in them, so that a method can be part of a dict's key.
+    explainer: Explainer | MethodSpec | None = field(default=None, hash=False)
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     index: int = 0
     transform: str = "raw"
 
@@ -48,17 +77,115 @@ class Method:
             return all_maps.values[:, self.index]
         return np.abs(all_maps.values[:, self.index]) if all_maps.absolute is None else all_maps.absolute[:, self.index]
 
+    @property
+    def ablates(self) -> bool:
+        """Whether the method deletes regions one by one; see `heatproof.attribution.registry.Explainer`."""
+        return bool(getattr(self.explainer, "ablates", False))
 
-def methods_of(maps: Mapping[str, bool]) -> list[Method]:
-    """Return the methods of an explainer: every map raw, and each signed map as absolute values as well.
+    @property
+    def uses_model(self) -> bool:
+        """Whether the maps depend on the model."""
+        return self.explainer is None or self.explainer.uses_model
+
+    @property
+    def kind(self) -> str:
+        """Name of the explainer in the registry, or ``package.module:function``; for other maps the method's name."""
+        if isinstance(self.explainer, MethodSpec):
+            return self.explainer.kind
+        return self.name if self.explainer is None else self.explainer.name
+
+    @property
+    def map(self) -> str:
+        """Name of the map in the registry, or in the config for a user's function."""
+        if isinstance(self.explainer, MethodSpec):
+            return self.explainer.registered_maps[self.index]
+        return self.name if self.explainer is None else list(self.explainer.maps)[self.index]
+
+    @property
+    def map_names(self) -> list[str]:
+        """Names that all maps of the explainer have in tables and results."""
+        if isinstance(self.explainer, MethodSpec):
+            return list(self.explainer.maps)
+        return [self.name] if self.explainer is None else list(self.explainer.maps_called(self.name))
+
+
+@dataclass(frozen=True)
+class MethodSpec:
+    """The methods of an explainer of the config, as the plan and the specs of jobs describe them.
+
+    Attributes
+    ----------
+    name
+        Name of the explainer in the config.
+    kind
+        Its name in the registry, or ``package.module:function``.
+    module
+        Module of its code.
+    options
+        All options of its function.
+    maps
+        Name of each map to whether it is signed.
+    needs
+        Facts of the model that it needs, such as ``cam_layer``.
+    uses_model
+        Whether its maps depend on the model.
+    grid
+        Grid of the patches that its baseline fills; None if it has no named baseline.
+    store
+        Path of the store of its maps, without suffix.
+    key
+        Key of what a job makes with it: the maps, or a response along them.
+    """
+
+    name: str
+    kind: str
+    module: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    maps: dict[str, bool] = field(default_factory=dict)
+    needs: list[str] = field(default_factory=list)
+    uses_model: bool = True
+    grid: Grid | None = None
+    store: str = ""
+    key: Key = NO_KEY
+
+    @property
+    def methods(self) -> list[Method]:
+        """The methods: each map raw, and each signed map also as absolute values."""
+        return methods_of(self.maps, self, self.options)
+
+    @property
+    def registered_maps(self) -> list[str]:
+        """Names of the maps in the registry, or in the config for a user's function."""
+        if is_reference(self.kind) or self.name == self.kind:
+            return list(self.maps)
+        if len(self.maps) == 1:
+            return [self.kind]
+        return [name.removeprefix(f"{self.name}_") for name in self.maps]
+
+    def without_run(self) -> MethodSpec:
+        """Return the part of the spec that names the methods, without what it takes to make their maps."""
+        return MethodSpec(self.name, self.kind, maps=self.maps, uses_model=self.uses_model)
+
+
+def methods_of(
+    maps: Mapping[str, bool], explainer: Explainer | MethodSpec | None = None, options: Mapping[str, Any] | None = None
+) -> list[Method]:
+    """Return the methods of an explainer: each map raw, and each signed map as absolute values as well.
 
     Parameters
     ----------
     maps
         Names of its maps, and whether each is signed.
+    explainer, options
+        As in `Method`.
     """
     return [
-        Method(f"{name}{ABS_SUFFIX}" if transform == "abs" else name, index, transform)
+        Method(f"{name}{ABS_SUFFIX}" if transform == "abs" else name, explainer, options or {}, index, transform)
         for index, (name, signed) in enumerate(maps.items())
         for transform in (("raw", "abs") if signed else ("raw",))
     ]
+
+
+def all_methods(explainers: Iterable[MethodSpec]) -> list[Method]:
+    """Return the methods of several explainers."""
+    return [method for explainer in explainers for method in explainer.methods]

@@ -13,7 +13,7 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from heatproof.base.grids import Grid
-from heatproof.base.methods import ABS_SUFFIX
+from heatproof.base.methods import ABS_SUFFIX, Method
 from heatproof.base.randomness import numpy_generator
 from heatproof.claims.halves import (
     MINIMUM_CEILING,
@@ -87,17 +87,6 @@ class Case:
     def network(self) -> tuple[str, str, str]:
         """Dataset, model and weights, which all metrics of one network share."""
         return self.dataset, self.model, self.weights
-
-
-@dataclass(frozen=True)
-class Method:
-    """A row of the tables: the kind of explainer, its map, and whether absolute values of the map are taken."""
-
-    name: str
-    kind: str
-    map: str
-    transform: str
-    uses_model: bool
 
 
 @dataclass(frozen=True)

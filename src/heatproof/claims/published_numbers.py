@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from heatproof.claims.evidence import Case, Evidence, Method, Model
+from heatproof.base.methods import Method, MethodSpec
+from heatproof.claims.evidence import Case, Evidence, Model
 
 FOLDER = Path(__file__).parent / "published"
 FILES = ("reproduction_scores", "idsds_scores", "idsds_accuracy", "mas_reliability")
@@ -70,7 +71,9 @@ def method(name: str) -> Method:
     kind, map_name = _EXPLAINERS[plain]
     if plain.endswith("-SQ"):
         transform = "raw"  # squares have no sign
-    return Method(name, kind, map_name or kind, transform, not plain.startswith("Edge"))
+    maps = {map_name or kind: not plain.endswith("-SQ")}
+    explainer = MethodSpec(kind, kind, maps=maps, uses_model=not plain.startswith("Edge"))
+    return Method(name, explainer, transform=transform)
 
 
 def model(name: str) -> Model:

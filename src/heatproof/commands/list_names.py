@@ -76,9 +76,9 @@ def _explainers(plan: Plan, whose: str) -> Sections:
 
 def _methods(plan: Plan, whose: str) -> Sections:
     rows = [
-        (method, entry.name, transform, "" if entry.uses_model else "reference map")
+        (method.name, entry.name, method.transform, "" if entry.uses_model else "reference map")
         for entry in plan.explainers.values()
-        for method, (_, transform) in entry.methods.items()
+        for method in entry.methods
     ]
     header = ("method", "explainer", "transform", "")
     return {f"{len(rows)} methods in {whose}, in its order": [header, *rows]}

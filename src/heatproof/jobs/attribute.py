@@ -12,17 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from heatproof.attribution.explaining import MapMaker, check_applicability, explain_batch
+from heatproof.attribution.explaining import check_applicability, explain_batch
 from heatproof.attribution.plain_functions import PLAIN_ARGUMENTS, as_explainer, positional_arguments_of
-from heatproof.attribution.registry import (
-    EXPLAINERS,
-    ApplicabilityFigure,
-    ExplainContext,
-    ExplainerSpec,
-    StoredExplainer,
-)
+from heatproof.attribution.registry import EXPLAINERS, ApplicabilityFigure, ExplainContext, Explainer
 from heatproof.base.batches import READ_LOCK, prefetch, track
 from heatproof.base.grids import Grid
+from heatproof.base.methods import Method, MethodSpec
 from heatproof.base.options import DefaultCount
 from heatproof.base.provenance import digest
 from heatproof.base.randomness import numpy_generator
@@ -232,7 +227,7 @@ def _encoding(inputs: MapInputs) -> dict[str, Any]:
 
 
 def _open_shard(
-    job: MapsStage, entry: StoredExplainer, dataset: Dataset, size: tuple[int, ...], probe_rows: list[int]
+    job: MapsStage, entry: MethodSpec, dataset: Dataset, size: tuple[int, ...], probe_rows: list[int]
 ) -> Shard:
     inputs = job.inputs
     settings: dict[str, Any] = {key: getattr(inputs, key) for key in ("weights", "output", "seed", "precision")}
@@ -254,7 +249,7 @@ def _open_shard(
     return open_shard(job.shard, entry.store, origin, split, arrays, {"map": list(entry.maps)})
 
 
-def _reads_training_images(entry: StoredExplainer) -> bool:
+def _reads_training_images(entry: MethodSpec) -> bool:
     """Return whether maps depend on training images; for a user's explainer this is unknown, so True."""
     mean = needs_dataset(entry.options.get("baseline"), None)
     return mean or "baselines" in entry.options or not entry.module.startswith("heatproof.")
@@ -265,7 +260,7 @@ def _applicability_key(shard: Shard) -> str:
     return digest([shard.key, shard.images.data(*shard.manifest_ranges, *shard.value_ranges)])
 
 
-def _require_layer(entry: StoredExplainer, facts: InputFacts, network: torch.nn.Module | None) -> None:
+def _require_layer(entry: MethodSpec, facts: InputFacts, network: torch.nn.Module | None) -> None:
     # An explainer with an option `layer` finds this layer itself.
     needed = "cam_layer" in entry.needs and not entry.options.get("layer")
     if needed and facts.cam_layer is not None and network is not None:
@@ -277,7 +272,7 @@ class _ExplainerRun:
     """An explainer on a network, applied to images of the evaluation split."""
 
     inputs: MapInputs
-    entry: StoredExplainer
+    entry: MethodSpec
     dataset: Dataset
     network: torch.nn.Module | None
     facts: InputFacts
@@ -286,7 +281,7 @@ class _ExplainerRun:
 
     def __post_init__(self) -> None:
         inputs, entry = self.inputs, self.entry
-        self.maker = maker_of(entry)
+        self.method = open_method(entry)
         self.adaptive_size = AdaptiveBatchSize(entry.name, batch_size_file(entry.store), self.device)
         self.target = check_target(inputs.target, self.dataset)
         settings: dict[str, Any] = {
@@ -349,7 +344,7 @@ def _require_applicable(shard: Shard, run: _ExplainerRun, probe_rows: list[int])
         try:
             _require_layer(run.entry, run.facts, run.network)
             context = run.context_of(probe_rows, run.read(probe_rows), figures)
-            count = len(check_applicability(run.maker, context, run.adaptive_size))
+            count = len(check_applicability(run.method, context, run.adaptive_size))
         except NotApplicable as error:
             reason = str(error)
             cause = error.__cause__
@@ -373,13 +368,14 @@ def _compute_maps(shard: Shard, run: _ExplainerRun) -> None:
     ):
         passes = run.passes
         context = run.context_of(range(low, low + len(images)), images)
-        values = encode_maps(explain_batch(run.maker, context, run.adaptive_size), **_encoding(run.inputs))
-        shard.add(low, values, time.monotonic() - started, run.passes - passes)
+        values = encode_maps(explain_batch(run.method, context, run.adaptive_size), **_encoding(run.inputs))
+        shard.add(low, values, time.monotonic() - started, run.counter.images - passes)
         started = time.monotonic()
 
 
-def maker_of(entry: ExplainerSpec) -> MapMaker:
-    """Return an explainer with its options; only the module that registers it is imported."""
-    function = EXPLAINERS.load_callable(entry.kind, entry.module)
-    called = as_explainer(function, entry.name) if positional_arguments_of(function) == PLAIN_ARGUMENTS else function
-    return MapMaker(entry.name, called, entry.options, entry.maps)
+def open_method(spec: MethodSpec) -> Method:
+    """Return the method of an explainer with its options; only the module that registers the explainer is imported."""
+    function = EXPLAINERS.load_callable(spec.kind, spec.module)
+    called = as_explainer(function, spec.name) if positional_arguments_of(function) == PLAIN_ARGUMENTS else function
+    explainer = Explainer(spec.name, called, spec.maps, frozenset(spec.needs), spec.uses_model)
+    return Method(spec.name, explainer, spec.options)

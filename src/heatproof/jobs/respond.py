@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from heatproof.base.batches import prefetch, track
-from heatproof.base.methods import Method
+from heatproof.base.methods import Method, MethodSpec
 from heatproof.base.specs import Runtime
 from heatproof.base.tasks import task_provides
 from heatproof.data.checks import check_target, open_dataset
@@ -38,7 +38,7 @@ from heatproof.stores.store import ArraySpec
 from heatproof.stores.stored_maps import stored_maps
 
 if TYPE_CHECKING:
-    from heatproof.stages.responses import ResponseExplainer, ResponseStage
+    from heatproof.stages.responses import ResponseStage
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class ShardWork:
 
     shard: Shard
     unsupported_reason: str | None
-    explainer: ResponseExplainer | None
+    explainer: MethodSpec | None
 
     @property
     def is_pending(self) -> bool:
@@ -68,7 +68,7 @@ class ShardWork:
         """Return the maps of images [low, high) for a map response, else None."""
         if not self.explainer:
             return None
-        maps = stored_maps(self.explainer.maps_store + ".zarr", low, high, self.shard.layout.image_ids)
+        maps = stored_maps(self.explainer.store + ".zarr", low, high, self.shard.layout.image_ids)
         return MethodMaps(maps.values, self.explainer.methods, self.explainer.name)
 
 
@@ -114,9 +114,7 @@ def respond(job: ResponseStage, runtime: Runtime) -> None:
         work.shard.forget_journal()
 
 
-def _open(
-    job: ResponseStage, explainer: ResponseExplainer | None, response: Response, network_run: NetworkRun
-) -> ShardWork:
+def _open(job: ResponseStage, explainer: MethodSpec | None, response: Response, network_run: NetworkRun) -> ShardWork:
     network = asdict(job.network)
     network.pop("upstream")
     # The report reads the settings, such as grid and baseline, from the top level of `made_by`.
@@ -131,8 +129,8 @@ def _open(
         value_ranges.update(images.all_images_of(mean_split(network_run.dataset)))
     name, methods = None, []
     if explainer:
-        maps = read_shard(explainer.maps_store, job.shard.number)
-        unsupported_reason, read_from = maps["gap"], {f"{explainer.maps_store}.{job.shard.number}.json": maps["key"]}
+        maps = read_shard(explainer.store, job.shard.number)
+        unsupported_reason, read_from = maps["gap"], {f"{explainer.store}.{job.shard.number}.json": maps["key"]}
         # A map response depends on all images on which the maps depend.
         value_ranges.update(one for one in ranges_of(maps) if one[0] != EVALUATION)
         manifest_ranges.update(one for one in ranges_of(maps) if one[0] == EVALUATION and one[1] != job.shard.images[0])
@@ -219,13 +217,13 @@ def explainer_of(job: ResponseStage, network_run: NetworkRun, name: str, method:
     """
     # Imported here, because responses that recompute no maps do not need the explainers.
     from heatproof.attribution.explaining import explain_batch
-    from heatproof.jobs.attribute import context_factory, maker_of
+    from heatproof.jobs.attribute import context_factory, open_method
 
     entry = next(entry for entry in job.explainers if entry.name == name)
-    maker, known = maker_of(entry), network_run.network.network if entry.uses_model else None
+    opened, network = open_method(entry), network_run.network.network if entry.uses_model else None
     assert job.facts is not None, "a response along maps has the format with the layer for CAMs"
     how: dict[str, Any] = {"output": job.output, "seed": job.network.seed, "grid": entry.grid}
-    make_context = context_factory(known, job.facts, network_run.dataset, **how, batch_size=network_run.batch_size)
+    make_context = context_factory(network, job.facts, network_run.dataset, **how, batch_size=network_run.batch_size)
 
     def explain(images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         context = make_context(
@@ -233,6 +231,6 @@ def explainer_of(job: ResponseStage, network_run: NetworkRun, name: str, method:
             targets=targets.to(network_run.device),
             image_ids=tuple(one for one in batch.ids for _ in range(len(images) // len(batch.ids))),
         )
-        return torch.from_numpy(method.select_maps(explain_batch(maker, context)))
+        return torch.from_numpy(method.select_maps(explain_batch(opened, context)))
 
     return explain

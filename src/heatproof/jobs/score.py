@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from heatproof.base.methods import Method
+from heatproof.base.methods import MethodSpec, all_methods
 from heatproof.base.provenance import digest
 from heatproof.errors import HeatproofError
 from heatproof.files.writing import write_table
@@ -25,11 +25,9 @@ from heatproof.stores.store import describe_store, read
 from heatproof.stores.stored_maps import stored_maps
 
 if TYPE_CHECKING:
-    from heatproof.stages.score import Score, ScoredMethod
+    from heatproof.stages.score import Score
 
 log = logging.getLogger(__name__)
-
-Methods = list["ScoredMethod"]
 
 
 @dataclass(frozen=True)
@@ -120,7 +118,7 @@ class _StoredInputs:
     metric_inputs
         The responses that the metric reads.
     explainers
-        Explainer to its methods, for explainers with maps and responses.
+        The explainers with maps and responses, by name.
     unscored_reasons
         Method without scores to the reason.
     keys
@@ -142,7 +140,7 @@ class _StoredInputs:
     metric: Metric
     rows: ScoredRows
     metric_inputs: StoredMetricInputs
-    explainers: dict[str, Methods]
+    explainers: dict[str, MethodSpec]
     unscored_reasons: dict[str, str]
     keys: dict[str, str]
     applicability_records: dict[str, Any]
@@ -167,31 +165,29 @@ def _read_inputs(spec: Score) -> _StoredInputs:
     ]
     rows = scored_rows(read_checksummed(spec.classes) or {}, spec.target, spec.images)
     options = {**spec.options, **({"output": spec.case.output} if "output" in metric.options else {})}
-    explainers: dict[str, Methods] = {}
+    explainers = {explainer.name: explainer for explainer in spec.explainers}
     unscored_reasons: dict[str, str] = {}
     if reason := metric.unsupported_reason(rows.task, options):
         # The responses of a metric that does not apply need not exist.
-        unscored_reasons |= {method.method: reason for method in spec.methods}
-    else:
-        for method in spec.methods:
-            explainers.setdefault(method.explainer, []).append(method)
+        unscored_reasons |= {method.name: reason for method in all_methods(spec.explainers)}
+        explainers = {}
     keys: dict[str, str] = {}
     applicability_records: dict[str, Any] = {}
     costs: dict[str, Any] = {}
     data: list[dict[str, Any]] = []
-    for explainer, methods in list(explainers.items()):
-        maps = methods[0].maps
-        bases = ([maps] if "maps" in metric.inputs else []) + [one.of(explainer) for one in metric_inputs]
+    for name, explainer in list(explainers.items()):
+        bases = [explainer.store] if "maps" in metric.inputs else []
+        bases += [metric_input.of(name) for metric_input in metric_inputs]
         for base in dict.fromkeys(bases):
             manifests = _read_shards(spec, base, keys)
             data += manifests
             if record := next((manifest["gate"] for manifest in manifests if "gate" in manifest), None):
-                applicability_records[explainer] = record
-            if base == maps:
-                costs[explainer] = _sum_costs(manifests)
+                applicability_records[name] = record
+            if base == explainer.store:
+                costs[name] = _sum_costs(manifests)
             if reason := next((manifest["gap"] for manifest in manifests if manifest["gap"]), None):
-                unscored_reasons |= {method.method: reason for method in methods}
-                explainers.pop(explainer, None)
+                unscored_reasons |= {method.name: reason for method in explainer.methods}
+                explainers.pop(name, None)
     # Labels come from the store of patch drops: where no explainer applies, all stores of maps contain only NaN.
     drops = _read_shards(spec, spec.drops, keys)
     description = describe_store(spec.drops + ".zarr")
@@ -233,7 +229,7 @@ def score(spec: Score) -> None:
     scores = _score_methods(spec, stored)
     ids = np.array(rows.image_ids or stored.all_ids[: spec.images], dtype=object)[stored.scored]
     classes = rows.target_names(stored.classes[stored.scored])
-    scored_methods = [method.method for method in spec.methods if method.method in scores]
+    scored_methods = [method.name for method in all_methods(spec.explainers) if method.name in scores]
     values = np.concatenate([scores[name] for name in scored_methods]) if scored_methods else np.empty(0)
     table = pd.DataFrame(
         {
@@ -330,7 +326,7 @@ def _iterate_scores(spec: Score, stored: _StoredInputs, failed: dict[str, str]) 
         return
     size, takes_maps = (0, 0), "maps" in metric.inputs
     if takes_maps:
-        description = describe_store(next(iter(explainers.values()))[0].maps + ".zarr")
+        description = describe_store(next(iter(explainers.values())).store + ".zarr")
         size = tuple(description["arrays"]["attribution"]["shape"][-2:])
     # Chunks bound the memory, unless the metric scores all images together.
     sizes = [one.response.images_at_once(spec.shard_size) for one in metric_inputs]
@@ -347,10 +343,10 @@ def _iterate_scores(spec: Score, stored: _StoredInputs, failed: dict[str, str]) 
         # A generator, so that the maps of one explainer are in memory at a time.
         explainer_maps = (
             ExplainerMaps(
-                [Method(one.method, one.index, one.transform) for one in methods],
-                stored_maps(methods[0].maps + ".zarr", *batch).take_images(rows) if takes_maps else None,
+                explainer.methods,
+                stored_maps(explainer.store + ".zarr", *batch).take_images(rows) if takes_maps else None,
                 {one.argument: one.read(name, *batch, rows) for one in metric_inputs if one.response.needs_maps},
             )
-            for name, methods in explainers.items()
+            for name, explainer in explainers.items()
         )
         yield from score_batch(metric, spec.options, chunk, metric_inputs, of_network, explainer_maps, failed)

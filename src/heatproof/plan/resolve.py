@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 from heatproof.attribution.plain_functions import positional_arguments_of
 from heatproof.attribution.registry import EXPLAINERS, SAME_AS_DROPS, Explainer
-from heatproof.base.methods import Method, methods_of
+from heatproof.base.methods import MethodSpec
 from heatproof.base.options import check_defaults, check_options, defining_module, normalise_grid_options, options_of
 from heatproof.base.registry import import_callable, is_reference, look_up, suggest_name
 from heatproof.base.tasks import TASKS
@@ -32,48 +32,6 @@ class DatasetChoice(TypedDict):
     options: dict[str, Any]
     module: str
     size: tuple[int, int] | None
-
-
-@dataclass(frozen=True)
-class ExplainerChoice:
-    """An explainer of the config.
-
-    Attributes
-    ----------
-    name
-        Name in the config.
-    kind
-        Name in the registry, or ``package.module:function``.
-    options
-        All of its options, with defaults filled in.
-    maps
-        Name of each map to whether it is signed.
-    needs
-        Facts of the model that it needs, such as the layer for CAMs.
-    uses_model
-        Whether its maps depend on the model.
-    module
-        Module of its code.
-    """
-
-    name: str
-    kind: str
-    options: Mapping[str, Any]
-    maps: Mapping[str, bool]
-    needs: frozenset[str]
-    uses_model: bool
-    module: str
-
-    @property
-    def methods(self) -> dict[str, tuple[str, str]]:
-        """Method name to (map, transform)."""
-        maps = list(self.maps)
-        return {one.name: (maps[one.index], one.transform) for one in self.rows}
-
-    @property
-    def rows(self) -> list[Method]:
-        """The methods: each map raw, and each signed map also as absolute values."""
-        return methods_of(self.maps)
 
 
 # `LIBRARY:NAME` is short for the architecture `LIBRARY_model` with the option `name`.
@@ -173,7 +131,7 @@ def _task_of(load: Callable[..., Any], name: str, settings: dict[str, Any]) -> t
     return str(stated or (default if default in TASKS else "multiclass")), options
 
 
-def read_explainer(name: str, settings: dict[str, Any]) -> ExplainerChoice:
+def read_explainer(name: str, settings: dict[str, Any]) -> MethodSpec:
     """Return an explainer of the config, with default options filled in."""
     kind = settings.pop("explainer", name)
     if is_reference(kind):
@@ -189,14 +147,8 @@ def read_explainer(name: str, settings: dict[str, Any]) -> ExplainerChoice:
     settings = normalise_grid_options(settings, entry.function)
     if (baseline := settings.get("baseline")) not in (None, SAME_AS_DROPS):
         look_up({**BASELINES, SAME_AS_DROPS: None}, baseline, f"baseline of the explainer {name!r}")
-    if name == entry.name:
-        maps = dict(entry.maps)
-    elif len(entry.maps) == 1:
-        maps = {name: next(iter(entry.maps.values()))}
-    else:
-        maps = {f"{name}_{label}": signed for label, signed in entry.maps.items()}
-    module = defining_module(entry.function, kind)
-    return ExplainerChoice(name, kind, {**defaults, **settings}, maps, entry.needs, entry.uses_model, module)
+    module, maps = defining_module(entry.function, kind), entry.maps_called(name)
+    return MethodSpec(name, kind, module, {**defaults, **settings}, maps, sorted(entry.needs), entry.uses_model)
 
 
 def read_model(name: str, settings: Mapping[str, Any], config: Config) -> ModelChoice:

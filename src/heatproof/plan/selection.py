@@ -10,6 +10,7 @@ from typing import Any
 
 from heatproof.attribution.registry import SAME_AS_DROPS
 from heatproof.base.grids import Grid
+from heatproof.base.methods import Method, MethodSpec, all_methods
 from heatproof.base.options import defining_module
 from heatproof.base.registry import fold_name, import_callable, is_reference
 from heatproof.base.tasks import CALLABLE
@@ -21,7 +22,7 @@ from heatproof.models.packaged import is_file
 from heatproof.plan.folder import Folder
 from heatproof.plan.metrics import MetricChoice, read_metric
 from heatproof.plan.paths import PRETRAINED, NetworkName, layer_and_channel
-from heatproof.plan.resolve import DatasetChoice, ExplainerChoice, ModelChoice, read_dataset, read_explainer, read_model
+from heatproof.plan.resolve import DatasetChoice, ModelChoice, read_dataset, read_explainer, read_model
 from heatproof.responses.base import Response, shared_responses
 from heatproof.responses.label_outputs import LabelOutputs
 from heatproof.responses.patches import Patches
@@ -86,15 +87,15 @@ class Selection:
         )
 
     @cached_property
-    def explainers(self) -> dict[str, ExplainerChoice]:
+    def explainers(self) -> dict[str, MethodSpec]:
         """Name of each explainer to its entry, in the order of the config."""
         entries = {name: read_explainer(name, dict(settings)) for name, settings in self.config["explainers"].items()}
         makers: dict[str, str] = {}
         for entry in entries.values():
             for method in entry.methods:
-                if (other := makers.setdefault(fold_name(method), entry.name)) != entry.name:
+                if (other := makers.setdefault(fold_name(method.name), entry.name)) != entry.name:
                     raise HeatproofError(
-                        f"The explainers {other!r} and {entry.name!r} both make the method {method!r}: "
+                        f"The explainers {other!r} and {entry.name!r} both make the method {method.name!r}: "
                         "rename one of them."
                     )
         return entries
@@ -199,14 +200,14 @@ class Selection:
         return [name for name, entry in self.explainers.items() if not entry.uses_model]
 
     @cached_property
-    def methods(self) -> dict[str, ExplainerChoice]:
-        """Name of each method to the entry of its explainer."""
-        return {method: entry for entry in self.explainers.values() for method in entry.methods}
+    def methods(self) -> dict[str, Method]:
+        """Name of each method to the method, grouped by explainer."""
+        return {method.name: method for method in all_methods(self.explainers.values())}
 
     @property
     def reference_methods(self) -> list[str]:
         """Names of the methods that do not use the model."""
-        return [name for name, entry in self.methods.items() if not entry.uses_model]
+        return [name for name, method in self.methods.items() if not method.uses_model]
 
     def explainer_options(self, explainer: str, baseline: str = "") -> dict[str, Any]:
         """Return the options of an explainer.

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.attribution.registry import StoredExplainer
+from heatproof.base.methods import MethodSpec
 from heatproof.base.provenance import Key, as_json, key_of
-from heatproof.base.specs import NO_KEY, DatasetSpec, Runtime
+from heatproof.base.specs import DatasetSpec, Runtime
 from heatproof.models.registry import ModelSpec
 from heatproof.perturbation.baselines import baseline_modules
 from heatproof.plan.folder import NO_MODEL
@@ -76,7 +76,7 @@ class MapsStage(ShardStage):
     code = ("heatproof.jobs.attribute",)
 
     inputs: MapInputs
-    explainers: list[StoredExplainer]
+    explainers: list[MethodSpec]
 
     def products(self) -> list[Product]:
         """Return one shard of the store of each explainer."""
@@ -208,7 +208,7 @@ def _maps_of(graph: JobGraph, network: NetworkName) -> MapInputs:
     )
 
 
-def maps_of(graph: JobGraph, network: NetworkName, explainer: str) -> StoredExplainer:
+def maps_of(graph: JobGraph, network: NetworkName, explainer: str) -> MethodSpec:
     """Return an explainer with its store and key for a network; reference maps have one store for all networks."""
     knows = graph.plan.explainers[explainer].uses_model
     return graph.compute_once(
@@ -216,7 +216,7 @@ def maps_of(graph: JobGraph, network: NetworkName, explainer: str) -> StoredExpl
     )
 
 
-def _stored(graph: JobGraph, network: NetworkName, name: str) -> StoredExplainer:
+def _stored(graph: JobGraph, network: NetworkName, name: str) -> MethodSpec:
     plan, (dataset, model, weights) = graph.plan, network
     inputs, entry, known = graph.compute_once(_maps_of, network), plan.explainers[name], model != NO_MODEL
     network_modules = [plan.models[model].module, *plan.target_modules] if known else []
@@ -224,16 +224,11 @@ def _stored(graph: JobGraph, network: NetworkName, name: str) -> StoredExplainer
     drops = (plan.finetuning(model, weights) if known else None) or plan.config["finetuning"]
     options = plan.explainer_options(name, drops["baseline"])
     filled = options.get("baseline")
-    stored = StoredExplainer(
-        name=name,
-        kind=entry.kind,
-        module=entry.module,
+    stored = replace(
+        entry,
         # In the form in which a job reads them from JSON.
         options=as_json(options),
-        maps=dict(entry.maps),
         grid=drops["grid"] if filled else None,
-        needs=sorted(entry.needs),
-        key=NO_KEY,
         store=plan.results.maps.format(dataset=dataset, model=model, weights=weights, explainer=name),
     )
     if filled:

@@ -8,10 +8,11 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.attribution.registry import EXPLAINERS
+from heatproof.base.methods import MethodSpec
 from heatproof.base.provenance import Key
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan.stage import JobGraph, Report, Wildcards, named_tables, report_outputs, stage
-from heatproof.stages.methods import joined_key, planned_methods
+from heatproof.stages.methods import described_explainers, joined_key
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
@@ -29,16 +30,6 @@ class BaselineCase:
     metric: str
     baseline: str
     scores: str
-
-
-@dataclass(frozen=True)
-class BaselineMethod:
-    """The facts of a method that conclusions on baselines use; ``family`` is "" for a custom method."""
-
-    method: str
-    transform: str
-    reference: bool
-    family: str
 
 
 @cache
@@ -59,8 +50,8 @@ class Baselines(Report):
     ----------
     cases
         Scores of each network and baseline.
-    methods
-        All methods.
+    explainers, families
+        All explainers with their methods, and the family of each; "" for a custom explainer.
     upstream
         One key for all scores.
     """
@@ -88,7 +79,8 @@ class Baselines(Report):
     tables = named_tables(baselines="scores", baselines_agreement="agreement", baselines_conclusions="conclusions")
 
     cases: list[BaselineCase]
-    methods: list[BaselineMethod]
+    explainers: list[MethodSpec]
+    families: dict[str, str]
     upstream: Key
 
     @classmethod
@@ -102,15 +94,18 @@ class Baselines(Report):
         plan = graph.plan
         cases = baseline_cases(plan)
         files = plan.score_files(cases)
-        methods = []
-        for row in planned_methods(plan):
-            known = EXPLAINERS.get(plan.explainers[row.explainer].kind)
-            methods.append(BaselineMethod(row.method, row.transform, row.reference, known.family if known else ""))
+        registered = {name: EXPLAINERS.get(explainer.kind) for name, explainer in plan.explainers.items()}
         scored_cases = [
             BaselineCase(*case.network, case.metric, case.baseline or "", file)
             for case, file in zip(cases, files, strict=True)
         ]
-        return cls(cases=scored_cases, methods=methods, upstream=joined_key(graph, cases)), files
+        spec = cls(
+            cases=scored_cases,
+            explainers=described_explainers(plan),
+            families={name: entry.family if entry else "" for name, entry in registered.items()},
+            upstream=joined_key(graph, cases),
+        )
+        return spec, files
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return the function that writes the tables."""

@@ -85,9 +85,9 @@ class Checks(ScoresStage):
             least_coverage=plan.config["scores"]["least_coverage"],
             # A method without absolute counterpart, such as one of a non-negative map, is its own counterpart.
             transforms={
-                method: f"{method}{ABS_SUFFIX}" if f"{method}{ABS_SUFFIX}" in plan.methods else method
-                for method, entry in plan.methods.items()
-                if entry.methods[method][1] == "raw"
+                name: f"{name}{ABS_SUFFIX}" if f"{name}{ABS_SUFFIX}" in plan.methods else name
+                for name, method in plan.methods.items()
+                if method.transform == "raw"
             },
             templates=templates_digest(),
             **scores_fields(graph, cases),

@@ -8,17 +8,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.base.grids import Grid
+from heatproof.base.methods import MethodSpec
 from heatproof.base.provenance import ROOT, Key
 from heatproof.files.reading import file_digest
 from heatproof.plan.stage import JobGraph, Report, named_tables, report_outputs, stage
 from heatproof.stages.methods import (
     CaseKey,
-    MethodOrigin,
     all_metrics,
     case_keys,
+    described_explainers,
     joined_key,
     magnitudes,
-    method_origins,
 )
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class Claims(Report):
     ----------
     cases
         Test cases that are scored.
-    metrics, methods, models
-        The facts of each metric, method and model by which claims find their test cases.
+    metrics, explainers, models
+        The facts of each metric, explainer and model by which claims find their test cases.
     pixels
         Shorter side of the images, by dataset and model; None where it is unknown.
     explains
@@ -108,7 +108,7 @@ class Claims(Report):
     pixels: dict[str, dict[str, int | None]]
     explains: str
     saved_epochs: dict[str, str]
-    methods: list[MethodOrigin]
+    explainers: list[MethodSpec]
     models: dict[str, ModelFacts]
     accuracy: str
     published: dict[str, str]
@@ -145,7 +145,7 @@ class Claims(Report):
             },
             explains=plan.config["attribution"]["output"],
             saved_epochs={name: entry for name, (entry, _) in plan.saved_epochs.items()},
-            methods=method_origins(plan),
+            explainers=described_explainers(plan),
             models={name: ModelFacts(**asdict(model.design), kind=model.kind) for name, model in plan.models.items()},
             accuracy=tables.files["accuracy"],
             published={path.name: file_digest(path) for path in sorted(PUBLISHED.glob("*.csv"))},

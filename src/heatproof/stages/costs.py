@@ -6,9 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from heatproof.base.methods import MethodSpec
 from heatproof.base.provenance import Key
 from heatproof.plan.stage import JobGraph, Report, named_tables, report_outputs, stage
-from heatproof.stages.methods import MethodOrigin, joined_key, method_origins
+from heatproof.stages.methods import described_explainers, joined_key
 
 if TYPE_CHECKING:
     from heatproof.base.specs import Runtime
@@ -24,8 +25,8 @@ class Costs(Report):
         Files of scores, whose manifests have the measured costs.
     table
         Path of idsds_table.csv.
-    methods
-        All methods, with the maps that they use.
+    explainers
+        All explainers with their methods.
     upstream
         One key for all scores.
     """
@@ -47,7 +48,7 @@ class Costs(Report):
 
     scores: list[str]
     table: str
-    methods: list[MethodOrigin]
+    explainers: list[MethodSpec]
     upstream: Key
 
     @classmethod
@@ -55,8 +56,8 @@ class Costs(Report):
         """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
         files, table = plan.score_files(), graph.spec("tables").files["idsds_table"]
-        keys = joined_key(graph, plan.test_cases())
-        return cls(scores=files, table=table, methods=method_origins(plan), upstream=keys), [table, *files]
+        upstream, explainers = joined_key(graph, plan.test_cases()), described_explainers(plan)
+        return cls(scores=files, table=table, explainers=explainers, upstream=upstream), [table, *files]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return the function that writes the table."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from heatproof.attribution.registry import EXPLAINERS
+from heatproof.base.methods import MethodSpec
 from heatproof.base.provenance import ROOT, Key, digest
 from heatproof.files.reading import file_digest
 from heatproof.plan import paths
@@ -20,51 +20,6 @@ if TYPE_CHECKING:
 
 # Dataset, model, weights and metric.
 CaseKey = tuple[str, str, str, str]
-
-
-@dataclass(frozen=True)
-class PlannedMethod:
-    """A method of the plan.
-
-    Attributes
-    ----------
-    method, transform
-        Its name, and the transform of its map: ``raw`` or ``abs``.
-    explainer, index, place
-        Its explainer, the index of its map in the explainer's store, and its index among the explainer's methods.
-    reference
-        Whether it does not use the model.
-    """
-
-    method: str
-    explainer: str
-    index: int
-    place: int
-    transform: str
-    reference: bool
-
-
-@dataclass(frozen=True)
-class MethodOrigin:
-    """A method with the registered explainer and the map that it comes from.
-
-    Attributes
-    ----------
-    name, transform
-        Its name, and the transform of its map: ``raw`` or ``abs``.
-    explainer, kind, map
-        The name of its explainer in the config, the name of that explainer in the registry, and the name of the map in
-        the registry (in the config for a custom explainer).
-    uses_model
-        Whether it uses the model.
-    """
-
-    name: str
-    explainer: str
-    kind: str
-    map: str
-    transform: str
-    uses_model: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,33 +79,23 @@ def templates_digest() -> str:
     return digest({path.name: file_digest(path) for path in sorted((ROOT / "report" / "templates").iterdir())})
 
 
-def planned_methods(plan: Plan) -> list[PlannedMethod]:
-    """Return all methods of a plan, grouped by explainer."""
-    return [
-        PlannedMethod(one.name, entry.name, one.index, place, one.transform, not entry.uses_model)
-        for entry in plan.explainers.values()
-        for place, one in enumerate(entry.rows)
-    ]
+def described_explainers(plan: Plan) -> list[MethodSpec]:
+    """Return all explainers of a plan with their methods, as reports need them.
 
-
-def method_origins(plan: Plan) -> list[MethodOrigin]:
-    """Return all methods of a plan with their origins, grouped by explainer."""
-    methods = []
-    for method in planned_methods(plan):
-        entry = plan.explainers[method.explainer]
-        known, map_names = EXPLAINERS.get(entry.kind), list(entry.maps)
-        name = (list(known.maps) if known else map_names)[method.index]
-        facts = (method.method, method.explainer, entry.kind, name, method.transform)
-        methods.append(MethodOrigin(*facts, not method.reference))
-    return methods
+    Their options are left out, so that an edited option makes a report again only if the scores that it reads change.
+    """
+    return [explainer.without_run() for explainer in plan.explainers.values()]
 
 
 def magnitudes(plan: Plan) -> MagnitudeMetrics:
     """Return the metrics that read magnitudes, and the pairs of methods that are equivalent for them."""
-    rows = {(one.explainer, one.index, one.transform): one.method for one in planned_methods(plan)}
-    absolute = {one.method: rows.get((one.explainer, one.index, "abs"), "") for one in planned_methods(plan)}
+    pairs: dict[str, str] = {}
+    for explainer in plan.explainers.values():
+        absolute = {method.index: method.name for method in explainer.methods if method.transform == "abs"}
+        raw = {method.index: method.name for method in explainer.methods if method.transform == "raw"}
+        pairs |= {raw[index]: name for index, name in absolute.items()}
     metrics = [name for name, entry in plan.metrics.items() if entry.metric.reads_magnitudes(entry.options)]
-    return MagnitudeMetrics(metrics, {signed: name for signed, name in absolute.items() if name not in ("", signed)})
+    return MagnitudeMetrics(metrics, pairs)
 
 
 def scores_each_image(plan: Plan, metric: str) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from heatproof.base.methods import MethodSpec
 from heatproof.base.provenance import Key
 from heatproof.base.specs import DatasetSpec
 from heatproof.plan.comparisons import default_cases
@@ -13,12 +14,11 @@ from heatproof.plan.stage import JobGraph, Output, Report, Wildcards, stage
 from heatproof.plan.stage import report_outputs as in_report
 from heatproof.stages.methods import (
     CaseKey,
-    PlannedMethod,
     all_metrics,
+    described_explainers,
     images_with_maps,
     joined_key,
     map_files,
-    planned_methods,
 )
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ class Montage(Report):
         The datasets of the images.
     cases
         Test cases whose scores are drawn below the maps.
-    methods
-        All methods.
+    explainers
+        All explainers with their methods.
     upstream
         One key for all scores.
     """
@@ -62,7 +62,7 @@ class Montage(Report):
     images: int
     datasets: dict[str, DatasetSpec]
     cases: list[CaseKey]
-    methods: list[PlannedMethod]
+    explainers: list[MethodSpec]
     upstream: Key
 
     @classmethod
@@ -90,7 +90,7 @@ class Montage(Report):
             images=min(images_with_maps(plan), IMAGES),
             datasets={dataset: plan.dataset_spec(dataset) for dataset in plan.datasets},
             cases=[(*case.network, case.metric) for case in cases],
-            methods=planned_methods(plan),
+            explainers=described_explainers(plan),
             upstream=joined_key(graph, cases),
         )
         maps = map_files(plan, [case.network for case in cases], spec.images, plan.explainers)

@@ -9,6 +9,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.base.grids import Grid
+from heatproof.base.methods import MethodSpec
 from heatproof.base.provenance import Key
 from heatproof.base.specs import DatasetSpec, Runtime
 from heatproof.metrics.single_deletion import base_name
@@ -19,13 +20,12 @@ from heatproof.responses.base import MapResponse
 from heatproof.responses.curves import Curves
 from heatproof.responses.patches import Patches
 from heatproof.stages.methods import (
-    PlannedMethod,
     all_metrics,
     dataset_files,
+    described_explainers,
     directions_of,
     images_with_maps,
     map_files,
-    planned_methods,
     scores_each_image,
     templates_digest,
 )
@@ -226,8 +226,8 @@ class ReportPage(Report):
         Number of images of the metrics of patch drops.
     images, shards, drop_shards
         Number of images that are shown, and numbers of shards of the stores of maps and of patch drops.
-    datasets, methods, curves, figures
-        The datasets, methods, response curves and figures on the page.
+    datasets, explainers, curves, figures
+        The datasets, explainers with their methods, response curves and figures on the page.
     upstream
         One key for tables and scores.
     independent
@@ -275,7 +275,7 @@ class ReportPage(Report):
     shards: int
     drop_shards: int
     datasets: list[PageDataset]
-    methods: list[PlannedMethod]
+    explainers: list[MethodSpec]
     curves: list[PageCurve]
     upstream: Key
     figures: list[PageFigure]
@@ -316,7 +316,7 @@ class ReportPage(Report):
                 )
                 for dataset in plan.datasets
             ],
-            methods=planned_methods(plan),
+            explainers=described_explainers(plan),
             curves=_curves(plan),
             upstream=Key.joined(keys),
             figures=[PageFigure(name, of.files["svg"], FIGURES[name].caption) for name, of in figures.items()],

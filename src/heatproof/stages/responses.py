@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from heatproof.attribution.registry import ExplainerSpec
-from heatproof.base.methods import Method
+from heatproof.base.methods import MethodSpec
 from heatproof.base.provenance import Key, key_of
 from heatproof.base.specs import ResponseSpec, Runtime
 from heatproof.models.registry import InputFacts, NetworkSpec
@@ -40,28 +39,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResponseExplainer(ExplainerSpec):
-    """An explainer whose maps rank the pixels that a response perturbs.
-
-    Attributes
-    ----------
-    maps_store
-        Path of the store of its maps, without the ending.
-    uses_model
-        Whether the explainer uses the model.
-    methods
-        The methods of the explainer.
-    key
-        Key of the response along the ranking of its maps.
-    """
-
-    maps_store: str
-    uses_model: bool
-    methods: list[Method]
-    key: Key
-
-
-@dataclass(frozen=True, kw_only=True)
 class ResponseStage(ShardStage):
     """The spec of a job that computes a shard of a response of a network.
 
@@ -74,8 +51,8 @@ class ResponseStage(ShardStage):
     store
         Path of its store, without the ending. It contains ``{explainer}`` if each explainer has a store.
     explainers, output, facts
-        Used only by a response along maps: explainers, the output that they explain, and the input format with the
-        layer for CAMs.
+        Used only by a response along maps: explainers, each with the key of the response along its maps, the output
+        that they explain, and the input format with the layer for CAMs.
     """
 
     code = ("heatproof.jobs.respond",)
@@ -85,7 +62,7 @@ class ResponseStage(ShardStage):
     network: NetworkSpec
     response: ResponseSpec
     store: str
-    explainers: list[ResponseExplainer] = field(default_factory=list)
+    explainers: list[MethodSpec] = field(default_factory=list)
     output: str = "logit"
     facts: InputFacts | None = None
 
@@ -150,28 +127,16 @@ def _modules(plan: Plan, network: NetworkName, response: Response) -> list[str]:
     return [*ResponseStage.code, *modules, *filled]
 
 
-def response_explainer(graph: JobGraph, network: NetworkName, response: Response, explainer: str) -> ResponseExplainer:
-    """Return an explainer with the key of a response of a network along the explainer's maps."""
+def response_explainer(graph: JobGraph, network: NetworkName, response: Response, explainer: str) -> MethodSpec:
+    """Return an explainer with the store of its maps, and the key of a response of a network along these maps."""
     return graph.compute_once(_explained, network, response, explainer)
 
 
-def _explained(graph: JobGraph, network: NetworkName, response: Response, name: str) -> ResponseExplainer:
+def _explained(graph: JobGraph, network: NetworkName, response: Response, name: str) -> MethodSpec:
     plan, maps = graph.plan, maps_of(graph, network, name)
-    methods = plan.explainers[name].rows
-    read = [(method.index, method.transform) for method in methods]
+    read = [(method.index, method.transform) for method in maps.methods]
     settings = [network_key(graph, network, response.rule), response.spec, maps.key, read]
-    return ResponseExplainer(
-        name=name,
-        kind=maps.kind,
-        module=maps.module,
-        options=maps.options,
-        maps=maps.maps,
-        grid=maps.grid,
-        maps_store=maps.store,
-        uses_model=plan.explainers[name].uses_model,
-        methods=methods,
-        key=key_of(settings, _modules(plan, network, response)),
-    )
+    return replace(maps, key=key_of(settings, _modules(plan, network, response)))
 
 
 class _OnGrids(ResponseStage):
@@ -323,7 +288,7 @@ class Curves(ResponseStage):
             facts=plan.models[network.model].facts,
             shard=shard_range(plan, where["shard"], plan.response_images(response)),
         )
-        maps = [map_file(one.maps_store, where["shard"]) for one in spec.explainers]
+        maps = [map_file(one.store, where["shard"]) for one in spec.explainers]
         return spec, [*inputs_of(graph, spec.network, where), *maps]
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from heatproof.base.methods import MethodSpec
 from heatproof.base.provenance import Key, as_json
 from heatproof.base.specs import ResponseSpec, Runtime
 from heatproof.plan.paths import Case, map_file, response_file, response_files
@@ -42,27 +43,6 @@ class ReadResponse:
     output: str
 
 
-@dataclass(frozen=True)
-class ScoredMethod:
-    """A method that is scored.
-
-    Attributes
-    ----------
-    method, transform
-        Its name, and the transform of its map: ``raw`` or ``abs``.
-    index
-        The index of its map in the explainer's store.
-    explainer, maps
-        Its explainer, and the store of the explainer's maps. The methods of an explainer have the order of its store.
-    """
-
-    method: str
-    index: int
-    transform: str
-    maps: str
-    explainer: str
-
-
 @stage("score")
 class Score(Stage):
     """The spec of a job that scores all methods by one metric on one network.
@@ -78,8 +58,8 @@ class Score(Stage):
     responses
         The response that each argument of the metric's function reads. Empty if the metric is not applicable to the
         task of the dataset, and then no method has scores.
-    methods
-        All methods.
+    explainers
+        All explainers, each with the store of its maps. Their methods have the order of the store of a response.
     images, only_correct, balanced
         Number of images that are scored, and how they are chosen.
     target
@@ -103,7 +83,7 @@ class Score(Stage):
     options: dict[str, Any]
     higher_is_better: bool
     responses: dict[str, ReadResponse]
-    methods: list[ScoredMethod]
+    explainers: list[MethodSpec]
     images: int
     only_correct: bool
     balanced: bool
@@ -134,10 +114,9 @@ class Score(Stage):
             )
             for argument, (response, points) in _read_responses(plan, case).items()
         }
-        methods = [
-            ScoredMethod(one.name, one.index, one.transform, plan.maps_of(*network, name), name)
+        explainers = [
+            replace(explainer.without_run(), store=plan.maps_of(*network, name))
             for name, explainer in plan.explainers.items()
-            for one in explainer.rows
         ]
         spec = cls(
             case=case,
@@ -147,7 +126,7 @@ class Score(Stage):
             options=as_json(entry.options),
             higher_is_better=entry.metric.is_higher_better(entry.options),
             responses=responses,
-            methods=methods,
+            explainers=explainers,
             images=plan.images_of(case.metric),
             only_correct=plan.config["evaluation"]["only_correct"],
             balanced=plan.config["evaluation"]["balanced"],

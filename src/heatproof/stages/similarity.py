@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from heatproof.base.methods import MethodSpec
 from heatproof.base.provenance import Key
 from heatproof.base.specs import DatasetSpec
 from heatproof.plan.paths import response_files
@@ -28,14 +29,6 @@ class ComparedNetworks:
 
     dataset: DatasetSpec
     models: dict[str, list[str]]
-
-
-@dataclass(frozen=True)
-class ComparedMaps:
-    """An explainer with the names of its maps."""
-
-    name: str
-    maps: list[str]
 
 
 @stage("similarity")
@@ -75,7 +68,7 @@ class Similarity(Report):
     )
 
     datasets: list[ComparedNetworks]
-    explainers: list[ComparedMaps]
+    explainers: list[MethodSpec]
     drops: dict[str, str]
     images: int
     shards: int
@@ -109,7 +102,7 @@ class Similarity(Report):
                 ComparedNetworks(plan.dataset_spec(name), dict.fromkeys(plan.models_of(name), plan.weights))
                 for name in plan.datasets
             ],
-            explainers=[ComparedMaps(name, list(plan.explainers[name].maps)) for name in plan.model_explainers],
+            explainers=[plan.explainers[name].without_run() for name in plan.model_explainers],
             drops=drops,
             images=images,
             channels=list(plan.config["similarity"]["channels"]),

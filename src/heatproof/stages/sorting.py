@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from heatproof.base.methods import MethodSpec
 from heatproof.base.provenance import Key
 from heatproof.base.specs import DatasetSpec
 from heatproof.plan.stage import JobGraph, Output, Report, Wildcards, stage
 from heatproof.plan.stage import report_outputs as in_report
 from heatproof.ranking.magnitudes import MagnitudeMetrics
 from heatproof.stages.methods import (
-    PlannedMethod,
+    described_explainers,
     directions_of,
     images_with_maps,
     joined_key,
     magnitudes,
     map_files,
-    planned_methods,
     scores_each_image,
 )
 
@@ -58,8 +58,8 @@ class Sorting(Report):
         The datasets of the images.
     networks
         The networks that are drawn, with their metrics.
-    methods
-        All methods.
+    explainers
+        All explainers with their methods.
     directions
         Whether higher is better, by metric.
     magnitudes
@@ -75,7 +75,7 @@ class Sorting(Report):
     images: int
     datasets: dict[str, DatasetSpec]
     networks: list[SortedNetwork]
-    methods: list[PlannedMethod]
+    explainers: list[MethodSpec]
     directions: dict[str, bool]
     magnitudes: MagnitudeMetrics
     upstream: Key
@@ -113,7 +113,7 @@ class Sorting(Report):
             images=images_with_maps(plan),
             datasets={dataset: plan.dataset_spec(dataset) for dataset in plan.datasets},
             networks=[SortedNetwork(network._asdict(), metrics) for network, metrics in chosen],
-            methods=planned_methods(plan),
+            explainers=described_explainers(plan),
             directions=directions_of(graph, cases),
             magnitudes=magnitudes(plan),
             upstream=joined_key(graph, cases),

@@ -21,7 +21,6 @@ from heatproof.stages.methods import (
     ScoresStage,
     all_metrics,
     joined_key,
-    planned_methods,
     ranking_fields,
     scores_fields,
 )
@@ -221,16 +220,16 @@ class Tables(Report, RankingFields):
             drops=drops,
             # A network on one grid and baseline counts as one test case, whatever the outputs.
             ranked=sorted({item.metric for item in drops}),
-            explainer_of={one.method: one.explainer for one in planned_methods(plan)},
+            explainer_of={method.name: name for name, one in plan.explainers.items() for method in one.methods},
             deletions={
                 metric: deletion
                 for network in plan.networks()
                 for metric, deletion in plan.metrics_of(network.weights, network.model).items()
             },
             ablating=[
-                one.method
-                for one in planned_methods(plan)
-                if (known := EXPLAINERS.get(plan.explainers[one.explainer].kind)) and known.ablates
+                name
+                for name, method in plan.methods.items()
+                if (registered := EXPLAINERS.get(method.kind)) and registered.ablates
             ],
             images=plan.drop_images,
             target=plan.config["target"],

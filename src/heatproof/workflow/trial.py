@@ -18,12 +18,13 @@ from heatproof.base.tasks import EXCLUSIVE
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.plan.graph import Graph
 from heatproof.plan.metrics import MetricChoice
-from heatproof.plan.resolve import ExplainerChoice, ModelChoice
+from heatproof.plan.resolve import ModelChoice
 from heatproof.plan.validate import Plan, require_size
 
 if TYPE_CHECKING:
     import torch
 
+    from heatproof.base.methods import MethodSpec
     from heatproof.data.registry import Dataset
     from heatproof.responses.base import Batch
 
@@ -277,11 +278,11 @@ def _count_training_images(plan: Plan, name: str, dataset: Dataset) -> None:
             )
 
 
-def _explain(plan: Plan, entry: ExplainerChoice, model: str, network: torch.nn.Module, dataset: Dataset) -> None:
+def _explain(plan: Plan, entry: MethodSpec, model: str, network: torch.nn.Module, dataset: Dataset) -> None:
     from heatproof.attribution import explaining
     from heatproof.attribution.explaining import ExplainerFailed, check_limits, explain_batch
-    from heatproof.attribution.registry import ExplainContext, ExplainerSpec
-    from heatproof.jobs.attribute import NamedBaselines, background_of, maker_of
+    from heatproof.attribution.registry import ExplainContext
+    from heatproof.jobs.attribute import NamedBaselines, background_of, open_method
 
     facts, batch = plan.models[model].facts, _few(plan, model, dataset)
     several = ExplainContext(
@@ -295,13 +296,12 @@ def _explain(plan: Plan, entry: ExplainerChoice, model: str, network: torch.nn.M
         background=background_of(dataset, facts, plan.config["seed"]),
         named_baseline=NamedBaselines(dataset, facts, plan.config["finetuning"]["grid"]),
     )
-    options = plan.explainer_options(entry.name)
-    maker = maker_of(ExplainerSpec(entry.name, entry.kind, entry.module, options, dict(entry.maps)))
+    method = open_method(replace(entry, options=plan.explainer_options(entry.name)))
     alone = replace(several, images=batch.images[:1], targets=batch.labels[:1], image_ids=tuple(batch.ids[:1]))
     try:
         # A single image comes first, because its errors say more about shapes.
-        explain_batch(maker, alone)
-        check_limits({}, explain_batch(maker, several))
+        explain_batch(method, alone)
+        check_limits({}, explain_batch(method, several))
     except NotApplicable as reason:
         # If the explainer itself raised it, it is not applicable, and the tables have a row with the reason.
         raised_by = traceback.extract_tb(reason.__traceback__)[-1].filename

@@ -179,7 +179,7 @@ def _panel(stores: dict[str, StoreInfo], method: str, image_id: str) -> Panel:
     stored = stores[name]
     if stored.gap:
         return Panel(method, None, stored.gap)
-    chosen = Method(method, stored.maps.index(name), transform)
+    chosen = Method(method, index=stored.maps.index(name), transform=transform)
     return Panel(method, chosen.select_maps(stored_maps(stored.path, *_image_range(stored, image_id)))[0])
 
 

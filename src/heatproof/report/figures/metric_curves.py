@@ -28,6 +28,7 @@ from heatproof.report.results import NETWORK, publish
 from heatproof.stores.rows import rows_of_store
 
 if TYPE_CHECKING:
+    from heatproof.base.methods import MethodSpec
     from heatproof.stages.metric_curves import MetricCurves
     from heatproof.stages.score import Score
 
@@ -61,7 +62,7 @@ def metric_curves(spec: MetricCurves) -> None:
     repeated = [one.case.metric for one in spec.scores if len(parts := METRICS[one.kind].derived_from) > 1
              and kinds.issuperset(parts)]  # fmt: skip
     table = table[~table["metric"].isin(repeated)]
-    lines = line_styles(spec.scores[0].methods, spec.references)
+    lines = line_styles(spec.scores[0].explainers, spec.references)
     dataset, model, weights = spec.network
     figure = draw_metric_curves(table, lines, f"{model}, {weights} ({dataset})")
     publish(spec, {spec.files["figure"]: figure, spec.files["table"]: table}, [one.manifest for one in spec.scores])
@@ -140,26 +141,27 @@ def _mean(values: np.ndarray) -> np.ndarray:
     return np.where(known, values, 0).sum(axis=0) / np.where(count == 0, np.nan, count)
 
 
-def line_styles(methods: Sequence[Any], references: Sequence[str]) -> dict[str, LineStyle]:
+def line_styles(explainers: Sequence[MethodSpec], references: Sequence[str]) -> dict[str, LineStyle]:
     """Return the line style of each method: colours and markers by map, dashes for absolute values.
 
     Parameters
     ----------
-    methods
-        Methods with ``method`` (the name), ``explainer``, ``index`` and ``transform``.
+    explainers
+        All explainers with their methods.
     references
         Methods that do not use the model. Their lines are grey.
     """
-    maps = list(dict.fromkeys((one.explainer, one.index) for one in methods if one.method not in references))
+    methods = [(explainer.name, method) for explainer in explainers for method in explainer.methods]
+    maps = list(dict.fromkeys((name, method.index) for name, method in methods if method.name not in references))
     colours = dict(zip(maps, sns.color_palette("husl" if len(maps) > 10 else "colorblind", len(maps)), strict=True))
     markers = dict(zip(maps, cycle(MARKERS), strict=False))
     return {
-        one.method: LineStyle(
-            colours.get((one.explainer, one.index), "0.55"),
-            markers.get((one.explainer, one.index), "."),
-            "--" if one.transform == "abs" else "-",
+        method.name: LineStyle(
+            colours.get((name, method.index), "0.55"),
+            markers.get((name, method.index), "."),
+            "--" if method.transform == "abs" else "-",
         )
-        for one in methods
+        for name, method in methods
     }
 
 

@@ -35,7 +35,11 @@ def montage(spec: Montage) -> None:
         opened = open_dataset(spec.datasets[where["dataset"]])
         ids = opened.splits["evaluation"].ids[: spec.images]
         scores = image_scores(spec.results, where, ids)
-        read = {one.method: read_maps(spec.results, where, one, ids) for one in spec.methods}
+        read = {
+            method.name: read_maps(spec.results, where, explainer, method, ids)
+            for explainer in spec.explainers
+            for method in explainer.methods
+        }
         maps = {name: values for name, values in read.items() if not isinstance(values, str)}
         # Best first; methods that are undefined on all images come last.
         means = scores.groupby(level="method").mean().reindex([*maps]).sort_values(ascending=False, kind="stable")

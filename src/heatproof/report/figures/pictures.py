@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from heatproof.base.methods import Method
 from heatproof.base.tasks import row_id
 from heatproof.data.registry import Dataset
 from heatproof.data.rows import Rows
@@ -25,8 +24,8 @@ from heatproof.stores.stored_maps import stored_maps
 from heatproof.stores.tables import read_parquet
 
 if TYPE_CHECKING:
+    from heatproof.base.methods import Method, MethodSpec
     from heatproof.plan.folder import Folder
-    from heatproof.stages.methods import PlannedMethod
 
 COLOURS = "RdBu_r"
 PERCENTILE = 99.0
@@ -119,13 +118,13 @@ def _png(picture: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def maps_base(results: Folder, where: Mapping[str, str], method: PlannedMethod) -> str:
-    """Return the path of the store of a method's maps, without its ending.
+def maps_base(results: Folder, where: Mapping[str, str], explainer: MethodSpec) -> str:
+    """Return the path of the store of an explainer's maps, without its ending.
 
     Reference maps have one store for all networks of a dataset.
     """
-    pattern = results.reference_maps if method.reference else results.maps
-    return pattern.format(**where, explainer=method.explainer)
+    pattern = results.maps if explainer.uses_model else results.reference_maps
+    return pattern.format(**where, explainer=explainer.name)
 
 
 def image_scores(results: Folder, where: Mapping[str, str], ids: Sequence[str]) -> pd.Series:
@@ -148,7 +147,9 @@ def image_scores(results: Folder, where: Mapping[str, str], ids: Sequence[str]) 
     return rows.set_index(columns[:2])["score"]
 
 
-def read_maps(results: Folder, where: Mapping[str, str], method: PlannedMethod, ids: Sequence[str]) -> np.ndarray | str:
+def read_maps(
+    results: Folder, where: Mapping[str, str], explainer: MethodSpec, method: Method, ids: Sequence[str]
+) -> np.ndarray | str:
     """Return a method's maps (N, H, W) of the first images, or the reason why the method is not applicable.
 
     Parameters
@@ -157,8 +158,8 @@ def read_maps(results: Folder, where: Mapping[str, str], method: PlannedMethod, 
         The results folder.
     where
         Dataset, model and weights.
-    method
-        The method, whose transform is applied.
+    explainer, method
+        The explainer, and one of its methods, whose transform is applied.
     ids
         Ids of the first images of the evaluation split.
 
@@ -167,12 +168,10 @@ def read_maps(results: Folder, where: Mapping[str, str], method: PlannedMethod, 
     HeatproofError
         If the maps or their manifest are missing or damaged.
     """
-    base = maps_base(results, where, method)
+    base = maps_base(results, where, explainer)
     if gap := read_shard(base, 0)["gap"]:
         return str(gap)
-    return Method(method.method, method.index, method.transform).select_maps(
-        stored_maps(base + ".zarr", 0, len(ids), ids)
-    )
+    return method.select_maps(stored_maps(base + ".zarr", 0, len(ids), ids))
 
 
 def label_of(dataset: Dataset, number: int) -> str:

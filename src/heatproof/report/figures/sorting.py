@@ -37,7 +37,11 @@ def sorting(spec: Sorting) -> None:
             files.append(spec.results.scores.format(**place))
             found[metric] = image_scores(spec.results, place, ids)
         number = index_of_most_scored(found, ids)
-        read = {method.method: read_maps(spec.results, where, method, ids) for method in spec.methods}
+        read = {
+            method.name: read_maps(spec.results, where, explainer, method, ids)
+            for explainer in spec.explainers
+            for method in explainer.methods
+        }
         image_maps = {name: values[number] for name, values in read.items() if not isinstance(values, str)}
         # A metric that is not applicable reads no maps.
         applied = [metric for metric, of in found.items() if of.notna().any()]

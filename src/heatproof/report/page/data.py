@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatproof.base.grids import Grid, grid_name, grid_shape
+from heatproof.base.methods import all_methods
 from heatproof.base.tasks import task_provides
 from heatproof.data.checks import open_dataset
 from heatproof.report.figures.pictures import (
@@ -26,8 +27,8 @@ from heatproof.stores.rows import rows_of_store
 from heatproof.stores.store import describe_store, read
 
 if TYPE_CHECKING:
+    from heatproof.base.methods import MethodSpec
     from heatproof.plan.folder import Folder
-    from heatproof.stages.methods import PlannedMethod
     from heatproof.stages.pages import PageCurve, PageDataset, PageNetwork, ReportPage
 
 # Bytes of all maps on the index page. It shows all methods of a network, for as many images and networks as fit.
@@ -81,14 +82,17 @@ def maps(entry: PageDataset, spec: ReportPage) -> dict[str, Any]:
         )
         # Method by method, so that the maps of only one method are in memory at a time.
         methods = []
-        for method in spec.methods:
-            values = read_maps(spec.results, where, method, ids)
-            of_images = [(method.method, image) for image in ids]
-            methods.append(
-                [{"gap": values}] * len(ids)
-                if isinstance(values, str)
-                else [_cell(one, [of.get(row) for of in scores]) for one, row in zip(values, of_images, strict=True)]
-            )
+        for explainer in spec.explainers:
+            for method in explainer.methods:
+                values = read_maps(spec.results, where, explainer, method, ids)
+                of_images = [(method.name, image) for image in ids]
+                methods.append(
+                    [{"gap": values}] * len(ids)
+                    if isinstance(values, str)
+                    else [
+                        _cell(one, [of.get(row) for of in scores]) for one, row in zip(values, of_images, strict=True)
+                    ]
+                )
         columns.append(zip(*methods, strict=True))
         sorts.append(_sorts(network, spec, ids))
     return {
@@ -112,7 +116,7 @@ def _sorts(network: PageNetwork, spec: ReportPage, ids: Sequence[str]) -> list[l
         scores_of_metric = image_scores(spec.results, {**network.where, "metric": metric}, ids)
         of = scores_of_metric[scores_of_metric.index.get_level_values("image").isin(ids)].to_dict()
         for image, into in zip(ids, found, strict=True):
-            scores = np.array([of.get((one.method, image), np.nan) for one in spec.methods])
+            scores = np.array([of.get((method.name, image), np.nan) for method in all_methods(spec.explainers)])
             into.append({"metric": metric, "higher": spec.directions[metric], "scores": rounded_lists(scores)})
     return found
 
@@ -177,7 +181,8 @@ def curves(spec: ReportPage) -> dict[str, Any]:
         a curve for each method, None where the method is not applicable.
     """
     # Curves that no metric of the run reads are not computed.
-    responses, methods = [one for one in spec.curves if one.datasets], [method.method for method in spec.methods]
+    responses = [curve for curve in spec.curves if curve.datasets]
+    methods = [method.name for method in all_methods(spec.explainers)]
     wheres = [network.where for entry in spec.datasets for network in entry.networks]
     lines = max(1, 2 * len(wheres) * len(responses) * len(methods))
     shares = np.linspace(0, 1, int(np.clip(CURVE_BYTES // (POINT * lines), *CURVE_POINTS)))
@@ -202,11 +207,17 @@ def _panel(spec: ReportPage, where: Mapping[str, str], response: PageCurve, shar
     base = partial(spec.results.store("curves").format, **where, response=response.name)
     stored = cache(lambda explainer: _stored(base(explainer=explainer), response))
 
-    def line(method: PlannedMethod, output: str) -> list[Any] | None:
-        of = {name: values[:, method.place] for name, values in stored(method.explainer).items()}
-        return rounded_lists(mean_curve(of["changed"], of[output], shares)) if of else None
+    def lines(explainer: MethodSpec, output: str) -> list[list[Any] | None]:
+        of = stored(explainer.name)
+        return [
+            rounded_lists(mean_curve(of["changed"][:, number], of[output][:, number], shares)) if of else None
+            for number in range(len(explainer.methods))
+        ]
 
-    return {output: [line(method, output) for method in spec.methods] for output in ("probability", "logit")}
+    return {
+        output: [line for explainer in spec.explainers for line in lines(explainer, output)]
+        for output in ("probability", "logit")
+    }
 
 
 def _stored(base: str, response: PageCurve) -> dict[str, np.ndarray]:

@@ -23,6 +23,7 @@ from urllib.parse import quote
 import numpy as np
 import pandas as pd
 
+from heatproof.base.methods import all_methods
 from heatproof.base.provenance import Key
 from heatproof.ranking.verdict import NAMED, disagreement
 from heatproof.report import results
@@ -72,14 +73,14 @@ def report_page(spec: ReportPage) -> None:
     pages = {}
     if spec.images:
         maps = [page_data.maps(entry, spec) for entry in spec.datasets]
+        named = [{"method": method.name, "reference": not method.uses_model} for method in all_methods(spec.explainers)]
         gallery: dict[str, Any] = {
             "title": "Attribution maps",
             "datasets": maps,
-            "methods": spec.methods,
+            "methods": named,
             "side": SIDE,
         }
         pages[spec.files["gallery"]] = render("gallery.html", **gallery, **shared)
-        named = [{"method": method.method, "reference": method.reference} for method in spec.methods]
         data["maps-data"] = {"methods": named, "datasets": page_data.fit_to_page(maps, len(named))}
     # Curves that no metric of the run reads are not computed.
     if any(one.datasets for one in spec.curves):
@@ -271,7 +272,6 @@ def manifests(spec: ReportPage) -> Iterator[tuple[str, str, str, int]]:
     """
     for facts in spec.page_tables.values():
         yield "table", Path(facts.path).name, facts.manifest, 0
-    explainers = {method.explainer: method for method in spec.methods}
     for entry in spec.datasets:
         name = entry.dataset.name
         for network in entry.networks:
@@ -280,12 +280,14 @@ def manifests(spec: ReportPage) -> Iterator[tuple[str, str, str, int]]:
             for metric in network.scored_metrics:
                 scores = spec.results.scores_manifest.format(**where, metric=metric)
                 yield "scores", f"{of} · {metric}", scores, 0
-            for explainer, method in explainers.items():
-                whose = name if method.reference else of
-                yield "maps", f"{whose} · {explainer}", maps_base(spec.results, where, method), spec.shards
+            for explainer in spec.explainers:
+                whose = of if explainer.uses_model else name
+                yield "maps", f"{whose} · {explainer.name}", maps_base(spec.results, where, explainer), spec.shards
                 for response in (one for one in spec.curves if name in one.datasets):
-                    base = spec.results.store("curves").format(**where, explainer=explainer, response=response.name)
-                    yield "curves", f"{of} · {explainer} · {response.name}", base, response.shards
+                    base = spec.results.store("curves").format(
+                        **where, explainer=explainer.name, response=response.name
+                    )
+                    yield "curves", f"{of} · {explainer.name} · {response.name}", base, response.shards
             for grid, baseline in network.grids:
                 base = spec.results.drops.format(**where, grid=grid, baseline=baseline)
                 yield "patch drops", f"{of} · grid {grid}, {baseline}", base, spec.drop_shards

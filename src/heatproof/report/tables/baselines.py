@@ -123,7 +123,18 @@ class BaselineScores:
 
 def compare_baselines(spec: Baselines) -> None:
     """Write results/baselines.csv, the two tables in results/baselines, and a summary in words."""
-    methods = pd.DataFrame(spec.methods)
+    methods = pd.DataFrame(
+        [
+            {
+                "method": method.name,
+                "transform": method.transform,
+                "reference": not explainer.uses_model,
+                "family": spec.families[explainer.name],
+            }
+            for explainer in spec.explainers
+            for method in explainer.methods
+        ]
+    )
     scores, agreement, conclusions = [], [], []
     for (dataset, model), cases in pd.DataFrame(spec.cases).groupby(["dataset", "model"], sort=False):
         tables = [

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from heatproof.claims.evidence import Case, Evidence, Method, Model, Resampling
+from heatproof.base.methods import all_methods
+from heatproof.claims.evidence import Case, Evidence, Model, Resampling
 from heatproof.claims.judge import claims_table
 from heatproof.claims.published_orders import published_orders
 from heatproof.files.tables import parse_csv
@@ -36,7 +37,7 @@ def claims(spec: Claims) -> None:
     evidence = Evidence(
         scores,
         cases,
-        [Method(one.name, one.kind, one.map, one.transform, one.uses_model) for one in spec.methods],
+        all_methods(spec.explainers),
         {name: Model(name, **vars(model)) for name, model in spec.models.items()},
         parse_csv(verified_bytes(spec.accuracy, listed=False), text=False),
         draws=Resampling(spec.seed, spec.bootstrap),

@@ -15,8 +15,8 @@ from heatproof.report.results import CASE, publish, read_table
 from heatproof.report.tables.scores import read_manifests
 
 if TYPE_CHECKING:
+    from heatproof.base.methods import MethodSpec
     from heatproof.stages.costs import Costs
-    from heatproof.stages.methods import MethodOrigin
 
 COLUMNS = [*CASE, "method", "series", "score", "ci_low", "ci_high", "rank", "passes", "check_passes", "seconds", "cost"]
 COLUMNS += ["on_front"]
@@ -26,12 +26,12 @@ PANELS_IN_A_ROW = 2
 def costs(spec: Costs) -> None:
     """Write costs.csv."""
     measured = {case: manifest["costs"] for case, manifest in read_manifests(spec.scores).items()}
-    table = cost_table(read_table(spec.table), measured, spec.methods)
+    table = cost_table(read_table(spec.table), measured, spec.explainers)
     publish(spec, {spec.files["costs"]: table}, [spec.table, *spec.scores])
 
 
 def cost_table(
-    scores: pd.DataFrame, measured: Mapping[tuple[str, ...], Mapping[str, Any]], methods: Sequence[MethodOrigin]
+    scores: pd.DataFrame, measured: Mapping[tuple[str, ...], Mapping[str, Any]], explainers: Sequence[MethodSpec]
 ) -> pd.DataFrame:
     """Return the cost and the score of every method on every network.
 
@@ -42,8 +42,8 @@ def cost_table(
     measured
         Maps a test case to ``drops`` and ``explainers`` (by name), each with ``images``, ``network_passes`` and
         ``seconds``.
-    methods
-        All methods.
+    explainers
+        All explainers with their methods.
 
     Returns
     -------
@@ -56,11 +56,11 @@ def cost_table(
         machines; lower is better. Methods of one ``series`` differ only in the options of their explainer.
         ``on_front`` is true where no cheaper method of the test case scores higher.
     """
-    known = {one.name: one for one in methods}
+    methods = {method.name: (explainer.name, method) for explainer in explainers for method in explainer.methods}
     rows = []
     for row in scores.dropna(subset=["score"]).to_dict("records"):
-        case, method = measured[tuple(str(row[key]) for key in CASE)], known[row["method"]]
-        spent, drops = case["explainers"].get(method.explainer), case["drops"]
+        case, (explainer, method) = measured[tuple(str(row[key]) for key in CASE)], methods[row["method"]]
+        spent, drops = case["explainers"].get(explainer), case["drops"]
         if spent is None or not method.uses_model:
             continue
         seconds, forward = spent["seconds"] / spent["images"], drops["seconds"] / max(drops["network_passes"], 1)
