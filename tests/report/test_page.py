@@ -468,8 +468,8 @@ def test_gallery_escapes_names(page):
 def test_gallery_needs_no_other_file(page):
     reader = Reader(page)
     assert all(link.startswith("data:image/png;base64,") for link in reader.links)
-    # Three images, each with three maps; the fourth method is not applicable.
-    assert len(reader.images) == 3 + 3 * 3
+    # Three images, each with four maps; the fifth method is not applicable.
+    assert len(reader.images) == 3 + 3 * 4
     for image in reader.images:
         assert image["alt"]
         Image.open(io.BytesIO(base64.b64decode(image["src"].partition(",")[2]))).verify()
@@ -484,10 +484,10 @@ def test_gallery_shows_the_map_of_its_row(page, results):
 
 def test_gallery_shows_scores_of_images(page):
     texts = Reader(page).texts
-    assert texts.count("0.25") == 2
-    # Undefined on the second image for two methods; `variance` has no scores.
-    assert texts.count("undefined") == 2 + 3
-    assert texts.count("−0.50") == 2
+    assert texts.count("0.25") == 3
+    # Undefined on the second image for three methods; `variance` has no scores.
+    assert texts.count("undefined") == 3 + 3
+    assert texts.count("−0.50") == 3
 
 
 # ---- numbers and curves ----------------------------------------------------------------------------------------------
