@@ -288,7 +288,7 @@ class Curves(ResponseStage):
             facts=plan.models[network.model].facts,
             shard=shard_range(plan, where["shard"], plan.response_images(response)),
         )
-        maps = [map_file(one.store, where["shard"]) for one in spec.explainers]
+        maps = [map_file(explainer.store, where["shard"]) for explainer in spec.explainers]
         return spec, [*inputs_of(graph, spec.network, where), *maps]
 
 

@@ -220,7 +220,9 @@ class Tables(Report, RankingFields):
             drops=drops,
             # A network on one grid and baseline counts as one test case, whatever the outputs.
             ranked=sorted({item.metric for item in drops}),
-            explainer_of={method.name: name for name, one in plan.explainers.items() for method in one.methods},
+            explainer_of={
+                method.name: name for name, explainer in plan.explainers.items() for method in explainer.methods
+            },
             deletions={
                 metric: deletion
                 for network in plan.networks()

@@ -90,7 +90,8 @@ def maps(entry: PageDataset, spec: ReportPage) -> dict[str, Any]:
                     [{"gap": values}] * len(ids)
                     if isinstance(values, str)
                     else [
-                        _cell(one, [of.get(row) for of in scores]) for one, row in zip(values, of_images, strict=True)
+                        _cell(pixel_values, [of.get(row) for of in scores])
+                        for pixel_values, row in zip(values, of_images, strict=True)
                     ]
                 )
         columns.append(zip(*methods, strict=True))
