@@ -102,8 +102,7 @@ class Passes:
             self._inside = False
 
     def _counts(self, module: Any) -> bool:
-        # A wrapper pads the batch before the network gets it.
-        return type(module).__name__ not in ("PaddedBatches", "Probabilities") and len(list(module.modules())) > LARGE
+        return type(module).__name__ != "Probabilities" and len(list(module.modules())) > LARGE
 
 
 class Clock:
@@ -198,7 +197,7 @@ def run_job(path: str) -> None:
 
         from heatproof.jobs import attribute, respond, shards
         from heatproof.models import network as network_module
-        from heatproof.perturbation.batching import PaddedBatches
+        from heatproof.models.adapter import Network
 
         network_module.configure_torch(runtime)
         started = time.time() - BEGAN
@@ -212,13 +211,13 @@ def run_job(path: str) -> None:
         writing.around(shards.Shard, "_write_batch")
         # The name in an earlier commit.
         writing.around(shards.Shard, "_publish" if hasattr(shards.Shard, "_publish") else "publish")
-        fill = PaddedBatches.forward
+        run_network = Network.__call__
 
         def counted(self: Any, images: Any) -> Any:
-            passes.padding += max(self.size - len(images), 0)
-            return fill(self, images)
+            passes.padding += max((self.padded_to or 0) - len(images), 0)
+            return run_network(self, images)
 
-        PaddedBatches.forward = counted
+        Network.__call__ = counted
         record = attribute.write_applicability
 
         def checked(*arguments: Any, **keywords: Any) -> Any:

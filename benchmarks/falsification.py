@@ -28,13 +28,14 @@ from matplotlib.figure import Figure
 from scipy.stats import ttest_1samp
 
 import heatproof
-from heatproof.attribution.registry import EXPLAINERS, ExplainContext
+from heatproof.attribution.registry import EXPLAINERS
 from heatproof.base.specs import Schedule
 from heatproof.data.digits import digits
 from heatproof.data.image_folder import image_folder
 from heatproof.data.watermarked import BOX, STRIPES, watermarked
 from heatproof.files.writing import write_table
 from heatproof.metrics.known_regions import attribution_share, pooled_maps, rect_maps
+from heatproof.models.batch import Batch
 from heatproof.models.network import normalise
 from heatproof.models.registry import ARCHITECTURES, InputFacts
 from heatproof.models.resnet import FACTS
@@ -185,7 +186,7 @@ def explain(network, images, labels, seed):
     found = {}
     for name, options in METHODS.items():
         ids = tuple(map(str, range(len(images))))
-        context = ExplainContext(network, network, FACTS, data.images, data.labels, ids, seed)
+        context = Batch(network, network, FACTS, data.images, data.labels, ids, seed)
         entry = EXPLAINERS[name]
         found[name] = entry.function(context, **{**entry.options, **options})[name].detach().numpy()
     base = found["integrated_gradients"]

@@ -34,9 +34,10 @@ from torch.nn.functional import interpolate
 
 from heatproof.attribution._network_traits import NetworkTraits, inspect_network
 from heatproof.attribution.explaining import check_limits
-from heatproof.attribution.registry import EXPLAINERS, ApplicabilityFigure, ExplainContext, Explainer
+from heatproof.attribution.registry import EXPLAINERS, Explainer
 from heatproof.claims.meta_rank import METHODS_OF_PAPER
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.models.batch import ApplicabilityFigure, Batch
 from heatproof.models.registry import ARCHITECTURES, InputFacts
 
 # Library, name in it, and for transformers the options in which the published network differs from the defaults.
@@ -241,14 +242,12 @@ def few_channels() -> Iterator[None]:
         ScoreCAM._get_weights = original  # type: ignore[method-assign]
 
 
-def explained_by(
-    network: nn.Module, facts: InputFacts, size: int, figures: dict[str, ApplicabilityFigure]
-) -> ExplainContext:
+def explained_by(network: nn.Module, facts: InputFacts, size: int, figures: dict[str, ApplicabilityFigure]) -> Batch:
     """Return two photographs to explain, whose targets are the predicted classes."""
     images = photographs(size, 2)
     with torch.no_grad():
         targets = network(images).argmax(1)
-    return ExplainContext(
+    return Batch(
         network,
         network,
         facts,
@@ -263,7 +262,7 @@ def explained_by(
     )
 
 
-def maps_of(entry: Explainer, context: ExplainContext, default_options: bool = False) -> torch.Tensor:
+def maps_of(entry: Explainer, context: Batch, default_options: bool = False) -> torch.Tensor:
     """Return the maps (2, M, H, W) of an explainer, with few steps, samples and masks or with its default options."""
     cheap_options = {name: FEW[name] for name in entry.options if name in FEW} | FEW_OF.get(entry.name, {})
     cheap_options = {} if default_options else cheap_options
@@ -271,7 +270,7 @@ def maps_of(entry: Explainer, context: ExplainContext, default_options: bool = F
         return torch.stack(list(entry.function(context, **cheap_options).values()), 1).detach().float()
 
 
-def check(entry: Explainer, maps: torch.Tensor, context: ExplainContext, found: NetworkTraits) -> list[str]:
+def check(entry: Explainer, maps: torch.Tensor, context: Batch, found: NetworkTraits) -> list[str]:
     """Return the checks that maps passed, as text.
 
     Raises
@@ -312,7 +311,7 @@ def missed_by_enlargement(maps: torch.Tensor, grid: tuple[int, int]) -> float:
 def cell(
     entry: Explainer,
     declared: bool,
-    networks: list[Callable[[], ExplainContext]],
+    networks: list[Callable[[], Batch]],
     found: NetworkTraits,
     default_options: bool = False,
 ) -> tuple[bool, str]:

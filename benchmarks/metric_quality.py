@@ -20,11 +20,12 @@ import torch
 from matplotlib.figure import Figure
 
 import heatproof
-from heatproof.attribution.registry import EXPLAINERS, ExplainContext
+from heatproof.attribution.registry import EXPLAINERS
 from heatproof.base.specs import Schedule
 from heatproof.data.digits import Digits
 from heatproof.metrics.corruptions import SCHEMES, introduce_or_remove, scale_magnitudes
 from heatproof.metrics.soundness import THRESHOLDS, soundness_at_levels
+from heatproof.models.batch import Batch
 from heatproof.models.network import normalise
 from heatproof.models.registry import ARCHITECTURES, InputFacts
 from heatproof.models.resnet import FACTS
@@ -119,7 +120,7 @@ def explain(network, images, labels, methods=METHODS):
     """Return method to magnitudes of its maps (N, H, W)."""
     found = {}
     for name, options in methods.items():
-        context = ExplainContext(network, network, FACTS, images, labels, tuple(map(str, range(len(images)))), SEED)
+        context = Batch(network, network, FACTS, images, labels, tuple(map(str, range(len(images)))), SEED)
         entry = EXPLAINERS[name]
         known = {key: value for key, value in options.items() if key in entry.options}
         maps = entry.function(context, **{**entry.options, **known})

@@ -427,7 +427,7 @@ def _rows_of(store: Path) -> Iterator[tuple[str, Rows]]:
         if name not in COORDINATES and "image" in dimensions:
             values = np.moveaxis(np.asarray(array[...]), dimensions.index("image"), 0)
             # A coordinate of another length does not belong to the rows.
-            ids = {along: images for along, images in coordinates.items() if len(images) == len(values)}
+            ids = {axis: images for axis, images in coordinates.items() if len(images) == len(values)}
             yield name, Rows(row_digests(values), _are_computed(values), ids)
 
 

@@ -25,8 +25,9 @@ from scipy.spatial import Delaunay
 from sklearn.datasets import load_sample_images
 from torchvision.models import resnet18
 
+from heatproof.models.batch import Batch
+from heatproof.models.passes import read_variants
 from heatproof.perturbation import pic
-from heatproof.perturbation.batching import Query
 
 SIDE = 224
 MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
@@ -115,9 +116,9 @@ def run(count: int) -> list[dict[str, object]]:
 
     def ours() -> dict[str, np.ndarray]:
         targets = torch.zeros(count, dtype=torch.int64)
-        query = Query(network, images, targets, ids)
-        batches, variants, sizes = pic.pic_variants(query, maps, mean=MEAN, std=STD, random_mask=random)
-        return {**query.run(batches, variants), "entropy": np.array(sizes).reshape(-1, variants)}
+        batch = Batch(network, network, None, images, targets, ids, 0)
+        batches, variants, sizes = pic.pic_variants(batch, maps, mean=MEAN, std=STD, random_mask=random)
+        return {**read_variants(batch, batches, variants), "entropy": np.array(sizes).reshape(-1, variants)}
 
     total, published, parts = Split(), Split(), Split()
     entropies = total.time("all", ours)["entropy"]

@@ -18,8 +18,9 @@ from scipy.stats import spearmanr
 
 from heatproof.base.grids import patch_sums
 from heatproof.metrics.arrays import spearman_rows
+from heatproof.models.batch import Batch
 from heatproof.models.network import set_precision
-from heatproof.perturbation.batching import Query
+from heatproof.models.passes import read_variants
 from heatproof.perturbation.patches import patch_variants
 
 CPU = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -29,8 +30,8 @@ GRID = 4
 def scores(network, images, labels):
     """Return the mean score of every method, and the logit drops (N, P)."""
     ids = [str(number) for number in range(len(images))]
-    query = Query(network, images, labels, ids, SEED)
-    responses = query.run(*patch_variants(query, GRID, "zeros"))
+    batch = Batch(network, network, None, images, labels, ids, SEED)
+    responses = read_variants(batch, *patch_variants(batch, GRID, "zeros"))
     drops = responses["logit"][:, :1] - responses["logit"][:, 1:]
     maps = explain(network, images, labels)
     means = {name: np.nanmean(spearman_rows(patch_sums(values, GRID), drops)) for name, values in maps.items()}

@@ -11,11 +11,12 @@ import torch
 from _shared import make_parser, print_table
 
 from heatproof.attribution.explaining import stack_maps
-from heatproof.attribution.registry import EXPLAINERS, ExplainContext
+from heatproof.attribution.registry import EXPLAINERS
 from heatproof.data.digits import digits
+from heatproof.models.batch import Batch
 
 
-def batches(count: int, size: int, batch_size: int) -> list[ExplainContext]:
+def batches(count: int, size: int, batch_size: int) -> list[Batch]:
     """Return digits in batches, enlarged if requested, and repeated under other names where there are too few."""
     data = digits(seed=0)
     images = torch.from_numpy(data.images("train", 0, min(count, len(data.splits["train"].ids)))) * 2 - 1
@@ -23,7 +24,7 @@ def batches(count: int, size: int, batch_size: int) -> list[ExplainContext]:
     if size != images.shape[-1]:
         images = torch.nn.functional.interpolate(images, (size, size), mode="bilinear")
     return [
-        ExplainContext(
+        Batch(
             network=None,
             output=None,
             facts=None,

@@ -12,10 +12,11 @@ import re
 import torch
 
 from heatproof.attribution.explaining import check_limits
-from heatproof.attribution.registry import EXPLAINERS, ApplicabilityFigure, ExplainContext
+from heatproof.attribution.registry import EXPLAINERS
 from heatproof.data.digits import digits
 from heatproof.data.probe_images import PROBE_IMAGES
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.models.batch import ApplicabilityFigure, Batch
 from heatproof.models.packaged import find_packaged
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.models.weight_names import match_names
@@ -133,7 +134,7 @@ def reason(explainer: str, architecture: str, network: torch.nn.Module) -> str |
     facts = ARCHITECTURES[architecture].facts
     images, labels, ids = first_digits("evaluation", PROBE_IMAGES)
     figures: dict[str, ApplicabilityFigure] = {}
-    context = ExplainContext(
+    context = Batch(
         network,
         network,
         facts,
@@ -171,7 +172,7 @@ def measured(network: torch.nn.Module, images: torch.Tensor) -> list[str]:
     for name, figure in SUMS.items():
         figures: dict[str, ApplicabilityFigure] = {}
         ids = tuple(map(str, range(len(images))))
-        context = ExplainContext(network, network, None, images, targets, ids, seed=0, figures=figures)
+        context = Batch(network, network, None, images, targets, ids, seed=0, figures=figures)
         try:
             EXPLAINERS[name].function(context)
         except NotApplicable as gap:

@@ -1,20 +1,48 @@
 """Outputs of a network for perturbed images, computed in one call."""
 
 import numpy as np
+import torch
 
+from heatproof.models.adapter import Network
+from heatproof.models.batch import Batch
+from heatproof.models.passes import read_variants
 from heatproof.perturbation.patches import patch_variants
 from heatproof.perturbation.pic import pic_variants
 from heatproof.perturbation.subsets import subset_variants
 
 
-def patch_responses(query, *arguments, **options):
-    return query.run(*patch_variants(query, *arguments, **options))
+class FunctionModule(torch.nn.Module):
+    """A network without weights that is written as a function."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.eval()
+
+    def forward(self, images):
+        return self.function(images)
 
 
-def subset_responses(query, *arguments, **options):
-    return query.run(*subset_variants(query, *arguments, **options))
+def batch_of(network, images, targets, image_ids, seed=0, batch_size=64):
+    """Return a batch of images for a network that needs no preparation."""
+    return Batch(network, network, None, images, targets, image_ids, seed, batch_size)
 
 
-def pic_responses(query, *arguments, **options):
-    batches, variants, entropies = pic_variants(query, *arguments, **options)
-    return {**query.run(batches, variants), "entropy": np.array(entropies).reshape(-1, variants)}
+def padded(module, size):
+    """Return a network whose passes have one number of images."""
+    network = Network.of(module.eval())
+    network.pad(size)
+    return network
+
+
+def patch_responses(batch, *arguments, **options):
+    return read_variants(batch, *patch_variants(batch, *arguments, **options))
+
+
+def subset_responses(batch, *arguments, **options):
+    return read_variants(batch, *subset_variants(batch, *arguments, **options))
+
+
+def pic_responses(batch, *arguments, **options):
+    batches, variants, entropies = pic_variants(batch, *arguments, **options)
+    return {**read_variants(batch, batches, variants), "entropy": np.array(entropies).reshape(-1, variants)}

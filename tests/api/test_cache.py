@@ -717,8 +717,9 @@ def test_choose_returns_the_same_result_with_a_cache_and_repeats_no_pass(counted
 
 
 def test_scores_in_batches_equal_those_of_all_images_at_once(network, many):
+    from heatproof.api.cache import Cache
     from heatproof.api.choose import _Judge
-    from heatproof.api.explain import ExplainRun
+    from heatproof.api.explain import batch_template
     from heatproof.api.named_methods import select_methods
     from heatproof.api.selected_metrics import select_metrics
     from heatproof.inputs.finetuned import domain_of
@@ -730,10 +731,12 @@ def test_scores_in_batches_equal_those_of_all_images_at_once(network, many):
     targets = torch.arange(36) % 4
     with prepare_network(network, many, 0) as one:
         source = read_inputs(network, many, targets)
-        run = ExplainRun(one, source, source.digests, 0, 5, None, None)
         check_first_images(one, many[:4])
+        template = batch_template(one, 0, 5, None, None)
         named_methods = {name: select_methods(name)[0] for name in ("saliency", "input_x_gradient")}
-        judging = _Judge(run, named_methods, select_metrics(measures, {}, domain_of(network)), 0.95)
+        judging = _Judge(
+            source, template, Cache(), named_methods, select_metrics(measures, {}, domain_of(network)), 0.95
+        )
         found = judging.scored(torch.arange(36), named_methods)
     maps = heatproof.explain(network, many, targets, list(named_methods), batch_size=5)
     uncached = heatproof.evaluate(measures, network, many, targets, maps, batch_size=5)

@@ -29,12 +29,17 @@ def test_a_label_is_predicted_by_its_own_logit(metric):
         found = heatproof.evaluate(metric, network, images, targets, maps, task=task, **options)
         return found["score"].values
 
-    def as_two_classes(images):
-        # The label's own sigmoid is the softmax of these two.
-        first = network(images)[:, 0]
-        return torch.stack([first, torch.zeros_like(first)], dim=1)
+    class AsTwoClasses(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.labels = network
 
-    wanted = scored(as_two_classes, "multiclass")
+        def forward(self, images):
+            # The label's own sigmoid is the softmax of these two.
+            first = self.labels(images)[:, 0]
+            return torch.stack([first, torch.zeros_like(first)], dim=1)
+
+    wanted = scored(AsTwoClasses().eval(), "multiclass")
     assert np.isfinite(wanted).any()
     np.testing.assert_allclose(scored(network, "multilabel"), wanted, atol=1e-6)
     # Read as classes, it is never the predicted class.

@@ -80,7 +80,7 @@ def test_edits_of_docstrings_comments_and_type_imports_change_no_digest(project,
 
 # An edit, and the modules whose digests it changes.
 EDITS = {
-    "of the module itself": ("src/heatproof/jobs/score.py", "Methods = list", "Methods = Given = list", {"score"}),
+    "of the module itself": ("src/heatproof/jobs/score.py", "log = logging", "log = _log = logging", {"score"}),
     "two imports away": (
         "src/heatproof/metrics/arrays.py",
         "import numpy as np",

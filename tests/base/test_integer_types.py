@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from network_responses import batch_of
 from torch import nn
 
 import heatproof
 from heatproof.base.integer_types import as_dtype, widen_dtype
 from heatproof.base.randomness import counter_integers
 from heatproof.errors import HeatproofError
-from heatproof.perturbation.batching import Query, intact_responses, run_batched
+from heatproof.models.adapter import Network
+from heatproof.models.passes import intact_responses, run_batched
 from heatproof.ranking import ranks
 from heatproof.responses.parts import Parts
 from heatproof.responses.patches import Patches
@@ -87,10 +89,10 @@ def test_the_rank_of_a_target_is_right_for_any_number_of_classes(classes, dtype)
     network, images = Counting(classes).eval(), torch.randn(3, 1, 4, 4)
     targets = torch.tensor([0, 1, classes - 1])
     rows = torch.arange(3)
-    read = run_batched(network, [(images, rows)], targets, ["a", "b", "c"])
+    read = run_batched(Network.of(network), [(images, rows)], targets, ["a", "b", "c"])
     assert read["target_rank"].tolist() == [classes - 1, classes - 2, 0]
     assert read["target_rank"].dtype == dtype
-    intact = intact_responses(Query(network, images, targets, ("a", "b", "c"), batch_size=2))
+    intact = intact_responses(batch_of(network, images, targets, ("a", "b", "c"), batch_size=2))
     assert intact["target_rank"].tolist() == [[classes - 1, 0], [classes - 2, 0], [0, 0]]
     # In memory and in a store the type is the same.
     stored = Patches({"grid": 2, "baseline": "zeros"}).cast({"target_rank": read["target_rank"]})

@@ -94,14 +94,14 @@ def test_an_edit_without_effect_keeps_all_results(folder, edited, monkeypatch):
     all_products = products_of(graph)
     assert not any(Results(graph).is_current(job, product) for job, product in all_products)
     explained_rows = []
-    explainer_run = import_module("heatproof.jobs.attribute")._ExplainerRun
-    context_of = explainer_run.context_of
+    read_images = import_module("heatproof.jobs.attribute").EvaluationImages
+    batch_of = read_images.batch
 
-    def watched(self, rows, images, figures=None):
+    def watched(self, rows, images):
         explained_rows.append(tuple(rows))
-        return context_of(self, rows, images, figures)
+        return batch_of(self, rows, images)
 
-    monkeypatch.setattr(explainer_run, "context_of", watched)
+    monkeypatch.setattr(read_images, "batch", watched)
     assert verdicts(graph) == {product.manifest: None for _, product in all_products}
     assert all(Results(graph).is_current(job, product) for job, product in all_products)
     assert bytes_of(folder) == before, "not one shard is written"
@@ -113,7 +113,7 @@ def test_an_edit_without_effect_keeps_all_results(folder, edited, monkeypatch):
 
 
 def test_an_edit_of_one_explainer_keeps_the_other_results(folder, edited, monkeypatch):
-    make = import_module("heatproof.jobs.attribute")
+    make = import_module("heatproof.attribution.explaining")
     explain = make.explain_batch
     monkeypatch.setattr(
         make, "explain_batch", lambda method, *rest: (1 + (method.name == "mine")) * explain(method, *rest)

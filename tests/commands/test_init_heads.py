@@ -120,7 +120,7 @@ def test_a_transformers_folder_names_its_outputs(names, options, photos):
     assert "transfer" not in settings
     assert dataset.get("outputs") == options.get("outputs")
     assert dataset.get("num_outputs") == (count if options else None)
-    expected = "whose config names the class of each output" if options else "order of the sorted folder names"
+    expected = "and its config names the class of each output" if options else "order of the sorted folder names"
     assert expected in output
     assert "is sound" in check_config("mine.yaml")
     Path("mine.yaml").unlink()

@@ -1,11 +1,10 @@
 import numpy as np
 import pytest
 import torch
-from network_responses import pic_responses
+from network_responses import batch_of, pic_responses
 
 from heatproof.base.sequences import pixel_ranking
 from heatproof.metrics.pic import aggregate_curve, aic_scores, area, information_axis, sic_scores
-from heatproof.perturbation.batching import Query
 from heatproof.perturbation.pic import (
     THRESHOLDS,
     counts_above_quantile,
@@ -42,7 +41,7 @@ def responses(golden, golden_network, maps):
             ids = [str(place) for place in range(24)]
             images, targets = torch.from_numpy(data["x"]), torch.from_numpy(data["pred"])
             computed[name, masks] = pic_responses(
-                Query(golden_network, images, targets, ids, batch_size=50),
+                batch_of(golden_network, images, targets, ids, batch_size=50),
                 maps(name),
                 mean=data["mean"],
                 std=data["std"],

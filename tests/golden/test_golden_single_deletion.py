@@ -3,13 +3,12 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from network_responses import patch_responses
+from network_responses import batch_of, patch_responses
 
 from heatproof.base.grids import patch_sums
 from heatproof.errors import HeatproofError
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.single_deletion import single_deletion_scores
-from heatproof.perturbation.batching import Query
 
 AUTHORS_BLUR = {"sigma": 41 * 2**0.5}
 TAGS = {
@@ -45,7 +44,7 @@ def responses(golden, golden_network):
     @cache
     def run(tag):
         grid, baseline, options, truncate = TAGS[tag]
-        query = Query(golden_network, images, labels, ids, batch_size=50)
+        query = batch_of(golden_network, images, labels, ids, batch_size=50)
         return patch_responses(query, grid, baseline, baseline_options=options, truncate=truncate)
 
     return run
@@ -128,7 +127,7 @@ def test_scores_of_computed_drops_equal_the_stored_ones(tag, name, golden, drops
 def test_the_sigma_of_the_paper_differs_from_that_of_the_code(golden, golden_network, drops):
     data = golden("data")
     images, labels = torch.from_numpy(data["x"]), torch.from_numpy(data["y"])
-    logit = patch_responses(Query(golden_network, images, labels, [str(i) for i in range(24)]), 4, "blur")["logit"]
+    logit = patch_responses(batch_of(golden_network, images, labels, [str(i) for i in range(24)]), 4, "blur")["logit"]
     assert np.abs(logit[:, :1] - logit[:, 1:] - drops("g4_blur")).max() > 100 * CLOSE_DROPS
 
 
@@ -138,4 +137,4 @@ def test_grid_that_does_not_divide_is_an_error_by_default(golden, golden_network
         single_deletion_scores(maps["saliency"], golden("idsds")["g5__drops"], 5)
     images, labels = torch.from_numpy(data["x"]), torch.from_numpy(data["y"])
     with pytest.raises(HeatproofError, match="grid of 5"):
-        patch_responses(Query(golden_network, images, labels, [str(i) for i in range(24)]), 5, "zeros")
+        patch_responses(batch_of(golden_network, images, labels, [str(i) for i in range(24)]), 5, "zeros")

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from function_networks import Computed
+from network_responses import FunctionModule
 from toy_project import Project
 
 import heatproof
@@ -53,7 +53,7 @@ def test_a_patch_that_another_can_replace_gains_on_insertion_and_loses_nothing_o
     images = torch.zeros(1, 1, 4, 4)
     images[0, 0, 0, 0] = images[0, 0, 3, 3] = 1.0
 
-    @Computed
+    @FunctionModule
     def enough(batch):
         logit = batch.flatten(1).sum(1).clamp(max=1)
         return torch.stack([logit, 0 * logit], dim=1)

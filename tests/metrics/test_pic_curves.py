@@ -137,14 +137,12 @@ def scene():
 
 
 def respond(scene, take=slice(None), **options):
-    from network_responses import pic_responses
-
-    from heatproof.perturbation.batching import Query
+    from network_responses import batch_of, pic_responses
 
     network, images, maps, targets, ids = scene
     arguments = {"mean": [0.5] * 3, "std": [0.25] * 3, "thresholds": (0.05, 0.3, 0.75), **options}
     how = {key: arguments.pop(key) for key in ("seed", "batch_size", "device") if key in arguments}
-    return pic_responses(Query(network, images[take], targets[take], ids[take], **how), maps[take], **arguments)
+    return pic_responses(batch_of(network, images[take], targets[take], ids[take], **how), maps[take], **arguments)
 
 
 def test_responses_do_not_depend_on_batches_threads_or_other_images(scene):

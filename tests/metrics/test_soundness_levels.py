@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from function_networks import Computed
+from network_responses import FunctionModule
 
 import heatproof
 from heatproof.config.files import read_config
@@ -33,7 +33,7 @@ def problem():
     right = np.zeros((150, 12, 12), dtype="float32")
     right[:, 3:7, 3:7] = np.abs(images[:, 0, 3:7, 3:7].numpy() - 0.5) + 0.1
     noise = rng.random(right.shape).astype("float32")
-    return Computed(model), images, labels, {"best": right, "noisy": right + 0.6 * noise, "worst": noise}
+    return FunctionModule(model), images, labels, {"best": right, "noisy": right + 0.6 * noise, "worst": noise}
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from function_networks import Computed
+from network_responses import FunctionModule
 
 import heatproof
 from heatproof.config.files import merge, read_config
@@ -52,7 +52,7 @@ def test_the_default_has_one_name_in_a_store():
     assert kinds["paper"].points_of(kinds["code"]) == list(range(2, 98))
 
 
-@Computed
+@FunctionModule
 def model(batch):
     inside = batch[:, 0, 3:7, 3:7].mean((1, 2)) - 0.5
     return torch.stack([-inside, inside], 1)
@@ -90,7 +90,7 @@ def test_the_thresholds_of_completeness_are_those_of_algorithm_4():
 def test_the_pixels_above_each_threshold_are_imputed(thresholds):
     """The network counts pixels, and the map has the values 0.02 … 0.98: the loss is the number of values above."""
 
-    @Computed
+    @FunctionModule
     def model(batch):
         seen = batch.sum((1, 2, 3))
         return torch.stack([seen, -seen], 1)
@@ -121,7 +121,7 @@ def test_the_pixels_above_each_threshold_are_imputed(thresholds):
 def test_lists_of_invalid_values_are_refused_in_memory_and_in_a_config(metric, options):
     images, maps = torch.ones(2, 1, 8, 8), np.ones((2, 8, 8))
     with pytest.raises(HeatproofError, match=next(iter(options))):
-        heatproof.evaluate(metric, model, images, [0, 0], maps, **options)
+        heatproof.evaluate(metric, torch.nn.Flatten(), images, [0, 0], maps, **options)
     with pytest.raises(HeatproofError, match=next(iter(options))):
         make_plan(merge(read_config(), {"metrics": [{metric: options}]}))
 

@@ -5,12 +5,12 @@ import weakref
 
 import pytest
 import torch
+from network_responses import padded as padded_network
 
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
 from heatproof.files.writing import write_json
 from heatproof.models.adaptive_batch_size import AdaptiveBatchSize, batch_size_file
-from heatproof.perturbation.batching import PaddedBatches
 
 
 class Greedy(torch.nn.Module):
@@ -31,19 +31,25 @@ def test_batches_are_halved_when_memory_runs_out(caplog):
     caplog.set_level("INFO", logger="heatproof")
     images = torch.arange(7 * 3.0).reshape(7, 3, 1, 1)
     greedy = Greedy(2)
-    padded = PaddedBatches(greedy, 8)
+    padded = padded_network(greedy, 8)
     torch.testing.assert_close(padded(images), images.flatten(1).cumsum(1), rtol=0, atol=0)
     assert greedy.seen == [8, 4, 2, 2, 2, 2]
     assert len([r for r in caplog.records if "continuing with" in r.message]) == 2
     greedy.seen.clear()
     padded(images)
     assert greedy.seen == [2, 2, 2, 2], "the size that fitted is remembered"
-    assert padded.images == 16, "passes that came to nothing are none"
+    assert padded.passes == 16, "passes that came to nothing are none"
+
+
+def pass_padded(module, size, file, device, images):
+    network = padded_network(module, size)
+    network.batch_sizes["passes"] = AdaptiveBatchSize("net", file, device)
+    return network(images)
 
 
 def test_one_image_that_does_not_fit_is_an_error():
     with pytest.raises(HeatproofError, match="a batch size of 1"):
-        PaddedBatches(Greedy(0), 4)(torch.zeros(4, 3, 1, 1))
+        padded_network(Greedy(0), 4)(torch.zeros(4, 3, 1, 1))
 
 
 def test_a_later_job_starts_with_the_batch_size_that_fitted(tmp_path):
@@ -51,18 +57,18 @@ def test_a_later_job_starts_with_the_batch_size_that_fitted(tmp_path):
     file.parent.mkdir()
     first, second = Greedy(3), Greedy(3)
     images = torch.zeros(8, 3, 1, 1)
-    PaddedBatches(first, 8, AdaptiveBatchSize("net", file, "cuda"))(images)
-    PaddedBatches(second, 8, AdaptiveBatchSize("net", file, "cuda"))(images)
+    pass_padded(first, 8, file, "cuda", images)
+    pass_padded(second, 8, file, "cuda", images)
     assert first.seen[:3] == [8, 4, 2]
     assert second.seen == [2, 2, 2, 2]
     third = Greedy(8)
-    PaddedBatches(third, 8, AdaptiveBatchSize("net", file, "cpu"))(images)
+    pass_padded(third, 8, file, "cpu", images)
     assert third.seen == [8], "another device, another memory"
 
 
 def test_a_cpu_starts_with_the_full_batch_size_again(tmp_path):
     file = batch_size_file(tmp_path / "rise")
-    PaddedBatches(Greedy(1), 4, AdaptiveBatchSize("net", file, "cpu"))(torch.zeros(4, 3, 1, 1))
+    pass_padded(Greedy(1), 4, file, "cpu", torch.zeros(4, 3, 1, 1))
     assert not file.exists()
 
 

@@ -9,11 +9,11 @@ from torch import nn
 
 from heatproof.base.tasks import CALLABLE, TASKS, distinct_targets, repeat_target, task_provides, unsupported_reason
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.models.adapter import prepare_network
+from heatproof.models.adapter import Network, prepare_network
 from heatproof.models.first_images import check_first_images
 from heatproof.models.hooks import reader_of
 from heatproof.models.output_reader import OutputReader, log_probabilities, probabilities
-from heatproof.perturbation.batching import NO_CLASS, NO_RANK, run_batched
+from heatproof.models.passes import NO_CLASS, NO_RANK, run_batched
 
 IMAGES = torch.rand(5, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -109,7 +109,7 @@ def test_a_callable_target_is_computed_for_the_target_of_each_image(kind: str) -
         check_first_images(found, IMAGES)
         assert found.task == CALLABLE
         batches = [(IMAGES[rows], torch.tensor(rows)) for rows in ([0, 1, 1], [2], [4, 3, 0])]
-        read = run_batched(found.module, batches, targets, list("abcde"))
+        read = run_batched(Network.of(found.module), batches, targets, list("abcde"))
     order = [0, 1, 1, 2, 4, 3, 0]
     np.testing.assert_allclose(read["logit"], expected[order].numpy(), rtol=1e-5)
     assert np.isnan(read["log_probability"]).all()

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from network_responses import patch_responses
+from network_responses import batch_of, patch_responses
 from test_mean_baseline import CLOSED, FACTS, case_of
 from torch import nn
 from toy_project import Project
@@ -16,7 +16,6 @@ from heatproof.errors import HeatproofError
 from heatproof.jobs.attribute import NamedBaselines
 from heatproof.metrics.registry import METRICS
 from heatproof.models.network import normalise
-from heatproof.perturbation.batching import Query
 from heatproof.training import in_domain
 from heatproof.training.loop import Trained
 
@@ -28,7 +27,7 @@ def test_drops_equal_those_of_black_pixels(project, models, normalisation):
     toy = project(drops={"baselines": ["black"]}, **models).drop()
     options = NORMALISED if normalisation is None else {"mean": [normalisation[0]], "std": [normalisation[1]]}
     network, images, labels, ids = case_of(toy, 10)
-    expected = patch_responses(Query(network, images, labels, ids), 4, "black", baseline_options=options)
+    expected = patch_responses(batch_of(network, images, labels, ids), 4, "black", baseline_options=options)
     for array, values in expected.items():
         np.testing.assert_allclose(toy.drops_of(array, baseline="black"), values, atol=1e-5)
     # Computed directly: the images without a patch, in [0, 1], which are then normalised.
@@ -38,7 +37,9 @@ def test_drops_equal_those_of_black_pixels(project, models, normalisation):
     with torch.inference_mode():
         logits = network(normalise(pixels, toy.finetune().model.facts))
     at = np.arange(10), labels.numpy()
-    np.testing.assert_allclose(toy.drops_of("logit", baseline="black")[:, 1], logits.numpy()[at], atol=1e-5)
+    drops = toy.drops_of("logit", baseline="black")[:, 1]
+    # Some processors round sums near 50 in another way, by five units in the last place.
+    np.testing.assert_allclose(drops, logits.numpy()[at], rtol=1e-6, atol=1e-5)
 
 
 def test_scores_equal_those_of_evaluate(project):

@@ -149,8 +149,10 @@ def test_a_curve_ends_at_the_colour(batch_size):
 
 def test_two_colours_are_separate_curves():
     """The curves are separate even if the colours differ only in a late digit."""
+    from network_responses import batch_of
+
     from heatproof.base.sequences import Perturbation
-    from heatproof.perturbation.batching import Query
+    from heatproof.models.passes import read_outputs
     from heatproof.perturbation.curves import curve_variants
 
     near = [VALUE[0] + 1e-5, *VALUE[1:]]
@@ -159,11 +161,11 @@ def test_two_colours_are_separate_curves():
         for name, value in (("one", VALUE), ("near", near))
     }
     images, labels, maps = (torch.cat([part] * 2) for part in CASE)
-    query = Query(Sum().eval().double(), images.double(), labels, list("abcdefgh"))
+    query = batch_of(Sum().eval().double(), images.double(), labels, list("abcdefgh"))
     read = {}
     for name, sequence in steps.items():
         batches, arranged = curve_variants(query, maps.numpy(), sequence)
-        read[name] = arranged(query.read(batches))
+        read[name] = arranged(read_outputs(query, batches))
     apart = read["near"]["logit"][:, -1] - read["one"]["logit"][:, -1]
     np.testing.assert_allclose(apart, 1e-5 * Sum().weights[0].sum().item(), rtol=0.02)
 

@@ -4,13 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from network_responses import patch_responses
+from network_responses import batch_of, patch_responses
 from toy_project import Project
 
 import heatproof
 from heatproof.data.checks import open_dataset
 from heatproof.models.network import load_network, normalise
-from heatproof.perturbation.batching import Query
 from heatproof.training import in_domain
 from heatproof.training.loop import Trained
 
@@ -40,10 +39,10 @@ def case_of(project, count):
 def test_drops_equal_those_of_the_colour(project, models):
     toy = project(drops={"baselines": ["mean"]}, **models).drop()
     case = case_of(toy, 10)
-    expected = patch_responses(Query(*case), 4, "mean", baseline_options={"value": colour_of(toy)})
+    expected = patch_responses(batch_of(*case), 4, "mean", baseline_options={"value": colour_of(toy)})
     for array, values in expected.items():
         np.testing.assert_allclose(toy.drops_of(array, baseline="mean"), values, atol=1e-5)
-    other = patch_responses(Query(*case), 4, "zeros")
+    other = patch_responses(batch_of(*case), 4, "zeros")
     assert np.abs(other["logit"] - expected["logit"]).max() > 0.01, "or this test shows nothing"
 
 

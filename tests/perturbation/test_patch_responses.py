@@ -1,13 +1,14 @@
 import numpy as np
 import pytest
 import torch
-from network_responses import patch_responses
+from network_responses import batch_of, patch_responses
 from torch import nn
 
 from heatproof.base.grids import patch_boxes
 from heatproof.errors import HeatproofError
+from heatproof.models.adapter import Network
+from heatproof.models.passes import run_batched
 from heatproof.perturbation.baselines import baseline_images
-from heatproof.perturbation.batching import Query, run_batched
 
 IDS = tuple(f"image-{place}" for place in range(5))
 TARGETS = torch.tensor([0, 3, 1, 2, 6])
@@ -46,7 +47,7 @@ def images():
 @pytest.mark.parametrize("baseline", ["zeros", "random", "blur"])
 def test_responses_equal_those_of_single_images(baseline, images):
     network = RecordingNetwork().eval()
-    read = patch_responses(Query(network, images, TARGETS, IDS, batch_size=6), 4, baseline)
+    read = patch_responses(batch_of(network, images, TARGETS, IDS, batch_size=6), 4, baseline)
     baselines = baseline_images(baseline, images, IDS, 0)
     variants = torch.stack([images, *deleted(images, 4, baselines)], dim=1)
     logits = torch.stack([network(one) for one in variants]).numpy()
@@ -59,7 +60,7 @@ def test_responses_equal_those_of_single_images(baseline, images):
 
 
 def test_responses_have_their_types_and_shapes(images):
-    read = patch_responses(Query(RecordingNetwork().eval(), images, TARGETS, IDS, batch_size=4), 2, "zeros")
+    read = patch_responses(batch_of(RecordingNetwork().eval(), images, TARGETS, IDS, batch_size=4), 2, "zeros")
     types = {"logit": "float32", "log_probability": "float32", "predicted": "int64", "target_rank": "int16"}
     assert {name: str(values.dtype) for name, values in read.items()} == types
     assert {values.shape for values in read.values()} == {(5, 5)}
@@ -69,20 +70,20 @@ def test_responses_have_their_types_and_shapes(images):
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 7, 64, 1000])
 def test_batch_size_changes_the_passes_but_not_the_responses(batch_size, images):
     network = RecordingNetwork().eval()
-    read = patch_responses(Query(network, images, TARGETS, IDS, batch_size=batch_size), 4, "random")
+    read = patch_responses(batch_of(network, images, TARGETS, IDS, batch_size=batch_size), 4, "random")
     assert sum(network.sizes) == 5 * 17
     assert max(network.sizes) <= batch_size
     # Chunks have `batch_size` images, so that only the last batch of the last chunk can be incomplete.
     assert sum(size < batch_size for size in network.sizes) <= 1
-    expected = patch_responses(Query(RecordingNetwork().eval(), images, TARGETS, IDS, batch_size=17), 4, "random")
+    expected = patch_responses(batch_of(RecordingNetwork().eval(), images, TARGETS, IDS, batch_size=17), 4, "random")
     for name, values in expected.items():
         np.testing.assert_allclose(read[name], values, atol=1e-5)
 
 
 def test_responses_do_not_depend_on_other_images(images):
-    together = patch_responses(Query(RecordingNetwork().eval(), images, TARGETS, IDS, batch_size=8), 2, "random")
+    together = patch_responses(batch_of(RecordingNetwork().eval(), images, TARGETS, IDS, batch_size=8), 2, "random")
     single = patch_responses(
-        Query(RecordingNetwork().eval(), images[3:4], TARGETS[3:4], IDS[3:4], batch_size=8), 2, "random"
+        batch_of(RecordingNetwork().eval(), images[3:4], TARGETS[3:4], IDS[3:4], batch_size=8), 2, "random"
     )
     np.testing.assert_allclose(single["logit"], together["logit"][3:4], atol=1e-5)
 
@@ -90,7 +91,7 @@ def test_responses_do_not_depend_on_other_images(images):
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_layout_is_preserved(layout, images):
     network = RecordingNetwork().eval()
-    patch_responses(Query(network, images.to(memory_format=layout), TARGETS, IDS, batch_size=4), 2, "random")
+    patch_responses(batch_of(network, images.to(memory_format=layout), TARGETS, IDS, batch_size=4), 2, "random")
     assert set(network.channels_last) == {layout is torch.channels_last}
     assert not any(network.gradients)
 
@@ -98,14 +99,14 @@ def test_layout_is_preserved(layout, images):
 def test_target_rank_counts_strictly_larger_logits_only():
     network = lambda images: torch.tensor([[1.0, 2.0, 2.0, 3.0]]).repeat(len(images), 1)  # noqa: E731
     rows = torch.arange(4)
-    read = run_batched(network, [(torch.zeros(4, 1, 2, 2), rows)], rows, ["a", "b", "c", "d"])
+    read = run_batched(Network.of(network), [(torch.zeros(4, 1, 2, 2), rows)], rows, ["a", "b", "c", "d"])
     np.testing.assert_array_equal(read["target_rank"], [3, 1, 1, 0])
 
 
 def test_responses_keep_the_order_of_the_batches(images):
     batches = [(images[rows], rows) for rows in (torch.tensor([4, 0]), torch.tensor([2]))]
-    read = run_batched(RecordingNetwork().eval(), batches, TARGETS, IDS)
-    expected = run_batched(RecordingNetwork().eval(), [(images, torch.arange(5))], TARGETS, IDS)
+    read = run_batched(Network.of(RecordingNetwork().eval()), batches, TARGETS, IDS)
+    expected = run_batched(Network.of(RecordingNetwork().eval()), [(images, torch.arange(5))], TARGETS, IDS)
     np.testing.assert_allclose(read["logit"], expected["logit"][[4, 0, 2]], atol=1e-5)
 
 
@@ -131,9 +132,9 @@ def not_finite(logits, images):
 def test_wrong_outputs_are_refused_and_name_the_image(change, message, images):
     images[2, 0, 0, 0] = 7
     with pytest.raises(HeatproofError, match=message):
-        patch_responses(Query(RecordingNetwork(change).eval(), images, TARGETS, IDS, batch_size=4), 2, "zeros")
+        patch_responses(batch_of(RecordingNetwork(change).eval(), images, TARGETS, IDS, batch_size=4), 2, "zeros")
 
 
 def test_negative_target_is_refused(images):
     with pytest.raises(HeatproofError, match=r"target of image 'image-1' is class -1"):
-        patch_responses(Query(RecordingNetwork().eval(), images, torch.tensor([0, -1, 0, 0, 0]), IDS), 2, "zeros")
+        patch_responses(batch_of(RecordingNetwork().eval(), images, torch.tensor([0, -1, 0, 0, 0]), IDS), 2, "zeros")

@@ -7,14 +7,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from network_responses import padded
 from toy_project import Project
 
 from heatproof.data.checks import open_dataset
-from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
+from heatproof.models.adapter import Network
 from heatproof.models.network import load_network, normalise
-from heatproof.perturbation.batching import PaddedBatches
-from heatproof.perturbation.channels import channel_activations, channel_counts, channels_of_layers
+from heatproof.perturbation.channels import channel_counts, channels_of_layers
 from heatproof.plan.graph import Graph
 from heatproof.report.tables.similarity import COLUMNS, draw_exciting, shared_images
 from heatproof.stores.manifest import read_checksummed, write_checksummed
@@ -115,7 +116,7 @@ def test_channels_do_not_depend_on_the_batch(alike, batch_size):
     data = open_dataset(spec.dataset)
     network = load_network(spec.model, data.num_classes, alike.folder / spec.weights, torch.device("cpu"))
     images = normalise(data.images("evaluation", 0, 10), spec.model.facts)
-    found = channel_activations(network, images, "features", batch_size)
+    found = channels_of_layers(Network.of(network), images, ["features"], batch_size)["features"]
     stored = read(alike.folder / "results/channels/toy/net/pretrained.zarr", "activation", 0, 10)
     np.testing.assert_allclose(found, stored, rtol=1e-6, atol=1e-6)
     with torch.inference_mode():
@@ -124,13 +125,10 @@ def test_channels_do_not_depend_on_the_batch(alike, batch_size):
 
 
 def test_a_layer_without_a_grid_is_not_applicable_with_the_reason(alike, tmp_path):
-    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 3))
-    with pytest.raises(NotApplicable, match="not output \\(batch"):
-        channel_activations(network, torch.zeros(2, 3, 2, 2), "1")
     spec = alike.on_network("channels", "toy", "net", "pretrained", shard=0).spec
     model = replace(spec.network.model, facts=replace(spec.network.model.facts, cam_layer="head"))
     alike.make(replace(spec, network=replace(spec.network, model=model), store=str(tmp_path / "flat")))
-    assert "'network.head'" in read_json(tmp_path / "flat.0.json")["gap"]
+    assert "'head'" in read_json(tmp_path / "flat.0.json")["gap"]
 
 
 class Repeating(torch.nn.Module):
@@ -148,22 +146,20 @@ class Repeating(torch.nn.Module):
 @pytest.mark.parametrize("batch_size", [1, 2, 64])
 def test_a_layer_that_a_pass_calls_several_times_has_no_channels(batch_size):
     network, images = Repeating().eval(), torch.rand(5, 3, 12, 12)
-    with pytest.raises(NotApplicable, match=r"'relu' does not output .* once in a pass"):
-        channel_activations(network, images, "relu", batch_size)
     layers = ["one", "relu", "two", "classifier"]
-    found = channels_of_layers(network, images, layers, batch_size)
+    found = channels_of_layers(Network.of(network), images, layers, batch_size)
     assert {layer: values.shape for layer, values in found.items()} == {"one": (5, 4), "two": (5, 6)}
     assert channel_counts(network, images, layers) == {"one": 4, "relu": 0, "two": 6, "classifier": 0}
 
 
 def test_a_pass_in_parts_does_not_count_as_several_calls_of_a_layer():
-    images, layers = torch.rand(4, 3, 12, 12), ["network.one", "network.relu"]
-    network = PaddedBatches(Repeating().eval(), 4)
+    images, layers = torch.rand(4, 3, 12, 12), ["one", "relu"]
+    network = padded(Repeating(), 4)
     expected = channels_of_layers(network, images, layers)
-    network.adaptive_size.batch_size = 2
+    network.batch_sizes["passes"].batch_size = 2
     found = channels_of_layers(network, images, layers)
-    assert list(found) == list(expected) == ["network.one"]
-    np.testing.assert_allclose(found["network.one"], expected["network.one"], rtol=1e-6)
+    assert list(found) == list(expected) == ["one"]
+    np.testing.assert_allclose(found["one"], expected["one"], rtol=1e-6)
 
 
 def test_shared_images_of_known_channels_are_counted():

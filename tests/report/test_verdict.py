@@ -119,7 +119,7 @@ def of_choose(scores, monkeypatch):
 
     def planted_scores(scoring):
         # Options are chosen on the first half, where the methods have the same order.
-        ids = scoring.run.ids
+        ids = scoring.inputs.ids
         place = rows.setdefault(tuple(ids), len(rows))
         assert place < 2
         # The absolute values are another option of each method, which scores worse.

@@ -1,6 +1,7 @@
 """Responses that the workflow's stages cache, and the scores of every metric from them."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,16 +12,16 @@ from scipy.stats import spearmanr
 from toy_project import Project
 
 import heatproof
+from heatproof.attribution.explaining import recomputed_maps
 from heatproof.data.checks import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
 from heatproof.jobs import respond as stage
-from heatproof.jobs.respond import explainer_of
+from heatproof.jobs.attribute import NamedBaselines, background_of, open_method
 from heatproof.jobs.shards import Shard
+from heatproof.models.batch import Batch
 from heatproof.models.network import load_network, normalise
-from heatproof.perturbation.batching import PaddedBatches
 from heatproof.perturbation.dataset_mean import mean_colour
-from heatproof.responses.base import Batch, NetworkRun
 from heatproof.responses.information_curves import InformationCurves
 from heatproof.responses.map_changes import MapChanges
 from heatproof.stores.store import describe_store, read
@@ -101,15 +102,16 @@ def test_scores_equal_those_of_evaluate(finished, case, name, method):
     if options.get("update") or entry.metric.reads is MapChanges:
         response = next(iter(entry.responses.values())).name
         spec = finished.curves_spec(response, [explainer])
-        which = next(one for one in spec.explainers[0].methods if one.name == method)
-        options["explain"] = explainer_of(
-            spec,
-            # As in the stage, the wrapper that pads batches is around the explained network.
-            NetworkRun(lambda: PaddedBatches(network, 64), torch.device("cpu"), 64, spec.network.seed, dataset=data),
-            explainer,
-            which,
-            Batch(images, labels, data.splits["evaluation"].ids[:10]),
+        explainer_spec = spec.explainers[0]
+        opened, stored = open_method(explainer_spec), next(m for m in explainer_spec.methods if m.name == method)
+        batch = Batch(network, network, spec.facts, images, labels, data.splits["evaluation"].ids[:10], 0)
+        batch = replace(
+            batch,
+            seed=spec.network.seed,
+            background=background_of(data, spec.facts, spec.network.seed),
+            named_baseline=NamedBaselines(data, spec.facts, explainer_spec.grid),
         )
+        options["explain"] = recomputed_maps(replace(stored, explainer=opened.explainer), batch)
     ids = list(data.splits["evaluation"].ids[:10])
     expected = heatproof.evaluate(entry.metric.name, network, images, labels, maps, image_ids=ids, **options)
     rows = finished.scores(name)

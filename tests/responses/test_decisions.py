@@ -9,9 +9,9 @@ from heatproof._testing.metrics import MetricSubject, prefers_known_effects_on_n
 from heatproof._testing.rules import RuleBroken
 from heatproof.metrics.registry import METRICS
 from heatproof.models.adapter import attach
+from heatproof.models.batch import Batch
 from heatproof.models.output_reader import OutputReader
-from heatproof.perturbation.batching import intact_responses
-from heatproof.responses.base import Batch, NetworkRun, ScoredImages
+from heatproof.models.passes import intact_responses
 from heatproof.responses.curves import ResponseCurve, decisions
 from heatproof.responses.information_curves import InformationCurves
 from heatproof.responses.label_outputs import LabelOutputs
@@ -47,7 +47,9 @@ def test_aic_reads_the_decision_of_the_task(task, expected):
     quantities = {f"{name}_{which}": ARRAYS[name][:, :, place] for name in ("logit", "log_probability")
                   for place, which in enumerate(("label", "predicted"))}  # fmt: skip
     quantities |= {"predicted": PREDICTED, "intact": np.ones((2, 3)), "entropy": np.full((2, 3), 100)}
-    inputs = response.as_argument(quantities, ScoredImages(("a", "b"), np.zeros(2, dtype=int), (8, 8), 0, task))
+    inputs = response.as_argument(
+        quantities, Batch(None, None, None, None, np.zeros(2, dtype=int), ("a", "b"), 0, stated_task=task)
+    )
     np.testing.assert_array_equal(inputs["decided"][..., 0], expected)
 
 
@@ -68,15 +70,15 @@ def test_label_outputs_are_those_of_every_label_of_the_intact_image():
     network = Labels().eval()
     attach(network, reader=OutputReader("multilabel"))
     images = torch.linspace(-1, 1, 4)[:, None, None, None].expand(4, 3, 2, 2).contiguous()
-    network_run = NetworkRun(lambda: network, torch.device("cpu"), 3, 0, dataset=WithClassNames())
-    batch = Batch(images, torch.tensor([0, 2, 0, 1]), list("abcd"))
-    found = LabelOutputs().run(network_run, batch, None)
+    targets, data = torch.tensor([0, 2, 0, 1]), WithClassNames()
+    batch = Batch(network, network, None, images, targets, list("abcd"), 0, batch_size=3, dataset=data)
+    found = LabelOutputs().run(batch)
     np.testing.assert_allclose(found["logit"], network(images))
     np.testing.assert_allclose(found["log_probability"], nn.functional.logsigmoid(network(images)), atol=1e-6)
-    contents = LabelOutputs().contents(network_run, (2, 2), [])
+    contents = LabelOutputs().contents(data, "weather", (2, 2), [], lambda: batch)
     assert contents.sizes == {"variant": 3}
     assert contents.coordinates == {"variant": ["sun", "rain", "fog"]}
-    assert intact_responses(network_run.query(batch))["predicted"].tolist() == [1] * 4
+    assert intact_responses(batch)["predicted"].tolist() == [1] * 4
 
 
 def test_a_score_that_reverses_the_order_is_found(monkeypatch):

@@ -11,13 +11,12 @@ from heatproof.base.provenance import import_closure
 from heatproof.base.sequences import Perturbation
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
+from heatproof.models.batch import Batch
 from heatproof.responses.base import (
     KINDS,
     MapResponse,
-    MetricInput,
     NetworkResponse,
     Response,
-    ScoredImages,
     response_of,
     shared_responses,
 )
@@ -27,7 +26,7 @@ from heatproof.responses.label_outputs import LabelOutputs
 from heatproof.responses.patches import Patches
 from heatproof.responses.subsets import Channels
 
-IMAGES = ScoredImages(("a", "b"), np.array([2, 1]), (8, 8), 0)
+IMAGES = Batch(None, None, None, None, np.array([2, 1]), ("a", "b"), 0, size=(8, 8))
 
 
 def examples():
@@ -92,7 +91,7 @@ def test_the_code_digest_of_a_kind_covers_the_modules_that_run_it(kind):
     reached = import_closure(["heatproof.jobs.respond", OURS[kind].__module__])
     all_modules = set().union(*RUNS.values())
     assert {name for name in all_modules if f"heatproof.perturbation.{name}" in reached} == RUNS[kind]
-    assert {"heatproof.perturbation.batching", "heatproof.models.network"} <= reached
+    assert {"heatproof.models.passes", "heatproof.models.network"} <= reached
     families = {entry.function.__module__ for entry in EXPLAINERS.values()}
     assert not families & reached
 
@@ -132,7 +131,7 @@ def test_a_metric_gets_the_values_that_a_store_has(response):
     values = rng.integers(0, 9, (2, 3, len(response.quantities), points)).astype(np.float64)
     arrays = response.cast({"response": values})
     assert arrays["response"].dtype == response.array_specs["response"].dtype
-    (got,) = MetricInput("x", response, [0]).inputs(arrays, IMAGES, 1).values()
+    (got,) = response.inputs("x", arrays, IMAGES, points=[0], index=1).values()
     place = response.quantities.index("change" if response.kind == "explanations" else "predicted")
     expected = values[:, 1, place, :1]
     if isinstance(got, ResponseCurve):

@@ -17,7 +17,6 @@ from heatproof.files.reading import read_json
 from heatproof.jobs import respond as respond_module
 from heatproof.metrics.registry import METRICS
 from heatproof.models.network import load_network
-from heatproof.perturbation import batching
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 
@@ -195,7 +194,7 @@ def test_the_workflow_computes_each_response_once(attributed_plan, monkeypatch):
         counters.append(Counter(network))
         return network
 
-    monkeypatch.setattr(batching, "load_network", counted)
+    monkeypatch.setattr(respond_module, "load_network", counted)
     for job in jobs(attributed_plan):
         run(job)
     assert len(counters) == len(list(jobs(attributed_plan))), "a job has one network"
@@ -235,10 +234,10 @@ def saliency_plan(attributed_plan):
     return plan
 
 
-STAGE = "jobs/respond.py"
-BATCHES = "perturbation/batching.py"
+STAGE, VERB = "jobs/respond.py", "responses/base.py"
+BATCHES, NETWORK = "models/passes.py", "models/adapter.py"
 CURVE_MODULES = ["responses/curves.py", BATCHES]
-# The response, the call of forward that fails, and the modules between the stage and the network in the traceback.
+# The response, the call of forward that fails, and the modules between the verb and the network in the traceback.
 TRACEBACKS = {
     "intact": ("deletion_morf_zeros", 1, [BATCHES]),
     "drops": ("patches", 1, ["responses/patches.py", BATCHES]),
@@ -247,7 +246,7 @@ TRACEBACKS = {
     "pictures": ("pictures", 2, ["responses/information_curves.py", BATCHES]),
     "subsets": ("subsets", 1, ["responses/subsets.py", BATCHES]),
     "updated": ("deletion_lerf_zeros_updated", 2, [*CURVE_MODULES, "perturbation/curves.py"]),
-    "channels": ("channels", 2, ["responses/subsets.py", "perturbation/channels.py", BATCHES]),
+    "channels": ("channels", 2, ["responses/subsets.py", "perturbation/channels.py"]),
     "features": ("features", 4, ["responses/features.py", "perturbation/features.py", BATCHES]),
 }
 
@@ -256,7 +255,7 @@ TRACEBACKS = {
 def test_an_error_in_recomputing_maps_is_a_reason(saliency_plan, monkeypatch, tmp_path, caplog, name, call):
     """The call after the intact images and those of the first point, in which the perturbed images are explained."""
     job = next(one for one in all_jobs(saliency_plan) if one.response.kind == name or f"/{name}-" in one.store)
-    monkeypatch.setattr(batching, "load_network", lambda *arguments: broken(load_network(*arguments), call))
+    monkeypatch.setattr(respond_module, "load_network", lambda *arguments: broken(load_network(*arguments), call))
     monkeypatch.setattr(respond_module, "check_loaded", lambda *arguments: 0)
     with caplog.at_level("INFO"):
         replace(job, store=str(tmp_path / "store_{explainer}")).work(RUNTIME)()
@@ -272,12 +271,12 @@ def test_the_traceback_of_a_network_error_crosses_few_modules(
     """From the function of the stage to the network's code: the kind of response, and what runs the batches."""
     name, call, between = TRACEBACKS[kind]
     job = next(one for one in all_jobs(saliency_plan) if one.response.kind == name or f"/{name}-" in one.store)
-    monkeypatch.setattr(batching, "load_network", lambda *arguments: broken(load_network(*arguments), call))
+    monkeypatch.setattr(respond_module, "load_network", lambda *arguments: broken(load_network(*arguments), call))
     monkeypatch.setattr(respond_module, "check_loaded", lambda *arguments: 0)
     with pytest.raises(ZeroDivisionError) as raised:
         replace(job, store=str(tmp_path / "store_{explainer}")).work(RUNTIME)()
     package = Path(heatproof.__file__).parent
     frames = [Path(frame.filename) for frame in traceback.extract_tb(raised.value.__traceback__)]
     ours = [file.relative_to(package).as_posix() for file in frames if package in file.parents]
-    assert set(ours) == {STAGE, *between}
-    assert len({STAGE, *between}) <= 4
+    assert set(ours) == {STAGE, VERB, *between, NETWORK}
+    assert len(set(ours)) <= 6

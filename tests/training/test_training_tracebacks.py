@@ -77,7 +77,7 @@ def test_an_error_of_a_network_that_always_fails_crosses_few_modules(project, br
     monkeypatch.chdir(toy.folder)
     with pytest.raises(Broken) as caught:
         attribute(toy.maps_spec(["saliency"]), toy.runtime())
-    assert modules_crossed(caught.value) == {"jobs/attribute.py", "models/adapter.py"}
+    assert modules_crossed(caught.value) == {"jobs/attribute.py", "models/adapter.py", "models/first_images.py"}
 
 
 @pytest.mark.parametrize("training", [True, False])

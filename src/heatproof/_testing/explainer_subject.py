@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,9 +21,10 @@ from heatproof._testing.networks import (
 from heatproof._testing.rules import RuleBroken
 from heatproof.api.explain import explain
 from heatproof.attribution.explaining import called_explainer
-from heatproof.attribution.registry import ExplainContext, Explainer
+from heatproof.attribution.registry import Explainer
 from heatproof.base.methods import Method
 from heatproof.errors import NotApplicable
+from heatproof.models.batch import Batch
 from heatproof.models.registry import InputFacts
 from heatproof.models.state import NetworkState, enable_gradients
 
@@ -75,13 +75,13 @@ class ExplainerSubject:
         """Return a tiny network with weights from a seed."""
         return tiny_network(self.build, form, seed)
 
-    def context(self, network: nn.Module, images: torch.Tensor | None = None, **changes: Any) -> ExplainContext:
+    def context(self, network: nn.Module, images: torch.Tensor | None = None, **changes: Any) -> Batch:
         """Return the input of the explainer; by default four images and the classes 0, 1, 2, 0."""
         images = random_images() if images is None else images
         form = Form(tuple(images.shape[2:]), images.shape[1])  # type: ignore[arg-type]
         background = random_images(form, 32, seed=9)
         used = network if self.uses_model else None
-        context = ExplainContext(
+        context = Batch(
             network=used,
             output=used,
             facts=InputFacts() if self.uses_model else None,
@@ -93,13 +93,13 @@ class ExplainerSubject:
         )
         return replace(context, **changes)
 
-    def call(self, context: ExplainContext) -> Maps:
+    def call(self, context: Batch) -> Maps:
         """Call the explainer itself, without the precautions by which heatproof preserves the environment."""
         with enable_gradients(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return self.explainer.function(context, **self.method.options)
 
-    def maps(self, context: ExplainContext) -> Maps:
+    def maps(self, context: Batch) -> Maps:
         """Return copies of the explainer's maps for copies of its inputs, and preserve the network."""
         # Copies, so that a cache inside the explainer gets new tensors.
         copied = replace(context, images=context.images.clone(), targets=context.targets.clone())
@@ -150,7 +150,7 @@ def select_maps(maps: Maps, rows: Sequence[int]) -> Maps:
     return {name: one[list(rows)] for name, one in maps.items()}
 
 
-def select_images(context: ExplainContext, rows: Sequence[int]) -> ExplainContext:
+def select_images(context: Batch, rows: Sequence[int]) -> Batch:
     """Return the input of an explainer for a subset of the images."""
     return replace(
         context,

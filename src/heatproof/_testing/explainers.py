@@ -56,7 +56,7 @@ def returns_its_maps(subject: ExplainerSubject) -> None:
     context = subject.context(subject.network())
     expected = (len(context.images), *context.images.shape[2:])
     if subject.explainer.wraps is not None:
-        with enable_gradients(), preserve_network(context.network):
+        with enable_gradients(), NetworkState(context.network):
             result = subject.explainer.wraps(context.network, context.images.clone(), context.targets.clone())
         result = result[0] if isinstance(result, list | tuple) and result else result
         kind = str(getattr(result, "dtype", type(result).__name__))

@@ -31,15 +31,15 @@ from heatproof._testing.side_effects import (
     restored_process,
     seed_everything,
 )
-from heatproof.api.evaluate import evaluate, score_metrics
+from heatproof.api.evaluate import evaluate, recomputing, score_metrics
 from heatproof.api.selected_metrics import SelectedMetric
 from heatproof.base.methods import methods_of
 from heatproof.base.tasks import CALLABLE, TASKS, task_provides
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.metrics.registry import METRICS, Metric
 from heatproof.models.adapter import attach
+from heatproof.models.batch import Batch
 from heatproof.models.output_reader import OutputReader
-from heatproof.responses.base import Batch, MethodMaps, NetworkRun
 
 # Curves of logits are summed in float32.
 CLOSE = 1e-5
@@ -177,25 +177,27 @@ def known_effects(count: int = 6) -> tuple[ScoringInputs, np.ndarray]:
 def scores_of(subject: MetricSubject, inputs: ScoringInputs, function: Callable[..., Any] | None = None) -> Scores:
     """Return the scores of a metric, without the precautions by which heatproof preserves the environment."""
     selected = subject.selected(inputs.images, function)
-    network_run = NetworkRun(
-        open_network=lambda: inputs.network,
-        device=torch.device("cpu"),
-        batch_size=inputs.batch_size,
+    methods = methods_of({"map": False})
+    if inputs.explain is not None:
+        methods = [replace(method, explainer=recomputing(inputs.explain)) for method in methods]
+    height, width = inputs.maps.shape[1:]
+    batch = Batch(
+        network=inputs.network,
+        output=inputs.network,
+        facts=None,
+        images=inputs.images,
+        targets=inputs.targets,
+        image_ids=inputs.ids,
         seed=inputs.seed,
-        explain=None if inputs.explain is None else functools.partial(_recomputed, inputs.explain),
-        caller_inputs={"ranking": None},
+        batch_size=inputs.batch_size,
+        maps=inputs.maps[:, None],
+        methods=methods,
+        inputs={"ranking": None},
+        size=(height, width),
     )
-    method_maps = MethodMaps(inputs.maps[:, None], methods_of({"map": False}))
     with torch.inference_mode():
-        batch = Batch(inputs.images, inputs.targets, inputs.ids)
-        (result,) = score_metrics(network_run, batch, {subject.name: selected}, method_maps)[subject.name].values()
+        (result,) = score_metrics(batch, {subject.name: selected})[subject.name].values()
     return Scores(result["score"].values, result["valid"].values)
-
-
-def _recomputed(
-    explain: Callable[..., Any], method_maps: MethodMaps, method: Any, batch: Batch
-) -> Callable[..., torch.Tensor]:
-    return lambda images, targets: torch.as_tensor(explain(images.clone(), targets))
 
 
 class MetricCall(NamedTuple):

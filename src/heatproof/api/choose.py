@@ -25,11 +25,12 @@ from heatproof.ranking.verdict import FOUND, TOO_FEW, Verdict, describe_low_accu
 if TYPE_CHECKING:
     import torch
 
-    from heatproof.api.explain import ExplainRun
+    from heatproof.api.cache import Cache
     from heatproof.api.selected_metrics import SelectedMetric
     from heatproof.inputs.finetuned import Domain
-    from heatproof.inputs.source import ImageSource
+    from heatproof.inputs.source import Inputs
     from heatproof.models.adapter import Network
+    from heatproof.models.batch import Batch
 
 REFERENCES = ("random", "edges")
 # Cheap methods of every family, except methods that delete regions themselves, with several values of the options that
@@ -136,7 +137,7 @@ def choose(
     >>> print(choice.sentence)  # doctest: +SKIP
     """
     from heatproof.api.cache import locked_cache
-    from heatproof.api.explain import ExplainRun, layer_name
+    from heatproof.api.explain import batch_template, layer_name, open_cache
     from heatproof.api.named_methods import select_methods
     from heatproof.base.batches import show_progress
     from heatproof.inputs.arrays import warn_of_range
@@ -175,10 +176,9 @@ def choose(
         _check_distinct(list(zip(inputs.digests, explained, strict=True)) if inputs.has_label_rows else image_digests)
         # Sorted by digest and target, so that the caller's order of the images does not affect the result.
         order = sorted(range(len(inputs)), key=lambda row: (inputs.digests[row], explained[row]))
-        digests = [inputs.digests[row] for row in order]
-        source = replace(inputs.take(order), ids=_unique(digests))
-        run = ExplainRun(network, source, digests, seed, batch_size, layer, background)
-        probes = source.read(run.first)
+        source = inputs.take(order)
+        source = source.renamed(_unique(source.digests))
+        probes = source.read(source.probe_rows)
         warn_of_range(inputs.images if inputs.is_checked else probes, model)
         check_first_images(network, probes, inputs, with_gradients=root is not None, probabilities="refuse")
         right = _predicts_targets(network, source) if inputs.is_labelled else None
@@ -190,11 +190,12 @@ def choose(
             key: one._replace(options=select_option_rows(joined[key], order, len(inputs)))
             for key, one in metrics.items()
         }
-        run.cache = run.open_cache(root, target_spec)
-        return _choose(_Judge(run, named_methods, metrics, level), domain, right)
+        template = batch_template(network, seed, batch_size, layer, background)
+        network_cache = open_cache(root, source, template, target_spec)
+        return _choose(_Judge(source, template, network_cache, named_methods, metrics, level), domain, right)
 
 
-def _predicts_targets(network: Network, source: ImageSource) -> torch.Tensor | None:
+def _predicts_targets(network: Network, source: Inputs) -> torch.Tensor | None:
     """Return whether a checked network predicts the target of each row (N,); None if it provides only a number.
 
     Warn the caller of `choose` if the network seldom does.
@@ -229,12 +230,13 @@ def _choose(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
 
     from heatproof.base.batches import report_progress
 
-    run, named_methods, level = judging.run, judging.named_methods, judging.level
+    source, named_methods, level = judging.source, judging.named_methods, judging.level
+    seed = judging.template.seed
     scorers, words = describe_measures(judging.metrics)
     # All rows of an image are in the same half.
-    image_numbers = _image_numbers(run)
+    image_numbers = _image_numbers(source)
     count = int(image_numbers.max()) + 1
-    shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(run.seed))
+    shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     halves = [rows.sort().values for rows in (shuffled[: count // 2], shuffled[count // 2 :])]
     first, second = (torch.isin(image_numbers, half).nonzero().flatten() for half in halves)
     images = len(halves[0]), len(halves[1])
@@ -257,7 +259,7 @@ def _choose(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
     rows = second_half.rows
     ablating = [row for row in rows if named_methods[first_half.parent[row]].ablates]
     weights_note = f"on the {'finetuned' if domain.finetuned else 'given'} weights"
-    is_per_image = right is not None and not run.source.kind
+    is_per_image = right is not None and not source.kind
     conclusion = judge(
         {words[name]: table.loc[rows] for name, table in second_half.tables.items()},
         REFERENCES,
@@ -269,7 +271,7 @@ def _choose(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
     if right is not None and not is_per_image and conclusion.verdict == FOUND:
         warning = describe_low_accuracy(int(right[second].sum()), len(second), of_labels=True)
         conclusion = replace(conclusion, sentence=conclusion.sentence + warning)
-    table = _table(second_half, rows, ablating, conclusion, run.seed, level)
+    table = _table(second_half, rows, ablating, conclusion, seed, level)
     unscored = {
         name: reason
         for name, reason in first_half.undefined.items()
@@ -291,21 +293,21 @@ def _choose(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
         images,
         planned,
         level,
-        run.network.check_passes,
-        _by_label(run, second, second_half, words, weights_note, ablating, level)
-        if run.source.kind == "multilabel"
+        judging.template.adapted.check_passes,
+        _by_label(source, second, second_half, words, weights_note, ablating, level)
+        if source.kind == "multilabel"
         else None,
     )
 
 
-def _image_numbers(run: ExplainRun) -> torch.Tensor:
+def _image_numbers(source: Inputs) -> torch.Tensor:
     """Return the index of the image of each row (N,), from 0; the rows of an image's labels share it."""
     import torch
 
-    if not run.source.has_label_rows:
-        return torch.arange(len(run.digests))
-    numbers = {one: number for number, one in enumerate(dict.fromkeys(run.digests))}
-    return torch.tensor([numbers[one] for one in run.digests])
+    if not source.has_label_rows:
+        return torch.arange(len(source))
+    numbers = {digest: number for number, digest in enumerate(dict.fromkeys(source.digests))}
+    return torch.tensor([numbers[digest] for digest in source.digests])
 
 
 def _mean_by_image(values: np.ndarray, image_numbers: np.ndarray) -> np.ndarray:
@@ -322,7 +324,7 @@ def _mean_by_image(values: np.ndarray, image_numbers: np.ndarray) -> np.ndarray:
 
 
 def _by_label(
-    run: ExplainRun,
+    source: Inputs,
     second: torch.Tensor,
     reported: _Scored,
     words: Mapping[str, str],
@@ -331,9 +333,9 @@ def _by_label(
     level: float,
 ) -> pd.DataFrame:
     """Return the verdict on the reported images with each label, one row for each label."""
-    columns = run.labels[second].cpu().numpy()
-    names = run.source.class_names
-    image_digests = np.array(run.digests)[second.numpy()]
+    columns = source.explained_targets[second].cpu().numpy()
+    names = source.class_names
+    image_digests = np.array(source.digests)[second.numpy()]
     rows = []
     for label in sorted(set(columns.tolist())):
         has_label = columns == label
@@ -397,7 +399,9 @@ class _Scored:
 class _Judge:
     """Images of a checked network, the methods, and the metrics that score their maps."""
 
-    run: ExplainRun
+    source: Inputs
+    template: Batch
+    cache: Cache
     named_methods: Mapping[str, Method]
     metrics: Mapping[str, SelectedMetric]
     level: float
@@ -406,11 +410,13 @@ class _Judge:
         self, rows: torch.Tensor, named_methods: Mapping[str, Method], picked: Collection[str] | None = None
     ) -> _Scored:
         """Return the scores of methods on a part of the images; of all methods, or only of those in `picked`."""
+        from heatproof.api.cache import MethodKeys
+        from heatproof.api.explain import explain_inputs, key_of
         from heatproof.api.scores import Scoring
         from heatproof.inputs.labels import select_option_rows
 
-        run = self.run.select_images(rows)
-        dataset = run.dataset(list(named_methods.values()), stops=False)
+        source, keys = self.source.take(rows.tolist()), MethodKeys(self.template.network)
+        dataset = explain_inputs(list(named_methods.values()), source, self.template, self.cache, stops=False)
         parents = {name: method.name for method in named_methods.values() for name in method.map_names}
         is_applicable = dataset["reason"].values == ""
         names = dataset["method"].values[is_applicable]
@@ -423,19 +429,29 @@ class _Judge:
         }
         methods = [one for one in methods_of(signed) if picked is None or one.name in picked]
         places = [one.index for one in methods]
-        keys = {name: run.key_of(method) for method in named_methods.values() for name in method.map_names}
-        count = len(self.run.ids)
+        map_keys = {
+            name: key_of(method, self.template, self.cache, keys)
+            for method in named_methods.values()
+            for name in method.map_names
+        }
         metrics = {
-            key: one._replace(options=select_option_rows(one.options, rows.tolist(), count))
+            key: one._replace(options=select_option_rows(one.options, rows.tolist(), len(self.source)))
             for key, one in self.metrics.items()
         }
         scores_by_metric = Scoring(
-            run, with_maps["attribution"], methods, [keys[name] for name in names], metrics
+            source,
+            # Maps have the facts of the layer that CAMs read; responses have none.
+            replace(self.template, facts=None),
+            self.cache,
+            with_maps["attribution"],
+            methods,
+            [map_keys[name] for name in names],
+            metrics,
         ).scores()
         row_scores = {
             name: np.stack([scored[one.name].score for one in methods]) for name, scored in scores_by_metric.items()
         }
-        image_numbers = _image_numbers(run).numpy()
+        image_numbers = _image_numbers(source).numpy()
         return _Scored(
             methods,
             dict(zip([one.name for one in methods], (parents[name] for name in names[places]), strict=True)),

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from heatproof.api.score_datasets import add_details, changed_shares, concatenate_methods, score_dataset
-from heatproof.api.selected_metrics import Metrics, SelectedMetric, metric_inputs, select_metrics
-from heatproof.base.methods import Method, methods_of
+from heatproof.api.selected_metrics import (
+    Metrics,
+    SelectedMetric,
+    responses_read_by,
+    select_metrics,
+    with_inputs_of,
+)
+from heatproof.attribution.registry import Explainer
+from heatproof.base.batches import track
+from heatproof.base.methods import methods_of
 from heatproof.base.options import BatchSize, check_plain_values, short_repr
 from heatproof.base.tasks import describe_targets
-from heatproof.errors import HeatproofError, first_line
+from heatproof.errors import HeatproofError, NotApplicable, first_line
 from heatproof.inputs.arrays import warn_of_range
 from heatproof.inputs.finetuned import domain_of, warn_out_of_domain
 from heatproof.inputs.identity import identity_of
@@ -23,24 +30,19 @@ from heatproof.inputs.labels import ScoredTargets, align_options, align_to_image
 from heatproof.inputs.maps import explained_classes, read_maps
 from heatproof.inputs.read import read_inputs
 from heatproof.inputs.targets import TargetSpec, reported_targets
-from heatproof.metrics.scoring import ExplainerMaps, MethodScores, score_batch
-from heatproof.responses.base import (
-    Batch,
-    Explain,
-    MethodMaps,
-    NetworkRun,
-    Response,
-    ScoredImages,
-)
+from heatproof.metrics.scoring import MethodScores, Responses, score_batches
+from heatproof.models.batch import Batch
+from heatproof.responses.base import IntactOutputs, Response, respond, respond_batches
 
 if TYPE_CHECKING:
     import torch
     import xarray
 
-    from heatproof.inputs.source import ImageSource
+    from heatproof.inputs.source import Inputs
     from heatproof.models.adapter import Network
 
-EXACT_OUTPUTS = ("logit", "log_probability")
+# A response, the inputs that only the caller has, and the arrays.
+ComputedResponse = tuple[Response, Mapping[str, Any], dict[str, np.ndarray]]
 # Options of every metric; studies of metrics take the first ones as well.
 STUDY_OPTIONS = ("seed", "batch_size", "device", "image_ids", "task")
 COMMON_OPTIONS = (*STUDY_OPTIONS, "ranking", "explain", "details")
@@ -207,16 +209,16 @@ def evaluate(
         source = read_inputs(
             model, images, targets, common.get("image_ids"), maps=maps, network=network, target_spec=target_spec
         )
-        warn_of_range(source.images, model)
+        images, labels = source.images, source.targets
+        assert labels is not None
+        check_first_images(network, images[probe_rows_of_images(source.digests, images)], source)
+        warn_of_range(images, model)
         warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
         values, names, missing_methods = read_maps(maps, source, _scored_targets(metrics, network, source, maps))
         aligned: dict[int, Any] = {}
         metrics = {
             key: one._replace(options=align_options(one.options, source, aligned)) for key, one in metrics.items()
         }
-        images, labels = source.images, source.targets
-        assert labels is not None
-        check_first_images(network, images[probe_rows_of_images(source.digests, images)], source)
         # Half precision would lose digits in sums, which are computed in float32.
         images = images.float() if images.dtype in HALF else images.clone() if images.is_inference() else images
         if network.has_one_logit or network.task == "multilabel":
@@ -229,25 +231,31 @@ def evaluate(
         if not_applicable:
             reasons = "; ".join(f"{name!r} is not applicable, because {why}" for name, why in not_applicable.items())
             warnings.warn(f"Some scores are missing: {reasons}.", stacklevel=2)
-        network_run = NetworkRun(
-            open_network=lambda: network.module,
-            device=named_device or network.device,
-            batch_size=batch_size_of(common.get("batch_size", 64), named_device or network.device),
+        if named_device is not None:
+            network.device = named_device
+        methods = methods_of(dict.fromkeys(names or ["map"], False))
+        if explain is not None:
+            methods = [replace(method, explainer=recomputing(explain)) for method in methods]
+        batch = Batch(
+            network=network.module,
+            output=network.module,
+            facts=None,
+            images=images,
+            targets=labels,
+            image_ids=source.ids,
             seed=seed,
-            explain=None if explain is None else partial(_recomputed, explain, seed, network.module),
-            caller_inputs={
-                "ranking": None if ranking is None else np.asarray(align_to_images("ranking", ranking, source))
-            },
+            batch_size=batch_size_of(common.get("batch_size", 64), network.device),
+            maps=values,
+            methods=methods,
+            inputs={"ranking": None if ranking is None else np.asarray(align_to_images("ranking", ranking, source))},
+            size=(values.shape[2], values.shape[3]),
         )
         # Those of this call, and not of others that an explainer may make.
         check_passes = network.check_passes
-        batch = Batch(images, labels, source.ids)
-        method_maps = MethodMaps(values, methods_of(dict.fromkeys(names or ["map"], False)))
-        applicable = {name: one for name, one in metrics.items() if name not in not_applicable}
-        by_method = score_metrics(network_run, batch, applicable, method_maps, bool(common.get("details")))
-        scored = ScoredImages(source.ids, labels.cpu().numpy(), (values.shape[2], values.shape[3]), seed)
+        applicable = {name: metric for name, metric in metrics.items() if name not in not_applicable}
+        by_method = score_metrics(batch, applicable, bool(common.get("details")))
         missing = {
-            name: {one.name: _without_scores(metrics[name], scored, why) for one in method_maps.methods}
+            name: {method.name: _without_scores(metrics[name], source.ids, why) for method in methods}
             for name, why in not_applicable.items()
         }
         by_method = {name: {**missing, **by_method}[name] for name in metrics}
@@ -260,91 +268,77 @@ def evaluate(
 
 
 def score_metrics(
-    network_run: NetworkRun,
-    batch: Batch,
-    metrics: Mapping[str, SelectedMetric],
-    method_maps: MethodMaps,
-    details: bool = False,
+    batch: Batch, metrics: Mapping[str, SelectedMetric], details: bool = False
 ) -> dict[str, dict[str, xarray.Dataset]]:
     """Return the scores of each method by each metric.
 
     Parameters
     ----------
-    network_run
-        A checked network, and the settings of its passes.
     batch
-        N images with the classes that are scored.
+        N images with a checked network, the classes that are scored, maps and methods.
     metrics
         As `select_metrics` returns them.
-    method_maps
-        The maps, and the methods that are scored.
     details
         Whether the results include the inputs of the metrics.
     """
-    from heatproof.base.batches import track
-    from heatproof.models.adaptive_batch_size import AdaptiveBatchSize
-
-    results: dict[str, dict[str, xarray.Dataset]] = {}
-    for attempt in AdaptiveBatchSize("evaluate").attempts(network_run.batch_size):
-        with attempt as size:
-            scorer = _Scorer(replace(network_run, batch_size=size), batch, method_maps, metrics, details)
-            results = {name: scorer.score(one) for name, one in track(metrics.items(), "scores", unit="metric")}
+    if any(response.needs_intact for metric in metrics.values() for response in metric.responses.values()):
+        batch = replace(batch, intact=respond(IntactOutputs(), batch))
+    computed: list[ComputedResponse] = []
+    results = {}
+    for name, metric in track(metrics.items(), "scores", unit="metric"):
+        own_batch = with_inputs_of(metric, batch)
+        responses = responses_read_by(metric, metrics, own_batch)
+        arrays: dict[str, Any] = {}
+        for argument, (response, _) in responses.items():
+            arrays[argument] = _computed(computed, response, own_batch)
+            if arrays[argument] is None:
+                ((_, arrays[argument], _, _),) = respond_batches(response, [own_batch])
+                computed.append((response, own_batch.inputs, arrays[argument]))
+            if isinstance(arrays[argument], NotApplicable):
+                raise _unusable(arrays[argument]) from arrays[argument]
+        results[name] = _scores(metric, responses, batch, arrays, details)
     return results
 
 
-@dataclass(frozen=True, eq=False)
-class _Scorer:
-    """A model, images and maps, with the responses that were computed so far."""
+def _computed(computed: list[ComputedResponse], response: Response, batch: Batch) -> dict[str, np.ndarray] | None:
+    """Return the arrays of a response that another metric with equal inputs has read; None if there are none."""
+    for other, inputs, arrays in computed:
+        if other == response and all(_equal(batch.inputs[name], inputs.get(name)) for name in batch.inputs):
+            return arrays
+    return None
 
-    network_run: NetworkRun
-    batch: Batch
-    method_maps: MethodMaps
-    metrics: Mapping[str, SelectedMetric]
-    details: bool
-    arrays_by_response: dict[tuple[Any, ...], Mapping[str, np.ndarray]] = field(default_factory=dict)
 
-    def score(self, metric: SelectedMetric) -> dict[str, xarray.Dataset]:
-        """Return the scores of each method by a metric."""
-        # Inputs of the responses that only the caller has.
-        caller_inputs = {key: metric.options[key] for key in metric.entry.reads.evaluate_only_options}
-        network_run = replace(self.network_run, caller_inputs={**self.network_run.caller_inputs, **caller_inputs})
-        size = self.method_maps.maps.shape[2], self.method_maps.maps.shape[3]
-        labels = self.batch.labels.cpu().numpy()
-        images = ScoredImages(self.batch.ids, labels, size, network_run.seed, task_of(network_run))
-        inputs = metric_inputs(metric, self.metrics, network_run)
-        arrays = {
-            metric_input.argument: self._run(metric_input.response, network_run, caller_inputs)
-            for metric_input in inputs
-        }
-        options = metric.options | {"seed": network_run.seed, "batch_size": network_run.batch_size}
-        shares = changed_shares(inputs[0], size) if inputs else None
-        explained = [ExplainerMaps(self.method_maps.methods, self.method_maps.maps, arrays)]
-        results = {}
-        for scored in score_batch(metric.entry, metric.options, images, inputs, arrays, explained):
-            results[scored.method] = score_dataset(metric, options, images, scored)
-            if self.details:
-                add_details(results[scored.method], metric, scored.inputs)
-            if shares is not None and results[scored.method].sizes.get("step") == len(shares):
-                results[scored.method].coords["share"] = ("step", shares)
-        return results
+def _scores(
+    metric: SelectedMetric, responses: Responses, batch: Batch, arrays: Mapping[str, Any], details: bool
+) -> dict[str, xarray.Dataset]:
+    """Return the scores of each method by a metric from the arrays of its responses."""
+    options = metric.options | {
+        "seed": batch.seed,
+        "batch_size": batch.adapted.fitting_size("responses", batch.batch_size),
+    }
+    shares = next((changed_shares(*read, batch.size) for read in responses.values()), None)
+    results = {}
+    for scored in score_batches(metric.entry, metric.options, responses, [(batch, arrays, [(batch, arrays)])]):
+        result = results[scored.method] = score_dataset(metric, options, batch.image_ids, scored)
+        if details:
+            add_details(result, metric, scored.inputs)
+        if shares is not None and result.sizes.get("step") == len(shares):
+            result.coords["share"] = ("step", shares)
+    return results
 
-    def _run(
-        self, response: Response, network_run: NetworkRun, caller_inputs: Mapping[str, Any]
-    ) -> Mapping[str, np.ndarray]:
-        """Return the arrays of a response as a store would return them."""
-        key = (response, *map(_content_key, caller_inputs.values()))
-        if key not in self.arrays_by_response:
-            batch = replace(self.batch, intact=self._intact) if response.needs_intact else self.batch
-            arrays = response.run(network_run, batch, self.method_maps)
-            self.arrays_by_response[key] = stored_arrays(response, arrays)
-        return self.arrays_by_response[key]
 
-    @cached_property
-    def _intact(self) -> Mapping[str, np.ndarray]:
-        """Outputs of the model for the intact images."""
-        from heatproof.perturbation.batching import intact_responses
+def _unusable(reason: NotApplicable) -> Exception:
+    """Return the error of a response that does not apply, or whose function of the option `explain` failed."""
+    from heatproof.attribution.explaining import ExplainerFailed
 
-        return intact_responses(self.network_run.query(self.batch))
+    if isinstance(reason, ExplainerFailed):
+        return HeatproofError(f"The function of the option 'explain' cannot be used: {reason}.")
+    return reason
+
+
+def _equal(value: Any, other: Any) -> bool:
+    """Return whether two inputs of a caller have the same content."""
+    return value is other or _content_key(value) == _content_key(other)
 
 
 def _content_key(value: Any) -> str | int:
@@ -357,7 +351,7 @@ def _content_key(value: Any) -> str | int:
 
 
 def _scored_targets(
-    metrics: Mapping[str, SelectedMetric], network: Network, source: ImageSource, maps: Any
+    metrics: Mapping[str, SelectedMetric], network: Network, source: Inputs, maps: Any
 ) -> list[ScoredTargets]:
     """Return what the metrics score: the targets, the predictions of the network, or both."""
     from heatproof.models.first_images import predict_classes
@@ -372,45 +366,24 @@ def _scored_targets(
     return scored
 
 
-def task_of(network_run: NetworkRun) -> str:
-    """Return the task of a network, by default ``multiclass``."""
-    from heatproof.models.hooks import reader_of
-
-    reader = reader_of(network_run.network)
-    return "multiclass" if reader is None else reader.task
-
-
-def _without_scores(metric: SelectedMetric, images: ScoredImages, reason: str) -> xarray.Dataset:
+def _without_scores(metric: SelectedMetric, image_ids: Sequence[str], reason: str) -> xarray.Dataset:
     """Return the result of a metric that is not applicable: no scores, and the reason."""
-    count = len(images.ids)
+    count = len(image_ids)
     undefined = MethodScores("", np.full(count, np.nan), np.zeros(count, bool), {}, {"maps": np.zeros((count, 1, 1))})
-    result = score_dataset(metric, metric.options, images, undefined)
+    result = score_dataset(metric, metric.options, image_ids, undefined)
     result["reason"] = ("image", [reason] * count)
     return result
 
 
-def _recomputed(
-    explain: Callable[..., Any], seed: int, network: Any, method_maps: MethodMaps, method: Method, batch: Batch
-) -> Explain:
-    """Return the function that recomputes maps (k N, H, W) of k changed copies of the images of a batch."""
-    import torch
+def recomputing(explain: Callable[..., Any]) -> Explainer:
+    """Return an explainer that calls the function of the option `explain` with all images at once."""
+    from heatproof.attribution.plain_functions import split_delta, sum_over_channels
 
-    from heatproof.attribution.explaining import ExplainerFailed, explain_batch
-    from heatproof.attribution.plain_functions import as_explainer
-    from heatproof.attribution.registry import ExplainContext, Explainer
+    def function(batch: Batch) -> dict[str, Any]:
+        maps, _ = split_delta(explain(batch.images, batch.targets), len(batch.image_ids))
+        return {"explain": sum_over_channels(maps, "explain")}
 
-    function = as_explainer(lambda model, images, targets: explain(images, targets), "explain")
-    recomputed = Method("explain", Explainer("explain", function, {"explain": True}))
-
-    def make(images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        ids = tuple(one for one in batch.ids for _ in range(len(images) // len(batch.ids)))
-        context = ExplainContext(network, network, None, images, targets, ids, seed, batch_size=len(images))
-        try:
-            return torch.from_numpy(explain_batch(recomputed, context)[:, 0])
-        except ExplainerFailed as reason:
-            raise HeatproofError(f"The function of the option 'explain' cannot be used: {reason}.") from reason
-
-    return make
+    return Explainer("explain", function, {"explain": True})
 
 
 def _plain_options(
@@ -435,12 +408,3 @@ def _device(name: Any) -> Any:
         raise HeatproofError(
             f"The device {short_repr(name)} cannot be used ({first_line(error)}): leave it out, or name another."
         ) from None
-
-
-def stored_arrays(response: Response, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the arrays of a response as a store returns them.
-
-    Logits of a float64 network keep their precision, so that drops are exact.
-    """
-    exact = {name: arrays[name] for name in EXACT_OUTPUTS if name in arrays and arrays[name].dtype == np.float64}
-    return {**response.cast(arrays), **exact}

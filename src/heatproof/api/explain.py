@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import json
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from heatproof.api.cache import Cache, MethodKeys, network_cache
 from heatproof.api.named_methods import check_names, select_methods
-from heatproof.attribution.registry import ExplainContext
+from heatproof.base.batches import track
 from heatproof.base.methods import Method
 from heatproof.base.options import BatchSize, DefaultCount, check_arguments
 from heatproof.base.provenance import code_digest, digest
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.inputs.identity import identity_of
+from heatproof.inputs.labels import IMAGE_DIGEST, TARGET_DIGEST, TASK
+from heatproof.inputs.source import READ_BATCH_SIZE
+from heatproof.inputs.targets import reported_targets
+from heatproof.models.batch import Batch
 
 if TYPE_CHECKING:
     import torch
     import xarray
 
-    from heatproof.api.cache import Cache, CachedArrays, MethodKeys
-    from heatproof.inputs.source import ImageSource
+    from heatproof.api.cache import ApplicabilityRecords, CachedArrays
+    from heatproof.inputs.source import Inputs
     from heatproof.inputs.targets import TargetSpec
     from heatproof.models.adapter import Network
 
@@ -144,8 +146,6 @@ def explain(
     {'method': 2, 'image': 5, 'y': 8, 'x': 8}
     """
     from heatproof.api.cache import locked_cache
-    from heatproof.attribution.explaining import called_explainer
-    from heatproof.attribution.other_libraries import check_network_of
     from heatproof.base.batches import show_progress
     from heatproof.inputs.arrays import check_finite, check_images, warn_of_range
     from heatproof.inputs.read import read_inputs
@@ -156,10 +156,8 @@ def explain(
     require_module(model)
     layer = layer_name(model, layer)
     check_arguments(explain, locals(), "task", "target", "image_ids", "background", "classes", "transform", "cache")
-    selected = select_methods(methods)
-    check_names(selected)
-    for method in selected:
-        check_network_of(method.name, called_explainer(method).wraps, model)
+    named_methods = select_methods(methods)
+    check_names(named_methods)
     if background is not None:
         background = check_images(background)
         check_finite(background, range(len(background)))
@@ -176,12 +174,12 @@ def explain(
             network=network,
             target_spec=target_spec,
         )
-        run = ExplainRun(network, source, source.digests, seed, batch_size, layer, background)
-        probes = source.read(run.first)
+        probes = source.read(source.probe_rows)
         warn_of_range(source.images if source.is_checked else probes, model)
         check_first_images(network, probes, source, with_gradients=root is not None, probabilities="warn")
-        run.cache = run.open_cache(root, target_spec)
-        return run.dataset(selected)
+        template = batch_template(network, seed, batch_size, layer, background)
+        dataset = explain_inputs(named_methods, source, template, open_cache(root, source, template, target_spec))
+        return dataset.assign_attrs(batch_size=batch_size)
 
 
 def layer_name(model: torch.nn.Module, layer: str | torch.nn.Module | None) -> str | None:
@@ -205,336 +203,317 @@ def layer_name(model: torch.nn.Module, layer: str | torch.nn.Module | None) -> s
     return name
 
 
+def batch_template(
+    network: Network, seed: int, batch_size: int | str, layer: str | None, background: torch.Tensor | None
+) -> Batch:
+    """Return a batch without images: the checked network, and the settings that all methods share, as in `explain`."""
+    from heatproof.models.adaptive_batch_size import batch_size_of
+    from heatproof.models.registry import InputFacts
+
+    nothing: Any = None
+    return Batch(
+        network=network.module,
+        output=network.module,
+        facts=InputFacts(cam_layer=layer),
+        images=nothing,
+        targets=nothing,
+        image_ids=(),
+        seed=seed,
+        batch_size=batch_size_of(batch_size, network.device),
+        background=None if background is None else CallerBackground(network.copy_to_device(background)),
+    )
+
+
+def open_cache(root: Path | None, inputs: Inputs, template: Batch, target_spec: TargetSpec) -> Cache:
+    """Return the cache of a checked network and of the task or target function."""
+    network = template.adapted
+    if root is None:
+        return Cache()
+    rows = inputs.probe_rows
+    digests = [inputs.digests[row] for row in rows]
+    targets = None
+    if target_spec.target is not None:
+        targets = inputs.explained_targets[rows].to(network.device)
+        target_digests = inputs.target_digests or []
+        digests = [digest([content, target_digests[row]]) for content, row in zip(digests, rows, strict=True)]
+    return network_cache(root, network, inputs.read(rows), digests, target_spec.identity(network.module), targets)
+
+
+def explain_inputs(
+    methods: Sequence[Method], inputs: Inputs, template: Batch, cache: Cache, stops: bool = True
+) -> xarray.Dataset:
+    """Return the maps of all methods and the properties of each, as `explain` does.
+
+    Parameters
+    ----------
+    methods
+        The methods.
+    inputs
+        The images.
+    template
+        The batch of these images without the images: the network, and the settings that all methods share.
+    cache
+        Cache of the maps.
+    stops
+        Whether a keyboard interrupt ends the work and the maps so far are returned; otherwise it is raised.
+    """
+    import xarray
+
+    keys, names = MethodKeys(template.network), [name for method in methods for name in method.map_names]
+    arrays = _Arrays(names, inputs, cache)
+    facts: list[dict[str, Any]] = []
+    interrupted = False
+    try:
+        method_keys = [key_of(method, template, cache, keys) for method in methods]
+        for method, key in zip(track(methods, "maps", unit="method"), method_keys, strict=True):
+            maps = _MapsOfImages(method, inputs)
+            try:
+                if not interrupted:
+                    maps.compute(key, template, cache)
+            except KeyboardInterrupt:
+                if not stops:
+                    raise
+                # The maps so far are returned, so that one slow method does not cost an hour of maps.
+                rest = "; the same call resumes the others from the cache" if cache.folder else ""
+                warnings.warn(f"Interrupted in {method.name}: the maps so far are returned{rest}.", stacklevel=3)
+                maps, interrupted = _MapsOfImages(method, inputs), True
+            facts += maps.facts()
+            arrays.add(maps)
+    finally:
+        if cache.folder is not None:
+            keys.remember()
+    # Before the layer is looked for, which may take a pass that no map needed.
+    check_passes = template.adapted.check_passes
+    reasons = dict(zip(names, (fact["reason"] for fact in facts), strict=True))
+    applicable = [method for method in methods if not reasons[method.map_names[0]]]
+    target_coordinates: dict[str, Any] = {TASK: inputs.kind} if inputs.kind else {}
+    if inputs.target_digests is not None:
+        target_coordinates[TARGET_DIGEST] = ("image", list(inputs.target_digests))
+    return xarray.Dataset(
+        {
+            "attribution": (("method", "image", "y", "x"), arrays.joined("maps")),
+            "convergence_delta": (("method", "image"), arrays.joined("convergence_delta")),
+            **{key: ("method", [fact[key] for fact in facts]) for key in facts[0]},
+        },
+        coords={
+            "method": names,
+            "image": inputs.ids,
+            "target": ("image", reported_targets(inputs)),
+            IMAGE_DIGEST: ("image", list(inputs.digests)),
+            **target_coordinates,
+        },
+        attrs={
+            "seed": template.seed,
+            "batch_size": template.batch_size,
+            "layer": _layer_of(applicable, inputs, template),
+            "task": template.task,
+            "check_passes": check_passes,
+        },
+    )
+
+
+def _arrays_of_image(inputs: Inputs, maps: int) -> dict[str, tuple[str, list[int]]]:
+    """Return the dtype and shape of each array of an image: its maps, and their convergence deltas."""
+    return {"maps": ("float32", [maps, *inputs.size]), "convergence_delta": ("float64", [maps])}
+
+
+class _Arrays:
+    """Arrays (method, image, …) of all maps: in memory, or read from a cache when they are accessed."""
+
+    def __init__(self, names: Sequence[str], inputs: Inputs, cache: Cache) -> None:
+        self._keys, self._shapes = inputs.keys, _arrays_of_image(inputs, 1)
+        self._memory = None
+        if cache.folder is None:
+            self._memory = {
+                name: np.full((len(names), len(inputs), *shape[1:]), np.nan, dtype)
+                for name, (dtype, shape) in self._shapes.items()
+            }
+        self._sources: list[tuple[Any, int] | None] = []
+
+    def add(self, maps: _MapsOfImages) -> None:
+        """Add the maps of the next method."""
+        start, count = len(self._sources), len(maps.method.map_names)
+        if self._memory is None or maps.cached is None:
+            self._sources += [None if maps.cached is None else (maps.cached, index) for index in range(count)]
+            return
+        for name, values in maps.cached.read(self._keys).items():
+            self._memory[name][start : start + count] = values.swapaxes(0, 1)
+        self._sources += [None] * count
+
+    def joined(self, name: str) -> Any:
+        """Return one of the arrays."""
+        if self._memory is not None:
+            return self._memory[name]
+        from heatproof.api.lazy_maps import LazyMaps, as_variable
+
+        dtype, shape = self._shapes[name]
+        return as_variable(LazyMaps(name, self._sources, self._keys, shape[1:], dtype))
+
+
+def _layer_of(methods: Sequence[Method], inputs: Inputs, template: Batch) -> str:
+    """Return the name of the layer that class activation maps of the methods read; "" if no method reads one."""
+    from heatproof.attribution._batches import pad_single_image
+    from heatproof.attribution._layers import find_layout
+
+    named = template.facts.cam_layer if template.facts else None
+    if named or not any(method.explainer and "cam_layer" in method.explainer.needs for method in methods):
+        return named or ""
+    batch = pad_single_image(inputs.batch(template, inputs.probe_rows))
+    layout = find_layout(template.network, batch.images)
+    return "" if layout is None else layout.name
+
+
+def key_of(method: Method, template: Batch, cache: Cache, keys: MethodKeys) -> str:
+    """Return a digest of what determines the maps of a method except the images; without a cache its name."""
+    if cache.folder is None:
+        return method.name
+    assert method.explainer is not None, "it makes maps"
+    foreign = method.explainer.wraps
+    module = "heatproof.attribution.other_libraries" if foreign is not None else method.explainer.function.__module__
+    code = code_digest([module, "heatproof.attribution.explaining"])
+    # Foreign code may depend on the other images of the batch, and so on its size.
+    size = None if foreign is None else template.batch_size
+    identity = [method.explainer.name, method.options] if foreign is None else foreign
+    layer = template.facts.cam_layer if template.facts else None
+    return keys.of(
+        method.name, identity, code, template.seed, layer, getattr(template.background, "images", None), size
+    )
+
+
 @dataclass
-class ExplainRun:
-    """A network, images, and the settings that all methods share.
+class _MapsOfImages:
+    """The maps of one method for all images, and what they cost.
 
     Attributes
     ----------
-    network
-        The checked network.
-    source
-        N images with names and classes.
-    digests
-        Digest of the content of each image.
-    seed, batch_size, layer, background
-        As in `explain`.
-    cache
-        Cache of the maps; by default in memory.
+    method, inputs
+        The method, and the images.
+    cached
+        ``maps`` (M, H, W) of each image, and their ``convergence_delta`` (M,); None if the method is not applicable.
+    reason
+        Why there are no maps; otherwise empty.
     """
 
-    network: Network
-    source: ImageSource
-    digests: Sequence[str]
-    seed: int
-    batch_size: int | str
-    layer: str | None
-    background: torch.Tensor | None
-    cache: Cache = field(default_factory=lambda: _memory_cache())
+    method: Method
+    inputs: Inputs
+    cached: CachedArrays | None = None
+    reason: str = "interrupted"
 
-    @property
-    def ids(self) -> list[str]:
-        """N names."""
-        return self.source.ids
+    def facts(self) -> list[dict[str, Any]]:
+        """Return the properties of each map of the method."""
+        explainer = self.method.explainer
+        assert explainer is not None, "it makes maps"
+        seconds, passes = (float("nan"), 0.0) if self.cached is None else self.cached.cost(self.inputs.keys)
+        shared = {"reason": self.reason, "seconds": seconds, "passes": round(passes)}
+        shared["options"] = json.dumps(_plain(self.method.options))
+        # Whether a custom function is signed is read off its maps.
+        signed = list(explainer.maps.values()) if explainer.wraps is None else [self._is_signed()]
+        return [{**shared, "signed": bool(is_signed)} for is_signed in signed]
 
-    @property
-    def labels(self) -> torch.Tensor:
-        """(N,) classes that are explained."""
-        assert self.source.targets is not None, "read_inputs found them"
-        return self.source.targets
-
-    @cached_property
-    def first(self) -> list[int]:
-        """Rows of the few images that decide whether a method is applicable."""
-        from heatproof.data.probe_images import is_blank, probe_rows
-
-        return probe_rows(self.digests, lambda row: is_blank(self.source.read([row])[0]))
-
-    @cached_property
-    def keys(self) -> list[str]:
-        """For each image a digest of its content, its name, which seeds random numbers, and its target."""
-        digests, probe = self.digests, self.source.read([0])
-        if probe.element_size() > 4:
-            # Digests of images are computed from float32, which would confuse images of higher precision.
-            digests = [identity_of(one) for _, part in self.source.batches() for one in part]
-        targets = self.source.explained if self.source.kind else self.labels.tolist()
-        identities = zip(digests, self.ids, targets, strict=True)
-        return [digest([str(probe.dtype), *one]) for one in identities]
-
-    @cached_property
-    def size(self) -> tuple[int, int]:
-        """Height and width in pixels."""
-        height, width = self.source.read([0]).shape[2:]
-        return height, width
-
-    @cached_property
-    def images_at_once(self) -> int:
-        """Number of images in one network pass."""
-        from heatproof.models.adaptive_batch_size import batch_size_of
-
-        return batch_size_of(self.batch_size, self.network.device)
-
-    def open_cache(self, root: Path | None, target_spec: TargetSpec) -> Cache:
-        """Return the cache of the checked network and of the task or target function."""
-        from heatproof.api.cache import network_cache
-
-        if root is None:
-            return network_cache(None, self.network, self.source.read([0]), [])
-        probes, digests = self.source.read(self.first), [self.digests[row] for row in self.first]
-        targets = None
-        if target_spec.target is not None:
-            targets = self.labels[self.first].to(self.network.device)
-            target_digests = self.source.target_digests or []
-            digests = [digest([one, target_digests[row]]) for one, row in zip(digests, self.first, strict=True)]
-        return network_cache(root, self.network, probes, digests, target_spec.identity(self.network.module), targets)
-
-    def select_images(self, rows: torch.Tensor) -> ExplainRun:
-        """Return the same run for a subset of the images."""
-        chosen = rows.tolist()
-        return replace(self, source=self.source.take(chosen), digests=[self.digests[row] for row in chosen])
-
-    def dataset(self, methods: Sequence[Method], stops: bool = True) -> xarray.Dataset:
-        """Return the maps of all methods and the properties of each, as `explain` does.
-
-        Parameters
-        ----------
-        methods
-            The methods.
-        stops
-            Whether a keyboard interrupt ends the work and the maps so far are returned; otherwise it is raised.
-        """
-        import xarray
-
-        from heatproof.attribution.explaining import called_explainer
-        from heatproof.base.batches import track
-        from heatproof.inputs.labels import IMAGE_DIGEST, TARGET_DIGEST, TASK
-        from heatproof.inputs.targets import reported_targets
-
-        keys = [self.key_of(method) for method in methods]
-        names = [name for method in methods for name in method.map_names]
-        is_stored = self.cache.folder is not None
-        memory = {
-            name: np.full((len(names), len(self.ids), *shape[1:]), np.nan, dtype)
-            for name, (dtype, shape) in ({} if is_stored else self._arrays(1)).items()
-        }
-        sources: list[tuple[Any, int] | None] = []
-        facts: list[dict[str, Any]] = []
-        interrupted = False
-        try:
-            for method, key in zip(track(methods, "maps", unit="method"), keys, strict=True):
-                explainer = called_explainer(method)
-                cached, reason, seconds, passes = None, "interrupted", float("nan"), 0.0
-                if not interrupted:
-                    try:
-                        cached, reason = self.maps_of(method, key)
-                    except KeyboardInterrupt:
-                        if not stops:
-                            raise
-                        # The maps so far are returned, so that one slow method does not cost an hour of maps.
-                        rest = "; the same call resumes the others from the cache" if is_stored else ""
-                        message = f"Interrupted in {method.name}: the maps so far are returned{rest}."
-                        warnings.warn(message, stacklevel=3)
-                        interrupted = True
-                if cached is not None:
-                    seconds, passes = cached.cost(self.keys)
-                    for name, values in memory.items():
-                        rows = slice(len(facts), len(facts) + len(explainer.maps))
-                        values[rows] = cached.read(self.keys)[name].swapaxes(0, 1)
-                method_facts = {"reason": reason, "seconds": seconds, "passes": round(passes)}
-                # Whether a custom function is signed is read off its maps.
-                signs = explainer.maps.values() if explainer.wraps is None else [self._is_signed(cached)]
-                for index, signed in enumerate(signs):
-                    options = json.dumps(_plain(method.options))
-                    facts.append({**method_facts, "options": options, "signed": bool(signed)})
-                    sources.append(None if cached is None else (cached, index))
-        finally:
-            if is_stored:
-                self.method_keys.remember()
-        # Before the layer is looked for, which may take a pass that no map needed.
-        check_passes = self.network.check_passes
-        applies = {name for name, one in zip(names, facts, strict=True) if not one["reason"]}
-        method_variables = {key: ("method", [one[key] for one in facts]) for key in facts[0]}
-        target_coordinates: dict[str, Any] = {TASK: self.source.kind} if self.source.kind else {}
-        if self.source.target_digests is not None:
-            target_coordinates[TARGET_DIGEST] = ("image", list(self.source.target_digests))
-        arrays = {name: memory.get(name, None if memory else self._lazily(name, sources)) for name in self._arrays(1)}
-        return xarray.Dataset(
-            {
-                "attribution": (("method", "image", "y", "x"), arrays["maps"]),
-                "convergence_delta": (("method", "image"), arrays["convergence_delta"]),
-                **method_variables,
-            },
-            coords={
-                "method": names,
-                "image": self.ids,
-                "target": ("image", reported_targets(self.source)),
-                IMAGE_DIGEST: ("image", list(self.digests)),
-                **target_coordinates,
-            },
-            attrs={
-                "seed": self.seed,
-                "batch_size": self.batch_size,
-                "layer": self._layer_of([method for method in methods if method.map_names[0] in applies]),
-                "task": self.network.task,
-                "check_passes": check_passes,
-            },
-        )
-
-    def _arrays(self, maps: int) -> dict[str, tuple[str, list[int]]]:
-        """Return the dtype and shape of each array of an image: its maps, and their convergence deltas."""
-        return {"maps": ("float32", [maps, *self.size]), "convergence_delta": ("float64", [maps])}
-
-    def _lazily(self, name: str, sources: Sequence[tuple[Any, int] | None]) -> Any:
-        from heatproof.api.lazy_maps import LazyMaps, as_variable
-
-        dtype, shape = self._arrays(1)[name]
-        return as_variable(LazyMaps(name, sources, self.keys, shape[1:], dtype))
-
-    def _is_signed(self, cached: CachedArrays | None) -> bool:
+    def _is_signed(self) -> bool:
         """Tell whether any of the maps has a negative value."""
-        size = self.images_at_once
-        parts = [self.keys[low : low + size] for low in range(0, len(self.keys), size)]
-        return cached is None or any(bool((cached.read(part)["maps"] < 0).any()) for part in parts)
+        keys, size = self.inputs.keys, READ_BATCH_SIZE
+        parts = [keys[low : low + size] for low in range(0, len(keys), size)]
+        return self.cached is None or any(bool((self.cached.read(part)["maps"] < 0).any()) for part in parts)
 
-    def _layer_of(self, methods: Sequence[Method]) -> str:
-        """Return the name of the layer that class activation maps of the methods read; "" if no method reads one."""
-        from heatproof.attribution._batches import pad_single_image
-        from heatproof.attribution._layers import find_layout
-        from heatproof.attribution.explaining import called_explainer
+    def compute(self, key: str, template: Batch, cache: Cache) -> None:
+        """Compute the maps of the method that are not cached yet."""
+        from heatproof.attribution.explaining import ExplainerFailed, explain_batches
 
-        if self.layer or not any("cam_layer" in called_explainer(method).needs for method in methods):
-            return self.layer or ""
-        context = pad_single_image(self.context(self.first, len(self.first)))
-        layout = find_layout(self.network.module, context.images)
-        return "" if layout is None else layout.name
-
-    def context(self, rows: Sequence[int], batch_size: int) -> ExplainContext:
-        """Return the input of an explainer for a subset of the images."""
-        from heatproof.models.registry import InputFacts
-
-        network = self.network
-        return ExplainContext(
-            network=network.module,
-            output=network.module,
-            facts=InputFacts(cam_layer=self.layer),
-            images=network.copy_to_device(self.source.read(rows)),
-            targets=self.labels[rows].to(network.device),
-            image_ids=tuple(self.ids[row] for row in rows),
-            seed=self.seed,
-            batch_size=batch_size,
-            background=None if self.background is None else partial(_first, network.copy_to_device(self.background)),
-            sums={},
+        inputs, keys, network = self.inputs, self.inputs.keys, template.adapted
+        self.cached = cache.arrays("maps", key, keys, _arrays_of_image(inputs, len(self.method.map_names)))
+        checks = _Checks(
+            cache.applicability(key), inputs, bool(self.method.explainer and not self.method.explainer.wraps)
         )
+        self.reason, failed = checks.recorded or ("", False)
+        missing = set() if self.reason else set(self.cached.missing(keys))
+        all_rows = [] if self.reason else list(checks.batches(missing, template.batch_size))
+        in_turn: list[int] = []
 
-    @cached_property
-    def method_keys(self) -> MethodKeys:
-        """Digests that identify the methods."""
-        from heatproof.api.cache import MethodKeys
-
-        return MethodKeys(self.network.module)
-
-    def key_of(self, method: Method) -> str:
-        """Return a digest of what determines the maps of a method except the images; without a cache its name."""
-        from heatproof.attribution.explaining import called_explainer
-
-        if self.cache.folder is None:
-            return method.name
-        explainer = called_explainer(method)
-        is_ours = explainer.wraps is None
-        module = explainer.function.__module__ if is_ours else "heatproof.attribution.other_libraries"
-        code = code_digest([module, "heatproof.attribution.explaining"])
-        # Foreign code may depend on the other images of the batch, and so on its size.
-        size = None if is_ours else self.images_at_once
-        identified = [explainer.name, method.options] if is_ours else explainer.wraps
-        return self.method_keys.of(method.name, identified, code, self.seed, self.layer, self.background, size)
-
-    def maps_of(self, method: Method, key: str) -> tuple[CachedArrays | None, str]:
-        """Compute the maps of a method that are not cached yet.
-
-        Returns
-        -------
-        cached
-            The cached arrays: ``maps`` (M, H, W) of each image, and their ``convergence_delta`` (M,); None if the
-            method is not applicable.
-        reason
-            Why the method is not applicable; otherwise empty.
-        """
-        from heatproof.attribution.explaining import (
-            ExplainerFailed,
-            called_explainer,
-            check_applicability,
-            convergence_delta,
-            explain_batch,
-        )
-        from heatproof.models.adaptive_batch_size import AdaptiveBatchSize
-        from heatproof.models.state import preserve_random_states
-
-        explainer = called_explainer(method)
-        cached = self.cache.arrays("maps", key, self.keys, self._arrays(len(explainer.maps)))
-        applicability = self.cache.applicability(key)
-        first_keys = [self.keys[row] for row in self.first]
-        recorded = applicability.find(self.keys, first_keys)
-        reason, failed = recorded or ("", False)
-        missing = set() if reason else set(cached.missing(self.keys))
-        adaptive_size = AdaptiveBatchSize(method.name, device=self.network.device)
-        counter = CountPasses(self.network.network)
-        try:
-            for rows in () if reason else self._batches(missing, explainer.wraps is None and recorded is None):
-                began, before = time.perf_counter(), counter.images
-                is_first = rows == self.first
-                new = [place for place, row in enumerate(rows) if row in missing]
-                size = min(self.images_at_once, adaptive_size.batch_size or self.images_at_once)
+        def batches() -> Iterator[Batch]:
+            for rows in all_rows:
+                in_turn[:] = rows
                 # Foreign code draws from the global random states; a resumed call has to draw the same for this batch.
-                seed = int(digest([self.seed, *(self.keys[row] for row in rows)])[:8], 16)
-                with preserve_random_states(seed):
-                    make = check_applicability if is_first and explainer.wraps is None else explain_batch
-                    context = self.context(rows, size)
-                    maps = make(method, context, adaptive_size)
-                deltas = convergence_delta(method, maps, context.sums or {})
-                arrays = {"maps": maps, "convergence_delta": deltas}
-                share = len(new) / len(rows)
-                all_passes, seconds = self.network.passes - before, (time.perf_counter() - began) * share
-                passes = round(all_passes * share)
-                # Passes for images whose maps are cached already only check the method.
-                self.network.count_as_check(all_passes - passes)
-                if new:
-                    cached.add(
-                        [self.keys[rows[place]] for place in new],
-                        {name: values[new] for name, values in arrays.items()},
-                        seconds,
-                        passes,
-                    )
-                if is_first and recorded is None:
-                    applicability.add(first_keys, first=True)
-        except NotApplicable as error:
-            reason, failed = str(error), isinstance(error, ExplainerFailed)
-            applicability.add([self.keys[row] for row in rows], rows == self.first, error, failed)
-        if failed:
-            warnings.warn(f"The method {method.name!r} is left out: {reason}.", stacklevel=4)
-        return (None if reason else cached), reason
+                seed = int(digest([template.seed, *(keys[row] for row in rows)])[:8], 16)
+                yield replace(inputs.batch(template, rows), global_seed=seed, sums={})
 
-    def _batches(self, missing: set[int], checks: bool) -> Iterator[list[int]]:
+        try:
+            checked = bool(all_rows) and checks.is_first(all_rows[0]) and checks.applies
+            for maps in explain_batches(self.method, batches(), network, checked):
+                new = [place for place, row in enumerate(in_turn) if row in missing]
+                share = len(new) / len(in_turn)
+                passes = round(maps.passes * share)
+                # Passes for images whose maps are cached already only check the method.
+                network.count_as_check(maps.passes - passes)
+                if new:
+                    arrays = {"maps": maps.values[new], "convergence_delta": maps.deltas[new]}
+                    self.cached.add([keys[in_turn[place]] for place in new], arrays, maps.seconds * share, passes)
+                checks.passed(in_turn)
+        except NotApplicable as error:
+            self.reason, failed = str(error), isinstance(error, ExplainerFailed)
+            checks.failed(in_turn, error, failed)
+        if failed:
+            warnings.warn(f"The method {self.method.name!r} is left out: {self.reason}.", stacklevel=4)
+        if self.reason:
+            self.cached = None
+
+
+class _Checks:
+    """The check of a method on the few images that decide whether it is applicable, and earlier results of it.
+
+    Parameters
+    ----------
+    records
+        Recorded results of the check.
+    inputs
+        The images.
+    applies
+        Whether the method is checked at all; methods of callers and of other libraries are not.
+    """
+
+    def __init__(self, records: ApplicabilityRecords, inputs: Inputs, applies: bool) -> None:
+        self._records, self._inputs, self.applies = records, inputs, applies
+        self.recorded = records.find(inputs.keys, self._keys(inputs.probe_rows))
+
+    def _keys(self, rows: Sequence[int]) -> list[str]:
+        return [self._inputs.keys[row] for row in rows]
+
+    def is_first(self, rows: Sequence[int]) -> bool:
+        """Return whether these rows are the checked ones."""
+        return list(rows) == self._inputs.probe_rows
+
+    def batches(self, missing: set[int], size: int) -> Iterator[list[int]]:
         """Yield the rows of one batch after another: first those that are checked, then those that are missing."""
         # The images that decide whether a method is applicable come first, so that none is explained twice.
-        probes = self.first if checks else [row for row in self.first if row in missing]
+        is_checked = self.applies and self.recorded is None
+        probes = [row for row in self._inputs.probe_rows if is_checked or row in missing]
         if probes:
             yield probes
-        rest = [row for row in sorted(missing) if row not in set(self.first)]
-        for low in range(0, len(rest), self.images_at_once):
-            yield rest[low : low + self.images_at_once]
+        rest = [row for row in sorted(missing) if row not in set(self._inputs.probe_rows)]
+        for low in range(0, len(rest), size):
+            yield rest[low : low + size]
+
+    def passed(self, rows: Sequence[int]) -> None:
+        """Record that the method is applicable, after the first batch."""
+        if self.is_first(rows) and self.recorded is None:
+            self._records.add(self._keys(rows), first=True)
+
+    def failed(self, rows: Sequence[int], error: NotApplicable, failed: bool) -> None:
+        """Record the reason why the method is not applicable."""
+        self._records.add(self._keys(rows), self.is_first(rows), error, failed)
 
 
-def _memory_cache() -> Cache:
-    from heatproof.api.cache import Cache
+@dataclass(frozen=True)
+class CallerBackground:
+    """Images (B, C, H, W) of a caller, on the network's device, for use as baselines."""
 
-    return Cache()
+    images: torch.Tensor
 
-
-def _first(background: torch.Tensor, count: int) -> torch.Tensor:
-    """Return the first `count` background images, for use as baselines."""
-    if count > len(background) and not isinstance(count, DefaultCount):
-        raise HeatproofError(f"{count} background images are asked for and {len(background)} given: give more.")
-    return background[:count]
+    def __call__(self, count: int) -> torch.Tensor:
+        """Return the first `count` images; all of them if a `DefaultCount` exceeds their number."""
+        if count > len(self.images) and not isinstance(count, DefaultCount):
+            raise HeatproofError(f"{count} background images are asked for and {len(self.images)} given: give more.")
+        return self.images[:count]
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from heatproof.errors import HeatproofError, first_line, machine_fault
 if TYPE_CHECKING:
     import torch
 
-    from heatproof.inputs.source import ImageSource
+    from heatproof.inputs.source import Inputs
     from heatproof.inputs.targets import TargetSpec
 
 
@@ -256,7 +256,7 @@ def finetune(
     return tuned.eval()
 
 
-def _labels_to_learn(source: ImageSource, target_spec: TargetSpec) -> tuple[torch.Tensor, bool]:
+def _labels_to_learn(source: Inputs, target_spec: TargetSpec) -> tuple[torch.Tensor, bool]:
     """Return the labels to learn, and whether these are the network's own outputs.
 
     Raises

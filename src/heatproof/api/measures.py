@@ -13,7 +13,7 @@ from heatproof.ranking.verdict import describe_deletion
 if TYPE_CHECKING:
     from heatproof.api.selected_metrics import SelectedMetric
     from heatproof.inputs.finetuned import Domain
-    from heatproof.inputs.source import ImageSource
+    from heatproof.inputs.source import Inputs
 
 
 def select_measures(measures: Mapping[str, Mapping[str, Any]], domain: Domain) -> dict[str, SelectedMetric]:
@@ -39,7 +39,7 @@ def check_needs(metrics: Mapping[str, SelectedMetric], task: str) -> None:
             )
 
 
-def default_measures(images: ImageSource, domain: Domain) -> dict[str, dict[str, Any]]:
+def default_measures(images: Inputs, domain: Domain) -> dict[str, dict[str, Any]]:
     """Return the default measures: the baseline of the finetuning or else the mean colour, and a second baseline."""
     import torch
 

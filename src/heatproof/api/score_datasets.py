@@ -11,7 +11,7 @@ import numpy as np
 from heatproof.base.grids import patch_sums
 from heatproof.metrics.registry import Metric
 from heatproof.metrics.scoring import MethodScores
-from heatproof.responses.base import MetricInput, ScoredImages
+from heatproof.responses.base import Response
 
 if TYPE_CHECKING:
     import xarray
@@ -29,7 +29,7 @@ RESPONSE_AXES = {
 
 
 def score_dataset(
-    metric: SelectedMetric, options: dict[str, Any], images: ScoredImages, scored: MethodScores
+    metric: SelectedMetric, options: dict[str, Any], image_ids: Sequence[str], scored: MethodScores
 ) -> xarray.Dataset:
     """Return the scores of a method by a metric, with its curves, its options and the settings of its responses."""
     import xarray
@@ -56,7 +56,7 @@ def score_dataset(
     if options.get("output") != "logit" or entry.options["output"] == "logit":
         attributes["range"] = list(entry.range)
     attributes = {key: _attribute(value) for key, value in attributes.items()}
-    result = xarray.Dataset(variables, coords={"image": list(images.ids)}, attrs=attributes)
+    result = xarray.Dataset(variables, coords={"image": list(image_ids)}, attrs=attributes)
     result["score"].attrs = {"long_name": entry.summary, "higher_is_better": attributes["higher_is_better"]}
     return result
 
@@ -83,13 +83,13 @@ def add_details(result: xarray.Dataset, metric: SelectedMetric, inputs: Mapping[
             result["patch_sums"] = (("image", "patch"), sums)
 
 
-def changed_shares(metric_input: MetricInput, size: tuple[int, int]) -> np.ndarray | None:
-    """Return the share of the pixels that is changed at each point of a curve; None if it differs between maps."""
-    sequence = getattr(metric_input.response, "sequence", None)
+def changed_shares(response: Response, points: Sequence[int] | None, size: tuple[int, int]) -> np.ndarray | None:
+    """Return the share of the pixels that is changed at points of a curve; None if it differs between maps."""
+    sequence = getattr(response, "sequence", None)
     if sequence is None or sequence.thresholds is not None:
         return None
     shares = np.asarray(sequence.counts(*size)) / sequence.units(*size)
-    return shares if metric_input.points is None else shares[metric_input.points]
+    return shares if points is None else shares[list(points)]
 
 
 def undefined_reason(image_map: np.ndarray, entry: Metric) -> str:

@@ -6,30 +6,32 @@ other images.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heatproof.api.evaluate import stored_arrays
 from heatproof.api.score_datasets import undefined_reason
-from heatproof.api.selected_metrics import SelectedMetric, metric_inputs
+from heatproof.api.selected_metrics import SelectedMetric, responses_read_by, with_inputs_of
+from heatproof.base.batches import track
 from heatproof.base.methods import Method
 from heatproof.base.provenance import code_digest
+from heatproof.errors import NotApplicable
 from heatproof.inputs.identity import identity_of
-from heatproof.metrics.scoring import ExplainerMaps, score_batch
-from heatproof.models.adaptive_batch_size import AdaptiveBatchSize
-from heatproof.perturbation.batching import intact_responses
-from heatproof.responses.base import Arrays, Batch, MethodMaps, MetricInput, NetworkRun, Response, ScoredImages
+from heatproof.metrics.scoring import ArraysByArgument, Chunk, Responses, score_batches
+from heatproof.models.batch import Batch
+from heatproof.responses.base import IntactOutputs, Response, respond_batches
 
 if TYPE_CHECKING:
     import xarray
 
-    from heatproof.api.cache import CachedArrays
-    from heatproof.api.explain import ExplainRun
+    from heatproof.api.cache import Cache, CachedArrays
+    from heatproof.inputs.source import Inputs
+
+INTACT = IntactOutputs()
+# Cached arrays of the responses that a metric reads, by argument and name of the method; "" for those without maps.
+CachedResponses = Mapping[tuple[str, str], "CachedArrays"]
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,10 @@ class Scoring:
 
     Attributes
     ----------
-    run
-        The images, the network, and the cache of responses.
+    inputs, cache
+        The images, and the cache of responses.
+    template
+        The batch of these images without the images: the network, and the settings of its passes.
     maps
         ``attribution`` (method, image, y, x), possibly read when accessed.
     methods
@@ -69,37 +73,32 @@ class Scoring:
         As `heatproof.api.selected_metrics.select_metrics` returns them.
     """
 
-    run: ExplainRun
+    inputs: Inputs
+    template: Batch
+    cache: Cache
     maps: xarray.DataArray
     methods: Sequence[Method]
     keys: Sequence[str]
     metrics: Mapping[str, SelectedMetric]
     cached_responses: dict[str, CachedArrays] = field(default_factory=dict, repr=False)
-    adaptive_size: AdaptiveBatchSize = field(default_factory=lambda: AdaptiveBatchSize("scores"), repr=False)
 
     def scores(self) -> dict[str, dict[str, Scores]]:
         """Return a mapping from metric to method to scores."""
-        from heatproof.base.batches import track
-
-        return {name: self._score(one) for name, one in track(self.metrics.items(), "scores", unit="metric")}
+        return {name: self._score(metric) for name, metric in track(self.metrics.items(), "scores", unit="metric")}
 
     def _score(self, metric: SelectedMetric) -> dict[str, Scores]:
-        caller_inputs = {key: metric.options[key] for key in metric.entry.reads.evaluate_only_options}
-        network_run = replace(self._network_run, caller_inputs=caller_inputs)
-        inputs = metric_inputs(metric, self.metrics, network_run)
-        cached = {
-            (metric_input.argument, method): self._respond(metric_input.response, network_run, method)
-            for metric_input in inputs
-            for method in (self.methods if metric_input.response.needs_maps else [None])
+        template = with_inputs_of(metric, replace(self.template, methods=self.methods))
+        responses = responses_read_by(metric, self.metrics, template)
+        cached: CachedResponses = {
+            (argument, method.name if method else ""): self._respond(response, template, method)
+            for argument, (response, _) in responses.items()
+            for method in (self.methods if response.needs_maps else [None])
         }
-        sizes = [metric_input.response.images_at_once(self.run.images_at_once) for metric_input in inputs]
-        count = len(self.run.keys)
-        step = count if None in sizes else min([self.run.images_at_once, *(size for size in sizes if size is not None)])
         parts: dict[str, list[Scores]] = {method.name: [] for method in self.methods}
-        for low in range(0, count, step):
-            rows = range(low, min(low + step, count))
-            for name, part in self._score_rows(metric, inputs, cached, rows):
-                parts[name].append(part)
+        for scored in score_batches(metric.entry, metric.options, responses, self._chunks(template, responses, cached)):
+            undefined = np.flatnonzero(~scored.valid)
+            reason = undefined_reason(scored.inputs["maps"][undefined[0]], metric.entry) if len(undefined) else ""
+            parts[scored.method].append(Scores(scored.score, scored.valid, reason))
         return {
             name: Scores(
                 np.concatenate([part.score for part in method_parts]),
@@ -109,87 +108,70 @@ class Scoring:
             for name, method_parts in parts.items()
         }
 
-    def _score_rows(
-        self, metric: SelectedMetric, inputs: Sequence[MetricInput], cached: Mapping[Any, CachedArrays], rows: range
-    ) -> Iterator[tuple[str, Scores]]:
-        run, keys = self.run, self.run.keys[rows.start : rows.stop]
-        labels = run.labels[rows.start : rows.stop].cpu().numpy()
-        images = ScoredImages(run.ids[rows.start : rows.stop], labels, run.size, run.seed, run.network.task)
-        shared = {name: cached_arrays.read(keys) for (name, method), cached_arrays in cached.items() if method is None}
-        # Methods are scored one by one, so that the maps of only one are in memory.
+    def _chunks(self, template: Batch, responses: Responses, cached: CachedResponses) -> Iterator[Chunk]:
+        """Yield the images that are scored together, with the arrays of the responses and the maps."""
+        at_once = template.batch_size
+        sizes = [response.images_at_once(at_once) for response, _ in responses.values()]
+        count = len(self.inputs)
+        step = count if None in sizes else min([at_once, *(size for size in sizes if size is not None)])
+        for low in range(0, count, step):
+            rows = range(low, min(low + step, count))
+            keys = self.inputs.keys[rows.start : rows.stop]
+            batch = replace(
+                template,
+                targets=self.inputs.explained_targets[rows.start : rows.stop],
+                image_ids=self.inputs.ids[rows.start : rows.stop],
+                size=self.inputs.size,
+            )
+            shared = {argument: arrays.read(keys) for (argument, name), arrays in cached.items() if not name}
+            yield batch, shared, self._explained(batch, rows, cached)
+
+    def _explained(
+        self, batch: Batch, rows: range, cached: CachedResponses
+    ) -> Iterable[tuple[Batch, ArraysByArgument]]:
+        """Yield the batch with the maps of one method after another, so that only those of one are in memory."""
+        keys = self.inputs.keys[rows.start : rows.stop]
         for method in self.methods:
-            method_arrays = {
-                name: cached_arrays.read(keys)
-                for (name, method_of_key), cached_arrays in cached.items()
-                if method_of_key == method
+            along_maps = {
+                argument: arrays.read(keys) for (argument, name), arrays in cached.items() if name == method.name
             }
-            explained = ExplainerMaps([replace(method, index=0)], self._maps(method, rows), method_arrays)
-            for scored in score_batch(metric.entry, metric.options, images, inputs, shared, [explained]):
-                undefined = np.flatnonzero(~scored.valid)
-                reason = undefined_reason(scored.inputs["maps"][undefined[0]], metric.entry) if len(undefined) else ""
-                yield method.name, Scores(scored.score, scored.valid, reason)
+            yield replace(batch, maps=self._maps(method, rows), methods=[replace(method, index=0)]), along_maps
 
     def _maps(self, method: Method, rows: Sequence[int]) -> np.ndarray:
         """Return the signed maps (B, 1, H, W) that a method is computed from."""
         return self.maps.isel(method=method.index, image=list(rows)).values[:, None]
 
-    @cached_property
-    def _network_run(self) -> NetworkRun:
-        network = self.run.network
-        return NetworkRun(
-            open_network=lambda: network.module,
-            device=network.device,
-            batch_size=self.run.images_at_once,
-            seed=self.run.seed,
-        )
-
-    def _respond(self, response: Response, network_run: NetworkRun, method: Method | None) -> CachedArrays:
+    def _respond(self, response: Response, template: Batch, method: Method | None) -> CachedArrays:
         """Return a response for all images, along the maps of a method if the response needs maps."""
         code = code_digest([type(response).__module__, __name__])
-        identity = [
-            response.kind,
-            code,
-            response.settings,
-            response.environment(),
-            network_run.caller_inputs,
-            self.run.seed,
-        ]
+        settings = [response.settings, response.environment(), template.inputs, template.seed]
+        identity = [response.kind or "intact", code, *settings]
         if method is not None:
             identity += [self.keys[method.index], method.index, method.transform]
+        key = identity_of(identity)[:32]
+        if key not in self.cached_responses:
+            self.cached_responses[key] = self._computed(response, template, method, key)
+        return self.cached_responses[key]
 
-        def make(network_run: NetworkRun, batch: Batch, rows: Sequence[int]) -> Arrays:
-            if response.needs_intact:
-                intact = self._intact(network_run).read([self.run.keys[row] for row in rows])
-                batch = replace(batch, intact=intact)
-            method_maps = None
-            if method is not None:
-                method_maps = MethodMaps(self._maps(method, rows), [replace(method, index=0)])
-            return stored_arrays(response, response.run(network_run, batch, method_maps))
+    def _computed(self, response: Response, template: Batch, method: Method | None, key: str) -> CachedArrays:
+        """Return a response for all images, and compute that of the images that are not cached yet."""
+        keys = self.inputs.keys
+        cached = self.cache.arrays("responses", key, keys)
+        missing = cached.missing(keys)
+        intact = self._respond(INTACT, replace(template, inputs={}), None) if response.needs_intact else None
+        parts = [missing[low : low + template.batch_size] for low in range(0, len(missing), template.batch_size)]
 
-        return self._cached(identity_of(identity)[:32], network_run, make)
+        def batches() -> Iterator[Batch]:
+            for rows in parts:
+                batch = self.inputs.batch(template, rows)
+                if intact is not None:
+                    batch = replace(batch, intact=intact.read([keys[row] for row in rows]))
+                if method is not None:
+                    batch = replace(batch, maps=self._maps(method, rows), methods=[replace(method, index=0)])
+                yield batch
 
-    def _intact(self, network_run: NetworkRun) -> CachedArrays:
-        def make(network_run: NetworkRun, batch: Batch, rows: Sequence[int]) -> Arrays:
-            return intact_responses(network_run.query(batch))
-
-        return self._cached("intact-" + code_digest([intact_responses.__module__]), network_run, make)
-
-    def _cached(self, key: str, network_run: NetworkRun, make: Any) -> CachedArrays:
-        """Return the arrays of all images, and compute those that are not cached yet."""
-        if key in self.cached_responses:
-            return self.cached_responses[key]
-        run = self.run
-        cached = self.cached_responses[key] = run.cache.arrays("responses", key, run.keys)
-        missing = cached.missing(run.keys)
-        for low in range(0, len(missing), run.images_at_once):
-            rows = missing[low : low + run.images_at_once]
-            began, before = time.perf_counter(), run.network.passes
-            images = run.network.copy_to_device(run.source.read(rows))
-            batch = Batch(images, run.labels[rows], [run.ids[row] for row in rows])
-            arrays: Arrays = {}
-            for attempt in self.adaptive_size.attempts(network_run.batch_size):
-                with attempt as size:
-                    arrays = make(replace(network_run, batch_size=size), batch, rows)
-            seconds = time.perf_counter() - began
-            cached.add([run.keys[row] for row in rows], arrays, seconds, run.network.passes - before)
+        for rows, (_, arrays, seconds, passes) in zip(parts, respond_batches(response, batches()), strict=True):
+            if isinstance(arrays, NotApplicable):
+                raise arrays
+            cached.add([keys[row] for row in rows], arrays, seconds, passes)
         return cached

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from heatproof.base.options import check_plain_values, short_repr, to_python_numbers
@@ -10,9 +11,11 @@ from heatproof.base.registry import look_up, suggest_name
 from heatproof.errors import HeatproofError
 from heatproof.inputs.finetuned import Domain, deletion_of
 from heatproof.metrics.registry import METRICS, Metric
+from heatproof.metrics.scoring import Responses
 from heatproof.metrics.single_deletion import single_deletion_name
+from heatproof.models.batch import Batch
 from heatproof.perturbation.baselines import BASELINES
-from heatproof.responses.base import MetricInput, NetworkRun, Response, shared_responses
+from heatproof.responses.base import Response, shared_responses
 
 Metrics = Sequence[str] | Mapping[str, Mapping[str, Any]]
 
@@ -73,23 +76,34 @@ def select_metrics(metrics: Metrics, common: Mapping[str, Any], domain: Domain) 
     return selected
 
 
-def metric_inputs(
-    metric: SelectedMetric, metrics: Mapping[str, SelectedMetric], network_run: NetworkRun
-) -> list[MetricInput]:
+def responses_read_by(metric: SelectedMetric, metrics: Mapping[str, SelectedMetric], batch: Batch) -> Responses:
     """Return the responses that a metric reads.
 
     If another of the metrics needs the same response in finer steps, both metrics share the finer one.
 
+    Parameters
+    ----------
+    metric
+        The metric.
+    metrics
+        All metrics that are scored.
+    batch
+        Methods, and the inputs of the metric that only the caller has.
+
     Raises
     ------
     HeatproofError
-        If the network run lacks something that a response needs.
+        If the batch lacks something that a response needs.
     """
     shared = shared_responses(response for selected in metrics.values() for response in selected.responses.values())
-    inputs = []
-    for argument, needed in metric.responses.items():
-        response, points = shared[needed]
-        if missing := response.missing_inputs(network_run):
+    responses = {argument: shared[needed] for argument, needed in metric.responses.items()}
+    for response, _ in responses.values():
+        if missing := response.missing_inputs(batch):
             raise HeatproofError(f"The metric {metric.entry.name!r} needs {missing}.")
-        inputs.append(MetricInput(argument, response, points, metric.options.get("output", "logit")))
-    return inputs
+    return responses
+
+
+def with_inputs_of(metric: SelectedMetric, batch: Batch) -> Batch:
+    """Return the batch with the inputs of a metric's responses that only the caller has."""
+    own_inputs = {key: metric.options[key] for key in metric.entry.reads.evaluate_only_options}
+    return replace(batch, inputs={**batch.inputs, **own_inputs})

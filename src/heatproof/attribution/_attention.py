@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from heatproof.attribution._batches import as_leaf, pad_single_image_passes, split_batch
 from heatproof.attribution._unaltered import require_unaltered_outputs
-from heatproof.attribution.registry import ExplainContext
 from heatproof.errors import NotApplicable
+from heatproof.models.batch import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +63,7 @@ class BatchAttention:
 
 
 def read_attention(
-    context: ExplainContext, *, gradients: bool | Literal["last"] = False, compares: bool = True
+    context: Batch, *, gradients: bool | Literal["last"] = False, compares: bool = True
 ) -> Iterator[BatchAttention]:
     """Yield the attention of each part of the batch, with one network pass per part.
 
@@ -99,7 +99,7 @@ def read_attention(
 
 
 def _collect(
-    part: ExplainContext,
+    part: Batch,
     attention: list[torch.Tensor],
     target_output: torch.Tensor,
     gradients: bool | Literal["last"],
@@ -119,7 +119,7 @@ def _collect(
 
 
 def _read_called_attention(
-    context: ExplainContext, gradients: bool | Literal["last"], compares: bool
+    context: Batch, gradients: bool | Literal["last"], compares: bool
 ) -> Iterator[BatchAttention]:
     """Yield the attention of a network of any library, read from its calls of softmax."""
     import torch
@@ -226,7 +226,7 @@ def find_transformer(network: torch.nn.Module, blocks: list[Any]) -> Any:
     )
 
 
-def token_layout_of(transformer: Any, part: ExplainContext) -> TokenLayout:
+def token_layout_of(transformer: Any, part: Batch) -> TokenLayout:
     """Return the meaning of the tokens of timm's vision transformer; in a user's subclass, they are located."""
     from heatproof.attribution._layers import locate_attended_tokens
 

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from heatproof.attribution.registry import ExplainContext
 from heatproof.base.options import DefaultCount
 from heatproof.base.randomness import counter_uniform
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.models.batch import Batch
 
 if TYPE_CHECKING:
     import torch
 
 
-def split_batch(context: ExplainContext, size: int | None = None) -> Iterator[ExplainContext]:
+def split_batch(context: Batch, size: int | None = None) -> Iterator[Batch]:
     """Split a batch into parts of at most `size` images; by default, `batch_size` of the context."""
     size = size or context.batch_size
     for start in range(0, len(context.image_ids), size):
@@ -56,14 +56,17 @@ def pad_single_image_passes(network: torch.nn.Module) -> torch.nn.Module:
     return wrapper
 
 
-def pad_single_image(part: ExplainContext) -> ExplainContext:
+def pad_single_image(part: Batch) -> Batch:
     """Add a copy of the image to a part with one image, for the reason in `pad_single_image_passes`."""
     import torch
 
     if len(part.image_ids) > 1:
         return part
     return replace(
-        part, images=torch.cat([part.images, part.images]), targets=part.targets.repeat(2), image_ids=part.image_ids * 2
+        part,
+        images=torch.cat([part.images, part.images]),
+        targets=part.targets.repeat(2),
+        image_ids=tuple(part.image_ids) * 2,
     )
 
 
@@ -79,7 +82,7 @@ def require(condition: bool, message: str) -> None:
 
 
 def draw_per_image(
-    context: ExplainContext, draw: Callable[..., torch.Tensor], purpose: str, shape: Sequence[int], start: int = 0
+    context: Batch, draw: Callable[..., torch.Tensor], purpose: str, shape: Sequence[int], start: int = 0
 ) -> torch.Tensor:
     """Draw random numbers (N, *shape) by image id, on the device and with the dtype of the images.
 
@@ -100,7 +103,7 @@ def draw_per_image(
     return draw(context.seed, purpose, ids, shape, start=start, device=images.device, dtype=images.dtype)
 
 
-def draw_uniform_images(context: ExplainContext, purpose: str, low: float, high: float) -> torch.Tensor:
+def draw_uniform_images(context: Batch, purpose: str, low: float, high: float) -> torch.Tensor:
     """Draw an image of uniform noise in [low, high) for each image, (N, C, H, W).
 
     Raises
@@ -112,7 +115,7 @@ def draw_uniform_images(context: ExplainContext, purpose: str, low: float, high:
     return draw_per_image(context, counter_uniform, purpose, context.images.shape[1:]) * (high - low) + low
 
 
-def take_background(context: ExplainContext, count: int | None, default: int, minimum: int = 1) -> torch.Tensor:
+def take_background(context: Batch, count: int | None, default: int, minimum: int = 1) -> torch.Tensor:
     """Return training images (count, C, H, W) on the device of the batch; they are the same for every batch.
 
     Parameters

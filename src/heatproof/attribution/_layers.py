@@ -26,9 +26,9 @@ from torch import nn
 from heatproof.attribution._batches import as_leaf, pad_single_image
 from heatproof.attribution._hooks import in_this_thread, prefix_tokens
 from heatproof.attribution._tokens import BandChanges, TokenGrid, measure_band_changes, noise_like
-from heatproof.attribution.registry import ExplainContext
 from heatproof.errors import NotApplicable, machine_fault
 from heatproof.models._published import GridTap
+from heatproof.models.batch import Batch
 from heatproof.models.hooks import counted_as_check, hooks_of
 from heatproof.models.network import find_layer
 from heatproof.models.registry import InputFacts
@@ -132,14 +132,14 @@ def find_layout(network: nn.Module, images: torch.Tensor, name: str | None = Non
     return inspect_layers(network, images, name).layout
 
 
-def locate_attended_tokens(context: ExplainContext, count: int) -> TokenGrid | None:
+def locate_attended_tokens(context: Batch, count: int) -> TokenGrid | None:
     """Return the positions in the image of the `count` tokens that attend to each other; None if they are unclear."""
     inspection = inspect_layers(context.network, pad_single_image(context).images)
     return inspection.changes.locate_attended_tokens(count, prefix_tokens(context.network))
 
 
 @contextmanager
-def grid_layer(context: ExplainContext, name: str | None = None) -> Iterator[tuple[nn.Module, nn.Module, str]]:
+def grid_layer(context: Batch, name: str | None = None) -> Iterator[tuple[nn.Module, nn.Module, str]]:
     """Insert a probe behind the layer for class activation maps, for the duration of a with statement.
 
     The output of the probe is the output of the layer as a feature map (N, C, h, w): channels come before the grid, and
@@ -183,7 +183,7 @@ def grid_layer(context: ExplainContext, name: str | None = None) -> Iterator[tup
         handle.remove()
 
 
-def _layout_of(context: ExplainContext, name: str | None) -> Layout:
+def _layout_of(context: Batch, name: str | None) -> Layout:
     # A named layer is read as it is; explainers raise an error if its output has no grid.
     unchanged = Layout(str(name), (0, 0), (2, 3), found=False)
     if name and _makes_maps(find_layer(context.network, name, "model")):

@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from heatproof.attribution._batches import require
-from heatproof.attribution.registry import ExplainContext
+from heatproof.models.batch import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LARGEST_ERROR = 1.0
 
 
-def quadrature_arguments(part: ExplainContext, steps: int) -> dict[str, Any]:
+def quadrature_arguments(part: Batch, steps: int) -> dict[str, Any]:
     """Return the arguments of captum's `IntegratedGradients.attribute` after the images and the baselines.
 
     Raises
@@ -32,7 +32,7 @@ def quadrature_arguments(part: ExplainContext, steps: int) -> dict[str, Any]:
     return {"target": part.targets, "n_steps": steps, "internal_batch_size": part.batch_size}
 
 
-def note_completeness(part: ExplainContext, maps: torch.Tensor, change: torch.Tensor) -> None:
+def note_completeness(part: Batch, maps: torch.Tensor, change: torch.Tensor) -> None:
     """Record the expected sums of maps and their completeness error.
 
     Parameters
@@ -58,7 +58,7 @@ def select_targets(values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def completeness_passes(part: ExplainContext) -> Iterator[None]:
+def completeness_passes(part: Batch) -> Iterator[None]:
     """Disable gradients for passes that compute expected sums, and count them as checks in `heatproof.explain`."""
     import torch
 

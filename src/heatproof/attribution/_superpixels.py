@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from heatproof.attribution._batches import require
-from heatproof.attribution.registry import ExplainContext
 from heatproof.base.grids import AnyGrid, grid_name, grid_shape, patch_count
 from heatproof.errors import HeatproofError
+from heatproof.models.batch import Batch
 from heatproof.models.registry import InputFacts, normalisation_of
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Segments = Literal["grid", "slic"]
 
 
-def index_segments(context: ExplainContext, segments: str, cells: AnyGrid) -> list[torch.Tensor]:
+def index_segments(context: Batch, segments: str, cells: AnyGrid) -> list[torch.Tensor]:
     """Return the segment index of each pixel, (H, W) int64 from 0, for each image.
 
     Parameters
@@ -64,7 +64,7 @@ def require_cells(subject: str, cells: AnyGrid, size: tuple[int, ...]) -> tuple[
     return shape
 
 
-def _slic(context: ExplainContext, count: int) -> list[torch.Tensor]:
+def _slic(context: Batch, count: int) -> list[torch.Tensor]:
     import numpy as np
     import torch
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heatproof.attribution._batches import pad_single_image_passes
-from heatproof.attribution.registry import ExplainContext
 from heatproof.errors import NotApplicable
+from heatproof.models.batch import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TOLERANCE_FACTOR = 5.0
 
 
-def require_unaltered_outputs(context: ExplainContext, images: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
+def require_unaltered_outputs(context: Batch, images: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
     """Require that the outputs of an altered pass equal those of the unaltered network, up to rounding.
 
     An explainer that alters passes calls this for every batch, after it has removed its hooks and left its modes. The

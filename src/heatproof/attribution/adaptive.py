@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from heatproof.attribution._batches import as_leaf, pad_single_image_passes, require, split_batch
 from heatproof.attribution._quadrature import completeness_passes, select_targets
-from heatproof.attribution.registry import ExplainContext, explainer
+from heatproof.attribution.registry import explainer
 from heatproof.base.options import Bounds, Count
 from heatproof.base.randomness import counter_permutation
 from heatproof.base.tasks import EXCLUSIVE, TASK_NAMES
 from heatproof.errors import NotApplicable
+from heatproof.models.batch import Batch
 from heatproof.models.registry import InputFacts, normalisation_of
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 @explainer("guided_ig", family="adaptive", sums_to="the output at the image minus the output at the baseline")
 def guided_ig(
-    context: ExplainContext,
+    context: Batch,
     *,
     steps: Count = 200,
     fraction: Annotated[float, Bounds(above=0, most=1)] = 0.25,
@@ -99,7 +100,7 @@ def guided_ig(
 
 
 def follow_small_gradients(
-    part: ExplainContext,
+    part: Batch,
     start: torch.Tensor,
     change: torch.Tensor,
     steps: int,
@@ -187,7 +188,7 @@ def move_values(
 
 @explainer("agi", family="adaptive")
 def agi(
-    context: ExplainContext,
+    context: Batch,
     *,
     steps: Count = 20,
     epsilon: Annotated[float, Bounds(above=0, most=1)] = 0.05,
@@ -256,7 +257,7 @@ def agi(
     return {"agi": torch.cat(maps)}
 
 
-def draw_false_classes(context: ExplainContext, classes: int, count: int) -> torch.Tensor:
+def draw_false_classes(context: Batch, classes: int, count: int) -> torch.Tensor:
     """Draw `count` distinct classes (N, count) for each image from all classes but its target."""
     drawn = counter_permutation(
         context.seed, "false classes of agi", context.image_ids, classes - 1, device=context.images.device
@@ -265,7 +266,7 @@ def draw_false_classes(context: ExplainContext, classes: int, count: int) -> tor
 
 
 def follow_ascent(
-    context: ExplainContext,
+    context: Batch,
     images: torch.Tensor,
     targets: torch.Tensor,
     false_classes: torch.Tensor,
@@ -295,7 +296,7 @@ def follow_ascent(
 
 
 def differentiate_classes(
-    context: ExplainContext, points: torch.Tensor, targets: torch.Tensor, false_classes: torch.Tensor
+    context: Batch, points: torch.Tensor, targets: torch.Tensor, false_classes: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return predictions (N,), and gradients of the false class's log-probability and of the target output."""
     import torch

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from heatproof.attribution._attention import propagate, read_attention, to_pixels, weigh_by_gradients
 from heatproof.attribution._batches import require, split_batch
-from heatproof.attribution.registry import ExplainContext, explainer
+from heatproof.attribution.registry import explainer
 from heatproof.base.options import Bounds
+from heatproof.models.batch import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +27,7 @@ EXEMPT = {
 
 
 @explainer("raw_attention", family="attention", signed=False, applies_to={"attention"}, exempt=EXEMPT)
-def raw_attention(context: ExplainContext) -> dict[str, torch.Tensor]:
+def raw_attention(context: Batch) -> dict[str, torch.Tensor]:
     """Attention of the last block, averaged over heads.
 
     It does not depend on the class. Abnar and Zuidema, "Quantifying attention flow in transformers", 2020, compare
@@ -54,7 +55,7 @@ def raw_attention(context: ExplainContext) -> dict[str, torch.Tensor]:
 
 
 @explainer("attention_rollout", family="attention", signed=False, applies_to={"attention"}, exempt=EXEMPT)
-def attention_rollout(context: ExplainContext) -> dict[str, torch.Tensor]:
+def attention_rollout(context: Batch) -> dict[str, torch.Tensor]:
     """Attention rollout: product over all blocks of (attention + identity) / 2.
 
     Abnar and Zuidema, "Quantifying attention flow in transformers", 2020, section 3: with the mean A over heads, a
@@ -85,7 +86,7 @@ def attention_rollout(context: ExplainContext) -> dict[str, torch.Tensor]:
 
 
 @explainer("attention_grad", family="attention", signed=False, applies_to={"attention"})
-def attention_grad(context: ExplainContext) -> dict[str, torch.Tensor]:
+def attention_grad(context: Batch) -> dict[str, torch.Tensor]:
     """Attention of the last block times its positive gradient, averaged over heads.
 
     The gradient is that of the target output. Barkan et al., "Grad-SAM", 2021, section 3, weight the attention of all
@@ -116,7 +117,7 @@ def attention_grad(context: ExplainContext) -> dict[str, torch.Tensor]:
 
 
 @explainer("chefer_attention", family="attention", signed=False, applies_to={"attention"})
-def chefer_attention(context: ExplainContext) -> dict[str, torch.Tensor]:
+def chefer_attention(context: Batch) -> dict[str, torch.Tensor]:
     """Relevance propagated through all blocks by attention times its positive gradient (Chefer et al., ICCV 2021).
 
     Chefer, Gur and Wolf, "Generic attention-model explainability", 2021, section 3.1, equations 5 and 6 for
@@ -149,7 +150,7 @@ def chefer_attention(context: ExplainContext) -> dict[str, torch.Tensor]:
 
 @explainer("transition_attention", family="attention", signed=False, applies_to={"attention"})
 def transition_attention(
-    context: ExplainContext,
+    context: Batch,
     *,
     steps: Annotated[int, Bounds(least=2)] = 20,
     skipped: Annotated[float, Bounds(least=0, below=1)] = 1 / 3,

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Literal
 from heatproof.attribution._batches import as_leaf, pad_single_image, pad_single_image_passes, require, split_batch
 from heatproof.attribution._hooks import in_this_thread
 from heatproof.attribution._unaltered import require_unaltered_outputs
-from heatproof.attribution.registry import ExplainContext, explainer
+from heatproof.attribution.registry import explainer
 from heatproof.errors import NotApplicable
+from heatproof.models.batch import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +20,7 @@ ROUNDING = 1e-6
 
 
 @explainer("guided_backprop", family="backprop", applies_to={"relu"})
-def guided_backprop(context: ExplainContext) -> dict[str, torch.Tensor]:
+def guided_backprop(context: Batch) -> dict[str, torch.Tensor]:
     """Gradient with only positive values passed back through active ReLUs.
 
     Springenberg et al., "Striving for simplicity", 2015, section 3.4. The rule applies to every ReLU that the network
@@ -55,7 +56,7 @@ def guided_backprop(context: ExplainContext) -> dict[str, torch.Tensor]:
         "finds_the_evidence": "its rule for ReLUs reads the gradient alone, and no pixel without max-pooling",
     },
 )
-def deconvolution(context: ExplainContext) -> dict[str, torch.Tensor]:
+def deconvolution(context: Batch) -> dict[str, torch.Tensor]:
     """Gradient with only positive values passed back through all ReLUs.
 
     Zeiler and Fergus, "Visualizing and understanding convolutional networks", 2014, section 2.1. The rule applies to
@@ -81,7 +82,7 @@ def deconvolution(context: ExplainContext) -> dict[str, torch.Tensor]:
 
 
 @explainer("guided_grad_cam", family="backprop", needs={"cam_layer"}, applies_to={"relu"})
-def guided_grad_cam(context: ExplainContext) -> dict[str, torch.Tensor]:
+def guided_grad_cam(context: Batch) -> dict[str, torch.Tensor]:
     """Guided backprop times bilinearly upsampled Grad-CAM, as captum's `GuidedGradCam` defines it.
 
     Selvaraju et al., "Grad-CAM", 2017, section 3.2.
@@ -109,7 +110,7 @@ def guided_grad_cam(context: ExplainContext) -> dict[str, torch.Tensor]:
     return {"guided_grad_cam": guided * torch.cat(cams)[:, 0]}
 
 
-def _grad_cams(context: ExplainContext) -> Iterator[tuple[ExplainContext, torch.Tensor]]:
+def _grad_cams(context: Batch) -> Iterator[tuple[Batch, torch.Tensor]]:
     """Yield each part of a batch with its Grad-CAM (N, 1, h, w) on the layer's grid."""
     import torch
 
@@ -143,7 +144,7 @@ def _grad_cams(context: ExplainContext) -> Iterator[tuple[ExplainContext, torch.
 
 
 def _modified_gradients(
-    context: ExplainContext, kind: Literal["guided", "deconvolution"], name: str, compares_with_gradient: bool = True
+    context: Batch, kind: Literal["guided", "deconvolution"], name: str, compares_with_gradient: bool = True
 ) -> torch.Tensor:
     """Return the gradients (N, H, W) under a rule for ReLUs, summed over channels."""
     import torch
@@ -173,7 +174,7 @@ def _modified_gradients(
     return stacked
 
 
-def _require_difference(context: ExplainContext, maps: torch.Tensor, name: str) -> None:
+def _require_difference(context: Batch, maps: torch.Tensor, name: str) -> None:
     import torch
     from captum.attr import Saliency
 

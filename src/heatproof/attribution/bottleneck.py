@@ -15,11 +15,12 @@ from heatproof.attribution._batches import (
     take_background,
 )
 from heatproof.attribution._unaltered import require_unaltered_outputs
-from heatproof.attribution.registry import ExplainContext, explainer
+from heatproof.attribution.registry import explainer
 from heatproof.base.options import Bounds, Count
 from heatproof.base.randomness import counter_normal
 from heatproof.base.tasks import EXCLUSIVE
 from heatproof.errors import NotApplicable
+from heatproof.models.batch import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +42,7 @@ EXEMPT = {"explains_probabilities_or_says_no": "its loss is of the log-probabili
 
 @explainer("iba", family="bottleneck", signed=False, needs={"cam_layer"}, exempt=EXEMPT)
 def iba(
-    context: ExplainContext,
+    context: Batch,
     *,
     beta: Annotated[float, Bounds(above=0)] = 10.0,
     steps: Count = 10,
@@ -126,7 +127,7 @@ def iba(
 
 @explainer("input_iba", family="bottleneck", signed=False, needs={"cam_layer"}, exempt=EXEMPT)
 def input_iba(
-    context: ExplainContext,
+    context: Batch,
     *,
     beta: Annotated[float, Bounds(above=0)] = 20.0,
     steps: Count = 30,
@@ -233,9 +234,7 @@ class _Search(NamedTuple):
         require(baselines is None or baselines >= 2, f"{method} needs at least 2 baselines, not {baselines}.")
 
 
-def _optimise(
-    part: ExplainContext, tap: _Tap, features: torch.Tensor, moments: _Moments, search: _Search
-) -> torch.Tensor:
+def _optimise(part: Batch, tap: _Tap, features: torch.Tensor, moments: _Moments, search: _Search) -> torch.Tensor:
     """Return α (N, C, h, w), whose sigmoid is λ for each element of the features."""
     import torch
 
@@ -288,7 +287,7 @@ class _Prior(NamedTuple):
 
 
 def _find_prior(
-    part: ExplainContext,
+    part: Batch,
     tap: _Tap,
     passed: torch.Tensor,
     restricted: _Moments,
@@ -331,7 +330,7 @@ def _find_prior(
     return _Prior(parameters[0].detach().sigmoid(), parameters[1].detach(), parameters[2].detach().exp())
 
 
-def _find_mask(part: ExplainContext, tap: _Tap, prior: _Prior, search: _Search) -> torch.Tensor:
+def _find_mask(part: Batch, tap: _Tap, prior: _Prior, search: _Search) -> torch.Tensor:
     """Return the mask Λ (N, C, H, W) of the images."""
     import torch
 
@@ -412,9 +411,9 @@ class _Tap:
 
     def __init__(self, network: Any, layer: Any, name: str) -> None:
         self.network, self.layer, self.name = network, layer, name
-        self.compared_passes: list[tuple[ExplainContext, torch.Tensor]] = []
+        self.compared_passes: list[tuple[Batch, torch.Tensor]] = []
 
-    def read_all(self, context: ExplainContext) -> torch.Tensor:
+    def read_all(self, context: Batch) -> torch.Tensor:
         """Return the layer's features (N, C, h, w) for a batch, and store its outputs for `compare`."""
         import torch
 
@@ -422,7 +421,7 @@ class _Tap:
         self.compared_passes += [(part, outputs) for part, _, outputs in read]
         return torch.cat([features for _, features, _ in read])
 
-    def compare(self, context: ExplainContext) -> None:
+    def compare(self, context: Batch) -> None:
         """Compare the outputs of `read_all` with those of the unaltered network; call it after removing all hooks."""
         for part, outputs in self.compared_passes:
             require_unaltered_outputs(replace(part, output=context.network), part.images, outputs)

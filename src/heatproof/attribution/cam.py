@@ -24,18 +24,19 @@ from heatproof.attribution._batches import (
     split_batch,
 )
 from heatproof.attribution._unaltered import require_unaltered_outputs
-from heatproof.attribution.registry import ExplainContext, explainer
+from heatproof.attribution.registry import explainer
 from heatproof.base.grids import AnyGrid, grid_shape
 from heatproof.base.options import Bounds, Count, PatchGrid
 from heatproof.base.randomness import counter_normal
 from heatproof.errors import NotApplicable
+from heatproof.models.batch import Batch
 
 if TYPE_CHECKING:
     import torch
 
 
 @explainer("grad_cam", family="cam", signed=False, needs={"cam_layer"})
-def grad_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
+def grad_cam(context: Batch, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
     """Grad-CAM: channels weighted by their mean gradient (torchcam `GradCAM`).
 
     Selvaraju et al., "Grad-CAM", 2017, equations 1 and 2.
@@ -64,7 +65,7 @@ def grad_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict[
 
 
 @explainer("grad_cam_pp", family="cam", signed=False, needs={"cam_layer"})
-def grad_cam_pp(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
+def grad_cam_pp(context: Batch, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
     """Grad-CAM++: channels weighted by their positive gradients (torchcam `GradCAMpp`).
 
     Chattopadhyay et al., "Grad-CAM++", 2018, section 3. torchcam 0.5 leaves out the division in the paper's
@@ -94,7 +95,7 @@ def grad_cam_pp(context: ExplainContext, *, grid: PatchGrid | None = None) -> di
 
 
 @explainer("xgrad_cam", family="cam", signed=False, needs={"cam_layer"})
-def xgrad_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
+def xgrad_cam(context: Batch, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
     """XGrad-CAM: channels weighted by gradients in proportion to their activations (torchcam `XGradCAM`).
 
     Fu et al., "Axiom-based Grad-CAM", 2020, section 3.
@@ -123,7 +124,7 @@ def xgrad_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict
 
 
 @explainer("layer_cam", family="cam", signed=False, needs={"cam_layer"})
-def layer_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
+def layer_cam(context: Batch, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
     """Layer-CAM: activations weighted by their own positive gradients (torchcam `LayerCAM`).
 
     Jiang et al., "LayerCAM", 2021, section 3.
@@ -153,7 +154,7 @@ def layer_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict
 
 @explainer("smooth_grad_cam_pp", family="cam", signed=False, needs={"cam_layer"})
 def smooth_grad_cam_pp(
-    context: ExplainContext,
+    context: Batch,
     *,
     samples: Count = 4,
     stdev: Annotated[float, Bounds(above=0)] = 0.3,
@@ -195,14 +196,14 @@ def smooth_grad_cam_pp(
     require(samples >= 1, f"Smooth Grad-CAM++ needs at least 1 sample, not {samples}.")
     require(stdev > 0, f"Smooth Grad-CAM++ needs a standard deviation above 0, not {stdev}.")
 
-    def draw(extractor: Any, part: ExplainContext) -> None:
+    def draw(extractor: Any, part: Batch) -> None:
         extractor._distrib = _NoisePerImage(part, "noise of smooth_grad_cam_pp", stdev)
 
     return {"smooth_grad_cam_pp": _extract(context, SmoothGradCAMpp, grid, draw, num_samples=samples, std=stdev)}
 
 
 @explainer("score_cam", family="cam", signed=False, needs={"cam_layer"})
-def score_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
+def score_cam(context: Batch, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
     """Score-CAM: channels weighted by the output on the image masked by each channel (torchcam `ScoreCAM`).
 
     Wang et al., "Score-CAM", 2020, section 3.2: the image is multiplied by each channel, enlarged and scaled to
@@ -234,7 +235,7 @@ def score_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict
 
 @explainer("ss_cam", family="cam", signed=False, needs={"cam_layer"})
 def ss_cam(
-    context: ExplainContext,
+    context: Batch,
     *,
     samples: Count = 35,
     stdev: Annotated[float, Bounds(above=0)] = 2.0,
@@ -276,7 +277,7 @@ def ss_cam(
     require(samples >= 1, f"SS-CAM needs at least 1 sample, not {samples}.")
     require(stdev > 0, f"SS-CAM needs a standard deviation above 0, not {stdev}.")
 
-    def draw(extractor: Any, part: ExplainContext) -> None:
+    def draw(extractor: Any, part: Batch) -> None:
         extractor._distrib = _NoisePerImage(part, "noise of ss_cam", stdev)
 
     options = {"batch_size": max(2, context.batch_size), "num_samples": samples, "std": stdev}
@@ -284,7 +285,7 @@ def ss_cam(
 
 
 @explainer("is_cam", family="cam", signed=False, needs={"cam_layer"})
-def is_cam(context: ExplainContext, *, samples: Count = 10, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
+def is_cam(context: Batch, *, samples: Count = 10, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
     """IS-CAM: Score-CAM weights averaged along a path to each channel (torchcam `ISCAM`).
 
     Naidu et al., "IS-CAM: Integrated Score-CAM for axiomatic-based explanations", 2020, section 3. torchcam 0.5
@@ -320,7 +321,7 @@ def is_cam(context: ExplainContext, *, samples: Count = 10, grid: PatchGrid | No
 
 
 @explainer("hires_cam", family="cam", needs={"cam_layer"})
-def hires_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
+def hires_cam(context: Batch, *, grid: PatchGrid | None = None) -> dict[str, torch.Tensor]:
     """HiResCAM: activations times their gradients, summed over channels.
 
     Draelos and Carin, "Use HiResCAM instead of Grad-CAM for faithful explanations of convolutional neural networks",
@@ -372,7 +373,7 @@ def hires_cam(context: ExplainContext, *, grid: PatchGrid | None = None) -> dict
 class _NoisePerImage:
     """Distribution that draws noise by image; torchcam's draws for a batch from the global generator."""
 
-    def __init__(self, part: ExplainContext, purpose: str, stdev: float) -> None:
+    def __init__(self, part: Batch, purpose: str, stdev: float) -> None:
         self.draw = lambda shape, start: stdev * draw_per_image(part, counter_normal, purpose, shape, start)
         self.drawn = 0
 
@@ -384,10 +385,10 @@ class _NoisePerImage:
 
 
 def _extract(
-    context: ExplainContext,
+    context: Batch,
     extractor_class: type,
     grid: AnyGrid | None,
-    prepare: Callable[[Any, ExplainContext], None] | None = None,
+    prepare: Callable[[Any, Batch], None] | None = None,
     **arguments: Any,
 ) -> torch.Tensor:
     """Return the maps (N, H, W) of a torchcam extractor, which `prepare` may change before each network pass."""

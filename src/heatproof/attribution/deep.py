@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from heatproof.attribution._batches import as_leaf, require, split_batch, take_background
 from heatproof.attribution._unaltered import require_unaltered_outputs
-from heatproof.attribution.registry import BaselineName, ExplainContext, MapSums, Tolerance, explainer
+from heatproof.attribution.registry import BaselineName, Tolerance, explainer
 from heatproof.base.options import Count
 from heatproof.errors import NotApplicable
+from heatproof.models.batch import Batch, MapSums
 
 if TYPE_CHECKING:
     import torch
@@ -25,9 +26,7 @@ TOLERANCE = 0.01
     applies_to={"convolutional"},
     sums_to="the output at the image minus the output at the baseline",
 )
-def deep_lift(
-    context: ExplainContext, *, baseline: BaselineName = None, tolerance: Tolerance = None
-) -> dict[str, torch.Tensor]:
+def deep_lift(context: Batch, *, baseline: BaselineName = None, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """DeepLift with the rescale rule and one baseline.
 
     A map sums to the output at the image minus the output at the baseline. Shrikumar, Greenside and Kundaje, "Learning
@@ -73,7 +72,7 @@ def deep_lift(
     sums_to="the output at the image minus the mean output at the baselines",
 )
 def deep_shap(
-    context: ExplainContext, *, baselines: Count | None = None, tolerance: Tolerance = None
+    context: Batch, *, baselines: Count | None = None, tolerance: Tolerance = None
 ) -> dict[str, torch.Tensor]:
     """Deep SHAP: mean of DeepLift maps over training images as baselines.
 
@@ -121,7 +120,7 @@ def deep_shap(
 
 
 def _rescale(
-    context: ExplainContext, images: torch.Tensor, baselines: torch.Tensor, targets: torch.Tensor, tolerance: Tolerance
+    context: Batch, images: torch.Tensor, baselines: torch.Tensor, targets: torch.Tensor, tolerance: Tolerance
 ) -> torch.Tensor:
     """Return DeepLift's maps (N, H, W) of images against baselines, in one pass of twice as many images."""
     import torch

@@ -17,9 +17,10 @@ from heatproof.attribution._batches import (
     take_background,
 )
 from heatproof.attribution._quadrature import completeness_passes, select_targets
-from heatproof.attribution.registry import ExplainContext, explainer
+from heatproof.attribution.registry import explainer
 from heatproof.base.options import Bounds, Count
 from heatproof.base.randomness import counter_integers, counter_normal, counter_uniform
+from heatproof.models.batch import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +30,7 @@ MEAN_CHANGE = "the output at the image, or the mean at its noisy copies, minus t
 
 @explainer("expected_gradients", family="expected", sums_to=MEAN_CHANGE)
 def expected_gradients(
-    context: ExplainContext, *, samples: Count = 100, baselines: Count | None = None
+    context: Batch, *, samples: Count = 100, baselines: Count | None = None
 ) -> dict[str, torch.Tensor]:
     """Average integrated gradients over training images as baselines (expected gradients).
 
@@ -63,7 +64,7 @@ def expected_gradients(
 
 @explainer("gradient_shap", family="expected", sums_to=MEAN_CHANGE)
 def gradient_shap(
-    context: ExplainContext,
+    context: Batch,
     *,
     samples: Count = 20,
     baselines: Count | None = None,
@@ -102,7 +103,7 @@ def gradient_shap(
     return {"gradient_shap": _expect(context, "gradient_shap", samples, baselines, stdev)}
 
 
-def _expect(context: ExplainContext, name: str, samples: int, baselines: int | None, stdev: float) -> torch.Tensor:
+def _expect(context: Batch, name: str, samples: int, baselines: int | None, stdev: float) -> torch.Tensor:
     import torch
     from captum.attr import Saliency
 
@@ -137,7 +138,7 @@ def _expect(context: ExplainContext, name: str, samples: int, baselines: int | N
 
 
 def draw_paths(
-    context: ExplainContext, name: str, samples: int, background: torch.Tensor, stdev: float
+    context: Batch, name: str, samples: int, background: torch.Tensor, stdev: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Draw noisy images, baselines (N·samples, C, H, W) and path positions (N·samples, 1, 1, 1)."""
     images = context.images.detach().repeat_interleave(samples, 0)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import time
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from heatproof.attribution.registry import ApplicabilityFigure, ExplainContext, Explainer, MapSums
+from heatproof.attribution.registry import Explainer
 from heatproof.base.methods import Method
-from heatproof.errors import DamagedInput, HeatproofError, NotApplicable, first_line, machine_fault
-from heatproof.models.adapter import reader_of
-from heatproof.models.adaptive_batch_size import AdaptiveBatchSize
-from heatproof.models.hooks import reader_of
-from heatproof.models.state import NetworkState
+from heatproof.errors import CallRefused, DamagedInput, HeatproofError, NotApplicable, first_line, machine_fault
+from heatproof.models.adapter import Network
+from heatproof.models.batch import ApplicabilityFigure, Batch, MapSums
+from heatproof.models.state import NetworkState, preserve_random_states
 
 # Parts of the messages of PyTorch and captum if no gradient reaches the images.
 NO_GRADIENT = ("does not require grad", "not have been used in the graph", "is not connected to every target layer")
@@ -28,15 +28,32 @@ class ExplainerFailed(NotApplicable):
     """Raised if an explainer raises an error or returns something other than its maps; the message is the reason."""
 
 
+class ExplainedBatch(NamedTuple):
+    """Maps of a batch of N images by the explainer of a method, and what they cost.
+
+    Attributes
+    ----------
+    values
+        (N, maps, H, W) float32.
+    deltas
+        (N, maps), see `convergence_delta`; NaN unless sums were requested.
+    seconds, passes
+        Time since the last batch was stored, and number of images that went through the network.
+    """
+
+    values: np.ndarray
+    deltas: np.ndarray
+    seconds: float
+    passes: int
+
+
 def called_explainer(method: Method) -> Explainer:
     """Return the explainer that makes the maps of a method."""
     assert isinstance(method.explainer, Explainer), f"the maps of {method.name} are in a store, or handed in"
     return method.explainer
 
 
-def explain_batch(
-    method: Method, context: ExplainContext, adaptive_size: AdaptiveBatchSize | None = None
-) -> np.ndarray:
+def explain_batch(method: Method, batch: Batch) -> np.ndarray:
     """Return the maps of a batch of images by the explainer of a method, all maps that the explainer makes.
 
     The explainer gets copies of images, targets and background images, because it may write to them. If memory runs
@@ -46,11 +63,9 @@ def explain_batch(
     ----------
     method
         The method; its index and its transform are not read.
-    context
+    batch
         Input of the explainer. Figures (numbers that the applicability check measured) and sums of an earlier call are
         removed.
-    adaptive_size
-        Remembers how many images fit into memory; None forgets it after this call.
 
     Returns
     -------
@@ -66,59 +81,135 @@ def explain_batch(
         If the machine fails, or an image cannot be read.
     """
     explainer = called_explainer(method)
-    adaptive_size = adaptive_size or AdaptiveBatchSize(method.name, device=context.images.device)
-    for attempt in adaptive_size.attempts(context.batch_size):
+    for attempt in batch.attempts(method.name):
         with attempt as size:
-            for records in (context.figures, context.sums):
+            for records in (batch.figures, batch.sums):
                 if records is not None:
                     records.clear()
-            copied_context = replace(
-                context,
-                images=context.images.clone(),
-                targets=context.targets.clone(),
-                background=context.background and _with_copies(context.background),
+            copied = replace(
+                batch,
+                images=batch.images.clone(),
+                targets=batch.targets.clone(),
+                background=batch.background and _with_copies(batch.background),
                 batch_size=size,
             )
             # Changes that the explainer makes to the network, or leaves there on failure, must not affect other maps.
             try:
-                with preserve_network(context.output), _only_targets_of(context):
-                    result = explainer.function(copied_context, **method.options)
+                with NetworkState(batch.output), _random_states(batch.global_seed), _only_targets_of(batch):
+                    result = explainer.function(copied, **method.options)
             except NotApplicable:
                 raise
             except Exception as error:
                 # Explainers of users and of other libraries can fail in any way. A fault of the machine is not theirs.
                 if machine_fault(error) or isinstance(error, DamagedInput | CallRefused):
                     raise
-                raise ExplainerFailed(_reason(error, context.network)) from error
-    maps = stack_maps(result, list(explainer.maps), context)
+                raise ExplainerFailed(_reason(error, batch.network)) from error
+    maps = stack_maps(result, list(explainer.maps), batch)
     finite = np.isfinite(maps).all((1, 2, 3))
     if not finite.all():
         row = int(np.flatnonzero(~finite)[0])
-        raise ExplainerFailed(f"its map of image {context.image_ids[row]!r} has a value that is not finite")
-    _check_sums(context, explainer)
+        raise ExplainerFailed(f"its map of image {batch.image_ids[row]!r} has a value that is not finite")
+    _check_sums(batch, explainer)
     return maps
 
 
-def _only_targets_of(context: ExplainContext) -> AbstractContextManager[Any]:
+def explain_batches(
+    method: Method, batches: Iterable[Batch], network: Network | None = None, check_first: bool = False
+) -> Iterator[ExplainedBatch]:
+    """Explain one batch after another; callers read the images of a batch when they yield it, and store the maps.
+
+    Parameters
+    ----------
+    method
+        As in `explain_batch`.
+    batches
+        The batches.
+    network
+        Network whose passes are counted, including those that make a batch; None for reference maps.
+    check_first
+        Whether the first batch is the sample of images of `check_applicability`.
+
+    Yields
+    ------
+    ExplainedBatch
+        The maps of each batch.
+
+    Raises
+    ------
+    NotApplicable
+        As `explain_batch` and `check_applicability` raise it.
+    """
+    began, before = time.monotonic(), 0 if network is None else network.passes
+    for number, batch in enumerate(batches):
+        make = check_applicability if check_first and not number else explain_batch
+        values = make(method, batch)
+        deltas = convergence_delta(method, values, batch.sums or {})
+        passes = 0 if network is None else network.passes - before
+        yield ExplainedBatch(values, deltas, time.monotonic() - began, passes)
+        began, before = time.monotonic(), 0 if network is None else network.passes
+
+
+def recomputed_maps(method: Method, batch: Batch) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """Return a function from changed images and targets to maps of a method.
+
+    Parameters
+    ----------
+    method
+        The method, with the explainer that makes its maps.
+    batch
+        The N original images with what the explainer needs.
+
+    Returns
+    -------
+    callable
+        Images (k N, C, H, W), k changed copies of each original one after another, which share its random draws, and
+        targets (k N,), to maps (k N, H, W) float32 on the CPU.
+    """
+    explainer = called_explainer(method)
+    known = batch if explainer.uses_model else replace(batch, network=None, output=None, facts=None)
+    if len(explainer.maps) == 1:
+        # A caller's function makes the map of a method, whatever the index of its other maps.
+        method = replace(method, index=0)
+
+    def explain(images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        copies = len(images) // len(batch.image_ids)
+        changed = replace(
+            known,
+            images=batch.match_layout(images.to(batch.device)),
+            targets=targets.to(batch.device),
+            image_ids=tuple(image_id for image_id in batch.image_ids for _ in range(copies)),
+            maps=None,
+            intact=None,
+        )
+        return torch.from_numpy(method.select_maps(explain_batch(method, changed)))
+
+    return explain
+
+
+def _random_states(seed: int | None) -> AbstractContextManager[None]:
+    return nullcontext() if seed is None else preserve_random_states(seed)
+
+
+def _only_targets_of(batch: Batch) -> AbstractContextManager[Any]:
     """Let a callable target compute the columns of this batch's targets only."""
-    reader = reader_of(context.network)
+    reader = None if batch.network is None else batch.adapted.reader
     if reader is None or reader.function is None:
         return nullcontext()
-    return reader.only_targets(context.targets.tolist())
+    return reader.only_targets(batch.targets.tolist())
 
 
-def _check_sums(context: ExplainContext, explainer: Explainer) -> None:
+def _check_sums(batch: Batch, explainer: Explainer) -> None:
     """Check that an explainer recorded one sum for each image, and only for maps that it returns."""
-    for name, records in (context.sums or {}).items():
+    for name, records in (batch.sums or {}).items():
         shapes = [tuple(tensor.shape) for sums in records for tensor in sums if tensor is not None]
         count = sum(len(sums.expected) for sums in records if sums.expected.ndim == 1)
         if (
             (name and name not in explainer.maps)
-            or count != len(context.images)
+            or count != len(batch.images)
             or any(len(shape) != 1 for shape in shapes)
         ):
             raise ExplainerFailed(
-                f"it noted sums {shapes} of the map {name or next(iter(explainer.maps))!r} for {len(context.images)} "
+                f"it noted sums {shapes} of the map {name or next(iter(explainer.maps))!r} for {len(batch.images)} "
                 "images: note_sum takes one value for each image, of a map that it makes"
             )
 
@@ -133,7 +224,7 @@ def convergence_delta(method: Method, maps: np.ndarray, sums: Mapping[str, Seque
     maps
         (N, maps, H, W), as `explain_batch` returns them.
     sums
-        Sums that the explainer recorded, `ExplainContext.sums`.
+        Sums that the explainer recorded, `Batch.sums`.
 
     Returns
     -------
@@ -175,7 +266,7 @@ def _reason(error: Exception, network: Any) -> str:
     return f"{subject} ({type(error).__name__}: {message}; {Path(last.filename).name}, line {last.lineno})"
 
 
-def stack_maps(maps: Mapping[str, torch.Tensor], declared: Collection[str], context: ExplainContext) -> np.ndarray:
+def stack_maps(maps: Mapping[str, torch.Tensor], declared: Collection[str], batch: Batch) -> np.ndarray:
     """Return an explainer's maps as one array (N, maps, H, W) float32.
 
     Parameters
@@ -184,7 +275,7 @@ def stack_maps(maps: Mapping[str, torch.Tensor], declared: Collection[str], cont
         Result of the explainer.
     declared
         Names of the maps that it must return.
-    context
+    batch
         Its input.
 
     Raises
@@ -194,7 +285,7 @@ def stack_maps(maps: Mapping[str, torch.Tensor], declared: Collection[str], cont
     NotApplicable
         If the maps have another height or width than the images.
     """
-    expected = (len(context.images), *context.images.shape[-2:])
+    expected = (len(batch.images), *batch.images.shape[-2:])
     values: list[Any] = list(maps.values()) if isinstance(maps, Mapping) else []
     if len(values) != len(declared):
         keys = ", ".join(f"{key!r}: …" for key in declared)
@@ -218,16 +309,14 @@ def stack_maps(maps: Mapping[str, torch.Tensor], declared: Collection[str], cont
     return torch.stack([value.detach().float().cpu() for value in values], dim=1).numpy()
 
 
-def check_applicability(
-    method: Method, context: ExplainContext, adaptive_size: AdaptiveBatchSize | None = None
-) -> np.ndarray:
+def check_applicability(method: Method, batch: Batch) -> np.ndarray:
     """Compute the maps of a sample of images, and compare the recorded figures with their limits.
 
     Parameters
     ----------
-    method, adaptive_size
+    method
         See `explain_batch`.
-    context
+    batch
         The sample of images; its `figures` are filled.
 
     Returns
@@ -240,8 +329,8 @@ def check_applicability(
     NotApplicable
         If every map is constant, a figure is above its limit, or `explain_batch` raises it.
     """
-    figures: dict[str, ApplicabilityFigure] = {} if context.figures is None else context.figures
-    maps = explain_batch(method, replace(context, figures=figures), adaptive_size)
+    figures: dict[str, ApplicabilityFigure] = {} if batch.figures is None else batch.figures
+    maps = explain_batch(method, replace(batch, figures=figures))
     check_limits(figures, maps)
     return maps
 

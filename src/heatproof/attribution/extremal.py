@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from heatproof.attribution._batches import pad_single_image, require, split_batch
-from heatproof.attribution.registry import ExplainContext, explainer
+from heatproof.attribution.registry import explainer
 from heatproof.base.options import Bounds, Count
+from heatproof.models.batch import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +32,7 @@ MINIMUM_INFLUENCE = 1e-3
 
 @explainer("extremal_perturbation", family="extremal", signed=False)
 def extremal_perturbation(
-    context: ExplainContext,
+    context: Batch,
     *,
     areas: Sequence[Area] = (0.025, 0.05, 0.1, 0.2),
     steps: Count = 800,
@@ -114,7 +115,7 @@ def extremal_perturbation(
 
 
 def find_masks(
-    context: ExplainContext, areas: Sequence[float], lattice: _Lattice, steps: int, learning_rate: float, blur: float
+    context: Batch, areas: Sequence[float], lattice: _Lattice, steps: int, learning_rate: float, blur: float
 ) -> torch.Tensor:
     """Return a mask for each image and area, (N, areas, H, W) in [0, 1]; `blur` is in pixels."""
     import torch
@@ -122,7 +123,7 @@ def find_masks(
     count = len(context.image_ids)
     sizes = torch.tensor(areas, dtype=torch.float64) * math.prod(context.images.shape[2:])
     areas_in_pixels = sizes.round().long().repeat(count).to(context.images.device)
-    pairs = ExplainContext(
+    pairs = Batch(
         context.network,
         context.output,
         context.facts,
@@ -140,7 +141,7 @@ def find_masks(
 
 
 def _optimise(
-    part: ExplainContext,
+    part: Batch,
     areas_in_pixels: torch.Tensor,
     lattice: _Lattice,
     steps: int,

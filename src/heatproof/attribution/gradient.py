@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heatproof.attribution._batches import as_leaf, pad_single_image_passes, split_batch
-from heatproof.attribution.registry import ExplainContext, explainer
+from heatproof.attribution.registry import explainer
+from heatproof.models.batch import Batch
 
 if TYPE_CHECKING:
     import torch
 
 
 @explainer("saliency", family="gradient")
-def saliency(context: ExplainContext) -> dict[str, torch.Tensor]:
+def saliency(context: Batch) -> dict[str, torch.Tensor]:
     """Signed gradient of the target output with respect to the image (captum `Saliency`).
 
     Its unit is that of the output per normalised pixel value. Simonyan, Vedaldi and Zisserman, "Deep inside
@@ -40,7 +41,7 @@ def saliency(context: ExplainContext) -> dict[str, torch.Tensor]:
 
 
 @explainer("input_x_gradient", family="gradient")
-def input_x_gradient(context: ExplainContext) -> dict[str, torch.Tensor]:
+def input_x_gradient(context: Batch) -> dict[str, torch.Tensor]:
     """Input × gradient (captum `InputXGradient`).
 
     Its unit is that of the output. Shrikumar et al., "Not just a black box", 2016, section 2.
@@ -60,7 +61,7 @@ def input_x_gradient(context: ExplainContext) -> dict[str, torch.Tensor]:
     return {"input_x_gradient": torch.cat([multiply_by_gradient(part).sum(1) for part in split_batch(context)])}
 
 
-def multiply_by_gradient(part: ExplainContext) -> torch.Tensor:
+def multiply_by_gradient(part: Batch) -> torch.Tensor:
     """Return input × gradient, (N, C, H, W), in one network pass."""
     from captum.attr import InputXGradient
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heatproof.attribution._batches import as_leaf, pad_single_image_passes, split_batch
-from heatproof.attribution.registry import ExplainContext, Tolerance, explainer
+from heatproof.attribution.registry import Tolerance, explainer
 from heatproof.errors import NotApplicable
+from heatproof.models.batch import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -16,7 +17,7 @@ TOLERANCE = 1e-3
 
 
 @explainer("bagnet", family="intrinsic", applies_to={"bagnet"}, sums_to="the target's logit")
-def bagnet(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
+def bagnet(context: Batch, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """Patch logits of a BagNet, each spread evenly over its receptive field; the map sums to the logit.
 
     Brendel and Bethge, "Approximating CNNs with bag-of-local-features models", 2019, section 2. It applies to any
@@ -70,7 +71,7 @@ def bagnet(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[str,
 
 
 @explainer("bcos", family="intrinsic", applies_to={"bcos"}, sums_to="the target's logit")
-def bcos(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
+def bcos(context: Batch, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """Contributions W(x)x of a B-cos network; the map sums to the logit.
 
     Böhle et al., "B-cos networks: alignment is all we need for interpretability", 2022, section 3. It applies to any
@@ -111,14 +112,14 @@ def bcos(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[str, t
     return {"bcos": torch.cat(maps)}
 
 
-def _note_conservation(part: ExplainContext, maps: torch.Tensor, logits: torch.Tensor, tolerance: Tolerance) -> None:
+def _note_conservation(part: Batch, maps: torch.Tensor, logits: torch.Tensor, tolerance: Tolerance) -> None:
     expected = logits.gather(1, part.targets[:, None])[:, 0]
     part.note_sum(expected)
     missed = (maps.sum((1, 2)) - expected).abs()
     part.note("conservation_error", missed / logits.abs().amax(1), TOLERANCE if tolerance is None else tolerance)
 
 
-def _require_logits(context: ExplainContext) -> None:
+def _require_logits(context: Batch) -> None:
     context.require_network_outputs()
     if context.output is not context.network:
         raise NotApplicable("the contributions sum to the logits, not to their softmax")

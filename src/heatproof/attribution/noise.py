@@ -20,9 +20,10 @@ from heatproof.attribution._batches import (
     split_batch,
 )
 from heatproof.attribution._quadrature import completeness_passes, note_completeness, quadrature_arguments
-from heatproof.attribution.registry import ExplainContext, MapSums, explainer
+from heatproof.attribution.registry import explainer
 from heatproof.base.options import Bounds, Count
 from heatproof.base.randomness import counter_normal
+from heatproof.models.batch import Batch, MapSums
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     },
 )
 def noise_input_x_gradient(
-    context: ExplainContext,
+    context: Batch,
     *,
     samples: Count = 20,
     stdev: Annotated[float, Bounds(least=0)] = 0.15,
@@ -89,7 +90,7 @@ def noise_input_x_gradient(
     sums_to={"integrated_gradients_smoothgrad": "the mean output at the noisy copies minus the output at zero"},
 )
 def noise_integrated_gradients(
-    context: ExplainContext,
+    context: Batch,
     *,
     samples: Count = 20,
     stdev: Annotated[float, Bounds(least=0)] = 0.15,
@@ -129,7 +130,7 @@ def noise_integrated_gradients(
 
 # A copy of the function in `gradient`; `gradient` and `path` are not imported, so that their edits do not make these
 # maps stale.
-def _multiply_by_gradient(part: ExplainContext) -> torch.Tensor:
+def _multiply_by_gradient(part: Batch) -> torch.Tensor:
     from captum.attr import InputXGradient
 
     return (
@@ -139,7 +140,7 @@ def _multiply_by_gradient(part: ExplainContext) -> torch.Tensor:
     )
 
 
-def _integrate(part: ExplainContext, steps: int) -> torch.Tensor:
+def _integrate(part: Batch, steps: int) -> torch.Tensor:
     import torch
     from captum.attr import IntegratedGradients
 
@@ -153,9 +154,9 @@ def _integrate(part: ExplainContext, steps: int) -> torch.Tensor:
 
 
 def _moments(
-    context: ExplainContext,
+    context: Batch,
     base: str,
-    attribute: Callable[[ExplainContext], torch.Tensor],
+    attribute: Callable[[Batch], torch.Tensor],
     samples: int,
     stdev: float,
     relative: bool,
@@ -179,7 +180,7 @@ def _moments(
     return {f"{base}_{name}": torch.cat(parts_of_map) for name, parts_of_map in maps.items()}
 
 
-def _add_noise(context: ExplainContext, purpose: str, samples: int, stdev: float, relative: bool) -> ExplainContext:
+def _add_noise(context: Batch, purpose: str, samples: int, stdev: float, relative: bool) -> Batch:
     """Return a batch with `samples` noisy copies of each image; the copies of an image are adjacent."""
     images = context.images.detach()
     noisy = draw_per_image(context, counter_normal, purpose, (samples, *images.shape[1:]))

@@ -12,8 +12,9 @@ from heatproof.attribution._batches import (
     split_batch,
 )
 from heatproof.attribution._quadrature import completeness_passes, note_completeness, quadrature_arguments
-from heatproof.attribution.registry import BaselineName, ExplainContext, explainer
+from heatproof.attribution.registry import BaselineName, explainer
 from heatproof.base.options import Bounds, Count
+from heatproof.models.batch import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +24,7 @@ CHANGE = "the output at the image minus the output at the baseline"
 
 @explainer("integrated_gradients", family="path", sums_to=CHANGE)
 def integrated_gradients(
-    context: ExplainContext, *, steps: Count = 50, baseline: BaselineName = None
+    context: Batch, *, steps: Count = 50, baseline: BaselineName = None
 ) -> dict[str, torch.Tensor]:
     """Integrated gradients from a baseline (captum `IntegratedGradients`, Gauss-Legendre).
 
@@ -58,7 +59,7 @@ def integrated_gradients(
 
 @explainer("integrated_gradients_uniform", family="path", sums_to=CHANGE)
 def integrated_gradients_uniform(
-    context: ExplainContext, *, steps: Count = 50, low: float = -1.0, high: float = 1.0
+    context: Batch, *, steps: Count = 50, low: float = -1.0, high: float = 1.0
 ) -> dict[str, torch.Tensor]:
     """Integrated gradients from a uniform random baseline, drawn per image.
 
@@ -98,7 +99,7 @@ def integrated_gradients_uniform(
     sums_to="the output where it saturates minus the output at the baseline",
 )
 def left_integrated_gradients(
-    context: ExplainContext,
+    context: Batch,
     *,
     steps: Count = 50,
     share: Annotated[float, Bounds(above=0, most=1)] = 0.9,
@@ -140,7 +141,7 @@ def left_integrated_gradients(
     return {"left_integrated_gradients": torch.cat(maps)}
 
 
-def find_saturation(part: ExplainContext, steps: int, share: float) -> torch.Tensor:
+def find_saturation(part: Batch, steps: int, share: float) -> torch.Tensor:
     """Return the point on the path from zero to each image, (N, C, H, W), at which the output reaches the `share`."""
     import torch
 
@@ -156,7 +157,7 @@ def find_saturation(part: ExplainContext, steps: int, share: float) -> torch.Ten
         return images * points[1:][reached.int().argmax(0)][:, None, None, None]
 
 
-def integrate(part: ExplainContext, baselines: torch.Tensor | float, steps: int) -> torch.Tensor:
+def integrate(part: Batch, baselines: torch.Tensor | float, steps: int) -> torch.Tensor:
     """Return integrated gradients (N, C, H, W) of at most `batch_size` images.
 
     Raises

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatproof.attribution.registry import ExplainContext, ExplainFunction
+from heatproof.attribution.registry import ExplainFunction
 from heatproof.base.named_axes import IMAGE_DIMS, MAP_DIMS, in_dimension_order
 from heatproof.errors import HeatproofError
+from heatproof.models.batch import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +43,7 @@ def as_explainer(function: Callable[..., Any], name: str) -> ExplainFunction:
         Name of the map.
     """
 
-    def explain(context: ExplainContext, **options: Any) -> dict[str, torch.Tensor]:
+    def explain(context: Batch, **options: Any) -> dict[str, torch.Tensor]:
         import torch
 
         size = context.batch_size

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from heatproof.attribution._batches import draw_per_image
-from heatproof.attribution.registry import ExplainContext, explainer
+from heatproof.attribution.registry import explainer
 from heatproof.base.randomness import counter_uniform
+from heatproof.models.batch import Batch
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,7 +32,7 @@ SMOOTHING = 1.0
     uses_model=False,
     exempt={"follows_the_image": "it is a reference that looks at no pixel"},
 )
-def random(context: ExplainContext) -> dict[str, torch.Tensor]:
+def random(context: Batch) -> dict[str, torch.Tensor]:
     """Uniform noise in [-1, 1), drawn per image.
 
     Parameters
@@ -48,7 +49,7 @@ def random(context: ExplainContext) -> dict[str, torch.Tensor]:
 
 
 @explainer("edges", family="reference", signed=False, uses_model=False)
-def edges(context: ExplainContext) -> dict[str, torch.Tensor]:
+def edges(context: Batch) -> dict[str, torch.Tensor]:
     """Sobel gradient magnitude of the channel mean (scipy).
 
     The channel mean is that of the normalised images; beyond their borders the nearest pixel is repeated. Adebayo et
@@ -81,7 +82,7 @@ def edges(context: ExplainContext) -> dict[str, torch.Tensor]:
     uses_model=False,
     exempt={"follows_the_image": "it is a reference that looks at no pixel"},
 )
-def randoms(context: ExplainContext) -> dict[str, torch.Tensor]:
+def randoms(context: Batch) -> dict[str, torch.Tensor]:
     """Uniform noise in [0, 1), its square, and the noise plus 1; one draw per image.
 
     The three maps differ only in how unequal their pixels are. Zabička et al. 2025, section 2.1, random maps.
@@ -108,7 +109,7 @@ def randoms(context: ExplainContext) -> dict[str, torch.Tensor]:
     uses_model=False,
     exempt={"follows_the_image": "it is a reference that looks at no pixel"},
 )
-def gaussians(context: ExplainContext) -> dict[str, torch.Tensor]:
+def gaussians(context: Batch) -> dict[str, torch.Tensor]:
     """Centred Gaussians in 20 widths, the same for all images.
 
     Zabička et al. 2025, section 2.1, centred Gaussian: objects are often in the middle of the image. A width is the
@@ -146,7 +147,7 @@ def _gaussian(height: int, width: int, deviation: float) -> np.ndarray:
 
 
 @explainer("entropies", family="reference", maps={f"entropy_{kernel}": False for kernel in KERNELS}, uses_model=False)
-def entropies(context: ExplainContext) -> dict[str, torch.Tensor]:
+def entropies(context: Batch) -> dict[str, torch.Tensor]:
     """Local mean squared deviation of the channel mean from the image's mean, in 7 window sizes (scipy).
 
     Zabička et al. 2025, section 2.1, entropy proxy: it is not an entropy, but cheap to compute, and high where an image
@@ -179,7 +180,7 @@ def entropies(context: ExplainContext) -> dict[str, torch.Tensor]:
     maps={"image_gradient": False, "canny": False, "marr_hildreth": True},
     uses_model=False,
 )
-def edge_detectors(context: ExplainContext) -> dict[str, torch.Tensor]:
+def edge_detectors(context: Batch) -> dict[str, torch.Tensor]:
     """Edges of the channel mean: gradient magnitude (numpy), Canny (scikit-image), Marr–Hildreth (scipy).
 
     Zabička et al. 2025, section 2.1, classical edge detectors; the Sobel operator is `edges`. The gradient is the
@@ -221,7 +222,7 @@ def edge_detectors(context: ExplainContext) -> dict[str, torch.Tensor]:
     maps=dict.fromkeys(("low_pass", "band_pass", "high_pass"), True),
     uses_model=False,
 )
-def frequencies(context: ExplainContext) -> dict[str, torch.Tensor]:
+def frequencies(context: Batch) -> dict[str, torch.Tensor]:
     """Low, middle and high frequencies of the channel mean (scipy's FFT).
 
     Zabička et al. 2025, section 2.1, frequency-based maps. The radius of a frequency is a share of the highest
@@ -256,9 +257,7 @@ def frequencies(context: ExplainContext) -> dict[str, torch.Tensor]:
     return _from_grey(context, make_maps)
 
 
-def _from_grey(
-    context: ExplainContext, make: Callable[[np.ndarray], Mapping[str, np.ndarray]]
-) -> dict[str, torch.Tensor]:
+def _from_grey(context: Batch, make: Callable[[np.ndarray], Mapping[str, np.ndarray]]) -> dict[str, torch.Tensor]:
     """Apply `make` to the channel means (N, H, W), in float64 so that maps do not depend on the batch."""
     import torch
 

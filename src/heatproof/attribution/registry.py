@@ -10,193 +10,22 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 from heatproof.base.options import Bounds
 from heatproof.base.registry import Registry, RegistryEntry, options_of
-from heatproof.base.tasks import CALLABLE, Need, unsupported_reason
-from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.errors import HeatproofError
+from heatproof.models.batch import Batch
 
 if TYPE_CHECKING:
     import torch
 
-    from heatproof.models.registry import InputFacts
 
-
-class ApplicabilityFigure(NamedTuple):
-    """Number that an explainer measures in its applicability check.
-
-    Attributes
-    ----------
-    value
-        Maximum or mean over the images.
-    limit
-        Above this value the explainer is not applicable; None for no limit.
-    images
-        Number of images that were measured.
-    """
-
-    value: float
-    limit: float | None = None
-    images: int = 0
-
-
-class MapSums(NamedTuple):
-    """Sums that an explainer promises for the maps of N images.
-
-    Attributes
-    ----------
-    expected
-        (N,), the sums that the maps should have.
-    found
-        (N,), the sums that they have; None for the sums over their pixels.
-    """
-
-    expected: torch.Tensor
-    found: torch.Tensor | None
-
-
-@dataclass(frozen=True)
-class ExplainContext:
-    """Input of an explainer: a batch of images, their targets, and the network.
-
-    Attributes
-    ----------
-    network
-        Classifier in eval mode, float32: images (N, C, H, W) to logits (N, K). None for reference maps.
-    output
-        Module whose output at the target is explained: `network` (logits, the default), or `network` followed by
-        softmax.
-    facts
-        Input format of the model; None for reference maps.
-    images
-        (N, C, H, W) float32, normalised as the network expects.
-    targets
-        (N,) int64, the class to explain for each image.
-    image_ids
-        N strings; random numbers for an image are seeded with its string.
-    seed
-        The workflow's seed.
-    batch_size
-        Largest number of images in one network pass.
-    background
-        ``background(count)`` returns `count` training images (count, C, H, W), normalised, drawn once from the seed;
-        None if there are no training images.
-    figures
-        Figures that `note` records during the applicability check; None outside the check.
-    named_baseline
-        ``named_baseline(context, name)`` returns the images (N, C, H, W) of a baseline; None if only the zero baseline
-        is available.
-    sums
-        Sums that `note_sum` records, by name of the map; None if they are not requested, so that an explainer need
-        not compute them.
-    """
-
-    network: Any
-    output: Any
-    facts: InputFacts | None
-    images: torch.Tensor
-    targets: torch.Tensor
-    image_ids: tuple[str, ...]
-    seed: int
-    batch_size: int = 64
-    background: Callable[[int], torch.Tensor] | None = None
-    figures: dict[str, ApplicabilityFigure] | None = None
-    named_baseline: Callable[[ExplainContext, str], torch.Tensor] | None = None
-    sums: dict[str, list[MapSums]] | None = None
-
-    @property
-    def task(self) -> str:
-        """Task of the network: one of `heatproof.base.tasks.TASKS`, or ``callable``; known after the first pass."""
-        from heatproof.models.hooks import reader_of
-
-        reader = reader_of(self.network)
-        return "multiclass" if reader is None else reader.task
-
-    def require(self, need: Need, remedy: str = "") -> None:
-        """Require that the network gives a probability or a decision for a target.
-
-        Raises
-        ------
-        NotApplicable
-            If the task of the network gives neither.
-        """
-        if reason := unsupported_reason(self.task, need, remedy):
-            raise NotApplicable(reason)
-
-    def require_network_outputs(self) -> None:
-        """Require that targets are outputs of the network, for rules that begin at its last layer.
-
-        Raises
-        ------
-        NotApplicable
-            If a callable target computes what is explained from its outputs.
-        """
-        if self.task == CALLABLE:
-            raise NotApplicable("its rules start at one output of the network, and the target is a function of outputs")
-
-    def baseline(self, name: str | None) -> torch.Tensor:
-        """Return the baseline images (N, C, H, W) of the batch; for None, zero after normalisation.
-
-        Raises
-        ------
-        HeatproofError
-            If a baseline is named and only the zero baseline is available.
-        """
-        import torch
-
-        if name is None:
-            return torch.zeros_like(self.images)
-        if self.named_baseline is None or name == SAME_AS_DROPS:
-            raise HeatproofError(f"The baseline {name!r} is known in a run alone: leave it out, for zero.")
-        return self.named_baseline(self, name)
-
-    def note(self, name: str, values: torch.Tensor, limit: float | None = None, mean: bool = False) -> None:
-        """Record the maximum or mean of a figure over images in the applicability check; else do nothing.
-
-        Parameters
-        ----------
-        name
-            Name of the figure, such as ``convergence_delta``.
-        values
-            (N,), one value for each image.
-        limit
-            If the figure is above this limit, the explainer is not applicable.
-        mean
-            Whether to record the mean of all images instead of the maximum.
-        """
-        if self.figures is None:
-            return
-        previous = self.figures.get(name, ApplicabilityFigure(0.0))
-        images = previous.images + len(values)
-        if mean:
-            value = (previous.value * previous.images + float(values.double().sum())) / images
-        else:
-            value = max(previous.value, float(values.max()))
-        self.figures[name] = ApplicabilityFigure(value, limit, images)
-
-    def note_sum(self, expected: torch.Tensor, found: torch.Tensor | None = None, of: str = "") -> None:
-        """Record the sums that the maps of these images should have; `heatproof.explain` compares them with the maps.
-
-        An explainer that splits its batch calls this method once for each part, in the order of the images.
-
-        Parameters
-        ----------
-        expected
-            (N,), in units of the output.
-        found
-            (N,), the sum of each map, if that is not the sum over pixels: for superpixels, whose pixels all have the
-            superpixel's value, the sum over superpixels.
-        of
-            Name of the map; by default the first one.
-        """
-        if self.sums is not None:
-            self.sums.setdefault(of, []).append(MapSums(expected.detach(), None if found is None else found.detach()))
+# Former name, for functions of users that are annotated with it; it goes with the next release.
+ExplainContext = Batch
 
 
 ExplainFunction = Callable[..., "dict[str, torch.Tensor]"]
-# Stands for the baseline of the patch drops; the plan replaces it by the name of that baseline.
-SAME_AS_DROPS = "same"
 BaselineName = str | None
 """Option of an explainer: ``null`` for zero after normalisation, the name of a baseline, or ``same`` for that of the
 patch drops."""
@@ -249,7 +78,7 @@ class Explainer(RegistryEntry):
         with nearly the same drops, so there such an explainer is an upper bound and does not compete.
     sums_to
         Mapping from the maps that should have a certain sum to a description of that sum; the explainer passes its
-        value to `ExplainContext.note_sum`.
+        value to `Batch.note_sum`.
     exempt
         Mapping from each rule of `heatproof.testing` that it breaks by definition to the reason.
     wraps

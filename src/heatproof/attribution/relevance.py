@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from heatproof.attribution._batches import as_leaf, pad_single_image, split_batch
 from heatproof.attribution._unaltered import require_unaltered_outputs
-from heatproof.attribution.registry import EXPLAINERS, ExplainContext, Tolerance, explainer, require_library
+from heatproof.attribution.registry import EXPLAINERS, Tolerance, explainer, require_library
 from heatproof.errors import NotApplicable
+from heatproof.models.batch import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +21,7 @@ TOLERANCE = 1e-3
 @explainer(
     "lrp", family="relevance", library=("zennit", "lrp"), applies_to={"convolutional"}, sums_to="the target's logit"
 )
-def lrp(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
+def lrp(context: Batch, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """Layer-wise relevance propagation of the target's logit (zennit's `EpsilonPlusFlat`).
 
     Bach et al., "On pixel-wise explanations for non-linear classifier decisions by layer-wise relevance
@@ -100,7 +101,7 @@ def _select_targets(targets: torch.Tensor, network: torch.nn.Module) -> Callable
     return select
 
 
-def _require_conservation(part: ExplainContext, maps: torch.Tensor, logits: torch.Tensor, tolerance: Tolerance) -> None:
+def _require_conservation(part: Batch, maps: torch.Tensor, logits: torch.Tensor, tolerance: Tolerance) -> None:
     lost = (maps.sum((1, 2)) - logits.gather(1, part.targets[:, None])[:, 0]).abs() / logits.abs().amax(1)
     part.note_sum(logits.gather(1, part.targets[:, None])[:, 0])
     limit = TOLERANCE if tolerance is None else tolerance

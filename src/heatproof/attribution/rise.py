@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from heatproof.attribution._batches import draw_uniform_images, pad_single_image_passes, require
 from heatproof.attribution._superpixels import index_patches, require_cells
-from heatproof.attribution.registry import BaselineName, ExplainContext, explainer
+from heatproof.attribution.registry import BaselineName, explainer
 from heatproof.base.grids import AnyGrid, grid_shape, patch_count
 from heatproof.base.options import Bounds, Count, PatchGrid
 from heatproof.base.randomness import counter_integers, counter_uniform
+from heatproof.models.batch import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +35,7 @@ OutputKind = Literal["probability", "logit"]
     },
 )
 def rise(
-    context: ExplainContext,
+    context: Batch,
     *,
     masks: Count = 500,
     cells: PatchGrid = 8,
@@ -89,7 +90,7 @@ def rise(
     },
 )
 def rise_uniform(
-    context: ExplainContext,
+    context: Batch,
     *,
     masks: Count = 500,
     cells: PatchGrid = 8,
@@ -133,7 +134,7 @@ def rise_uniform(
     },
 )
 def rise_grid(
-    context: ExplainContext,
+    context: Batch,
     *,
     masks: Count = 500,
     cells: PatchGrid = 8,
@@ -169,7 +170,7 @@ def rise_grid(
 
 
 def _rise(
-    context: ExplainContext,
+    context: Batch,
     baselines: torch.Tensor | None,
     count: int,
     cells: AnyGrid,
@@ -194,7 +195,7 @@ def _rise(
     return maps.unflatten(1, (height, width))
 
 
-def _masks(context: ExplainContext, count: int, cells: AnyGrid, probability: float) -> Iterator[torch.Tensor]:
+def _masks(context: Batch, count: int, cells: AnyGrid, probability: float) -> Iterator[torch.Tensor]:
     """Yield blocks of masks (at most `BLOCK`, H, W), 1 = kept: enlarged random grids with random shifts."""
     import torch
     from torch.nn.functional import interpolate
@@ -218,7 +219,7 @@ def _masks(context: ExplainContext, count: int, cells: AnyGrid, probability: flo
         yield large[which[:, None, None], rows[part, :, None], columns[part, None, :]]
 
 
-def _aligned_masks(context: ExplainContext, count: int, cells: AnyGrid, probability: float) -> Iterator[torch.Tensor]:
+def _aligned_masks(context: Batch, count: int, cells: AnyGrid, probability: float) -> Iterator[torch.Tensor]:
     """Yield blocks of masks (at most `BLOCK`, H, W), 1 = kept, constant within each patch of the grid."""
     images = context.images
     drawn = counter_uniform(context.seed, "rise_grid masks", [""], (count, patch_count(cells)), device=images.device)[0]
@@ -229,7 +230,7 @@ def _aligned_masks(context: ExplainContext, count: int, cells: AnyGrid, probabil
 
 
 def _outputs_of_masked(
-    context: ExplainContext, baselines: torch.Tensor | None, masks: torch.Tensor, output: str
+    context: Batch, baselines: torch.Tensor | None, masks: torch.Tensor, output: str
 ) -> torch.Tensor:
     """Return the outputs of the network for each image and mask, (N, masks)."""
     import torch

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from heatproof.attribution._batches import pad_single_image_passes, require, split_batch
 from heatproof.attribution._superpixels import Segments, index_patches, index_segments
-from heatproof.attribution.registry import BaselineName, ExplainContext, explainer
+from heatproof.attribution.registry import BaselineName, explainer
 from heatproof.base.grids import AnyGrid, patch_count
 from heatproof.base.options import Bounds, PatchGrid, PatchGridBounds
 from heatproof.base.randomness import derive_seed
+from heatproof.models.batch import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +26,7 @@ Cells = Annotated[int | tuple[int, int], Bounds(least=2, most=1024), PatchGridBo
 
 @explainer("occlusion", family="superpixels", ablates=True)
 def occlusion(
-    context: ExplainContext, *, window: Share = 0.25, stride: Share = 0.125, baseline: BaselineName = None
+    context: Batch, *, window: Share = 0.25, stride: Share = 0.125, baseline: BaselineName = None
 ) -> dict[str, torch.Tensor]:
     """Drop of the output under a sliding square of a baseline, averaged per pixel (captum `Occlusion`).
 
@@ -76,9 +77,7 @@ def occlusion(
 
 
 @explainer("feature_ablation", family="superpixels", ablates=True)
-def feature_ablation(
-    context: ExplainContext, *, grid: PatchGrid = 8, baseline: BaselineName = None
-) -> dict[str, torch.Tensor]:
+def feature_ablation(context: Batch, *, grid: PatchGrid = 8, baseline: BaselineName = None) -> dict[str, torch.Tensor]:
     """Drop of the output when a baseline replaces one patch of a grid (captum `FeatureAblation`).
 
     With the grid and baseline of the patch drops that IDSDS correlates maps with, the maps are the drops themselves: an
@@ -125,7 +124,7 @@ def feature_ablation(
 
 @explainer("lime", family="superpixels")
 def lime(
-    context: ExplainContext,
+    context: Batch,
     *,
     masks: Masks = 500,
     segments: Segments = "grid",
@@ -187,7 +186,7 @@ def lime(
     sums_to="the output at the image minus the output at the baseline, over superpixels",
 )
 def kernel_shap(
-    context: ExplainContext,
+    context: Batch,
     *,
     masks: Masks = 500,
     segments: Segments = "grid",
@@ -254,7 +253,7 @@ class _Regression:
 
 
 def _regress_masks(
-    context: ExplainContext,
+    context: Batch,
     name: str,
     make: Callable[[Any], Any],
     masks: int,
@@ -308,7 +307,7 @@ def _float32_by_default() -> Iterator[None]:
         torch.set_default_dtype(previous)
 
 
-def _masks_per_pass(part: ExplainContext) -> int:
+def _masks_per_pass(part: Batch) -> int:
     return max(1, part.batch_size // len(part.image_ids))
 
 

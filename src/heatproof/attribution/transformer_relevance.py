@@ -18,8 +18,9 @@ from heatproof.attribution._attention import (
 )
 from heatproof.attribution._batches import as_leaf, pad_single_image, split_batch
 from heatproof.attribution._unaltered import require_unaltered_outputs
-from heatproof.attribution.registry import ExplainContext, Tolerance, explainer
+from heatproof.attribution.registry import Tolerance, explainer
 from heatproof.errors import NotApplicable
+from heatproof.models.batch import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +30,7 @@ TOLERANCE = 1e-3
 
 
 @explainer("chefer_lrp", family="transformer_relevance", signed=False, applies_to={"plain_vit"})
-def chefer_lrp(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
+def chefer_lrp(context: Batch, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """LRP relevance of attention × its gradient, rolled out over blocks (Chefer et al., CVPR 2021).
 
     Chefer, Gur and Wolf, "Transformer interpretability beyond attention visualization", 2021, equations 13 and 14: the
@@ -83,7 +84,7 @@ def chefer_lrp(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[
     applies_to={"attention", "windows"},
     sums_to="the target's logit minus the relevance of constants",
 )
-def attn_lrp(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
+def attn_lrp(context: Batch, *, tolerance: Tolerance = None) -> dict[str, torch.Tensor]:
     """AttnLRP: layer-wise relevance propagation with rules for attention (Achtibat et al. 2024).
 
     Achtibat et al., "AttnLRP: attention-aware layer-wise relevance propagation for transformers", 2024, section 3:
@@ -143,7 +144,7 @@ def attn_lrp(context: ExplainContext, *, tolerance: Tolerance = None) -> dict[st
     return {"attn_lrp": torch.cat(maps)}
 
 
-def propagate_relevance(context: ExplainContext) -> Iterator[tuple[BatchAttention, list[torch.Tensor], torch.Tensor]]:
+def propagate_relevance(context: Batch) -> Iterator[tuple[BatchAttention, list[torch.Tensor], torch.Tensor]]:
     """Yield the attention of each part, the relevance of each block's attention, and that of the input tokens.
 
     Raises

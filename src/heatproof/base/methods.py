@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,9 +15,6 @@ from heatproof.base.grids import Grid
 from heatproof.base.provenance import Key
 from heatproof.base.registry import is_reference
 from heatproof.base.specs import NO_KEY
-
-if TYPE_CHECKING:
-    from heatproof.attribution.registry import Explainer
 
 ABS_SUFFIX = "_abs"
 
@@ -41,7 +38,13 @@ class Maps(NamedTuple):
         """Return the maps of a subset of the images, by their rows in order."""
         if len(rows) == len(self.values):
             return self
-        return Maps(self.values[rows], None if self.absolute is None else self.absolute[rows])
+        taken = list(rows)
+        return Maps(self.values[taken], None if self.absolute is None else self.absolute[taken])
+
+
+def as_maps(maps: Maps | np.ndarray) -> Maps:
+    """Return an array (N, M, H, W) of maps as `Maps`."""
+    return maps if isinstance(maps, Maps) else Maps(maps)
 
 
 @dataclass(frozen=True)
@@ -65,17 +68,22 @@ class Method:
 
     name: str
     # Without the fields that have mappings in them, so that a method can be part of a dict's key.
-    explainer: Explainer | MethodSpec | None = field(default=None, hash=False)
+    explainer: Any = field(default=None, hash=False)
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     index: int = 0
     transform: str = "raw"
 
     def select_maps(self, maps: Maps | np.ndarray) -> np.ndarray:
         """Return the maps (N, H, W) of the method from those of its explainer (N, maps, H, W)."""
-        all_maps = maps if isinstance(maps, Maps) else Maps(maps)
+        all_maps = as_maps(maps)
         if self.transform != "abs":
             return all_maps.values[:, self.index]
         return np.abs(all_maps.values[:, self.index]) if all_maps.absolute is None else all_maps.absolute[:, self.index]
+
+    @property
+    def makes_maps(self) -> bool:
+        """Whether the explainer can be called; otherwise the maps are in a store, or handed in."""
+        return hasattr(self.explainer, "function")
 
     @property
     def ablates(self) -> bool:
@@ -168,7 +176,7 @@ class MethodSpec:
 
 
 def methods_of(
-    maps: Mapping[str, bool], explainer: Explainer | MethodSpec | None = None, options: Mapping[str, Any] | None = None
+    maps: Mapping[str, bool], explainer: Any = None, options: Mapping[str, Any] | None = None
 ) -> list[Method]:
     """Return the methods of an explainer: each map raw, and each signed map as absolute values as well.
 

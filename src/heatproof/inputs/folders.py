@@ -11,7 +11,7 @@ from heatproof.data.open_image import open_rgb
 from heatproof.errors import HeatproofError, first_line, is_out_of_memory
 from heatproof.inputs.arrays import configuration_of
 from heatproof.inputs.loaders import REPEATED_IMAGES, refuse_random
-from heatproof.inputs.source import ImageSource
+from heatproof.inputs.source import Inputs
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 HELD_OUT = ("test", "val", "valid", "validation")
 
 
-def read_folder(folder: str | Path, model: Any, transform: Callable[[Any], Any] | None) -> ImageSource:
+def read_folder(folder: str | Path, model: Any, transform: Callable[[Any], Any] | None) -> Inputs:
     """Return the images of a folder; their ids are the paths of the files in it.
 
     Parameters
@@ -76,7 +76,7 @@ def read_folder(folder: str | Path, model: Any, transform: Callable[[Any], Any] 
     repeated = sorted({round(place * (len(ids) - 1) / (REPEATED_IMAGES - 1)) for place in range(REPEATED_IMAGES)})
     refuse_random(read, repeated, ids, "The `transform`")
     targets = None if numbers is None else torch.tensor(numbers, dtype=torch.int64)
-    return ImageSource(ids, read, targets, is_named=True, is_labelled=targets is not None, class_names=tuple(names))
+    return Inputs(ids, read, targets, is_named=True, is_labelled=targets is not None, class_names=tuple(names))
 
 
 def _listed(top: Path) -> tuple[list[str], list[str], list[int] | None]:

@@ -19,7 +19,7 @@ from heatproof.base.tasks import CALLABLE, describe_targets
 from heatproof.errors import HeatproofError
 
 if TYPE_CHECKING:
-    from heatproof.inputs.source import ImageSource
+    from heatproof.inputs.source import Inputs
 
 IMAGE_DIGEST = "image_digest"
 # Coordinates of maps that do not explain a class: the task, and for target functions a digest of function and target.
@@ -66,7 +66,7 @@ class Labels(NamedTuple):
 
     @property
     def explained(self) -> list[str] | None:
-        """Description of the target of each row, as in `heatproof.inputs.source.ImageSource.explained`, or None."""
+        """Description of the target of each row, as in `heatproof.inputs.source.Inputs.explained`, or None."""
         if self.targets is None or (self.kind == CALLABLE and self.target_digests is None):
             return None
         return describe_targets(self.kind, self.targets.tolist(), self.target_digests)
@@ -106,9 +106,7 @@ def labels_of(values: Any) -> Labels | None:
     )
 
 
-def match_rows(
-    values: Any, images: ImageSource, what: str, explained: Sequence[str] | None = None
-) -> np.ndarray | None:
+def match_rows(values: Any, images: Inputs, what: str, explained: Sequence[str] | None = None) -> np.ndarray | None:
     """Return the row of labelled values that belongs to each image; None if rows are in the order of the images.
 
     Parameters
@@ -163,7 +161,7 @@ def match_rows(
     return np.array([places[name] for name in images.ids])
 
 
-def _match_by_content(labels: Labels, images: ImageSource, what: str, explained: Sequence[str] | None) -> np.ndarray:
+def _match_by_content(labels: Labels, images: Inputs, what: str, explained: Sequence[str] | None) -> np.ndarray:
     """Match rows by the content of images; rows of equal images by explained target and id, then in order."""
     their_digests: list[tuple[Any, ...]] = list(zip(labels.digests or (), strict=True))
     our_digests: list[tuple[Any, ...]] = list(zip(images.digests, strict=True))
@@ -207,7 +205,7 @@ def _match_by_content(labels: Labels, images: ImageSource, what: str, explained:
     return np.array(rows)
 
 
-def align_to_images(name: str, values: Any, images: ImageSource) -> Any:
+def align_to_images(name: str, values: Any, images: Inputs) -> Any:
     """Return an array option of a metric, such as ``masks``, in the order of the images and the dimensions of `AXES`.
 
     Raises
@@ -240,7 +238,7 @@ def align_to_images(name: str, values: Any, images: ImageSource) -> Any:
     return values if rows is None else values[rows]
 
 
-def align_options(options: dict[str, Any], images: ImageSource, known: dict[int, Any]) -> dict[str, Any]:
+def align_options(options: dict[str, Any], images: Inputs, known: dict[int, Any]) -> dict[str, Any]:
     """Return the options of a metric, with arrays in the order of the images and parts in the order of the masks.
 
     Parameters
@@ -302,7 +300,7 @@ class ScoredTargets(NamedTuple):
     Attributes
     ----------
     explained
-        Description of the target of each image, as in `heatproof.inputs.source.ImageSource.explained`.
+        Description of the target of each image, as in `heatproof.inputs.source.Inputs.explained`.
     words, remedy
         Subject and verb of a message about a target, and the remedy if maps explain another target.
     """

@@ -15,7 +15,7 @@ import numpy as np
 from heatproof.base.named_axes import is_labelled_array
 from heatproof.errors import HeatproofError, first_line, is_out_of_memory
 from heatproof.inputs.arrays import IMAGE_KEYS, check_images, check_targets
-from heatproof.inputs.source import READ_BATCH_SIZE, ImageSource, source_of_tensor
+from heatproof.inputs.source import READ_BATCH_SIZE, Inputs, source_of_tensor
 
 if TYPE_CHECKING:
     import torch
@@ -70,7 +70,7 @@ def is_loader(images: Any) -> bool:
     return isinstance(images, Iterable) and not any(kind.__module__.startswith("PIL.") for kind in type(images).__mro__)
 
 
-def read_loader(images: Any) -> tuple[ImageSource, LoaderInfo]:
+def read_loader(images: Any) -> tuple[Inputs, LoaderInfo]:
     """Return the images of a loader, and its labels and order.
 
     Raises
@@ -93,7 +93,7 @@ def _holds_samples(images: Sequence[Any]) -> bool:
     return getattr(first, "ndim", 0) == 3
 
 
-def _read_by_number(loader: Any) -> tuple[ImageSource, LoaderInfo]:
+def _read_by_number(loader: Any) -> tuple[Inputs, LoaderInfo]:
     dataset = loader.dataset
     with preserved_random_states(loader), loader_errors("in its sampler"):
         places, is_shuffled = _places(loader)
@@ -155,7 +155,7 @@ def _read_by_number(loader: Any) -> tuple[ImageSource, LoaderInfo]:
             label_batches = [_in_rows(read_batch(rows)[1], len(rows)) for rows in batches_of_rows]
         return _joined(label_batches)
 
-    return ImageSource(ids, read, is_named=names is not None), LoaderInfo(labels, is_shuffled)
+    return Inputs(ids, read, is_named=names is not None), LoaderInfo(labels, is_shuffled)
 
 
 def _places(loader: Any) -> tuple[list[int], bool]:
@@ -220,7 +220,7 @@ def refuse_random(read: Any, rows: Sequence[int], ids: Sequence[str], what: str)
                     )
 
 
-def _read_all(batches: Iterable[Any]) -> tuple[ImageSource, LoaderInfo]:
+def _read_all(batches: Iterable[Any]) -> tuple[Inputs, LoaderInfo]:
     """Read all batches into memory."""
     import torch
 

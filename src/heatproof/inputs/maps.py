@@ -12,7 +12,7 @@ from heatproof.errors import HeatproofError
 from heatproof.inputs.labels import IMAGE_DIGEST, TARGET_DIGEST, ScoredTargets, check_explained, labels_of, match_rows
 
 if TYPE_CHECKING:
-    from heatproof.inputs.source import ImageSource
+    from heatproof.inputs.source import Inputs
 
 
 class Maps(NamedTuple):
@@ -33,7 +33,7 @@ class Maps(NamedTuple):
     gaps: dict[str, str]
 
 
-def read_maps(maps: Any, images: ImageSource, scored: Sequence[ScoredTargets] | None = None) -> Maps:
+def read_maps(maps: Any, images: Inputs, scored: Sequence[ScoredTargets] | None = None) -> Maps:
     """Return maps in the order of the images.
 
     Parameters
@@ -70,7 +70,7 @@ def read_maps(maps: Any, images: ImageSource, scored: Sequence[ScoredTargets] | 
     return Maps(_values(methods, images, scored)[:, None], None, gaps)
 
 
-def explained_classes(maps: Any, images: ImageSource) -> np.ndarray | None:
+def explained_classes(maps: Any, images: Inputs) -> np.ndarray | None:
     """Return the explained class of each image (N,), from the labels of maps; None if they have no such label."""
     for values in methods_of_maps(maps):
         labels = labels_of(values)
@@ -151,7 +151,7 @@ def _named(pairs: Any, gaps: Mapping[str, str]) -> dict[str, Any]:
     return {name: values for name, values in found.items() if name not in gaps}
 
 
-def _values(maps: Any, images: ImageSource, scored: Sequence[ScoredTargets]) -> np.ndarray:
+def _values(maps: Any, images: Inputs, scored: Sequence[ScoredTargets]) -> np.ndarray:
     from heatproof.perturbation.curves import check_maps
 
     labels, rows = labels_of(maps), match_rows(maps, images, "maps", scored[0].explained if scored else None)

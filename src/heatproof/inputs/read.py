@@ -1,4 +1,4 @@
-"""Convert images, targets and ids that a caller passes in any form to an `ImageSource`."""
+"""Convert images, targets and ids that a caller passes in any form to an `Inputs`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from heatproof.inputs.arrays import check_finite, check_ids, check_images
 from heatproof.inputs.folders import read_folder
 from heatproof.inputs.labels import labels_of
 from heatproof.inputs.loaders import LoaderInfo, is_loader, read_loader
-from heatproof.inputs.source import ImageSource, source_of_tensor
+from heatproof.inputs.source import Inputs, source_of_tensor
 from heatproof.inputs.targets import TargetSpec, align_targets, assign_targets, labels_of_maps
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def read_inputs(
     network: Network | None = None,
     target_spec: TargetSpec | None = None,
     pairs: bool = True,
-) -> ImageSource:
+) -> Inputs:
     """Return the images of a caller with their ids and targets.
 
     Parameters
@@ -69,7 +69,7 @@ def read_inputs(
 
     Returns
     -------
-    ImageSource
+    Inputs
         The images. The values of images in memory are checked here, those of others when they are read.
 
     Raises
@@ -105,7 +105,7 @@ def read_inputs(
     return source if classes is None else _select_classes(source, classes)
 
 
-def _source(model: Any, images: Any, transform: Transform | None) -> tuple[ImageSource, LoaderInfo | None]:
+def _source(model: Any, images: Any, transform: Transform | None) -> tuple[Inputs, LoaderInfo | None]:
     if isinstance(images, str | Path):
         return read_folder(images, model, transform), None
     if transform is not None:
@@ -120,7 +120,7 @@ def _source(model: Any, images: Any, transform: Transform | None) -> tuple[Image
     return source_of_tensor(checked, names), None
 
 
-def _targets_of_images(source: ImageSource, model: Any, loaded: LoaderInfo | None, target_spec: TargetSpec) -> Any:
+def _targets_of_images(source: Inputs, model: Any, loaded: LoaderInfo | None, target_spec: TargetSpec) -> Any:
     """Return the targets that come with the images, or None."""
     if loaded is not None:
         return loaded.labels(not target_spec.kind)
@@ -136,7 +136,7 @@ def _targets_of_images(source: ImageSource, model: Any, loaded: LoaderInfo | Non
     return None if target_spec.kind == "regression" else source.targets
 
 
-def _select_classes(source: ImageSource, classes: Any) -> ImageSource:
+def _select_classes(source: Inputs, classes: Any) -> Inputs:
     """Return the images whose target is one of the listed classes or labels."""
     if source.kind in ("regression", CALLABLE):
         raise HeatproofError("`classes` selects classes or labels, and the explained targets have none: leave it out.")

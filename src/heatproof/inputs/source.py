@@ -7,18 +7,22 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from heatproof.base.provenance import digest
 from heatproof.base.tasks import describe_targets
 from heatproof.inputs.arrays import check_finite
+from heatproof.inputs.identity import identity_of
 
 if TYPE_CHECKING:
     import torch
+
+    from heatproof.models.batch import Batch
 
 # Number of images per read when iterating over all images.
 READ_BATCH_SIZE = 64
 
 
 @dataclass(frozen=True, eq=False)
-class ImageSource:
+class Inputs:
     """Images of a caller, with ids and targets.
 
     Attributes
@@ -81,6 +85,45 @@ class ImageSource:
             check_finite(images, [self.ids[row] for row in rows])
         return images
 
+    @property
+    def explained_targets(self) -> torch.Tensor:
+        """(N,) targets that are explained."""
+        assert self.targets is not None, "read_inputs found them"
+        return self.targets
+
+    @cached_property
+    def probe_rows(self) -> list[int]:
+        """Rows of the few images that decide whether a method is applicable."""
+        from heatproof.data.probe_images import is_blank, probe_rows
+
+        return probe_rows(self.digests, lambda row: is_blank(self.read([row])[0]))
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """For each image a digest of its content, its name, which seeds random numbers, and its target."""
+        digests, probe = self.digests, self.read([0])
+        if probe.element_size() > 4:
+            # Digests of images are computed from float32, which would confuse images of higher precision.
+            digests = [identity_of(image) for _, part in self.batches() for image in part]
+        targets = self.explained if self.kind else self.explained_targets.tolist()
+        return [digest([str(probe.dtype), *parts]) for parts in zip(digests, self.ids, targets, strict=True)]
+
+    @cached_property
+    def size(self) -> tuple[int, int]:
+        """Height and width in pixels."""
+        height, width = self.read([0]).shape[2:]
+        return height, width
+
+    def batch(self, template: Batch, rows: Sequence[int]) -> Batch:
+        """Return a batch of the images of some rows, with the network and the settings of a template."""
+        network = template.adapted
+        return replace(
+            template,
+            images=network.copy_to_device(self.read(rows)),
+            targets=self.explained_targets[rows].to(network.device),
+            image_ids=tuple(self.ids[row] for row in rows),
+        )
+
     @cached_property
     def images(self) -> torch.Tensor:
         """All images at once, (N, C, H, W)."""
@@ -91,7 +134,7 @@ class ImageSource:
         """A digest of the content of each image; see `heatproof.inputs.finetuned.image_digests`."""
         from heatproof.inputs.finetuned import image_digests
 
-        return [digest for _, part in self.batches() for digest in image_digests(part)]
+        return [content for _, part in self.batches() for content in image_digests(part)]
 
     @property
     def explained(self) -> list[str]:
@@ -110,14 +153,18 @@ class ImageSource:
             rows = range(low, min(low + size, len(self)))
             yield rows, self.read(rows)
 
-    def take(self, rows: Sequence[int]) -> ImageSource:
+    def renamed(self, ids: list[str]) -> Inputs:
+        """Return the images with other ids."""
+        return self._with_digests(replace(self, ids=ids), self.digests)
+
+    def take(self, rows: Sequence[int]) -> Inputs:
         """Return the source of the selected rows, which keep their ids."""
         chosen = list(rows)
 
         def read(inner: Sequence[int]) -> torch.Tensor:
             return self.load_rows([chosen[row] for row in inner])
 
-        return replace(
+        taken = replace(
             self,
             ids=[self.ids[row] for row in chosen],
             load_rows=read,
@@ -126,9 +173,15 @@ class ImageSource:
             image_numbers=None if self.image_numbers is None else [self.image_numbers[row] for row in chosen],
             target_digests=None if self.target_digests is None else [self.target_digests[row] for row in chosen],
         )
+        return self._with_digests(taken, [self.digests[row] for row in chosen]) if "digests" in vars(self) else taken
+
+    def _with_digests(self, other: Inputs, digests: list[str]) -> Inputs:
+        """Give digests that are known to another selection, because reading images again could take long."""
+        vars(other)["digests"] = digests
+        return other
 
 
-def source_of_tensor(images: torch.Tensor, names: list[str] | None = None) -> ImageSource:
+def source_of_tensor(images: torch.Tensor, names: list[str] | None = None) -> Inputs:
     """Return the source of a tensor of images whose values are known to be finite."""
 
     def rows(numbers: Sequence[int]) -> torch.Tensor:
@@ -138,4 +191,4 @@ def source_of_tensor(images: torch.Tensor, names: list[str] | None = None) -> Im
         return images[list(numbers)]
 
     ids = [str(number) for number in range(len(images))] if names is None else names
-    return ImageSource(ids, rows, is_named=names is not None, is_checked=True)
+    return Inputs(ids, rows, is_named=names is not None, is_checked=True)

@@ -27,7 +27,7 @@ from heatproof.inputs.labels import labels_of, match_rows
 if TYPE_CHECKING:
     import torch
 
-    from heatproof.inputs.source import ImageSource
+    from heatproof.inputs.source import Inputs
     from heatproof.models.adapter import Network
     from heatproof.models.output_reader import OutputReader
 
@@ -104,8 +104,8 @@ def _identity_or_address(value: Any, network: Any = None) -> str:
 
 
 def assign_targets(
-    source: ImageSource, targets: Any, target_spec: TargetSpec, network: Network | None, pairs: bool = True
-) -> ImageSource:
+    source: Inputs, targets: Any, target_spec: TargetSpec, network: Network | None, pairs: bool = True
+) -> Inputs:
     """Return the images with the explained column of each.
 
     Parameters
@@ -149,7 +149,7 @@ def assign_targets(
     return replace(source, targets=check_targets(targets, len(source)), is_labelled=True)
 
 
-def _predicted_classes(source: ImageSource, network: Network) -> torch.Tensor:
+def _predicted_classes(source: Inputs, network: Network) -> torch.Tensor:
     import torch
 
     from heatproof.models.first_images import predict_classes
@@ -215,7 +215,7 @@ def multi_hot(values: Any, count: int) -> torch.Tensor:
     return found.to(torch.int8)
 
 
-def _with_label_rows(source: ImageSource, labels: torch.Tensor, pairs: bool) -> ImageSource:
+def _with_label_rows(source: Inputs, labels: torch.Tensor, pairs: bool) -> Inputs:
     """Return a source with a row for every pair of an image and one of its labels."""
     source = replace(source, labels=labels, is_labelled=True)
     if not pairs:
@@ -235,7 +235,7 @@ def _with_label_rows(source: ImageSource, labels: torch.Tensor, pairs: bool) -> 
 CALLER_STACKLEVEL = 5
 
 
-def _with_regression_targets(source: ImageSource, targets: Any, network: Network | None) -> ImageSource:
+def _with_regression_targets(source: Inputs, targets: Any, network: Network | None) -> Inputs:
     """Return the images with the explained output: the only one, or those that integer targets select."""
     import torch
 
@@ -256,7 +256,7 @@ def _with_regression_targets(source: ImageSource, targets: Any, network: Network
     return replace(source, targets=values.cpu().long())
 
 
-def _count_outputs(source: ImageSource, network: Network) -> int:
+def _count_outputs(source: Inputs, network: Network) -> int:
     """Return the number of outputs of a network for an image."""
     from heatproof.models.first_images import count_outputs
 
@@ -286,7 +286,7 @@ def _regression_values(values: Any, count: int) -> torch.Tensor:
     return found
 
 
-def _with_function_targets(source: ImageSource, targets: Any, function: Target, network: Network | None) -> ImageSource:
+def _with_function_targets(source: Inputs, targets: Any, function: Target, network: Network | None) -> Inputs:
     """Return the images with the number of the unique target of each."""
     import torch
 
@@ -315,7 +315,25 @@ def _as_list(unique_targets: Any) -> list[Any]:
     return [unique_targets[number] for number in range(len(unique_targets))]
 
 
-def reported_targets(source: ImageSource) -> np.ndarray:
+def check_columns(network: Network, source: Inputs) -> None:
+    """Check that the network has a class, label or output for every target.
+
+    Raises
+    ------
+    HeatproofError
+        If it has not; the message has the image, or the number of columns.
+    """
+    assert source.targets is not None, "read_inputs found them"
+    if source.kind == "multilabel" and source.labels is not None and source.labels.shape[1] != network.classes:
+        width, outputs = source.labels.shape[1], network.classes
+        raise HeatproofError(
+            f"The targets have {width} columns and the model returns {outputs} logits for each image: give one column "
+            "for each label, in the order of the model's outputs."
+        )
+    network.check_targets(source.targets, source.ids)
+
+
+def reported_targets(source: Inputs) -> np.ndarray:
     """Return the targets (N,) as they appear in results.
 
     These are column numbers, or for a target function its targets if all are integers or all are strings. Other targets
@@ -332,7 +350,7 @@ def reported_targets(source: ImageSource) -> np.ndarray:
     return columns
 
 
-def labels_of_maps(maps: Any, source: ImageSource, target_spec: TargetSpec, network: Network | None) -> Any:
+def labels_of_maps(maps: Any, source: Inputs, target_spec: TargetSpec, network: Network | None) -> Any:
     """Return the targets that labelled maps explain, as `assign_targets` takes them; None if maps have no targets.
 
     With several labels, these are all labels of an image that maps explain.
@@ -350,7 +368,7 @@ def labels_of_maps(maps: Any, source: ImageSource, target_spec: TargetSpec, netw
     return explained_classes(maps, source)
 
 
-def align_targets(targets: Any, source: ImageSource, target_spec: TargetSpec, network: Network | None) -> Any:
+def align_targets(targets: Any, source: Inputs, target_spec: TargetSpec, network: Network | None) -> Any:
     """Return labelled targets in the order of the images, and targets without labels unchanged.
 
     Raises
@@ -368,7 +386,7 @@ def align_targets(targets: Any, source: ImageSource, target_spec: TargetSpec, ne
     return targets.isel(image=rows) if is_labelled_array(targets) else targets.iloc[rows]
 
 
-def _labels_from_pairs(values: Any, source: ImageSource, network: Network | None) -> np.ndarray | None:
+def _labels_from_pairs(values: Any, source: Inputs, network: Network | None) -> np.ndarray | None:
     """Return the labels (N, K) of each image from labelled values, matched by content; None if they have none."""
     labels = labels_of(values)
     if labels is None or labels.digests is None or labels.targets is None or network is None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NotRequired, TypedDict, cast
 
-from heatproof.attribution.registry import ApplicabilityFigure
 from heatproof.files.publishing import public
+from heatproof.models.batch import ApplicabilityFigure
 from heatproof.stores.manifest import read_checksummed, write_checksummed
 
 # Name of the figure that `heatproof.attribution._unaltered` records.

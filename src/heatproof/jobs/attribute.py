@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from heatproof.attribution.explaining import check_applicability, explain_batch
+from heatproof.attribution.explaining import check_applicability, explain_batches
 from heatproof.attribution.plain_functions import PLAIN_ARGUMENTS, as_explainer, positional_arguments_of
-from heatproof.attribution.registry import EXPLAINERS, ApplicabilityFigure, ExplainContext, Explainer
+from heatproof.attribution.registry import EXPLAINERS, Explainer
 from heatproof.base.batches import READ_LOCK, prefetch, track
 from heatproof.base.grids import Grid
 from heatproof.base.methods import Method, MethodSpec
@@ -35,9 +34,11 @@ from heatproof.jobs.applicability import (
     write_applicability,
 )
 from heatproof.jobs.shards import BACKGROUND_WRITES, EVALUATION, Origin, Shard, open_shard
-from heatproof.models.adaptive_batch_size import AdaptiveBatchSize, batch_size_file, batch_size_of
+from heatproof.models.adapter import Network
+from heatproof.models.adaptive_batch_size import batch_size_file, batch_size_of
+from heatproof.models.batch import ApplicabilityFigure, Batch
 from heatproof.models.first_images import check_loaded
-from heatproof.models.hooks import hooks_of, reader_of
+from heatproof.models.hooks import reader_of
 from heatproof.models.network import configure_torch, find_layer, load_network, normalise, reader_of_dataset
 from heatproof.models.output_reader import probabilities
 from heatproof.models.registry import InputFacts
@@ -115,53 +116,12 @@ class NamedBaselines:
         self.dataset, self.facts, self.grid = dataset, facts, grid
         self.options: dict[str, dict[str, Any]] = {}
 
-    def __call__(self, context: ExplainContext, name: str) -> torch.Tensor:
+    def __call__(self, context: Batch, name: str) -> torch.Tensor:
         """Return the baseline images (N, C, H, W) of a batch."""
         if name not in self.options:
             self.options[name] = dataset_options(name, None, self.dataset, self.facts)
         options = self.options[name]
         return baseline_images(name, context.images, context.image_ids, context.seed, options, self.grid)
-
-
-def context_factory(
-    network: torch.nn.Module | None,
-    facts: InputFacts,
-    dataset: Dataset,
-    *,
-    output: str,
-    seed: int,
-    grid: Grid | None,
-    batch_size: int,
-) -> Callable[..., ExplainContext]:
-    """Return a function that creates an `ExplainContext` from images, targets and ids.
-
-    Parameters
-    ----------
-    network
-        Images to logits; None for a reference map.
-    facts
-        Input format of the images.
-    dataset
-        Dataset whose training images are baselines of some explainers.
-    output
-        The output to explain, ``logit`` or ``probability``.
-    seed
-        The workflow's seed.
-    grid
-        Grid of the patches that the explainer's baseline fills; None if it has no named baseline.
-    batch_size
-        Largest number of images in one network pass.
-    """
-    return partial(
-        ExplainContext,
-        network=network,
-        output=Probabilities(network).eval() if network is not None and output == "probability" else network,
-        facts=None if network is None else facts,
-        seed=seed,
-        batch_size=batch_size,
-        background=background_of(dataset, facts, seed),
-        named_baseline=NamedBaselines(dataset, facts, grid),
-    )
 
 
 def attribute(job: MapsStage, runtime: Runtime) -> None:
@@ -177,49 +137,142 @@ def attribute(job: MapsStage, runtime: Runtime) -> None:
     """
     device = configure_torch(runtime)
     dataset = open_dataset(job.inputs.dataset)
-    model, weights = job.inputs.model, job.inputs.weights
-    facts = model.facts if model else NEUTRAL_FACTS
-    size = dataset.images("evaluation", 0, 1).shape[-2:]
-    batch_size = batch_size_of(runtime.batch_size, device)
-    network: torch.nn.Module | None = None
+    size = dataset.images(EVALUATION, 0, 1).shape[-2:]
     shards: list[Shard] = []
-    probe_rows, check_passes = probe_rows_of_split(dataset), None
+    probe_rows = probe_rows_of_split(dataset)
+    images = cache(lambda: EvaluationImages.load(job.inputs, dataset, runtime, device))
     with BACKGROUND_WRITES:
-        for entry in job.explainers:
-            shard = _open_shard(job, entry, dataset, size, probe_rows)
+        for spec in job.explainers:
+            shard = _open_shard(job, spec, dataset, size, probe_rows)
             shards.append(shard)
             start, stop = shard.missing()
             if start >= stop and not shard.changed:
-                log.info("%s: all %d images are in the store already", entry.name, stop - job.shard.images[0])
+                log.info("%s: all %d images are in the store already", spec.name, stop - job.shard.images[0])
                 restore_applicability(f"{shard.base}.gate.json", _applicability_key(shard), shard.manifest)
                 shard.publish(str(device))
                 continue
             # This also runs if a killed job left all batches in the journal, because the manifest needs the record of
             # the applicability check, which is read or computed again.
-            if network is None and model and weights:
-                reader = reader_of_dataset(job.inputs.dataset, dataset, job.inputs.target)
-                assert reader.classes is not None, "a dataset declares its number of outputs"
-                network = load_network(model, reader.classes, weights, device, job.inputs.precision, reader)
-            run = _ExplainerRun(job.inputs, entry, dataset, network, facts, batch_size, device)
-            if network is not None and check_passes is None:
-                check_passes = check_loaded(network, run.read(probe_rows))
-            if network is not None:
-                shard.provenance["check_passes"] = check_passes
-            reason = None
-            try:
-                record = _require_applicable(shard, run, probe_rows)
-                if check_passes is not None:
-                    low, high = shard.requested
-                    shard.provenance["check_passes"] = check_passes + comparison_passes(record, high - low)
-                _compute_maps(shard, run)
-            except NotApplicable as error:
-                reason = str(error)
-                # Logs the traceback of an explainer that failed.
-                log.info("%s does not apply: %s", entry.name, reason, exc_info=error.__cause__)
+            reason = _compute(shard, spec, images(), probe_rows)
             shard.publish_behind(str(device), reason)
     # Not earlier, because Snakemake may remove what a job published until the job has ended without an error.
     for shard in shards:
         shard.forget_journal()
+
+
+@dataclass(frozen=True)
+class EvaluationImages:
+    """Images of the evaluation split for the explainers of a job.
+
+    Attributes
+    ----------
+    template
+        The batch of these images without the images; its network is None for reference maps.
+    inputs
+        The settings on which all maps depend.
+    device
+        Device of the images.
+    target
+        The class that is explained: ``label``, ``predicted``, or a number.
+    check_passes
+        Number of images that the check of the network passed; None without a network.
+    """
+
+    template: Batch
+    inputs: MapInputs
+    device: torch.device
+    target: str | int
+    check_passes: int | None = None
+
+    @classmethod
+    def load(cls, inputs: MapInputs, dataset: Dataset, runtime: Runtime, device: torch.device) -> EvaluationImages:
+        """Load the network, and check it on a few images."""
+        nothing: Any = None
+        template = Batch(
+            network=None,
+            output=None,
+            facts=None,
+            images=nothing,
+            targets=nothing,
+            image_ids=(),
+            seed=inputs.seed,
+            batch_size=batch_size_of(runtime.batch_size, device),
+            dataset=dataset,
+        )
+        target = check_target(inputs.target, dataset)
+        if not (inputs.model and inputs.weights):
+            return cls(template, inputs, device, target)
+        reader = reader_of_dataset(inputs.dataset, dataset, inputs.target)
+        assert reader.classes is not None, "a dataset declares its number of outputs"
+        module = load_network(inputs.model, reader.classes, inputs.weights, device, inputs.precision, reader)
+        output = Probabilities(module).eval() if inputs.output == "probability" else module
+        images = cls(replace(template, network=module, output=output, facts=inputs.model.facts), inputs, device, target)
+        return replace(images, check_passes=check_loaded(module, images.read(probe_rows_of_split(dataset))))
+
+    @property
+    def facts(self) -> InputFacts:
+        """Input format of the images."""
+        return self.template.facts or NEUTRAL_FACTS
+
+    @property
+    def network(self) -> Network | None:
+        """The network; None for reference maps."""
+        return None if self.template.network is None else self.template.adapted
+
+    def for_explainer(self, spec: MethodSpec) -> EvaluationImages:
+        """Return the images with the baselines of an explainer, and with the batch size that fits it."""
+        dataset, seed = self.template.dataset, self.template.seed
+        if self.network is not None:
+            self.network.remember_batch_size(spec.name, batch_size_file(spec.store))
+        template = replace(
+            self.template,
+            background=background_of(dataset, self.facts, seed),
+            named_baseline=NamedBaselines(dataset, self.facts, spec.grid),
+        )
+        return replace(self, template=template)
+
+    def read(self, rows: Sequence[int]) -> torch.Tensor:
+        """Return images in main memory, normalised for the network."""
+        dataset = self.template.dataset
+        if isinstance(rows, range):
+            return normalise(dataset.images(EVALUATION, rows.start, rows.stop), self.facts)
+        return normalise(read_rows(dataset, rows), self.facts)
+
+    def batch(self, rows: Sequence[int], images: torch.Tensor) -> Batch:
+        """Return the batch of images that were read from rows, with the targets of the run."""
+        split = self.template.dataset.splits[EVALUATION]
+        batch = replace(
+            self.template,
+            images=images.to(self.device),
+            targets=torch.from_numpy(split.labels[list(rows)]).to(self.device),
+            image_ids=tuple(split.ids[row] for row in rows),
+            first=rows[0],
+        )
+        if self.network is None:
+            return batch
+        if self.target != "predicted":
+            return batch.with_target(self.target)
+        with torch.no_grad():
+            parts = [self.network(part).argmax(1) for part in batch.images.split(batch.batch_size)]
+        return replace(batch, targets=torch.cat(parts))
+
+
+def _compute(shard: Shard, spec: MethodSpec, images: EvaluationImages, probe_rows: list[int]) -> str | None:
+    """Compute the missing maps of an explainer, and return the reason if it is not applicable."""
+    images, method = images.for_explainer(spec), open_method(spec)
+    if images.check_passes is not None:
+        shard.provenance["check_passes"] = images.check_passes
+    try:
+        record = _require_applicable(shard, spec, method, images, probe_rows)
+        if images.check_passes is not None:
+            low, high = shard.requested
+            shard.provenance["check_passes"] = images.check_passes + comparison_passes(record, high - low)
+        _compute_maps(shard, method, images)
+    except NotApplicable as error:
+        # Logs the traceback of an explainer that failed.
+        log.info("%s does not apply: %s", spec.name, error, exc_info=error.__cause__)
+        return str(error)
+    return None
 
 
 def _encoding(inputs: MapInputs) -> dict[str, Any]:
@@ -227,17 +280,17 @@ def _encoding(inputs: MapInputs) -> dict[str, Any]:
 
 
 def _open_shard(
-    job: MapsStage, entry: MethodSpec, dataset: Dataset, size: tuple[int, ...], probe_rows: list[int]
+    job: MapsStage, spec: MethodSpec, dataset: Dataset, size: tuple[int, ...], probe_rows: list[int]
 ) -> Shard:
     inputs = job.inputs
     settings: dict[str, Any] = {key: getattr(inputs, key) for key in ("weights", "output", "seed", "precision")}
     settings |= {"dataset": asdict(inputs.dataset), "model": asdict(inputs.model) if inputs.model else None}
-    settings["explainer"] = {key: getattr(entry, key) for key in ("name", "kind", "options")}
+    settings["explainer"] = {key: getattr(spec, key) for key in ("name", "kind", "options")}
     images = images_of(inputs.dataset.manifest)
-    value_ranges = images.all_images_of(mean_split(dataset)) if _reads_training_images(entry) else []
+    value_ranges = images.all_images_of(mean_split(dataset)) if _reads_training_images(spec) else []
     split = dataset.splits[EVALUATION]
     origin = Origin(
-        entry.key,
+        spec.key,
         public(settings),
         [inputs.weights] if inputs.weights else [],
         images=images,
@@ -245,14 +298,14 @@ def _open_shard(
         # The applicability check reads the same sample of images for every shard.
         manifest_ranges=[(EVALUATION, row, row + 1) for row in sorted(probe_rows)],
     )
-    arrays = map_arrays(len(entry.maps), size, **_encoding(inputs))
-    return open_shard(job.shard, entry.store, origin, split, arrays, {"map": list(entry.maps)})
+    arrays = map_arrays(len(spec.maps), size, **_encoding(inputs))
+    return open_shard(job.shard, spec.store, origin, split, arrays, {"map": list(spec.maps)})
 
 
-def _reads_training_images(entry: MethodSpec) -> bool:
+def _reads_training_images(spec: MethodSpec) -> bool:
     """Return whether maps depend on training images; for a user's explainer this is unknown, so True."""
-    mean = needs_dataset(entry.options.get("baseline"), None)
-    return mean or "baselines" in entry.options or not entry.module.startswith("heatproof.")
+    mean = needs_dataset(spec.options.get("baseline"), None)
+    return mean or "baselines" in spec.options or not spec.module.startswith("heatproof.")
 
 
 def _applicability_key(shard: Shard) -> str:
@@ -260,75 +313,16 @@ def _applicability_key(shard: Shard) -> str:
     return digest([shard.key, shard.images.data(*shard.manifest_ranges, *shard.value_ranges)])
 
 
-def _require_layer(entry: MethodSpec, facts: InputFacts, network: torch.nn.Module | None) -> None:
+def _require_layer(spec: MethodSpec, facts: InputFacts, network: torch.nn.Module | None) -> None:
     # An explainer with an option `layer` finds this layer itself.
-    needed = "cam_layer" in entry.needs and not entry.options.get("layer")
+    needed = "cam_layer" in spec.needs and not spec.options.get("layer")
     if needed and facts.cam_layer is not None and network is not None:
         find_layer(network, facts.cam_layer, "model")
 
 
-@dataclass
-class _ExplainerRun:
-    """An explainer on a network, applied to images of the evaluation split."""
-
-    inputs: MapInputs
-    entry: MethodSpec
-    dataset: Dataset
-    network: torch.nn.Module | None
-    facts: InputFacts
-    batch_size: int
-    device: torch.device
-
-    def __post_init__(self) -> None:
-        inputs, entry = self.inputs, self.entry
-        self.method = open_method(entry)
-        self.adaptive_size = AdaptiveBatchSize(entry.name, batch_size_file(entry.store), self.device)
-        self.target = check_target(inputs.target, self.dataset)
-        settings: dict[str, Any] = {
-            "output": inputs.output,
-            "seed": inputs.seed,
-            "grid": entry.grid,
-            "batch_size": self.batch_size,
-        }
-        self.make_context = context_factory(self.network, self.facts, self.dataset, **settings)
-
-    @property
-    def passes(self) -> int:
-        """Number of images that went through the network for results; 0 without a network."""
-        hooks = None if self.network is None else hooks_of(self.network)
-        return 0 if hooks is None else hooks.passes
-
-    def read(self, rows: Sequence[int]) -> torch.Tensor:
-        """Return images of the evaluation split in main memory, normalised for the network."""
-        if isinstance(rows, range):
-            return normalise(self.dataset.images(EVALUATION, rows.start, rows.stop), self.facts)
-        return normalise(read_rows(self.dataset, rows), self.facts)
-
-    def context_of(
-        self, rows: Sequence[int], images: torch.Tensor, figures: dict[str, ApplicabilityFigure] | None = None
-    ) -> ExplainContext:
-        """Return the input of the explainer for images that were read from these rows of the evaluation split."""
-        split = self.dataset.splits[EVALUATION]
-        return self.make_context(
-            images=images.to(self.device),
-            targets=self.targets(rows, images),
-            image_ids=tuple(split.ids[row] for row in rows),
-            figures=figures,
-        )
-
-    def targets(self, rows: Sequence[int], images: torch.Tensor) -> torch.Tensor:
-        """Return the targets (N,) of images that were read from these rows of the evaluation split."""
-        labels = torch.from_numpy(self.dataset.splits[EVALUATION].labels[list(rows)]).to(self.device)
-        if self.target == "label" or self.network is None:
-            return labels
-        if self.target == "predicted":
-            with torch.no_grad():
-                parts = images.to(self.device).split(self.batch_size)
-                return torch.cat([self.network(part).argmax(1) for part in parts])
-        return torch.full_like(labels, int(self.target))
-
-
-def _require_applicable(shard: Shard, run: _ExplainerRun, probe_rows: list[int]) -> ApplicabilityRecord:
+def _require_applicable(
+    shard: Shard, spec: MethodSpec, method: Method, images: EvaluationImages, probe_rows: list[int]
+) -> ApplicabilityRecord:
     """Check the explainer on a sample of images, once for all shards, and return the record of the check.
 
     Raises
@@ -340,42 +334,44 @@ def _require_applicable(shard: Shard, run: _ExplainerRun, probe_rows: list[int])
     record, cause = read_applicability(path, _applicability_key(shard)), None
     if record is None:
         figures: dict[str, ApplicabilityFigure] = {}
-        passes_before, reason, count = run.passes, None, 0
+        network, reason, count = images.network, None, 0
+        before = 0 if network is None else network.passes
         try:
-            _require_layer(run.entry, run.facts, run.network)
-            context = run.context_of(probe_rows, run.read(probe_rows), figures)
-            count = len(check_applicability(run.method, context, run.adaptive_size))
+            _require_layer(spec, images.facts, images.template.network)
+            batch = images.batch(probe_rows, images.read(probe_rows))
+            count = len(check_applicability(method, replace(batch, figures=figures)))
         except NotApplicable as error:
             reason = str(error)
             cause = error.__cause__
-        record = write_applicability(
-            path, _applicability_key(shard), count, figures, reason, run.passes - passes_before
-        )
+        passes = 0 if network is None else network.passes - before
+        record = write_applicability(path, _applicability_key(shard), count, figures, reason, passes)
     shard.provenance["gate"] = manifest_fields(record)
     if record["gap"]:
         raise NotApplicable(record["gap"]) from cause
     return record
 
 
-def _compute_maps(shard: Shard, run: _ExplainerRun) -> None:
+def _compute_maps(shard: Shard, method: Method, images: EvaluationImages) -> None:
     start, stop = shard.missing()
+    size = images.template.batch_size
+
+    def batches() -> Iterator[Batch]:
+        for low, read in prefetch(
+            lambda low: images.read(range(low, min(low + size, stop))),
+            track(range(start, stop, size), method.name, unit="batch"),
+            images.device,
+        ):
+            yield images.batch(range(low, low + len(read)), read)
+
     # The cost of maps includes the time to wait for images.
-    size, started = run.batch_size, time.monotonic()
-    for low, images in prefetch(
-        lambda low: run.read(range(low, min(low + size, stop))),
-        track(range(start, stop, size), run.entry.name, unit="batch"),
-        run.device,
-    ):
-        passes = run.passes
-        context = run.context_of(range(low, low + len(images)), images)
-        values = encode_maps(explain_batch(run.method, context, run.adaptive_size), **_encoding(run.inputs))
-        shard.add(low, values, time.monotonic() - started, run.counter.images - passes)
-        started = time.monotonic()
+    for maps in explain_batches(method, batches(), images.network):
+        shard.add(start, encode_maps(maps.values, **_encoding(images.inputs)), maps.seconds, maps.passes)
+        start += len(maps.values)
 
 
 def open_method(spec: MethodSpec) -> Method:
-    """Return the method of an explainer with its options; only the module that registers the explainer is imported."""
+    """Return the method of a job, ready to be called; only the module that registers its explainer is imported."""
     function = EXPLAINERS.load_callable(spec.kind, spec.module)
     called = as_explainer(function, spec.name) if positional_arguments_of(function) == PLAIN_ARGUMENTS else function
-    explainer = Explainer(spec.name, called, spec.maps, frozenset(spec.needs), spec.uses_model)
+    explainer = Explainer(spec.name, called, spec.maps, uses_model=spec.uses_model, needs=frozenset(spec.needs))
     return Method(spec.name, explainer, spec.options)

@@ -8,10 +8,9 @@ network on the intact images, once for all explainers.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,16 +21,17 @@ from heatproof.base.specs import Runtime
 from heatproof.base.tasks import task_provides
 from heatproof.data.checks import check_target, open_dataset
 from heatproof.data.probe_images import probe_rows_of_split, read_rows
+from heatproof.data.registry import Dataset
 from heatproof.errors import NotApplicable
 from heatproof.files.publishing import public
 from heatproof.jobs.shards import BACKGROUND_WRITES, EVALUATION, ImageRange, Origin, Shard, open_shard
-from heatproof.models.adaptive_batch_size import batch_size_of
+from heatproof.models.adaptive_batch_size import batch_size_file, batch_size_of
+from heatproof.models.batch import Batch
 from heatproof.models.first_images import check_loaded
-from heatproof.models.hooks import reader_of
-from heatproof.models.network import configure_torch, reader_of_dataset
-from heatproof.perturbation.batching import intact_responses, open_network
+from heatproof.models.network import configure_torch, load_network, normalise, reader_of_dataset
+from heatproof.models.passes import intact_responses
 from heatproof.perturbation.dataset_mean import dataset_options, mean_split, needs_dataset
-from heatproof.responses.base import Batch, Explain, MethodMaps, NetworkRun, Response, response_of
+from heatproof.responses.base import FirstBatch, Response, respond_batches, response_of
 from heatproof.stores.manifest import read_shard
 from heatproof.stores.source_files import images_of, ranges_of
 from heatproof.stores.store import ArraySpec
@@ -52,7 +52,8 @@ class ShardWork:
 
     shard: Shard
     unsupported_reason: str | None
-    explainer: MethodSpec | None
+    spec: MethodSpec | None
+    methods: Sequence[Method] = ()
 
     @property
     def is_pending(self) -> bool:
@@ -64,15 +65,32 @@ class ShardWork:
         start, stop = self.shard.missing()
         return self.unsupported_reason is None and (start < stop or self.shard.changed)
 
-    def method_maps(self, low: int, high: int) -> MethodMaps | None:
-        """Return the maps of images [low, high) for a map response, else None."""
-        if not self.explainer:
-            return None
-        maps = stored_maps(self.explainer.store + ".zarr", low, high, self.shard.layout.image_ids)
-        return MethodMaps(maps.values, self.explainer.methods, self.explainer.name)
+    def with_maps(self, batch: Batch, response: Response) -> Batch:
+        """Return the batch with the explainer's maps and methods, for a map response."""
+        if self.spec is None:
+            return batch
+        stop = batch.first + len(batch.image_ids)
+        maps = stored_maps(self.spec.store + ".zarr", batch.first, stop, self.shard.layout.image_ids)
+        batch = replace(batch, maps=maps, methods=self.methods)
+        if not response.recomputes_maps:
+            return batch
+        # Imported here, because responses that recompute no maps do not need the explainers.
+        from heatproof.jobs.attribute import NamedBaselines, background_of
+
+        facts = batch.facts
+        assert facts is not None, "a job knows the input format of the model"
+        return replace(
+            batch,
+            background=background_of(batch.dataset, facts, batch.seed),
+            named_baseline=NamedBaselines(batch.dataset, facts, self.spec.grid),
+        )
+
+    def name(self, response: Response) -> str:
+        """Name of what is computed, for the log."""
+        return self.spec.name if self.spec else response.name
 
 
-def respond(job: ResponseStage, runtime: Runtime) -> None:
+def store_responses(job: ResponseStage, runtime: Runtime) -> None:
     """Compute one shard of a response; images that are already in the shard are not computed again.
 
     A response that does not apply to the network or to the images is published as not applicable, with the reason.
@@ -82,31 +100,21 @@ def respond(job: ResponseStage, runtime: Runtime) -> None:
     HeatproofError
         If a map or a response has a value that is not finite, or maps are missing or damaged.
     """
-    network = job.network
-    device, dataset, response = configure_torch(runtime), open_dataset(network.dataset), response_of(job.response)
-    reader = reader_of_dataset(network.dataset, dataset, network.target)
-    network_runtime = replace(runtime, compile=runtime.compile and not response.uses_hooks)
-    network_run = NetworkRun(
-        open_network=partial(open_network, network, reader, network_runtime, device),
-        device=device,
-        batch_size=batch_size_of(runtime.batch_size, device),
-        seed=network.seed,
-        facts=network.model.facts,
-        dataset=dataset,
-        dataset_name=network.dataset.name,
-        explain=lambda method_maps, method, batch: explainer_of(job, network_run, method_maps.explainer, method, batch),
-    )
-    all_work = [_open(job, explainer, response, network_run) for explainer in (job.explainers or NO_EXPLAINER)]
+    device, dataset, response = configure_torch(runtime), open_dataset(job.network.dataset), response_of(job.response)
+    open_network = cache(lambda: _template(job, dataset, response, runtime, device))
+    all_work = [
+        _open(job, spec, response, dataset, lambda: _first_batch(open_network()))
+        for spec in (job.explainers or NO_EXPLAINER)
+    ]
     pending = [work for work in all_work if work.is_pending]
     for work in all_work:
         if not work.is_pending:
             if work.unsupported_reason is None:
-                name = work.explainer.name if work.explainer else response.name
-                log.info("%s: all images are in the store already", name)
+                log.info("%s: all images are in the store already", work.name(response))
             work.shard.publish(str(device), work.unsupported_reason)
     with BACKGROUND_WRITES:
         if pending:
-            _run(job, pending, response, network_run)
+            _run(job, pending, response, open_network())
         for work in pending:
             work.shard.publish_behind(str(device), work.unsupported_reason)
     # The journal is removed last, because Snakemake removes the published files if the job fails before this point.
@@ -114,7 +122,49 @@ def respond(job: ResponseStage, runtime: Runtime) -> None:
         work.shard.forget_journal()
 
 
-def _open(job: ResponseStage, explainer: MethodSpec | None, response: Response, network_run: NetworkRun) -> ShardWork:
+def _template(
+    job: ResponseStage, dataset: Dataset, response: Response, runtime: Runtime, device: torch.device
+) -> Batch:
+    """Open the network of a job, and return the batch of its images without the images.
+
+    The network runs in batches of one size. A map response needs the format with the layer for CAMs.
+    """
+    spec = job.network
+    reader = reader_of_dataset(spec.dataset, dataset, spec.target)
+    assert reader.classes is not None, "a dataset says how many outputs there are"
+    module = load_network(spec.model, reader.classes, spec.weights, device, spec.precision, reader)
+    if runtime.compile and not response.uses_hooks:
+        module.compile()
+    size = batch_size_of(runtime.batch_size, device)
+    nothing: Any = None
+    template = Batch(
+        network=module,
+        output=module,
+        facts=job.facts or spec.model.facts,
+        images=nothing,
+        targets=nothing,
+        image_ids=(),
+        seed=spec.seed,
+        batch_size=size,
+        dataset=dataset,
+    )
+    if job.output == "probability":
+        from heatproof.jobs.attribute import Probabilities
+
+        template = replace(template, output=Probabilities(module).eval())
+    template.adapted.pad(size, batch_size_file(spec.weights))
+    return template
+
+
+def _first_batch(template: Batch) -> Batch:
+    """Return the batch of the first image of the evaluation split."""
+    assert template.facts is not None, "a job knows the input format of the model"
+    return replace(template, images=normalise(template.dataset.images(EVALUATION, 0, 1), template.facts))
+
+
+def _open(
+    job: ResponseStage, spec: MethodSpec | None, response: Response, dataset: Dataset, first: FirstBatch
+) -> ShardWork:
     network = asdict(job.network)
     network.pop("upstream")
     # The report reads the settings, such as grid and baseline, from the top level of `made_by`.
@@ -126,111 +176,96 @@ def _open(job: ResponseStage, explainer: MethodSpec | None, response: Response, 
         set[ImageRange](),
     )
     if needs_dataset(response.settings.get("baseline"), response.settings.get("baseline_options")):
-        value_ranges.update(images.all_images_of(mean_split(network_run.dataset)))
-    name, methods = None, []
-    if explainer:
-        maps = read_shard(explainer.store, job.shard.number)
-        unsupported_reason, read_from = maps["gap"], {f"{explainer.store}.{job.shard.number}.json": maps["key"]}
+        value_ranges.update(images.all_images_of(mean_split(dataset)))
+    name, methods = None, list[Method]()
+    if spec:
+        maps = read_shard(spec.store, job.shard.number)
+        unsupported_reason, read_from = maps["gap"], {f"{spec.store}.{job.shard.number}.json": maps["key"]}
         # A map response depends on all images on which the maps depend.
-        value_ranges.update(one for one in ranges_of(maps) if one[0] != EVALUATION)
+        value_ranges.update(images for images in ranges_of(maps) if images[0] != EVALUATION)
         manifest_ranges.update(one for one in ranges_of(maps) if one[0] == EVALUATION and one[1] != job.shard.images[0])
-        made_by["explainer"] = {key: getattr(explainer, key) for key in ("name", "kind", "options")}
-        name, methods = explainer.name, [method.name for method in explainer.methods]
-    size = network_run.dataset.images("evaluation", 0, 1).shape[-2:]
-    contents = response.contents(network_run, size, methods)
-    classes, arrays = network_run.dataset.num_classes, {}
-    for array, spec in response.array_specs.items():
-        shape = tuple(contents.sizes[dim] for dim in spec.dims)
-        arrays[array] = ArraySpec(spec.dims, shape, spec.dtype_for(classes), spec.chunk_by_image)
+        made_by["explainer"] = {key: getattr(spec, key) for key in ("name", "kind", "options")}
+        name, methods = spec.name, _methods_of(spec, response)
+    size = dataset.images(EVALUATION, 0, 1).shape[-2:]
+    contents = response.contents(dataset, job.network.dataset.name, size, [method.name for method in methods], first)
+    arrays = {}
+    for array, array_spec in response.array_specs.items():
+        shape, dtype = tuple(contents.sizes[dim] for dim in array_spec.dims), array_spec.dtype_for(dataset.num_classes)
+        arrays[array] = ArraySpec(array_spec.dims, shape, dtype, array_spec.chunk_by_image)
     upstream = list(response.environment().values())
-    arguments = (explainer or job).key, public(made_by), [job.network.weights], upstream, read_from
+    arguments = (spec or job).key, public(made_by), [job.network.weights], upstream, read_from
     origin = Origin(*arguments, images, sorted(value_ranges), sorted(manifest_ranges))
     store = job.store.format(explainer=name)
-    shard = open_shard(job.shard, store, origin, network_run.dataset.splits["evaluation"], arrays, contents.coordinates)
-    return ShardWork(shard, unsupported_reason or contents.unsupported_reason, explainer)
+    shard = open_shard(job.shard, store, origin, dataset.splits[EVALUATION], arrays, contents.coordinates)
+    return ShardWork(shard, unsupported_reason or contents.unsupported_reason, spec, methods)
 
 
-def _run(job: ResponseStage, pending: Sequence[ShardWork], response: Response, network_run: NetworkRun) -> None:
-    dataset, size, network = network_run.dataset, network_run.batch_size, network_run.network
-    split = dataset.splits["evaluation"]
+def _methods_of(spec: MethodSpec, response: Response) -> list[Method]:
+    """Return the methods of an explainer, with what recomputes their maps if the response needs that."""
+    if not response.recomputes_maps:
+        return spec.methods
+    from heatproof.jobs.attribute import open_method
+
+    opened = open_method(spec)
+    return [replace(method, explainer=opened.explainer, options=opened.options) for method in spec.methods]
+
+
+def _run(job: ResponseStage, pending: Sequence[ShardWork], response: Response, template: Batch) -> None:
+    dataset, facts, network = template.dataset, template.facts, template.adapted
+    assert facts is not None, "a job knows the input format of the model"
     if "baseline" in (settings := response.settings):
-        baseline_arguments = (settings["baseline"], settings.get("baseline_options"), dataset, job.network.model.facts)
-        response = replace(response, settings={**settings, "baseline_options": dataset_options(*baseline_arguments)})
-    target = check_target(job.network.target, dataset)
-    start, stop = min(work.shard.missing()[0] for work in pending), job.shard.images[1]
-    probe_images = network_run.normalised(read_rows(dataset, probe_rows_of_split(dataset)))
-    passes = check_loaded(network.network, probe_images.to(network_run.device))
-    reader = reader_of(network.network)
+        options = dataset_options(settings["baseline"], settings.get("baseline_options"), dataset, facts)
+        response = replace(response, settings={**settings, "baseline_options": options})
+    passes = check_loaded(template.network, normalise(read_rows(dataset, probe_rows_of_split(dataset)), facts))
     for work in pending:
         work.shard.provenance["check_passes"] = passes
-        work.shard.without_probability = reader is not None and not task_provides(reader.task, "probability")
-    # The seconds of reading and of the intact images count for the first explainer of a batch.
-    began = time.monotonic()
-    for low, images in prefetch(
-        lambda low: network_run.normalised(dataset.images("evaluation", low, min(low + size, stop))),
-        track(range(start, stop, size), response.name, unit="batch"),
-        network_run.device,
-    ):
-        high = low + len(images)
-        full_batch = Batch(images, torch.from_numpy(split.labels[low:high]), list(split.ids[low:high]), low)
-        if response.needs_intact or target == "predicted":
-            full_batch = replace(full_batch, intact=intact_responses(network_run.query(full_batch)))
-        full_batch = full_batch.with_target(target)
-        for work in pending:
-            # The first missing image is usually the first one of the batch; after images were added, it can be a later
-            # one, or lie behind the batch.
-            begin = max(work.shard.missing()[0], low)
-            if begin >= high or work.unsupported_reason:
-                continue
-            before = network.images
-            try:
-                arrays = response.run(network_run, full_batch.from_row(begin - low), work.method_maps(begin, high))
-            except NotApplicable as reason:
-                # The response applies to the images, but not to the changed images.
-                name = work.explainer.name if work.explainer else response.name
-                log.info("%s does not apply: %s", name, reason, exc_info=reason.__cause__)
-                work.unsupported_reason = str(reason)
-            else:
-                work.shard.add(begin, arrays, time.monotonic() - began, network.images - before)
-                began = time.monotonic()
+        work.shard.without_probability = not task_provides(network.task, "probability")
+    start, stop = min(work.shard.missing()[0] for work in pending), job.shard.images[1]
+    read = _reader_of_batches(template, check_target(job.network.target, dataset), response)
+    rows, size = range(start, stop, template.batch_size), template.batch_size
+    in_turn: list[ShardWork] = []
+
+    def batches() -> Iterator[Batch]:
+        """Yield each batch of images once for each explainer that lacks some of them."""
+        for low, images in prefetch(
+            lambda low: normalise(dataset.images(EVALUATION, low, min(low + size, stop)), facts),
+            track(rows, response.name, unit="batch"),
+            network.device,
+        ):
+            batch = read(low, images)
+            for work in pending:
+                # The first missing image is usually the first one of the batch; after images were added, it can be a
+                # later one, or lie behind the batch.
+                begin = max(work.shard.missing()[0], low)
+                if begin < low + len(images) and not work.unsupported_reason:
+                    in_turn.append(work)
+                    yield work.with_maps(batch.take(slice(begin - low, len(images))), response)
+
+    for batch, arrays, seconds, passes in respond_batches(response, batches()):
+        work = in_turn.pop()
+        if isinstance(arrays, NotApplicable):
+            # The response applies to the images, but not to the changed images.
+            log.info("%s does not apply: %s", work.name(response), arrays, exc_info=arrays.__cause__)
+            work.unsupported_reason = str(arrays)
+        else:
+            work.shard.add(batch.first, arrays, seconds, passes)
 
 
-def explainer_of(job: ResponseStage, network_run: NetworkRun, name: str, method: Method, batch: Batch) -> Explain:
-    """Return a function from images and targets to maps of one method.
+def _reader_of_batches(template: Batch, target: str | int, response: Response) -> Callable[[int, torch.Tensor], Batch]:
+    """Return a function that makes the batch of images which begin at a row, with the target of the run."""
+    split = template.dataset.splits[EVALUATION]
 
-    Parameters
-    ----------
-    job
-        Job of a map response, with the explainers, the model's input format, and the output that is explained.
-    network_run
-        Network, device, batch size and dataset, whose training images are baselines of some explainers.
-    name, method
-        Name of the explainer, and the method that selects one of its maps.
-    batch
-        The N original images. The function receives images (k N, C, H, W), k changed copies of each one after another,
-        which share the random draws of the original.
-
-    Returns
-    -------
-    callable
-        Images (k N, C, H, W) and targets (k N,) to maps (k N, H, W) float32 on the CPU.
-    """
-    # Imported here, because responses that recompute no maps do not need the explainers.
-    from heatproof.attribution.explaining import explain_batch
-    from heatproof.jobs.attribute import context_factory, open_method
-
-    entry = next(entry for entry in job.explainers if entry.name == name)
-    opened, network = open_method(entry), network_run.network.network if entry.uses_model else None
-    assert job.facts is not None, "a response along maps has the format with the layer for CAMs"
-    how: dict[str, Any] = {"output": job.output, "seed": job.network.seed, "grid": entry.grid}
-    make_context = context_factory(network, job.facts, network_run.dataset, **how, batch_size=network_run.batch_size)
-
-    def explain(images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        context = make_context(
-            images=images.to(network_run.device).contiguous(memory_format=torch.channels_last),
-            targets=targets.to(network_run.device),
-            image_ids=tuple(one for one in batch.ids for _ in range(len(images) // len(batch.ids))),
+    def read(low: int, images: torch.Tensor) -> Batch:
+        rows = slice(low, low + len(images))
+        batch = replace(
+            template,
+            images=images,
+            targets=torch.from_numpy(split.labels[rows]),
+            image_ids=list(split.ids[rows]),
+            first=low,
         )
-        return torch.from_numpy(method.select_maps(explain_batch(opened, context)))
+        if response.needs_intact or target == "predicted":
+            batch = replace(batch, intact=intact_responses(batch))
+        return batch.with_target(target)
 
-    return explain
+    return read

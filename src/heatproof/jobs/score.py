@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from heatproof.base.methods import MethodSpec, all_methods
+from heatproof.base.methods import MethodSpec
 from heatproof.base.provenance import digest
 from heatproof.errors import HeatproofError
 from heatproof.files.writing import write_table
 from heatproof.metrics.registry import METRICS, Metric
-from heatproof.metrics.scoring import ExplainerMaps, MethodScores, score_batch
-from heatproof.responses.base import MetricInput, ScoredImages, response_of
+from heatproof.metrics.scoring import ArraysByArgument, Chunk, MethodScores, Responses, score_batches
+from heatproof.models.batch import Batch
+from heatproof.responses.base import response_of
 from heatproof.stores.manifest import comparison_passes, read_checksummed, read_shard, write_manifest
 from heatproof.stores.rows import ScoredRows, scored_rows
 from heatproof.stores.source_files import joined_data
@@ -28,27 +29,6 @@ if TYPE_CHECKING:
     from heatproof.stages.score import Score
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class StoredMetricInput(MetricInput):
-    """Input of a metric from a cached response, whose store has the path `base`, perhaps with ``{explainer}``."""
-
-    base: str = ""
-
-    def of(self, explainer: str) -> str:
-        """Return the path of the store for an explainer; the same for all if the response needs no maps."""
-        return self.base.format(explainer=explainer)
-
-    def read(
-        self, explainer: str, start: int, stop: int, ids: Sequence[str], rows: list[int] | slice = slice(None)
-    ) -> dict[str, np.ndarray]:
-        """Return the needed arrays for some rows of the images [start, stop) of `ids`."""
-        store = self.of(explainer) + ".zarr"
-        return {name: read(store, name, start, stop, ids)[rows] for name in self.response.needed_arrays(self.output)}
-
-
-StoredMetricInputs = Sequence[StoredMetricInput]
 
 
 def predicted_correctly(rows: ScoredRows, store: str, labels: np.ndarray) -> np.ndarray | None:
@@ -105,161 +85,122 @@ def select_images(labels: np.ndarray, right: np.ndarray | None, *, only_correct:
     return is_selected
 
 
-@dataclass(frozen=True)
-class _StoredInputs:
-    """Stored inputs of a metric.
+@dataclass
+class _Recorded:
+    """What the manifests of a metric's inputs record.
 
     Attributes
     ----------
-    metric
-        The metric.
-    rows
-        The rows that are scored.
-    metric_inputs
-        The responses that the metric reads.
-    explainers
-        The explainers with maps and responses, by name.
     unscored_reasons
         Method without scores to the reason.
     keys
         Path of each shard to its key.
-    applicability_records, costs
-        Applicability records and costs, by explainer.
+    applicability, costs
+        Records of applicability checks, and costs of maps, by explainer.
     drops, data
-        Manifests of the shards of patch drops, and of all other shards.
-    images, all_ids
-        All images that could be scored, and the ids of all images of the store.
-    classes
-        (N,) int: the class of an image, or the label of a row.
-    right
-        As returned by `predicted_correctly`.
-    scored
-        (N,) bool: whether an image is scored.
+        Manifests of the patch drops, and all manifests.
     """
 
-    metric: Metric
-    rows: ScoredRows
-    metric_inputs: StoredMetricInputs
-    explainers: dict[str, MethodSpec]
-    unscored_reasons: dict[str, str]
-    keys: dict[str, str]
-    applicability_records: dict[str, Any]
-    costs: dict[str, Any]
-    drops: list[dict[str, Any]]
-    data: list[dict[str, Any]]
-    images: ScoredImages
-    all_ids: Sequence[str]
-    classes: np.ndarray
-    right: np.ndarray | None
-    scored: np.ndarray
+    unscored_reasons: dict[str, str] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
+    applicability: dict[str, Any] = field(default_factory=dict)
+    costs: dict[str, Any] = field(default_factory=dict)
+    drops: list[dict[str, Any]] = field(default_factory=list)
+    data: list[dict[str, Any]] = field(default_factory=list)
 
 
-def _read_inputs(spec: Score) -> _StoredInputs:
-    """Read the manifests and labels of a metric's inputs."""
-    # Importing its module registers the metric; the job's key has no code of other metrics.
+def _metric_of(spec: Score) -> Metric:
+    """Return the metric; only its module is imported, and the job's key has no code of other metrics."""
     import_module(spec.module)
-    metric = METRICS[spec.kind]
-    metric_inputs = [
-        StoredMetricInput(argument, response_of(one.response), one.points, one.output, one.store)
-        for argument, one in spec.responses.items()
-    ]
-    rows = scored_rows(read_checksummed(spec.classes) or {}, spec.target, spec.images)
+    return METRICS[spec.kind]
+
+
+def _rows_of(spec: Score) -> ScoredRows:
+    return scored_rows(read_checksummed(spec.classes) or {}, spec.target, spec.images)
+
+
+def _read_manifests(spec: Score, metric: Metric, rows: ScoredRows) -> tuple[list[MethodSpec], _Recorded]:
+    """Return the explainers whose methods have scores, and what the manifests of all inputs record."""
+    recorded, explainers = _Recorded(), list(spec.explainers)
     options = {**spec.options, **({"output": spec.case.output} if "output" in metric.options else {})}
-    explainers = {explainer.name: explainer for explainer in spec.explainers}
-    unscored_reasons: dict[str, str] = {}
     if reason := metric.unsupported_reason(rows.task, options):
         # The responses of a metric that does not apply need not exist.
-        unscored_reasons |= {method.name: reason for method in all_methods(spec.explainers)}
-        explainers = {}
-    keys: dict[str, str] = {}
-    applicability_records: dict[str, Any] = {}
-    costs: dict[str, Any] = {}
-    data: list[dict[str, Any]] = []
-    for name, explainer in list(explainers.items()):
+        recorded.unscored_reasons |= {method.name: reason for explainer in explainers for method in explainer.methods}
+        explainers = []
+    for explainer in list(explainers):
         bases = [explainer.store] if "maps" in metric.inputs else []
-        bases += [metric_input.of(name) for metric_input in metric_inputs]
+        bases += [response.store.format(explainer=explainer.name) for response in spec.responses.values()]
         for base in dict.fromkeys(bases):
-            manifests = _read_shards(spec, base, keys)
-            data += manifests
+            manifests = _read_shards(spec, base, recorded.keys)
+            recorded.data += manifests
             if record := next((manifest["gate"] for manifest in manifests if "gate" in manifest), None):
-                applicability_records[name] = record
+                recorded.applicability[explainer.name] = record
             if base == explainer.store:
-                costs[name] = _sum_costs(manifests)
+                recorded.costs[explainer.name] = _sum_costs(manifests)
             if reason := next((manifest["gap"] for manifest in manifests if manifest["gap"]), None):
-                unscored_reasons |= {method.name: reason for method in explainer.methods}
-                explainers.pop(name, None)
+                recorded.unscored_reasons |= {method.name: reason for method in explainer.methods}
+                explainers = [other for other in explainers if other is not explainer]
+    recorded.drops = _read_shards(spec, spec.drops, recorded.keys)
+    return explainers, recorded
+
+
+def _read_images(spec: Score, rows: ScoredRows) -> tuple[Batch, np.ndarray, np.ndarray | None, np.ndarray]:
+    """Return the images of a metric, without their pixels.
+
+    Returns
+    -------
+    batch : Batch
+        Ids of all images of the store, and targets of the N images.
+    classes : numpy.ndarray
+        (N,), the class of an image, or the label of a row.
+    right : numpy.ndarray or None
+        As `predicted_correctly` returns it.
+    scored : numpy.ndarray
+        (N,) bool, whether an image is scored.
+    """
     # Labels come from the store of patch drops: where no explainer applies, all stores of maps contain only NaN.
-    drops = _read_shards(spec, spec.drops, keys)
     description = describe_store(spec.drops + ".zarr")
     labels = np.asarray(description["labels"])[: spec.images]
     right = predicted_correctly(rows, spec.drops + ".zarr", labels)
-    targets = labels
+    targets: Any = labels
     if spec.target == "predicted":
         targets = read(spec.drops + ".zarr", "predicted", 0, spec.images)[:, 0].astype(np.int64)
     elif isinstance(spec.target, int):
         targets = np.full_like(labels, spec.target)
-    # The class of an image, or the label of a row.
     classes = labels if rows.has_classes else targets
     scored = select_images(classes, right, only_correct=spec.only_correct, balanced=spec.balanced)
-    all_ids = description["image_ids"]
-    images = ScoredImages(all_ids, targets, (0, 0), spec.seed, rows.task)
-    return _StoredInputs(
-        metric=metric,
-        rows=rows,
-        metric_inputs=metric_inputs,
-        explainers=explainers,
-        unscored_reasons=unscored_reasons,
-        keys=keys,
-        applicability_records=applicability_records,
-        costs=costs,
-        drops=drops,
-        data=data,
-        images=images,
-        all_ids=all_ids,
-        classes=classes,
-        right=right,
-        scored=scored,
-    )
+    nothing: Any = None
+    batch = Batch(None, None, None, nothing, targets, description["image_ids"], spec.seed, stated_task=rows.task)
+    return batch, classes, right, scored
 
 
 def score(spec: Score) -> None:
     """Write the scores of each image and method as tidy Parquet; the manifest lists methods without scores."""
-    stored = _read_inputs(spec)
-    rows, unscored_reasons, right = stored.rows, stored.unscored_reasons, stored.right
-    scores = _score_methods(spec, stored)
-    ids = np.array(rows.image_ids or stored.all_ids[: spec.images], dtype=object)[stored.scored]
-    classes = rows.target_names(stored.classes[stored.scored])
-    scored_methods = [method.name for method in all_methods(spec.explainers) if method.name in scores]
-    values = np.concatenate([scores[name] for name in scored_methods]) if scored_methods else np.empty(0)
-    table = pd.DataFrame(
-        {
-            **spec.case.network._asdict(),
-            "method": np.repeat(np.array(scored_methods, dtype=object), len(ids)),
-            "metric": spec.case.metric,
-            "image": np.tile(ids, len(scored_methods)),
-            "class": np.tile(classes, len(scored_methods)),
-            "score": values,
-            "valid": ~np.isnan(values),
-        }
+    metric, rows = _metric_of(spec), _rows_of(spec)
+    explainers, recorded = _read_manifests(spec, metric, rows)
+    batch, classes, right, scored = _read_images(spec, rows)
+    scores, failed = _score_methods(spec, metric, explainers, batch, scored)
+    recorded.unscored_reasons |= failed
+    ids = np.array(rows.image_ids or batch.image_ids[: spec.images], dtype=object)[scored]
+    names = [method.name for explainer in spec.explainers for method in explainer.methods]
+    table = _table(
+        spec, {name: scores[name] for name in names if name in scores}, ids, rows.target_names(classes[scored])
     )
-    for name, undefined in (~table["valid"]).groupby(table["method"], sort=False).sum().items():
-        if undefined:
-            log.info("%s: undefined on %d of %d images", name, undefined, len(ids))
     write_table(table, spec.files["scores"])
     write_manifest(
         spec.manifest,
         [spec.files["scores"]],
         spec_key=spec.key,
         key=digest(spec.key),
-        gaps=unscored_reasons,
-        gates=stored.applicability_records,
-        costs={"explainers": stored.costs, "drops": _sum_costs(stored.drops)},
+        gaps=recorded.unscored_reasons,
+        gates=recorded.applicability,
+        costs={"explainers": recorded.costs, "drops": _sum_costs(recorded.drops)},
         options=spec.options,
         case=spec.case.to_spec(),
         share_wrong=None if right is None else float(1 - right.mean()),
         higher_is_better=spec.higher_is_better,
-        read=stored.keys,
-        data=joined_data([*stored.data, *stored.drops]),
+        read=recorded.keys,
+        data=joined_data([*recorded.data, *recorded.drops]),
     )
 
 
@@ -287,21 +228,41 @@ def _sum_costs(manifests: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {"images": sum(counts), "check_passes": max(checks_of_shards) + compared, **summed}
 
 
-def _score_methods(spec: Score, stored: _StoredInputs) -> dict[str, np.ndarray]:
-    """Return the scores of every method on the scored images; add the reasons of methods without any."""
-    metric = stored.metric
+def _table(spec: Score, scores: Mapping[str, np.ndarray], ids: np.ndarray, classes: Any) -> pd.DataFrame:
+    """Return the tidy table of scores, with one row for each method and image."""
+    values = np.concatenate(list(scores.values())) if scores else np.empty(0)
+    table = pd.DataFrame(
+        {
+            **spec.case.network._asdict(),
+            "method": np.repeat(np.array(list(scores), dtype=object), len(ids)),
+            "metric": spec.case.metric,
+            "image": np.tile(ids, len(scores)),
+            "class": np.tile(classes, len(scores)),
+            "score": values,
+            "valid": ~np.isnan(values),
+        }
+    )
+    for name, undefined in (~table["valid"]).groupby(table["method"], sort=False).sum().items():
+        if undefined:
+            log.info("%s: undefined on %d of %d images", name, undefined, len(ids))
+    return table
+
+
+def _score_methods(
+    spec: Score, metric: Metric, explainers: Sequence[MethodSpec], batch: Batch, scored: np.ndarray
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Return the scores of every method on the scored images, and the reasons of methods without any."""
     parts: dict[str, list[np.ndarray]] = {}
     failed: dict[str, str] = {}
-    for scored in _iterate_scores(spec, stored, failed):
-        parts.setdefault(scored.method, []).append(scored.score)
+    for scores in _iterate_scores(spec, metric, explainers, batch, scored, failed):
+        parts.setdefault(scores.method, []).append(scores.score)
     # For built-in metrics, the number of undefined images is enough.
     for method in parts if metric.is_custom else ():
         if method not in failed and all(np.isnan(part).all() for part in parts[method]):
             failed[method] = f"the metric {metric.name!r} has no finite score on any image"
     for method, reason in failed.items():
         log.warning("%s has no score: %s", method, reason)
-    stored.unscored_reasons.update(failed)
-    return {method: np.concatenate(values) for method, values in parts.items() if method not in failed}
+    return {method: np.concatenate(values) for method, values in parts.items() if method not in failed}, failed
 
 
 def stored_curves(spec: Score) -> Iterator[MethodScores]:
@@ -313,40 +274,102 @@ def stored_curves(spec: Score) -> Iterator[MethodScores]:
         Scores of each method that has any, on the scored images; a metric over responses along maps yields all images
         at once.
     """
-    stored, failed = _read_inputs(spec), dict[str, str]()
-    for scored in _iterate_scores(spec, stored, failed):
-        if scored.method not in failed:
-            yield scored
+    metric, rows, failed = _metric_of(spec), _rows_of(spec), dict[str, str]()
+    explainers, _ = _read_manifests(spec, metric, rows)
+    batch, _, _, scored = _read_images(spec, rows)
+    for scores in _iterate_scores(spec, metric, explainers, batch, scored, failed):
+        if scores.method not in failed:
+            yield scores
 
 
-def _iterate_scores(spec: Score, stored: _StoredInputs, failed: dict[str, str]) -> Iterator[MethodScores]:
+def _iterate_scores(
+    spec: Score,
+    metric: Metric,
+    explainers: Sequence[MethodSpec],
+    batch: Batch,
+    scored: np.ndarray,
+    failed: dict[str, str],
+) -> Iterator[MethodScores]:
     """Score every method on the scored images, in chunks; `failed` receives the reasons why a custom metric fails."""
-    metric, metric_inputs, explainers, images = stored.metric, stored.metric_inputs, stored.explainers, stored.images
+    responses = {argument: (response_of(one.response), one.points) for argument, one in spec.responses.items()}
+    output = next((one.output for one in spec.responses.values()), "logit")
+    chunks = _chunks(spec, metric, responses, explainers, batch, scored)
+    yield from score_batches(metric, {**spec.options, "output": output}, responses, chunks, failed)
+
+
+def _chunks(
+    spec: Score,
+    metric: Metric,
+    responses: Responses,
+    explainers: Sequence[MethodSpec],
+    batch: Batch,
+    scored: np.ndarray,
+) -> Iterator[Chunk]:
+    """Yield the scored images in chunks with their stored arrays: for the network, then for each explainer."""
     if not explainers:
         return
-    size, takes_maps = (0, 0), "maps" in metric.inputs
-    if takes_maps:
-        description = describe_store(next(iter(explainers.values())).store + ".zarr")
-        size = tuple(description["arrays"]["attribution"]["shape"][-2:])
+    if "maps" in metric.inputs:
+        shape = describe_store(explainers[0].store + ".zarr")["arrays"]["attribution"]["shape"]
+        batch = replace(batch, size=tuple(shape[-2:]))
     # Chunks bound the memory, unless the metric scores all images together.
-    sizes = [one.response.images_at_once(spec.shard_size) for one in metric_inputs]
+    sizes = [response.images_at_once(spec.shard_size) for response, _ in responses.values()]
     step = min(spec.images if size is None else size for size in sizes)
     for start in range(0, spec.images, step):
-        stop = min(start + step, spec.images)
-        rows = np.flatnonzero(stored.scored[start:stop]).tolist()
-        if not len(rows):
-            continue
-        batch = start, stop, images.ids
-        ids, targets = [images.ids[start + row] for row in rows], images.labels[start:stop][rows]
-        chunk = replace(images, ids=ids, labels=targets, size=size)
-        of_network = {one.argument: one.read("", *batch, rows) for one in metric_inputs if not one.response.needs_maps}
-        # A generator, so that the maps of one explainer are in memory at a time.
-        explainer_maps = (
-            ExplainerMaps(
-                explainer.methods,
-                stored_maps(explainer.store + ".zarr", *batch).take_images(rows) if takes_maps else None,
-                {one.argument: one.read(name, *batch, rows) for one in metric_inputs if one.response.needs_maps},
+        stored = _StoredRows(start, min(start + step, spec.images), batch.image_ids)
+        stored.rows = np.flatnonzero(scored[stored.start : stored.stop]).tolist()
+        if stored.rows:
+            ids = [batch.image_ids[start + row] for row in stored.rows]
+            chunk = replace(batch, image_ids=ids, targets=batch.targets[start : stored.stop][stored.rows])
+            yield (
+                chunk,
+                _arrays(spec, responses, stored, ""),
+                _explained(spec, metric, responses, explainers, chunk, stored),
             )
-            for name, explainer in explainers.items()
+
+
+@dataclass
+class _StoredRows:
+    """Rows among the images [start, stop) of stores, and the ids of all images of the stores."""
+
+    start: int
+    stop: int
+    ids: Sequence[str]
+    rows: list[int] = field(default_factory=list)
+
+
+def _arrays(spec: Score, responses: Responses, stored: _StoredRows, explainer: str) -> ArraysByArgument:
+    """Read the responses along the maps of an explainer, or those of the network for ""."""
+    return {
+        argument: {
+            name: read(
+                f"{spec.responses[argument].store.format(explainer=explainer)}.zarr",
+                name,
+                stored.start,
+                stored.stop,
+                stored.ids,
+            )[stored.rows]
+            for name in response.needed_arrays(spec.responses[argument].output)
+        }
+        for argument, (response, _) in responses.items()
+        if response.needs_maps == bool(explainer)
+    }
+
+
+def _explained(
+    spec: Score,
+    metric: Metric,
+    responses: Responses,
+    explainers: Sequence[MethodSpec],
+    batch: Batch,
+    stored: _StoredRows,
+) -> Iterable[tuple[Batch, ArraysByArgument]]:
+    """Yield the images with the maps of one explainer after another, so that only those of one are in memory."""
+    for explainer in explainers:
+        maps = None
+        if "maps" in metric.inputs:
+            maps = stored_maps(explainer.store + ".zarr", stored.start, stored.stop, stored.ids)
+            maps = maps.take_images(stored.rows)
+        yield (
+            replace(batch, maps=maps, methods=explainer.methods),
+            _arrays(spec, responses, stored, explainer.name),
         )
-        yield from score_batch(metric, spec.options, chunk, metric_inputs, of_network, explainer_maps, failed)

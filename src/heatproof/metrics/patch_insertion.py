@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +12,8 @@ from heatproof.base.options import PatchGrid
 from heatproof.errors import HeatproofError
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.registry import Result, metric
-from heatproof.responses.base import Arrays, Batch, MetricInput, NetworkRun, Options, ScoredImages, drops_of
+from heatproof.models.batch import Arrays, Batch
+from heatproof.responses.base import Options, drops_of
 from heatproof.responses.subsets import Removals
 
 
@@ -38,17 +39,25 @@ class Insertions(Removals):
         """Number of perturbed images: the intact image, its baseline, and one for each patch."""
         return patch_count(self.settings["grid"]) + 2
 
-    def removals(self, network_run: NetworkRun, batch: Batch) -> Options:
+    def removals(self, batch: Batch) -> Options:
         """Return the masks of pixels that the baseline replaces: the complete image, then all but one patch."""
         patches = patch_masks(self.settings["grid"], *batch.images.shape[-2:])
         removed = np.concatenate([np.ones_like(patches[:1]), ~patches])
         baseline_settings = {key: self.settings[key] for key in ("baseline", "baseline_options", "grid")}
-        return {"masks": [removed] * len(batch.ids), **baseline_settings}
+        return {"masks": [removed] * len(batch.image_ids), **baseline_settings}
 
-    def inputs(self, metric_input: MetricInput, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
+    def inputs(
+        self,
+        argument: str,
+        arrays: Arrays,
+        batch: Batch,
+        output: str = "logit",
+        points: Sequence[int] | None = None,
+        index: int = 0,
+    ) -> dict[str, Any]:
         """Return the gain of each patch over the baseline, (N, rows × columns), and the grid."""
-        drops = drops_of(arrays, metric_input.output)
-        return {metric_input.argument: drops[:, :1] - drops[:, 1:], "grid": self.settings["grid"]}
+        drops = drops_of(arrays, output)
+        return {argument: drops[:, :1] - drops[:, 1:], "grid": self.settings["grid"]}
 
 
 @metric(

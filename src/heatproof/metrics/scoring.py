@@ -1,4 +1,4 @@
-"""Score the maps of a batch of images; stored responses and responses in memory use the same loop over methods."""
+"""Score the maps of batches of images; stored responses and responses in memory use the same loop."""
 
 from __future__ import annotations
 
@@ -9,28 +9,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from heatproof.base.methods import Maps, Method
 from heatproof.errors import HeatproofError, first_line, machine_fault
 from heatproof.metrics.registry import Metric
-from heatproof.responses.base import Arrays, MetricInput, ScoredImages
+from heatproof.models.batch import Arrays, Batch
+from heatproof.responses.base import Response
 
-
-class ExplainerMaps(NamedTuple):
-    """Maps of an explainer for N images, and the responses along them.
-
-    Attributes
-    ----------
-    methods
-        The methods to score, in the order of the responses along their maps.
-    maps
-        (N, maps, H, W) of the explainer; None where the metric takes none.
-    arrays
-        Argument of the metric's function to the arrays of a response along these maps.
-    """
-
-    methods: Sequence[Method]
-    maps: Maps | np.ndarray | None
-    arrays: Mapping[str, Arrays]
+# Argument of a metric's function to the response that it receives, and the points that it reads; None for all.
+Responses = Mapping[str, tuple[Response, Sequence[int] | None]]
+# Argument of a metric's function to the arrays of its response, for the images of a batch.
+ArraysByArgument = Mapping[str, Arrays]
+# Images without maps and the arrays of responses of the network; then for each explainer the same images with its maps
+# and methods, and the arrays of the responses along these maps.
+Chunk = tuple[Batch, ArraysByArgument, Iterable[tuple[Batch, ArraysByArgument]]]
 
 
 class MethodScores(NamedTuple):
@@ -60,60 +50,85 @@ class MethodScores(NamedTuple):
 def score_batch(
     metric: Metric,
     options: Mapping[str, Any],
-    images: ScoredImages,
-    metric_inputs: Sequence[MetricInput],
-    arrays: Mapping[str, Arrays],
-    explainer_maps: Iterable[ExplainerMaps],
+    batch: Batch,
+    responses: Responses,
+    arrays: ArraysByArgument,
+    shared: Mapping[str, Any],
     failed: dict[str, str] | None = None,
 ) -> Iterator[MethodScores]:
-    """Score every method by one metric.
+    """Score the methods of a batch by one metric.
 
     Parameters
     ----------
     metric, options
         The metric and all of its options.
-    images
-        The N images that are scored.
-    metric_inputs
+    batch
+        The N images with the methods of one explainer, and its maps if the metric reads maps.
+    responses
         The responses that the metric reads.
     arrays
-        Argument of the metric's function to the arrays of a response that needs no maps.
-    explainer_maps
-        The maps of each explainer, read one explainer at a time.
+        The arrays of the responses along the maps.
+    shared
+        Inputs of the metric that do not depend on maps, by argument, as `network_inputs` returns them.
     failed
         Receives the reason why a custom metric fails on a method, by the method's name; None to raise the error.
 
     Yields
     ------
     MethodScores
-        Scores of each method, in the order of `explainer_maps`.
+        Scores of each method, in the order of `batch.methods`.
 
     Raises
     ------
     HeatproofError
         As `Metric.score`; for custom metrics only if `failed` is None.
     """
-    shared: dict[str, Any] = {"image_ids": images.ids}
-    for metric_input in metric_inputs:
-        if not metric_input.response.needs_maps:
-            shared |= metric_input.inputs(arrays[metric_input.argument], images)
-    along_maps = [metric_input for metric_input in metric_inputs if metric_input.response.needs_maps]
-    for explainer in explainer_maps:
-        for index, method in enumerate(explainer.methods):
-            inputs = dict(shared)
-            if explainer.maps is not None:
-                inputs["maps"] = method.select_maps(explainer.maps)
-            for metric_input in along_maps:
-                inputs |= metric_input.inputs(explainer.arrays[metric_input.argument], images, index)
-            try:
-                result = metric.score(inputs, options)
-            except Exception as error:
-                # A custom metric can raise any error. Faults of the machine are not faults of the metric.
-                if failed is None or not metric.is_custom or machine_fault(error):
-                    raise
-                failed[method.name] = _reason(metric, error)
-                continue
-            yield MethodScores(method.name, *result, inputs)
+    output = options.get("output", "logit")
+    for index, method in enumerate(batch.methods):
+        inputs = dict(shared)
+        if batch.maps is not None:
+            inputs["maps"] = method.select_maps(batch.maps)
+        for argument, (response, points) in responses.items():
+            if response.needs_maps:
+                inputs |= response.inputs(argument, arrays[argument], batch, output, points, index)
+        try:
+            result = metric.score(inputs, options)
+        except Exception as error:
+            # A custom metric can raise any error. Faults of the machine are not faults of the metric.
+            if failed is None or not metric.is_custom or machine_fault(error):
+                raise
+            failed[method.name] = _reason(metric, error)
+            continue
+        yield MethodScores(method.name, *result, inputs)
+
+
+def score_batches(
+    metric: Metric,
+    options: Mapping[str, Any],
+    responses: Responses,
+    chunks: Iterable[Chunk],
+    failed: dict[str, str] | None = None,
+) -> Iterator[MethodScores]:
+    """Score every method by one metric, one chunk of images after another; see `score_batch`.
+
+    Inputs that do not depend on maps are made once for all explainers of a chunk, and the maps of one explainer are in
+    memory at a time.
+    """
+    for batch, arrays, explainers in chunks:
+        shared = network_inputs(responses, arrays, batch, options)
+        for explained, along_maps in explainers:
+            yield from score_batch(metric, options, explained, responses, along_maps, shared, failed)
+
+
+def network_inputs(
+    responses: Responses, arrays: ArraysByArgument, batch: Batch, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the inputs of a metric that do not depend on maps, by argument of its function."""
+    inputs: dict[str, Any] = {"image_ids": batch.image_ids}
+    for argument, (response, points) in responses.items():
+        if not response.needs_maps:
+            inputs |= response.inputs(argument, arrays[argument], batch, options.get("output", "logit"), points)
+    return inputs
 
 
 def _reason(metric: Metric, error: Exception) -> str:

@@ -8,25 +8,24 @@ that hold the network get the same logits, and the traceback of an error in the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from heatproof.errors import HeatproofError, machine_fault
+from heatproof.models.adaptive_batch_size import AdaptiveBatchSize, Attempt
 from heatproof.models.callables import CallableModule, as_module, check_eval_mode, check_initialised, modules_named_by
-from heatproof.models.hooks import Hooks, counted_as_check, hooks_of
+from heatproof.models.hooks import Hooks, counted_as_check, hooks_of, reader_of
 from heatproof.models.output_reader import OutputReader
 from heatproof.models.pass_records import HALF, PrecisionsMet, check_outputs
 from heatproof.models.rounding import largest_difference, rounding_tolerance
 from heatproof.models.state import NetworkState, enable_gradients, exclusive_use, preserve_random_states
-
-if TYPE_CHECKING:
-    from heatproof.models.registry import InputFacts
 
 # Images that a check passes together; it passes the first and the last of them alone as well.
 CHECKED_IMAGES = 3
@@ -56,10 +55,12 @@ class Network:
         Precision of its first floating-point parameter; None if it has none.
     hooks
         Hooks that copy its inputs, read its outputs and count its passes.
+    is_hooked
+        Whether the module has these hooks; otherwise they act on the passes of this object alone.
+    padded_to
+        Number of images in every pass of this object, see `pad`; None for any number.
     state
         State that is put back after the call; None for a network that a job builds.
-    facts
-        Input format of the images; None if unknown.
     classes, logits
         Number of classes, and logits (B, K) of the images that `check` passed; None before `check`.
     gradients
@@ -70,11 +71,97 @@ class Network:
     device: torch.device
     weights: torch.dtype | None
     hooks: Hooks
+    is_hooked: bool = True
+    padded_to: int | None = None
     state: NetworkState | None = field(default=None, repr=False)
-    facts: InputFacts | None = None
     classes: int | None = None
     logits: torch.Tensor | None = field(default=None, repr=False)
     gradients: torch.Tensor | None = field(default=None, repr=False)
+    batch_sizes: dict[str, AdaptiveBatchSize] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, module: Any, device: torch.device | None = None) -> Network:
+        """Return the network of a module that `attach` adapted, or adapt the passes of another callable.
+
+        Parameters
+        ----------
+        module
+            A module, a function of images, or a network, which is returned.
+        device
+            Device to use if the network has no parameters.
+        """
+        if isinstance(module, cls):
+            return module
+        hooks = hooks_of(module) if isinstance(module, nn.Module) else None
+        if hooks is not None and hooks.network is not None:
+            return hooks.network
+        modules = module.modules() if isinstance(module, nn.Module) else ()
+        return replace(_network(module, modules, device, Hooks(reader_of(module) or OutputReader())), is_hooked=False)
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        """Return numbers (B, K) for images (B, C, H, W)."""
+        if self.padded_to is None:
+            return self._pass(images)
+        count, filled = len(images), images
+        if count < self.padded_to:
+            filled = torch.cat([images, images[-1:].expand(self.padded_to - count, *images.shape[1:])])
+            filled = filled.contiguous(memory_format=layout_of(images))
+        parts: list[torch.Tensor] = []
+        for attempt in self.attempts("passes", len(filled)):
+            with attempt as size:
+                parts = [self._pass(part) for part in filled.split(size)]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts))[:count]
+
+    @property
+    def direct(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """The module itself where nothing stands between, so that the traceback of an error in it is short."""
+        return self.module if self.is_hooked and self.padded_to is None else self
+
+    def _pass(self, images: torch.Tensor) -> torch.Tensor:
+        output = self.module(images)
+        if self.is_hooked:
+            return output
+        self.hooks.count(len(images))
+        return self.reader.read(output, len(images), images.device)
+
+    def pad(self, size: int, file: Path | None = None) -> None:
+        """Fill the batch of every pass with copies to one size.
+
+        Float sums can depend on the batch size. The last batch of a shard is filled, so that outputs depend neither on
+        the division into shards nor on the other images of a batch. If memory runs out, batches are divided.
+
+        Parameters
+        ----------
+        size
+            Images in a pass; larger batches pass unchanged.
+        file
+            See `remember_batch_size`.
+        """
+        self.padded_to = size
+        self.remember_batch_size("passes", file)
+
+    def attempts(self, name: str, wanted: int) -> Iterator[Attempt]:
+        """Yield attempts with fewer and fewer images, until memory suffices; see `AdaptiveBatchSize.attempts`.
+
+        Parameters
+        ----------
+        name
+            What is computed; the size that fits is remembered for it.
+        wanted
+            The largest number of images in a pass.
+        """
+        if name not in self.batch_sizes:
+            self.remember_batch_size(name)
+        return self.batch_sizes[name].attempts(wanted)
+
+    def remember_batch_size(self, name: str, file: Path | None = None) -> None:
+        """Remember the batch size that fits what is computed, also in a file if there is one."""
+        self.batch_sizes[name] = AdaptiveBatchSize(name, file, self.device)
+
+    def fitting_size(self, name: str, wanted: int) -> int:
+        """Return the number of images in a pass that fits what is computed, at most `wanted`."""
+        known = self.batch_sizes.get(name)
+        return wanted if known is None or known.batch_size is None else min(wanted, known.batch_size)
 
     @property
     def passes(self) -> int:
@@ -335,6 +422,7 @@ def attach(
     """
     hooks = Hooks(reader or OutputReader(), thread)
     network = _network(module, module.modules() if modules is None else modules, device, hooks)
+    hooks.network = network
     hooks.half = network.weights if network.weights in HALF else None
     hooks.handles = [
         module.register_forward_pre_hook(hooks.copy_inputs, with_kwargs=True, prepend=True),
@@ -357,6 +445,13 @@ def attached(module: nn.Module, device: torch.device | None = None) -> Network:
     hooks = hooks_of(module)
     assert hooks is not None, "`attach` attached them"
     return _network(module, module.modules(), device, hooks)
+
+
+def layout_of(images: torch.Tensor) -> torch.memory_format:
+    """Return channels_last if the images have this layout, else the contiguous format."""
+    if images.is_contiguous() or not images.is_contiguous(memory_format=torch.channels_last):
+        return torch.contiguous_format
+    return torch.channels_last
 
 
 def _network(module: nn.Module, modules: Iterable[nn.Module], device: torch.device | None, hooks: Hooks) -> Network:

@@ -16,7 +16,7 @@ from heatproof.models.probabilities import check_no_probabilities, warn_of_proba
 
 
 class ExplainedRows(Protocol):
-    """The targets of rows of images, as `heatproof.inputs.source.ImageSource` has them."""
+    """The targets of rows of images, as `heatproof.inputs.source.Inputs` has them."""
 
     @property
     def targets(self) -> torch.Tensor | None:

@@ -162,7 +162,7 @@ def read_weights(path: Path, name: str, most: int | None = None) -> dict[str, An
     state = _read_parts(path, most)
     try:
         config = AutoConfig.from_pretrained(path.parent, local_files_only=True, trust_remote_code=False)
-        kind = AutoModelForImageClassification._model_mapping[type(config)]
+        kind: Any = AutoModelForImageClassification._model_mapping[type(config)]
         inner = kind.from_pretrained(None, config=config, state_dict=state)
     except Exception as error:  # transformers and its dependencies can raise any exception
         if is_out_of_memory(error):

@@ -52,12 +52,11 @@ def reader_of(network: Any) -> OutputReader | None:
 class Hooks:
     """Hooks that copy the inputs of a network, read its output, and count its passes.
 
+    `heatproof.models.adapter.attach` describes the reader and the thread. The images that go through the network are
+    counted since the hooks were attached, those for results apart from those for checks.
+
     Attributes
     ----------
-    reader, thread
-        See `heatproof.models.adapter.attach`.
-    passes, check_passes
-        Number of images that went through the network since the hooks were attached: for results, and for checks.
     half
         Precision of the weights if it is half; float32 images are then cast to it.
     autocast
@@ -67,6 +66,8 @@ class Hooks:
         call or job, because the caller can change the network between calls.
     precisions
         Precisions in which the last check computed; empty before the first.
+    network
+        The network to which the hooks belong; None while they are attached.
     """
 
     def __init__(self, reader: OutputReader, thread: int | None = None) -> None:
@@ -77,6 +78,7 @@ class Hooks:
         self.handles: list[Any] = []
         self.cache: dict[Any, Any] = {}
         self.precisions: frozenset[torch.dtype] = frozenset()
+        self.network: Any = None
         self._running: list[torch.autocast] = []
         self._modules_run: ModulesRun | None = None
 
@@ -96,11 +98,9 @@ class Hooks:
             self._modules_run = None
 
     def copy_inputs(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Count a pass, and return copies of its inputs, to which a network may write, as an in-place ReLU does."""
+        """Return copies of the inputs, because a network may write to them, as an in-place ReLU does."""
         if self._is_another_thread():
             return None
-        first = _first_tensor(inputs, named)
-        self._count(0 if first is None else len(first))
         if self.autocast is not None:
             device = next(value.device for value in (*inputs, *named.values()) if isinstance(value, torch.Tensor))
             self._running.append(torch.autocast(device.type, self.autocast))
@@ -108,10 +108,11 @@ class Hooks:
         return tuple(map(self._copy, inputs)), {name: self._copy(value) for name, value in named.items()}
 
     def read_output(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
-        """Return the numbers of an output."""
+        """Return the numbers of an output, and count its pass; a pass that failed is none."""
         if self._is_another_thread():
             return None
         first = _first_tensor(inputs, named)
+        self.count(0 if first is None else len(first))
         count, device = (None, None) if first is None else (len(first), first.device)
         # A target function may run modules that do not belong to the network.
         with nullcontext() if self._modules_run is None else self._modules_run.paused():
@@ -122,7 +123,8 @@ class Hooks:
         if self._running and not self._is_another_thread():
             self._running.pop().__exit__(None, None, None)
 
-    def _count(self, images: int) -> None:
+    def count(self, images: int) -> None:
+        """Count a pass of images, for results or for a check."""
         if is_counted_as_check():
             self.check_passes += images
         else:

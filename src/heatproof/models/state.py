@@ -7,12 +7,13 @@ other objects, stays as the pass left it.
 from __future__ import annotations
 
 import copy
+import operator
 import random
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from heatproof.errors import CallRefused, HeatproofError, first_line, machine_fa
 LONGEST_WAIT = 60.0
 # Hooks, flags and random states are shared by all passes, including those of other threads through other networks.
 _IN_USE = threading.RLock()
+UNINITIALISED = nn.UninitializedParameter | nn.UninitializedBuffer
 # Containers that every module has: parameters, buffers, submodules, and hooks of all kinds.
 _CONTAINERS = tuple(name for name, value in vars(nn.Module()).items() if isinstance(value, dict | set))
 
@@ -100,21 +102,30 @@ class NetworkState:
         ]
 
     def __enter__(self) -> NetworkState:
-        self._modes = [(module, getattr(module, "training", None)) for _, module in self.named_modules]
+        modules = [module for _, module in self.named_modules]
+        self._modes = [(module, module.training) for module in modules if hasattr(module, "training")]
         # A scripted module has containers of its own kind, which hold no hooks and which nobody replaces.
-        self._attributes = [vars(module) for _, module in self.named_modules if not _is_scripted(module)]
+        self._attributes = [vars(module) for module in modules if not isinstance(module, torch.jit.ScriptModule)]
+        self._parameters = [
+            _Saved(
+                name, tensor, tensor.requires_grad, tensor.grad, tensor._version, getattr(tensor.grad, "_version", 0)
+            )
+            for name, tensor in self._tensors("_parameters").items()
+        ]
+        self._buffers = [(tensor, tensor.detach().clone()) for tensor in self._tensors("_buffers").values()]
+        # Most containers are empty, and have nothing to keep.
         self._containers = {
-            (id(attributes), name): _Container(attributes, name)
+            (id(attributes), name): (attributes, name, attributes[name], attributes[name].copy())
             for attributes in self._attributes
             for name in _CONTAINERS
-            # Most are empty, and have nothing to keep.
             if attributes.get(name)
         }
-        self._parameters = [_Parameter(name, parameter) for name, parameter in _parameters_of(self.named_modules)]
-        self._buffers = [(buffer, _copy_of(buffer)) for buffer in _buffers_of(self.named_modules)]
         self._replace_inference_tensors()
-        for parameter in self._parameters:
-            parameter.freeze()
+        for saved in self._parameters:
+            if saved.requires_grad:
+                saved.tensor.requires_grad_(False)
+            # Taken off, so that a backward pass cannot add to it.
+            saved.tensor.grad = None
         return self
 
     def __exit__(
@@ -124,16 +135,22 @@ class NetworkState:
             for name in _CONTAINERS:
                 if attributes.get(name) and (id(attributes), name) not in self._containers:
                     attributes[name].clear()
-        for container in self._containers.values():
-            container.put_back()
+        for attributes, name, held, content in self._containers.values():
+            # The same container as before, to which handles of hooks refer.
+            attributes[name] = held
+            if not _is_same(held, content):
+                held.clear()
+                held.update(content)
         for buffer, values in self._buffers:
             if not _equal(buffer, values):
                 with torch.no_grad():
                     buffer.copy_(values)
-        for parameter in self._parameters:
-            parameter.put_back()
+        for saved in self._parameters:
+            if saved.tensor.requires_grad != saved.requires_grad:
+                saved.tensor.requires_grad_(saved.requires_grad)
+            saved.tensor.grad = saved.gradient
         for module, mode in self._modes:
-            if mode is not None and module.training != mode:
+            if module.training != mode:
                 module.training = mode
         if error is None:
             self.check_parameters()
@@ -146,121 +163,58 @@ class NetworkState:
         CallRefused
             If there is one; the message names it.
         """
-        for parameter in self._parameters:
-            if parameter.is_changed():
+        for saved in self._parameters:
+            is_changed = saved.tensor._version != saved.version
+            if is_changed or (saved.gradient is not None and saved.gradient._version != saved.gradient_version):
+                part = f"{'parameter' if is_changed else 'gradient of the parameter'} {saved.name!r}"
                 raise CallRefused(
-                    f"The {parameter.changed_part()} of the model was changed in place, by a forward pass or by a "
-                    "method, and its earlier values are lost: load it again, and let them change a copy, or a buffer, "
-                    "whose values are restored."
+                    f"The {part} of the model was changed in place, by a forward pass or by a method, and its "
+                    "earlier values are lost: load it again, and let them change a copy, or a buffer, whose values are "
+                    "restored."
                 )
+
+    def _tensors(self, kind: str) -> dict[str, torch.Tensor]:
+        """Return each parameter or buffer once by its name, except those of inference mode, which are replaced."""
+        # Not `named_parameters`, which is slow.
+        tensors = {
+            id(tensor): (f"{module_name}.{name}" if module_name else name, tensor)
+            for module_name, module in self.named_modules
+            for name, tensor in getattr(module, kind).items()
+            if isinstance(tensor, torch.Tensor) and not isinstance(tensor, UNINITIALISED)
+            if not (tensor.is_meta or tensor.is_inference())
+        }
+        return dict(tensors.values())
 
     def _replace_inference_tensors(self) -> None:
         copies: dict[int, torch.Tensor] = {}
-        for container in self._containers.values():
-            if container.name in ("_parameters", "_buffers"):
-                for key, tensor in container.content.items():
+        for _, name, held, content in self._containers.values():
+            if name in ("_parameters", "_buffers"):
+                for key, tensor in content.items():
                     if isinstance(tensor, torch.Tensor) and tensor.is_inference():
                         # Layers that share a tensor share its copy.
-                        container.held[key] = copies.setdefault(id(tensor), _plain_copy(tensor))
+                        held[key] = copies.setdefault(id(tensor), _plain_copy(tensor))
 
 
-class _Container:
-    """A dict or set of a module that is not empty, and its content before a call."""
-
-    __slots__ = ("attributes", "content", "held", "name")
-
-    def __init__(self, attributes: dict[str, Any], name: str) -> None:
-        self.attributes, self.name = attributes, name
-        self.held: Any = attributes[name]
-        self.content: Any = self.held.copy()
-
-    def put_back(self) -> None:
-        """Restore the content and its order, in the same container, to which handles of hooks refer."""
-        held, content = self.held, self.content
-        if self.attributes.get(self.name) is not held:
-            self.attributes[self.name] = held
-        if isinstance(held, set):
-            is_same = held == content
-        else:
-            is_same = list(held) == list(content) and all(held[key] is value for key, value in content.items())
-        if not is_same:
-            held.clear()
-            held.update(content)
-
-
-class _Parameter:
+class _Saved(NamedTuple):
     """A parameter and what belongs to it before a call."""
 
-    __slots__ = ("gradient", "name", "parameter", "requires_grad", "versions")
-
-    def __init__(self, name: str, parameter: torch.Tensor) -> None:
-        self.name, self.parameter, self.requires_grad = name, parameter, parameter.requires_grad
-        self.gradient = parameter.grad
-        self.versions = self._versions()
-
-    def freeze(self) -> None:
-        """Disable its gradient, and take the gradient off, so that a backward pass cannot add to it."""
-        if self.requires_grad:
-            self.parameter.requires_grad_(False)
-        if self.gradient is not None:
-            self.parameter.grad = None
-
-    def put_back(self) -> None:
-        """Restore what `freeze` changed."""
-        if self.parameter.requires_grad != self.requires_grad:
-            self.parameter.requires_grad_(self.requires_grad)
-        if self.parameter.grad is not self.gradient:
-            self.parameter.grad = self.gradient
-
-    def is_changed(self) -> bool:
-        """Return whether its values or those of its gradient were written to."""
-        return self._versions() != self.versions
-
-    def changed_part(self) -> str:
-        """Return which part was written to."""
-        part = "parameter" if self._versions()[0] != self.versions[0] else "gradient of the parameter"
-        return f"{part} {self.name!r}"
-
-    def _versions(self) -> tuple[int, int]:
-        return self.parameter._version, 0 if self.gradient is None else self.gradient._version
+    name: str
+    tensor: torch.Tensor
+    requires_grad: bool
+    gradient: torch.Tensor | None
+    version: int
+    gradient_version: int
 
 
-def _parameters_of(named_modules: Iterable[tuple[str, nn.Module]]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield each parameter once, with its name, except those of inference mode, which are replaced by copies."""
-    seen: set[int] = set()
-    for module_name, module in named_modules:
-        # Not `named_parameters`, which is slow.
-        for name, parameter in module._parameters.items():
-            if _has_values(parameter) and not parameter.is_inference() and id(parameter) not in seen:
-                seen.add(id(parameter))
-                yield f"{module_name}.{name}" if module_name else name, parameter
-
-
-def _buffers_of(named_modules: Iterable[tuple[str, nn.Module]]) -> Iterator[torch.Tensor]:
-    """Yield each buffer once, except those of inference mode, which are replaced by copies."""
-    seen: set[int] = set()
-    for _, module in named_modules:
-        for _, buffer in module._buffers.items():
-            if _has_values(buffer) and not buffer.is_inference() and id(buffer) not in seen:
-                seen.add(id(buffer))
-                yield buffer
-
-
-def _has_values(value: Any) -> TypeGuard[torch.Tensor]:
-    is_initialised = not isinstance(value, nn.UninitializedParameter | nn.UninitializedBuffer)
-    return isinstance(value, torch.Tensor) and is_initialised and not value.is_meta
-
-
-def _is_scripted(module: nn.Module) -> bool:
-    return isinstance(module, torch.jit.ScriptModule)
-
-
-def _copy_of(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone()
+def _is_same(held: Any, content: Any) -> bool:
+    """Return whether a dict or a set has the same content in the same order."""
+    if isinstance(held, set):
+        return bool(held == content)
+    return list(held) == list(content) and all(map(operator.is_, held.values(), content.values()))
 
 
 def _plain_copy(tensor: torch.Tensor) -> torch.Tensor:
-    copied = _copy_of(tensor)
+    copied = tensor.detach().clone()
     return nn.Parameter(copied, requires_grad=False) if isinstance(tensor, nn.Parameter) else copied
 
 
@@ -313,7 +267,7 @@ def _tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
     """Yield the tensors among values, and among the items of values that are containers."""
     for value in values:
         items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
-        yield from (item for item in items if _has_values(item))
+        yield from (item for item in items if isinstance(item, torch.Tensor) and not isinstance(item, UNINITIALISED))
 
 
 def _is_hooks(name: str, value: Any) -> bool:

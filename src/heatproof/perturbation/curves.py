@@ -9,26 +9,27 @@ import torch
 
 from heatproof.base.sequences import Perturbation, changed_sums, check_ranking, first_changed, pixel_ranking
 from heatproof.errors import HeatproofError
+from heatproof.models.batch import Batch, PerturbedImages
+from heatproof.models.passes import run_batched
 from heatproof.perturbation.baselines import baseline_images
-from heatproof.perturbation.batching import PerturbedBatch, Query, run_batched
 from heatproof.perturbation.road import impute_sequence
 
 Arrays = Mapping[str, np.ndarray]
 Outputs = dict[str, np.ndarray]
 Explain = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 # Batches for the network, and a function that arranges its outputs by point of the sequence.
-Passes = tuple[Iterator[PerturbedBatch], Callable[[Arrays], Outputs]]
+Passes = tuple[Iterator[PerturbedImages], Callable[[Arrays], Outputs]]
 RESPONSES = ("logit", "log_probability", "predicted", "target_rank")
 
 
 def curve_variants(
-    query: Query,
+    batch: Batch,
     maps: np.ndarray,
     perturbation: Perturbation,
     *,
     intact: Arrays | None = None,
     ranking: np.ndarray | None = None,
-) -> tuple[Iterator[PerturbedBatch], Callable[[Arrays], Outputs]]:
+) -> tuple[Iterator[PerturbedImages], Callable[[Arrays], Outputs]]:
     """Make the images along a perturbation sequence.
 
     RISE's two curves of 32 steps take 32 passes per image each, and one more for the intact image unless `intact` is
@@ -36,8 +37,8 @@ def curve_variants(
 
     Parameters
     ----------
-    query
-        The network and N images, with T targets each.
+    batch
+        N images with their network, and T targets each.
     maps
         (N, H, W), higher is more relevant.
     perturbation
@@ -50,9 +51,9 @@ def curve_variants(
     Returns
     -------
     batches
-        Batches for `Query.read`.
+        Batches for `read_outputs`.
     arranged
-        Function from the result of `Query.read` to a dict: the arrays of `run_batched`, (N, S, T), and (N, S) for
+        Function from the result of `read_outputs` to a dict: the arrays of `run_batched`, (N, S, T), and (N, S) for
         ``predicted``; ``changed`` (N, S) int64, the number of changed pixels; ``magnitude`` and ``positive`` (N, S)
         float64, the sums of the map's absolute values, and of its positive values, over changed pixels; and
         ``total_magnitude`` and ``total_positive`` (N,), these sums over all pixels.
@@ -62,21 +63,21 @@ def curve_variants(
     HeatproofError
         If a map has the wrong size or a value that is not finite.
     """
-    maps = _checked(query, maps, perturbation, ranking)
-    first = first_changed(perturbation, maps, query.image_ids, query.seed, ranking)
+    maps = _checked(batch, maps, perturbation, ranking)
+    first = first_changed(perturbation, maps, batch.image_ids, batch.seed, ranking)
     make = _imputed if perturbation.imputation == "road" else _filled
-    batches, by_point = make(query, intact, first, perturbation)
+    batches, by_point = make(batch, intact, first, perturbation)
     return batches, lambda read: by_point(read) | _sums_of_maps(maps, first, perturbation)
 
 
 def updated_curves(
-    query: Query, maps: np.ndarray, perturbation: Perturbation, explain: Explain, ranking: np.ndarray | None = None
+    batch: Batch, maps: np.ndarray, perturbation: Perturbation, explain: Explain, ranking: np.ndarray | None = None
 ) -> Outputs:
     """Run a network along a sequence with `update`, for which maps are recomputed before each step.
 
     Parameters
     ----------
-    query, maps, perturbation, ranking
+    batch, maps, perturbation, ranking
         As in `curve_variants`.
     explain
         Function from images (B, C, H, W) and the first of their T targets (B,) to maps (B, H, W).
@@ -91,15 +92,15 @@ def updated_curves(
     HeatproofError
         If a map has the wrong size or a value that is not finite, or as in `run_batched`.
     """
-    maps = _checked(query, maps, perturbation, ranking)
-    read, first = _updated(query, maps, perturbation, explain, ranking)
+    maps = _checked(batch, maps, perturbation, ranking)
+    read, first = _updated(batch, maps, perturbation, explain, ranking)
     return read | _sums_of_maps(maps, first, perturbation)
 
 
-def _checked(query: Query, maps: np.ndarray, perturbation: Perturbation, ranking: np.ndarray | None) -> np.ndarray:
-    check_maps(maps, query.images, query.image_ids)
+def _checked(batch: Batch, maps: np.ndarray, perturbation: Perturbation, ranking: np.ndarray | None) -> np.ndarray:
+    check_maps(maps, batch.images, batch.image_ids)
     if ranking is not None:
-        check_ranking(ranking, len(maps), perturbation.units(*maps.shape[1:]), query.image_ids)
+        check_ranking(ranking, len(maps), perturbation.units(*maps.shape[1:]), batch.image_ids)
     return np.abs(maps) if perturbation.magnitude else maps
 
 
@@ -136,9 +137,9 @@ def check_maps(maps: np.ndarray, images: torch.Tensor, image_ids: Sequence[str])
         )
 
 
-def _filled(query: Query, intact: Arrays | None, first: np.ndarray, perturbation: Perturbation) -> Passes:
+def _filled(batch: Batch, intact: Arrays | None, first: np.ndarray, perturbation: Perturbation) -> Passes:
     """Make a sequence with a baseline, in batches over images and points; the intact and the empty image occur once."""
-    height, width = query.images.shape[-2:]
+    height, width = batch.images.shape[-2:]
     points = perturbation.points(height, width)
     n_units = perturbation.units(height, width)
     # For sequences by value, the number of changed pixels is known at the first point only.
@@ -152,18 +153,18 @@ def _filled(query: Query, intact: Arrays | None, first: np.ndarray, perturbation
     deletes = perturbation.mode == "deletion"
     known_level = None if intact is None else nothing if deletes else everything
     levels = [level for level in dict.fromkeys(of_point) if level != known_level]
-    up_to = torch.tensor(levels, dtype=torch.int32, device=query.device).reshape(-1, 1, 1, 1)
+    up_to = torch.tensor(levels, dtype=torch.int32, device=batch.device).reshape(-1, 1, 1, 1)
 
-    def batches() -> Iterator[PerturbedBatch]:
-        for rows, chunk, ids in query.chunks():
+    def batches() -> Iterator[PerturbedImages]:
+        for rows, chunk, ids in batch.chunks():
             options = dict(perturbation.baseline_options)
-            fill = baseline_images(perturbation.baseline, chunk, ids, query.seed, options, perturbation.grid)
+            fill = baseline_images(perturbation.baseline, chunk, ids, batch.seed, options, perturbation.grid)
             before, after = (chunk, fill) if deletes else (fill, chunk)
-            first_of = torch.from_numpy(first[rows]).to(query.device).unsqueeze(1)
-            for part in torch.arange(len(chunk) * len(levels), device=query.device).split(query.batch_size):
+            first_of = torch.from_numpy(first[rows]).to(batch.device).unsqueeze(1)
+            for part in torch.arange(len(chunk) * len(levels), device=batch.device).split(batch.batch_size):
                 row, level = part // len(levels), part % len(levels)
                 changed = first_of[row] <= up_to[level]
-                yield query.match_layout(torch.where(changed, after[row], before[row])), row + rows.start
+                yield batch.match_layout(torch.where(changed, after[row], before[row])), row + rows.start
 
     def by_point(read: Arrays) -> Outputs:
         shaped = {key: values.reshape(len(first), len(levels), *values.shape[1:]) for key, values in read.items()}
@@ -177,30 +178,30 @@ def _filled(query: Query, intact: Arrays | None, first: np.ndarray, perturbation
     return batches(), by_point
 
 
-def _imputed(query: Query, intact: Arrays | None, first: np.ndarray, perturbation: Perturbation) -> Passes:
+def _imputed(batch: Batch, intact: Arrays | None, first: np.ndarray, perturbation: Perturbation) -> Passes:
     """Make a sequence with ROAD's imputation, which solves for a batch of images point by point."""
-    points = perturbation.points(*query.images.shape[-2:])
+    points = perturbation.points(*batch.images.shape[-2:])
     skip = int(intact is not None and not (first == 0).any())
 
-    def imputed_images() -> Iterator[PerturbedBatch]:
-        for rows, chunk, ids in query.chunks():
-            removed = torch.from_numpy(first[rows]).to(query.device)
-            sequence = impute_sequence(chunk, removed, points, noise=perturbation.noise, seed=query.seed, image_ids=ids)
+    def imputed_images() -> Iterator[PerturbedImages]:
+        for rows, chunk, ids in batch.chunks():
+            removed = torch.from_numpy(first[rows]).to(batch.device)
+            sequence = impute_sequence(chunk, removed, points, noise=perturbation.noise, seed=batch.seed, image_ids=ids)
             for point, imputed in enumerate(sequence):
                 if point >= skip:
-                    yield imputed, torch.arange(rows.start, rows.stop, device=query.device)
+                    yield imputed, torch.arange(rows.start, rows.stop, device=batch.device)
 
     order: list[int] = []
 
-    def batches() -> Iterator[PerturbedBatch]:
-        for batch, rows in _rebatched(imputed_images(), query.batch_size):
+    def batches() -> Iterator[PerturbedImages]:
+        for images, rows in _rebatched(imputed_images(), batch.batch_size):
             order.extend(rows.tolist())
-            yield query.match_layout(batch), rows
+            yield batch.match_layout(images), rows
 
     def by_point(read: Arrays) -> Outputs:
         # Outputs are ordered by chunk and point; a stable sort by image puts the points of each image in order.
         by_image = np.argsort(order, kind="stable")
-        shape = (len(query.images), points - skip)
+        shape = (len(batch.images), points - skip)
         shaped = {key: values[by_image].reshape(*shape, *values.shape[1:]) for key, values in read.items()}
         if skip and intact is not None:
             shaped = {key: np.concatenate([intact[key][:, None], shaped[key]], axis=1) for key in RESPONSES}
@@ -209,9 +210,9 @@ def _imputed(query: Query, intact: Arrays | None, first: np.ndarray, perturbatio
     return batches(), by_point
 
 
-def _rebatched(batches: Iterator[PerturbedBatch], size: int) -> Iterator[PerturbedBatch]:
+def _rebatched(batches: Iterator[PerturbedImages], size: int) -> Iterator[PerturbedImages]:
     """Regroup batches into batches of one size; the last may be smaller."""
-    rest: list[PerturbedBatch] = []
+    rest: list[PerturbedImages] = []
     for batch in batches:
         images, rows = (torch.cat(parts) for parts in zip(*rest, batch, strict=True))
         while len(rows) >= size:
@@ -222,17 +223,17 @@ def _rebatched(batches: Iterator[PerturbedBatch], size: int) -> Iterator[Perturb
 
 
 def _updated(
-    query: Query, maps: np.ndarray, perturbation: Perturbation, explain: Explain, ranking: np.ndarray | None
+    batch: Batch, maps: np.ndarray, perturbation: Perturbation, explain: Explain, ranking: np.ndarray | None
 ) -> tuple[Outputs, np.ndarray]:
     """Delete pixels along maps that are recomputed before each step; deleted pixels stay deleted."""
-    images, targets = query.images, query.targets
+    images, targets = batch.images, batch.targets.to(batch.device)
     counts = perturbation.counts(*images.shape[-2:])
     shape = images.shape[-2:]
     first = np.full(maps.shape, len(counts), dtype=np.int32)
     parts: list[Outputs] = []
-    for rows, chunk, ids in query.chunks():
+    for rows, chunk, ids in batch.chunks():
         options = dict(perturbation.baseline_options)
-        fill = baseline_images(perturbation.baseline, chunk, ids, query.seed, options, perturbation.grid)
+        fill = baseline_images(perturbation.baseline, chunk, ids, batch.seed, options, perturbation.grid)
         gone = np.zeros((len(chunk), shape[0] * shape[1]), dtype=bool)
         current, now, outputs = chunk, maps[rows], []
         for point, removed in enumerate(counts):
@@ -241,7 +242,7 @@ def _updated(
                 now = updated.detach().float().cpu().numpy()
                 check_maps(now, chunk, ids)
                 now = np.abs(now) if perturbation.magnitude else now
-            order = pixel_ranking(now, ids, query.seed, ties=perturbation.ties)
+            order = pixel_ranking(now, ids, batch.seed, ties=perturbation.ties)
             if ranking is not None and not point:
                 order = ranking[rows]
             order = order[:, ::-1] if perturbation.order == "lerf" else order
@@ -249,9 +250,9 @@ def _updated(
             np.put_along_axis(gone, np.take_along_axis(order, ahead, axis=1)[:, :removed], True, axis=1)
             flat = first[rows].reshape(gone.shape)
             flat[gone] = np.minimum(flat[gone], point)
-            mask = torch.from_numpy(gone.reshape(len(chunk), 1, *shape)).to(query.device)
-            current = query.match_layout(torch.where(mask, fill, chunk))
-            batch = [(current, torch.arange(len(chunk), device=query.device))]
-            outputs.append(run_batched(query.network, batch, targets[rows], ids))
+            mask = torch.from_numpy(gone.reshape(len(chunk), 1, *shape)).to(batch.device)
+            current = batch.match_layout(torch.where(mask, fill, chunk))
+            passed = [(current, torch.arange(len(chunk), device=batch.device))]
+            outputs.append(run_batched(batch.adapted, passed, targets[rows], ids))
         parts.append({key: np.stack([one[key] for one in outputs], axis=1) for key in RESPONSES})
     return {key: np.concatenate([part[key] for part in parts]) for key in RESPONSES}, first

@@ -15,8 +15,9 @@ from torch import nn
 from heatproof.base.grids import AnyGrid, patch_masks
 from heatproof.base.randomness import numpy_generator
 from heatproof.errors import NotApplicable
+from heatproof.models.batch import Batch, PerturbedImages
+from heatproof.models.passes import run_batched
 from heatproof.perturbation.baselines import baseline_images
-from heatproof.perturbation.batching import PaddedBatches, PerturbedBatch, Query, run_batched
 
 PENULTIMATE = "penultimate"
 # Including the penultimate layer.
@@ -143,7 +144,7 @@ def feature_widths(network: nn.Module, image: torch.Tensor) -> dict[str, int]:
 
 
 def feature_responses(
-    query: Query, grid: AnyGrid, baseline: str, *, baseline_options: Mapping[str, Any] | None = None
+    batch: Batch, grid: AnyGrid, baseline: str, *, baseline_options: Mapping[str, Any] | None = None
 ) -> dict[str, np.ndarray]:
     """Run a network on each image, intact and with one deleted patch, and return features of several layers.
 
@@ -151,8 +152,8 @@ def feature_responses(
 
     Parameters
     ----------
-    query
-        The network and N images.
+    batch
+        N images with their network.
     grid, baseline, baseline_options
         As in `heatproof.perturbation.patches.patch_variants`.
 
@@ -170,40 +171,39 @@ def feature_responses(
     NotApplicable
         As in `feature_layers`.
     """
-    network = query.network
-    module: Any = network.network if isinstance(network, PaddedBatches) else network
-    size = network.size if isinstance(network, PaddedBatches) else 0
-    layers = feature_layers(module, query.images[:1].to(query.device))
+    network = batch.adapted
+    layers = feature_layers(network.module, batch.images[:1].to(batch.device))
     collected: dict[str, list[torch.Tensor]] = {name: [] for name in layers}
 
     class Recorder:
         """Wrapper that collects features of each pass and returns the outputs of the network unchanged."""
 
-        network: Any = module
+        reader = network.reader
 
         def __call__(self, images: torch.Tensor) -> torch.Tensor:
             for rows in seen.values():
                 rows.clear()
             logits = network(images)
-            padded_size = max(len(images), size)
+            padded_size = max(len(images), network.padded_to or 0)
             for name, rows in seen.items():
                 # Rows of a pass that ran out of memory come first, and copies that padded the batch last.
                 collected[name].append(torch.cat(rows)[-padded_size:][: len(images)].cpu())
             return logits
 
-    height, width = query.images.shape[-2:]
-    masks = torch.from_numpy(patch_masks(grid, height, width)).unsqueeze(1).to(query.device)
+    height, width = batch.images.shape[-2:]
+    masks = torch.from_numpy(patch_masks(grid, height, width)).unsqueeze(1).to(batch.device)
 
-    def batches() -> Iterator[PerturbedBatch]:
-        for rows, chunk, ids in query.chunks():
-            drawn = [int(numpy_generator(query.seed, "in-domain patch", one).integers(len(masks))) for one in ids]
-            filled = baseline_images(baseline, chunk, ids, query.seed, baseline_options, grid)
+    def batches() -> Iterator[PerturbedImages]:
+        for rows, chunk, ids in batch.chunks():
+            drawn = [int(numpy_generator(batch.seed, "in-domain patch", one).integers(len(masks))) for one in ids]
+            filled = baseline_images(baseline, chunk, ids, batch.seed, baseline_options, grid)
             pairs = torch.stack([chunk, torch.where(masks[drawn], filled, chunk)], dim=1).flatten(0, 1)
-            for part in torch.arange(len(pairs), device=query.device).split(query.batch_size):
-                yield query.match_layout(pairs[part]), part // 2 + rows.start
+            for part in torch.arange(len(pairs), device=batch.device).split(batch.batch_size):
+                yield batch.match_layout(pairs[part]), part // 2 + rows.start
 
     with _tapped(layers) as seen:
-        read = run_batched(Recorder(), batches(), query.targets, query.image_ids, largest=True)
+        recorder: Any = Recorder()
+        read = run_batched(recorder, batches(), batch.targets.to(batch.device), batch.image_ids, largest=True)
     layer_features = [torch.cat(parts).numpy() for parts in collected.values()]
     widest = max(values.shape[1] for values in layer_features)
     features = np.stack([np.pad(values, ((0, 0), (0, widest - values.shape[1]))) for values in layer_features], axis=1)

@@ -9,26 +9,26 @@ import torch
 
 from heatproof.base.grids import AnyGrid, patch_masks
 from heatproof.errors import HeatproofError
+from heatproof.models.batch import Batch, PerturbedImages
 from heatproof.perturbation.baselines import baseline_images
-from heatproof.perturbation.batching import PerturbedBatch, Query
 
 
 def patch_variants(
-    query: Query,
+    batch: Batch,
     grid: AnyGrid,
     baseline: str,
     *,
     baseline_options: Mapping[str, Any] | None = None,
     truncate: bool = False,
-) -> tuple[Iterator[PerturbedBatch], int]:
+) -> tuple[Iterator[PerturbedImages], int]:
     """Make each image, intact and with each patch deleted (Hesse et al. 2024, section 3).
 
     Exactly N × (P + 1) images, P = rows × columns, pass through the network, `batch_size` at a time.
 
     Parameters
     ----------
-    query
-        The network and N images.
+    batch
+        N images with their network.
     grid
         An integer, the number of rows and of columns of patches, or (rows, columns).
     baseline
@@ -41,29 +41,29 @@ def patch_variants(
     Returns
     -------
     batches, variants
-        Arguments of `Query.run`, whose arrays are then (N, P + 1): index 0 is the intact image, followed by the patches
-        row by row. The logit drop of patch p is ``logit[:, 0] - logit[:, p]``.
+        Arguments of `read_variants`, whose arrays are then (N, P + 1): index 0 is the intact image, followed by the
+        patches row by row. The logit drop of patch p is ``logit[:, 0] - logit[:, p]``.
 
     Raises
     ------
     HeatproofError
         If the grid does not divide the images, or the baseline is unknown or refuses its options.
     """
-    height, width = query.images.shape[-2:]
+    height, width = batch.images.shape[-2:]
     masks = torch.from_numpy(patch_masks(grid, height, width, truncate=truncate))
-    masks = torch.cat([torch.zeros_like(masks[:1]), masks]).unsqueeze(1).to(query.device)
+    masks = torch.cat([torch.zeros_like(masks[:1]), masks]).unsqueeze(1).to(batch.device)
 
-    def batches() -> Iterator[PerturbedBatch]:
-        for rows, chunk, ids in query.chunks():
-            baselines = baseline_images(baseline, chunk, ids, query.seed, baseline_options, grid)
-            for part in torch.arange(len(chunk) * len(masks), device=query.device).split(query.batch_size):
+    def batches() -> Iterator[PerturbedImages]:
+        for rows, chunk, ids in batch.chunks():
+            baselines = baseline_images(baseline, chunk, ids, batch.seed, baseline_options, grid)
+            for part in torch.arange(len(chunk) * len(masks), device=batch.device).split(batch.batch_size):
                 row, variant = part // len(masks), part % len(masks)
-                yield query.match_layout(torch.where(masks[variant], baselines[row], chunk[row])), row + rows.start
+                yield batch.match_layout(torch.where(masks[variant], baselines[row], chunk[row])), row + rows.start
 
     return batches(), len(masks)
 
 
-def part_variants(query: Query, removed: torch.Tensor) -> tuple[Iterator[PerturbedBatch], int]:
+def part_variants(batch: Batch, removed: torch.Tensor) -> tuple[Iterator[PerturbedImages], int]:
     """Make each image, intact and without each of its parts.
 
     The single-deletion protocol of FunnyBirds (Hesse et al. 2023) reads these responses, which involve no map.
@@ -71,23 +71,23 @@ def part_variants(query: Query, removed: torch.Tensor) -> tuple[Iterator[Perturb
 
     Parameters
     ----------
-    query
-        The network and N images.
+    batch
+        N images with their network.
     removed
         (N, K, C, H, W), normalised: each image without each of its parts.
 
     Returns
     -------
     batches, variants
-        Arguments of `Query.run`, whose arrays are then (N, K + 1): index 0 is the intact image, followed by the parts.
-        The logit drop of part k is ``logit[:, 0] - logit[:, 1 + k]``.
+        Arguments of `read_variants`, whose arrays are then (N, K + 1): index 0 is the intact image, followed by the
+        parts. The logit drop of part k is ``logit[:, 0] - logit[:, 1 + k]``.
 
     Raises
     ------
     HeatproofError
         If the images without parts do not belong to the images.
     """
-    images, batch_size = query.images, query.batch_size
+    images, batch_size = batch.images, batch.batch_size
     if removed.ndim != 5 or (removed.shape[0], *removed.shape[2:]) != tuple(images.shape):
         raise HeatproofError(
             f"Images without a part {tuple(removed.shape)} do not belong to images {tuple(images.shape)}: give "
@@ -95,12 +95,12 @@ def part_variants(query: Query, removed: torch.Tensor) -> tuple[Iterator[Perturb
         )
     variants = removed.shape[1] + 1
 
-    def batches() -> Iterator[PerturbedBatch]:
+    def batches() -> Iterator[PerturbedImages]:
         # All variants of `batch_size` images fill complete batches, and no other variants are in memory.
         for start in range(0, len(images), batch_size):
             stop = start + batch_size
             chunk = torch.cat([images[start:stop].unsqueeze(1), removed[start:stop].to(images)], dim=1).flatten(0, 1)
             for part in torch.arange(len(chunk)).split(batch_size):
-                yield query.match_layout(chunk[part].to(query.device)), (part // variants + start).to(query.device)
+                yield batch.match_layout(chunk[part].to(batch.device)), (part // variants + start).to(batch.device)
 
     return batches(), variants

@@ -19,7 +19,7 @@ from heatproof.base.randomness import numpy_generator
 from heatproof.base.sequences import check_ranking, pixel_ranking
 from heatproof.base.threads import numeric_pool
 from heatproof.errors import HeatproofError
-from heatproof.perturbation.batching import PerturbedBatch, Query
+from heatproof.models.batch import Batch, PerturbedImages
 
 THRESHOLDS = (0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.13, 0.21, 0.34, 0.5, 0.75)
 MASKS = ("rank", "quantile")
@@ -252,7 +252,7 @@ def denormalise(
 
 
 def pic_variants(
-    query: Query,
+    batch: Batch,
     maps: np.ndarray,
     *,
     mean: Sequence[float],
@@ -261,7 +261,7 @@ def pic_variants(
     ranking: np.ndarray | None = None,
     random_mask: np.ndarray | None = None,
     masks: str = "rank",
-) -> tuple[Iterator[PerturbedBatch], int, list[int]]:
+) -> tuple[Iterator[PerturbedImages], int, list[int]]:
     """Make images in which only the most salient pixels are known (Kapishnikov et al. 2019, section 4).
 
     Both curves, SIC and AIC, come from a network's outputs for these images: exactly N × (K + 2) images pass through
@@ -270,8 +270,8 @@ def pic_variants(
 
     Parameters
     ----------
-    query
-        The network and N images, of one or three channels; their ids order equal values of a map.
+    batch
+        N images with their network, of one or three channels; their ids order equal values of a map.
     maps
         (N, H, W), higher is more salient; the published metric is meant for maps of absolute values.
     mean, std
@@ -288,7 +288,7 @@ def pic_variants(
     Returns
     -------
     batches, variants
-        Arguments of `Query.run`, whose arrays are then over the V = K + 2 variants: completely blurred, thresholds,
+        Arguments of `read_variants`, whose arrays are then over the V = K + 2 variants: completely blurred, thresholds,
         original.
     entropies
         List that is filled while the batches are made: the size of each variant in bytes, V for each of the N images.
@@ -298,29 +298,29 @@ def pic_variants(
     HeatproofError
         If maps, thresholds, masks, mean or std do not fit the images.
     """
-    images, image_ids, device = query.images, query.image_ids, query.device
+    images, image_ids, device = batch.images, batch.image_ids, batch.device
     if maps.shape != (len(images), *images.shape[-2:]):
         raise HeatproofError(
             f"Maps {maps.shape} do not belong to {len(images)} images of {images.shape[-2]}×{images.shape[-1]}."
         )
-    known = _checked_masks(maps, image_ids, thresholds, query.seed, ranking, random_mask, masks)
+    known = _checked_masks(maps, image_ids, thresholds, batch.seed, ranking, random_mask, masks)
     rendered = denormalise(images, image_ids, mean, std)
     variants = len(thresholds) + 2
     sizes: list[int] = []
 
-    def batches() -> Iterator[PerturbedBatch]:
+    def batches() -> Iterator[PerturbedImages]:
         stream = _variants(rendered, known)
-        while batch := list(islice(stream, query.batch_size)):
-            stacked = torch.from_numpy(np.stack([image for image, _ in batch])).permute(0, 3, 1, 2).to(device)
-            variant = torch.arange(len(sizes), len(sizes) + len(batch), device=device)
-            sizes.extend(size for _, size in batch)
+        while chunk := list(islice(stream, batch.batch_size)):
+            stacked = torch.from_numpy(np.stack([image for image, _ in chunk])).permute(0, 3, 1, 2).to(device)
+            variant = torch.arange(len(sizes), len(sizes) + len(chunk), device=device)
+            sizes.extend(size for _, size in chunk)
             row = variant // variants
             scale = [torch.as_tensor(v, dtype=torch.float32, device=device).reshape(-1, 1, 1) for v in (mean, std)]
             perturbed = ((stacked - scale[0]) / scale[1]).to(images.dtype)
             # The original passes unchanged, without the rounding of denormalising and normalising.
             intact = variant % variants == variants - 1
             perturbed[intact] = images[row[intact].to(images.device)].to(device)
-            yield query.match_layout(perturbed), row
+            yield batch.match_layout(perturbed), row
 
     return batches(), variants, sizes
 

@@ -11,18 +11,18 @@ import torch
 
 from heatproof.base.grids import AnyGrid
 from heatproof.errors import HeatproofError
+from heatproof.models.batch import Batch, PerturbedImages
 from heatproof.perturbation.baselines import baseline_images
-from heatproof.perturbation.batching import PerturbedBatch, Query
 
 
 def subset_variants(
-    query: Query,
+    batch: Batch,
     masks: Sequence[np.ndarray] | np.ndarray,
     baseline: str,
     *,
     baseline_options: Mapping[str, Any] | None = None,
     grid: AnyGrid | None = None,
-) -> tuple[Iterator[PerturbedBatch], int]:
+) -> tuple[Iterator[PerturbedImages], int]:
     """Make each image, intact and without each of its subsets of pixels.
 
     Sensitivity-n (Ancona et al. 2018) and infidelity by removal (Yeh et al. 2019) read these responses, which involve
@@ -30,8 +30,8 @@ def subset_variants(
 
     Parameters
     ----------
-    query
-        The network and N images.
+    batch
+        N images with their network.
     masks
         N arrays (V, H, W) bool, true where the image is replaced by its baseline, in all channels. A lazy sequence,
         like that of `heatproof.base.subsets.subset_masks`, is indexed once for each image.
@@ -45,7 +45,7 @@ def subset_variants(
     Returns
     -------
     batches, variants
-        Arguments of `Query.run`, whose arrays are then (N, V + 1), or (N, V + 1, T) for T targets: index 0 is the
+        Arguments of `read_variants`, whose arrays are then (N, V + 1), or (N, V + 1, T) for T targets: index 0 is the
         intact image, followed by the subsets. The logit drop of subset v is ``logit[:, 0] - logit[:, 1 + v]``.
 
     Raises
@@ -53,7 +53,7 @@ def subset_variants(
     HeatproofError
         If the masks do not belong to the images, or the baseline is unknown or refuses its options.
     """
-    images = query.images
+    images = batch.images
     if len(masks) != len(images):
         raise HeatproofError(
             f"Subsets of {len(masks)} images do not belong to {len(images)} images: draw them for the same images."
@@ -64,22 +64,22 @@ def subset_variants(
         drawn = torch.from_numpy(np.ascontiguousarray(masks[row]))
         if drawn.shape[1:] != images.shape[-2:]:
             raise HeatproofError(
-                f"Subsets of {tuple(drawn.shape[1:])} pixels do not belong to image {query.image_ids[row]!r} of "
+                f"Subsets of {tuple(drawn.shape[1:])} pixels do not belong to image {batch.image_ids[row]!r} of "
                 f"{tuple(images.shape[-2:])}: draw them for the height and width of the images."
             )
-        return torch.cat([torch.zeros_like(drawn[:1]), drawn]).unsqueeze(1).to(query.device)
+        return torch.cat([torch.zeros_like(drawn[:1]), drawn]).unsqueeze(1).to(batch.device)
 
     variants = len(with_intact(0)) if len(images) else 1
 
-    def batches() -> Iterator[PerturbedBatch]:
-        for rows, chunk, ids in query.chunks():
+    def batches() -> Iterator[PerturbedImages]:
+        for rows, chunk, ids in batch.chunks():
             start = rows.start
-            baselines = baseline_images(baseline, chunk, ids, query.seed, baseline_options, grid)
-            for part in torch.arange(len(chunk) * variants).split(query.batch_size):
+            baselines = baseline_images(baseline, chunk, ids, batch.seed, baseline_options, grid)
+            for part in torch.arange(len(chunk) * variants).split(batch.batch_size):
                 row, variant = part // variants, part % variants
                 # Rows increase within and across batches, so the masks of one image at a time are enough.
                 mask = torch.cat([with_intact(start + one)[variant[row == one]] for one in row.unique().tolist()])
-                row = row.to(query.device)
-                yield query.match_layout(torch.where(mask, baselines[row], chunk[row])), row + start
+                row = row.to(batch.device)
+                yield batch.match_layout(torch.where(mask, baselines[row], chunk[row])), row + start
 
     return batches(), variants

@@ -26,8 +26,9 @@ from heatproof.base.registry import import_callable, is_reference, look_up, sugg
 from heatproof.config.types import MAXIMUM_IMAGES
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS, Metric
+from heatproof.models.batch import Batch
 from heatproof.perturbation.baselines import BASELINES
-from heatproof.responses.base import MetricInput, Response, ScoredImages
+from heatproof.responses.base import Response
 
 
 @dataclass(frozen=True)
@@ -193,12 +194,13 @@ def _try_out(
     metric: Metric, options: Mapping[str, Any], responses: Mapping[str, Response], size: tuple[int, int]
 ) -> None:
     """Score two made-up images, so that a wrong option raises an error now, and not after a day of network passes."""
-    images = ScoredImages(("0", "1"), np.zeros(2, dtype=np.int64), size, 0)
-    inputs: dict[str, Any] = {"image_ids": images.ids}
+    numbers: Any = np.zeros(2, dtype=np.int64)
+    batch = Batch(None, None, None, numbers, numbers, ("0", "1"), 0, size=size)
+    inputs: dict[str, Any] = {"image_ids": batch.image_ids}
     for argument, response in responses.items():
         arrays = response.synthetic_arrays(size)
         if arrays is None:
             return
-        inputs |= MetricInput(argument, response, output=options.get("output", "logit")).inputs(arrays, images)
+        inputs |= response.inputs(argument, arrays, batch, options.get("output", "logit"))
     with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
         metric.score(inputs, options)

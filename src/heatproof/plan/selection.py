@@ -8,7 +8,6 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
-from heatproof.attribution.registry import SAME_AS_DROPS
 from heatproof.base.grids import Grid
 from heatproof.base.methods import Method, MethodSpec, all_methods
 from heatproof.base.options import defining_module
@@ -18,6 +17,7 @@ from heatproof.config.files import Config
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import GridAndBaseline, base_name, metric_name
+from heatproof.models.batch import SAME_AS_DROPS
 from heatproof.models.packaged import is_file
 from heatproof.plan.folder import Folder
 from heatproof.plan.metrics import MetricChoice, read_metric

@@ -8,6 +8,7 @@ runs networks, only inside `run` and similar methods.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,21 +20,21 @@ import numpy as np
 
 from heatproof.base.grids import Grid, normalise_grid_settings
 from heatproof.base.integer_types import as_dtype, widen_dtype
-from heatproof.base.methods import Method
 from heatproof.base.provenance import digest
 from heatproof.base.registry import select_options
 from heatproof.base.specs import ResponseSpec
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.models.batch import Arrays, Batch
 
 if TYPE_CHECKING:
     import torch
 
-    from heatproof.models.registry import InputFacts
-    from heatproof.perturbation.batching import Query
-
-Arrays = Mapping[str, np.ndarray]
 Explain = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 Options = Mapping[str, Any]
+# Opens the network of a job, and returns the batch of its first image.
+FirstBatch = Callable[[], Batch]
+# Outputs that keep the precision of a float64 network.
+EXACT_OUTPUTS = ("logit", "log_probability")
 
 KINDS: dict[str, type[Response]] = {}
 """Name to class of every kind of response; a class is registered when it is defined."""
@@ -72,181 +73,6 @@ class Contents:
     sizes: Mapping[str, int]
     coordinates: Mapping[str, Sequence[str]] = field(default_factory=dict)
     unsupported_reason: str | None = None
-
-
-@dataclass(frozen=True)
-class Batch:
-    """A batch of images.
-
-    Attributes
-    ----------
-    images
-        Images (N, C, H, W), normalised.
-    labels
-        (N,) int64.
-    ids
-        N strings.
-    first
-        Index of the first image in the evaluation split.
-    intact
-        Outputs for the intact images, which responses with `needs_intact` require.
-    """
-
-    images: torch.Tensor
-    labels: torch.Tensor
-    ids: Sequence[str]
-    first: int = 0
-    intact: Arrays | None = None
-
-    def from_row(self, row: int) -> Batch:
-        """Return the batch of the images from a row to the end."""
-        intact = self.intact and {name: values[row:] for name, values in self.intact.items()}
-        return Batch(self.images[row:], self.labels[row:], self.ids[row:], self.first + row, intact)
-
-    def with_target(self, target: str | int) -> Batch:
-        """Return the batch whose labels are replaced by the class that a run explains and scores.
-
-        Parameters
-        ----------
-        target
-            ``label``, ``predicted``, or a class number.
-        """
-        import torch
-
-        if target == "label":
-            return self
-        if target == "predicted":
-            return replace(self, labels=self.targets[:, 1].to(self.labels))
-        return replace(self, labels=torch.full_like(self.labels, int(target)))
-
-    @cached_property
-    def targets(self) -> torch.Tensor:
-        """The label and the class predicted for the intact image, (N, 2) int64; without classes, the label twice."""
-        import torch
-
-        assert self.intact is not None, "a response that reads the predicted class must set `needs_intact`"
-        labels, predicted = self.labels.cpu(), torch.from_numpy(self.intact["predicted"])
-        return torch.stack([labels, torch.where(predicted < 0, labels, predicted)], dim=1)
-
-
-@dataclass(frozen=True)
-class MethodMaps:
-    """Maps of one explainer for a batch: the input of a map response.
-
-    Attributes
-    ----------
-    maps
-        (N, maps, H, W).
-    methods
-        The methods, such as a map and its absolute values, that are derived from the maps.
-    explainer
-        Name of the explainer.
-    """
-
-    maps: np.ndarray
-    methods: Sequence[Method]
-    explainer: str = ""
-
-
-@dataclass(frozen=True)
-class NetworkRun:
-    """A network, and the settings with which it is run.
-
-    Attributes
-    ----------
-    open_network
-        Function that returns the network, a function of images (B, C, H, W) to logits (B, K); called on first use.
-    device
-        Device of the network.
-    batch_size
-        The largest number of images in one network pass.
-    seed
-        The workflow's seed.
-    facts
-        Input format of the model; None if unknown.
-    dataset, dataset_name
-        Dataset of the images and its name; None for `heatproof.evaluate`.
-    explain
-        Function that returns a function, which recomputes the maps of a method for a batch; None if unavailable.
-    caller_inputs
-        Inputs of `heatproof.evaluate` that the workflow does not have, by option name.
-    """
-
-    open_network: Callable[[], Any]
-    device: Any
-    batch_size: int
-    seed: int
-    facts: InputFacts | None = None
-    dataset: Any = None
-    dataset_name: str = ""
-    explain: Callable[[MethodMaps, Method, Batch], Explain] | None = None
-    caller_inputs: Mapping[str, Any] = field(default_factory=dict)
-
-    @cached_property
-    def network(self) -> Any:
-        """The network."""
-        return self.open_network()
-
-    def normalised(self, images: np.ndarray) -> torch.Tensor:
-        """Return images (N, C, H, W) in [0, 1], normalised as the network expects."""
-        from heatproof.models.network import normalise
-
-        assert self.facts is not None, "without the input format of the model, images must be normalised already"
-        return normalise(images, self.facts)
-
-    def query(self, batch: Batch, targets: torch.Tensor | None = None) -> Query:
-        """Return the query that functions in `perturbation` take, with labels as targets by default."""
-        from heatproof.perturbation.batching import Query
-
-        targets = batch.labels if targets is None else targets
-        return Query(self.network, batch.images, targets, batch.ids, self.seed, self.batch_size, self.device)
-
-
-@dataclass(frozen=True)
-class ScoredImages:
-    """The images that a metric scores: ids, labels (N,), height and width in pixels, seed, and the network's task."""
-
-    ids: Sequence[str]
-    labels: np.ndarray
-    size: tuple[int, int]
-    seed: int
-    task: str = "multiclass"
-
-
-@dataclass(frozen=True)
-class MetricInput:
-    """An input of a metric: a response, and the part of it that the metric reads.
-
-    Attributes
-    ----------
-    argument
-        Argument of the metric's function that receives the response.
-    response
-        The response.
-    points
-        Indices of the points that the metric reads; None for all.
-    output
-        Output of the network that the metric reads, ``logit`` or ``probability``, unless its function selects it.
-    """
-
-    argument: str
-    response: Response
-    points: list[int] | None = None
-    output: str = "logit"
-
-    def inputs(self, arrays: Arrays, images: ScoredImages, index: int = 0) -> dict[str, Any]:
-        """Return the arguments of the metric's function, by name.
-
-        Parameters
-        ----------
-        arrays
-            The arrays that `Response.needed_arrays` lists, for N images.
-        images
-            The N images.
-        index
-            Index of the method in the store, for a map response.
-        """
-        return self.response.inputs(self, arrays, images, index)
 
 
 @dataclass(frozen=True, eq=False)
@@ -371,21 +197,34 @@ class Response(ABC):
         return {}
 
     @abstractmethod
-    def contents(self, network_run: NetworkRun, size: tuple[int, int], names: Sequence[str]) -> Contents:
-        """Return the dimensions of the store for images of a size (height, width) and the named methods."""
-
-    @abstractmethod
-    def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
-        """Run the network on a batch of N images, and return the arrays of the store.
+    def contents(
+        self, dataset: Any, name: str, size: tuple[int, int], names: Sequence[str], first: FirstBatch
+    ) -> Contents:
+        """Return the dimensions of the store.
 
         Parameters
         ----------
-        network_run
-            The network, and the settings with which it is run.
-        batch
-            The images.
-        method_maps
-            Maps of the images if the response needs them, else None.
+        dataset, name
+            Dataset of the images, and its name in the config.
+        size
+            Height and width of the images.
+        names
+            Names of the methods, for a map response.
+        first
+            Function that opens the network and returns the batch of the first image.
+
+        Raises
+        ------
+        HeatproofError
+            If the dataset lacks what the response needs.
+        """
+
+    @abstractmethod
+    def run(self, batch: Batch) -> Arrays:
+        """Run the network of a batch of N images on changed images, and return the arrays of the store.
+
+        `respond` calls this method; it provides `Batch.intact` for responses with `needs_intact`. A map response reads
+        `Batch.maps` and `Batch.methods`.
 
         Returns
         -------
@@ -431,15 +270,39 @@ class Response(ABC):
         """Return the number of images that a metric scores at a time; None for all."""
         return shard_size
 
-    def inputs(self, metric_input: MetricInput, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
-        """Return the arguments of a metric's function; see `MetricInput.inputs`. The default is the arrays."""
-        return {metric_input.argument: arrays}
+    def inputs(
+        self,
+        argument: str,
+        arrays: Arrays,
+        batch: Batch,
+        output: str = "logit",
+        points: Sequence[int] | None = None,
+        index: int = 0,
+    ) -> dict[str, Any]:
+        """Return the arguments of a metric's function, by name; the default is the arrays.
+
+        Parameters
+        ----------
+        argument
+            Argument of the metric's function that receives the response.
+        arrays
+            The arrays that `needed_arrays` lists, for N images.
+        batch
+            The N images, of which ids, targets, size, seed and task are read.
+        output
+            Output of the network that the metric reads, ``logit`` or ``probability``, unless its function selects it.
+        points
+            Indices of the points that the metric reads; None for all.
+        index
+            Index of the method in the arrays of a map response.
+        """
+        return {argument: arrays}
 
     def synthetic_arrays(self, size: tuple[int, int]) -> Arrays | None:
         """Return synthetic arrays for two images, with which the options of a metric are checked, or None."""
         return None
 
-    def missing_inputs(self, network_run: NetworkRun) -> str | None:
+    def missing_inputs(self, batch: Batch) -> str | None:
         """Return a description of the missing inputs of `heatproof.evaluate`; None if no input is missing."""
         return None
 
@@ -462,17 +325,27 @@ class NetworkResponse(Response):
         """Number of variants of an image, including the intact one."""
         raise NotImplementedError
 
-    def extra_inputs(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
+    def extra_inputs(self, arrays: Arrays, batch: Batch) -> dict[str, Any]:
         """Return further arguments of a metric's function, besides the drops."""
         return {}
 
-    def contents(self, network_run: NetworkRun, size: tuple[int, int], names: Sequence[str]) -> Contents:
+    def contents(
+        self, dataset: Any, name: str, size: tuple[int, int], names: Sequence[str], first: FirstBatch
+    ) -> Contents:
         """Return the dimensions of the store."""
         return Contents({"variant": self.variants})
 
-    def inputs(self, metric_input: MetricInput, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
+    def inputs(
+        self,
+        argument: str,
+        arrays: Arrays,
+        batch: Batch,
+        output: str = "logit",
+        points: Sequence[int] | None = None,
+        index: int = 0,
+    ) -> dict[str, Any]:
         """Return the drops (N, variants - 1), and the arguments of `extra_inputs`."""
-        return {metric_input.argument: drops_of(arrays, metric_input.output), **self.extra_inputs(arrays, images)}
+        return {argument: drops_of(arrays, output), **self.extra_inputs(arrays, batch)}
 
     def needed_arrays(self, output: str) -> Sequence[str]:
         """Return the name of the array of the output, in a list."""
@@ -498,30 +371,31 @@ class MapResponse(Response):
         """Return the number of points."""
 
     @abstractmethod
-    def as_argument(self, quantities: Arrays, images: ScoredImages) -> Any:
+    def as_argument(self, quantities: Arrays, batch: Batch) -> Any:
         """Return the argument of a metric's function from the quantities (N, points)."""
 
-    def contents(self, network_run: NetworkRun, size: tuple[int, int], names: Sequence[str]) -> Contents:
+    def contents(
+        self, dataset: Any, name: str, size: tuple[int, int], names: Sequence[str], first: FirstBatch
+    ) -> Contents:
         """Return the dimensions of the store."""
         sizes = {"method": len(names), "quantity": len(self.quantities), "point": self.points(size)}
         return Contents(sizes, {"method": list(names), "quantity": list(self.quantities)})
 
-    def maps_by_method(
-        self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None
-    ) -> Iterator[tuple[np.ndarray, Explain | None]]:
+    def maps_by_method(self, batch: Batch) -> Iterator[tuple[np.ndarray, Explain | None]]:
         """Yield the maps (N, H, W) of each method, and the function that recomputes them or None.
 
         The loop over methods is in `run` of each kind, so that the traceback of an error in the network crosses few
         modules.
         """
-        assert method_maps is not None, "a map response needs maps"
-        for method in method_maps.methods:
-            explain = (
-                network_run.explain(method_maps, method, batch)
-                if self.recomputes_maps and network_run.explain
-                else None
-            )
-            yield method.select_maps(method_maps.maps), explain
+        assert batch.maps is not None, "a map response needs maps"
+        for method in batch.methods:
+            explain = None
+            if self.recomputes_maps and method.makes_maps:
+                # Imported here, because responses that recompute no maps do not need the explainers.
+                from heatproof.attribution.explaining import recomputed_maps
+
+                explain = recomputed_maps(method, batch)
+            yield method.select_maps(batch.maps), explain
 
     def stack_methods(self, by_method: Sequence[Arrays]) -> Arrays:
         """Return the array of the store from the quantities of each method.
@@ -535,12 +409,106 @@ class MapResponse(Response):
         """Return None, because some scores depend on all images."""
         return None
 
-    def inputs(self, metric_input: MetricInput, arrays: Arrays, images: ScoredImages, index: int) -> dict[str, Any]:
+    def inputs(
+        self,
+        argument: str,
+        arrays: Arrays,
+        batch: Batch,
+        output: str = "logit",
+        points: Sequence[int] | None = None,
+        index: int = 0,
+    ) -> dict[str, Any]:
         """Return the argument of one method."""
-        chosen = slice(None) if metric_input.points is None else metric_input.points
+        chosen = slice(None) if points is None else list(points)
         values = arrays["response"]
         by_quantity = {name: values[:, index, number][:, chosen] for number, name in enumerate(self.quantities)}
-        return {metric_input.argument: self.as_argument(by_quantity, images)}
+        return {argument: self.as_argument(by_quantity, batch)}
+
+
+class IntactOutputs(Response):
+    """Outputs for the intact images, which responses with `needs_intact` share; no metric reads them alone."""
+
+    rule = "intact"
+    needs_maps = False
+    array_specs: ClassVar[Mapping[str, Array]] = {}
+    argument = "intact"
+
+    def contents(
+        self, dataset: Any, name: str, size: tuple[int, int], names: Sequence[str], first: FirstBatch
+    ) -> Contents:
+        """Return no dimensions, because no store holds this response."""
+        return Contents({})
+
+    def run(self, batch: Batch) -> Arrays:
+        """Run the network once on each image."""
+        from heatproof.models.passes import intact_responses
+
+        return intact_responses(batch)
+
+
+def respond(response: Response, batch: Batch) -> dict[str, np.ndarray]:
+    """Run the network of a batch on the images of a response.
+
+    If memory runs out, the network is run again with half the batch size.
+
+    Parameters
+    ----------
+    response
+        The response.
+    batch
+        N images with their network; for a map response also maps and methods. Without `Batch.intact`, responses that
+        need the outputs for intact images run the network on these first.
+
+    Returns
+    -------
+    dict
+        Name to array (N, …), in the dtypes of the store; logits of a float64 network keep their precision, so that
+        drops are exact.
+
+    Raises
+    ------
+    NotApplicable
+        If the response does not apply to the changed images.
+    HeatproofError
+        If the network returns a value that is not finite, or memory runs out with a batch size of 1.
+    """
+    arrays: Arrays = {}
+    for attempt in batch.attempts("responses"):
+        with attempt as size:
+            sized = replace(batch, batch_size=size)
+            if response.needs_intact and batch.intact is None:
+                sized = replace(sized, intact=IntactOutputs().run(sized))
+            arrays = response.run(sized)
+    exact = {name: arrays[name] for name in EXACT_OUTPUTS if name in arrays and arrays[name].dtype == np.float64}
+    return {**response.cast(arrays), **exact}
+
+
+def respond_batches(
+    response: Response, batches: Iterable[Batch]
+) -> Iterator[tuple[Batch, dict[str, np.ndarray] | NotApplicable, float, int]]:
+    """Respond to one batch after another; callers read the images of a batch when they yield it, and store the arrays.
+
+    Yields
+    ------
+    batch : Batch
+        The batch.
+    arrays : dict or NotApplicable
+        As `respond` returns them, or the reason why the response does not apply to the batch.
+    seconds : float
+        Time since the last batch was stored, including the time to wait for images.
+    passes : int
+        Number of images that went through the network.
+    """
+    began = time.monotonic()
+    for batch in batches:
+        before, arrays = batch.adapted.passes, dict[str, np.ndarray]()
+        reason: NotApplicable | None = None
+        try:
+            arrays = respond(response, batch)
+        except NotApplicable as error:
+            reason = error
+        yield batch, reason or arrays, time.monotonic() - began, batch.adapted.passes - before
+        began = time.monotonic()
 
 
 def response_of(spec: ResponseSpec) -> Response:

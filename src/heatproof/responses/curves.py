@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,8 @@ import numpy as np
 from heatproof.base.registry import select_options
 from heatproof.base.sequences import Perturbation
 from heatproof.errors import HeatproofError
-from heatproof.responses.base import Arrays, Batch, MapResponse, MethodMaps, NetworkRun, Response, ScoredImages
+from heatproof.models.batch import Arrays, Batch
+from heatproof.responses.base import MapResponse, Response
 
 OUTPUTS = ("logit", "probability", "accuracy")
 TARGETS = ("label", "predicted")
@@ -117,14 +118,14 @@ class TwoTargets(MapResponse):
         }
         return {**by_target, "predicted": arrays["predicted"], "intact": batch.intact["predicted"][:, None]}
 
-    def for_both_targets(self, quantities: Arrays, images: ScoredImages) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    def for_both_targets(self, quantities: Arrays, batch: Batch) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Return the outputs (N, S, 2) for both targets, and their classes (N, 2)."""
         arrays = {
             output: np.stack([quantities[f"{output}_label"], quantities[f"{output}_predicted"]], axis=2)
             for output in ("logit", "log_probability")
         }
         arrays["predicted"] = quantities["predicted"].astype(np.int64)
-        return arrays, np.stack([images.labels, quantities["intact"][:, 0].astype(np.int64)], axis=1)
+        return arrays, np.stack([batch.labels, quantities["intact"][:, 0].astype(np.int64)], axis=1)
 
     def synthetic_store(self, logits: np.ndarray, other_quantities: Mapping[str, Any]) -> Arrays:
         """Return the store's array for two images, from logits (points,) for both targets and other quantities."""
@@ -176,32 +177,35 @@ class Curves(TwoTargets):
         """Return the number of points of the sequence."""
         return self.sequence.points(*size)
 
-    def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
+    def run(self, batch: Batch) -> Arrays:
         """Run the network along the sequence, and return its outputs and the sums of the map at each point."""
+        from heatproof.models.passes import read_outputs
         from heatproof.perturbation.curves import curve_variants, updated_curves
 
-        query, pixels = network_run.query(batch, batch.targets), np.array(batch.images[0, 0].numel())
-        ranking, results = network_run.caller_inputs.get("ranking"), []
-        for maps, explain in self.maps_by_method(network_run, batch, method_maps):
+        two_targets, pixels = replace(batch, targets=batch.both_targets), np.array(batch.images[0, 0].numel())
+        ranking, results = batch.inputs.get("ranking"), []
+        for maps, explain in self.maps_by_method(batch):
             if self.recomputes_maps and explain is None:
                 raise HeatproofError("A sequence with update=True needs `explain`, a function that recomputes the map.")
             if explain is None:
-                batches, arranged = curve_variants(query, maps, self.sequence, intact=batch.intact, ranking=ranking)
-                arrays = arranged(query.read(batches))
+                batches, arranged = curve_variants(
+                    two_targets, maps, self.sequence, intact=batch.intact, ranking=ranking
+                )
+                arrays = arranged(read_outputs(two_targets, batches))
             else:
-                arrays = updated_curves(query, maps, self.sequence, explain, ranking)
+                arrays = updated_curves(two_targets, maps, self.sequence, explain, ranking)
             at_points = {key: arrays[key] for key in POINT_QUANTITIES}
             of_maps = {key: arrays[key][:, None] for key in MAP_QUANTITIES}
             results.append({**self.outputs(batch, arrays), **at_points, **of_maps, "pixels": pixels})
         return self.stack_methods(results)
 
-    def as_argument(self, quantities: Arrays, images: ScoredImages) -> ResponseCurve:
+    def as_argument(self, quantities: Arrays, batch: Batch) -> ResponseCurve:
         """Return the response curve."""
-        arrays, classes = self.for_both_targets(quantities, images)
+        arrays, classes = self.for_both_targets(quantities, batch)
         arrays |= {name: quantities[name] for name in POINT_QUANTITIES}
         arrays |= {name: quantities[name][:, 0] for name in MAP_QUANTITIES}
         arrays["changed"] = arrays["changed"].astype(np.int64)
-        return ResponseCurve(arrays, classes, int(quantities["pixels"][0, 0]), images.task)
+        return ResponseCurve(arrays, classes, int(quantities["pixels"][0, 0]), batch.task)
 
     def points_of(self, other: Response) -> list[int] | None:
         """Return the indices of another curve's fractions, or None.

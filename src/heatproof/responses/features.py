@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from heatproof.base.grids import grid_name
 from heatproof.errors import NotApplicable
-from heatproof.responses.base import Array, Arrays, Batch, Contents, MethodMaps, NetworkResponse, NetworkRun
+from heatproof.models.batch import Arrays, Batch
+from heatproof.responses.base import Array, Contents, FirstBatch, NetworkResponse
 
 VERSIONS = ("intact", "deleted")
 
@@ -32,20 +33,22 @@ class Features(NetworkResponse):
         """Name in paths, with the grid and baseline of the patch drops."""
         return f"g{grid_name(self.settings['grid'])}_{self.settings['baseline']}"
 
-    def contents(self, network_run: NetworkRun, size: tuple[int, int], names: Sequence[str]) -> Contents:
+    def contents(
+        self, dataset: Any, name: str, size: tuple[int, int], names: Sequence[str], first: FirstBatch
+    ) -> Contents:
         """Return the dimensions of the store, from the first image; not applicable if hooks can read no layer."""
         from heatproof.perturbation.features import feature_widths
 
-        image = network_run.normalised(network_run.dataset.images("evaluation", 0, 1)).to(network_run.device)
+        batch = first()
         try:
-            widths = feature_widths(network_run.network.network, image)
+            widths = feature_widths(batch.network, batch.images.to(batch.device))
         except NotApplicable as reason:
             return Contents({"version": 2, "layer": 1, "feature": 1}, unsupported_reason=str(reason))
         sizes = {"version": len(VERSIONS), "layer": len(widths), "feature": max(widths.values())}
         return Contents(sizes, {"version": VERSIONS, "layer": list(widths)})
 
-    def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
+    def run(self, batch: Batch) -> Arrays:
         """Run the network on each image, intact and with one patch deleted."""
         from heatproof.perturbation.features import feature_responses
 
-        return feature_responses(network_run.query(batch), **self.settings)
+        return feature_responses(batch, **self.settings)

@@ -10,8 +10,9 @@ import numpy as np
 
 from heatproof.base.options import Bounds
 from heatproof.errors import HeatproofError
+from heatproof.models.batch import Arrays, Batch
 from heatproof.models.registry import UNSCALED, normalisation_of
-from heatproof.responses.base import Arrays, Batch, Contents, MethodMaps, NetworkRun, Options, ScoredImages
+from heatproof.responses.base import Contents, FirstBatch, Options
 from heatproof.responses.curves import OUTPUT_QUANTITIES, TwoTargets, decisions
 
 # Number of thresholds in the published code, which `heatproof.perturbation.pic` has.
@@ -59,35 +60,36 @@ class InformationCurves(TwoTargets):
         """Return the number of images: the fully blurred one, one per threshold, and the original."""
         return len(self.settings["thresholds"] or range(PUBLISHED_THRESHOLDS)) + 2
 
-    def contents(self, network_run: NetworkRun, size: tuple[int, int], names: Sequence[str]) -> Contents:
+    def contents(
+        self, dataset: Any, name: str, size: tuple[int, int], names: Sequence[str], first: FirstBatch
+    ) -> Contents:
         """Return the dimensions of the store; not applicable to images that cannot be encoded."""
         from heatproof.perturbation.pic import entropy_unsupported_reason
 
-        channels = network_run.dataset.images("evaluation", 0, 1).shape[1]
+        channels = dataset.images("evaluation", 0, 1).shape[1]
         return replace(
-            super().contents(network_run, size, names), unsupported_reason=entropy_unsupported_reason(channels)
+            super().contents(dataset, name, size, names, first), unsupported_reason=entropy_unsupported_reason(channels)
         )
 
-    def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
+    def run(self, batch: Batch) -> Arrays:
         """Run the network on the images, and return its outputs and the entropies in bytes."""
+        from heatproof.models.passes import read_variants
         from heatproof.perturbation.pic import pic_variants
 
-        mean, std = normalisation_of(network_run.facts or UNSCALED, batch.images.shape[1])
+        mean, std = normalisation_of(batch.facts or UNSCALED, batch.images.shape[1])
         arguments: dict[str, Any] = {"mean": mean, "std": std}
-        arguments |= {
-            key: value for key, value in {**self.settings, **network_run.caller_inputs}.items() if value is not None
-        }
-        query, results = network_run.query(batch, batch.targets), []
-        for maps, _ in self.maps_by_method(network_run, batch, method_maps):
-            batches, variants, entropies = pic_variants(query, maps, **arguments)
-            outputs = query.run(batches, variants)
+        arguments |= {key: value for key, value in {**self.settings, **batch.inputs}.items() if value is not None}
+        two_targets, results = replace(batch, targets=batch.both_targets), []
+        for maps, _ in self.maps_by_method(batch):
+            batches, variants, entropies = pic_variants(two_targets, maps, **arguments)
+            outputs = read_variants(two_targets, batches, variants)
             results.append({**self.outputs(batch, outputs), "entropy": np.array(entropies).reshape(-1, variants)})
         return self.stack_methods(results)
 
-    def as_argument(self, quantities: Arrays, images: ScoredImages) -> dict[str, np.ndarray]:
+    def as_argument(self, quantities: Arrays, batch: Batch) -> dict[str, np.ndarray]:
         """Return arrays by name, with the ``classes`` (N, 2) of both targets, and where they are ``decided`` for."""
-        arrays, classes = self.for_both_targets(quantities, images)
-        entropy, decided = quantities["entropy"].astype(np.int64), decisions(arrays, classes, images.task)
+        arrays, classes = self.for_both_targets(quantities, batch)
+        entropy, decided = quantities["entropy"].astype(np.int64), decisions(arrays, classes, batch.task)
         return {**arrays, "entropy": entropy, "classes": classes, "decided": decided}
 
     def synthetic_arrays(self, size: tuple[int, int]) -> Arrays:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
-from heatproof.responses.base import Arrays, Batch, Contents, MethodMaps, NetworkResponse, NetworkRun
+from heatproof.models.batch import Arrays, Batch
+from heatproof.responses.base import Contents, FirstBatch, NetworkResponse
 
 
 class LabelOutputs(NetworkResponse):
@@ -21,18 +24,19 @@ class LabelOutputs(NetworkResponse):
         """Number of variants: the intact image only."""
         return 1
 
-    def contents(self, network_run: NetworkRun, size: tuple[int, int], names: Sequence[str]) -> Contents:
+    def contents(
+        self, dataset: Any, name: str, size: tuple[int, int], names: Sequence[str], first: FirstBatch
+    ) -> Contents:
         """Return the labels as the dimension ``variant``."""
-        names = list(network_run.dataset.class_names)
+        names = list(dataset.class_names)
         return Contents({"variant": len(names)}, {"variant": names})
 
-    def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
+    def run(self, batch: Batch) -> Arrays:
         """Run the network once on each image."""
         import torch
 
-        labels = torch.arange(network_run.dataset.num_classes)
-        query = network_run.query(batch, labels.expand(len(batch.ids), -1))
-        return query.read(
-            (query.match_layout(chunk), torch.arange(rows.start, rows.stop, device=query.device))
-            for rows, chunk, _ in query.chunks()
-        )
+        from heatproof.models.passes import read_outputs
+
+        labels = torch.arange(batch.dataset.num_classes)
+        every_label = replace(batch, targets=labels.expand(len(batch.image_ids), -1))
+        return read_outputs(every_label, batch.intact_images())

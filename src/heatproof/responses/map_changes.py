@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import numpy as np
 
 from heatproof.base.options import Bounds, Count
-from heatproof.responses.base import Arrays, Batch, MapResponse, MethodMaps, NetworkRun, ScoredImages
+from heatproof.models.batch import Arrays, Batch
+from heatproof.responses.base import MapResponse
 
 
 def change_options(
@@ -32,15 +33,15 @@ class MapChanges(MapResponse):
         """Return 1."""
         return 1
 
-    def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
+    def run(self, batch: Batch) -> Arrays:
         """Explain the changed images, and return the largest relative change of each map."""
         import torch
 
         from heatproof.perturbation.sensitivity import max_sensitivity
 
-        arguments, results = (batch.images, batch.labels, batch.ids, network_run.seed), []
-        settings: dict[str, Any] = {**self.settings, "batch_size": network_run.batch_size}
-        for maps, explain in self.maps_by_method(network_run, batch, method_maps):
+        arguments, results = (batch.images, batch.targets, batch.image_ids, batch.seed), []
+        settings: dict[str, Any] = {**self.settings, "batch_size": batch.batch_size}
+        for maps, explain in self.maps_by_method(batch):
             assert explain is not None, "`missing_inputs` is checked before"
             changes, _ = max_sensitivity(explain, *arguments, **settings, intact=torch.from_numpy(maps))
             # A map of zeros has no relative change. The store has -1 for it, because NaN means that nothing was
@@ -48,11 +49,12 @@ class MapChanges(MapResponse):
             results.append({"change": np.where(np.isfinite(changes), changes, -1.0)[:, None]})
         return self.stack_methods(results)
 
-    def as_argument(self, quantities: Arrays, images: ScoredImages) -> np.ndarray:
+    def as_argument(self, quantities: Arrays, batch: Batch) -> np.ndarray:
         """Return the changes (N,), NaN for maps of zeros."""
         change = quantities["change"][:, 0]
         return np.where(change < 0, np.nan, change)
 
-    def missing_inputs(self, network_run: NetworkRun) -> str | None:
+    def missing_inputs(self, batch: Batch) -> str | None:
         """Return the description of the argument `explain` if it is missing, else None."""
-        return "`explain`, which makes maps of changed images" if network_run.explain is None else None
+        can_recompute = all(method.makes_maps for method in batch.methods)
+        return None if can_recompute else "`explain`, which makes maps of changed images"

@@ -13,16 +13,8 @@ import numpy as np
 
 from heatproof.data.registry import HasParts
 from heatproof.errors import HeatproofError
-from heatproof.responses.base import (
-    Array,
-    Arrays,
-    Batch,
-    Contents,
-    MethodMaps,
-    NetworkResponse,
-    NetworkRun,
-    ScoredImages,
-)
+from heatproof.models.batch import Arrays, Batch
+from heatproof.responses.base import Array, Contents, FirstBatch, NetworkResponse
 
 
 def part_options(
@@ -58,7 +50,9 @@ class Parts(NetworkResponse):
     evaluate_only_options = ("masks", "removed", "drops")
     options = staticmethod(part_options)
 
-    def contents(self, network_run: NetworkRun, size: tuple[int, int], names: Sequence[str]) -> Contents:
+    def contents(
+        self, dataset: Any, name: str, size: tuple[int, int], names: Sequence[str], first: FirstBatch
+    ) -> Contents:
         """Return the dimensions of the store, from the first image.
 
         Raises
@@ -66,45 +60,46 @@ class Parts(NetworkResponse):
         HeatproofError
             If the dataset has no parts, or its masks and images without a part do not have the shape of its images.
         """
-        dataset, name = network_run.dataset, network_run.dataset_name
+        what = f"The dataset {name!r}"
+        shape = dataset.images("evaluation", 0, 1).shape[1:]
         if not isinstance(dataset, HasParts):
             raise HeatproofError(
-                f"The dataset {name!r} does not describe the parts of its objects: implement part_names, "
-                "part_masks and without_part (heatproof.data.registry.HasParts), or leave part_deletion out of "
-                "`metrics`."
+                f"{what} does not describe the parts of its objects: implement part_names, part_masks and "
+                "without_part (heatproof.data.registry.HasParts), or leave part_deletion out of `metrics`."
             )
-        shape = network_run.dataset.images("evaluation", 0, 1).shape[1:]
         count = len(dataset.part_names)
         masks = dataset.part_masks("evaluation", 0, 1).shape
         removed = dataset.without_part("evaluation", 0, 1).shape
         if masks != (1, count, *shape[1:]) or removed != (1, count, *shape):
             raise HeatproofError(
-                f"The dataset {name!r} has {count} parts and images {shape}, and gives masks {masks} and images "
-                f"without a part {removed}: they have to be {(1, count, *shape[1:])} and {(1, count, *shape)}."
+                f"{what} has {count} parts and images {shape}, and gives masks {masks} and images without a part "
+                f"{removed}: they have to be {(1, count, *shape[1:])} and {(1, count, *shape)}."
             )
         parts = list(dataset.part_names)
         sizes = {"variant": count + 1, "part": count, "y": size[0], "x": size[1]}
         return Contents(sizes, {"part": parts, "variant": ["intact", *parts]})
 
-    def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
+    def run(self, batch: Batch) -> Arrays:
         """Return the outputs, the importance of each part, and the masks; or the drops that a caller passed."""
         import torch
 
         from heatproof.base.batches import READ_LOCK
+        from heatproof.models.network import normalise
+        from heatproof.models.passes import read_variants
         from heatproof.perturbation.patches import part_variants
 
-        if network_run.dataset is None:
-            masks, removed = _as_masks(network_run.caller_inputs["masks"]), network_run.caller_inputs["removed"]
+        if batch.dataset is None:
+            masks, removed = _as_masks(batch.inputs["masks"]), batch.inputs["removed"]
             if removed is None:
-                return {"mask": masks, "drops": _array(network_run.caller_inputs["drops"])}
+                return {"mask": masks, "drops": _array(batch.inputs["drops"])}
             removed = torch.as_tensor(removed)
         else:
-            rows = ("evaluation", batch.first, batch.first + len(batch.ids))
+            assert batch.facts is not None, "a job knows the input format of the model"
+            rows = ("evaluation", batch.first, batch.first + len(batch.image_ids))
             with READ_LOCK:
-                removed, masks = network_run.dataset.without_part(*rows), network_run.dataset.part_masks(*rows)
-            removed = network_run.normalised(removed.reshape(-1, *removed.shape[2:])).reshape(removed.shape)
-        query = network_run.query(batch)
-        outputs = query.run(*part_variants(query, removed))
+                removed, masks = batch.dataset.without_part(*rows), batch.dataset.part_masks(*rows)
+            removed = normalise(removed.reshape(-1, *removed.shape[2:]), batch.facts).reshape(removed.shape)
+        outputs = read_variants(batch, *part_variants(batch, removed))
         importance = outputs["logit"][:, :1] - outputs["logit"][:, 1:]
         return {**outputs, "importance": importance, "mask": _as_masks(masks)}
 
@@ -112,13 +107,13 @@ class Parts(NetworkResponse):
         """Return the names of the arrays of the output and of the masks."""
         return [*super().needed_arrays(output), "mask"]
 
-    def extra_inputs(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
+    def extra_inputs(self, arrays: Arrays, batch: Batch) -> dict[str, Any]:
         """Return the masks (N, K, H, W), bool or int8."""
         return {"masks": arrays["mask"]}
 
-    def missing_inputs(self, network_run: NetworkRun) -> str | None:
+    def missing_inputs(self, batch: Batch) -> str | None:
         """Return the description of the masks, and of the images without parts or drops, if some are missing."""
-        inputs = network_run.caller_inputs
+        inputs = batch.inputs
         if inputs["masks"] is not None and (inputs["drops"] is None) != (inputs["removed"] is None):
             return None
         return (

@@ -8,15 +8,11 @@ from typing import Any, ClassVar, Literal
 
 from heatproof.base.grids import Grid, grid_name, patch_count
 from heatproof.base.options import PatchGrid
+from heatproof.models.batch import Arrays, Batch
 from heatproof.responses.base import (
     Array,
-    Arrays,
-    Batch,
-    MethodMaps,
     NetworkResponse,
-    NetworkRun,
     Response,
-    ScoredImages,
 )
 
 
@@ -69,13 +65,13 @@ class Patches(NetworkResponse):
         """Number of variants: the patches and the intact image."""
         return patch_count(self.settings["grid"]) + 1
 
-    def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
+    def run(self, batch: Batch) -> Arrays:
         """Run the network on each image, intact and without each patch."""
+        from heatproof.models.passes import read_variants
         from heatproof.perturbation.patches import patch_variants
 
-        query = network_run.query(batch)
-        return query.run(*patch_variants(query, **self.settings))
+        return read_variants(batch, *patch_variants(batch, **self.settings))
 
-    def extra_inputs(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
+    def extra_inputs(self, arrays: Arrays, batch: Batch) -> dict[str, Any]:
         """Return the grid."""
         return {"grid": self.settings["grid"]}

@@ -8,18 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from heatproof.base.options import Bounds
 from heatproof.base.subsets import SAMPLES, SIZES, SubsetMasks, subset_masks
-from heatproof.models.registry import InputFacts
-from heatproof.responses.base import (
-    Array,
-    Arrays,
-    Batch,
-    Contents,
-    MethodMaps,
-    NetworkResponse,
-    NetworkRun,
-    Options,
-    ScoredImages,
-)
+from heatproof.models.batch import Arrays, Batch
+from heatproof.responses.base import Array, Contents, FirstBatch, NetworkResponse, Options
 
 # Drawing the subsets of an image takes longer than scoring a map with them, so the masks of these images are drawn once
 # and stay in memory for all maps.
@@ -41,15 +31,15 @@ class Removals(NetworkResponse):
     """Responses to images in which sets of pixels are replaced by a baseline."""
 
     @abstractmethod
-    def removals(self, network_run: NetworkRun, batch: Batch) -> Options:
-        """Return the arguments of `heatproof.perturbation.subsets.subset_variants` other than the query."""
+    def removals(self, batch: Batch) -> Options:
+        """Return the arguments of `heatproof.perturbation.subsets.subset_variants` other than the batch."""
 
-    def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
+    def run(self, batch: Batch) -> Arrays:
         """Run the network on each image, intact and without each set of pixels."""
+        from heatproof.models.passes import read_variants
         from heatproof.perturbation.subsets import subset_variants
 
-        query = network_run.query(batch)
-        return query.run(*subset_variants(query, **self.removals(network_run, batch)))
+        return read_variants(batch, *subset_variants(batch, **self.removals(batch)))
 
 
 class Subsets(Removals):
@@ -72,19 +62,19 @@ class Subsets(Removals):
         """Number of variants: the subsets and the intact image."""
         return len(self.settings["sizes"]) * self.settings["samples"] + 1
 
-    def removals(self, network_run: NetworkRun, batch: Batch) -> Options:
+    def removals(self, batch: Batch) -> Options:
         """Return the subsets, and the baseline that replaces their pixels."""
         height, width = batch.images.shape[-2:]
-        masks = self.masks(batch.ids, (height, width), network_run.seed)
+        masks = self.masks(batch.image_ids, (height, width), batch.seed)
         return {"masks": masks, **{key: self.settings[key] for key in ("baseline", "baseline_options")}}
 
     def images_at_once(self, shard_size: int) -> int | None:
         """Return a small number, because the masks of these images are in memory at the same time."""
         return IMAGES_AT_ONCE
 
-    def extra_inputs(self, arrays: Arrays, images: ScoredImages) -> dict[str, Any]:
+    def extra_inputs(self, arrays: Arrays, batch: Batch) -> dict[str, Any]:
         """Return the masks, which are drawn again."""
-        return {"masks": list(self.masks(images.ids, images.size, images.seed))}
+        return {"masks": list(self.masks(batch.image_ids, batch.size, batch.seed))}
 
 
 class Channels(NetworkResponse):
@@ -96,46 +86,39 @@ class Channels(NetworkResponse):
     # A hook reads the output of the layer.
     uses_hooks = True
 
-    def contents(self, network_run: NetworkRun, size: tuple[int, int], names: Sequence[str]) -> Contents:
+    def contents(
+        self, dataset: Any, name: str, size: tuple[int, int], names: Sequence[str], first: FirstBatch
+    ) -> Contents:
         """Return the dimensions of the store, from the first image; not applicable without a layer of channels."""
         from heatproof.models.network import find_layer
         from heatproof.perturbation.channels import channels_of_layers
 
-        layers, cam = self.settings.get("layers"), _facts(network_run).cam_layer
+        batch = first()
+        assert batch.facts is not None, "a job knows the input format of the model"
+        layers, cam = self.settings.get("layers"), batch.facts.cam_layer
         if not layers and not cam:
-            return Contents({"channel": 1}, unsupported_reason=_facts(network_run).cam_reason)
-        if not layers:
-            find_layer(network_run.network, f"network.{cam}", "model")
-        image = network_run.normalised(network_run.dataset.images("evaluation", 0, 1))
-        layer_names, batch_size = self._layers(network_run), network_run.batch_size
-        found = channels_of_layers(network_run.network, image, layer_names, batch_size, device=network_run.device)
-        if not found:
+            return Contents({"channel": 1}, unsupported_reason=batch.facts.cam_reason)
+        if not layers and cam:
+            find_layer(batch.network, cam, "model")
+        activations = channels_of_layers(batch.adapted, batch.images, self._layers(batch), batch.batch_size)
+        if not activations:
             no_named_layer = (
                 f"none of the layers that similarity.channels names ({', '.join(layers or ())}) has channels on a "
                 "grid, once in a pass"
             )
-            no_channels = f"the layer 'network.{cam}' gives no (batch, channels, height, width) once in a pass"
+            no_channels = f"the layer {cam!r} gives no (batch, channels, height, width) once in a pass"
             no_channels += ", so its channels cannot be followed"
             return Contents({"channel": 1}, unsupported_reason=no_named_layer if layers else no_channels)
         channel_names = [
-            f"{layer.removeprefix('network.')}:{channel}"
-            for layer, values in found.items()
-            for channel in range(values.shape[1])
+            f"{layer}:{channel}" for layer, values in activations.items() for channel in range(values.shape[1])
         ]
         return Contents({"channel": len(channel_names)}, {"channel": channel_names} if layers else {})
 
-    def run(self, network_run: NetworkRun, batch: Batch, method_maps: MethodMaps | None) -> Arrays:
+    def run(self, batch: Batch) -> Arrays:
         """Run the network on each image, and return the activations of the layers."""
         from heatproof.perturbation.channels import channel_responses
 
-        return channel_responses(network_run.query(batch), self._layers(network_run))
+        return channel_responses(batch, self._layers(batch))
 
-    def _layers(self, network_run: NetworkRun) -> list[str]:
-        return [f"network.{layer}" for layer in self.settings.get("layers") or [_facts(network_run).cam_layer]]
-
-
-def _facts(network_run: NetworkRun) -> InputFacts:
-    assert network_run.facts is not None, (
-        "this response needs the input format of the model, which only the workflow has"
-    )
-    return network_run.facts
+    def _layers(self, batch: Batch) -> list[str]:
+        return list(self.settings.get("layers") or [batch.facts.cam_layer if batch.facts else None])

@@ -88,9 +88,9 @@ class ResponseStage(ShardStage):
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return the function that computes the response."""
-        from heatproof.jobs.respond import respond
+        from heatproof.jobs.respond import store_responses
 
-        return partial(respond, self, runtime)
+        return partial(store_responses, self, runtime)
 
     @classmethod
     def for_network(cls, graph: JobGraph, response: Response, where: Wildcards) -> tuple[Self, list[str]]:

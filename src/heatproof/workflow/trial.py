@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from heatproof.base.methods import MethodSpec
     from heatproof.data.registry import Dataset
-    from heatproof.responses.base import Batch
+    from heatproof.models.batch import Batch
 
 
 # Largest number of image files whose headers are read; this takes ten seconds for local files.
@@ -280,28 +280,24 @@ def _count_training_images(plan: Plan, name: str, dataset: Dataset) -> None:
 
 def _explain(plan: Plan, entry: MethodSpec, model: str, network: torch.nn.Module, dataset: Dataset) -> None:
     from heatproof.attribution import explaining
-    from heatproof.attribution.explaining import ExplainerFailed, check_limits, explain_batch
-    from heatproof.attribution.registry import ExplainContext
+    from heatproof.attribution.explaining import ExplainerFailed, check_limits, explain_batches
     from heatproof.jobs.attribute import NamedBaselines, background_of, open_method
 
-    facts, batch = plan.models[model].facts, _few(plan, model, dataset)
-    several = ExplainContext(
-        network=network if entry.uses_model else None,
-        output=network if entry.uses_model else None,
-        facts=facts if entry.uses_model else None,
-        images=batch.images,
-        targets=batch.labels,
-        image_ids=tuple(batch.ids),
-        seed=plan.config["seed"],
-        background=background_of(dataset, facts, plan.config["seed"]),
-        named_baseline=NamedBaselines(dataset, facts, plan.config["finetuning"]["grid"]),
+    batch = _few(plan, model, network, dataset)
+    assert batch.facts is not None, "a model has an input format"
+    several = replace(
+        batch,
+        background=background_of(dataset, batch.facts, batch.seed),
+        named_baseline=NamedBaselines(dataset, batch.facts, plan.config["finetuning"]["grid"]),
     )
+    if not entry.uses_model:
+        several = replace(several, network=None, output=None, facts=None)
     method = open_method(replace(entry, options=plan.explainer_options(entry.name)))
-    alone = replace(several, images=batch.images[:1], targets=batch.labels[:1], image_ids=tuple(batch.ids[:1]))
     try:
         # A single image comes first, because its errors say more about shapes.
-        explain_batch(method, alone)
-        check_limits({}, explain_batch(method, several))
+        for explained in explain_batches(method, [several.take(slice(0, 1)), several]):
+            if len(explained.values) > 1:
+                check_limits({}, explained.values)
     except NotApplicable as reason:
         # If the explainer itself raised it, it is not applicable, and the tables have a row with the reason.
         raised_by = traceback.extract_tb(reason.__traceback__)[-1].filename
@@ -312,31 +308,32 @@ def _explain(plan: Plan, entry: MethodSpec, model: str, network: torch.nn.Module
 def _score(plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module, dataset: Dataset, name: str) -> None:
     """Score random maps with a user's metric, on responses of a network whose weights may be random."""
     import numpy as np
-    import torch
 
     from heatproof.base.methods import methods_of
-    from heatproof.metrics.scoring import ExplainerMaps, score_batch
-    from heatproof.perturbation.batching import intact_responses
+    from heatproof.metrics.scoring import score_batches
     from heatproof.perturbation.dataset_mean import needs_dataset
-    from heatproof.responses.base import MethodMaps, MetricInput, NetworkRun, ScoredImages
+    from heatproof.responses.base import respond_batches
 
-    facts, batch, seed = plan.models[model].facts, _few(plan, model, dataset), plan.config["seed"]
-    network_run = NetworkRun(lambda: network, torch.device("cpu"), len(batch.ids), seed, facts)
+    batch = _few(plan, model, network, dataset)
     height, width = batch.images.shape[2:]
-    maps = np.random.default_rng(seed).standard_normal((len(batch.ids), 1, height, width)).astype(np.float32)
-    method_maps = MethodMaps(maps, methods_of({"map": True}), "map")
-    intact = intact_responses(network_run.query(batch))
-    readings, arrays = [], {}
+    shape = len(batch.image_ids), 1, height, width
+    maps = np.random.default_rng(batch.seed).standard_normal(shape).astype(np.float32)
+    task = plan.task_of(name)
+    batch = replace(batch, dataset=None, maps=maps, methods=methods_of({"map": True}), size=(height, width))
+    responses, arrays = {}, dict[str, Any]()
     for argument, response in entry.responses.items():
         settings = response.settings
         if needs_dataset(settings.get("baseline"), settings.get("baseline_options")):
             # Any colour will do.
             black = {"value": [0.0] * batch.images.shape[1]}
             response = replace(response, settings={**settings, "baseline_options": black})
-        if response.missing_inputs(network_run) or response.recomputes_maps or response.rule == "parts":
+        if response.recomputes_maps or response.rule == "parts" or response.missing_inputs(batch):
             return
-        readings.append(MetricInput(argument, response, None, entry.output))
-        arrays[argument] = response.cast(response.run(network_run, replace(batch, intact=intact), method_maps))
+        responses[argument] = response, None
+        ((_, read, _, _),) = respond_batches(response, [batch])
+        if isinstance(read, NotApplicable):
+            raise read
+        arrays[argument] = read
     returned: list[Any] = []
 
     @wraps(entry.metric.function)
@@ -344,28 +341,37 @@ def _score(plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module
         returned.append(entry.metric.function(*inputs, **options))
         return returned[-1]
 
-    images = ScoredImages(batch.ids, batch.labels.numpy(), (height, width), seed, plan.task_of(name))
-    explained, failed = [ExplainerMaps(method_maps.methods, maps, arrays)], dict[str, str]()
-    metric = replace(entry.metric, function=recorded)
-    scored = list(score_batch(metric, entry.options, images, readings, arrays, explained, failed))
+    scored_batch, failed = replace(batch, network=None, output=None, stated_task=task), dict[str, str]()
+    options, metric = {**entry.options, "output": entry.output}, replace(entry.metric, function=recorded)
+    chunks = [(scored_batch, arrays, [(scored_batch, arrays)])]
+    scored = list(score_batches(metric, options, responses, chunks, failed))
     if failed:
         raise _unusable("metric", entry.name, model, next(iter(failed.values())))
     # A score that the metric itself calls undefined may be defined for a trained network.
-    if not any(one.valid.any() for one in scored) and all(np.asarray(one[1]).all() for one in returned):
+    if not any(scores.valid.any() for scores in scored) and all(np.asarray(result[1]).all() for result in returned):
         raise _unusable("metric", entry.name, model, "it calls its scores defined, and none is finite")
 
 
-def _few(plan: Plan, model: str, dataset: Dataset) -> Batch:
+def _few(plan: Plan, model: str, network: torch.nn.Module, dataset: Dataset) -> Batch:
     """Return the few images that tell whether an explainer applies, as a run checks it."""
     import torch
 
     from heatproof.data.probe_images import probe_rows_of_split, read_rows
+    from heatproof.models.batch import Batch
     from heatproof.models.network import normalise
-    from heatproof.responses.base import Batch
 
-    rows, split = probe_rows_of_split(dataset), dataset.splits["evaluation"]
-    images = normalise(read_rows(dataset, rows), plan.models[model].facts)
-    return Batch(images, torch.from_numpy(split.labels[rows]), [split.ids[row] for row in rows])
+    rows, split, facts = probe_rows_of_split(dataset), dataset.splits["evaluation"], plan.models[model].facts
+    return Batch(
+        network=network,
+        output=network,
+        facts=facts,
+        images=normalise(read_rows(dataset, rows), facts),
+        targets=torch.from_numpy(split.labels[rows]),
+        image_ids=tuple(split.ids[row] for row in rows),
+        seed=plan.config["seed"],
+        batch_size=len(rows),
+        dataset=dataset,
+    )
 
 
 class _Unusable(HeatproofError):

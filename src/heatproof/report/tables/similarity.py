@@ -148,7 +148,7 @@ def shared_images(one: np.ndarray, two: np.ndarray, most: int = TOP_IMAGES) -> n
     Parameters
     ----------
     one, two
-        (N, channels), the activations of `heatproof.perturbation.channels.channel_activations`. Only the first channels
+        (N, channels), the activations of `heatproof.perturbation.channels.channels_of_layers`. Only the first channels
         of the wider network are used.
     most
         Number of images that are compared, at most N.

@@ -12,7 +12,11 @@ from heatproof.base.threads import numeric_pool
 
 def threads_of_blas():
     """Return the numbers of threads of every BLAS but PyTorch's own."""
-    libraries = [one for one in threadpool_info() if one["user_api"] == "blas" and "/torch" not in one["filepath"]]
+    # A test in the same process may have loaded those of further libraries.
+    of_numpy = ("/numpy", "/scipy")
+    libraries = [
+        one for one in threadpool_info() if one["user_api"] == "blas" and any(map(one["filepath"].count, of_numpy))
+    ]
     return {library["num_threads"] for library in libraries}
 
 
