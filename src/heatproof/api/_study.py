@@ -13,7 +13,6 @@ import torch
 from heatproof.api.evaluate import STUDY_OPTIONS, evaluate
 from heatproof.api.selected_metrics import Metrics
 from heatproof.base.registry import look_up
-from heatproof.data.probe_images import probe_rows_of_images
 from heatproof.errors import HeatproofError
 from heatproof.inputs.maps import read_maps
 from heatproof.inputs.read import read_inputs
@@ -100,7 +99,7 @@ class Study:
             if read.names is None:
                 raise HeatproofError("The maps have no names of methods: give a mapping from methods to maps.")
             arrays = {method: read.values[:, place] for place, method in enumerate(read.names)}
-            check_first_images(network, source.images[probe_rows_of_images(source.digests, source.images)])
+            check_first_images(network, source.read(source.probe_rows))
         image_names = source.ids
         # All labelled inputs are aligned now.
         common = {name: value for name, value in common.items() if name not in ("task", "target")}

@@ -202,7 +202,7 @@ def _predicts_targets(network: Network, source: Inputs) -> torch.Tensor | None:
     """
     import torch
 
-    from heatproof.models.first_images import logits_at, predict_classes
+    from heatproof.models.first_images import pass_as_check, predict_classes
 
     assert source.targets is not None, "read_inputs found them"
     assert network.logits is not None, "the network is checked"
@@ -210,8 +210,8 @@ def _predicts_targets(network: Network, source: Inputs) -> torch.Tensor | None:
     if not task_provides(network.task, "decision"):
         return None
     if source.kind:
-        parts = [logits_at(network, part, targets[list(rows)]) for rows, part in source.batches()]
-        right = torch.cat(parts) > 0
+        logits = torch.cat([pass_as_check(network, part).cpu() for _, part in source.batches()])
+        right = logits.gather(1, targets[:, None])[:, 0] > 0
         if int(right.sum()) < MOSTLY_RIGHT * len(right):
             warnings.warn(
                 f"The network finds {int(right.sum())} of {len(right)} labels (a logit above 0): check that the "
@@ -219,7 +219,7 @@ def _predicts_targets(network: Network, source: Inputs) -> torch.Tensor | None:
                 stacklevel=3,
             )
         return right
-    predictions = torch.cat([predict_classes(network, part) for _, part in source.batches()]).cpu()
+    predictions = predict_classes(network, source)
     _warn_of_targets(predictions.numpy(), targets.numpy(), network.logits.shape[1])
     return targets == predictions
 

@@ -198,8 +198,6 @@ def evaluate(
         from heatproof.models.callables import check_eval_mode
 
         check_eval_mode(explain, "explainer")
-    from heatproof.data.probe_images import probe_rows_of_images
-
     seed = int(common.get("seed", 0))
     named_device = None if common.get("device") is None else _device(common["device"])
     # The device counts for a network without parameters.
@@ -211,7 +209,7 @@ def evaluate(
         )
         images, labels = source.images, source.targets
         assert labels is not None
-        check_first_images(network, images[probe_rows_of_images(source.digests, images)], source)
+        check_first_images(network, source.read(source.probe_rows), source)
         warn_of_range(images, model)
         warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
         values, names, missing_methods = read_maps(maps, source, _scored_targets(metrics, network, source, maps))
@@ -360,7 +358,7 @@ def _scored_targets(
     scored = [] if all(scores_prediction) and source.kind in ("", "multilabel") else [ScoredTargets(source.explained)]
     # Only labelled maps record what they explain.
     if any(scores_prediction) and source.kind in ("", "multilabel") and explained_classes(maps, source) is not None:
-        predictions = [one for _, part in source.batches() for one in predict_classes(network, part).tolist()]
+        predictions = predict_classes(network, source).tolist()
         remedy = "give maps that explain the predicted classes, or leave target='predicted' out"
         scored.append(ScoredTargets(describe_targets(source.kind, predictions, None), "the network predicts", remedy))
     return scored

@@ -113,7 +113,6 @@ def finetune(
 
     from heatproof.base.registry import look_up
     from heatproof.base.specs import FinetuningSettings
-    from heatproof.data.probe_images import probe_rows_of_images
     from heatproof.inputs.arrays import warn_of_range
     from heatproof.inputs.finetuned import RECORD_ATTRIBUTE, layer_digest, weight_digests
     from heatproof.inputs.read import read_inputs
@@ -159,7 +158,7 @@ def finetune(
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(int(seed)))
     reader: Any = target_spec.reader() if target is None else CompleteOutputReader()
     with prepare_network(copy_network(model).eval(), images, seed, reader) as network:
-        check_first_images(network, images[probe_rows_of_images(source.digests, images)])
+        check_first_images(network, source.read(source.probe_rows))
         if not target_spec.kind:
             network.check_targets(labels, ids)
         elif not learns_outputs and labels.reshape(len(labels), -1).shape[1] != network.classes:

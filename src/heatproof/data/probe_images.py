@@ -67,8 +67,3 @@ def read_rows(dataset: Dataset, rows: Sequence[int], split: str = "evaluation") 
     import numpy as np
 
     return np.concatenate([dataset.images(split, row, row + 1) for row in rows])
-
-
-def probe_rows_of_images(digests: Sequence[str], images: Any) -> list[int]:
-    """Return the rows of the probe images among images (N, C, H, W) with N digests."""
-    return probe_rows(digests, lambda row: is_blank(images[row]))

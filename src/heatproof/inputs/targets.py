@@ -133,7 +133,11 @@ def assign_targets(
     if target_spec.kind == "regression":
         return _with_regression_targets(source, targets, network)
     if targets is None:
-        return source if network is None else replace(source, targets=_predicted_classes(source, network))
+        if network is None:
+            return source
+        from heatproof.models.first_images import predict_classes
+
+        return replace(source, targets=predict_classes(network, source))
     if target_spec.kind == "multilabel":
         array = _as_array(targets)
         if getattr(array, "ndim", 1) == 2:
@@ -147,14 +151,6 @@ def assign_targets(
             )
         targets = array
     return replace(source, targets=check_targets(targets, len(source)), is_labelled=True)
-
-
-def _predicted_classes(source: Inputs, network: Network) -> torch.Tensor:
-    import torch
-
-    from heatproof.models.first_images import predict_classes
-
-    return torch.cat([predict_classes(network, part).detach().cpu() for _, part in source.batches()]).long()
 
 
 def _as_array(targets: Any) -> Any:
@@ -239,13 +235,15 @@ def _with_regression_targets(source: Inputs, targets: Any, network: Network | No
     """Return the images with the explained output: the only one, or those that integer targets select."""
     import torch
 
+    from heatproof.models.first_images import pass_as_check
+
     values = None
     if targets is not None:
         values = _regression_values(_as_array(targets), len(source))
         source = replace(source, labels=values.double().cpu(), is_labelled=True)
     if network is None:
         return source
-    count = _count_outputs(source, network)
+    count = pass_as_check(network, source.read([0])).shape[1]
     if count == 1:
         return replace(source, targets=torch.zeros(len(source), dtype=torch.int64))
     if values is None or values.ndim != 1 or values.is_floating_point():
@@ -254,13 +252,6 @@ def _with_regression_targets(source: Inputs, targets: Any, network: Network | No
             f"torch.full(({len(source)},), 0), or by {OUTPUT_EXAMPLE}."
         )
     return replace(source, targets=values.cpu().long())
-
-
-def _count_outputs(source: Inputs, network: Network) -> int:
-    """Return the number of outputs of a network for an image."""
-    from heatproof.models.first_images import count_outputs
-
-    return count_outputs(network, source.read([0]))
 
 
 def _regression_values(values: Any, count: int) -> torch.Tensor:
@@ -313,24 +304,6 @@ def _with_function_targets(source: Inputs, targets: Any, function: Target, netwo
 
 def _as_list(unique_targets: Any) -> list[Any]:
     return [unique_targets[number] for number in range(len(unique_targets))]
-
-
-def check_columns(network: Network, source: Inputs) -> None:
-    """Check that the network has a class, label or output for every target.
-
-    Raises
-    ------
-    HeatproofError
-        If it has not; the message has the image, or the number of columns.
-    """
-    assert source.targets is not None, "read_inputs found them"
-    if source.kind == "multilabel" and source.labels is not None and source.labels.shape[1] != network.classes:
-        width, outputs = source.labels.shape[1], network.classes
-        raise HeatproofError(
-            f"The targets have {width} columns and the model returns {outputs} logits for each image: give one column "
-            "for each label, in the order of the model's outputs."
-        )
-    network.check_targets(source.targets, source.ids)
 
 
 def reported_targets(source: Inputs) -> np.ndarray:
@@ -396,7 +369,9 @@ def _labels_from_pairs(values: Any, source: Inputs, network: Network | None) -> 
     places: dict[str, list[int]] = {}
     for row, one in enumerate(source.digests):
         places.setdefault(one, []).append(row)
-    width = max(_count_outputs(source, network), int(labels.targets.max(initial=0)) + 1)
+    from heatproof.models.first_images import pass_as_check
+
+    width = max(pass_as_check(network, source.read([0])).shape[1], int(labels.targets.max(initial=0)) + 1)
     found = np.zeros((len(source), width), dtype=np.int8)
     for one, label in zip(labels.digests, labels.targets.tolist(), strict=True):
         found[places.get(one, []), label] = 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from heatproof.models.adaptive_batch_size import AdaptiveBatchSize, Attempt
 from heatproof.models.callables import CallableModule, as_module, check_eval_mode, check_initialised, modules_named_by
 from heatproof.models.hooks import Hooks, counted_as_check, hooks_of, reader_of
 from heatproof.models.output_reader import OutputReader
-from heatproof.models.pass_records import HALF, PrecisionsMet, check_outputs
+from heatproof.models.pass_records import HALF, PrecisionsMet, check_outputs, check_registered, check_tensors
 from heatproof.models.rounding import largest_difference, rounding_tolerance
 from heatproof.models.state import NetworkState, enable_gradients, exclusive_use, preserve_random_states
 
@@ -49,12 +49,12 @@ class Network:
     module
         The module with hooks, which returns numbers (B, K) for images (B, C, H, W): the caller's own, or one that
         calls the caller's function.
-    device
-        Device of its parameters; if it has none, device of the images.
-    weights
-        Precision of its first floating-point parameter; None if it has none.
     hooks
         Hooks that copy its inputs, read its outputs and count its passes.
+    device
+        Device of its parameters; if it has none, `default_device`, or else the CPU.
+    weights
+        Precision of its first floating-point parameter; None if it has none.
     is_hooked
         Whether the module has these hooks; otherwise they act on the passes of this object alone.
     padded_to
@@ -68,9 +68,8 @@ class Network:
     """
 
     module: nn.Module
-    device: torch.device
-    weights: torch.dtype | None
     hooks: Hooks
+    default_device: InitVar[torch.device | None] = None
     is_hooked: bool = True
     padded_to: int | None = None
     state: NetworkState | None = field(default=None, repr=False)
@@ -78,6 +77,14 @@ class Network:
     logits: torch.Tensor | None = field(default=None, repr=False)
     gradients: torch.Tensor | None = field(default=None, repr=False)
     batch_sizes: dict[str, AdaptiveBatchSize] = field(default_factory=dict, repr=False)
+    device: torch.device = field(init=False)
+    weights: torch.dtype | None = field(init=False)
+
+    def __post_init__(self, default_device: torch.device | None) -> None:
+        parameters = self.module.parameters if isinstance(self.module, nn.Module) else tuple
+        first = next(iter(parameters()), None)
+        self.device = default_device or torch.device("cpu") if first is None else first.device
+        self.weights = next((one.dtype for one in parameters() if one.is_floating_point()), None)
 
     @classmethod
     def of(cls, module: Any, device: torch.device | None = None) -> Network:
@@ -95,8 +102,7 @@ class Network:
         hooks = hooks_of(module) if isinstance(module, nn.Module) else None
         if hooks is not None and hooks.network is not None:
             return hooks.network
-        modules = module.modules() if isinstance(module, nn.Module) else ()
-        return replace(_network(module, modules, device, Hooks(reader_of(module) or OutputReader())), is_hooked=False)
+        return cls(module, Hooks(reader_of(module) or OutputReader()), device, is_hooked=False)
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         """Return numbers (B, K) for images (B, C, H, W)."""
@@ -235,8 +241,13 @@ class Network:
             the logits' spread); or if a pass changes a parameter, or runs a module that is not registered.
         """
         self.check_precision(images)
-        sample, count = self._batch_of(images)
-        with counted_as_check(), torch.no_grad(), self.hooks.recording_modules(self.module) as modules_run:
+        sample = self.copy_to_device(images[:CHECKED_IMAGES])
+        count = len(sample)
+        if count == 1:
+            # Two variants of the image complete the batch: its inverse within its range, and a darker mirror image.
+            low, high = sample.amin().clamp(max=0), sample.amax().clamp(min=0)
+            sample = torch.cat([sample, low + high - sample, sample.flip(-1) / 2])
+        with counted_as_check(), torch.no_grad(), self.hooks.counting_modules(self.module) as module_runs:
             with PrecisionsMet() as precisions_met:
                 batch = sample.flip(0)
                 in_batch, gradients = (
@@ -244,26 +255,16 @@ class Network:
                 )
             in_batch = in_batch.flip(0)
             first, last, again = (self.module(part) for part in (sample[:1], sample[-1:], sample[:1]))
-        modules_run.check_registered()
+        check_registered(self.module, module_runs)
         if self.state is not None:
             self.state.check_parameters()
         tolerance = partial(self.rounding_tolerance, in_batch, precisions_met.dtypes)
         check_outputs(in_batch, first, last, again, tolerance(), tolerance(SAME_SIZE_SHARE))
-        modules_run.check_tensors()
+        check_tensors(self.module, module_runs)
         self.hooks.precisions = frozenset({*precisions_met.dtypes, self.weights or self.dtype})
         self.classes, self.logits = in_batch.shape[1], in_batch[:count]
         self.gradients = None if gradients is None else gradients.flip(0)[:count]
         return self.logits
-
-    def _batch_of(self, images: torch.Tensor) -> tuple[torch.Tensor, int]:
-        """Return a batch of the images that `check` passes, and how many of its first rows are images."""
-        sample = self.copy_to_device(images[:CHECKED_IMAGES])
-        count = len(sample)
-        if count == 1:
-            # Two variants of the image complete the batch: its inverse within its range, and a darker mirror image.
-            low, high = sample.amin().clamp(max=0), sample.amax().clamp(min=0)
-            sample = torch.cat([sample, low + high - sample, sample.flip(-1) / 2])
-        return sample, count
 
     def rounding_tolerance(
         self, logits: torch.Tensor, precisions: Iterable[torch.dtype] = (), share: float = 1.0
@@ -384,10 +385,9 @@ def prepare_network(
         stack.enter_context(preserve_random_states(seed))
         stack.enter_context(state)
         stack.enter_context(NetworkState(*(() if function is None else modules_named_by(function))))
-        modules = [part for _, part in state.named_modules]
-        stack.enter_context(compilation_disabled(modules))
+        stack.enter_context(compilation_disabled(part for _, part in state.named_modules))
         device = images.device if isinstance(images, torch.Tensor) else None
-        network = attach(module, modules, device, reader=reader, thread=threading.get_ident())
+        network = attach(module, device, reader=reader, thread=threading.get_ident())
         network.state = state
         stack.callback(network.hooks.remove)
         if (device_type := network.device.type) and torch.is_autocast_enabled(device_type):
@@ -399,7 +399,6 @@ def prepare_network(
 
 def attach(
     module: nn.Module,
-    modules: Sequence[nn.Module] | None = None,
     device: torch.device | None = None,
     *,
     reader: OutputReader | None = None,
@@ -411,8 +410,6 @@ def attach(
     ----------
     module
         Network that gets the hooks.
-    modules
-        All modules that it runs, if the caller has listed them; by default its submodules.
     device
         Device to use if the network has no parameters.
     reader
@@ -421,7 +418,7 @@ def attach(
         The only thread whose passes are changed and counted; None for all threads.
     """
     hooks = Hooks(reader or OutputReader(), thread)
-    network = _network(module, module.modules() if modules is None else modules, device, hooks)
+    network = Network(module, hooks, device)
     hooks.network = network
     hooks.half = network.weights if network.weights in HALF else None
     hooks.handles = [
@@ -432,32 +429,11 @@ def attach(
     return network
 
 
-def attached(module: nn.Module, device: torch.device | None = None) -> Network:
-    """Return the network of a module that has the hooks of `attach`.
-
-    Parameters
-    ----------
-    module
-        The module of a job's network.
-    device
-        Device to use if the network has no parameters.
-    """
-    hooks = hooks_of(module)
-    assert hooks is not None, "`attach` attached them"
-    return _network(module, module.modules(), device, hooks)
-
-
 def layout_of(images: torch.Tensor) -> torch.memory_format:
     """Return channels_last if the images have this layout, else the contiguous format."""
     if images.is_contiguous() or not images.is_contiguous(memory_format=torch.channels_last):
         return torch.contiguous_format
     return torch.channels_last
-
-
-def _network(module: nn.Module, modules: Iterable[nn.Module], device: torch.device | None, hooks: Hooks) -> Network:
-    parameters = [parameter for part in modules for parameter in part.parameters(recurse=False)]
-    weights = next((parameter.dtype for parameter in parameters if parameter.is_floating_point()), None)
-    return Network(module, parameters[0].device if parameters else device or torch.device("cpu"), weights, hooks)
 
 
 def uncompiled(model: Any) -> Any:

@@ -2,48 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import Literal, Protocol
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
 
 from heatproof.errors import HeatproofError, first_line, machine_fault
-from heatproof.models.adapter import Network, attached, compilation_disabled
+from heatproof.models.adapter import Network, compilation_disabled
 from heatproof.models.hooks import counted_as_check, hooks_of
 from heatproof.models.probabilities import check_no_probabilities, warn_of_probabilities
 
-
-class ExplainedRows(Protocol):
-    """The targets of rows of images, as `heatproof.inputs.source.Inputs` has them."""
-
-    @property
-    def targets(self) -> torch.Tensor | None:
-        """(N,) columns of the network's output."""
-
-    @property
-    def ids(self) -> Sequence[str]:
-        """N names."""
-
-    @property
-    def kind(self) -> str:
-        """Kind of the targets; empty for classes."""
-
-    @property
-    def labels(self) -> torch.Tensor | None:
-        """(N, K) labels, if the kind is ``multilabel``."""
+if TYPE_CHECKING:
+    from heatproof.inputs.source import Inputs
 
 
 def check_first_images(
     network: Network,
     images: torch.Tensor,
-    rows: ExplainedRows | None = None,
+    rows: Inputs | None = None,
     *,
     with_gradients: bool = False,
     probabilities: Literal["accept", "warn", "refuse"] = "accept",
-    describes_failures: bool = True,
-    stacklevel: int = 4,
 ) -> None:
     """Check a network on its first images, once in a call or job and before any other work.
 
@@ -59,28 +40,24 @@ def check_first_images(
         Whether to compute gradients as well.
     probabilities
         Whether outputs that look like probabilities are accepted, or the caller is warned of them; ``refuse`` refuses
-        outputs that sum to 1, and warns of others.
-    describes_failures
-        Whether any exception of the network becomes one sentence; a job leaves it as it is, for the traceback in a log.
-    stacklevel
-        As in `heatproof.models.probabilities.warn_of_probabilities`; by default the caller of the calling function.
+        outputs that sum to 1, and warns the caller of the calling function of others.
 
     Raises
     ------
     HeatproofError
         As in `heatproof.models.adapter.Network.check`, or if the network has no output for a target.
     """
-    with described_failures(images) if describes_failures else nullcontext():
+    with _described_failures(images):
         network.check(images, with_gradients)
     if rows is not None:
-        check_columns(network, rows)
+        _check_columns(network, rows)
     if probabilities == "refuse":
         check_no_probabilities(network)
     if probabilities != "accept":
-        warn_of_probabilities(network, stacklevel)
+        warn_of_probabilities(network, stacklevel=4)
 
 
-def check_columns(network: Network, rows: ExplainedRows) -> None:
+def _check_columns(network: Network, rows: Inputs) -> None:
     """Check that a checked network has a class, label or output for every target.
 
     Raises
@@ -98,18 +75,8 @@ def check_columns(network: Network, rows: ExplainedRows) -> None:
     network.check_targets(rows.targets, rows.ids)
 
 
-def _remedy(description: str) -> str:
-    """Return the remedy for an exception of a network."""
-    if "size()[0]" in description:
-        return (
-            "it was exported for one size of batch, so give the network itself, or export it with "
-            "dynamic_shapes=({0: torch.export.Dim('batch')},)"
-        )
-    return "give images that it takes"
-
-
 @contextmanager
-def described_failures(images: torch.Tensor) -> Iterator[None]:
+def _described_failures(images: torch.Tensor) -> Iterator[None]:
     """Turn an exception of the network into a HeatproofError of one sentence."""
     try:
         yield
@@ -120,31 +87,40 @@ def described_failures(images: torch.Tensor) -> Iterator[None]:
         if machine_fault(error):
             raise
         description = f"{type(error).__name__}: {first_line(error)[:200]}"
+        remedy = "give images that it takes"
+        if "size()[0]" in description:
+            remedy = (
+                "it was exported for one size of batch, so give the network itself, or export it with "
+                "dynamic_shapes=({0: torch.export.Dim('batch')},)"
+            )
         raise HeatproofError(
-            f"The model fails on images of {tuple(images.shape[1:])} ({description}): {_remedy(description)}."
+            f"The model fails on images of {tuple(images.shape[1:])} ({description}): {remedy}."
         ) from error
 
 
 def check_loaded(module: nn.Module, images: torch.Tensor) -> int:
-    """Check the network of a job on its first images (B, C, H, W), and return the number of images passed.
-
-    The network is in eval mode and has the hooks of `heatproof.models.adapter.attach`.
-    """
+    """Check the network of a job as `check_attached` does, and return the number of images passed."""
     hooks = hooks_of(module)
     before = 0 if hooks is None else hooks.check_passes
     return check_attached(module, images).check_passes - before
 
 
 def check_attached(module: nn.Module, images: torch.Tensor) -> Network:
-    """Check the network of a job as `check_loaded` does, and return it with its classes and logits."""
-    network = attached(module, images.device)
+    """Check the network of a job on its first images (B, C, H, W), and return it with its classes and logits.
+
+    The network is in eval mode and has the hooks of `heatproof.models.adapter.attach`. An exception of the network is
+    left as it is, for the traceback in a log.
+    """
+    hooks = hooks_of(module)
+    assert hooks is not None, "`attach` attached them"
+    network = Network(module, hooks, images.device)
     with compilation_disabled(module.modules()):
-        check_first_images(network, images, describes_failures=False)
+        network.check(images)
     return network
 
 
-def predict_classes(network: Network, images: torch.Tensor, batch_size: int = 64) -> torch.Tensor:
-    """Return the predicted class (N,) int64 of each image, on the CPU; the passes count as passes of a check.
+def pass_as_check(network: Network, images: torch.Tensor) -> torch.Tensor:
+    """Return the numbers (B, K) of a network for images that are not explained; counted as a pass of a check.
 
     Raises
     ------
@@ -152,26 +128,11 @@ def predict_classes(network: Network, images: torch.Tensor, batch_size: int = 64
         If images have another precision than the weights, or the network fails on them.
     """
     network.check_precision(images)
-    with described_failures(images), counted_as_check(), torch.no_grad():
-        parts = [network.module(network.copy_to_device(part)).argmax(1).cpu() for part in images.split(batch_size)]
-    return torch.cat(parts)
+    with _described_failures(images), counted_as_check(), torch.no_grad():
+        numbers: torch.Tensor = network.module(network.copy_to_device(images))
+    return numbers
 
 
-def logits_at(network: Network, images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return the logits (N,) of one batch at the targets (N,), on the CPU; the passes count as passes of a check."""
-    with described_failures(images), counted_as_check(), torch.no_grad():
-        return network.module(network.copy_to_device(images)).cpu().gather(1, targets.cpu()[:, None])[:, 0]
-
-
-def count_outputs(network: Network, image: torch.Tensor) -> int:
-    """Return how many numbers a network returns for an image (1, C, H, W); the pass counts as a pass of a check.
-
-    Raises
-    ------
-    HeatproofError
-        As in `predict_classes`.
-    """
-    network.check_precision(image)
-    with described_failures(image), counted_as_check(), torch.no_grad():
-        numbers: torch.Tensor = network.module(network.copy_to_device(image))
-    return numbers.shape[1]
+def predict_classes(network: Network, images: Inputs) -> torch.Tensor:
+    """Return the predicted class (N,) int64 of each image, on the CPU, as `pass_as_check` computes it."""
+    return torch.cat([pass_as_check(network, part).argmax(1).cpu() for _, part in images.batches()])

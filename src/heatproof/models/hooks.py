@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -12,7 +13,6 @@ import torch
 from torch import nn
 
 from heatproof.models.output_reader import OutputReader
-from heatproof.models.pass_records import ModulesRun
 
 _checking: ContextVar[bool] = ContextVar("checking", default=False)
 
@@ -80,7 +80,7 @@ class Hooks:
         self.precisions: frozenset[torch.dtype] = frozenset()
         self.network: Any = None
         self._running: list[torch.autocast] = []
-        self._modules_run: ModulesRun | None = None
+        self._reads_output = False
 
     def remove(self) -> None:
         """Remove the hooks from the network."""
@@ -88,14 +88,28 @@ class Hooks:
             handle.remove()
 
     @contextmanager
-    def recording_modules(self, module: nn.Module) -> Iterator[ModulesRun]:
-        """Record the modules that passes of the network run inside this context."""
-        self._modules_run = modules_run = ModulesRun(module)
+    def counting_modules(self, network: nn.Module) -> Iterator[Counter[nn.Module]]:
+        """Count for each module the passes of the network that run it in this thread, inside this context."""
+        thread = threading.get_ident()
+        passes: Counter[nn.Module] = Counter()
+        in_this_pass: set[nn.Module] = set()
+
+        def record(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+            # A target function may run modules that do not belong to the network.
+            if self._reads_output or threading.get_ident() != thread:
+                return
+            if module is network:
+                in_this_pass.clear()
+            if module not in in_this_pass:
+                in_this_pass.add(module)
+                passes[module] += 1
+
+        # The hook of one module would not show what this module runs besides its submodules.
+        handle = nn.modules.module.register_module_forward_pre_hook(record)
         try:
-            with modules_run.recording():
-                yield modules_run
+            yield passes
         finally:
-            self._modules_run = None
+            handle.remove()
 
     def copy_inputs(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Return copies of the inputs, because a network may write to them, as an in-place ReLU does."""
@@ -114,9 +128,11 @@ class Hooks:
         first = _first_tensor(inputs, named)
         self.count(0 if first is None else len(first))
         count, device = (None, None) if first is None else (len(first), first.device)
-        # A target function may run modules that do not belong to the network.
-        with nullcontext() if self._modules_run is None else self._modules_run.paused():
+        self._reads_output = True
+        try:
             return self.reader.read(output, count, device)
+        finally:
+            self._reads_output = False
 
     def end_autocast(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         """End the autocast of a pass, even if the pass failed."""

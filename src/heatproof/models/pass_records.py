@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -37,97 +36,66 @@ class PrecisionsMet(TorchDispatchMode):
         return outputs
 
 
-class ModulesRun:
-    """Record the modules that passes of a network run in this thread.
+def check_registered(network: nn.Module, passes: Counter[nn.Module]) -> None:
+    """Refuse a network that runs the same module in several passes and has not registered it.
 
     Hooks, modes and gradients are set on the registered submodules of a network. A module that its forward runs and
     that is none of them, because a list holds it for example, would miss them without notice.
+
+    Parameters
+    ----------
+    network
+        The network.
+    passes
+        Number of its passes that ran each module, as `heatproof.models.hooks.Hooks.counting_modules` counts them.
+
+    Raises
+    ------
+    HeatproofError
+        If there is one; the message names its class.
     """
+    # Modules of a function are only called, and none of its layers is read.
+    if not isinstance(network, CallableModule):
+        registered = set(network.modules())
+        _refuse(network, (module for module, count in passes.items() if count > 1 and module not in registered))
 
-    def __init__(self, network: nn.Module) -> None:
-        self.network = network
-        self._thread = threading.get_ident()
-        self._paused = False
-        self._passes = 0
-        # Each module, and the number of passes that ran it.
-        self._counts: dict[nn.Module, int] = {}
-        self._last_pass: dict[nn.Module, int] = {}
 
-    @contextmanager
-    def recording(self) -> Iterator[None]:
-        """Record the passes inside this context."""
-        # The hook of one module would not show what this module runs besides its submodules.
-        handle = nn.modules.module.register_module_forward_pre_hook(self._record)
-        try:
-            yield
-        finally:
-            handle.remove()
+def check_tensors(network: nn.Module, modules: Iterable[nn.Module]) -> None:
+    """Refuse a network that runs a module with parameters or buffers that are not those of the network.
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Do not record inside this context, in which a target function may run modules of its own."""
-        self._paused = True
-        try:
-            yield
-        finally:
-            self._paused = False
+    A module without tensors that a forward makes anew in every pass, such as ``nn.ReLU()(x)``, is accepted.
 
-    def check_registered(self) -> None:
-        """Refuse a network that runs the same module in several passes and has not registered it.
-
-        Raises
-        ------
-        HeatproofError
-            If there is one; the message names its class.
-        """
-        # Modules of a function are only called, and none of its layers is read.
-        if not isinstance(self.network, CallableModule):
-            self._refuse(module for module in self._unregistered() if self._counts[module] > 1)
-
-    def check_tensors(self) -> None:
-        """Refuse a network that runs a module with parameters or buffers that are not those of the network.
-
-        A module without tensors that a forward makes anew in every pass, such as ``nn.ReLU()(x)``, is accepted.
-
-        Raises
-        ------
-        HeatproofError
-            As in `check_registered`.
-        """
-        tensors = set(map(id, chain(self.network.parameters(), self.network.buffers())))
-        self._refuse(
+    Raises
+    ------
+    HeatproofError
+        As in `check_registered`.
+    """
+    registered = set(network.modules())
+    tensors = set(map(id, chain(network.parameters(), network.buffers())))
+    _refuse(
+        network,
+        (
             module
-            for module in self._unregistered()
-            if any(id(tensor) not in tensors for tensor in chain(module.parameters(), module.buffers()))
-        )
+            for module in modules
+            if module not in registered
+            and any(id(tensor) not in tensors for tensor in chain(module.parameters(), module.buffers()))
+        ),
+    )
 
-    def _unregistered(self) -> list[nn.Module]:
-        registered = set(self.network.modules())
-        return [module for module in self._counts if module not in registered]
 
-    def _refuse(self, modules: Iterator[nn.Module]) -> None:
-        module = next(modules, None)
-        if module is None:
-            return
-        kind = type(module).__name__
-        if isinstance(self.network, CallableModule):
-            raise HeatproofError(
-                f"The model is a function that runs a {kind} and does not name it itself: give the module, or a "
-                "function that names it."
-            )
+def _refuse(network: nn.Module, modules: Iterator[nn.Module]) -> None:
+    module = next(modules, None)
+    if module is None:
+        return
+    kind = type(module).__name__
+    if isinstance(network, CallableModule):
         raise HeatproofError(
-            f"The model runs a {kind} that is none of its submodules: register it, for example in a "
-            "torch.nn.ModuleList."
+            f"The model is a function that runs a {kind} and does not name it itself: give the module, or a "
+            "function that names it."
         )
-
-    def _record(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if self._paused or threading.get_ident() != self._thread:
-            return
-        if module is self.network:
-            self._passes += 1
-        if self._last_pass.get(module) != self._passes:
-            self._last_pass[module] = self._passes
-            self._counts[module] = self._counts.get(module, 0) + 1
+    raise HeatproofError(
+        f"The model runs a {kind} that is none of its submodules: register it, for example in a torch.nn.ModuleList."
+    )
 
 
 def check_outputs(
