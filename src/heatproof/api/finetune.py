@@ -120,6 +120,7 @@ def finetune(
     from heatproof.models.adapter import attach, compilation_disabled, prepare_network, uncompiled
     from heatproof.models.first_images import check_first_images
     from heatproof.models.hooks import counted_as_check
+    from heatproof.models.passes import check_targets
     from heatproof.models.probabilities import warn_of_probabilities
     from heatproof.models.registry import UNSCALED
     from heatproof.models.state import copy_network, enable_gradients, preserve_random_states
@@ -160,7 +161,8 @@ def finetune(
     with prepare_network(copy_network(model).eval(), images, seed, reader) as network:
         check_first_images(network, source.read(source.probe_rows))
         if not target_spec.kind:
-            network.check_targets(labels, ids)
+            assert network.classes is not None, "the network is checked"
+            check_targets(labels, network.classes, ids, network.task, network.has_one_logit)
         elif not learns_outputs and labels.reshape(len(labels), -1).shape[1] != network.classes:
             raise HeatproofError(
                 f"The targets are {tuple(labels.shape)} and the model returns {network.classes} numbers for each "

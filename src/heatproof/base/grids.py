@@ -52,17 +52,14 @@ def as_grid(value: Any, label: str = "The grid") -> Grid:
         If the value is neither.
     """
     sides = tuple(value) if isinstance(value, list | tuple) else (value, value)
-    if len(sides) != 2 or not all(map(_is_side, sides)):
+    # In Python, bool is a subclass of int.
+    are_whole = all(isinstance(side, int | np.integer) and not isinstance(side, bool) for side in sides)
+    if len(sides) != 2 or not are_whole or min(sides) < 1:
         raise HeatproofError(
             f"{label} must be a whole number of at least 1, or [rows, columns], as [4, 8], not {value!r:.60}."
         )
     rows, columns = map(int, sides)
     return rows if rows == columns else NonSquareGrid(rows, columns)
-
-
-def _is_side(value: Any) -> bool:
-    # In Python, bool is a subclass of int.
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= 1
 
 
 def grid_shape(grid: AnyGrid) -> tuple[int, int]:

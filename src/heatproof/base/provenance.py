@@ -61,7 +61,7 @@ def key_of(settings: Any, modules: Iterable[str]) -> Key:
         Modules whose code computes the result; everything that they import counts as well.
     """
     upstream: set[str] = set()
-    config = digest(_plain(settings, upstream))
+    config = digest(as_json(settings, upstream))
     return Key(config, digest([_code_of(tuple(modules)), sorted(upstream)]))
 
 
@@ -71,13 +71,11 @@ def _code_of(modules: tuple[str, ...]) -> str:
     return code_digest(modules)
 
 
-def as_json(value: Any) -> Any:
-    """Convert dataclasses, mappings, lists and tuples to values for JSON; a `Key` becomes a list of two strings."""
-    return _plain(value, None)
+def as_json(value: Any, codes: set[str] | None = None) -> Any:
+    """Convert dataclasses, mappings, lists and tuples to values for JSON; a `Key` becomes a list of two strings.
 
-
-def _plain(value: Any, codes: set[str] | None) -> Any:
-    """Convert a value for JSON; with `codes`, replace a key by its `config`, and add its `code` to `codes`."""
+    With `codes`, a `Key` becomes its `config`, and its `code` is added to them.
+    """
     kind = type(value)
     # First, because a plan has a hundred thousand values, and most are of these types.
     if kind in ATOMS:
@@ -86,10 +84,10 @@ def _plain(value: Any, codes: set[str] | None) -> Any:
         codes.add(value.code)
         return value.config
     if (names := _names_of(kind)) is not None:  # type: ignore[arg-type]  # mypy takes no class for hashable
-        return {name: _plain(getattr(value, name), codes) for name in names}
+        return {name: as_json(getattr(value, name), codes) for name in names}
     if isinstance(value, Mapping):
-        return {name: _plain(item, codes) for name, item in value.items()}
-    return [_plain(item, codes) for item in value] if isinstance(value, list | tuple) else value
+        return {name: as_json(item, codes) for name, item in value.items()}
+    return [as_json(item, codes) for item in value] if isinstance(value, list | tuple) else value
 
 
 @cache

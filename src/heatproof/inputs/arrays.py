@@ -52,7 +52,12 @@ def check_images(images: Any) -> torch.Tensor:
         images = images.as_subclass(torch.Tensor)
     description = f"{images.dtype} {tuple(images.shape)}"
     name = "torch.from_numpy(images)" if is_array else "images"
-    is_channels_last = images.ndim == 4 and _has_channels_last(images)
+    is_channels_last = False
+    if images.ndim == 4:
+        _, first, second, last = images.shape
+        # A one-channel signal can be one pixel wide, so 1 or 4 values in the last axis are channels only if the image
+        # is square.
+        is_channels_last = last < min(first, second) and (last == 3 or (last in (1, 4) and first == second))
     ordered = f"{name}.permute(0, 3, 1, 2)" if is_channels_last else name
     if images.ndim == 4 and images.dtype in (torch.uint8, torch.int16, torch.int32, torch.int64):
         raise HeatproofError(
@@ -61,7 +66,8 @@ def check_images(images: Any) -> torch.Tensor:
             f"({ordered}.float().div(255) - mean) / std, normalised as the model expects."
         )
     if images.ndim == 3 and images.is_floating_point() and images.numel():
-        single = f"{name}.permute(2, 0, 1)[None]" if _is_image_file(images) else f"{name}[None]"
+        is_image_file = images.shape[2] in (1, 3, 4) and images.shape[2] < min(images.shape[:2])
+        single = f"{name}.permute(2, 0, 1)[None]" if is_image_file else f"{name}[None]"
         raise HeatproofError(
             f"The images are {description}, without a dimension of images: give {single} for one image (channels, "
             f"height, width), or {name}[:, None] for images of one channel."
@@ -78,17 +84,6 @@ def check_images(images: Any) -> torch.Tensor:
     if not images.numel():
         raise HeatproofError(f"The images are {tuple(images.shape)}, without pixels: give larger ones.")
     return images.detach()
-
-
-def _has_channels_last(images: torch.Tensor) -> bool:
-    _, first, second, last = images.shape
-    # A one-channel signal can be one pixel wide, so 1 or 4 values in the last axis are channels only if the image is
-    # square.
-    return last < min(first, second) and (last == 3 or (last in (1, 4) and first == second))
-
-
-def _is_image_file(image: torch.Tensor) -> bool:
-    return image.shape[2] in (1, 3, 4) and image.shape[2] < min(image.shape[:2])
 
 
 def _kind(images: Any) -> str:
@@ -157,7 +152,7 @@ def check_targets(targets: Any, count: int) -> torch.Tensor:
     if not isinstance(values, torch.Tensor):
         array = np.asarray(values) if hasattr(values, "dtype") or hasattr(values, "iloc") else values
         kind = getattr(getattr(array, "dtype", None), "kind", "")
-        if kind in "OUST" and kind and _has_names(array):
+        if kind in "OUST" and kind and array.size and isinstance(array.ravel()[0], str | bytes):
             raise HeatproofError(
                 f"The targets are class names, as {short_repr(str(array.ravel()[0]))}: give their numbers, as "
                 "[names.index(one) for one in targets], with `names` in the order of the model's outputs."
@@ -199,10 +194,6 @@ def check_targets(targets: Any, count: int) -> torch.Tensor:
     if labels.shape != (count,) or labels.is_complex():
         raise HeatproofError(f"The targets are {description}: {remedy}.")
     return labels.detach().long()
-
-
-def _has_names(array: np.ndarray) -> bool:
-    return array.size > 0 and isinstance(array.ravel()[0], str | bytes)
 
 
 def check_ids(image_ids: Any, count: int) -> list[str]:

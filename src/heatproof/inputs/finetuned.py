@@ -81,7 +81,11 @@ def domain_of(model: Any, images: Any = None, task: str = "") -> Domain:
     Domain
         Grid and baseline of the finetuning, or the reason why there are none.
     """
-    model = _unwrapped(model)
+    for _ in range(3):
+        modules = getattr(model, "_modules", None)
+        is_parallel = type(model).__name__ in ("DataParallel", "DistributedDataParallel")
+        # `_modules` of a scripted module is not a dict.
+        model = modules.get("module" if is_parallel else "_orig_mod", model) if isinstance(modules, dict) else model
     record = _record_of(model)
     if record is None:
         from heatproof.models.callables import named_parts
@@ -95,8 +99,13 @@ def domain_of(model: Any, images: Any = None, task: str = "") -> Domain:
             {},
         )
     tensors = model.state_dict().values()
-    dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors if _is_floating(tensor)]
-    if not dtypes or record["weights"].get(dtypes[0]) != _digest(tensors, dtypes[0]):
+    # State dicts of quantised layers contain a dtype, which also has the attribute `is_floating_point`.
+    dtypes = [
+        str(tensor.dtype).removeprefix("torch.")
+        for tensor in tensors
+        if hasattr(tensor, "dtype") and tensor.is_floating_point()
+    ]
+    if not dtypes or record["weights"].get(dtypes[0]) != tensor_digest(tensors, dtypes[0]):
         return Domain(None, "the network has other weights than heatproof.finetune left", {})
     if record.get("layers") != layer_digest(model):
         return Domain(None, "the network has other layers than heatproof.finetune left", {})
@@ -149,16 +158,6 @@ def warn_out_of_domain(scored: Sequence[Mapping[str, Any]], domain: Domain) -> N
     )
 
 
-def _unwrapped(model: Any) -> Any:
-    """Return the network inside wrappers that pass images and outputs on unchanged."""
-    for _ in range(3):
-        modules = getattr(model, "_modules", None)
-        class_name = type(model).__name__
-        name = "module" if class_name in ("DataParallel", "DistributedDataParallel") else "_orig_mod"
-        model = modules.get(name, model) if isinstance(modules, dict) else model
-    return model
-
-
 def _record_of(model: Any) -> Mapping[str, Any] | None:
     record = getattr(model, "__dict__", {}).get(RECORD_ATTRIBUTE)
     return record if isinstance(record, Mapping) and "weights" in record else None
@@ -190,22 +189,11 @@ def _code_of(function: Any) -> str:
 
 def weight_digests(model: torch.nn.Module) -> dict[str, str]:
     """Return a digest of a network's weights and buffers in every floating-point precision."""
-    return {name: _digest(model.state_dict().values(), name) for name in PRECISIONS}
+    return {name: tensor_digest(model.state_dict().values(), name) for name in PRECISIONS}
 
 
-def image_digests(images: torch.Tensor) -> list[str]:
-    """Return a digest of 16 hexadecimal digits of each image of (N, C, H, W), as float32."""
-    return [_digest([one], "float32") for one in images]
-
-
-def _is_floating(value: Any) -> bool:
-    import torch
-
-    # State dicts of quantised layers contain a dtype, which also has the attribute `is_floating_point`.
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
-def _digest(values: Iterable[Any], precision: str) -> str:
+def tensor_digest(values: Iterable[Any], precision: str = "float32") -> str:
+    """Return a digest, 16 hexadecimal digits, of tensors in a floating-point precision, and of other values."""
     import torch
 
     checksum = hashlib.blake2b(digest_size=8)

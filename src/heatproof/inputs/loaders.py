@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -312,18 +311,17 @@ def preserved_random_states(loader: Any = None) -> Iterator[None]:
     """
     import torch
 
-    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
+    from heatproof.models.state import preserve_random_states
+
     holders = (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
     generators = {
         id(one): one for holder in holders if isinstance(one := getattr(holder, "generator", None), torch.Generator)
     }
     states = [(one, one.get_state()) for one in generators.values()]
     try:
-        with torch.random.fork_rng(devices=[]):
+        with preserve_random_states():
             yield
     finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)  # noqa: NPY002
         for one, state in states:
             one.set_state(state)
 

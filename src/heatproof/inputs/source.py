@@ -131,10 +131,10 @@ class Inputs:
 
     @cached_property
     def digests(self) -> list[str]:
-        """A digest of the content of each image; see `heatproof.inputs.finetuned.image_digests`."""
-        from heatproof.inputs.finetuned import image_digests
+        """A digest of the content of each image; see `heatproof.inputs.finetuned.tensor_digest`."""
+        from heatproof.inputs.finetuned import tensor_digest
 
-        return [content for _, part in self.batches() for content in image_digests(part)]
+        return [tensor_digest([image]) for _, part in self.batches() for image in part]
 
     @property
     def explained(self) -> list[str]:
@@ -155,7 +155,9 @@ class Inputs:
 
     def renamed(self, ids: list[str]) -> Inputs:
         """Return the images with other ids."""
-        return self._with_digests(replace(self, ids=ids), self.digests)
+        renamed = replace(self, ids=ids)
+        vars(renamed)["digests"] = self.digests
+        return renamed
 
     def take(self, rows: Sequence[int]) -> Inputs:
         """Return the source of the selected rows, which keep their ids."""
@@ -173,12 +175,10 @@ class Inputs:
             image_numbers=None if self.image_numbers is None else [self.image_numbers[row] for row in chosen],
             target_digests=None if self.target_digests is None else [self.target_digests[row] for row in chosen],
         )
-        return self._with_digests(taken, [self.digests[row] for row in chosen]) if "digests" in vars(self) else taken
-
-    def _with_digests(self, other: Inputs, digests: list[str]) -> Inputs:
-        """Give digests that are known to another selection, because reading images again could take long."""
-        vars(other)["digests"] = digests
-        return other
+        if "digests" in vars(self):
+            # Reading images again could take long.
+            vars(taken)["digests"] = [self.digests[row] for row in chosen]
+        return taken
 
 
 def source_of_tensor(images: torch.Tensor, names: list[str] | None = None) -> Inputs:

@@ -292,7 +292,7 @@ def _with_function_targets(source: Inputs, targets: Any, function: Target, netwo
     if network is not None:
         network.reader.targets, model = unique_targets, network.module
     function_identity = _identity_or_address(function, model)
-    digests = [digest([function_identity, _identity_or_address(one)]) for one in _as_list(unique_targets)]
+    digests = [digest([function_identity, _identity_or_address(one)]) for one in unique_targets]
     return replace(
         source,
         targets=torch.from_numpy(numbers),
@@ -300,10 +300,6 @@ def _with_function_targets(source: Inputs, targets: Any, function: Target, netwo
         target_digests=[digests[number] for number in numbers.tolist()],
         is_labelled=targets is not None,
     )
-
-
-def _as_list(unique_targets: Any) -> list[Any]:
-    return [unique_targets[number] for number in range(len(unique_targets))]
 
 
 def reported_targets(source: Inputs) -> np.ndarray:
@@ -316,7 +312,7 @@ def reported_targets(source: Inputs) -> np.ndarray:
     columns = source.targets.cpu().numpy()
     if source.kind != CALLABLE:
         return columns
-    targets = [one.item() if getattr(one, "ndim", 1) == 0 else one for one in _as_list(source.unique_targets)]
+    targets = [one.item() if getattr(one, "ndim", 1) == 0 else one for one in source.unique_targets]
     for kinds in ((int,), (str,)):
         if all(isinstance(one, kinds) and not isinstance(one, bool) for one in targets):
             return np.array(targets)[columns]

@@ -8,7 +8,7 @@ that hold the network get the same logits, and the traceback of an error in the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import InitVar, dataclass, field
 from functools import partial
@@ -31,13 +31,6 @@ from heatproof.models.state import NetworkState, enable_gradients, exclusive_use
 CHECKED_IMAGES = 3
 # Factor of the tolerance for two passes of the same batch size.
 SAME_SIZE_SHARE = 1e-2
-
-# Singular, plural, and the remedy for a target that does not exist, by task.
-TARGET_NAMES = {
-    "multiclass": ("class", "classes", "check the labels, and the model's number of classes"),
-    "multilabel": ("label", "labels", "give targets (images, labels) of 1 and 0, or numbers of labels"),
-    "regression": ("output", "outputs", "give targets that say which output is explained, and no labels"),
-}
 
 
 @dataclass
@@ -311,24 +304,6 @@ class Network:
                 if machine_fault(error):
                     raise
         return logits.detach(), torch.zeros_like(inputs).detach() if gradients is None else gradients.detach()
-
-    def check_targets(self, targets: torch.Tensor, ids: Sequence[str]) -> None:
-        """Refuse targets (N,) that the network has no class for.
-
-        Raises
-        ------
-        HeatproofError
-            If there is one; the message names the image and the valid classes.
-        """
-        assert self.classes is not None, "the network is checked first"
-        outside = ((targets < 0) | (targets >= self.classes)).nonzero().flatten().tolist()
-        if outside:
-            note = ", as one output is read as those of two classes" if self.has_one_logit else ""
-            singular, plural, remedy = TARGET_NAMES.get(self.task, TARGET_NAMES["multiclass"])
-            raise HeatproofError(
-                f"The target of image {ids[outside[0]]!r} is {singular} {int(targets[outside[0]])}, but the model has "
-                f"{plural} 0 to {self.classes - 1}{note}: {remedy}."
-            )
 
 
 def require_module(model: Any) -> None:

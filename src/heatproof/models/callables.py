@@ -126,7 +126,9 @@ def check_eval_mode(
     """
     without_mode: set[nn.Module] = set()
     for name, module in named_parts(model) if named_modules is None else named_modules:
-        if _has_no_mode(module):
+        # The output of quantised and exported modules cannot depend on their mode. torch.export replaces `eval` by a
+        # method that only raises, and leaves submodules in their previous mode.
+        if type(module).__module__.startswith(("torch.ao.", "torch.export.")) or "eval" in vars(module):
             without_mode.update(module.modules())
         # Frozen modules have no `training` attribute.
         if getattr(module, "training", False) and module not in without_mode:
@@ -136,12 +138,6 @@ def check_eval_mode(
             raise HeatproofError(
                 f"The {part} is in training mode, so its output would depend on the batch: call eval() on it first."
             )
-
-
-def _has_no_mode(module: nn.Module) -> bool:
-    """Return whether the output of a module cannot depend on its mode, as for quantised and exported modules."""
-    # torch.export replaces `eval` by a method that only raises, and leaves submodules in their previous mode.
-    return type(module).__module__.startswith(("torch.ao.", "torch.export.")) or "eval" in vars(module)
 
 
 def check_initialised(named_modules: Iterable[tuple[str, nn.Module]]) -> None:

@@ -12,6 +12,7 @@ from torch import nn
 from heatproof.errors import HeatproofError, first_line, machine_fault
 from heatproof.models.adapter import Network, compilation_disabled
 from heatproof.models.hooks import counted_as_check, hooks_of
+from heatproof.models.passes import check_targets
 from heatproof.models.probabilities import check_no_probabilities, warn_of_probabilities
 
 if TYPE_CHECKING:
@@ -66,13 +67,14 @@ def _check_columns(network: Network, rows: Inputs) -> None:
         If it has not; the message has the image, or the number of columns.
     """
     assert rows.targets is not None, "the targets are known"
+    assert network.classes is not None, "the network is checked first"
     if rows.kind == "multilabel" and rows.labels is not None and rows.labels.shape[1] != network.classes:
         width, outputs = rows.labels.shape[1], network.classes
         raise HeatproofError(
             f"The targets have {width} columns and the model returns {outputs} logits for each image: give one column "
             "for each label, in the order of the model's outputs."
         )
-    network.check_targets(rows.targets, rows.ids)
+    check_targets(rows.targets, network.classes, rows.ids, network.task, network.has_one_logit)
 
 
 @contextmanager

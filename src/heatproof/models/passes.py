@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 # Predicted class and rank of a target if the task has no classes. The rank is not among the first ones, and -1 means
 # "not computed" in stores.
 NO_CLASS, NO_RANK = -2, 2**15 - 1
+# Singular, plural, and the remedy for a target that does not exist, by task.
+TARGET_NAMES = {
+    "multiclass": ("class", "classes", "check the labels, and the model's number of classes"),
+    "multilabel": ("label", "labels", "give targets (images, labels) of 1 and 0, or numbers of labels"),
+    "regression": ("output", "outputs", "give targets that say which output is explained, and no labels"),
+}
 
 
 def run_batched(
@@ -77,7 +83,7 @@ def run_batched(
                 logits = run(images)
             task = reader.task
             if not parts:
-                _check_targets(targets, logits.shape[1], image_ids)
+                check_targets(targets, logits.shape[1], image_ids)
             target = targets[rows].reshape(len(rows), -1)
             at_target, shape = logits.gather(1, target), (len(rows), *targets.shape[1:])
             has_classes = task_provides(task, "probability")
@@ -157,12 +163,33 @@ def intact_responses(batch: Batch) -> dict[str, np.ndarray]:
     return {**responses, "predicted": read["predicted"], "target_rank": rank}
 
 
-def _check_targets(targets: torch.Tensor, classes: int, image_ids: Sequence[str]) -> None:
-    """Check that the network has a class for each target; on a GPU, an invalid one would abort the process."""
+def check_targets(
+    targets: torch.Tensor, classes: int, image_ids: Sequence[str], task: str = "multiclass", has_one_logit: bool = False
+) -> None:
+    """Refuse targets (N,) or (N, T) that a network has no class for; on a GPU, one would abort the process.
+
+    Parameters
+    ----------
+    targets
+        The targets.
+    classes
+        Number of the network's classes, labels or outputs.
+    image_ids
+        N strings, for the message.
+    task, has_one_logit
+        As in `heatproof.models.adapter.Network`; they determine the words of the message.
+
+    Raises
+    ------
+    HeatproofError
+        If there is one; the message names the image and the valid classes.
+    """
     wrong = (targets < 0) | (targets >= classes)
     outside = wrong.reshape(len(targets), -1).any(1).nonzero().flatten().tolist()
     if outside:
+        note = ", as one output is read as those of two classes" if has_one_logit else ""
+        singular, plural, remedy = TARGET_NAMES.get(task, TARGET_NAMES["multiclass"])
         raise HeatproofError(
-            f"The target of image {image_ids[outside[0]]!r} is class {int(targets[wrong][0])}, but the model has "
-            f"classes 0 to {classes - 1}: check the labels, and the model's number of classes."
+            f"The target of image {image_ids[outside[0]]!r} is {singular} {int(targets[wrong][0])}, but the model has "
+            f"{plural} 0 to {classes - 1}{note}: {remedy}."
         )

@@ -120,7 +120,13 @@ class NetworkState:
             for name in _CONTAINERS
             if attributes.get(name)
         }
-        self._replace_inference_tensors()
+        copies: dict[int, torch.Tensor] = {}
+        for _, name, held, content in self._containers.values():
+            if name in ("_parameters", "_buffers"):
+                for key, tensor in content.items():
+                    if isinstance(tensor, torch.Tensor) and tensor.is_inference():
+                        # Layers that share a tensor share its copy.
+                        held[key] = copies.setdefault(id(tensor), _plain_copy(tensor))
         for saved in self._parameters:
             if saved.requires_grad:
                 saved.tensor.requires_grad_(False)
@@ -184,15 +190,6 @@ class NetworkState:
             if not (tensor.is_meta or tensor.is_inference())
         }
         return dict(tensors.values())
-
-    def _replace_inference_tensors(self) -> None:
-        copies: dict[int, torch.Tensor] = {}
-        for _, name, held, content in self._containers.values():
-            if name in ("_parameters", "_buffers"):
-                for key, tensor in content.items():
-                    if isinstance(tensor, torch.Tensor) and tensor.is_inference():
-                        # Layers that share a tensor share its copy.
-                        held[key] = copies.setdefault(id(tensor), _plain_copy(tensor))
 
 
 class _Saved(NamedTuple):
