@@ -153,6 +153,84 @@ def test_an_exception_on_its_way_is_not_masked():
     assert state_of(network) == before
 
 
+def in_double_precision(network, images, targets):
+    torch.set_default_dtype(torch.float64)
+    return images.sum(1)
+
+
+def deterministic(network, images, targets):
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    return images.sum(1)
+
+
+def in_autocast(network, images, targets):
+    torch.set_autocast_enabled("cpu", True)
+    return images.sum(1)
+
+
+def in_one_thread_more(network, images, targets):
+    torch.set_num_threads(torch.get_num_threads() + 1)
+    return images.sum(1)
+
+
+def without_gradients(network, images, targets):
+    torch.set_grad_enabled(False)
+    return images.sum(1)
+
+
+def hooks_on_all_modules(network, images, targets):
+    nn.modules.module.register_module_forward_hook(lambda module, inputs, output: output)
+    return images.sum(1)
+
+
+def modes_of_torch():
+    return (
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+        torch.get_num_threads(),
+        torch.is_grad_enabled(),
+        len(nn.modules.module._global_forward_hooks),
+    )
+
+
+MODE_CHANGES = [
+    in_double_precision,
+    deterministic,
+    in_autocast,
+    in_one_thread_more,
+    without_gradients,
+    hooks_on_all_modules,
+]
+
+
+@pytest.mark.parametrize("change", MODE_CHANGES)
+def test_modes_of_torch_are_put_back_before_the_next_map(change):
+    before = modes_of_torch()
+    with warnings.catch_warnings(action="ignore"):
+        maps = heatproof.explain(Plain(), images_of(), TARGETS, {"first": change, "second": "saliency"})
+    assert modes_of_torch() == before
+    np.testing.assert_array_equal(maps["attribution"][1], explain_with(Plain())["attribution"][0])
+    evaluate_with(Plain(), change)
+    assert modes_of_torch() == before
+
+
+class ChangesModes(nn.Module):
+    def forward(self, images):
+        torch.set_default_dtype(torch.float64)
+        nn.modules.module.register_module_forward_hook(lambda module, inputs, output: None)
+        return images
+
+
+@pytest.mark.parametrize("call", [explain_with, evaluate_with])
+def test_modes_of_torch_that_a_pass_changes_are_put_back(call):
+    before = modes_of_torch()
+    call(Plain(ChangesModes().eval()))
+    assert modes_of_torch() == before
+
+
 # ---- changes by a forward pass
 
 
@@ -187,6 +265,126 @@ def training_norm():
             return images
 
     return Plain(Tracks(3).eval())
+
+
+class PreparesItself(nn.Module):
+    """Base of modules that change something and record it in a plain attribute in their first pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv2d(3, 3, 1)
+        self.register_buffer("factor", torch.ones(()), persistent=False)
+        self.is_prepared = False
+
+    def prepare(self, images):
+        """Change what the module holds."""
+
+    def forward(self, images):
+        if not self.is_prepared:
+            self.prepare(images)
+            self.is_prepared = True
+        return self.layer(images) * self.factor
+
+
+class AddsBuffer(PreparesItself):
+    def prepare(self, images):
+        del self.factor
+        self.register_buffer("factor", torch.tensor(3.0), persistent=False)
+
+
+class WritesBuffer(PreparesItself):
+    def prepare(self, images):
+        self.factor.fill_(3)
+
+
+class AddsHook(PreparesItself):
+    def prepare(self, images):
+        self.layer.register_forward_hook(lambda module, inputs, output: output * 3)
+
+
+class ReplacesModule(PreparesItself):
+    def prepare(self, images):
+        self.layer = nn.Identity()
+
+
+class WritesTensor(PreparesItself):
+    def __init__(self):
+        super().__init__()
+        del self.factor
+        self.factor = torch.ones(())
+
+    def prepare(self, images):
+        self.factor.mul_(3)
+
+
+class ChangesClass(PreparesItself):
+    def prepare(self, images):
+        self.__class__ = AddsHook
+
+
+class FillsList(PreparesItself):
+    def __init__(self):
+        super().__init__()
+        self.sizes = []
+
+    def prepare(self, images):
+        self.sizes.append(len(images))
+
+
+PREPARING = [AddsBuffer, WritesBuffer, AddsHook, ReplacesModule, WritesTensor, ChangesClass, FillsList]
+
+
+@pytest.mark.parametrize("call", [explain_with, evaluate_with])
+@pytest.mark.parametrize("kind", PREPARING)
+def test_a_network_that_prepares_itself_is_left_before_its_first_pass(kind, call):
+    torch.manual_seed(0)
+    module = kind().eval()
+    network = Plain(module)
+    attributes, kinds = dict(vars(module)), [type(part) for part in network.modules()]
+    before = state_of(network)
+    first = call(network)
+    assert state_of(network) == before
+    assert {name: vars(module)[name] for name in attributes} == attributes
+    assert [type(part) for part in network.modules()] == kinds
+    assert vars(module).keys() == attributes.keys()
+    assert not getattr(module, "sizes", [])
+    second = call(network)
+    assert all(first[name].equals(second[name]) for name in ("attribution", "score", "drops") if name in first)
+
+
+class KeepsFeatures(nn.Module):
+    """Module that computes the features of equal images once."""
+
+    def __init__(self, in_dict):
+        super().__init__()
+        self.layer, self.in_dict, self.features, self.images = nn.Conv2d(3, 3, 1), in_dict, {}, None
+
+    def forward(self, images):
+        if self.in_dict:
+            key = images.detach().numpy().tobytes()
+            if key not in self.features:
+                self.features[key] = self.layer(images)
+            return images + self.features[key]
+        if self.images is None or not torch.equal(self.images, images):
+            self.images, self.last = images.detach().clone(), self.layer(images)
+        return images + self.last
+
+
+class ComputesFeatures(KeepsFeatures):
+    def forward(self, images):
+        return images + self.layer(images)
+
+
+@pytest.mark.parametrize("in_dict", [True, False])
+@pytest.mark.parametrize("count", [1, 3])
+def test_features_that_a_network_keeps_do_not_hide_gradients_of_the_next_method(count, in_dict):
+    def maps(kind):
+        torch.manual_seed(0)
+        network = Plain(kind(in_dict).eval())
+        methods = {"first": "saliency", "second": "input_x_gradient"}
+        return heatproof.explain(network, images_of()[:count], TARGETS[:count], methods)["attribution"]
+
+    np.testing.assert_array_equal(maps(KeepsFeatures), maps(ComputesFeatures))
 
 
 PUT_BACK = {
@@ -290,6 +488,38 @@ def test_a_pass_that_changes_a_parameter_is_refused_before_work(call):
     with pytest.raises(HeatproofError, match=r"parameter 'prepare\.scale' of the model was changed in place"):
         call(network)
     assert sum(passes) <= 6
+
+
+class LosesBuffer(nn.Module):
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+        self.register_buffer("counts", torch.zeros(1).expand(3) if change == "shared" else torch.zeros(3))
+
+    def forward(self, images):
+        if self.change == "shared":
+            self.counts._base.add_(1)
+        else:
+            self.counts.resize_(5)
+        return images
+
+
+@pytest.mark.parametrize("call", [explain_with, evaluate_with])
+@pytest.mark.parametrize("change", ["shared", "resized"])
+def test_a_buffer_that_cannot_be_put_back_is_named_and_all_else_is_put_back(change, call):
+    network = Plain(LosesBuffer(change).eval())
+    flags = [parameter.requires_grad for parameter in network.parameters()]
+    with pytest.raises(HeatproofError, match=r"'prepare\.counts' .* cannot be put back"):
+        call(network)
+    assert [parameter.requires_grad for parameter in network.parameters()] == flags
+
+
+@pytest.mark.parametrize("call", [explain_with, evaluate_with])
+@pytest.mark.parametrize("kind", ["uninitialised", "meta"])
+def test_tensors_without_values_are_named(kind, call):
+    norm = nn.LazyBatchNorm2d(affine=False) if kind == "uninitialised" else nn.BatchNorm2d(3, device="meta")
+    with pytest.raises(HeatproofError, match="has no weights yet" if kind == "uninitialised" else "device 'meta'"):
+        call(Plain(norm.eval()))
 
 
 def test_an_explainer_that_changes_a_parameter_ends_the_call():

@@ -18,7 +18,7 @@ from heatproof.base.methods import Method
 from heatproof.errors import CallRefused, DamagedInput, HeatproofError, NotApplicable, first_line, machine_fault
 from heatproof.models.adapter import Network
 from heatproof.models.batch import ApplicabilityFigure, Batch, MapSums
-from heatproof.models.state import NetworkState, preserve_random_states
+from heatproof.models.state import NetworkState, preserve_modes, preserve_random_states
 
 # Parts of the messages of PyTorch and captum if no gradient reaches the images.
 NO_GRADIENT = ("does not require grad", "not have been used in the graph", "is not connected to every target layer")
@@ -93,9 +93,16 @@ def explain_batch(method: Method, batch: Batch) -> np.ndarray:
                 background=batch.background and _with_copies(batch.background),
                 batch_size=size,
             )
-            # Changes that the explainer makes to the network, or leaves there on failure, must not affect other maps.
+            # What earlier passes or the explainer leave in the network or in torch must not affect other maps.
+            if batch.network is not None and (contents := batch.adapted.hooks.contents) is not None:
+                contents.put_back()
             try:
-                with NetworkState(batch.output), _random_states(batch.global_seed), _only_targets_of(batch):
+                with (
+                    preserve_modes(),
+                    NetworkState(batch.output),
+                    _random_states(batch.global_seed),
+                    _only_targets_of(batch),
+                ):
                     result = explainer.function(copied, **method.options)
             except NotApplicable:
                 raise

@@ -68,7 +68,8 @@ def as_function(name: str, method: Any) -> ExplainFunction:
         maps, delta = split_delta(_call(method, model, images, targets), len(images))
         if library_of(method) in HOLDING_NETWORKS and passes is not None and _passes_of(model) == passes:
             raise CallRefused(
-                f"The method {name!r} was made for another network than the model: create it again for this model."
+                f"The method {name!r} was made for another network than the model, or calls the model's forward "
+                "instead of the model: create it again with the model itself."
             )
         maps = sum_over_channels(maps, name)
         size = tuple(images.shape[2:])

@@ -102,5 +102,8 @@ def sum_over_channels(maps: Any, name: str) -> torch.Tensor:
     values = torch.as_tensor(np.asarray(maps) if not isinstance(maps, torch.Tensor) else maps).detach()
     if values.is_complex():
         raise HeatproofError(f"The method {name!r} returned complex numbers: return real ones.")
+    if values.ndim < 3:
+        shape = f"values of shape {tuple(values.shape)}"
+        raise HeatproofError(f"The method {name!r} returned {shape}: return a tensor (images, height, width).")
     values = values.to_dense().float()
     return values.sum(1) if values.ndim == 4 else values

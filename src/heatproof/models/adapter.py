@@ -25,7 +25,14 @@ from heatproof.models.hooks import Hooks, counted_as_check, hooks_of, reader_of
 from heatproof.models.output_reader import OutputReader
 from heatproof.models.pass_records import HALF, PrecisionsMet, check_outputs, check_registered, check_tensors
 from heatproof.models.rounding import largest_difference, rounding_tolerance
-from heatproof.models.state import NetworkState, enable_gradients, exclusive_use, preserve_random_states
+from heatproof.models.state import (
+    ModuleContents,
+    NetworkState,
+    enable_gradients,
+    exclusive_use,
+    preserve_modes,
+    preserve_random_states,
+)
 
 # Images that a check passes together; it passes the first and the last of them alone as well.
 CHECKED_IMAGES = 3
@@ -234,6 +241,8 @@ class Network:
             the logits' spread); or if a pass changes a parameter, or runs a module that is not registered.
         """
         self.check_precision(images)
+        if self.hooks.contents is None:
+            self.hooks.contents = ModuleContents(self.module.named_modules())
         sample = self.copy_to_device(images[:CHECKED_IMAGES])
         count = len(sample)
         if count == 1:
@@ -358,12 +367,14 @@ def prepare_network(
         check_initialised(state.named_modules)
         stack.enter_context(enable_gradients())
         stack.enter_context(preserve_random_states(seed))
+        stack.enter_context(preserve_modes())
         stack.enter_context(state)
         stack.enter_context(NetworkState(*(() if function is None else modules_named_by(function))))
         stack.enter_context(compilation_disabled(part for _, part in state.named_modules))
         device = images.device if isinstance(images, torch.Tensor) else None
         network = attach(module, device, reader=reader, thread=threading.get_ident())
         network.state = state
+        network.hooks.contents = ModuleContents(state.named_modules)
         stack.callback(network.hooks.remove)
         if (device_type := network.device.type) and torch.is_autocast_enabled(device_type):
             # The caller's autocast applies to the network, not to sums of its outputs.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dis
 import functools
-import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from types import CodeType, FunctionType, MethodType
@@ -14,6 +13,7 @@ import torch
 from torch import nn
 
 from heatproof.errors import HeatproofError
+from heatproof.models.state import UNINITIALISED
 
 
 def as_module(model: Any) -> nn.Module:
@@ -71,8 +71,6 @@ def modules_named_by(function: Any) -> list[nn.Module]:
 
 def _named_by(function: Any) -> Iterator[Any]:
     """Yield the objects that a function names."""
-    # Decorators such as torch.no_grad() refer to the function that they wrap.
-    function = inspect.unwrap(function)
     if isinstance(function, nn.Module):
         yield function
     elif isinstance(function, functools.partial):
@@ -80,15 +78,30 @@ def _named_by(function: Any) -> Iterator[Any]:
         yield from _named_by(function.func)
     elif isinstance(function, MethodType):
         owner = function.__self__
-        yield from [owner] if isinstance(owner, nn.Module) else getattr(owner, "__dict__", {}).values()
+        yield from [owner] if isinstance(owner, nn.Module) else attributes_of(owner).values()
     elif isinstance(function, FunctionType):
         yield from (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
         for cell in function.__closure__ or ():
             with suppress(ValueError):  # the variable has no value yet
                 yield cell.cell_contents
         yield from (function.__globals__.get(name) for name in _globals_read_by(function.__code__))
+        # Decorators such as torch.no_grad() refer to the function that they wrap.
+        if hasattr(function, "__wrapped__"):
+            yield from _named_by(function.__wrapped__)
     elif not isinstance(function, type):
-        yield from getattr(function, "__dict__", {}).values()
+        yield from attributes_of(function).values()
+
+
+def attributes_of(instance: Any) -> dict[str, Any]:
+    """Return the attributes of an object by name, those in slots included."""
+    names = [name for kind in type(instance).__mro__ for name in _as_names(vars(kind).get("__slots__", ()))]
+    return {name: getattr(instance, name) for name in names if hasattr(instance, name)} | getattr(
+        instance, "__dict__", {}
+    )
+
+
+def _as_names(slots: str | Iterable[str]) -> Iterable[str]:
+    return [slots] if isinstance(slots, str) else slots
 
 
 def _globals_read_by(code: CodeType) -> Iterator[str]:
@@ -149,7 +162,13 @@ def check_initialised(named_modules: Iterable[tuple[str, nn.Module]]) -> None:
         If there is one; the message names it.
     """
     for name, module in named_modules:
-        if any(isinstance(parameter, nn.parameter.UninitializedParameter) for parameter in module._parameters.values()):
+        tensors = [*module._parameters.values(), *module._buffers.values()]
+        if any(isinstance(tensor, UNINITIALISED) for tensor in tensors):
             raise HeatproofError(
                 f"Part {name!r} of the model ({type(module).__name__}) has no weights yet: pass one batch through it."
+            )
+        if any(tensor is not None and tensor.is_meta for tensor in tensors):
+            raise HeatproofError(
+                f"Part {name!r} of the model ({type(module).__name__}) is on the device 'meta', where tensors have no "
+                "values: build it on another device and load its weights."
             )

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from heatproof.models.output_reader import OutputReader
+from heatproof.models.state import ModuleContents
 
 _checking: ContextVar[bool] = ContextVar("checking", default=False)
 
@@ -68,6 +69,8 @@ class Hooks:
         Precisions in which the last check computed; empty before the first.
     network
         The network to which the hooks belong; None while they are attached.
+    contents
+        What the modules of the network held before its first pass; None for a network of a job before its check.
     """
 
     def __init__(self, reader: OutputReader, thread: int | None = None) -> None:
@@ -79,6 +82,7 @@ class Hooks:
         self.cache: dict[Any, Any] = {}
         self.precisions: frozenset[torch.dtype] = frozenset()
         self.network: Any = None
+        self.contents: ModuleContents | None = None
         self._running: list[torch.autocast] = []
         self._reads_output = False
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from heatproof.base.tasks import CALLABLE, EXCLUSIVE, check_task, repeat_target, unsupported_reason
 from heatproof.errors import HeatproofError, NotApplicable, first_line, machine_fault
+from heatproof.models.callables import attributes_of
 from heatproof.models.logits import is_one_logit, read_logits
 
 # Number of targets that are computed outside of `only_targets`.
@@ -222,9 +223,9 @@ class _Arguments:
 
     def _fill(self, value: Any, count: int | None) -> None:
         """Replace a mapping, list or object with attributes by a copy, item by item; other values stay."""
-        is_mapping, inside = isinstance(value, MutableMapping), getattr(value, "__dict__", {})
+        is_mapping, attributes = isinstance(value, MutableMapping), attributes_of(value)
         if not is_mapping and not isinstance(value, list):
-            holds = any(isinstance(one, torch.Tensor | MutableMapping | list | tuple) for one in inside.values())
+            holds = any(isinstance(item, torch.Tensor | MutableMapping | list | tuple) for item in attributes.values())
             if not holds or callable(value) or isinstance(value, type | nn.Module):
                 return
         self._copies_by_id[id(value)] = copied = copy.copy(value)
@@ -234,7 +235,9 @@ class _Arguments:
         elif isinstance(value, list):
             copied[:] = [self.copy_of(one, count) for one in value]
         else:
-            vars(copied).update({name: self.copy_of(one, count) for name, one in inside.items()})
+            for name, item in attributes.items():
+                # Frozen dataclasses refuse setattr.
+                object.__setattr__(copied, name, self.copy_of(item, count))
 
 
 def log_probabilities(numbers: torch.Tensor, task: str, dim: int = 1) -> torch.Tensor:

@@ -1,7 +1,6 @@
-"""State that a call leaves as it was: that of a network, random states, and the mode of gradients.
+"""State that a call leaves as it was: that of a network, random states, and torch's global modes.
 
-Only the modules of the network are written to. What a forward pass stores elsewhere, in plain attributes, lists or
-other objects, stays as the pass left it.
+Only the modules of the network are written to. What a forward pass changes inside other objects stays as it is.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import copy
 import operator
 import random
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules import module as torch_module
 
 from heatproof.errors import CallRefused, HeatproofError, first_line, machine_fault
 
@@ -26,8 +27,9 @@ LONGEST_WAIT = 60.0
 # Hooks, flags and random states are shared by all passes, including those of other threads through other networks.
 _IN_USE = threading.RLock()
 UNINITIALISED = nn.UninitializedParameter | nn.UninitializedBuffer
-# Containers that every module has: parameters, buffers, submodules, and hooks of all kinds.
-_CONTAINERS = tuple(name for name, value in vars(nn.Module()).items() if isinstance(value, dict | set))
+# Containers whose content is put back. Copying those of other classes could run code of other libraries.
+_CONTAINERS = (dict, OrderedDict, list, set)
+_HOOKS = tuple(name for name in vars(nn.Module()) if name.endswith("_hooks"))
 
 
 @contextmanager
@@ -75,12 +77,91 @@ def enable_gradients() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def preserve_modes() -> Iterator[None]:
+    """Restore torch's global modes afterwards: threads, precision, determinism, autocast, and hooks of all modules."""
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    devices = ("cpu", "cuda")
+    autocast = [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in devices]
+    hooks = [(hooks, hooks.copy()) for name, hooks in vars(torch_module).items() if _is_global_hooks(name, hooks)]
+    gradients = torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        torch.set_default_dtype(dtype)
+        torch.use_deterministic_algorithms(deterministic, warn_only=warns)
+        torch.set_grad_enabled(gradients)
+        for device, is_enabled, precision in autocast:
+            torch.set_autocast_enabled(device, is_enabled)
+            torch.set_autocast_dtype(device, precision)
+        for held, content in hooks:
+            _put_back(held, content)
+
+
+def _is_global_hooks(name: str, value: Any) -> bool:
+    return name.startswith("_global_") and isinstance(value, dict)
+
+
+class ModuleContents:
+    """What modules hold at a point in time: their attributes, and the values of buffers and of other tensors in these.
+
+    Parameters
+    ----------
+    named_modules
+        Names and modules.
+    """
+
+    def __init__(self, named_modules: Iterable[tuple[str, nn.Module]]) -> None:
+        self._attributes: list[tuple[nn.Module, type, dict[str, Any]]] = []
+        containers: dict[int, Any] = {}
+        tensors: dict[int, tuple[str, torch.Tensor]] = {}
+        for module_name, module in named_modules:
+            prefix = f"{module_name}." if module_name else ""
+            named_tensors = [*module._buffers.items()]
+            # A scripted module has containers of its own kind, which hold no hooks and which nobody replaces.
+            if not isinstance(module, torch.jit.ScriptModule):
+                attributes = dict(vars(module))
+                self._attributes.append((module, type(module), attributes))
+                for name, value in attributes.items():
+                    if type(value) in _CONTAINERS:
+                        containers[id(value)] = value
+                    elif isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
+                        named_tensors.append((name, value))
+            for name, tensor in named_tensors:
+                if tensor is not None and _has_values(tensor):
+                    tensors[id(tensor)] = prefix + name, tensor
+        # Most containers are empty.
+        self._containers = [(held, held.copy() if held else None) for held in containers.values()]
+        self._tensors = [(name, tensor, tensor.detach().clone()) for name, tensor in tensors.values()]
+
+    def put_back(self) -> list[str]:
+        """Let the modules hold the same again, and return the names of the tensors whose values are lost."""
+        for module, kind, attributes in self._attributes:
+            if type(module) is not kind:
+                object.__setattr__(module, "__class__", kind)
+            now = vars(module)
+            if not _is_same(now, attributes):
+                now.update(attributes)
+                for name in now.keys() - attributes.keys():
+                    del now[name]
+        for held, content in self._containers:
+            if content is not None:
+                _put_back(held, content)
+            elif held:
+                held.clear()
+        return [name for name, tensor, values in self._tensors if not _has_again(tensor, values)]
+
+
 class NetworkState:
     """Context in which gradients of a network's parameters are disabled, and after which the network is as before.
 
-    Afterwards, the parameters, buffers with their values, submodules, hooks, modes and gradients of all modules are
-    those from before. Tensors made in inference mode, which do not support gradients, are replaced by copies inside the
-    context.
+    Afterwards, all modules have their attributes, hooks, modes, and parameters with gradients from before, and buffers
+    and other tensors in attributes have their values. Tensors made in inference mode, which do not support gradients,
+    are replaced by copies inside the context.
 
     Parameters
     ----------
@@ -90,8 +171,8 @@ class NetworkState:
     Raises
     ------
     CallRefused
-        At the end, if the values of a parameter changed, of which there is no copy. An exception that is on its way is
-        not replaced.
+        At the end, if the values of a parameter or a buffer changed and cannot be put back. An exception that is on its
+        way is not replaced.
     """
 
     def __init__(self, *networks: nn.Module | None) -> None:
@@ -102,31 +183,22 @@ class NetworkState:
         ]
 
     def __enter__(self) -> NetworkState:
-        modules = [module for _, module in self.named_modules]
-        self._modes = [(module, module.training) for module in modules if hasattr(module, "training")]
-        # A scripted module has containers of its own kind, which hold no hooks and which nobody replaces.
-        self._attributes = [vars(module) for module in modules if not isinstance(module, torch.jit.ScriptModule)]
-        self._parameters = [
-            _Saved(
-                name, tensor, tensor.requires_grad, tensor.grad, tensor._version, getattr(tensor.grad, "_version", 0)
-            )
-            for name, tensor in self._tensors("_parameters").items()
+        self._contents = ModuleContents(self.named_modules)
+        self._modes = [
+            (module, module.training)
+            for _, module in self.named_modules
+            # Frozen modules have no mode.
+            if isinstance(module, torch.jit.ScriptModule) and hasattr(module, "training")
         ]
-        self._buffers = [(tensor, tensor.detach().clone()) for tensor in self._tensors("_buffers").values()]
-        # Most containers are empty, and have nothing to keep.
-        self._containers = {
-            (id(attributes), name): (attributes, name, attributes[name], attributes[name].copy())
-            for attributes in self._attributes
-            for name in _CONTAINERS
-            if attributes.get(name)
+        # Not `named_parameters`, which is slow.
+        parameters = {
+            id(tensor): (f"{module_name}.{name}" if module_name else name, tensor)
+            for module_name, module in self.named_modules
+            for name, tensor in module._parameters.items()
+            if _has_values(tensor)
         }
-        copies: dict[int, torch.Tensor] = {}
-        for _, name, held, content in self._containers.values():
-            if name in ("_parameters", "_buffers"):
-                for key, tensor in content.items():
-                    if isinstance(tensor, torch.Tensor) and tensor.is_inference():
-                        # Layers that share a tensor share its copy.
-                        held[key] = copies.setdefault(id(tensor), _plain_copy(tensor))
+        self._parameters = [_Saved.of(name, tensor) for name, tensor in parameters.values()]
+        self._replace_inference_tensors()
         for saved in self._parameters:
             if saved.requires_grad:
                 saved.tensor.requires_grad_(False)
@@ -137,20 +209,7 @@ class NetworkState:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for attributes in self._attributes:
-            for name in _CONTAINERS:
-                if attributes.get(name) and (id(attributes), name) not in self._containers:
-                    attributes[name].clear()
-        for attributes, name, held, content in self._containers.values():
-            # The same container as before, to which handles of hooks refer.
-            attributes[name] = held
-            if not _is_same(held, content):
-                held.clear()
-                held.update(content)
-        for buffer, values in self._buffers:
-            if not _equal(buffer, values):
-                with torch.no_grad():
-                    buffer.copy_(values)
+        lost = self._contents.put_back()
         for saved in self._parameters:
             if saved.tensor.requires_grad != saved.requires_grad:
                 saved.tensor.requires_grad_(saved.requires_grad)
@@ -160,6 +219,12 @@ class NetworkState:
                 module.training = mode
         if error is None:
             self.check_parameters()
+            if lost:
+                raise CallRefused(
+                    f"The buffer {lost[0]!r} of the model was changed, by a forward pass or by a method, so that its "
+                    "earlier values cannot be put back: load the model again, and let them replace the buffer by "
+                    "another tensor, which is undone."
+                )
 
     def check_parameters(self) -> None:
         """Refuse a network with parameters whose values have changed inside the context.
@@ -170,7 +235,7 @@ class NetworkState:
             If there is one; the message names it.
         """
         for saved in self._parameters:
-            is_changed = saved.tensor._version != saved.version
+            is_changed = saved.tensor._version != saved.version or _address(saved.tensor) != saved.address
             if is_changed or (saved.gradient is not None and saved.gradient._version != saved.gradient_version):
                 part = f"{'parameter' if is_changed else 'gradient of the parameter'} {saved.name!r}"
                 raise CallRefused(
@@ -179,17 +244,16 @@ class NetworkState:
                     "restored."
                 )
 
-    def _tensors(self, kind: str) -> dict[str, torch.Tensor]:
-        """Return each parameter or buffer once by its name, except those of inference mode, which are replaced."""
-        # Not `named_parameters`, which is slow.
-        tensors = {
-            id(tensor): (f"{module_name}.{name}" if module_name else name, tensor)
-            for module_name, module in self.named_modules
-            for name, tensor in getattr(module, kind).items()
-            if isinstance(tensor, torch.Tensor) and not isinstance(tensor, UNINITIALISED)
-            if not (tensor.is_meta or tensor.is_inference())
-        }
-        return dict(tensors.values())
+    def _replace_inference_tensors(self) -> None:
+        copies: dict[int, torch.Tensor] = {}
+        for _, module in self.named_modules:
+            if isinstance(module, torch.jit.ScriptModule):
+                continue
+            for held in (module._parameters, module._buffers):
+                for name, tensor in held.items():
+                    if isinstance(tensor, torch.Tensor) and tensor.is_inference():
+                        # Layers that share a tensor share its copy.
+                        held[name] = copies.setdefault(id(tensor), _plain_copy(tensor))
 
 
 class _Saved(NamedTuple):
@@ -201,13 +265,63 @@ class _Saved(NamedTuple):
     gradient: torch.Tensor | None
     version: int
     gradient_version: int
+    address: int
+
+    @classmethod
+    def of(cls, name: str, tensor: torch.Tensor) -> _Saved:
+        gradient = tensor.grad
+        versions = tensor._version, 0 if gradient is None else gradient._version
+        return cls(name, tensor, tensor.requires_grad, gradient, *versions, _address(tensor))
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """Return where the values of a tensor are in memory, which assigning to `data` changes; 0 if they have no place."""
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:
+        return 0
+
+
+def _has_values(tensor: Any) -> bool:
+    """Return whether an object is a tensor with values that a pass can change in place."""
+    if not isinstance(tensor, torch.Tensor) or isinstance(tensor, UNINITIALISED):
+        return False
+    return not (tensor.is_meta or tensor.is_inference())
+
+
+def _put_back(held: Any, content: Any) -> None:
+    """Give a container its earlier content. It stays the same object, to which handles of hooks refer."""
+    if _is_same(held, content):
+        return
+    held.clear()
+    if isinstance(held, list):
+        held.extend(content)
+    else:
+        held.update(content)
 
 
 def _is_same(held: Any, content: Any) -> bool:
-    """Return whether a dict or a set has the same content in the same order."""
+    """Return whether a container has the same objects in the same order."""
+    if len(held) != len(content):
+        return False
     if isinstance(held, set):
         return bool(held == content)
-    return list(held) == list(content) and all(map(operator.is_, held.values(), content.values()))
+    if isinstance(held, dict):
+        return list(held) == list(content) and all(map(operator.is_, held.values(), content.values()))
+    return all(map(operator.is_, held, content))
+
+
+def _has_again(tensor: torch.Tensor, values: torch.Tensor) -> bool:
+    """Copy values into a tensor that has others, and return whether it has them now."""
+    if tensor.shape == values.shape and _equal(tensor, values):
+        return True
+    try:
+        with torch.no_grad():
+            tensor.copy_(values)
+    except RuntimeError:
+        # Another shape, or elements that share memory.
+        return False
+    return True
 
 
 def _plain_copy(tensor: torch.Tensor) -> torch.Tensor:
@@ -268,4 +382,4 @@ def _tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
 
 
 def _is_hooks(name: str, value: Any) -> bool:
-    return name in _CONTAINERS and name.endswith("_hooks") and isinstance(value, dict)
+    return name in _HOOKS and isinstance(value, dict)
