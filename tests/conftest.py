@@ -31,6 +31,15 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     return 0 if len(files) == 1 and Path(*files).is_file() else None
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files without slow or long tests if only those run: importing all files takes most of a minute."""
+    markers = [marker for marker in ("slow", "long") if marker in config.option.markexpr.split(" or ")]
+    if not markers or config.option.markexpr != " or ".join(markers) or collection_path.suffix != ".py":
+        return None
+    text = collection_path.read_text(encoding="utf-8")
+    return None if any(f"mark.{marker}" in text for marker in markers) else True
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with the tests that run Snakemake: they take longest, and other workers run the rest in the meantime.
 
