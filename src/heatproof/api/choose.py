@@ -463,7 +463,7 @@ class _Judge:
                 one.name: f"no score on any image: {next(iter(scores_by_metric.values()))[one.name].reason}"
                 for one in methods
                 if one.name not in REFERENCES
-                and not any(scored[one.name].valid.any() for scored in scores_by_metric.values())
+                and not any(np.isfinite(scored[one.name].score).any() for scored in scores_by_metric.values())
             },
         )
 

@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from heatproof.api.score_datasets import add_details, changed_shares, concatenate_methods, score_dataset
-from heatproof.api.selected_metrics import (
-    Metrics,
-    SelectedMetric,
-    responses_read_by,
-    select_metrics,
-    with_inputs_of,
-)
+from heatproof.api.selected_metrics import Metrics, SelectedMetric, select_metrics, with_responses
 from heatproof.attribution.registry import Explainer
 from heatproof.base.batches import track
 from heatproof.base.methods import methods_of
@@ -30,9 +24,9 @@ from heatproof.inputs.labels import ScoredTargets, align_options, align_to_image
 from heatproof.inputs.maps import explained_classes, read_maps
 from heatproof.inputs.read import read_inputs
 from heatproof.inputs.targets import TargetSpec, reported_targets
-from heatproof.metrics.scoring import MethodScores, Responses, score_batches
+from heatproof.metrics.scoring import MethodScores, score_batches
 from heatproof.models.batch import Batch
-from heatproof.responses.base import IntactOutputs, Response, respond, respond_batches
+from heatproof.responses.base import IntactOutputs, respond, respond_batches
 
 if TYPE_CHECKING:
     import torch
@@ -41,8 +35,6 @@ if TYPE_CHECKING:
     from heatproof.inputs.source import Inputs
     from heatproof.models.adapter import Network
 
-# A response, the inputs that only the caller has, and the arrays.
-ComputedResponse = tuple[Response, Mapping[str, Any], dict[str, np.ndarray]]
 # Options of every metric; studies of metrics take the first ones as well.
 STUDY_OPTIONS = ("seed", "batch_size", "device", "image_ids", "task")
 COMMON_OPTIONS = (*STUDY_OPTIONS, "ranking", "explain", "details")
@@ -198,7 +190,6 @@ def evaluate(
         from heatproof.models.callables import check_eval_mode
 
         check_eval_mode(explain, "explainer")
-    seed = int(common.get("seed", 0))
     named_device = None if common.get("device") is None else _device(common["device"])
     # The device counts for a network without parameters.
     device_reference = torch.empty(0, device=named_device) if named_device else images
@@ -281,47 +272,34 @@ def score_metrics(
     """
     if any(response.needs_intact for metric in metrics.values() for response in metric.responses.values()):
         batch = replace(batch, intact=respond(IntactOutputs(), batch))
-    computed: list[ComputedResponse] = []
-    results = {}
+    computed: dict[Any, dict[str, np.ndarray]] = {}
+    results: dict[str, dict[str, xarray.Dataset]] = {}
     for name, metric in track(metrics.items(), "scores", unit="metric"):
-        own_batch = with_inputs_of(metric, batch)
-        responses = responses_read_by(metric, metrics, own_batch)
-        arrays: dict[str, Any] = {}
+        own_batch, responses = with_responses(metric, metrics, batch)
+        arrays = {}
+        # Metrics share the arrays of equal responses with equal inputs of the caller.
+        own_inputs = [_content_key(metric.options[key]) for key in metric.entry.reads.evaluate_only_options]
         for argument, (response, _) in responses.items():
-            arrays[argument] = _computed(computed, response, own_batch)
-            if arrays[argument] is None:
-                ((_, arrays[argument], _, _),) = respond_batches(response, [own_batch])
-                computed.append((response, own_batch.inputs, arrays[argument]))
-            if isinstance(arrays[argument], NotApplicable):
-                raise _unusable(arrays[argument]) from arrays[argument]
-        results[name] = _scores(metric, responses, batch, arrays, details)
-    return results
-
-
-def _computed(computed: list[ComputedResponse], response: Response, batch: Batch) -> dict[str, np.ndarray] | None:
-    """Return the arrays of a response that another metric with equal inputs has read; None if there are none."""
-    for other, inputs, arrays in computed:
-        if other == response and all(_equal(batch.inputs[name], inputs.get(name)) for name in batch.inputs):
-            return arrays
-    return None
-
-
-def _scores(
-    metric: SelectedMetric, responses: Responses, batch: Batch, arrays: Mapping[str, Any], details: bool
-) -> dict[str, xarray.Dataset]:
-    """Return the scores of each method by a metric from the arrays of its responses."""
-    options = metric.options | {
-        "seed": batch.seed,
-        "batch_size": batch.adapted.fitting_size("responses", batch.batch_size),
-    }
-    shares = next((changed_shares(*read, batch.size) for read in responses.values()), None)
-    results = {}
-    for scored in score_batches(metric.entry, metric.options, responses, [(batch, arrays, [(batch, arrays)])]):
-        result = results[scored.method] = score_dataset(metric, options, batch.image_ids, scored)
-        if details:
-            add_details(result, metric, scored.inputs)
-        if shares is not None and result.sizes.get("step") == len(shares):
-            result.coords["share"] = ("step", shares)
+            key = (response, *own_inputs)
+            if key not in computed:
+                ((_, read, _, _),) = respond_batches(response, [own_batch])
+                if isinstance(read, NotApplicable):
+                    raise _unusable(read) from read
+                computed[key] = read
+            arrays[argument] = computed[key]
+        options = metric.options | {
+            "seed": batch.seed,
+            "batch_size": batch.adapted.fitting_size("responses", batch.batch_size),
+        }
+        shares = next((changed_shares(*read, batch.size) for read in responses.values()), None)
+        results[name] = {}
+        chunk = own_batch, arrays, [(own_batch, arrays)]
+        for scored in score_batches(metric.entry, metric.options, responses, [chunk]):
+            result = results[name][scored.method] = score_dataset(metric, options, batch.image_ids, scored)
+            if details:
+                add_details(result, metric, scored.inputs)
+            if shares is not None and result.sizes.get("step") == len(shares):
+                result.coords["share"] = ("step", shares)
     return results
 
 
@@ -332,11 +310,6 @@ def _unusable(reason: NotApplicable) -> Exception:
     if isinstance(reason, ExplainerFailed):
         return HeatproofError(f"The function of the option 'explain' cannot be used: {reason}.")
     return reason
-
-
-def _equal(value: Any, other: Any) -> bool:
-    """Return whether two inputs of a caller have the same content."""
-    return value is other or _content_key(value) == _content_key(other)
 
 
 def _content_key(value: Any) -> str | int:

@@ -6,14 +6,14 @@ other images.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from heatproof.api.score_datasets import undefined_reason
-from heatproof.api.selected_metrics import SelectedMetric, responses_read_by, with_inputs_of
+from heatproof.api.selected_metrics import SelectedMetric, with_responses
 from heatproof.base.batches import track
 from heatproof.base.methods import Method
 from heatproof.base.provenance import code_digest
@@ -34,22 +34,18 @@ INTACT = IntactOutputs()
 CachedResponses = Mapping[tuple[str, str], "CachedArrays"]
 
 
-@dataclass(frozen=True)
-class Scores:
+class Scores(NamedTuple):
     """Scores of one method by one metric.
 
     Attributes
     ----------
     score
         (N,) float64, NaN where undefined.
-    valid
-        (N,) bool, whether the score is defined.
     reason
         Why the first image without a score has none; otherwise empty.
     """
 
     score: np.ndarray
-    valid: np.ndarray
     reason: str
 
 
@@ -87,26 +83,20 @@ class Scoring:
         return {name: self._score(metric) for name, metric in track(self.metrics.items(), "scores", unit="metric")}
 
     def _score(self, metric: SelectedMetric) -> dict[str, Scores]:
-        template = with_inputs_of(metric, replace(self.template, methods=self.methods))
-        responses = responses_read_by(metric, self.metrics, template)
+        template, responses = with_responses(metric, self.metrics, replace(self.template, methods=self.methods))
         cached: CachedResponses = {
             (argument, method.name if method else ""): self._respond(response, template, method)
             for argument, (response, _) in responses.items()
             for method in (self.methods if response.needs_maps else [None])
         }
-        parts: dict[str, list[Scores]] = {method.name: [] for method in self.methods}
+        parts: dict[str, list[np.ndarray]] = {method.name: [] for method in self.methods}
+        reasons: dict[str, str] = {}
         for scored in score_batches(metric.entry, metric.options, responses, self._chunks(template, responses, cached)):
+            parts[scored.method].append(scored.score)
             undefined = np.flatnonzero(~scored.valid)
-            reason = undefined_reason(scored.inputs["maps"][undefined[0]], metric.entry) if len(undefined) else ""
-            parts[scored.method].append(Scores(scored.score, scored.valid, reason))
-        return {
-            name: Scores(
-                np.concatenate([part.score for part in method_parts]),
-                np.concatenate([part.valid for part in method_parts]),
-                next((part.reason for part in method_parts if part.reason), ""),
-            )
-            for name, method_parts in parts.items()
-        }
+            if len(undefined):
+                reasons.setdefault(scored.method, undefined_reason(scored.inputs["maps"][undefined[0]], metric.entry))
+        return {name: Scores(np.concatenate(scores), reasons.get(name, "")) for name, scores in parts.items()}
 
     def _chunks(self, template: Batch, responses: Responses, cached: CachedResponses) -> Iterator[Chunk]:
         """Yield the images that are scored together, with the arrays of the responses and the maps."""
@@ -115,31 +105,27 @@ class Scoring:
         count = len(self.inputs)
         step = count if None in sizes else min([at_once, *(size for size in sizes if size is not None)])
         for low in range(0, count, step):
-            rows = range(low, min(low + step, count))
-            keys = self.inputs.keys[rows.start : rows.stop]
+            rows = slice(low, min(low + step, count))
             batch = replace(
                 template,
-                targets=self.inputs.explained_targets[rows.start : rows.stop],
-                image_ids=self.inputs.ids[rows.start : rows.stop],
+                targets=self.inputs.explained_targets[rows],
+                image_ids=self.inputs.ids[rows],
                 size=self.inputs.size,
             )
-            shared = {argument: arrays.read(keys) for (argument, name), arrays in cached.items() if not name}
-            yield batch, shared, self._explained(batch, rows, cached)
 
-    def _explained(
-        self, batch: Batch, rows: range, cached: CachedResponses
-    ) -> Iterable[tuple[Batch, ArraysByArgument]]:
-        """Yield the batch with the maps of one method after another, so that only those of one are in memory."""
-        keys = self.inputs.keys[rows.start : rows.stop]
-        for method in self.methods:
-            along_maps = {
-                argument: arrays.read(keys) for (argument, name), arrays in cached.items() if name == method.name
-            }
-            yield replace(batch, maps=self._maps(method, rows), methods=[replace(method, index=0)]), along_maps
+            def arrays_of(name: str, keys: Sequence[str] = self.inputs.keys[rows]) -> ArraysByArgument:
+                return {argument: arrays.read(keys) for (argument, method), arrays in cached.items() if method == name}
 
-    def _maps(self, method: Method, rows: Sequence[int]) -> np.ndarray:
-        """Return the signed maps (B, 1, H, W) that a method is computed from."""
-        return self.maps.isel(method=method.index, image=list(rows)).values[:, None]
+            # One method after another, so that only the maps of one are in memory.
+            explained = (
+                (self._with_maps(batch, method, range(count)[rows]), arrays_of(method.name)) for method in self.methods
+            )
+            yield batch, arrays_of(""), explained
+
+    def _with_maps(self, batch: Batch, method: Method, rows: Sequence[int]) -> Batch:
+        """Return the batch with the maps (B, 1, H, W) of a method."""
+        maps = self.maps.isel(method=method.index, image=list(rows)).values[:, None]
+        return replace(batch, maps=maps, methods=[replace(method, index=0)])
 
     def _respond(self, response: Response, template: Batch, method: Method | None) -> CachedArrays:
         """Return a response for all images, along the maps of a method if the response needs maps."""
@@ -148,15 +134,10 @@ class Scoring:
         identity = [response.kind or "intact", code, *settings]
         if method is not None:
             identity += [self.keys[method.index], method.index, method.transform]
-        key = identity_of(identity)[:32]
-        if key not in self.cached_responses:
-            self.cached_responses[key] = self._computed(response, template, method, key)
-        return self.cached_responses[key]
-
-    def _computed(self, response: Response, template: Batch, method: Method | None, key: str) -> CachedArrays:
-        """Return a response for all images, and compute that of the images that are not cached yet."""
-        keys = self.inputs.keys
-        cached = self.cache.arrays("responses", key, keys)
+        key, keys = identity_of(identity)[:32], self.inputs.keys
+        if key in self.cached_responses:
+            return self.cached_responses[key]
+        cached = self.cached_responses[key] = self.cache.arrays("responses", key, keys)
         missing = cached.missing(keys)
         intact = self._respond(INTACT, replace(template, inputs={}), None) if response.needs_intact else None
         parts = [missing[low : low + template.batch_size] for low in range(0, len(missing), template.batch_size)]
@@ -166,9 +147,7 @@ class Scoring:
                 batch = self.inputs.batch(template, rows)
                 if intact is not None:
                     batch = replace(batch, intact=intact.read([keys[row] for row in rows]))
-                if method is not None:
-                    batch = replace(batch, maps=self._maps(method, rows), methods=[replace(method, index=0)])
-                yield batch
+                yield batch if method is None else self._with_maps(batch, method, rows)
 
         for rows, (_, arrays, seconds, passes) in zip(parts, respond_batches(response, batches()), strict=True):
             if isinstance(arrays, NotApplicable):

@@ -76,8 +76,10 @@ def select_metrics(metrics: Metrics, common: Mapping[str, Any], domain: Domain) 
     return selected
 
 
-def responses_read_by(metric: SelectedMetric, metrics: Mapping[str, SelectedMetric], batch: Batch) -> Responses:
-    """Return the responses that a metric reads.
+def with_responses(
+    metric: SelectedMetric, metrics: Mapping[str, SelectedMetric], batch: Batch
+) -> tuple[Batch, Responses]:
+    """Return the batch with the inputs of a metric that only the caller has, and the responses that the metric reads.
 
     If another of the metrics needs the same response in finer steps, both metrics share the finer one.
 
@@ -88,22 +90,18 @@ def responses_read_by(metric: SelectedMetric, metrics: Mapping[str, SelectedMetr
     metrics
         All metrics that are scored.
     batch
-        Methods, and the inputs of the metric that only the caller has.
+        Methods, and the inputs of all metrics that only the caller has.
 
     Raises
     ------
     HeatproofError
         If the batch lacks something that a response needs.
     """
+    own_inputs = {key: metric.options[key] for key in metric.entry.reads.evaluate_only_options}
+    batch = replace(batch, inputs={**batch.inputs, **own_inputs})
     shared = shared_responses(response for selected in metrics.values() for response in selected.responses.values())
     responses = {argument: shared[needed] for argument, needed in metric.responses.items()}
     for response, _ in responses.values():
         if missing := response.missing_inputs(batch):
             raise HeatproofError(f"The metric {metric.entry.name!r} needs {missing}.")
-    return responses
-
-
-def with_inputs_of(metric: SelectedMetric, batch: Batch) -> Batch:
-    """Return the batch with the inputs of a metric's responses that only the caller has."""
-    own_inputs = {key: metric.options[key] for key in metric.entry.reads.evaluate_only_options}
-    return replace(batch, inputs={**batch.inputs, **own_inputs})
+    return batch, responses

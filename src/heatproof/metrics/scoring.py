@@ -54,7 +54,7 @@ def score_batch(
     responses: Responses,
     arrays: ArraysByArgument,
     shared: Mapping[str, Any],
-    failed: dict[str, str] | None = None,
+    failed: dict[str, str] | None,
 ) -> Iterator[MethodScores]:
     """Score the methods of a batch by one metric.
 
@@ -69,7 +69,7 @@ def score_batch(
     arrays
         The arrays of the responses along the maps.
     shared
-        Inputs of the metric that do not depend on maps, by argument, as `network_inputs` returns them.
+        Inputs of the metric that do not depend on maps, by argument.
     failed
         Receives the reason why a custom metric fails on a method, by the method's name; None to raise the error.
 
@@ -114,21 +114,14 @@ def score_batches(
     Inputs that do not depend on maps are made once for all explainers of a chunk, and the maps of one explainer are in
     memory at a time.
     """
+    output = options.get("output", "logit")
     for batch, arrays, explainers in chunks:
-        shared = network_inputs(responses, arrays, batch, options)
+        shared: dict[str, Any] = {"image_ids": batch.image_ids}
+        for argument, (response, points) in responses.items():
+            if not response.needs_maps:
+                shared |= response.inputs(argument, arrays[argument], batch, output, points)
         for explained, along_maps in explainers:
             yield from score_batch(metric, options, explained, responses, along_maps, shared, failed)
-
-
-def network_inputs(
-    responses: Responses, arrays: ArraysByArgument, batch: Batch, options: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the inputs of a metric that do not depend on maps, by argument of its function."""
-    inputs: dict[str, Any] = {"image_ids": batch.image_ids}
-    for argument, (response, points) in responses.items():
-        if not response.needs_maps:
-            inputs |= response.inputs(argument, arrays[argument], batch, options.get("output", "logit"), points)
-    return inputs
 
 
 def _reason(metric: Metric, error: Exception) -> str:
