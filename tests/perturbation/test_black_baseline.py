@@ -13,7 +13,7 @@ import heatproof
 from heatproof.attribution.registry import ExplainContext
 from heatproof.data.checks import open_dataset
 from heatproof.errors import HeatproofError
-from heatproof.jobs.attribute import NamedBaselines
+from heatproof.jobs.attribute import with_baselines
 from heatproof.metrics.registry import METRICS
 from heatproof.models.network import normalise
 from heatproof.training import in_domain
@@ -123,6 +123,7 @@ def test_explainers_in_a_run_use_the_black_baseline(project):
     toy = project(models=[{"net": FACTS}])
     dataset, facts = open_dataset(toy.finetune().dataset), toy.plan.model_spec("net").facts
     images = torch.zeros(2, 3, 8, 8)
-    context = ExplainContext(None, None, None, images, torch.zeros(2, dtype=torch.long), ("a", "b"), 0)
-    black = NamedBaselines(dataset, facts, None)(context, "black")[0, :, 0, 0]
+    targets = torch.zeros(2, dtype=torch.long)
+    context = ExplainContext(None, None, facts, images, targets, ("a", "b"), 0, dataset=dataset)
+    black = with_baselines(context, None).baseline("black")[0, :, 0, 0]
     torch.testing.assert_close(black, -torch.tensor(NORMALISED["mean"]) / torch.tensor(NORMALISED["std"]))

@@ -17,7 +17,7 @@ from heatproof.data.checks import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
 from heatproof.jobs import respond as stage
-from heatproof.jobs.attribute import NamedBaselines, background_of, open_method
+from heatproof.jobs.attribute import open_method, with_baselines
 from heatproof.jobs.shards import Shard
 from heatproof.models.batch import Batch
 from heatproof.models.network import load_network, normalise
@@ -105,12 +105,7 @@ def test_scores_equal_those_of_evaluate(finished, case, name, method):
         explainer_spec = spec.explainers[0]
         opened, stored = open_method(explainer_spec), next(m for m in explainer_spec.methods if m.name == method)
         batch = Batch(network, network, spec.facts, images, labels, data.splits["evaluation"].ids[:10], 0)
-        batch = replace(
-            batch,
-            seed=spec.network.seed,
-            background=background_of(data, spec.facts, spec.network.seed),
-            named_baseline=NamedBaselines(data, spec.facts, explainer_spec.grid),
-        )
+        batch = with_baselines(replace(batch, seed=spec.network.seed, dataset=data), explainer_spec.grid)
         options["explain"] = recomputed_maps(replace(stored, explainer=opened.explainer), batch)
     ids = list(data.splits["evaluation"].ids[:10])
     expected = heatproof.evaluate(entry.metric.name, network, images, labels, maps, image_ids=ids, **options)

@@ -1,5 +1,6 @@
 """User code is tried on one image before any job starts, and errors of a job are found there."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,8 @@ import yaml
 from heatproof.config.files import default_config
 from heatproof.data.registry import Split
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.jobs.attribute import background_of
+from heatproof.jobs.attribute import with_baselines
+from heatproof.models.batch import Batch
 from heatproof.models.registry import InputFacts
 from heatproof.workflow.check import check_config
 from heatproof.workflow.start import check_before_start
@@ -197,8 +199,9 @@ def test_more_baselines_than_training_images_are_refused_before_the_run(tmp_path
 
 def test_a_dataset_without_training_images_gives_explainers_none():
     facts = InputFacts(mean=(0.5,) * 3, std=(0.5,) * 3)
-    assert background_of(all_for_evaluation(seed=0), facts, 0) is None
-    assert len(background_of(NoiseImages(), facts, 0)(2)) == 2
+    batch = Batch(None, None, facts, None, None, (), 0, dataset=all_for_evaluation(seed=0))
+    assert with_baselines(batch, None).background is None
+    assert len(with_baselines(replace(batch, dataset=NoiseImages()), None).background(2)) == 2
 
 
 def saved(tmp_path, value):

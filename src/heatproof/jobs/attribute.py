@@ -104,24 +104,19 @@ class Background:
         return self.images[:count]
 
 
-def background_of(dataset: Dataset, facts: InputFacts, seed: int) -> Background | None:
-    """Return the training images of a dataset as baselines; None if it has none."""
-    return Background(dataset, facts, seed) if len(dataset.splits.get("train", ())) else None
+def with_baselines(batch: Batch, grid: Grid | None) -> Batch:
+    """Return a batch with the baselines that an explainer can ask for: training images, and baselines by name.
 
+    Options of baselines that depend on the dataset, such as its mean colour, are computed once.
+    """
+    dataset, facts = batch.dataset, batch.facts or NEUTRAL_FACTS
+    options_of = cache(lambda name: dataset_options(name, None, dataset, facts))
 
-class NamedBaselines:
-    """Images of baselines by name; options that depend on the dataset, such as its mean colour, are computed once."""
+    def named_baseline(context: Batch, name: str) -> torch.Tensor:
+        return baseline_images(name, context.images, context.image_ids, context.seed, options_of(name), grid)
 
-    def __init__(self, dataset: Dataset, facts: InputFacts, grid: Grid | None) -> None:
-        self.dataset, self.facts, self.grid = dataset, facts, grid
-        self.options: dict[str, dict[str, Any]] = {}
-
-    def __call__(self, context: Batch, name: str) -> torch.Tensor:
-        """Return the baseline images (N, C, H, W) of a batch."""
-        if name not in self.options:
-            self.options[name] = dataset_options(name, None, self.dataset, self.facts)
-        options = self.options[name]
-        return baseline_images(name, context.images, context.image_ids, context.seed, options, self.grid)
+    background = Background(dataset, facts, batch.seed) if len(dataset.splits.get("train", ())) else None
+    return replace(batch, background=background, named_baseline=named_baseline)
 
 
 def attribute(job: MapsStage, runtime: Runtime) -> None:
@@ -221,15 +216,9 @@ class EvaluationImages:
 
     def for_explainer(self, spec: MethodSpec) -> EvaluationImages:
         """Return the images with the baselines of an explainer, and with the batch size that fits it."""
-        dataset, seed = self.template.dataset, self.template.seed
         if self.network is not None:
             self.network.remember_batch_size(spec.name, batch_size_file(spec.store))
-        template = replace(
-            self.template,
-            background=background_of(dataset, self.facts, seed),
-            named_baseline=NamedBaselines(dataset, self.facts, spec.grid),
-        )
-        return replace(self, template=template)
+        return replace(self, template=with_baselines(self.template, spec.grid))
 
     def read(self, rows: Sequence[int]) -> torch.Tensor:
         """Return images in main memory, normalised for the network."""
@@ -310,7 +299,8 @@ def _reads_training_images(spec: MethodSpec) -> bool:
 
 def _applicability_key(shard: Shard) -> str:
     """Return the key of the applicability check: of the store, the sample of images, and the training images."""
-    return digest([shard.key, shard.images.data(*shard.manifest_ranges, *shard.value_ranges)])
+    origin = shard.origin
+    return digest([shard.key, origin.images.data(*origin.manifest_ranges, *origin.value_ranges)])
 
 
 def _require_layer(spec: MethodSpec, facts: InputFacts, network: torch.nn.Module | None) -> None:

@@ -8,7 +8,7 @@ network on the intact images, once for all explainers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -42,14 +42,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The explainers of a response that needs no maps.
-NO_EXPLAINER: tuple[None, ...] = (None,)
-
 
 @dataclass
 class ShardWork:
-    """A shard to compute: of a network response, or of a map response of one explainer."""
+    """A shard to compute, and its name in the log: of a network response, or of a map response of one explainer."""
 
+    name: str
     shard: Shard
     unsupported_reason: str | None
     spec: MethodSpec | None
@@ -75,19 +73,9 @@ class ShardWork:
         if not response.recomputes_maps:
             return batch
         # Imported here, because responses that recompute no maps do not need the explainers.
-        from heatproof.jobs.attribute import NamedBaselines, background_of
+        from heatproof.jobs.attribute import with_baselines
 
-        facts = batch.facts
-        assert facts is not None, "a job knows the input format of the model"
-        return replace(
-            batch,
-            background=background_of(batch.dataset, facts, batch.seed),
-            named_baseline=NamedBaselines(batch.dataset, facts, self.spec.grid),
-        )
-
-    def name(self, response: Response) -> str:
-        """Name of what is computed, for the log."""
-        return self.spec.name if self.spec else response.name
+        return with_baselines(batch, self.spec.grid)
 
 
 def store_responses(job: ResponseStage, runtime: Runtime) -> None:
@@ -102,15 +90,18 @@ def store_responses(job: ResponseStage, runtime: Runtime) -> None:
     """
     device, dataset, response = configure_torch(runtime), open_dataset(job.network.dataset), response_of(job.response)
     open_network = cache(lambda: _template(job, dataset, response, runtime, device))
-    all_work = [
-        _open(job, spec, response, dataset, lambda: _first_batch(open_network()))
-        for spec in (job.explainers or NO_EXPLAINER)
-    ]
+
+    def first_batch() -> Batch:
+        template = open_network()
+        assert template.facts is not None, "a job knows the input format of the model"
+        return replace(template, images=normalise(dataset.images(EVALUATION, 0, 1), template.facts))
+
+    all_work = [_open(job, spec, response, dataset, first_batch) for spec in (job.explainers or [None])]
     pending = [work for work in all_work if work.is_pending]
     for work in all_work:
         if not work.is_pending:
             if work.unsupported_reason is None:
-                log.info("%s: all images are in the store already", work.name(response))
+                log.info("%s: all images are in the store already", work.name)
             work.shard.publish(str(device), work.unsupported_reason)
     with BACKGROUND_WRITES:
         if pending:
@@ -156,12 +147,6 @@ def _template(
     return template
 
 
-def _first_batch(template: Batch) -> Batch:
-    """Return the batch of the first image of the evaluation split."""
-    assert template.facts is not None, "a job knows the input format of the model"
-    return replace(template, images=normalise(template.dataset.images(EVALUATION, 0, 1), template.facts))
-
-
 def _open(
     job: ResponseStage, spec: MethodSpec | None, response: Response, dataset: Dataset, first: FirstBatch
 ) -> ShardWork:
@@ -185,7 +170,12 @@ def _open(
         value_ranges.update(images for images in ranges_of(maps) if images[0] != EVALUATION)
         manifest_ranges.update(one for one in ranges_of(maps) if one[0] == EVALUATION and one[1] != job.shard.images[0])
         made_by["explainer"] = {key: getattr(spec, key) for key in ("name", "kind", "options")}
-        name, methods = spec.name, _methods_of(spec, response)
+        name, methods = spec.name, spec.methods
+        if response.recomputes_maps:
+            from heatproof.jobs.attribute import open_method
+
+            opened = open_method(spec)
+            methods = [replace(method, explainer=opened.explainer, options=opened.options) for method in methods]
     size = dataset.images(EVALUATION, 0, 1).shape[-2:]
     contents = response.contents(dataset, job.network.dataset.name, size, [method.name for method in methods], first)
     arrays = {}
@@ -197,17 +187,7 @@ def _open(
     origin = Origin(*arguments, images, sorted(value_ranges), sorted(manifest_ranges))
     store = job.store.format(explainer=name)
     shard = open_shard(job.shard, store, origin, dataset.splits[EVALUATION], arrays, contents.coordinates)
-    return ShardWork(shard, unsupported_reason or contents.unsupported_reason, spec, methods)
-
-
-def _methods_of(spec: MethodSpec, response: Response) -> list[Method]:
-    """Return the methods of an explainer, with what recomputes their maps if the response needs that."""
-    if not response.recomputes_maps:
-        return spec.methods
-    from heatproof.jobs.attribute import open_method
-
-    opened = open_method(spec)
-    return [replace(method, explainer=opened.explainer, options=opened.options) for method in spec.methods]
+    return ShardWork(name or response.name, shard, unsupported_reason or contents.unsupported_reason, spec, methods)
 
 
 def _run(job: ResponseStage, pending: Sequence[ShardWork], response: Response, template: Batch) -> None:
@@ -221,18 +201,23 @@ def _run(job: ResponseStage, pending: Sequence[ShardWork], response: Response, t
         work.shard.provenance["check_passes"] = passes
         work.shard.without_probability = not task_provides(network.task, "probability")
     start, stop = min(work.shard.missing()[0] for work in pending), job.shard.images[1]
-    read = _reader_of_batches(template, check_target(job.network.target, dataset), response)
-    rows, size = range(start, stop, template.batch_size), template.batch_size
+    target, split = check_target(job.network.target, dataset), dataset.splits[EVALUATION]
+    size = template.batch_size
     in_turn: list[ShardWork] = []
 
     def batches() -> Iterator[Batch]:
         """Yield each batch of images once for each explainer that lacks some of them."""
         for low, images in prefetch(
             lambda low: normalise(dataset.images(EVALUATION, low, min(low + size, stop)), facts),
-            track(rows, response.name, unit="batch"),
+            track(range(start, stop, size), response.name, unit="batch"),
             network.device,
         ):
-            batch = read(low, images)
+            rows = slice(low, low + len(images))
+            targets, ids = torch.from_numpy(split.labels[rows]), list(split.ids[rows])
+            batch = replace(template, images=images, targets=targets, image_ids=ids, first=low)
+            if response.needs_intact or target == "predicted":
+                batch = replace(batch, intact=intact_responses(batch))
+            batch = batch.with_target(target)
             for work in pending:
                 # The first missing image is usually the first one of the batch; after images were added, it can be a
                 # later one, or lie behind the batch.
@@ -245,27 +230,7 @@ def _run(job: ResponseStage, pending: Sequence[ShardWork], response: Response, t
         work = in_turn.pop()
         if isinstance(arrays, NotApplicable):
             # The response applies to the images, but not to the changed images.
-            log.info("%s does not apply: %s", work.name(response), arrays, exc_info=arrays.__cause__)
+            log.info("%s does not apply: %s", work.name, arrays, exc_info=arrays.__cause__)
             work.unsupported_reason = str(arrays)
         else:
             work.shard.add(batch.first, arrays, seconds, passes)
-
-
-def _reader_of_batches(template: Batch, target: str | int, response: Response) -> Callable[[int, torch.Tensor], Batch]:
-    """Return a function that makes the batch of images which begin at a row, with the target of the run."""
-    split = template.dataset.splits[EVALUATION]
-
-    def read(low: int, images: torch.Tensor) -> Batch:
-        rows = slice(low, low + len(images))
-        batch = replace(
-            template,
-            images=images,
-            targets=torch.from_numpy(split.labels[rows]),
-            image_ids=list(split.ids[rows]),
-            first=low,
-        )
-        if response.needs_intact or target == "predicted":
-            batch = replace(batch, intact=intact_responses(batch))
-        return batch.with_target(target)
-
-    return read

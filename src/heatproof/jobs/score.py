@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from heatproof.base.provenance import digest
 from heatproof.errors import HeatproofError
 from heatproof.files.writing import write_table
 from heatproof.metrics.registry import METRICS, Metric
-from heatproof.metrics.scoring import ArraysByArgument, Chunk, MethodScores, Responses, score_batches
+from heatproof.metrics.scoring import ArraysByArgument, Chunk, MethodScores, score_batches
 from heatproof.models.batch import Batch
 from heatproof.responses.base import response_of
 from heatproof.stores.manifest import comparison_passes, read_checksummed, read_shard, write_manifest
@@ -293,83 +293,41 @@ def _iterate_scores(
     """Score every method on the scored images, in chunks; `failed` receives the reasons why a custom metric fails."""
     responses = {argument: (response_of(one.response), one.points) for argument, one in spec.responses.items()}
     output = next((one.output for one in spec.responses.values()), "logit")
-    chunks = _chunks(spec, metric, responses, explainers, batch, scored)
-    yield from score_batches(metric, {**spec.options, "output": output}, responses, chunks, failed)
-
-
-def _chunks(
-    spec: Score,
-    metric: Metric,
-    responses: Responses,
-    explainers: Sequence[MethodSpec],
-    batch: Batch,
-    scored: np.ndarray,
-) -> Iterator[Chunk]:
-    """Yield the scored images in chunks with their stored arrays: for the network, then for each explainer."""
-    if not explainers:
-        return
-    if "maps" in metric.inputs:
+    if "maps" in metric.inputs and explainers:
         shape = describe_store(explainers[0].store + ".zarr")["arrays"]["attribution"]["shape"]
         batch = replace(batch, size=tuple(shape[-2:]))
     # Chunks bound the memory, unless the metric scores all images together.
     sizes = [response.images_at_once(spec.shard_size) for response, _ in responses.values()]
     step = min(spec.images if size is None else size for size in sizes)
-    for start in range(0, spec.images, step):
-        stored = _StoredRows(start, min(start + step, spec.images), batch.image_ids)
-        stored.rows = np.flatnonzero(scored[stored.start : stored.stop]).tolist()
-        if stored.rows:
-            ids = [batch.image_ids[start + row] for row in stored.rows]
-            chunk = replace(batch, image_ids=ids, targets=batch.targets[start : stored.stop][stored.rows])
-            yield (
-                chunk,
-                _arrays(spec, responses, stored, ""),
-                _explained(spec, metric, responses, explainers, chunk, stored),
-            )
 
-
-@dataclass
-class _StoredRows:
-    """Rows among the images [start, stop) of stores, and the ids of all images of the stores."""
-
-    start: int
-    stop: int
-    ids: Sequence[str]
-    rows: list[int] = field(default_factory=list)
-
-
-def _arrays(spec: Score, responses: Responses, stored: _StoredRows, explainer: str) -> ArraysByArgument:
-    """Read the responses along the maps of an explainer, or those of the network for ""."""
-    return {
-        argument: {
-            name: read(
-                f"{spec.responses[argument].store.format(explainer=explainer)}.zarr",
-                name,
-                stored.start,
-                stored.stop,
-                stored.ids,
-            )[stored.rows]
-            for name in response.needed_arrays(spec.responses[argument].output)
+    def arrays_of(explainer: str, images: range, rows: Sequence[int]) -> ArraysByArgument:
+        """Read the responses along the maps of an explainer, or those of the network for ""."""
+        return {
+            argument: {
+                name: read(store, name, images.start, images.stop, batch.image_ids)[rows]
+                for name in response.needed_arrays(spec.responses[argument].output)
+            }
+            for argument, (response, _) in responses.items()
+            if response.needs_maps == bool(explainer)
+            for store in [f"{spec.responses[argument].store.format(explainer=explainer)}.zarr"]
         }
-        for argument, (response, _) in responses.items()
-        if response.needs_maps == bool(explainer)
-    }
 
+    def with_maps(chunk: Batch, images: range, rows: Sequence[int]) -> Iterator[tuple[Batch, ArraysByArgument]]:
+        """Yield the images with the maps of one explainer after another, so that only those of one are in memory."""
+        for explainer in explainers:
+            maps = None
+            if "maps" in metric.inputs:
+                stored = stored_maps(explainer.store + ".zarr", images.start, images.stop, batch.image_ids)
+                maps = stored.take_images(rows)
+            yield replace(chunk, maps=maps, methods=explainer.methods), arrays_of(explainer.name, images, rows)
 
-def _explained(
-    spec: Score,
-    metric: Metric,
-    responses: Responses,
-    explainers: Sequence[MethodSpec],
-    batch: Batch,
-    stored: _StoredRows,
-) -> Iterable[tuple[Batch, ArraysByArgument]]:
-    """Yield the images with the maps of one explainer after another, so that only those of one are in memory."""
-    for explainer in explainers:
-        maps = None
-        if "maps" in metric.inputs:
-            maps = stored_maps(explainer.store + ".zarr", stored.start, stored.stop, stored.ids)
-            maps = maps.take_images(stored.rows)
-        yield (
-            replace(batch, maps=maps, methods=explainer.methods),
-            _arrays(spec, responses, stored, explainer.name),
-        )
+    def chunks() -> Iterator[Chunk]:
+        for start in range(0, spec.images if explainers else 0, step):
+            images = range(start, min(start + step, spec.images))
+            rows = np.flatnonzero(scored[start : images.stop]).tolist()
+            if rows:
+                ids = [batch.image_ids[start + row] for row in rows]
+                chunk = replace(batch, image_ids=ids, targets=batch.targets[start : images.stop][rows])
+                yield chunk, arrays_of("", images, rows), with_maps(chunk, images, rows)
+
+    yield from score_batches(metric, {**spec.options, "output": output}, responses, chunks(), failed)

@@ -44,6 +44,43 @@ ImageRange = tuple[str, int, int]
 EVALUATION = "evaluation"
 
 
+@dataclass(frozen=True)
+class Origin:
+    """The inputs on which the values of a shard depend.
+
+    Attributes
+    ----------
+    key
+        Key of the spec.
+    made_by
+        The settings that the manifest records as provenance.
+    inputs
+        Files that were read; their contents are part of the key.
+    upstream
+        Further dependencies, such as the version of an encoder; part of the key.
+    read_from
+        Path of a manifest to its key, for the shards that were read; part of the key and recorded in the manifest.
+    images
+        The recorded digests of the dataset's images. Those of a shard are recorded in its manifest and are not part of
+        the key, because all shards of a store have one key.
+    value_ranges
+        Ranges of images, besides the shard's, on which the values depend. If one of these images changes, the shard is
+        computed again.
+    manifest_ranges
+        Ranges of images on which only other fields of the manifest depend, such as the result of the applicability
+        check. If one of these images changes, the manifest is written again.
+    """
+
+    key: Key
+    made_by: Mapping[str, Any]
+    inputs: Sequence[str] = ()
+    upstream: Sequence[str] = ()
+    read_from: Mapping[str, str] = field(default_factory=dict)
+    images: ImagesRead = field(default_factory=ImagesRead)
+    value_ranges: Sequence[ImageRange] = ()
+    manifest_ranges: Sequence[ImageRange] = ()
+
+
 @dataclass
 class Shard:
     """A shard of a store while it is computed; `open_shard` returns one.
@@ -58,12 +95,12 @@ class Shard:
         First image and the one after the last, of those that the job was asked to compute.
     layout
         Image ids, arrays and attributes of the store.
-    spec_key, key
-        Key of the spec, and key of the store, which includes the contents of the input files.
+    origin
+        The inputs on which the values depend.
+    key
+        Key of the store, which includes the contents of the input files.
     provenance
         Further fields of the manifest.
-    images, value_ranges, manifest_ranges
-        See `Origin`.
     done
         The image after the last one whose values are computed.
     values
@@ -81,12 +118,9 @@ class Shard:
     shard: int
     requested: tuple[int, int]
     layout: Layout
-    spec_key: Key
+    origin: Origin
     key: str
     provenance: dict[str, Any]
-    images: ImagesRead = field(default_factory=ImagesRead)
-    value_ranges: tuple[ImageRange, ...] = ()
-    manifest_ranges: tuple[ImageRange, ...] = ()
     done: int = 0
     values: list[dict[str, np.ndarray]] = field(default_factory=list)
     seconds: float = 0.0
@@ -113,7 +147,7 @@ class Shard:
         return self._journal / self.key / f"{start}.npz"
 
     def _data(self, start: int, stop: int) -> dict[str, list[list[Any]]]:
-        return self.images.data((EVALUATION, start, stop), *self.value_ranges)
+        return self.origin.images.data((EVALUATION, start, stop), *self.origin.value_ranges)
 
     def _checksum(self, start: int, arrays: Mapping[str, np.ndarray], seconds: float, passes: int) -> str:
         """Return the checksum of a batch, of its position, key, images and arrays."""
@@ -210,13 +244,19 @@ class Shard:
         self.done = start
         remove_leftovers(self.store, self.shard)
         manifest_facts = manifest.read_if_intact(self.manifest, self.key)
-        if manifest_facts and not manifest_facts["gap"] and self._is_of_these_images(manifest_facts):
+        # The images of a published shard are unchanged; further images may have been added since.
+        if (
+            manifest_facts
+            and not manifest_facts["gap"]
+            and records_same_data(manifest_facts, self._data(start, manifest_facts["images"][1]))
+        ):
             self.seconds, self.passes = manifest_facts["seconds"], manifest_facts["network_passes"]
             self.done = manifest_facts["images"][1]
             # Metadata that were damaged since then are rewritten, without another computation.
             ensure_metadata(self.store, self.layout)
             self.values.append({name: read(self.store, name, start, self.done) for name in self.layout.arrays})
-            self.changed = not records_same_data(manifest_facts, self.images.data(*self.manifest_ranges))
+            checked = self.origin.images.data(*self.origin.manifest_ranges)
+            self.changed = not records_same_data(manifest_facts, checked)
         while self.done < start + size and (batch := self._batch(self.done)).is_file():
             try:
                 arrays, seconds, passes = self._read_batch(self.done)
@@ -226,10 +266,6 @@ class Shard:
                 log.info("%s is damaged and will be recomputed (%s)", batch, error)
                 break
             self._append(arrays, seconds, passes)
-
-    def _is_of_these_images(self, recorded: Mapping[str, Any]) -> bool:
-        """Return whether the images of a published shard are unchanged; further images may have been added since."""
-        return records_same_data(recorded, self._data(self.shard * self.layout.shard_size, recorded["images"][1]))
 
     def publish(self, device: str, unsupported_reason: str | None = None) -> None:
         """Write the shard and its manifest atomically; the journal remains until `forget_journal` is called.
@@ -262,6 +298,7 @@ class Shard:
         if unsupported_reason is not None:
             arrays = self.layout.arrays.items()
             values = [{name: np.full((stop - start, *one.shape), np.nan, one.dtype) for name, one in arrays}]
+        ranges = (*self.origin.value_ranges, *self.origin.manifest_ranges)
         files = [
             write_shard(self.store, name, self.shard, start, np.concatenate([part[name] for part in values]))
             for name in self.layout.arrays
@@ -269,7 +306,7 @@ class Shard:
         manifest.write_manifest(
             self.manifest,
             files,
-            spec_key=self.spec_key,
+            spec_key=self.origin.key,
             key=self.key,
             shard=self.shard,
             images=[start, stop],
@@ -277,7 +314,7 @@ class Shard:
             network_passes=self.passes,
             seconds=round(self.seconds, 3),
             device=device,
-            data=self.images.data((EVALUATION, start, stop), *self.value_ranges, *self.manifest_ranges),
+            data=self.origin.images.data((EVALUATION, start, stop), *ranges),
             **self.provenance,
         )
 
@@ -306,7 +343,7 @@ class ComparedShard(Shard):
     def resume(self) -> None:
         """Start at the first requested image; nothing is left to do if the manifest has the key of the current code."""
         self.stored = manifest.require_manifest(self.manifest)
-        self.done = self.requested[1] if Key.of(self.stored) == self.spec_key else self.requested[0]
+        self.done = self.requested[1] if Key.of(self.stored) == self.origin.key else self.requested[0]
 
     def _write_batch(self, start: int, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
         pass
@@ -327,7 +364,7 @@ class ComparedShard(Shard):
         if difference is None:
             ensure_metadata(self.store, self.layout)
             facts = {**self.stored, **self.provenance, "versions": self.stored["versions"]}
-            manifest.write_checksummed(self.manifest, {**facts, **self.spec_key._asdict(), "key": self.key})
+            manifest.write_checksummed(self.manifest, {**facts, **self.origin.key._asdict(), "key": self.key})
 
     def forget_journal(self) -> None:
         """Do nothing: a comparison must not remove the journal of an interrupted job."""
@@ -362,43 +399,6 @@ def compare_with_stored() -> Iterator[list[tuple[str, str | None]]]:
         yield comparisons
     finally:
         _comparing.reset(token)
-
-
-@dataclass(frozen=True)
-class Origin:
-    """The inputs on which the values of a shard depend.
-
-    Attributes
-    ----------
-    key
-        Key of the spec.
-    made_by
-        The settings that the manifest records as provenance.
-    inputs
-        Files that were read; their contents are part of the key.
-    upstream
-        Further dependencies, such as the version of an encoder; part of the key.
-    read_from
-        Path of a manifest to its key, for the shards that were read; part of the key and recorded in the manifest.
-    images
-        The recorded digests of the dataset's images. Those of a shard are recorded in its manifest and are not part of
-        the key, because all shards of a store have one key.
-    value_ranges
-        Ranges of images, besides the shard's, on which the values depend. If one of these images changes, the shard is
-        computed again.
-    manifest_ranges
-        Ranges of images on which only other fields of the manifest depend, such as the result of the applicability
-        check. If one of these images changes, the manifest is written again.
-    """
-
-    key: Key
-    made_by: Mapping[str, Any]
-    inputs: Sequence[str] = ()
-    upstream: Sequence[str] = ()
-    read_from: Mapping[str, str] = field(default_factory=dict)
-    images: ImagesRead = field(default_factory=ImagesRead)
-    value_ranges: Sequence[ImageRange] = ()
-    manifest_ranges: Sequence[ImageRange] = ()
 
 
 def open_shard(
@@ -446,8 +446,7 @@ def open_shard(
     # Each shard reads other manifests, so these are not attributes of the store.
     facts = {**provenance, "read": dict(origin.read_from)} if origin.read_from else provenance
     comparisons = _comparing.get()
-    dependencies = (origin.images, tuple(origin.value_ranges), tuple(origin.manifest_ranges))
-    arguments = (base, shard.number, shard.images, layout, origin.key, key, facts, *dependencies)
+    arguments = (base, shard.number, shard.images, layout, origin, key, facts)
     result = Shard(*arguments) if comparisons is None else ComparedShard(*arguments, comparisons=comparisons)
     result.resume()
     return result

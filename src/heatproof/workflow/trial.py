@@ -281,15 +281,9 @@ def _count_training_images(plan: Plan, name: str, dataset: Dataset) -> None:
 def _explain(plan: Plan, entry: MethodSpec, model: str, network: torch.nn.Module, dataset: Dataset) -> None:
     from heatproof.attribution import explaining
     from heatproof.attribution.explaining import ExplainerFailed, check_limits, explain_batches
-    from heatproof.jobs.attribute import NamedBaselines, background_of, open_method
+    from heatproof.jobs.attribute import open_method, with_baselines
 
-    batch = _few(plan, model, network, dataset)
-    assert batch.facts is not None, "a model has an input format"
-    several = replace(
-        batch,
-        background=background_of(dataset, batch.facts, batch.seed),
-        named_baseline=NamedBaselines(dataset, batch.facts, plan.config["finetuning"]["grid"]),
-    )
+    several = with_baselines(_few(plan, model, network, dataset), plan.config["finetuning"]["grid"])
     if not entry.uses_model:
         several = replace(several, network=None, output=None, facts=None)
     method = open_method(replace(entry, options=plan.explainer_options(entry.name)))
