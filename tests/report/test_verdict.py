@@ -126,10 +126,7 @@ def of_choose(scores, monkeypatch):
         names = [one.name for one in scoring.methods]
         wide = scores.reindex(names).to_numpy(dtype=float).copy()
         wide[[name.endswith("_abs") for name in names]] = -10
-        found = {
-            name: Scores(values, ~np.isnan(values), "planted")
-            for name, values in zip(names, wide[:, : len(ids)], strict=True)
-        }
+        found = {name: Scores(values, "planted") for name, values in zip(names, wide[:, : len(ids)], strict=True)}
         return dict.fromkeys(scoring.metrics, found)
 
     monkeypatch.setattr("heatproof.api.scores.Scoring.scores", planted_scores)

@@ -31,6 +31,8 @@ from heatproof.stores.manifest import read_checksummed, write_checksummed
 if TYPE_CHECKING:
     import torch
 
+    from heatproof.inputs.source import Inputs
+    from heatproof.inputs.targets import TargetSpec
     from heatproof.models.adapter import Network
 
 MARK_FILE, MARK_CONTENT = "heatproof-cache.json", {"kind": "cache of heatproof", "version": 1}
@@ -226,29 +228,21 @@ def _require_cache_folder(root: Path) -> None:
         )
 
 
-def network_cache(
-    root: Path | None,
-    network: Network,
-    probes: torch.Tensor,
-    digests: Sequence[str],
-    target_identity: Sequence[str] = ("",),
-    targets: torch.Tensor | None = None,
-) -> Cache:
+def network_cache(root: Path | None, inputs: Inputs, network: Network, target_spec: TargetSpec) -> Cache:
     """Return the cache of a network, identified by its weights and by its logits and gradients for a few images.
+
+    The numbers of a target function replace the logits.
 
     Parameters
     ----------
     root
         As `locked_cache` yields it.
+    inputs
+        The images.
     network
-        The network, checked on `probes`.
-    probes, digests
-        Images (B, C, H, W), and their digests.
-    target_identity
-        The identity of the task or target function, `heatproof.inputs.targets.TargetSpec.identity`.
-    targets
-        (B,) targets of a target function, whose numbers for these images then replace the logits. The digests must
-        depend on the targets.
+        The network, checked on the first of them.
+    target_spec
+        The task or target function.
     """
     from heatproof.models.hooks import counted_as_check
 
@@ -257,11 +251,15 @@ def network_cache(
     assert network.logits is not None, "the network is checked first"
     assert network.gradients is not None, "with gradients"
     # The check passed only as many images as it needed.
-    probes, digests = probes[: len(network.logits)], digests[: len(network.logits)]
-    outputs = network.logits, network.gradients
-    if targets is not None:
+    rows = inputs.probe_rows[: len(network.logits)]
+    probes, digests = inputs.read(rows), [inputs.digests[row] for row in rows]
+    outputs, target_identity = (network.logits, network.gradients), target_spec.identity(network.module)
+    if target_spec.target is not None:
+        assert inputs.target_digests is not None, "a target function has targets"
+        digests = [digest([inputs.digests[row], inputs.target_digests[row]]) for row in rows]
         with counted_as_check():
-            outputs = network.outputs_and_gradients(network.copy_to_device(probes), targets[: len(probes)])
+            targets = inputs.explained_targets[rows].to(network.device)
+            outputs = network.outputs_and_gradients(network.copy_to_device(probes), targets)
     network_folder = root / digest(
         [
             network_identity(network.module),
@@ -277,7 +275,7 @@ def network_cache(
         if not cached.names:
             # Without outputs the maps cannot be assigned to a network.
             shutil.rmtree(folder)
-        elif _outputs_agree(network, cached, digests, outputs, targets is None):
+        elif _outputs_agree(network, cached, digests, outputs, target_spec.target is None):
             return Cache(folder)
     folder = next(one for one in (network_folder / str(number) for number in count()) if not one.exists())
     arrays = {"images": network.copy_to_device(probes), "logits": outputs[0], "gradients": outputs[1]}

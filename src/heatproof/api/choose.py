@@ -136,8 +136,8 @@ def choose(
     >>> choice = heatproof.choose(model, images, labels, ["saliency", "grad_cam", "layer_cam"])  # doctest: +SKIP
     >>> print(choice.sentence)  # doctest: +SKIP
     """
-    from heatproof.api.cache import locked_cache
-    from heatproof.api.explain import batch_template, layer_name, open_cache
+    from heatproof.api.cache import locked_cache, network_cache
+    from heatproof.api.explain import batch_template, layer_name
     from heatproof.api.named_methods import select_methods
     from heatproof.base.batches import show_progress
     from heatproof.inputs.arrays import warn_of_range
@@ -191,8 +191,8 @@ def choose(
             for key, one in metrics.items()
         }
         template = batch_template(network, seed, batch_size, layer, background)
-        network_cache = open_cache(root, source, template, target_spec)
-        return _choose(_Judge(source, template, network_cache, named_methods, metrics, level), domain, right)
+        cached = network_cache(root, source, network, target_spec)
+        return _choose(_Judge(source, template, cached, named_methods, metrics, level), domain, right)
 
 
 def _predicts_targets(network: Network, source: Inputs) -> torch.Tensor | None:

@@ -315,7 +315,7 @@ def _unusable(reason: NotApplicable) -> Exception:
 def _content_key(value: Any) -> str | int:
     """Return a key that is equal for equal values, such as each metric's own copy of a list."""
     try:
-        return identity_of(value)
+        return "" if value is None else identity_of(value)
     except HeatproofError:
         # An object whose state cannot be read equals only itself.
         return id(value)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatproof.api.cache import Cache, MethodKeys, network_cache
+from heatproof.api.cache import Cache, MethodKeys
 from heatproof.api.named_methods import check_names, select_methods
 from heatproof.base.batches import track
 from heatproof.base.methods import Method
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     import torch
     import xarray
 
-    from heatproof.api.cache import ApplicabilityRecords, CachedArrays
+    from heatproof.api.cache import CachedArrays
     from heatproof.inputs.source import Inputs
-    from heatproof.inputs.targets import TargetSpec
     from heatproof.models.adapter import Network
 
 
@@ -145,7 +144,7 @@ def explain(
     >>> dict(maps["attribution"].sizes)
     {'method': 2, 'image': 5, 'y': 8, 'x': 8}
     """
-    from heatproof.api.cache import locked_cache
+    from heatproof.api.cache import locked_cache, network_cache
     from heatproof.base.batches import show_progress
     from heatproof.inputs.arrays import check_finite, check_images, warn_of_range
     from heatproof.inputs.read import read_inputs
@@ -178,7 +177,7 @@ def explain(
         warn_of_range(source.images if source.is_checked else probes, model)
         check_first_images(network, probes, source, with_gradients=root is not None, probabilities="warn")
         template = batch_template(network, seed, batch_size, layer, background)
-        dataset = explain_inputs(named_methods, source, template, open_cache(root, source, template, target_spec))
+        dataset = explain_inputs(named_methods, source, template, network_cache(root, source, network, target_spec))
         return dataset.assign_attrs(batch_size=batch_size)
 
 
@@ -222,21 +221,6 @@ def batch_template(
         batch_size=batch_size_of(batch_size, network.device),
         background=None if background is None else CallerBackground(network.copy_to_device(background)),
     )
-
-
-def open_cache(root: Path | None, inputs: Inputs, template: Batch, target_spec: TargetSpec) -> Cache:
-    """Return the cache of a checked network and of the task or target function."""
-    network = template.adapted
-    if root is None:
-        return Cache()
-    rows = inputs.probe_rows
-    digests = [inputs.digests[row] for row in rows]
-    targets = None
-    if target_spec.target is not None:
-        targets = inputs.explained_targets[rows].to(network.device)
-        target_digests = inputs.target_digests or []
-        digests = [digest([content, target_digests[row]]) for content, row in zip(digests, rows, strict=True)]
-    return network_cache(root, network, inputs.read(rows), digests, target_spec.identity(network.module), targets)
 
 
 def explain_inputs(
@@ -422,24 +406,28 @@ class _MapsOfImages:
 
         inputs, keys, network = self.inputs, self.inputs.keys, template.adapted
         self.cached = cache.arrays("maps", key, keys, _arrays_of_image(inputs, len(self.method.map_names)))
-        checks = _Checks(
-            cache.applicability(key), inputs, bool(self.method.explainer and not self.method.explainer.wraps)
-        )
-        self.reason, failed = checks.recorded or ("", False)
+        # Methods of callers and of other libraries are not checked.
+        probes, is_own = inputs.probe_rows, self.method.explainer.wraps is None
+        records = cache.applicability(key)
+        recorded = records.find(keys, [keys[row] for row in probes])
+        self.reason, failed = recorded or ("", False)
         missing = set() if self.reason else set(self.cached.missing(keys))
-        all_rows = [] if self.reason else list(checks.batches(missing, template.batch_size))
+        # The images that decide whether a method is applicable come first, so that none is explained twice.
+        first = [row for row in probes if row in missing or (is_own and recorded is None)]
+        rest = [row for row in sorted(missing) if row not in set(probes)]
+        size = template.batch_size
+        parts = [part for part in (first, *(rest[low : low + size] for low in range(0, len(rest), size))) if part]
         in_turn: list[int] = []
 
         def batches() -> Iterator[Batch]:
-            for rows in all_rows:
+            for rows in parts:
                 in_turn[:] = rows
                 # Foreign code draws from the global random states; a resumed call has to draw the same for this batch.
                 seed = int(digest([template.seed, *(keys[row] for row in rows)])[:8], 16)
                 yield replace(inputs.batch(template, rows), global_seed=seed, sums={})
 
         try:
-            checked = bool(all_rows) and checks.is_first(all_rows[0]) and checks.applies
-            for maps in explain_batches(self.method, batches(), network, checked):
+            for maps in explain_batches(self.method, batches(), network, is_own and first == probes):
                 new = [place for place, row in enumerate(in_turn) if row in missing]
                 share = len(new) / len(in_turn)
                 passes = round(maps.passes * share)
@@ -448,59 +436,15 @@ class _MapsOfImages:
                 if new:
                     arrays = {"maps": maps.values[new], "convergence_delta": maps.deltas[new]}
                     self.cached.add([keys[in_turn[place]] for place in new], arrays, maps.seconds * share, passes)
-                checks.passed(in_turn)
+                if in_turn == probes and recorded is None:
+                    records.add([keys[row] for row in probes], first=True)
         except NotApplicable as error:
             self.reason, failed = str(error), isinstance(error, ExplainerFailed)
-            checks.failed(in_turn, error, failed)
+            records.add([keys[row] for row in in_turn], in_turn == probes, error, failed)
         if failed:
             warnings.warn(f"The method {self.method.name!r} is left out: {self.reason}.", stacklevel=4)
         if self.reason:
             self.cached = None
-
-
-class _Checks:
-    """The check of a method on the few images that decide whether it is applicable, and earlier results of it.
-
-    Parameters
-    ----------
-    records
-        Recorded results of the check.
-    inputs
-        The images.
-    applies
-        Whether the method is checked at all; methods of callers and of other libraries are not.
-    """
-
-    def __init__(self, records: ApplicabilityRecords, inputs: Inputs, applies: bool) -> None:
-        self._records, self._inputs, self.applies = records, inputs, applies
-        self.recorded = records.find(inputs.keys, self._keys(inputs.probe_rows))
-
-    def _keys(self, rows: Sequence[int]) -> list[str]:
-        return [self._inputs.keys[row] for row in rows]
-
-    def is_first(self, rows: Sequence[int]) -> bool:
-        """Return whether these rows are the checked ones."""
-        return list(rows) == self._inputs.probe_rows
-
-    def batches(self, missing: set[int], size: int) -> Iterator[list[int]]:
-        """Yield the rows of one batch after another: first those that are checked, then those that are missing."""
-        # The images that decide whether a method is applicable come first, so that none is explained twice.
-        is_checked = self.applies and self.recorded is None
-        probes = [row for row in self._inputs.probe_rows if is_checked or row in missing]
-        if probes:
-            yield probes
-        rest = [row for row in sorted(missing) if row not in set(self._inputs.probe_rows)]
-        for low in range(0, len(rest), size):
-            yield rest[low : low + size]
-
-    def passed(self, rows: Sequence[int]) -> None:
-        """Record that the method is applicable, after the first batch."""
-        if self.is_first(rows) and self.recorded is None:
-            self._records.add(self._keys(rows), first=True)
-
-    def failed(self, rows: Sequence[int], error: NotApplicable, failed: bool) -> None:
-        """Record the reason why the method is not applicable."""
-        self._records.add(self._keys(rows), self.is_first(rows), error, failed)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,17 +24,17 @@ STORE_KINDS = ("maps", "drops", "curves", "subsets", "parts", "channels", "featu
 TABLE_PATTERNS = ("*.csv", "ranking/*.csv", "similarity/*.csv", "baselines/*.csv")
 
 
-class _FilesByName(Mapping[str, T]):
+class FilesByName(Mapping[str, T]):
     """Files below a folder by their relative path without the ending, read when accessed."""
 
-    def __init__(self, kind: str, folder: Path, paths: Iterable[Path]) -> None:
-        self._kind = kind
+    def __init__(self, kind: str, folder: Path, paths: Iterable[Path], read: Callable[[Path], T], shown: str) -> None:
+        self._kind, self._read, self._shown = kind, read, shown
         self._paths = {str(path.relative_to(folder).with_suffix("")): path for path in paths}
 
-    def _path(self, name: str) -> Path:
+    def __getitem__(self, name: str) -> T:
         if name not in self._paths:
             raise HeatproofError(f"The run has no {self._kind} {name!r}: {suggest_name(name, self._paths)}")
-        return self._paths[name]
+        return self._read(self._paths[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._paths)
@@ -42,55 +42,27 @@ class _FilesByName(Mapping[str, T]):
     def __len__(self) -> int:
         return len(self._paths)
 
-
-class Tables(_FilesByName["pd.DataFrame"]):
-    """Tables of a run by name, such as ``idsds_table`` or ``ranking/reliability``, read when accessed."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__("table", folder, (path for pattern in TABLE_PATTERNS for path in sorted(folder.glob(pattern))))
-
-    def __getitem__(self, name: str) -> pd.DataFrame:
-        from heatproof.report.results import read_table
-
-        table = read_table(self._path(name), listed=True)
-        return table.drop(columns="gap") if "gap" in table and not (table["gap"] != "").any() else table
-
     def __repr__(self) -> str:
-        return f"Tables({', '.join(self)})"
+        return f"{self._shown}{', '.join(self)})"
 
 
-class Scores(_FilesByName["pd.DataFrame"]):
-    """Scores of images by dataset/model/weights/metric, one row for each image and method, read when accessed."""
+def _read_table(path: Path) -> pd.DataFrame:
+    from heatproof.report.results import read_table
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__("score", folder / "scores", sorted((folder / "scores").rglob("*.parquet")))
-
-    def __getitem__(self, name: str) -> pd.DataFrame:
-        from heatproof.stores.tables import read_parquet
-
-        return read_parquet(self._path(name), listed=True)
-
-    def __repr__(self) -> str:
-        return f"Scores({', '.join(self)})"
+    table = read_table(path, listed=True)
+    return table.drop(columns="gap") if "gap" in table and not (table["gap"] != "").any() else table
 
 
-class Arrays(_FilesByName["xarray.Dataset"]):
-    """Stores of one kind by their relative path, such as ``digits/resnet20/finetuned/grad_cam``, opened when accessed.
+def _read_scores(path: Path) -> pd.DataFrame:
+    from heatproof.stores.tables import read_parquet
 
-    The coordinate ``image`` holds the names of the computed images, so that ``sel(image=…)`` selects one. Every byte is
-    checked when it is read.
-    """
+    return read_parquet(path, listed=True)
 
-    def __init__(self, folder: Path, kind: str) -> None:
-        super().__init__(kind, folder / kind, sorted((folder / kind).rglob("*.zarr")))
 
-    def __getitem__(self, name: str) -> xarray.Dataset:
-        from heatproof.stores.lazy import open_lazily
+def _read_arrays(path: Path) -> xarray.Dataset:
+    from heatproof.stores.lazy import open_lazily
 
-        return open_lazily(self._path(name))
-
-    def __repr__(self) -> str:
-        return f"Arrays({self._kind}: {', '.join(self)})"
+    return open_lazily(path)
 
 
 @dataclass(frozen=True)
@@ -110,32 +82,38 @@ class Results:
     folder: Path
 
     @cached_property
-    def tables(self) -> Tables:
-        """Tables by name."""
-        return Tables(self.folder)
+    def tables(self) -> FilesByName[pd.DataFrame]:
+        """Tables by name, such as ``idsds_table`` or ``ranking/reliability``, read when accessed."""
+        paths = [path for pattern in TABLE_PATTERNS for path in sorted(self.folder.glob(pattern))]
+        return FilesByName("table", self.folder, paths, _read_table, "Tables(")
 
     @cached_property
-    def scores(self) -> Scores:
-        """Scores of images by dataset/model/weights/metric."""
-        return Scores(self.folder)
+    def scores(self) -> FilesByName[pd.DataFrame]:
+        """Scores of images by dataset/model/weights/metric, one row for each image and method, read when accessed."""
+        folder = self.folder / "scores"
+        return FilesByName("score", folder, sorted(folder.rglob("*.parquet")), _read_scores, "Scores(")
 
     @property
-    def maps(self) -> Arrays:
+    def maps(self) -> FilesByName[xarray.Dataset]:
         """Attribution maps (image, map, y, x) by dataset/model/weights/explainer; `heatproof.evaluate` takes them."""
-        return Arrays(self.folder, "maps")
+        return self.arrays("maps")
 
     @property
-    def drops(self) -> Arrays:
+    def drops(self) -> FilesByName[xarray.Dataset]:
         """Outputs with each patch deleted, by dataset/model/weights/grid and baseline."""
-        return Arrays(self.folder, "drops")
+        return self.arrays("drops")
 
     @property
-    def curves(self) -> Arrays:
+    def curves(self) -> FilesByName[xarray.Dataset]:
         """Responses along maps, by dataset/model/weights/explainer/response."""
-        return Arrays(self.folder, "curves")
+        return self.arrays("curves")
 
-    def arrays(self, kind: str) -> Arrays:
+    def arrays(self, kind: str) -> FilesByName[xarray.Dataset]:
         """Return the stores of a kind: maps, drops, curves, subsets, parts, channels or features.
+
+        They are named by their relative path, such as ``digits/resnet20/finetuned/grad_cam``, and opened when accessed.
+        The coordinate ``image`` holds the names of the computed images, so that ``sel(image=…)`` selects one. Every
+        byte is checked when it is read.
 
         Raises
         ------
@@ -144,7 +122,8 @@ class Results:
         """
         if kind not in STORE_KINDS:
             raise HeatproofError(f"There are no stores of {kind!r}: {suggest_name(kind, STORE_KINDS)}")
-        return Arrays(self.folder, kind)
+        folder = self.folder / kind
+        return FilesByName(kind, folder, sorted(folder.rglob("*.zarr")), _read_arrays, f"Arrays({kind}: ")
 
     def provenance(self, name: str) -> dict[str, Any]:
         """Return what a table, a store or any other file of the run was computed from, as its manifest records it.

@@ -93,16 +93,12 @@ def explain_batch(method: Method, batch: Batch) -> np.ndarray:
                 background=batch.background and _with_copies(batch.background),
                 batch_size=size,
             )
+            random_states = nullcontext() if batch.global_seed is None else preserve_random_states(batch.global_seed)
             # What earlier passes or the explainer leave in the network or in torch must not affect other maps.
             if batch.network is not None and (contents := batch.adapted.hooks.contents) is not None:
                 contents.put_back()
             try:
-                with (
-                    preserve_modes(),
-                    NetworkState(batch.output),
-                    _random_states(batch.global_seed),
-                    _only_targets_of(batch),
-                ):
+                with preserve_modes(), NetworkState(batch.output), random_states, _only_targets_of(batch):
                     result = explainer.function(copied, **method.options)
             except NotApplicable:
                 raise
@@ -191,10 +187,6 @@ def recomputed_maps(method: Method, batch: Batch) -> Callable[[torch.Tensor, tor
         return torch.from_numpy(method.select_maps(explain_batch(method, changed)))
 
     return explain
-
-
-def _random_states(seed: int | None) -> AbstractContextManager[None]:
-    return nullcontext() if seed is None else preserve_random_states(seed)
 
 
 def _only_targets_of(batch: Batch) -> AbstractContextManager[Any]:
@@ -350,14 +342,10 @@ def check_limits(figures: dict[str, ApplicabilityFigure], maps: np.ndarray) -> N
     NotApplicable
         If every map is constant, or a figure is above its limit.
     """
-    figures["constant_maps"] = ApplicabilityFigure(share_constant(maps))
+    pixels = maps.reshape(-1, maps.shape[-2] * maps.shape[-1])
+    figures["constant_maps"] = ApplicabilityFigure(float(np.mean(np.ptp(pixels, axis=1) == 0)))
     if figures["constant_maps"].value == 1:
         raise NotApplicable("each of its maps is constant")
     for name, (value, limit, _) in figures.items():
         if limit is not None and not value <= limit:
             raise NotApplicable(f"its {name.replace('_', ' ')} is {value:.2g}, above {limit:g}")
-
-
-def share_constant(maps: np.ndarray) -> float:
-    """Return the share in [0, 1] of maps (..., H, W) that are constant."""
-    return float(np.mean(np.ptp(maps.reshape(-1, maps.shape[-2] * maps.shape[-1]), axis=1) == 0))

@@ -257,11 +257,6 @@ class Response(ABC):
         """Return the indices of another response's points among the points of this one; None if some are missing."""
         return None
 
-    @property
-    def fineness(self) -> int:
-        """Number of fractions of a sequence, or 0; among the responses that can be shared, the finest is used."""
-        return len(self.settings.get("fractions") or ())
-
     def needed_arrays(self, output: str) -> Sequence[str]:
         """Return the names of the arrays that a metric of an output (``logit`` or ``probability``) reads."""
         return list(self.array_specs)
@@ -529,7 +524,9 @@ def shared_responses(responses: Iterable[Response]) -> dict[Response, tuple[Resp
     chosen: dict[Response, tuple[Response, list[int] | None]] = {}
     for response in unique:
         finer = [(other, points) for other in unique if (points := other.points_of(response)) is not None]
-        chosen[response] = max(finer, key=lambda candidate: candidate[0].fineness, default=(response, None))
+        # Of the responses that can be shared, the one with the most fractions of a sequence is used.
+        fractions = [len(other.settings.get("fractions") or ()) for other, _ in finer]
+        chosen[response] = finer[int(np.argmax(fractions))] if finer else (response, None)
     return chosen
 
 
