@@ -26,7 +26,7 @@ from heatproof.inputs.read import read_inputs
 from heatproof.inputs.targets import TargetSpec, reported_targets
 from heatproof.metrics.scoring import MethodScores, score_batches
 from heatproof.models.batch import Batch
-from heatproof.responses.base import IntactOutputs, respond, respond_batches
+from heatproof.responses.base import IntactOutputs, Response, respond
 
 if TYPE_CHECKING:
     import torch
@@ -282,10 +282,7 @@ def score_metrics(
         for argument, (response, _) in responses.items():
             key = (response, *own_inputs)
             if key not in computed:
-                ((_, read, _, _),) = respond_batches(response, [own_batch])
-                if isinstance(read, NotApplicable):
-                    raise _unusable(read) from read
-                computed[key] = read
+                computed[key] = _respond(response, own_batch)
             arrays[argument] = computed[key]
         options = metric.options | {
             "seed": batch.seed,
@@ -303,13 +300,16 @@ def score_metrics(
     return results
 
 
-def _unusable(reason: NotApplicable) -> Exception:
-    """Return the error of a response that does not apply, or whose function of the option `explain` failed."""
-    from heatproof.attribution.explaining import ExplainerFailed
+def _respond(response: Response, batch: Batch) -> dict[str, np.ndarray]:
+    """Respond to a batch, and name the option `explain` if its function fails."""
+    try:
+        return respond(response, batch)
+    except NotApplicable as reason:
+        from heatproof.attribution.explaining import ExplainerFailed
 
-    if isinstance(reason, ExplainerFailed):
-        return HeatproofError(f"The function of the option 'explain' cannot be used: {reason}.")
-    return reason
+        if isinstance(reason, ExplainerFailed):
+            raise HeatproofError(f"The function of the option 'explain' cannot be used: {reason}.") from reason
+        raise
 
 
 def _content_key(value: Any) -> str | int:

@@ -124,12 +124,12 @@ def inspect_layers(network: nn.Module, images: torch.Tensor, name: str | None = 
     return cache[key]
 
 
-def find_layout(network: nn.Module, images: torch.Tensor, name: str | None = None) -> Layout | None:
+def find_layout(network: nn.Module, images: torch.Tensor) -> Layout | None:
     """Return the layer for class activation maps and its layout; None if there is none.
 
     See `inspect_layers` for the parameters.
     """
-    return inspect_layers(network, images, name).layout
+    return inspect_layers(network, images).layout
 
 
 def locate_attended_tokens(context: Batch, count: int) -> TokenGrid | None:

@@ -11,13 +11,6 @@ import torch
 
 if TYPE_CHECKING:
     from heatproof.models.adapter import Network
-    from heatproof.models.batch import Batch
-
-
-def channel_responses(batch: Batch, layers: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the ``activation`` (N, channels) of images for all layers in turn; see `channels_of_layers`."""
-    activations = channels_of_layers(batch.adapted, batch.images, layers, batch.batch_size)
-    return {"activation": np.concatenate(list(activations.values()), axis=1)}
 
 
 def channels_of_layers(

@@ -75,6 +75,8 @@ def updated_curves(
 ) -> Outputs:
     """Run a network along a sequence with `update`, for which maps are recomputed before each step.
 
+    Deleted pixels stay deleted.
+
     Parameters
     ----------
     batch, maps, perturbation, ranking
@@ -93,7 +95,36 @@ def updated_curves(
         If a map has the wrong size or a value that is not finite, or as in `run_batched`.
     """
     maps = _checked(batch, maps, perturbation, ranking)
-    read, first = _updated(batch, maps, perturbation, explain, ranking)
+    images, targets = batch.images, batch.targets.to(batch.device)
+    counts = perturbation.counts(*images.shape[-2:])
+    shape = images.shape[-2:]
+    first = np.full(maps.shape, len(counts), dtype=np.int32)
+    parts: list[Outputs] = []
+    for rows, chunk, ids in batch.chunks():
+        options = dict(perturbation.baseline_options)
+        fill = baseline_images(perturbation.baseline, chunk, ids, batch.seed, options, perturbation.grid)
+        gone = np.zeros((len(chunk), shape[0] * shape[1]), dtype=bool)
+        current, now, outputs = chunk, maps[rows], []
+        for point, removed in enumerate(counts):
+            if point:
+                updated = explain(current, targets[rows, 0])
+                now = updated.detach().float().cpu().numpy()
+                check_maps(now, chunk, ids)
+                now = np.abs(now) if perturbation.magnitude else now
+            order = pixel_ranking(now, ids, batch.seed, ties=perturbation.ties)
+            if ranking is not None and not point:
+                order = ranking[rows]
+            order = order[:, ::-1] if perturbation.order == "lerf" else order
+            ahead = np.argsort(~np.take_along_axis(gone, order, axis=1), axis=1, kind="stable")
+            np.put_along_axis(gone, np.take_along_axis(order, ahead, axis=1)[:, :removed], True, axis=1)
+            flat = first[rows].reshape(gone.shape)
+            flat[gone] = np.minimum(flat[gone], point)
+            mask = torch.from_numpy(gone.reshape(len(chunk), 1, *shape)).to(batch.device)
+            current = batch.match_layout(torch.where(mask, fill, chunk))
+            passed = [(current, torch.arange(len(chunk), device=batch.device))]
+            outputs.append(run_batched(batch.adapted, passed, targets[rows], ids))
+        parts.append({key: np.stack([one[key] for one in outputs], axis=1) for key in RESPONSES})
+    read = {key: np.concatenate([part[key] for part in parts]) for key in RESPONSES}
     return read | _sums_of_maps(maps, first, perturbation)
 
 
@@ -220,39 +251,3 @@ def _rebatched(batches: Iterator[PerturbedImages], size: int) -> Iterator[Pertur
             images, rows = images[size:], rows[size:]
         rest = [(images, rows)] if len(rows) else []
     yield from rest
-
-
-def _updated(
-    batch: Batch, maps: np.ndarray, perturbation: Perturbation, explain: Explain, ranking: np.ndarray | None
-) -> tuple[Outputs, np.ndarray]:
-    """Delete pixels along maps that are recomputed before each step; deleted pixels stay deleted."""
-    images, targets = batch.images, batch.targets.to(batch.device)
-    counts = perturbation.counts(*images.shape[-2:])
-    shape = images.shape[-2:]
-    first = np.full(maps.shape, len(counts), dtype=np.int32)
-    parts: list[Outputs] = []
-    for rows, chunk, ids in batch.chunks():
-        options = dict(perturbation.baseline_options)
-        fill = baseline_images(perturbation.baseline, chunk, ids, batch.seed, options, perturbation.grid)
-        gone = np.zeros((len(chunk), shape[0] * shape[1]), dtype=bool)
-        current, now, outputs = chunk, maps[rows], []
-        for point, removed in enumerate(counts):
-            if point:
-                updated = explain(current, targets[rows, 0])
-                now = updated.detach().float().cpu().numpy()
-                check_maps(now, chunk, ids)
-                now = np.abs(now) if perturbation.magnitude else now
-            order = pixel_ranking(now, ids, batch.seed, ties=perturbation.ties)
-            if ranking is not None and not point:
-                order = ranking[rows]
-            order = order[:, ::-1] if perturbation.order == "lerf" else order
-            ahead = np.argsort(~np.take_along_axis(gone, order, axis=1), axis=1, kind="stable")
-            np.put_along_axis(gone, np.take_along_axis(order, ahead, axis=1)[:, :removed], True, axis=1)
-            flat = first[rows].reshape(gone.shape)
-            flat[gone] = np.minimum(flat[gone], point)
-            mask = torch.from_numpy(gone.reshape(len(chunk), 1, *shape)).to(batch.device)
-            current = batch.match_layout(torch.where(mask, fill, chunk))
-            passed = [(current, torch.arange(len(chunk), device=batch.device))]
-            outputs.append(run_batched(batch.adapted, passed, targets[rows], ids))
-        parts.append({key: np.stack([one[key] for one in outputs], axis=1) for key in RESPONSES})
-    return {key: np.concatenate([part[key] for part in parts]) for key in RESPONSES}, first

@@ -6,6 +6,8 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
+
 from heatproof.base.options import Bounds
 from heatproof.base.subsets import SAMPLES, SIZES, SubsetMasks, subset_masks
 from heatproof.models.batch import Arrays, Batch
@@ -91,7 +93,6 @@ class Channels(NetworkResponse):
     ) -> Contents:
         """Return the dimensions of the store, from the first image; not applicable without a layer of channels."""
         from heatproof.models.network import find_layer
-        from heatproof.perturbation.channels import channels_of_layers
 
         batch = first()
         assert batch.facts is not None, "a job knows the input format of the model"
@@ -100,7 +101,7 @@ class Channels(NetworkResponse):
             return Contents({"channel": 1}, unsupported_reason=batch.facts.cam_reason)
         if not layers and cam:
             find_layer(batch.network, cam, "model")
-        activations = channels_of_layers(batch.adapted, batch.images, self._layers(batch), batch.batch_size)
+        activations = self._activations(batch)
         if not activations:
             no_named_layer = (
                 f"none of the layers that similarity.channels names ({', '.join(layers or ())}) has channels on a "
@@ -116,9 +117,10 @@ class Channels(NetworkResponse):
 
     def run(self, batch: Batch) -> Arrays:
         """Run the network on each image, and return the activations of the layers."""
-        from heatproof.perturbation.channels import channel_responses
+        return {"activation": np.concatenate(list(self._activations(batch).values()), axis=1)}
 
-        return channel_responses(batch, self._layers(batch))
+    def _activations(self, batch: Batch) -> dict[str, np.ndarray]:
+        from heatproof.perturbation.channels import channels_of_layers
 
-    def _layers(self, batch: Batch) -> list[str]:
-        return list(self.settings.get("layers") or [batch.facts.cam_layer if batch.facts else None])
+        layers = list(self.settings.get("layers") or [batch.facts.cam_layer if batch.facts else None])
+        return channels_of_layers(batch.adapted, batch.images, layers, batch.batch_size)

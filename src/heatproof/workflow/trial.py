@@ -306,7 +306,7 @@ def _score(plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module
     from heatproof.base.methods import methods_of
     from heatproof.metrics.scoring import score_batches
     from heatproof.perturbation.dataset_mean import needs_dataset
-    from heatproof.responses.base import respond_batches
+    from heatproof.responses.base import respond
 
     batch = _few(plan, model, network, dataset)
     height, width = batch.images.shape[2:]
@@ -324,10 +324,7 @@ def _score(plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module
         if response.recomputes_maps or response.rule == "parts" or response.missing_inputs(batch):
             return
         responses[argument] = response, None
-        ((_, read, _, _),) = respond_batches(response, [batch])
-        if isinstance(read, NotApplicable):
-            raise read
-        arrays[argument] = read
+        arrays[argument] = respond(response, batch)
     returned: list[Any] = []
 
     @wraps(entry.metric.function)
