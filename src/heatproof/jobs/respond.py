@@ -96,7 +96,8 @@ def store_responses(job: ResponseStage, runtime: Runtime) -> None:
         assert template.facts is not None, "a job knows the input format of the model"
         return replace(template, images=normalise(dataset.images(EVALUATION, 0, 1), template.facts))
 
-    all_work = [_open(job, spec, response, dataset, first_batch) for spec in (job.explainers or [None])]
+    specs: Sequence[MethodSpec | None] = job.explainers or [None]
+    all_work = [_open(job, spec, response, dataset, first_batch) for spec in specs]
     pending = [work for work in all_work if work.is_pending]
     for work in all_work:
         if not work.is_pending:
