@@ -75,7 +75,7 @@ def test_label_outputs_are_those_of_every_label_of_the_intact_image():
     found = LabelOutputs().run(batch)
     np.testing.assert_allclose(found["logit"], network(images))
     np.testing.assert_allclose(found["log_probability"], nn.functional.logsigmoid(network(images)), atol=1e-6)
-    contents = LabelOutputs().contents(data, "weather", (2, 2), [], lambda: batch)
+    contents = LabelOutputs().contents(batch, "weather", lambda: batch)
     assert contents.sizes == {"variant": 3}
     assert contents.coordinates == {"variant": ["sun", "rain", "fog"]}
     assert intact_responses(batch)["predicted"].tolist() == [1] * 4

@@ -17,6 +17,7 @@ from heatproof.responses.base import (
     MapResponse,
     NetworkResponse,
     Response,
+    at_points,
     response_of,
     shared_responses,
 )
@@ -131,7 +132,7 @@ def test_a_metric_gets_the_values_that_a_store_has(response):
     values = rng.integers(0, 9, (2, 3, len(response.quantities), points)).astype(np.float64)
     arrays = response.cast({"response": values})
     assert arrays["response"].dtype == response.array_specs["response"].dtype
-    (got,) = response.inputs("x", arrays, IMAGES, points=[0], index=1).values()
+    (got,) = response.inputs("x", at_points(arrays, 1, [0]), IMAGES, "logit").values()
     place = response.quantities.index("change" if response.kind == "explanations" else "predicted")
     expected = values[:, 1, place, :1]
     if isinstance(got, ResponseCurve):

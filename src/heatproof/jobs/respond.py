@@ -178,7 +178,9 @@ def _open(
             opened = open_method(spec)
             methods = [replace(method, explainer=opened.explainer, options=opened.options) for method in methods]
     size = dataset.images(EVALUATION, 0, 1).shape[-2:]
-    contents = response.contents(dataset, job.network.dataset.name, size, [method.name for method in methods], first)
+    nothing: Any = None
+    images_of_job = Batch(None, None, None, nothing, nothing, (), 0, dataset=dataset, size=size, methods=methods)
+    contents = response.contents(images_of_job, job.network.dataset.name, first)
     arrays = {}
     for array, array_spec in response.array_specs.items():
         shape, dtype = tuple(contents.sizes[dim] for dim in array_spec.dims), array_spec.dtype_for(dataset.num_classes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -46,15 +46,7 @@ class Insertions(Removals):
         baseline_settings = {key: self.settings[key] for key in ("baseline", "baseline_options", "grid")}
         return {"masks": [removed] * len(batch.image_ids), **baseline_settings}
 
-    def inputs(
-        self,
-        argument: str,
-        arrays: Arrays,
-        batch: Batch,
-        output: str = "logit",
-        points: Sequence[int] | None = None,
-        index: int = 0,
-    ) -> dict[str, Any]:
+    def inputs(self, argument: str, arrays: Arrays, batch: Batch, output: str) -> dict[str, Any]:
         """Return the gain of each patch over the baseline, (N, rows × columns), and the grid."""
         drops = drops_of(arrays, output)
         return {argument: drops[:, :1] - drops[:, 1:], "grid": self.settings["grid"]}

@@ -12,7 +12,7 @@ import numpy as np
 from heatproof.errors import HeatproofError, first_line, machine_fault
 from heatproof.metrics.registry import Metric
 from heatproof.models.batch import Arrays, Batch
-from heatproof.responses.base import Response
+from heatproof.responses.base import Response, at_points
 
 # Argument of a metric's function to the response that it receives, and the points that it reads; None for all.
 Responses = Mapping[str, tuple[Response, Sequence[int] | None]]
@@ -90,7 +90,7 @@ def score_batch(
             inputs["maps"] = method.select_maps(batch.maps)
         for argument, (response, points) in responses.items():
             if response.needs_maps:
-                inputs |= response.inputs(argument, arrays[argument], batch, output, points, index)
+                inputs |= response.inputs(argument, at_points(arrays[argument], index, points), batch, output)
         try:
             result = metric.score(inputs, options)
         except Exception as error:
@@ -117,9 +117,9 @@ def score_batches(
     output = options.get("output", "logit")
     for batch, arrays, explainers in chunks:
         shared: dict[str, Any] = {"image_ids": batch.image_ids}
-        for argument, (response, points) in responses.items():
+        for argument, (response, _) in responses.items():
             if not response.needs_maps:
-                shared |= response.inputs(argument, arrays[argument], batch, output, points)
+                shared |= response.inputs(argument, arrays[argument], batch, output)
         for explained, along_maps in explainers:
             yield from score_batch(metric, options, explained, responses, along_maps, shared, failed)
 

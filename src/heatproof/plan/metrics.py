@@ -28,7 +28,7 @@ from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS, Metric
 from heatproof.models.batch import Batch
 from heatproof.perturbation.baselines import BASELINES
-from heatproof.responses.base import Response
+from heatproof.responses.base import Response, at_points
 
 
 @dataclass(frozen=True)
@@ -201,6 +201,7 @@ def _try_out(
         arrays = response.synthetic_arrays(size)
         if arrays is None:
             return
+        arrays = at_points(arrays, 0) if response.needs_maps else arrays
         inputs |= response.inputs(argument, arrays, batch, options.get("output", "logit"))
     with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
         metric.score(inputs, options)

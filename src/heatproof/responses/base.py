@@ -197,19 +197,15 @@ class Response(ABC):
         return {}
 
     @abstractmethod
-    def contents(
-        self, dataset: Any, name: str, size: tuple[int, int], names: Sequence[str], first: FirstBatch
-    ) -> Contents:
+    def contents(self, images: Batch, name: str, first: FirstBatch) -> Contents:
         """Return the dimensions of the store.
 
         Parameters
         ----------
-        dataset, name
-            Dataset of the images, and its name in the config.
-        size
-            Height and width of the images.
-        names
-            Names of the methods, for a map response.
+        images
+            The images without their pixels: their dataset and size, and the methods of a map response.
+        name
+            Name of the dataset in the config.
         first
             Function that opens the network and returns the batch of the first image.
 
@@ -265,15 +261,7 @@ class Response(ABC):
         """Return the number of images that a metric scores at a time; None for all."""
         return shard_size
 
-    def inputs(
-        self,
-        argument: str,
-        arrays: Arrays,
-        batch: Batch,
-        output: str = "logit",
-        points: Sequence[int] | None = None,
-        index: int = 0,
-    ) -> dict[str, Any]:
+    def inputs(self, argument: str, arrays: Arrays, batch: Batch, output: str) -> dict[str, Any]:
         """Return the arguments of a metric's function, by name; the default is the arrays.
 
         Parameters
@@ -281,15 +269,12 @@ class Response(ABC):
         argument
             Argument of the metric's function that receives the response.
         arrays
-            The arrays that `needed_arrays` lists, for N images.
+            The arrays that `needed_arrays` lists, for N images; those of a map response for one method, at the points
+            that the metric reads (`at_points`).
         batch
             The N images, of which ids, targets, size, seed and task are read.
         output
             Output of the network that the metric reads, ``logit`` or ``probability``, unless its function selects it.
-        points
-            Indices of the points that the metric reads; None for all.
-        index
-            Index of the method in the arrays of a map response.
         """
         return {argument: arrays}
 
@@ -324,21 +309,11 @@ class NetworkResponse(Response):
         """Return further arguments of a metric's function, besides the drops."""
         return {}
 
-    def contents(
-        self, dataset: Any, name: str, size: tuple[int, int], names: Sequence[str], first: FirstBatch
-    ) -> Contents:
+    def contents(self, images: Batch, name: str, first: FirstBatch) -> Contents:
         """Return the dimensions of the store."""
         return Contents({"variant": self.variants})
 
-    def inputs(
-        self,
-        argument: str,
-        arrays: Arrays,
-        batch: Batch,
-        output: str = "logit",
-        points: Sequence[int] | None = None,
-        index: int = 0,
-    ) -> dict[str, Any]:
+    def inputs(self, argument: str, arrays: Arrays, batch: Batch, output: str) -> dict[str, Any]:
         """Return the drops (N, variants - 1), and the arguments of `extra_inputs`."""
         return {argument: drops_of(arrays, output), **self.extra_inputs(arrays, batch)}
 
@@ -369,12 +344,11 @@ class MapResponse(Response):
     def as_argument(self, quantities: Arrays, batch: Batch) -> Any:
         """Return the argument of a metric's function from the quantities (N, points)."""
 
-    def contents(
-        self, dataset: Any, name: str, size: tuple[int, int], names: Sequence[str], first: FirstBatch
-    ) -> Contents:
+    def contents(self, images: Batch, name: str, first: FirstBatch) -> Contents:
         """Return the dimensions of the store."""
-        sizes = {"method": len(names), "quantity": len(self.quantities), "point": self.points(size)}
-        return Contents(sizes, {"method": list(names), "quantity": list(self.quantities)})
+        names = [method.name for method in images.methods]
+        sizes = {"method": len(names), "quantity": len(self.quantities), "point": self.points(images.size)}
+        return Contents(sizes, {"method": names, "quantity": list(self.quantities)})
 
     def maps_by_method(self, batch: Batch) -> Iterator[tuple[np.ndarray, Explain | None]]:
         """Yield the maps (N, H, W) of each method, and the function that recomputes them or None.
@@ -404,35 +378,18 @@ class MapResponse(Response):
         """Return None, because some scores depend on all images."""
         return None
 
-    def inputs(
-        self,
-        argument: str,
-        arrays: Arrays,
-        batch: Batch,
-        output: str = "logit",
-        points: Sequence[int] | None = None,
-        index: int = 0,
-    ) -> dict[str, Any]:
+    def inputs(self, argument: str, arrays: Arrays, batch: Batch, output: str) -> dict[str, Any]:
         """Return the argument of one method."""
-        chosen = slice(None) if points is None else list(points)
-        values = arrays["response"]
-        by_quantity = {name: values[:, index, number][:, chosen] for number, name in enumerate(self.quantities)}
+        by_quantity = {name: arrays["response"][:, number] for number, name in enumerate(self.quantities)}
         return {argument: self.as_argument(by_quantity, batch)}
 
 
-class IntactOutputs(Response):
+class IntactOutputs(NetworkResponse):
     """Outputs for the intact images, which responses with `needs_intact` share; no metric reads them alone."""
 
     rule = "intact"
-    needs_maps = False
     array_specs: ClassVar[Mapping[str, Array]] = {}
     argument = "intact"
-
-    def contents(
-        self, dataset: Any, name: str, size: tuple[int, int], names: Sequence[str], first: FirstBatch
-    ) -> Contents:
-        """Return no dimensions, because no store holds this response."""
-        return Contents({})
 
     def run(self, batch: Batch) -> Arrays:
         """Run the network once on each image."""
@@ -528,6 +485,12 @@ def shared_responses(responses: Iterable[Response]) -> dict[Response, tuple[Resp
         fractions = [len(other.settings.get("fractions") or ()) for other, _ in finer]
         chosen[response] = finer[int(np.argmax(fractions))] if finer else (response, None)
     return chosen
+
+
+def at_points(arrays: Arrays, index: int, points: Sequence[int] | None = None) -> Arrays:
+    """Return the arrays of a map response for one method, at some of the points; None for all."""
+    chosen = slice(None) if points is None else list(points)
+    return {name: values[:, index][..., chosen] for name, values in arrays.items()}
 
 
 def output_array(output: str) -> str:

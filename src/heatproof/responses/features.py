@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from heatproof.base.grids import grid_name
 from heatproof.errors import NotApplicable
@@ -33,9 +33,7 @@ class Features(NetworkResponse):
         """Name in paths, with the grid and baseline of the patch drops."""
         return f"g{grid_name(self.settings['grid'])}_{self.settings['baseline']}"
 
-    def contents(
-        self, dataset: Any, name: str, size: tuple[int, int], names: Sequence[str], first: FirstBatch
-    ) -> Contents:
+    def contents(self, images: Batch, name: str, first: FirstBatch) -> Contents:
         """Return the dimensions of the store, from the first image; not applicable if hooks can read no layer."""
         from heatproof.perturbation.features import feature_widths
 

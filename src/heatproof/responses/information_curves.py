@@ -60,16 +60,12 @@ class InformationCurves(TwoTargets):
         """Return the number of images: the fully blurred one, one per threshold, and the original."""
         return len(self.settings["thresholds"] or range(PUBLISHED_THRESHOLDS)) + 2
 
-    def contents(
-        self, dataset: Any, name: str, size: tuple[int, int], names: Sequence[str], first: FirstBatch
-    ) -> Contents:
+    def contents(self, images: Batch, name: str, first: FirstBatch) -> Contents:
         """Return the dimensions of the store; not applicable to images that cannot be encoded."""
         from heatproof.perturbation.pic import entropy_unsupported_reason
 
-        channels = dataset.images("evaluation", 0, 1).shape[1]
-        return replace(
-            super().contents(dataset, name, size, names, first), unsupported_reason=entropy_unsupported_reason(channels)
-        )
+        channels = images.dataset.images("evaluation", 0, 1).shape[1]
+        return replace(super().contents(images, name, first), unsupported_reason=entropy_unsupported_reason(channels))
 
     def run(self, batch: Batch) -> Arrays:
         """Run the network on the images, and return its outputs and the entropies in bytes."""

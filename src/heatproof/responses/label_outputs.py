@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from heatproof.models.batch import Arrays, Batch
 from heatproof.responses.base import Contents, FirstBatch, NetworkResponse
@@ -24,11 +22,9 @@ class LabelOutputs(NetworkResponse):
         """Number of variants: the intact image only."""
         return 1
 
-    def contents(
-        self, dataset: Any, name: str, size: tuple[int, int], names: Sequence[str], first: FirstBatch
-    ) -> Contents:
+    def contents(self, images: Batch, name: str, first: FirstBatch) -> Contents:
         """Return the labels as the dimension ``variant``."""
-        names = list(dataset.class_names)
+        names = list(images.dataset.class_names)
         return Contents({"variant": len(names)}, {"variant": names})
 
     def run(self, batch: Batch) -> Arrays:

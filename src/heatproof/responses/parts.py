@@ -50,9 +50,7 @@ class Parts(NetworkResponse):
     evaluate_only_options = ("masks", "removed", "drops")
     options = staticmethod(part_options)
 
-    def contents(
-        self, dataset: Any, name: str, size: tuple[int, int], names: Sequence[str], first: FirstBatch
-    ) -> Contents:
+    def contents(self, images: Batch, name: str, first: FirstBatch) -> Contents:
         """Return the dimensions of the store, from the first image.
 
         Raises
@@ -61,6 +59,7 @@ class Parts(NetworkResponse):
             If the dataset has no parts, or its masks and images without a part do not have the shape of its images.
         """
         what = f"The dataset {name!r}"
+        dataset = images.dataset
         shape = dataset.images("evaluation", 0, 1).shape[1:]
         if not isinstance(dataset, HasParts):
             raise HeatproofError(
@@ -76,7 +75,7 @@ class Parts(NetworkResponse):
                 f"{removed}: they have to be {(1, count, *shape[1:])} and {(1, count, *shape)}."
             )
         parts = list(dataset.part_names)
-        sizes = {"variant": count + 1, "part": count, "y": size[0], "x": size[1]}
+        sizes = {"variant": count + 1, "part": count, "y": images.size[0], "x": images.size[1]}
         return Contents(sizes, {"part": parts, "variant": ["intact", *parts]})
 
     def run(self, batch: Batch) -> Arrays:

@@ -88,9 +88,7 @@ class Channels(NetworkResponse):
     # A hook reads the output of the layer.
     uses_hooks = True
 
-    def contents(
-        self, dataset: Any, name: str, size: tuple[int, int], names: Sequence[str], first: FirstBatch
-    ) -> Contents:
+    def contents(self, images: Batch, name: str, first: FirstBatch) -> Contents:
         """Return the dimensions of the store, from the first image; not applicable without a layer of channels."""
         from heatproof.models.network import find_layer
 
