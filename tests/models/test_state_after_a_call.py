@@ -322,16 +322,20 @@ class ChangesClass(PreparesItself):
         self.__class__ = AddsHook
 
 
-class FillsList(PreparesItself):
+class GrowsBuffer(PreparesItself):
+    """Keeps how large its buffer is, as rotary tables of transformers do."""
+
     def __init__(self):
         super().__init__()
-        self.sizes = []
+        self.size = 1
 
     def prepare(self, images):
-        self.sizes.append(len(images))
+        self.size = images.shape[-1]
+        del self.factor
+        self.register_buffer("factor", torch.ones(self.size), persistent=False)
 
 
-PREPARING = [AddsBuffer, WritesBuffer, AddsHook, ReplacesModule, WritesTensor, ChangesClass, FillsList]
+PREPARING = [AddsBuffer, WritesBuffer, AddsHook, ReplacesModule, WritesTensor, ChangesClass, GrowsBuffer]
 
 
 @pytest.mark.parametrize("call", [explain_with, evaluate_with])
@@ -347,9 +351,26 @@ def test_a_network_that_prepares_itself_is_left_before_its_first_pass(kind, call
     assert {name: vars(module)[name] for name in attributes} == attributes
     assert [type(part) for part in network.modules()] == kinds
     assert vars(module).keys() == attributes.keys()
-    assert not getattr(module, "sizes", [])
     second = call(network)
     assert all(first[name].equals(second[name]) for name in ("attribution", "score", "drops") if name in first)
+
+
+class CountsPasses(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.images, self.sizes = 0, []
+
+    def forward(self, images):
+        self.images += len(images)
+        self.sizes.append(len(images))
+        return images
+
+
+@pytest.mark.parametrize("call", [explain_with, evaluate_with])
+def test_records_of_passes_stay(call):
+    network = Plain(CountsPasses().eval())
+    results = call(network)
+    assert network.prepare.images == sum(network.prepare.sizes) >= 6 + int(results.attrs["check_passes"])
 
 
 class KeepsFeatures(nn.Module):

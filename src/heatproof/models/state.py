@@ -28,7 +28,8 @@ LONGEST_WAIT = 60.0
 _IN_USE = threading.RLock()
 UNINITIALISED = nn.UninitializedParameter | nn.UninitializedBuffer
 # Containers whose content is put back. Copying those of other classes could run code of other libraries.
-_CONTAINERS = (dict, OrderedDict, list, set)
+_CONTAINERS = (dict, OrderedDict, set)
+_MISSING = object()
 _HOOKS = tuple(name for name in vars(nn.Module()) if name.endswith("_hooks"))
 
 
@@ -99,7 +100,9 @@ def preserve_modes() -> Iterator[None]:
             torch.set_autocast_enabled(device, is_enabled)
             torch.set_autocast_dtype(device, precision)
         for held, content in hooks:
-            _put_back(held, content)
+            if not _is_same(held, content):
+                held.clear()
+                held.update(content)
 
 
 def _is_global_hooks(name: str, value: Any) -> bool:
@@ -116,44 +119,69 @@ class ModuleContents:
     """
 
     def __init__(self, named_modules: Iterable[tuple[str, nn.Module]]) -> None:
-        self._attributes: list[tuple[nn.Module, type, dict[str, Any]]] = []
-        containers: dict[int, Any] = {}
+        self._modules: list[_Module] = []
         tensors: dict[int, tuple[str, torch.Tensor]] = {}
         for module_name, module in named_modules:
-            prefix = f"{module_name}." if module_name else ""
             named_tensors = [*module._buffers.items()]
             # A scripted module has containers of its own kind, which hold no hooks and which nobody replaces.
             if not isinstance(module, torch.jit.ScriptModule):
                 attributes = dict(vars(module))
-                self._attributes.append((module, type(module), attributes))
-                for name, value in attributes.items():
-                    if type(value) in _CONTAINERS:
-                        containers[id(value)] = value
-                    elif isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
-                        named_tensors.append((name, value))
+                self._modules.append(_Module.of(module, attributes))
+                named_tensors += [
+                    (name, value)
+                    for name, value in attributes.items()
+                    if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter)
+                ]
             for name, tensor in named_tensors:
                 if tensor is not None and _has_values(tensor):
-                    tensors[id(tensor)] = prefix + name, tensor
-        # Most containers are empty.
-        self._containers = [(held, held.copy() if held else None) for held in containers.values()]
+                    tensors[id(tensor)] = f"{module_name}.{name}" if module_name else name, tensor
         self._tensors = [(name, tensor, tensor.detach().clone()) for name, tensor in tensors.values()]
 
     def put_back(self) -> list[str]:
         """Let the modules hold the same again, and return the names of the tensors whose values are lost."""
-        for module, kind, attributes in self._attributes:
-            if type(module) is not kind:
-                object.__setattr__(module, "__class__", kind)
-            now = vars(module)
-            if not _is_same(now, attributes):
-                now.update(attributes)
-                for name in now.keys() - attributes.keys():
-                    del now[name]
-        for held, content in self._containers:
-            if content is not None:
-                _put_back(held, content)
-            elif held:
-                held.clear()
+        for module in self._modules:
+            module.put_back()
         return [name for name, tensor, values in self._tensors if not _has_again(tensor, values)]
+
+
+class _Module(NamedTuple):
+    """A module with its class, its attributes, and its containers with their content, None if they are empty."""
+
+    module: nn.Module
+    kind: type
+    attributes: dict[str, Any]
+    containers: list[tuple[Any, Any]]
+
+    @classmethod
+    def of(cls, module: nn.Module, attributes: dict[str, Any]) -> _Module:
+        # Most containers are empty.
+        containers = [(value, value.copy() or None) for value in attributes.values() if type(value) in _CONTAINERS]
+        return cls(module, type(module), attributes, containers)
+
+    def put_back(self) -> None:
+        changed = [held for held in self.containers if not _is_same(*held)]
+        now = vars(self.module)
+        if not changed and all(map(_is_record, _changed(now, self.attributes))) and type(self.module) is self.kind:
+            return
+        object.__setattr__(self.module, "__class__", self.kind)
+        now.update(self.attributes)
+        for name in now.keys() - self.attributes.keys():
+            del now[name]
+        for held, content in changed:
+            # The same object as before, to which handles of hooks refer.
+            held.clear()
+            held.update(content or ())
+
+
+def _changed(now: dict[str, Any], before: dict[str, Any]) -> Iterator[Any]:
+    """Yield the values of attributes that are no longer the same object, and of those that are new."""
+    yield from (value for name, value in now.items() if value is not before.get(name, _MISSING))
+    yield from (value for name, value in before.items() if name not in now)
+
+
+def _is_record(value: Any) -> bool:
+    """Return whether a module that changes nothing but such attributes keeps a record, as a counter of passes does."""
+    return isinstance(value, int | float | list) and not isinstance(value, bool)
 
 
 class NetworkState:
@@ -289,26 +317,13 @@ def _has_values(tensor: Any) -> bool:
     return not (tensor.is_meta or tensor.is_inference())
 
 
-def _put_back(held: Any, content: Any) -> None:
-    """Give a container its earlier content. It stays the same object, to which handles of hooks refer."""
-    if _is_same(held, content):
-        return
-    held.clear()
-    if isinstance(held, list):
-        held.extend(content)
-    else:
-        held.update(content)
-
-
 def _is_same(held: Any, content: Any) -> bool:
-    """Return whether a container has the same objects in the same order."""
-    if len(held) != len(content):
-        return False
+    """Return whether a dict or a set has the same objects in the same order; None is the content of an empty one."""
+    if content is None:
+        return not held
     if isinstance(held, set):
         return bool(held == content)
-    if isinstance(held, dict):
-        return list(held) == list(content) and all(map(operator.is_, held.values(), content.values()))
-    return all(map(operator.is_, held, content))
+    return list(held) == list(content) and all(map(operator.is_, held.values(), content.values()))
 
 
 def _has_again(tensor: torch.Tensor, values: torch.Tensor) -> bool:
