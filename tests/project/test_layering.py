@@ -83,7 +83,6 @@ ALLOWED: dict[str, set[str]] = {
     "api": {
         "attribution",
         "base",
-        "data",
         "errors",
         "files",
         "inputs",

@@ -120,7 +120,7 @@ def finetune(
     from heatproof.models.adapter import attach, compilation_disabled, prepare_network, uncompiled
     from heatproof.models.first_images import check_first_images
     from heatproof.models.hooks import counted_as_check
-    from heatproof.models.passes import check_targets
+    from heatproof.models.output_reader import check_targets
     from heatproof.models.probabilities import warn_of_probabilities
     from heatproof.models.registry import UNSCALED
     from heatproof.models.state import copy_network, enable_gradients, preserve_random_states

@@ -27,8 +27,8 @@ TABLE_PATTERNS = ("*.csv", "ranking/*.csv", "similarity/*.csv", "baselines/*.csv
 class FilesByName(Mapping[str, T]):
     """Files below a folder by their relative path without the ending, read when accessed."""
 
-    def __init__(self, kind: str, folder: Path, paths: Iterable[Path], read: Callable[[Path], T], shown: str) -> None:
-        self._kind, self._read, self._shown = kind, read, shown
+    def __init__(self, kind: str, folder: Path, paths: Iterable[Path], read: Callable[[Path], T], title: str) -> None:
+        self._kind, self._read, self._title = kind, read, title
         self._paths = {str(path.relative_to(folder).with_suffix("")): path for path in paths}
 
     def __getitem__(self, name: str) -> T:
@@ -43,7 +43,7 @@ class FilesByName(Mapping[str, T]):
         return len(self._paths)
 
     def __repr__(self) -> str:
-        return f"{self._shown}{', '.join(self)})"
+        return f"{self._title}{', '.join(self)})"
 
 
 def _read_table(path: Path) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from torch import nn
 from heatproof.errors import HeatproofError, first_line, machine_fault
 from heatproof.models.adapter import Network, compilation_disabled
 from heatproof.models.hooks import counted_as_check, hooks_of
-from heatproof.models.passes import check_targets
+from heatproof.models.output_reader import check_targets
 from heatproof.models.probabilities import check_no_probabilities, warn_of_probabilities
 
 if TYPE_CHECKING:

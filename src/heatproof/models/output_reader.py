@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,12 @@ from heatproof.models.logits import is_one_logit, read_logits
 
 # Number of targets that are computed outside of `only_targets`.
 DEFAULT_TARGETS = 3
+# Singular, plural, and the remedy for a target that does not exist, by task.
+TARGET_NAMES = {
+    "multiclass": ("class", "classes", "check the labels, and the model's number of classes"),
+    "multilabel": ("label", "labels", "give targets (images, labels) of 1 and 0, or numbers of labels"),
+    "regression": ("output", "outputs", "give targets that say which output is explained, and no labels"),
+}
 
 
 class OutputReader:
@@ -273,3 +279,35 @@ def probabilities(numbers: torch.Tensor, task: str, dim: int = 1) -> torch.Tenso
     if reason := unsupported_reason(task, "probability"):
         raise NotApplicable(reason)
     return numbers.softmax(dim) if task in EXCLUSIVE else numbers.sigmoid()
+
+
+def check_targets(
+    targets: torch.Tensor, classes: int, image_ids: Sequence[str], task: str = "multiclass", has_one_logit: bool = False
+) -> None:
+    """Refuse targets (N,) or (N, T) that a network has no class for; on a GPU, one would abort the process.
+
+    Parameters
+    ----------
+    targets
+        The targets.
+    classes
+        Number of the network's classes, labels or outputs.
+    image_ids
+        N strings, for the message.
+    task, has_one_logit
+        As in `heatproof.models.adapter.Network`; they determine the words of the message.
+
+    Raises
+    ------
+    HeatproofError
+        If there is one; the message names the image and the valid classes.
+    """
+    wrong = (targets < 0) | (targets >= classes)
+    outside = wrong.reshape(len(targets), -1).any(1).nonzero().flatten().tolist()
+    if outside:
+        note = ", as one output is read as those of two classes" if has_one_logit else ""
+        singular, plural, remedy = TARGET_NAMES.get(task, TARGET_NAMES["multiclass"])
+        raise HeatproofError(
+            f"The target of image {image_ids[outside[0]]!r} is {singular} {int(targets[wrong][0])}, but the model has "
+            f"{plural} 0 to {classes - 1}{note}: {remedy}."
+        )

@@ -12,7 +12,7 @@ from heatproof.base.integer_types import widen_dtype
 from heatproof.base.tasks import EXCLUSIVE, task_provides
 from heatproof.errors import HeatproofError
 from heatproof.models.batch import PerturbedImages
-from heatproof.models.output_reader import log_probabilities
+from heatproof.models.output_reader import check_targets, log_probabilities
 from heatproof.models.probabilities import NEAR_ONE, PROBABILITIES_MESSAGE
 
 if TYPE_CHECKING:
@@ -22,12 +22,6 @@ if TYPE_CHECKING:
 # Predicted class and rank of a target if the task has no classes. The rank is not among the first ones, and -1 means
 # "not computed" in stores.
 NO_CLASS, NO_RANK = -2, 2**15 - 1
-# Singular, plural, and the remedy for a target that does not exist, by task.
-TARGET_NAMES = {
-    "multiclass": ("class", "classes", "check the labels, and the model's number of classes"),
-    "multilabel": ("label", "labels", "give targets (images, labels) of 1 and 0, or numbers of labels"),
-    "regression": ("output", "outputs", "give targets that say which output is explained, and no labels"),
-}
 
 
 def run_batched(
@@ -161,35 +155,3 @@ def intact_responses(batch: Batch) -> dict[str, np.ndarray]:
     without_classes = read["predicted"] == NO_CLASS
     rank = np.stack([read["target_rank"], np.where(without_classes, read["target_rank"], 0)], axis=1)
     return {**responses, "predicted": read["predicted"], "target_rank": rank}
-
-
-def check_targets(
-    targets: torch.Tensor, classes: int, image_ids: Sequence[str], task: str = "multiclass", has_one_logit: bool = False
-) -> None:
-    """Refuse targets (N,) or (N, T) that a network has no class for; on a GPU, one would abort the process.
-
-    Parameters
-    ----------
-    targets
-        The targets.
-    classes
-        Number of the network's classes, labels or outputs.
-    image_ids
-        N strings, for the message.
-    task, has_one_logit
-        As in `heatproof.models.adapter.Network`; they determine the words of the message.
-
-    Raises
-    ------
-    HeatproofError
-        If there is one; the message names the image and the valid classes.
-    """
-    wrong = (targets < 0) | (targets >= classes)
-    outside = wrong.reshape(len(targets), -1).any(1).nonzero().flatten().tolist()
-    if outside:
-        note = ", as one output is read as those of two classes" if has_one_logit else ""
-        singular, plural, remedy = TARGET_NAMES.get(task, TARGET_NAMES["multiclass"])
-        raise HeatproofError(
-            f"The target of image {image_ids[outside[0]]!r} is {singular} {int(targets[wrong][0])}, but the model has "
-            f"{plural} 0 to {classes - 1}{note}: {remedy}."
-        )
