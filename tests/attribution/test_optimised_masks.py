@@ -219,7 +219,7 @@ def test_another_layer_can_be_named():
     context = explain(facts=InputFacts())
     assert not torch.allclose(run("iba", context, layer="layer.0"), run("iba", context, layer="layer"))
     assert torch.equal(run("iba", context), run("iba", context, layer="layer")), "the rule finds it"
-    spec = MethodSpec("iba", "iba", bottleneck.__name__, {"layer": "layer"}, {"iba": False}, ["cam_layer"])
+    spec = MethodSpec("iba", "iba", bottleneck.__name__, {"layer": "layer"}, (("iba", False),), ["cam_layer"])
     _require_layer(spec, InputFacts(cam_layer="nowhere"), context.network)
     with pytest.raises(HeatproofError, match="no layer 'nowhere'"):
         _require_layer(

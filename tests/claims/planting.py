@@ -22,7 +22,7 @@ def method(name: str) -> Method:
     """Return the method of a name, ``explainer`` or ``explainer/map``; the suffix ``_abs`` means absolute values."""
     plain = name.removesuffix("_abs")
     kind, _, map_name = plain.partition("/")
-    explainer = MethodSpec(kind, kind, maps={map_name or kind: True}, uses_model=kind not in ("random", "edges"))
+    explainer = MethodSpec(kind, kind, maps=((map_name or kind, True),), uses_model=kind not in ("random", "edges"))
     return Method(name, explainer, transform="abs" if plain != name else "raw")
 
 

@@ -3,15 +3,17 @@
 import json
 import os
 from collections import Counter
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from heatproof.attribution.registry import EXPLAINERS
+from heatproof.base.methods import MethodSpec
 from heatproof.config.files import default_config, merge, read_config
 from heatproof.errors import HeatproofError
 from heatproof.plan.graph import Graph
-from heatproof.plan.stage import STAGES, Report
+from heatproof.plan.stage import STAGES, Report, load_spec
 from heatproof.plan.validate import make_plan
 from heatproof.workflow import check
 from heatproof.workflow.start import one_file_per_job
@@ -81,9 +83,36 @@ def test_a_signed_map_has_an_absolute_row_too():
 
 def test_maps_of_a_renamed_family_carry_its_name():
     plan = plan_of(explainers=["noise_input_x_gradient", {"mine": {"explainer": "noise_input_x_gradient"}}])
-    plain, renamed = (list(entry.maps) for entry in plan.explainers.values())
+    plain, renamed = (entry.map_names for entry in plan.explainers.values())
     assert len(plain) > 1
     assert renamed == [f"mine_{name}" for name in plain]
+
+
+def specs_of_methods(value):
+    """Yield the specs of explainers in a spec of a job."""
+    if isinstance(value, MethodSpec):
+        yield value
+    elif is_dataclass(value):
+        yield from specs_of_methods(list(vars(value).values()))
+    elif isinstance(value, dict):
+        yield from specs_of_methods(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from specs_of_methods(item)
+
+
+def test_methods_have_the_index_of_their_map_after_their_spec_was_stored():
+    """Keys of JSON files are sorted, and the maps of a family such as the entropies are not."""
+    plan = plan_of(explainers=list(EXPLAINERS), metrics=["deletion_morf"])
+    assert any(entry.map_names != sorted(entry.map_names) for entry in plan.explainers.values())
+    stages = Counter()
+    for job in Graph(plan).jobs():
+        stored = json.loads(json.dumps(job.spec_json, sort_keys=True))
+        for entry in specs_of_methods(load_spec(job.run, stored)):
+            stages[job.stage] += 1
+            expected = [(method.name, method.index) for method in plan.explainers[entry.name].methods]
+            assert [(method.name, method.index) for method in entry.methods] == expected
+    assert {"attribute", "attribute_reference", "curves", "score"} <= stages.keys()
 
 
 def test_idsds_is_only_for_weights_of_the_same_domain():

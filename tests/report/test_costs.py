@@ -8,7 +8,7 @@ from heatproof.report.tables.costs import cost_table, draw_costs
 
 CASE = {"dataset": "d", "model": "m", "weights": "w", "metric": "idsds"}
 EXPLAINERS = [
-    MethodSpec(name, kind, maps={name: False}, uses_model=kind != "random")
+    MethodSpec(name, kind, maps=((name, False),), uses_model=kind != "random")
     for name, kind in [
         ("saliency", "saliency"),
         ("ig", "integrated_gradients"),

@@ -108,8 +108,8 @@ def test_soundness_at_a_level_is_that_where_the_performance_first_reaches_it():
 
 def test_maps_and_their_absolute_values_share_a_colour_and_references_are_grey():
     explainers = [
-        MethodSpec("e", "e", maps={f"m{k}": True for k in range(24)}),
-        MethodSpec("random", "random", maps={"random": False}, uses_model=False),
+        MethodSpec("e", "e", maps=tuple((f"m{k}", True) for k in range(24))),
+        MethodSpec("random", "random", maps=(("random", False),), uses_model=False),
     ]
     lines = line_styles(explainers, ["random"])
     assert len({lines[f"m{k}"].color for k in range(24)}) == 24
@@ -134,7 +134,7 @@ def table_of(metrics, methods):
 @pytest.mark.parametrize("methods", [["a"], [f"method_{k}" for k in range(40)]])
 def test_each_metric_has_a_panel_with_labels_and_a_direction(count, methods):
     metrics = [(f"metric{k}", bool(k % 2)) for k in range(count)]
-    lines = line_styles([MethodSpec(name, name, maps={name: False}) for name in methods], [])
+    lines = line_styles([MethodSpec(name, name, maps=((name, False),)) for name in methods], [])
     figure = draw_metric_curves(table_of(metrics, methods), lines, "net")
     panels = [axes for axes in figure.axes if axes.get_visible()]
     assert len(panels) == count

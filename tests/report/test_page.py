@@ -111,7 +111,9 @@ class Reader(HTMLParser):
 
 
 def described(name, *maps):
-    return MethodSpec(name, name, maps=dict.fromkeys(maps or [name], False), uses_model=name != "random")
+    return MethodSpec(
+        name, name, maps=tuple((map_name, False) for map_name in maps or [name]), uses_model=name != "random"
+    )
 
 
 def page_table(path):

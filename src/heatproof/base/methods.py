@@ -113,7 +113,7 @@ class Method:
     def map_names(self) -> list[str]:
         """Names that all maps of the explainer have in tables and results."""
         if isinstance(self.explainer, MethodSpec):
-            return list(self.explainer.maps)
+            return self.explainer.map_names
         return [self.name] if self.explainer is None else list(self.explainer.maps_called(self.name))
 
 
@@ -132,7 +132,8 @@ class MethodSpec:
     options
         All options of its function.
     maps
-        Name of each map to whether it is signed.
+        Name of each map, and whether it is signed, in the order of the explainer. Not a mapping, because specs are
+        stored as JSON, whose keys are sorted.
     needs
         Facts of the model that it needs, such as ``cam_layer``.
     uses_model
@@ -149,7 +150,7 @@ class MethodSpec:
     kind: str
     module: str = ""
     options: dict[str, Any] = field(default_factory=dict)
-    maps: dict[str, bool] = field(default_factory=dict)
+    maps: tuple[tuple[str, bool], ...] = ()
     needs: list[str] = field(default_factory=list)
     uses_model: bool = True
     grid: Grid | None = None
@@ -159,16 +160,21 @@ class MethodSpec:
     @property
     def methods(self) -> list[Method]:
         """The methods: each map raw, and each signed map also as absolute values."""
-        return methods_of(self.maps, self, self.options)
+        return methods_of(dict(self.maps), self, self.options)
+
+    @property
+    def map_names(self) -> list[str]:
+        """Names of the maps, in the order of the explainer."""
+        return [name for name, _ in self.maps]
 
     @property
     def registered_maps(self) -> list[str]:
         """Names of the maps in the registry, or in the config for a user's function."""
         if is_reference(self.kind) or self.name == self.kind:
-            return list(self.maps)
+            return self.map_names
         if len(self.maps) == 1:
             return [self.kind]
-        return [name.removeprefix(f"{self.name}_") for name in self.maps]
+        return [name.removeprefix(f"{self.name}_") for name in self.map_names]
 
     def without_run(self) -> MethodSpec:
         """Return the part of the spec that names the methods, without what it takes to make their maps."""

@@ -71,7 +71,7 @@ def method(name: str) -> Method:
     kind, map_name = _EXPLAINERS[plain]
     if plain.endswith("-SQ"):
         transform = "raw"  # squares have no sign
-    maps = {map_name or kind: not plain.endswith("-SQ")}
+    maps = ((map_name or kind, not plain.endswith("-SQ")),)
     explainer = MethodSpec(kind, kind, maps=maps, uses_model=not plain.startswith("Edge"))
     return Method(name, explainer, transform=transform)
 

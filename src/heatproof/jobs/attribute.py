@@ -288,7 +288,7 @@ def _open_shard(
         manifest_ranges=[(EVALUATION, row, row + 1) for row in sorted(probe_rows)],
     )
     arrays = map_arrays(len(spec.maps), size, **_encoding(inputs))
-    return open_shard(job.shard, spec.store, origin, split, arrays, {"map": list(spec.maps)})
+    return open_shard(job.shard, spec.store, origin, split, arrays, {"map": spec.map_names})
 
 
 def _reads_training_images(spec: MethodSpec) -> bool:
@@ -363,5 +363,5 @@ def open_method(spec: MethodSpec) -> Method:
     """Return the method of a job, ready to be called; only the module that registers its explainer is imported."""
     function = EXPLAINERS.load_callable(spec.kind, spec.module)
     called = as_explainer(function, spec.name) if positional_arguments_of(function) == PLAIN_ARGUMENTS else function
-    explainer = Explainer(spec.name, called, spec.maps, uses_model=spec.uses_model, needs=frozenset(spec.needs))
+    explainer = Explainer(spec.name, called, dict(spec.maps), uses_model=spec.uses_model, needs=frozenset(spec.needs))
     return Method(spec.name, explainer, spec.options)

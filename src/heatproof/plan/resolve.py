@@ -149,7 +149,9 @@ def read_explainer(name: str, settings: dict[str, Any]) -> MethodSpec:
     if (baseline := settings.get("baseline")) not in (None, SAME_AS_DROPS):
         look_up({**BASELINES, SAME_AS_DROPS: None}, baseline, f"baseline of the explainer {name!r}")
     module, maps = defining_module(entry.function, kind), entry.maps_called(name)
-    return MethodSpec(name, kind, module, {**defaults, **settings}, maps, sorted(entry.needs), entry.uses_model)
+    return MethodSpec(
+        name, kind, module, {**defaults, **settings}, tuple(maps.items()), sorted(entry.needs), entry.uses_model
+    )
 
 
 def read_model(name: str, settings: Mapping[str, Any], config: Config) -> ModelChoice:

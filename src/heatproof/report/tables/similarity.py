@@ -126,7 +126,7 @@ def _compared(spec: Similarity, one: NetworkName, two: NetworkName) -> Iterator[
         if any(read_shard(base, 0)["gap"] for base in bases):
             continue
         maps = [stored_maps(f"{base}.zarr", 0, len(ids), ids).values for base in bases]
-        for place, name in enumerate(explainer.maps):
+        for place, name in enumerate(explainer.map_names):
             flat = [values[:, place].reshape(len(values), -1) for values in maps]
             labels = {"explainer": explainer.name, "map": name}
             apart = np.abs(_scaled(flat[0]) - _scaled(flat[1])).mean(1)
