@@ -291,9 +291,12 @@ def _iterate_scores(
     failed: dict[str, str],
 ) -> Iterator[MethodScores]:
     """Score every method on the scored images, in chunks; `failed` receives the reasons why a custom metric fails."""
+    if not explainers:
+        # No method applies, or the metric is undefined for the task, and then it has no responses either.
+        return
     responses = {argument: (response_of(one.response), one.points) for argument, one in spec.responses.items()}
     output = next((one.output for one in spec.responses.values()), "logit")
-    if "maps" in metric.inputs and explainers:
+    if "maps" in metric.inputs:
         shape = describe_store(explainers[0].store + ".zarr")["arrays"]["attribution"]["shape"]
         batch = replace(batch, size=tuple(shape[-2:]))
     # Chunks bound the memory, unless the metric scores all images together.
@@ -322,7 +325,7 @@ def _iterate_scores(
             yield replace(chunk, maps=maps, methods=explainer.methods), arrays_of(explainer.name, images, rows)
 
     def chunks() -> Iterator[Chunk]:
-        for start in range(0, spec.images if explainers else 0, step):
+        for start in range(0, spec.images, step):
             images = range(start, min(start + step, spec.images))
             rows = np.flatnonzero(scored[start : images.stop]).tolist()
             if rows:
