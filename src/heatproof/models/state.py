@@ -86,7 +86,7 @@ def preserve_modes() -> Iterator[None]:
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     devices = ("cpu", "cuda")
     autocast = [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in devices]
-    hooks = [(hooks, hooks.copy()) for name, hooks in vars(torch_module).items() if _is_global_hooks(name, hooks)]
+    all_hooks = [(hooks, hooks.copy()) for name, hooks in vars(torch_module).items() if _is_global_hooks(name, hooks)]
     gradients = torch.is_grad_enabled()
     try:
         yield
@@ -99,10 +99,9 @@ def preserve_modes() -> Iterator[None]:
         for device, is_enabled, precision in autocast:
             torch.set_autocast_enabled(device, is_enabled)
             torch.set_autocast_dtype(device, precision)
-        for held, content in hooks:
+        for held, content in all_hooks:
             if not _is_same(held, content):
-                held.clear()
-                held.update(content)
+                _refill(held, content)
 
 
 def _is_global_hooks(name: str, value: Any) -> bool:
@@ -168,9 +167,7 @@ class _Module(NamedTuple):
         for name in now.keys() - self.attributes.keys():
             del now[name]
         for held, content in changed:
-            # The same object as before, to which handles of hooks refer.
-            held.clear()
-            held.update(content or ())
+            _refill(held, content)
 
 
 def _changed(now: dict[str, Any], before: dict[str, Any]) -> Iterator[Any]:
@@ -324,6 +321,12 @@ def _is_same(held: Any, content: Any) -> bool:
     if isinstance(held, set):
         return bool(held == content)
     return list(held) == list(content) and all(map(operator.is_, held.values(), content.values()))
+
+
+def _refill(held: Any, content: Any) -> None:
+    """Give a dict or a set its earlier content; it stays the same object, to which handles of hooks refer."""
+    held.clear()
+    held.update(content or ())
 
 
 def _has_again(tensor: torch.Tensor, values: torch.Tensor) -> bool:
