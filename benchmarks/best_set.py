@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from heatproof.ranking.best import best_set, best_set_over_networks, minimum_networks
-from heatproof.ranking.images import meta_rank_over_images
-from heatproof.ranking.paired import images_for_power
-from heatproof.ranking.references import compare_with_references
+from heatproof.stats.best import best_set, best_set_over_networks, minimum_networks
+from heatproof.stats.images import meta_rank_over_images
+from heatproof.stats.paired import images_for_power
+from heatproof.stats.references import compare_with_references
 
 METHODS = (8, 26, 50)
 IMAGES = (8, 16, 64)

@@ -22,14 +22,14 @@ from pathlib import Path
 PACKAGE = "src/heatproof"
 # A path counts in the group that names it or the nearest folder above it; paths that a layout lacks count nothing.
 GROUPS = {
-    "plan": ["plan", "config", "base/options.py", "options.py"],
-    "stages": ["stages", "jobs", "responses", "perturbation/patches.py", "metrics/score.py", "metrics/stored.py"],
+    "plan": ["plan", "config", "core/options.py", "options.py"],
+    "stages": ["stages", "jobs", "responses", "core/perturb/patches.py", "metrics/score.py", "metrics/stored.py"],
     "report": ["report"],
     "estimate": ["estimate", "workflow/estimate", "workflow/estimate.py"],
     "store": [
         "files",
         "stores",
-        "base/provenance.py",
+        "core/provenance.py",
         "store",
         "store.py",
         "manifest.py",

@@ -20,8 +20,8 @@ import numpy as np
 from scipy.stats import norm, spearmanr
 
 from heatproof.metrics.bootstrap import bootstrap_means, percentile_interval, summarise
-from heatproof.ranking.images import meta_rank_over_images
-from heatproof.ranking.meta_rank import meta_rank
+from heatproof.stats.images import meta_rank_over_images
+from heatproof.stats.meta_rank import meta_rank
 
 NETWORKS = (3, 6, 13)
 CORRELATIONS = (0.0, 0.5, 0.9)

@@ -85,7 +85,7 @@ def look_once(folder: Path, counted: bool) -> dict[str, Any]:
 
 def plainly(folder: Path) -> tuple[float, float]:
     """Return the seconds of one `os.stat` per file in one thread, and of listing all folders."""
-    from heatproof.data.image_files import image_files_below
+    from heatproof.datasets.image_files import image_files_below
 
     paths = [path for below in (folder / "photos").iterdir() for path in map(os.fspath, below.iterdir())]
     began = time.perf_counter()

@@ -1,7 +1,7 @@
 """Largest difference between explainers and their definitions, on networks of unusual constructions.
 
 A definition is written by hand, with `autograd.Function`s, on a twin of the network that neither writes in place nor
-shares modules (tests/attribution/definitions.py; definitions_lrp_cam.py for LRP and class activation maps). The
+shares modules (tests/explainers/definitions.py; definitions_lrp_cam.py for LRP and class activation maps). The
 difference is a share of the largest value of the defined map; for a method that does not apply, the row has the reason.
 With another version of heatproof on the path, that version is measured.
 
@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from _shared import make_parser, print_table
 
-from heatproof.attribution import registry
+from heatproof.explainers import registry
 from heatproof.models.registry import InputFacts
 
 

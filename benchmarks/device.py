@@ -32,7 +32,7 @@ import pandas as pd
 from _shared import make_parser, print_table
 
 if TYPE_CHECKING:
-    from heatproof.base.specs import Runtime
+    from heatproof.core.specs import Runtime
 
 BEGAN = time.time()
 EXPLAINERS: list[Any] = [
@@ -146,7 +146,7 @@ def throughput(job: Any, runtime: Runtime, gradients: bool, trained: bool) -> tu
     """Return the best images per second of a job's network, forward or with a gradient or training step."""
     import torch
 
-    from heatproof.data.checks import open_dataset
+    from heatproof.datasets.checks import open_dataset
     from heatproof.models.network import build_network, configure_torch, normalise, set_precision
 
     # The job computes a response, maps or a training.
@@ -186,7 +186,7 @@ def throughput(job: Any, runtime: Runtime, gradients: bool, trained: bool) -> tu
 
 def run_job(path: str) -> None:
     """Run the job of a file in this process, and print its measurements as one line of JSON."""
-    from heatproof.base.specs import Runtime
+    from heatproof.core.specs import Runtime
     from heatproof.plan.stage import load_spec
 
     request = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -195,9 +195,9 @@ def run_job(path: str) -> None:
     if network:
         import torch
 
+        from heatproof.core.network import Network
         from heatproof.jobs import attribute, respond, shards
         from heatproof.models import network as network_module
-        from heatproof.models.adapter import Network
 
         network_module.configure_torch(runtime)
         started = time.time() - BEGAN

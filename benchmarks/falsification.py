@@ -28,18 +28,18 @@ from matplotlib.figure import Figure
 from scipy.stats import ttest_1samp
 
 import heatproof
-from heatproof.attribution.registry import EXPLAINERS
-from heatproof.base.specs import Schedule
-from heatproof.data.digits import digits
-from heatproof.data.image_folder import image_folder
-from heatproof.data.watermarked import BOX, STRIPES, watermarked
+from heatproof.core.batch import Batch
+from heatproof.core.perturb.class_masks import class_masks
+from heatproof.core.specs import Schedule
+from heatproof.datasets.digits import digits
+from heatproof.datasets.image_folder import image_folder
+from heatproof.datasets.watermarked import BOX, STRIPES, watermarked
+from heatproof.explainers.registry import EXPLAINERS
 from heatproof.files.writing import write_table
 from heatproof.metrics.known_regions import attribution_share, pooled_maps, rect_maps
-from heatproof.models.batch import Batch
 from heatproof.models.network import normalise
 from heatproof.models.registry import ARCHITECTURES, InputFacts
 from heatproof.models.resnet import FACTS
-from heatproof.perturbation.class_masks import class_masks
 from heatproof.report.results import save
 from heatproof.training.loop import Examples, fit, validate
 

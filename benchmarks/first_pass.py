@@ -191,8 +191,8 @@ def profile_of_job() -> Profile:
     """Profile the job of the workflow that makes one map, after the jobs that it needs."""
     from device import jobs_of, working_in
 
-    from heatproof.base.specs import Runtime
     from heatproof.config.files import default_config, merge
+    from heatproof.core.specs import Runtime
     from heatproof.plan.stage import load_spec
 
     profile = Profile()

@@ -43,7 +43,7 @@ def graph_of(folder: Path) -> Any:
 
 def fill(graph: Any, images: int) -> None:
     """Create everything that the target needs, in the working folder."""
-    from heatproof.base.provenance import digest
+    from heatproof.core.provenance import digest
     from heatproof.stores.manifest import write_manifest
     from heatproof.stores.store import ArraySpec, Layout, ensure_metadata
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from heatproof.metrics.responses.curves import ResponseCurve
 from heatproof.metrics.soundness import THRESHOLDS, completeness, soundness
-from heatproof.responses.curves import ResponseCurve
 
 FEATURES = 200
 LEVELS = np.round(np.arange(0.1, 1.0, 0.05), 2)

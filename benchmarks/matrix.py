@@ -32,12 +32,12 @@ import torch
 from torch import nn
 from torch.nn.functional import interpolate
 
-from heatproof.attribution._network_traits import NetworkTraits, inspect_network
-from heatproof.attribution.explaining import check_limits
-from heatproof.attribution.registry import EXPLAINERS, Explainer
 from heatproof.claims.meta_rank import METHODS_OF_PAPER
+from heatproof.core.batch import ApplicabilityFigure, Batch
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.models.batch import ApplicabilityFigure, Batch
+from heatproof.explainers._network_traits import NetworkTraits, inspect_network
+from heatproof.explainers.explaining import check_limits
+from heatproof.explainers.registry import EXPLAINERS, Explainer
 from heatproof.models.registry import ARCHITECTURES, InputFacts
 
 # Library, name in it, and for transformers the options in which the published network differs from the defaults.

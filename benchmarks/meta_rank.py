@@ -27,7 +27,7 @@ def measure(methods):
 
     import numpy as np
 
-    from heatproof.ranking.meta_rank import default_repetitions, meta_rank
+    from heatproof.stats.meta_rank import default_repetitions, meta_rank
 
     rng = np.random.default_rng(0)
     scores = np.linspace(0, 3, methods) + rng.normal(size=(CASES, methods))

@@ -20,18 +20,18 @@ import torch
 from matplotlib.figure import Figure
 
 import heatproof
-from heatproof.attribution.registry import EXPLAINERS
-from heatproof.base.specs import Schedule
-from heatproof.data.digits import Digits
+from heatproof.core.batch import Batch
+from heatproof.core.specs import Schedule
+from heatproof.datasets.digits import Digits
+from heatproof.explainers.registry import EXPLAINERS
 from heatproof.metrics.corruptions import SCHEMES, introduce_or_remove, scale_magnitudes
 from heatproof.metrics.soundness import THRESHOLDS, soundness_at_levels
-from heatproof.models.batch import Batch
 from heatproof.models.network import normalise
 from heatproof.models.registry import ARCHITECTURES, InputFacts
 from heatproof.models.resnet import FACTS
-from heatproof.ranking.reliability import reliability_table
 from heatproof.report.results import save
 from heatproof.report.tables.reliability import draw_critical_difference
+from heatproof.stats.reliability import reliability_table
 from heatproof.training.loop import Examples, fit
 
 SEED = 0

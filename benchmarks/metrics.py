@@ -15,8 +15,8 @@ from torchvision.models import resnet18
 
 import heatproof
 from heatproof.metrics.registry import METRICS
+from heatproof.metrics.responses.map_changes import MapChanges
 from heatproof.models.registry import ARCHITECTURES
-from heatproof.responses.map_changes import MapChanges
 
 BATCH = 16
 

@@ -21,9 +21,9 @@ from _shared import make_parser, print_table
 from PIL import Image
 
 import heatproof.models.resnet  # noqa: F401
-from heatproof.base.randomness import derive_seed
-from heatproof.base.specs import Schedule
-from heatproof.data.digits import Digits
+from heatproof.core.randomness import derive_seed
+from heatproof.core.specs import Schedule
+from heatproof.datasets.digits import Digits
 from heatproof.errors import HeatproofError
 from heatproof.models.network import build_network, normalise
 from heatproof.models.registry import ARCHITECTURES, InputFacts, ModelSpec

@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from heatproof.base.randomness import numpy_generator
+from heatproof.core.randomness import numpy_generator
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import summarise
-from heatproof.ranking.best import best_set
-from heatproof.ranking.meta_rank import meta_rank
-from heatproof.ranking.references import compare_with_references
-from heatproof.ranking.significance import pairwise_wilcoxon
+from heatproof.stats.best import best_set
+from heatproof.stats.meta_rank import meta_rank
+from heatproof.stats.references import compare_with_references
+from heatproof.stats.significance import pairwise_wilcoxon
 from heatproof.stores.store import read
 
 METHODS = 8

@@ -21,7 +21,7 @@ from metrics import networks, smooth
 from scipy.stats import spearmanr
 
 import heatproof
-from heatproof.attribution.registry import EXPLAINERS, ExplainContext
+from heatproof.explainers.registry import EXPLAINERS, ExplainContext
 from heatproof.models.registry import InputFacts
 
 # Quantus flips values, not pixels: after every third of its steps the images are equal.

@@ -25,9 +25,9 @@ from scipy.spatial import Delaunay
 from sklearn.datasets import load_sample_images
 from torchvision.models import resnet18
 
-from heatproof.models.batch import Batch
-from heatproof.models.passes import read_variants
-from heatproof.perturbation import pic
+from heatproof.core.batch import Batch
+from heatproof.core.passes import read_variants
+from heatproof.core.perturb import pic
 
 SIDE = 224
 MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])

@@ -28,7 +28,7 @@ from scipy.ndimage import gaussian_filter
 from torchvision.models import resnet18
 
 import heatproof
-from heatproof.perturbation.pic import random_mask
+from heatproof.core.perturb.pic import random_mask
 
 SEED, SMALL_SIDE = 0, 64
 LEAST_RATIO, LARGEST_SPREAD = 2.5, 1.5

@@ -16,12 +16,12 @@ from _shared import make_parser, print_table
 from metric_quality import SEED, explain, trained
 from scipy.stats import spearmanr
 
-from heatproof.base.grids import patch_sums
+from heatproof.core.batch import Batch
+from heatproof.core.grids import patch_sums
+from heatproof.core.passes import read_variants
+from heatproof.core.perturb.patches import patch_variants
 from heatproof.metrics.arrays import spearman_rows
-from heatproof.models.batch import Batch
 from heatproof.models.network import set_precision
-from heatproof.models.passes import read_variants
-from heatproof.perturbation.patches import patch_variants
 
 CPU = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 GRID = 4

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from heatproof.ranking.ranks import rank_methods
 from heatproof.report.tables.ranking import rank_table
 from heatproof.report.tables.score_import import read_scores
+from heatproof.stats.ranks import rank_methods
 
 
 def compared(path: Path) -> pd.DataFrame:

@@ -10,7 +10,7 @@ import time
 import torch
 from _shared import make_parser, print_table
 
-from heatproof.base.randomness import counter_normal, counter_uniform, torch_generator
+from heatproof.core.randomness import counter_normal, counter_uniform, torch_generator
 
 SHAPES = {"25 samples of 3 × 224 × 224": (1, (25, 3, 224, 224)), "64 images of 3 × 32 × 32": (64, (3, 32, 32))}
 KINDS = {"normal": (counter_normal, torch.randn), "uniform": (counter_uniform, torch.rand)}

@@ -22,10 +22,10 @@ from _shared import make_parser
 from joblib import Parallel, delayed
 from scipy.stats import rankdata
 
-from heatproof.base.methods import Method
 from heatproof.claims.evidence import CASE, Case, Evidence, Model, Resampling
 from heatproof.claims.registry import CLAIMS, Untestable
 from heatproof.claims.verdicts import UNTESTED, estimate, verdict_of
+from heatproof.core.methods import Method
 from heatproof.files.writing import write_table
 
 # Number of runs of the decisive cells, which come first, and of the others.

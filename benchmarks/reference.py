@@ -10,10 +10,10 @@ from time import perf_counter
 import torch
 from _shared import make_parser, print_table
 
-from heatproof.attribution.explaining import stack_maps
-from heatproof.attribution.registry import EXPLAINERS
-from heatproof.data.digits import digits
-from heatproof.models.batch import Batch
+from heatproof.core.batch import Batch
+from heatproof.datasets.digits import digits
+from heatproof.explainers.explaining import stack_maps
+from heatproof.explainers.registry import EXPLAINERS
 
 
 def batches(count: int, size: int, batch_size: int) -> list[Batch]:

@@ -20,7 +20,7 @@ from scipy.ndimage import gaussian_filter
 from scipy.sparse.linalg import spsolve
 from torchvision.models import resnet18
 
-from heatproof.perturbation.road import impute_sequence
+from heatproof.core.perturb.road import impute_sequence
 
 SEQUENCES = (np.arange(3, 99) / 100, np.arange(1, 10) / 10)
 

@@ -1,7 +1,7 @@
 """Difference of an image's logits alone and in a batch, over networks of torchvision and timm.
 
 Random weights, 64 pixels or the fixed size of a network, four precisions; as shares of the spread of the logits. The
-adapter's tolerance (`heatproof.models.rounding.TOLERANCE`) is based on these numbers.
+adapter's tolerance (`heatproof.core.rounding.TOLERANCE`) is based on these numbers.
 
     python benchmarks/rounding.py --out docs/data/rounding
 """
@@ -13,8 +13,8 @@ import torch
 import torchvision
 from _shared import make_parser, print_table
 
-from heatproof.models.adapter import prepare_network
-from heatproof.models.rounding import TOLERANCE, largest_difference
+from heatproof.core.network import prepare_network
+from heatproof.core.rounding import TOLERANCE, largest_difference
 
 TORCHVISION = """
     resnet18 resnet50 vgg11_bn densenet121 mobilenet_v2 mobilenet_v3_small efficientnet_b0 shufflenet_v2_x1_0

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import yaml
 
-from heatproof.attribution.registry import EXPLAINERS
 from heatproof.config.files import default_config
 from heatproof.config.schema import ModelSettings, Section, Settings, Training, WeightsSettings, describe, normalise
 from heatproof.config.types import NAMES as KIND
-from heatproof.data.registry import DATASETS
+from heatproof.core.perturb.baselines import BASELINES
+from heatproof.datasets.registry import DATASETS
+from heatproof.explainers.registry import EXPLAINERS
 from heatproof.metrics.registry import METRICS
 from heatproof.models.registry import ARCHITECTURES
-from heatproof.perturbation.baselines import BASELINES
 from heatproof.plan.paths import PRETRAINED
 
 ROOT = Path(__file__).parents[1]

@@ -11,12 +11,12 @@ import re
 
 import torch
 
-from heatproof.attribution.explaining import check_limits
-from heatproof.attribution.registry import EXPLAINERS
-from heatproof.data.digits import digits
-from heatproof.data.probe_images import PROBE_IMAGES
+from heatproof.core.batch import ApplicabilityFigure, Batch
+from heatproof.datasets.digits import digits
+from heatproof.datasets.probe_images import PROBE_IMAGES
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.models.batch import ApplicabilityFigure, Batch
+from heatproof.explainers.explaining import check_limits
+from heatproof.explainers.registry import EXPLAINERS
 from heatproof.models.packaged import find_packaged
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.models.weight_names import match_names

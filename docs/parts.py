@@ -12,7 +12,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from heatproof.data.parts import parts
+from heatproof.datasets.parts import parts
 
 ROWS, SIZE = 3, 64
 # Apart for all readers (Okabe and Ito).

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from heatproof.base.provenance import Key, digest
+from heatproof.core.provenance import Key, digest
 from heatproof.files.writing import write_json
 from heatproof.stores.manifest import CHECKSUM_KEY, write_manifest
 from heatproof.stores.store import describe_store, write_shard

@@ -3,12 +3,12 @@
 import numpy as np
 import torch
 
-from heatproof.models.adapter import Network
-from heatproof.models.batch import Batch
-from heatproof.models.passes import read_variants
-from heatproof.perturbation.patches import patch_variants
-from heatproof.perturbation.pic import pic_variants
-from heatproof.perturbation.subsets import subset_variants
+from heatproof.core.batch import Batch
+from heatproof.core.network import Network
+from heatproof.core.passes import read_variants
+from heatproof.core.perturb.patches import patch_variants
+from heatproof.core.perturb.pic import pic_variants
+from heatproof.core.perturb.subsets import subset_variants
 
 
 class FunctionModule(torch.nn.Module):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from heatproof.base.specs import Runtime
 from heatproof.config.files import merge
+from heatproof.core.specs import Runtime
 from heatproof.plan.graph import Graph, Job
 from heatproof.plan.validate import make_plan
 from heatproof.stores.store import describe_store, read

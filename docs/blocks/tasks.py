@@ -1,8 +1,8 @@
 """The table of docs/conventions.md that says which metric applies to which task, from what metrics declare."""
 
 from blocks import rows
-from heatproof.base.tasks import CALLABLE, TASKS
 from heatproof.commands.list_names import OUTPUT_KINDS
+from heatproof.core.tasks import CALLABLE, TASKS
 from heatproof.metrics.registry import METRICS, outputs_of
 
 

@@ -16,7 +16,7 @@ if "" in os.environ.get("PYTHONPATH", "none").split(os.pathsep):
 # For all processes that the command starts.
 os.environ["PYTHONSAFEPATH"] = "1"
 
-from heatproof.base.signals import run_process
+from heatproof.core.signals import run_process
 
 
 def command() -> int:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatproof.base.named_axes import is_labelled_array
-from heatproof.base.options import short_repr
+from heatproof.core.named_axes import is_labelled_array
+from heatproof.core.options import short_repr
 from heatproof.errors import HeatproofError
 
 if TYPE_CHECKING:

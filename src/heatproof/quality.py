@@ -25,7 +25,7 @@ from heatproof.metrics.corruptions import (
 )
 from heatproof.metrics.curve_distance import pairwise_distances
 from heatproof.metrics.registry import METRICS
-from heatproof.ranking.reliability import image_ranks, internal_consistency_reliability
+from heatproof.stats.reliability import image_ranks, internal_consistency_reliability
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +58,7 @@ def image_scores(
     pandas.DataFrame
         Columns ``metric, method, image, score, higher_is_better``. If an image has a row for each of its labels, there
         is a column ``target`` as well, and the scores of an image are averaged before images are compared. The table is
-        the input of `heatproof.ranking.reliability.reliability_table` and
+        the input of `heatproof.stats.reliability.reliability_table` and
         `heatproof.report.tables.reliability.draw_critical_difference`.
 
     Raises
@@ -193,7 +193,7 @@ def baseline_invariance(
     pandas.DataFrame
         One row for each metric and pair of baselines: ``metric``, ``baseline``, ``other``; ``consistency``, the
         Spearman correlation of both rankings averaged over images, and ``consistency_published``, both computed by
-        `heatproof.ranking.reliability.internal_consistency_reliability`; ``spearman``, the correlation of the methods'
+        `heatproof.stats.reliability.internal_consistency_reliability`; ``spearman``, the correlation of the methods'
         mean scores; all in [-1, 1], higher is more invariant; ``n_images``, the number of images on which every method
         has both scores, which are the only ones that count, and ``n_undefined``, the number of all others.
 

@@ -8,11 +8,11 @@ from torch import nn
 
 import heatproof
 from heatproof import plot
-from heatproof._testing.metrics import caller_inputs
-from heatproof._testing.networks import Form, convolutional, random_images, tiny_network
-from heatproof.attribution.registry import EXPLAINERS
 from heatproof.errors import HeatproofError
+from heatproof.explainers.registry import EXPLAINERS
 from heatproof.metrics.registry import METRICS
+from heatproof.testing._metrics import caller_inputs
+from heatproof.testing._networks import Form, convolutional, random_images, tiny_network
 
 SIZE = (12, 20)
 CHANNELS = [1, 2, 5]

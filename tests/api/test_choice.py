@@ -11,7 +11,7 @@ import xarray
 from torch import nn
 
 import heatproof
-from heatproof.base.methods import ABS_SUFFIX
+from heatproof.core.methods import ABS_SUFFIX
 from heatproof.errors import HeatproofError
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import heatproof
-from heatproof.ranking.best import images_to_distinguish
+from heatproof.stats.best import images_to_distinguish
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import heatproof
-from heatproof.inputs.finetuned import domain_of
+from heatproof.api.inputs.finetuned import domain_of
 
 VALUE = [0.25, -0.5, 0.125]
 

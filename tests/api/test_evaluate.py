@@ -10,7 +10,7 @@ from torch import nn
 import heatproof
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
-from heatproof.responses.curves import Curves
+from heatproof.metrics.responses.curves import Curves
 
 SIDE = 8
 CURVED = sorted(name for name, entry in METRICS.items() if entry.reads is Curves)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import heatproof
-from heatproof.attribution.registry import EXPLAINERS, ExplainContext
+from heatproof.explainers.registry import EXPLAINERS, ExplainContext
 
 
 def test_maps_equal_those_of_the_explainer(network, images, targets):

@@ -8,7 +8,7 @@ import torchcam.methods
 from torch.nn.functional import interpolate, one_hot
 
 import heatproof
-from heatproof._testing.side_effects import difference, network_state
+from heatproof.testing._side_effects import difference, network_state
 
 # The layer that class activation maps read, whose maps are as large as the images.
 LAYER = "2"

@@ -256,7 +256,7 @@ def test_a_missing_target_is_named_in_the_word_of_its_task(images, task: str | N
 
 def test_reliability_of_metrics_counts_images(images) -> None:
     from heatproof.quality import image_scores
-    from heatproof.ranking.reliability import reliability_table
+    from heatproof.stats.reliability import reliability_table
 
     network = Linear()
     rows, classes = torch.tensor(PRESENT == 1).nonzero(as_tuple=True)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import heatproof
+from heatproof.api.inputs.identity import identity_of
 from heatproof.errors import HeatproofError
-from heatproof.inputs.identity import identity_of
 from heatproof.stores import array_cache as batches
 
 ONE, OTHER = "images.sum(1)", "images.sum(1) * 2"

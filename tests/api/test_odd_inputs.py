@@ -11,8 +11,8 @@ import xarray
 from PIL import Image
 
 import heatproof
+from heatproof.api.inputs.read import read_inputs
 from heatproof.errors import HeatproofError
-from heatproof.inputs.read import read_inputs
 
 PIL_IMAGES = [Image.new("RGB", (16, 16), (number * 20, 50, 9)) for number in range(12)]
 

@@ -8,7 +8,7 @@ from torch import nn
 import heatproof
 from heatproof.api._study import CachedNetwork
 from heatproof.errors import HeatproofError
-from heatproof.ranking.reliability import reliability_table
+from heatproof.stats.reliability import reliability_table
 
 SIDE = 8
 FEW_STEPS = {"steps": 8}

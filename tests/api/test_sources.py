@@ -22,9 +22,9 @@ from torch.utils.data import (
 )
 
 import heatproof
-from heatproof.base import batches
+from heatproof.api.inputs.read import read_inputs
+from heatproof.core import batches
 from heatproof.errors import HeatproofError
-from heatproof.inputs.read import read_inputs
 
 
 class Samples(Dataset):

@@ -12,9 +12,9 @@ import pytest
 import yaml
 import zarr
 
-from heatproof.attribution.registry import EXPLAINERS
 from heatproof.config.files import read_config
 from heatproof.config.schema import normalise
+from heatproof.explainers.registry import EXPLAINERS
 from heatproof.metrics.registry import METRICS
 
 ROOT = Path(__file__).parents[2]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from heatproof.base.methods import Method, MethodSpec
-from heatproof.base.randomness import numpy_generator
 from heatproof.claims.evidence import Case, Evidence, Model, Resampling
+from heatproof.core.methods import Method, MethodSpec
+from heatproof.core.randomness import numpy_generator
 from heatproof.metrics.registry import METRICS
 
 # Plain ResNets of the same depth and width, which are equal in all properties that claims compare.

@@ -7,13 +7,13 @@ from planted import EDGES, IG_SG, MANY, METHODS, PRETRAINED, VGGS, accuracies
 from planting import NETWORKS, plant
 from scipy.stats import kendalltau, spearmanr
 
-from heatproof.base.methods import Method
 from heatproof.claims.evidence import Case, Evidence, Model, Resampling
 from heatproof.claims.halves import centred_ranks, half_vectors, mean_product, pair_orders, split_images
 from heatproof.claims.judge import run_table
 from heatproof.claims.registry import ALIKE, CLAIMS, Untestable
 from heatproof.claims.verdicts import decisive_limit, estimate, verdict_of
-from heatproof.ranking.kappa import compute_kappa
+from heatproof.core.methods import Method
+from heatproof.stats.kappa import compute_kappa
 
 DELETION = ("deletion_morf", "deletion_lerf")
 DIFFER = CLAIMS["ranks_differ_between_models"]

@@ -7,13 +7,13 @@ from importlib import import_module
 import pytest
 from toy_project import BASE
 
-from heatproof.base import provenance
-from heatproof.base.provenance import Key
-from heatproof.base.specs import Runtime
 from heatproof.commands import accept as accepting
 from heatproof.config.files import merge
-from heatproof.data.checks import open_dataset
-from heatproof.data.probe_images import probe_rows
+from heatproof.core import provenance
+from heatproof.core.provenance import Key
+from heatproof.core.specs import Runtime
+from heatproof.datasets.checks import open_dataset
+from heatproof.datasets.probe_images import probe_rows
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.stores.manifest import read_checksummed
@@ -113,7 +113,7 @@ def test_an_edit_without_effect_keeps_all_results(folder, edited, monkeypatch):
 
 
 def test_an_edit_of_one_explainer_keeps_the_other_results(folder, edited, monkeypatch):
-    make = import_module("heatproof.attribution.explaining")
+    make = import_module("heatproof.explainers.explaining")
     explain = make.explain_batch
     monkeypatch.setattr(
         make, "explain_batch", lambda method, *rest: (1 + (method.name == "mine")) * explain(method, *rest)

@@ -9,17 +9,17 @@ from dataclasses import replace
 import pytest
 from jobs import job_process, spec_file
 
-from heatproof.base.provenance import Key, as_json
-from heatproof.base.specs import DatasetSpec
 from heatproof.commands.cli import main
+from heatproof.core.provenance import Key, as_json
+from heatproof.core.specs import DatasetSpec
 from heatproof.stages.prepare import Prepare
 from heatproof.workflow import job
 
-DATASET = DatasetSpec("digits", "heatproof.data.digits", {}, 0, "digits", Key("config", "code"))
+DATASET = DatasetSpec("digits", "heatproof.datasets.digits", {}, 0, "digits", Key("config", "code"))
 PREPARE = "heatproof.stages.prepare:Prepare"
 SLOW = """
 import time
-from heatproof.data.digits import digits
+from heatproof.datasets.digits import digits
 
 def load(*, seed):
     time.sleep({})

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatproof.base.provenance import Key
 from heatproof.commands.cli import main
 from heatproof.commands.diff import diff
+from heatproof.core.provenance import Key
 from heatproof.errors import HeatproofError
 from heatproof.stores.manifest import write_manifest
 

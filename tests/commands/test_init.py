@@ -9,9 +9,9 @@ import torch
 import yaml
 from PIL import Image
 
-from heatproof.base.grids import divides
 from heatproof.commands.init import _grids, init
 from heatproof.config.files import read_config
+from heatproof.core.grids import divides
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import escaped
 from heatproof.files.strict_yaml import read_mapping

@@ -10,7 +10,7 @@ from PIL import Image
 from heatproof.commands.cli import main
 from heatproof.commands.init import init
 from heatproof.config.files import read_config
-from heatproof.data.image_folder import image_folder
+from heatproof.datasets.image_folder import image_folder
 from heatproof.errors import HeatproofError
 from heatproof.plan.validate import make_plan
 from heatproof.workflow.check import check_config

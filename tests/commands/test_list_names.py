@@ -4,10 +4,10 @@ import sys
 import pytest
 import yaml
 
-from heatproof.attribution.registry import EXPLAINERS
 from heatproof.commands.list_names import print_names
 from heatproof.config.files import default_config, workflow_folder
-from heatproof.data.registry import DATASETS
+from heatproof.datasets.registry import DATASETS
+from heatproof.explainers.registry import EXPLAINERS
 from heatproof.metrics.registry import METRICS
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.plan.validate import make_plan

@@ -336,7 +336,7 @@ def test_an_existing_checkpoint_passes_the_check(tmp_path, monkeypatch):
 
 def test_a_missing_dataset_folder_is_reported_by_the_plan(tmp_path, monkeypatch):
     """The number of images is read before any work."""
-    from heatproof.data.registry import DATASETS, DatasetEntry
+    from heatproof.datasets.registry import DATASETS, DatasetEntry
 
     def count(*, root):
         raise HeatproofError(f"There is no folder {root}.")

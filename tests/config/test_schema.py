@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from heatproof.attribution.registry import EXPLAINERS
 from heatproof.config.files import default_config, merge
 from heatproof.config.schema import normalise
-from heatproof.data.registry import DATASETS
+from heatproof.core.perturb.baselines import BASELINES
+from heatproof.datasets.registry import DATASETS
 from heatproof.errors import HeatproofError
+from heatproof.explainers.registry import EXPLAINERS
 from heatproof.metrics.registry import METRICS
 from heatproof.models.registry import ARCHITECTURES
-from heatproof.perturbation.baselines import BASELINES
 from heatproof.plan.validate import make_plan
 from heatproof.training.loop import Schedule
 from heatproof.workflow.check import check_config

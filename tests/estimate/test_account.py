@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from heatproof.base.options import parse_duration
 from heatproof.config.files import default_config, merge, read_config
+from heatproof.core.options import parse_duration
 from heatproof.errors import HeatproofError
 from heatproof.estimate.account import (
     Job,

@@ -3,8 +3,8 @@
 import pytest
 from toy_project import BASE
 
-from heatproof.base.specs import Runtime
 from heatproof.config.files import merge
+from heatproof.core.specs import Runtime
 from heatproof.estimate.child import TimeTraining, TimeWeights
 from heatproof.estimate.estimate import plan_of
 from heatproof.files.writing import write_text

@@ -36,8 +36,8 @@ import yaml  # noqa: E402
 from jobs import without_times  # noqa: E402
 from snakemake_project import MICRO, REPOSITORY  # noqa: E402
 
-from heatproof.base.signals import SIGNALS, _runs  # noqa: E402
 from heatproof.config.files import read_config  # noqa: E402
+from heatproof.core.signals import SIGNALS, _runs  # noqa: E402
 from heatproof.files.reading import read_json  # noqa: E402
 from heatproof.plan.graph import Graph, Job  # noqa: E402
 from heatproof.plan.validate import make_plan  # noqa: E402

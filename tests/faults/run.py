@@ -22,8 +22,8 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 LATE = (
-    "heatproof.responses.map_changes",
-    "heatproof.perturbation.curves",
+    "heatproof.metrics.responses.map_changes",
+    "heatproof.core.perturb.curves",
     "captum.attr",
     "jinja2",
     "matplotlib.backends.backend_agg",

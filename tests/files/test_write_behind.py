@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from heatproof.base.batches import prefetch
-from heatproof.base.provenance import Key
-from heatproof.base.specs import ShardRange
-from heatproof.data.registry import Split
+from heatproof.core.batches import prefetch
+from heatproof.core.provenance import Key
+from heatproof.core.specs import ShardRange
+from heatproof.datasets.registry import Split
 from heatproof.files.writing import BackgroundWriter
 from heatproof.jobs import shards
 from heatproof.jobs.shards import BACKGROUND_WRITES, Origin, open_shard

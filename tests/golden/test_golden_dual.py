@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import heatproof
+from heatproof.metrics.responses.curves import ResponseCurve
 from heatproof.metrics.soundness import soundness
-from heatproof.responses.curves import ResponseCurve
 
 AUTHORS_OPTIONS = {"noise": 0.0, "start": 0.04, "counted": "next_step"}
 

@@ -3,9 +3,7 @@ import pytest
 import torch
 from network_responses import batch_of, pic_responses
 
-from heatproof.base.sequences import pixel_ranking
-from heatproof.metrics.pic import aggregate_curve, aic_scores, area, information_axis, sic_scores
-from heatproof.perturbation.pic import (
+from heatproof.core.perturb.pic import (
     THRESHOLDS,
     counts_above_quantile,
     denormalise,
@@ -15,6 +13,8 @@ from heatproof.perturbation.pic import (
     quantile_masks,
     rank_masks,
 )
+from heatproof.core.sequences import pixel_ranking
+from heatproof.metrics.pic import aggregate_curve, aic_scores, area, information_axis, sic_scores
 
 MAPS = ("saliency_abs", "input_x_gradient_abs", "random01")
 LIBWEBP = "libwebp 1.6.0"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from heatproof.ranking.reliability import (
+from heatproof.stats.reliability import (
     inter_method_reliability,
     inter_rater_reliability,
     internal_consistency_reliability,

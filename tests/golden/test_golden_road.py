@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from heatproof.base.sequences import Perturbation, first_changed
-from heatproof.perturbation.road import impute, impute_sequence
+from heatproof.core.perturb.road import impute, impute_sequence
+from heatproof.core.sequences import Perturbation, first_changed
 
 
 @pytest.mark.parametrize("order", ["morf", "lerf"])

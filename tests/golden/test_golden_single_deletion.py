@@ -5,7 +5,7 @@ import pytest
 import torch
 from network_responses import batch_of, patch_responses
 
-from heatproof.base.grids import patch_sums
+from heatproof.core.grids import patch_sums
 from heatproof.errors import HeatproofError
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.single_deletion import single_deletion_scores

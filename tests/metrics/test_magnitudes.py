@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from heatproof._testing.metrics import MetricSubject, scores_of, scoring_inputs
 from heatproof.metrics.registry import METRICS
+from heatproof.testing._metrics import MetricSubject, scores_of, scoring_inputs
 
 OURS = sorted(name for name, entry in METRICS.items() if entry.function.__module__.startswith("heatproof."))
 # Part deletion can tie by chance on noise, and metrics that count negative values as zero can tie by design.

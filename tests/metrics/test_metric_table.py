@@ -7,7 +7,7 @@ import torch
 import heatproof
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS, metric
-from heatproof.responses.curves import Curves
+from heatproof.metrics.responses.curves import Curves
 
 FACTS = {"higher_is_better": True, "range": (0.0, 1.0), "source": "here"}
 
@@ -15,7 +15,7 @@ FACTS = {"higher_is_better": True, "range": (0.0, 1.0), "source": "here"}
 @pytest.mark.parametrize(
     ("name", "facts", "message"),
     [
-        ("mine", {"reads": "curves"}, "reads 'curves': give a subclass of heatproof.responses.base.Response"),
+        ("mine", {"reads": "curves"}, "reads 'curves': give a subclass of heatproof.metrics.responses.base.Response"),
         ("mine", {"reads": Curves}, "reads Curves, and so needs `sequences`"),
         ("ids", {}, "There is a metric 'ids' in heatproof.metrics.deletion: register yours under another name."),
     ],

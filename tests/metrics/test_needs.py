@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from heatproof.base.tasks import CALLABLE, NEEDS, TASKS, task_provides
+from heatproof.core.tasks import CALLABLE, NEEDS, TASKS, task_provides
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS, metric, outputs_of
 

@@ -6,11 +6,11 @@ import pytest
 MODULES = (
     "heatproof.metrics.registry",
     "heatproof.metrics.bootstrap",
-    "heatproof.ranking.ranks",
-    "heatproof.ranking.ranks",
-    "heatproof.ranking.meta_rank",
-    "heatproof.base.grids",
-    "heatproof.perturbation.baselines",
+    "heatproof.stats.ranks",
+    "heatproof.stats.ranks",
+    "heatproof.stats.meta_rank",
+    "heatproof.core.grids",
+    "heatproof.core.perturb.baselines",
 )
 
 

@@ -7,7 +7,7 @@ from scipy.stats import spearmanr
 from torch import nn
 
 import heatproof
-from heatproof.data.parts import parts
+from heatproof.datasets.parts import parts
 from heatproof.errors import HeatproofError
 from heatproof.metrics.parts import part_deletion
 from heatproof.models.network import normalise

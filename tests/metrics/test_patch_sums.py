@@ -3,7 +3,7 @@ import re
 import numpy as np
 import pytest
 
-from heatproof.base.grids import patch_sums
+from heatproof.core.grids import patch_sums
 from heatproof.errors import HeatproofError
 
 

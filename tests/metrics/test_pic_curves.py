@@ -182,8 +182,8 @@ def test_several_targets_have_one_logit_each(scene):
 
 
 def test_rank_masks_split_ties_and_quantile_masks_do_not(scene):
-    from heatproof.base.sequences import pixel_ranking
-    from heatproof.perturbation.pic import counts_above_quantile, quantile_masks, rank_masks
+    from heatproof.core.perturb.pic import counts_above_quantile, quantile_masks, rank_masks
+    from heatproof.core.sequences import pixel_ranking
 
     tied = scene[2][0]
     counts = counts_above_quantile(144, (0.05, 0.3, 0.75))
@@ -195,7 +195,7 @@ def test_rank_masks_split_ties_and_quantile_masks_do_not(scene):
 
 
 def test_the_argument_ranking_replaces_the_ranking_of_the_maps(scene):
-    from heatproof.base.sequences import pixel_ranking
+    from heatproof.core.sequences import pixel_ranking
 
     _, _, maps, _, ids = scene
     ranking = pixel_ranking(maps, ids, 0)
@@ -207,7 +207,7 @@ def test_the_argument_ranking_replaces_the_ranking_of_the_maps(scene):
 def test_interpolation_equals_griddata_exactly():
     from scipy.interpolate import griddata
 
-    from heatproof.perturbation.pic import interpolate
+    from heatproof.core.perturb.pic import interpolate
 
     generator = np.random.default_rng(4)
     image = generator.random((20, 17, 3), dtype=np.float32)
@@ -224,7 +224,7 @@ def test_interpolation_equals_griddata_exactly():
 
 
 def test_the_random_mask_depends_on_the_seed_and_the_size():
-    from heatproof.perturbation.pic import random_mask
+    from heatproof.core.perturb.pic import random_mask
 
     assert random_mask(9, 7, 0).sum() == 10
     np.testing.assert_array_equal(random_mask(9, 7, 0), random_mask(9, 7, 0))
@@ -232,7 +232,7 @@ def test_the_random_mask_depends_on_the_seed_and_the_size():
 
 
 def test_entropy_is_of_one_or_three_channels(scene):
-    from heatproof.perturbation.pic import entropy
+    from heatproof.core.perturb.pic import entropy
 
     assert entropy(np.zeros((12, 12, 1), dtype=np.float32)) > 0
     with pytest.raises(HeatproofError, match="one or three"):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import heatproof
-from heatproof.base.methods import Maps, Method, methods_of
+from heatproof.core.methods import Maps, Method, methods_of
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
 

@@ -13,7 +13,7 @@ from heatproof.config.files import read_config
 from heatproof.config.schema import normalise
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
-from heatproof.ranking.table import meta_rank_table
+from heatproof.stats.table import meta_rank_table
 
 CONFIG = Path(__file__).parents[2] / "config" / "levels.yaml"
 METHODS, SEED = ("best", "noisy", "worst"), 3

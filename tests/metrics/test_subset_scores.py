@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import pearsonr
 
-from heatproof.base.subsets import SAMPLES, SIZES, subset_masks
+from heatproof.core.subsets import SAMPLES, SIZES, subset_masks
 from heatproof.errors import HeatproofError
 from heatproof.metrics.subsets import (
     infidelity_of_sums,

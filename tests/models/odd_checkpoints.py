@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from heatproof.base.specs import DatasetSpec
+from heatproof.core.specs import DatasetSpec
 from heatproof.errors import HeatproofError
 from heatproof.jobs.fetch import check_checkpoint
 from heatproof.models.network import build_network
@@ -18,7 +18,7 @@ from heatproof.models.registry import ModelSpec
 from heatproof.stages.weights import Fetch
 
 MODEL = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})
-DIGITS = DatasetSpec("digits", "heatproof.data.digits", {}, 0, "digits")
+DIGITS = DatasetSpec("digits", "heatproof.datasets.digits", {}, 0, "digits")
 State = dict[str, torch.Tensor]
 
 

@@ -8,7 +8,7 @@ import torch
 
 import heatproof
 from heatproof import quality
-from heatproof.attribution.registry import EXPLAINERS
+from heatproof.explainers.registry import EXPLAINERS
 from heatproof.metrics.registry import METRICS
 
 # Metrics and explainers that need special inputs.

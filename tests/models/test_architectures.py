@@ -121,8 +121,8 @@ def test_bagnet33_averages_the_logits_of_patches_of_33_pixels():
 
 
 def test_bagnet33_has_a_map_that_sums_to_its_logit():
-    import heatproof.attribution.registry  # noqa: F401
-    from heatproof.attribution.registry import EXPLAINERS, ExplainContext
+    import heatproof.explainers.registry  # noqa: F401
+    from heatproof.explainers.registry import EXPLAINERS, ExplainContext
 
     network = initialised(build_network(spec_of("bagnet33"), 5), 64)
     images = torch.rand(2, 3, 65, 65, generator=torch.Generator().manual_seed(0))

@@ -9,9 +9,9 @@ from public_functions import FUNCTIONS, images_of, maps_of
 from torch import nn
 from torch.nn import functional as F
 
+from heatproof.core.first_images import check_loaded
+from heatproof.core.network import prepare_network
 from heatproof.errors import HeatproofError
-from heatproof.models.adapter import prepare_network
-from heatproof.models.first_images import check_loaded
 from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
 

@@ -9,7 +9,7 @@ import yaml
 from PIL import Image
 
 from heatproof.config.schema import normalise
-from heatproof.data.registry import Split
+from heatproof.datasets.registry import Split
 from heatproof.errors import HeatproofError
 from heatproof.models.expected_accuracy import NORMALISATIONS, describe_accuracy, require_accuracy
 from heatproof.models.registry import IMAGENET, InputFacts

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from heatproof.base.provenance import Key
-from heatproof.base.specs import DatasetSpec
+from heatproof.core.provenance import Key
+from heatproof.core.specs import DatasetSpec
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
 from heatproof.jobs.fetch import check_checkpoint, fetch
@@ -19,7 +19,7 @@ from heatproof.models.registry import ModelSpec
 from heatproof.stages.weights import Fetch
 
 MODEL = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})
-DATASET = DatasetSpec("digits", "heatproof.data.digits", {}, 0, "digits")
+DATASET = DatasetSpec("digits", "heatproof.datasets.digits", {}, 0, "digits")
 
 
 @pytest.fixture(scope="module")

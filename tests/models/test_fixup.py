@@ -8,7 +8,7 @@ import torchvision
 from torch import nn
 from torch.nn import functional
 
-from heatproof.base.specs import FinetuningSettings, Schedule
+from heatproof.core.specs import FinetuningSettings, Schedule
 from heatproof.errors import HeatproofError
 from heatproof.models.network import build_network
 from heatproof.models.registry import ARCHITECTURES, ModelSpec

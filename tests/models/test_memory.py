@@ -7,10 +7,10 @@ import pytest
 import torch
 from network_responses import padded as padded_network
 
+from heatproof.core.adaptive_batch_size import AdaptiveBatchSize, batch_size_file
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
 from heatproof.files.writing import write_json
-from heatproof.models.adaptive_batch_size import AdaptiveBatchSize, batch_size_file
 
 
 class Greedy(torch.nn.Module):

@@ -15,8 +15,8 @@ from public_functions import CHOSEN, EVERY_EXPLAINER, EVERY_METRIC, FUNCTIONS, a
 from torch import nn
 
 import heatproof
+from heatproof.core.logits import read_logits
 from heatproof.errors import HeatproofError
-from heatproof.models.logits import read_logits
 
 LABELS = torch.tensor([0, 1, 0, 1, 1, 0])
 ONE_LOGIT = {

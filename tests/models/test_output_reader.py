@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from heatproof.base.tasks import CALLABLE, TASKS, distinct_targets, repeat_target, task_provides, unsupported_reason
+from heatproof.core.first_images import check_first_images
+from heatproof.core.hooks import reader_of
+from heatproof.core.network import Network, prepare_network
+from heatproof.core.output_reader import OutputReader, log_probabilities, probabilities
+from heatproof.core.passes import NO_CLASS, NO_RANK, run_batched
+from heatproof.core.tasks import CALLABLE, TASKS, distinct_targets, repeat_target, task_provides, unsupported_reason
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.models.adapter import Network, prepare_network
-from heatproof.models.first_images import check_first_images
-from heatproof.models.hooks import reader_of
-from heatproof.models.output_reader import OutputReader, log_probabilities, probabilities
-from heatproof.models.passes import NO_CLASS, NO_RANK, run_batched
 
 IMAGES = torch.rand(5, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from toy_project import BASE, NETWORK, WHERE, Project
 
-from heatproof.base.specs import Runtime
+from heatproof.core.specs import Runtime
 from heatproof.files.reading import read_json
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan

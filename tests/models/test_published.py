@@ -11,9 +11,9 @@ import torchvision.models
 from safetensors.torch import save_file
 from torchvision.models import get_model_weights
 
-from heatproof.base.provenance import Key
-from heatproof.base.specs import DatasetSpec
 from heatproof.config.files import default_config, merge
+from heatproof.core.provenance import Key
+from heatproof.core.specs import DatasetSpec
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import file_digest
 from heatproof.jobs.fetch import fetch
@@ -131,7 +131,7 @@ def test_published_formats_are_fetched_by_the_first_digits_of_their_digest(kind,
     write(state, path)
     found = file_digest(path)
     job = Fetch(
-        dataset=DatasetSpec("digits", "heatproof.data.digits", {}, 0, "digits"),
+        dataset=DatasetSpec("digits", "heatproof.datasets.digits", {}, 0, "digits"),
         model=spec_of(kind, name),
         checkpoint=path.as_uri(),
         sha256=found[:8],

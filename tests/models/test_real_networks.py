@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from heatproof.base.provenance import Key
-from heatproof.base.specs import DatasetSpec
-from heatproof.data.image_folder import image_folder
+from heatproof.core.provenance import Key
+from heatproof.core.specs import DatasetSpec
+from heatproof.datasets.image_folder import image_folder
 from heatproof.errors import HeatproofError
 from heatproof.jobs.fetch import check_checkpoint, fetch
 from heatproof.models.registry import IMAGENET, InputFacts, ModelSpec

@@ -11,7 +11,7 @@ from odd_networks import Counts, Plain, storing_network
 from public_functions import FUNCTIONS, assert_same, images_of, maps_of
 from torch import nn
 
-from heatproof._testing.side_effects import difference, network_state, process_state
+from heatproof.testing._side_effects import difference, network_state, process_state
 
 TARGETS = torch.tensor([0, 1, 2, 0, 1, 2])
 # Numbers that a network counts stay as it left them.

@@ -14,10 +14,10 @@ from toy_plugin import Network
 from toy_project import Project
 
 import heatproof
-from heatproof.attribution.registry import EXPLAINERS
+from heatproof.explainers.registry import EXPLAINERS
 
 TARGETS = torch.tensor([0, 1, 2, 0, 1, 2])
-READS, CALLS = "heatproof.models.logits", "heatproof.attribution.explaining"
+READS, CALLS = "heatproof.core.logits", "heatproof.explainers.explaining"
 read, called = [], []
 
 

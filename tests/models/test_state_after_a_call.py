@@ -14,10 +14,10 @@ from public_functions import assert_same, evaluate, explain, images_of, maps_of
 from torch import nn
 
 import heatproof
+from heatproof.core import state
+from heatproof.core.network import prepare_network
+from heatproof.core.state import NetworkState
 from heatproof.errors import HeatproofError
-from heatproof.models import state
-from heatproof.models.adapter import prepare_network
-from heatproof.models.state import NetworkState
 
 TARGETS = torch.tensor([0, 1, 2, 0, 1, 2])
 

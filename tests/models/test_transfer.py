@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from heatproof.base.specs import Runtime
 from heatproof.config.files import default_config, merge
+from heatproof.core.specs import Runtime
 from heatproof.errors import HeatproofError
 from heatproof.jobs import train as train_jobs
 from heatproof.jobs.fetch import fetch

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import heatproof
-from heatproof._testing.side_effects import difference, network_state
+from heatproof.testing._side_effects import difference, network_state
 
 transformers = pytest.importorskip("transformers")
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from heatproof.base.specs import Runtime
+from heatproof.core.specs import Runtime
 from heatproof.errors import HeatproofError
 from heatproof.models.network import build_network, configure_torch, load_network, load_weights, normalise, save_weights
 from heatproof.models.registry import ARCHITECTURES, InputFacts, ModelSpec

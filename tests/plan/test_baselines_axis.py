@@ -3,8 +3,8 @@
 import pytest
 
 from heatproof.config.files import merge, read_config
+from heatproof.core.perturb.baselines import BASELINES
 from heatproof.errors import HeatproofError
-from heatproof.perturbation.baselines import BASELINES
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.stages.baselines import baseline_cases
@@ -76,7 +76,7 @@ def test_a_custom_baseline_is_named_by_its_function():
 def test_the_code_of_a_custom_baseline_is_part_of_keys(monkeypatch):
     plan = plan_of(drops={"baselines": ["toy_plugin:half"]}, metrics=[])
     code_modules = []
-    monkeypatch.setattr("heatproof.base.provenance._code_of", lambda modules: code_modules.append(modules) or "code")
+    monkeypatch.setattr("heatproof.core.provenance._code_of", lambda modules: code_modules.append(modules) or "code")
     spec = next(job.spec for job in Graph(plan).jobs() if job.stage == "drops")
     assert spec.response.settings["baseline"] == "half"
     assert any("toy_plugin" in modules for modules in code_modules)

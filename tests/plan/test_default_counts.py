@@ -7,11 +7,11 @@ import yaml
 from PIL import Image
 
 import heatproof
-from heatproof.attribution.registry import EXPLAINERS
-from heatproof.base.options import DefaultCount
 from heatproof.config.files import default_config, merge, read_config
-from heatproof.data.registry import Split
+from heatproof.core.options import DefaultCount
+from heatproof.datasets.registry import Split
 from heatproof.errors import HeatproofError
+from heatproof.explainers.registry import EXPLAINERS
 from heatproof.jobs.attribute import Background
 from heatproof.models.registry import InputFacts
 from heatproof.plan.validate import make_plan

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from heatproof.base import provenance
 from heatproof.config.files import default_config, merge
+from heatproof.core import provenance
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.stages import methods
@@ -96,7 +96,7 @@ def test_an_edit_starts_the_jobs_on_the_page(module, untouched, after_edit):
     assert found == [set(stages.split(", ")), scores, tables]
 
 
-@pytest.mark.parametrize("module", ["heatproof.attribution.path", "heatproof.base.randomness"])
+@pytest.mark.parametrize("module", ["heatproof.explainers.path", "heatproof.core.randomness"])
 def test_an_edit_changes_no_digest_of_the_config(module, untouched, after_edit):
     after = after_edit(module, "\nEDITED = True")
     assert after != untouched
@@ -119,4 +119,4 @@ def test_an_edit_of_a_template_starts_the_jobs_on_the_page(untouched, monkeypatc
 
 
 def test_planning_again_gives_the_same_keys(untouched, after_edit):
-    assert after_edit("heatproof.attribution.path", "") == untouched
+    assert after_edit("heatproof.explainers.path", "") == untouched

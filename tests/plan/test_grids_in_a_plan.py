@@ -6,11 +6,11 @@ import jsonschema
 import pytest
 import yaml
 
-from heatproof.attribution.registry import EXPLAINERS
-from heatproof.base.options import normalise_grid_options
-from heatproof.base.registry import options_of
 from heatproof.config.files import default_config, merge
+from heatproof.core.options import normalise_grid_options
+from heatproof.core.registry import options_of
 from heatproof.errors import HeatproofError
+from heatproof.explainers.registry import EXPLAINERS
 from heatproof.metrics.registry import METRICS
 from heatproof.plan import comparisons
 from heatproof.plan.graph import Graph

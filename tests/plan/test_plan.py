@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from heatproof.attribution.registry import EXPLAINERS
-from heatproof.base.methods import MethodSpec
 from heatproof.config.files import default_config, merge, read_config
+from heatproof.core.methods import MethodSpec
 from heatproof.errors import HeatproofError
+from heatproof.explainers.registry import EXPLAINERS
 from heatproof.plan.graph import Graph
 from heatproof.plan.stage import STAGES, Report, load_spec
 from heatproof.plan.validate import make_plan

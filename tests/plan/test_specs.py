@@ -15,9 +15,9 @@ from typing import Any, Literal
 import pytest
 import toy_project
 
-from heatproof.base.from_json import as_type
-from heatproof.base.provenance import as_json
 from heatproof.config.files import merge, read_config
+from heatproof.core.from_json import as_type
+from heatproof.core.provenance import as_json
 from heatproof.plan.graph import Graph
 from heatproof.plan.stage import STAGES, load_spec
 from heatproof.plan.validate import make_plan

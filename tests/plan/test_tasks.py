@@ -5,9 +5,9 @@ import sys
 import pytest
 from toy_project import BASE
 
-from heatproof.base import provenance
-from heatproof.base.tasks import LOSSES
 from heatproof.config.files import merge
+from heatproof.core import provenance
+from heatproof.core.tasks import LOSSES
 from heatproof.errors import HeatproofError
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan

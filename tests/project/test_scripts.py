@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from heatproof.base.provenance import source_path
+from heatproof.core.provenance import source_path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPTS = [

@@ -40,14 +40,14 @@ PARTS = {
 NAMES = {"given", "whole", "kept", "shown", "own", "along", "made", "question"}
 # Names that are in files of other versions, in public calls, or terms of the field: gates of recurrent and gated units.
 FIXED = {
-    "src/heatproof/_testing/explainers.py": {"explains_probabilities_or_says_no", "says_where_it_does_not_apply"},
-    "src/heatproof/attribution/_attn_lrp.py": {"GATES"},
-    "src/heatproof/attribution/_lrp_canonizer.py": {"Gate", "gate"},
+    "src/heatproof/testing/_explainers.py": {"explains_probabilities_or_says_no", "says_where_it_does_not_apply"},
+    "src/heatproof/explainers/_attn_lrp.py": {"GATES"},
+    "src/heatproof/explainers/_lrp_canonizer.py": {"Gate", "gate"},
     "src/heatproof/plot.py": {"made"},
     "src/heatproof/stores/manifest.py": {"gate", "gates", "given", "kept"},
-    "tests/attribution/definitions.py": {"gate"},
-    "tests/attribution/definitions_lrp_cam.py": {"gate"},
-    "tests/attribution/test_backprop.py": {
+    "tests/explainers/definitions.py": {"gate"},
+    "tests/explainers/definitions_lrp_cam.py": {"gate"},
+    "tests/explainers/test_backprop.py": {
         "gate",
         "test_lrp_conserves_through_gates_concatenations_and_padding",
     },

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from tiny_data import COUNT, DATASET, IMAGES, SIZE
 
-from heatproof.base.provenance import Key
-from heatproof.base.specs import ShardRange
-from heatproof.data.checks import open_dataset
+from heatproof.core.provenance import Key
+from heatproof.core.specs import ShardRange
+from heatproof.datasets.checks import open_dataset
 from heatproof.files.writing import write_table
 from heatproof.jobs.shards import Origin, open_shard
 from heatproof.plan.folder import NO_MODEL, Folder

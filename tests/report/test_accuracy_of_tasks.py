@@ -6,10 +6,10 @@ import pytest
 from scipy.stats import kstest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from heatproof.ranking.verdict import CHANCE, FOUND, TOO_FEW
 from heatproof.report.results import CASE
 from heatproof.report.tables.accuracy import chance_of_labels, chance_of_numbers, quality_of_labels, quality_of_numbers
 from heatproof.report.tables.verdict import verdicts
+from heatproof.stats.verdict import CHANCE, FOUND, TOO_FEW
 
 WHERE = dict(zip(CASE, ("skies", "net", "pretrained", "sds"), strict=True))
 

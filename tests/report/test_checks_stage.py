@@ -5,8 +5,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from heatproof.ranking.flips import METHOD_COLUMNS, PAIR_COLUMNS
 from heatproof.report.tables.protocol import WHERE, check_tables
+from heatproof.stats.flips import METHOD_COLUMNS, PAIR_COLUMNS
 
 EXPLAINERS = [{"mine": {"explainer": "toy_plugin:gradient"}}, "saliency", "random", "edges"]
 

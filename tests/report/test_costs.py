@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from heatproof.base.methods import MethodSpec
+from heatproof.core.methods import MethodSpec
 from heatproof.report.tables.costs import cost_table, draw_costs
 
 CASE = {"dataset": "d", "model": "m", "weights": "w", "metric": "idsds"}

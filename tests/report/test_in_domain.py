@@ -9,8 +9,8 @@ import pytest
 import torch
 from toy_project import WHERE, Project
 
-from heatproof.base import provenance
-from heatproof.base.randomness import derive_seed, numpy_generator
+from heatproof.core import provenance
+from heatproof.core.randomness import derive_seed, numpy_generator
 from heatproof.metrics.bootstrap import draw_counts
 from heatproof.report.tables import in_domain as report
 from heatproof.report.tables.in_domain import area_under_curve, calibration_error, paired_share, probe_scores
@@ -277,8 +277,8 @@ def test_the_table_has_all_layers_and_the_outputs(scored_project):
 
 
 def test_a_network_without_layers_is_a_row_with_its_reason(scored_project, monkeypatch):
+    from heatproof.core.perturb import features as executor
     from heatproof.errors import NotApplicable
-    from heatproof.perturbation import features as executor
 
     def nothing(network, image):
         raise NotApplicable("nothing to follow")
@@ -297,12 +297,12 @@ def test_a_network_without_layers_is_a_row_with_its_reason(scored_project, monke
 @pytest.mark.parametrize(
     ("module", "changed"),
     [
-        ("heatproof.perturbation.features", {"features", "in_domain"}),
-        ("heatproof.responses.features", {"features", "in_domain"}),
+        ("heatproof.core.perturb.features", {"features", "in_domain"}),
+        ("heatproof.metrics.responses.features", {"features", "in_domain"}),
         ("heatproof.report.tables.in_domain", {"in_domain"}),
         # The module of the toy network also has a metric, and so imports the responses that metrics read.
-        ("heatproof.perturbation.patches", {"drops", "features", "channels", "in_domain"}),
-        ("heatproof.perturbation.channels", {"channels"}),
+        ("heatproof.core.perturb.patches", {"drops", "features", "channels", "in_domain"}),
+        ("heatproof.core.perturb.channels", {"channels"}),
     ],
 )
 def test_an_edit_changes_only_the_keys_of_stages_that_use_the_code(module, changed, monkeypatch):

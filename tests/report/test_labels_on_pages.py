@@ -4,12 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatproof.base.provenance import Key
-from heatproof.base.specs import DatasetSpec
 from heatproof.claims.evidence import Evidence
 from heatproof.claims.registry import CLAIMS, Untestable
-from heatproof.data.checks import open_dataset
-from heatproof.data.rows import unwrap_rows
+from heatproof.core.provenance import Key
+from heatproof.core.specs import DatasetSpec
+from heatproof.datasets.checks import open_dataset
+from heatproof.datasets.rows import unwrap_rows
 from heatproof.errors import HeatproofError
 from heatproof.jobs.score import select_images
 from heatproof.report.figures.networks import best_over_accuracy, draw_over_accuracy

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 from toy_project import Project
 
-from heatproof.base.methods import MethodSpec
 from heatproof.config.files import merge, read_config
+from heatproof.core.methods import MethodSpec
 from heatproof.metrics.soundness import soundness_at_levels
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan

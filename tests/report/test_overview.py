@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatproof.base.provenance import Key
+from heatproof.core.provenance import Key
 from heatproof.files.writing import write_table
 from heatproof.plan.folder import Folder
 from heatproof.report.figures.overview import (

@@ -15,13 +15,13 @@ import pytest
 from PIL import Image
 from tiny_data import COUNT, DATASET, IMAGES, NAMED
 
-from heatproof.base.methods import MethodSpec, all_methods
-from heatproof.base.provenance import Key
-from heatproof.base.sequences import Perturbation
-from heatproof.base.specs import ShardRange
 from heatproof.claims.judge import COLUMNS as CLAIM_COLUMNS
 from heatproof.config.files import default_config, merge
-from heatproof.data.checks import open_dataset
+from heatproof.core.methods import MethodSpec, all_methods
+from heatproof.core.provenance import Key
+from heatproof.core.sequences import Perturbation
+from heatproof.core.specs import ShardRange
+from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import file_digest
 from heatproof.files.writing import write_table

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from heatproof.base.provenance import Key
+from heatproof.core.provenance import Key
 from heatproof.errors import HeatproofError
 from heatproof.plan.folder import Folder
 from heatproof.report.figures.plots import draw, draw_variance, method_order

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from heatproof.data.checks import open_dataset
+from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
 from heatproof.models.network import load_network, normalise

@@ -8,8 +8,10 @@ from torch import nn
 
 import heatproof
 from heatproof.api.scores import Scores
-from heatproof.ranking.best import best_set
-from heatproof.ranking.verdict import (
+from heatproof.report.results import CASE
+from heatproof.report.tables.verdict import COLUMNS, verdicts
+from heatproof.stats.best import best_set
+from heatproof.stats.verdict import (
     CHANCE,
     FOUND,
     LIMITS_OF_DELETION,
@@ -20,8 +22,6 @@ from heatproof.ranking.verdict import (
     disagreement,
     judge,
 )
-from heatproof.report.results import CASE
-from heatproof.report.tables.verdict import COLUMNS, verdicts
 
 WHERE = dict(zip(CASE, ("digits", "net", "given", "sds"), strict=True))
 RIGHT = {"top1_clean": 0.9, "majority": 0.11, "n_images": 256}
@@ -182,7 +182,7 @@ def test_a_long_set_is_counted_in_the_sentence_and_complete_in_the_column():
 
 def test_all_reference_maps_in_the_set_are_named(monkeypatch):
     everything = lambda scores, *, level: (np.ones(len(scores), dtype=bool), "")  # noqa: E731
-    monkeypatch.setattr("heatproof.ranking.verdict.best_set", everything)
+    monkeypatch.setattr("heatproof.stats.verdict.best_set", everything)
     scores = planted(dict.fromkeys("abcdef", 0.6) | {"random": 0.0, "edges": 0.0})
     found = judge({"X": scores}, REFERENCES, "on W", level=0.95)
     assert found.verdict == OPEN

@@ -12,18 +12,18 @@ from scipy.stats import spearmanr
 from toy_project import Project
 
 import heatproof
-from heatproof.attribution.explaining import recomputed_maps
-from heatproof.data.checks import open_dataset
+from heatproof.core.batch import Batch
+from heatproof.core.perturb.dataset_mean import mean_colour
+from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
+from heatproof.explainers.explaining import recomputed_maps
 from heatproof.files.reading import read_json
 from heatproof.jobs import respond as stage
 from heatproof.jobs.attribute import open_method, with_baselines
 from heatproof.jobs.shards import Shard
-from heatproof.models.batch import Batch
+from heatproof.metrics.responses.information_curves import InformationCurves
+from heatproof.metrics.responses.map_changes import MapChanges
 from heatproof.models.network import load_network, normalise
-from heatproof.perturbation.dataset_mean import mean_colour
-from heatproof.responses.information_curves import InformationCurves
-from heatproof.responses.map_changes import MapChanges
 from heatproof.stores.store import describe_store, read
 
 CURVES = "results/curves/toy/net/finetuned"

@@ -5,16 +5,16 @@ import pytest
 import torch
 from torch import nn
 
-from heatproof._testing.metrics import MetricSubject, prefers_known_effects_on_numbers
-from heatproof._testing.rules import RuleBroken
+from heatproof.core.batch import Batch
+from heatproof.core.network import attach
+from heatproof.core.output_reader import OutputReader
+from heatproof.core.passes import intact_responses
 from heatproof.metrics.registry import METRICS
-from heatproof.models.adapter import attach
-from heatproof.models.batch import Batch
-from heatproof.models.output_reader import OutputReader
-from heatproof.models.passes import intact_responses
-from heatproof.responses.curves import ResponseCurve, decisions
-from heatproof.responses.information_curves import InformationCurves
-from heatproof.responses.label_outputs import LabelOutputs
+from heatproof.metrics.responses.curves import ResponseCurve, decisions
+from heatproof.metrics.responses.information_curves import InformationCurves
+from heatproof.metrics.responses.label_outputs import LabelOutputs
+from heatproof.testing._metrics import MetricSubject, prefers_known_effects_on_numbers
+from heatproof.testing._rules import RuleBroken
 
 # Two images at three points: the logits of the label, which is 0, and of the class predicted for the intact image.
 LOGITS = np.array([[[2.0, 3.0], [0.5, 4.0], [-1.0, -0.1]], [[-1.0, 1.0], [0.0, 1.0], [3.0, -2.0]]])

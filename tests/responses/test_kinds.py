@@ -6,13 +6,13 @@ import sys
 import numpy as np
 import pytest
 
-from heatproof.attribution.registry import EXPLAINERS
-from heatproof.base.provenance import import_closure
-from heatproof.base.sequences import Perturbation
+from heatproof.core.batch import Batch
+from heatproof.core.provenance import import_closure
+from heatproof.core.sequences import Perturbation
 from heatproof.errors import HeatproofError
+from heatproof.explainers.registry import EXPLAINERS
 from heatproof.metrics.registry import METRICS
-from heatproof.models.batch import Batch
-from heatproof.responses.base import (
+from heatproof.metrics.responses.base import (
     KINDS,
     MapResponse,
     NetworkResponse,
@@ -21,11 +21,11 @@ from heatproof.responses.base import (
     response_of,
     shared_responses,
 )
-from heatproof.responses.curves import Curves, ResponseCurve
-from heatproof.responses.features import Features
-from heatproof.responses.label_outputs import LabelOutputs
-from heatproof.responses.patches import Patches
-from heatproof.responses.subsets import Channels
+from heatproof.metrics.responses.curves import Curves, ResponseCurve
+from heatproof.metrics.responses.features import Features
+from heatproof.metrics.responses.label_outputs import LabelOutputs
+from heatproof.metrics.responses.patches import Patches
+from heatproof.metrics.responses.subsets import Channels
 
 IMAGES = Batch(None, None, None, None, np.array([2, 1]), ("a", "b"), 0, size=(8, 8))
 
@@ -91,8 +91,8 @@ def test_the_code_digest_of_a_kind_covers_the_modules_that_run_it(kind):
     """An edit of information curves, of max-sensitivity or of an explainer reruns no other response."""
     reached = import_closure(["heatproof.jobs.respond", OURS[kind].__module__])
     all_modules = set().union(*RUNS.values())
-    assert {name for name in all_modules if f"heatproof.perturbation.{name}" in reached} == RUNS[kind]
-    assert {"heatproof.models.passes", "heatproof.models.network"} <= reached
+    assert {name for name in all_modules if f"heatproof.core.perturb.{name}" in reached} == RUNS[kind]
+    assert {"heatproof.core.passes", "heatproof.models.network"} <= reached
     families = {entry.function.__module__ for entry in EXPLAINERS.values()}
     assert not families & reached
 

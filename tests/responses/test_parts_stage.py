@@ -9,10 +9,10 @@ import yaml
 from toy_project import Project
 
 import heatproof
-from heatproof.base.provenance import Key
 from heatproof.config.files import merge
-from heatproof.data.checks import open_dataset
-from heatproof.data.registry import Split
+from heatproof.core.provenance import Key
+from heatproof.datasets.checks import open_dataset
+from heatproof.datasets.registry import Split
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
 from heatproof.jobs import respond as run

@@ -11,8 +11,8 @@ import torch
 from toy_project import BASE
 
 import heatproof
-from heatproof.base.specs import Runtime
 from heatproof.config.files import merge
+from heatproof.core.specs import Runtime
 from heatproof.files.reading import read_json
 from heatproof.jobs import respond as respond_module
 from heatproof.metrics.registry import METRICS
@@ -234,20 +234,20 @@ def saliency_plan(attributed_plan):
     return plan
 
 
-STAGE, VERB = "jobs/respond.py", "responses/base.py"
-BATCHES, NETWORK = "models/passes.py", "models/adapter.py"
-CURVE_MODULES = ["responses/curves.py", BATCHES]
+STAGE, VERB = "jobs/respond.py", "metrics/responses/base.py"
+BATCHES, NETWORK = "core/passes.py", "core/network.py"
+CURVE_MODULES = ["metrics/responses/curves.py", BATCHES]
 # The response, the call of forward that fails, and the modules between the verb and the network in the traceback.
 TRACEBACKS = {
     "intact": ("deletion_morf_zeros", 1, [BATCHES]),
-    "drops": ("patches", 1, ["responses/patches.py", BATCHES]),
+    "drops": ("patches", 1, ["metrics/responses/patches.py", BATCHES]),
     "curves": ("deletion_morf_zeros", 2, CURVE_MODULES),
     "road": ("deletion_lerf_road", 2, CURVE_MODULES),
-    "pictures": ("pictures", 2, ["responses/information_curves.py", BATCHES]),
-    "subsets": ("subsets", 1, ["responses/subsets.py", BATCHES]),
-    "updated": ("deletion_lerf_zeros_updated", 2, [*CURVE_MODULES, "perturbation/curves.py"]),
-    "channels": ("channels", 2, ["responses/subsets.py", "perturbation/channels.py"]),
-    "features": ("features", 4, ["responses/features.py", "perturbation/features.py", BATCHES]),
+    "pictures": ("pictures", 2, ["metrics/responses/information_curves.py", BATCHES]),
+    "subsets": ("subsets", 1, ["metrics/responses/subsets.py", BATCHES]),
+    "updated": ("deletion_lerf_zeros_updated", 2, [*CURVE_MODULES, "core/perturb/curves.py"]),
+    "channels": ("channels", 2, ["metrics/responses/subsets.py", "core/perturb/channels.py"]),
+    "features": ("features", 4, ["metrics/responses/features.py", "core/perturb/features.py", BATCHES]),
 }
 
 

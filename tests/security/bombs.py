@@ -291,7 +291,7 @@ def read_and_report(seconds: int) -> None:
     seconds
         Time limit for reading the shapes of each file.
     """
-    from heatproof.base.specs import DatasetSpec
+    from heatproof.core.specs import DatasetSpec
     from heatproof.jobs.fetch import check_checkpoint
     from heatproof.models import saved_by_torch
     from heatproof.models.registry import ModelSpec
@@ -299,7 +299,7 @@ def read_and_report(seconds: int) -> None:
 
     model = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})
     saved_by_torch.SECONDS = seconds
-    digits = DatasetSpec("digits", "heatproof.data.digits", {}, 0, "digits")
+    digits = DatasetSpec("digits", "heatproof.datasets.digits", {}, 0, "digits")
     for file in sys.stdin:
         size = Path(file.strip()).stat().st_size
         limit_memory(size)

@@ -131,7 +131,7 @@ def stores(folder: Path) -> dict[str, Case]:
     """Return cases of stores: changed bytes of any file, and changed metadata with matching digests."""
     from test_received_stores import ARRAYS, make
 
-    from heatproof.base.provenance import digest
+    from heatproof.core.provenance import digest
     from heatproof.files.reading import file_digest
     from heatproof.stores.store import describe_store, read
 
@@ -182,7 +182,7 @@ def stores(folder: Path) -> dict[str, Case]:
 
 
 def manifests(folder: Path) -> dict[str, Case]:
-    from heatproof.base.provenance import Key
+    from heatproof.core.provenance import Key
     from heatproof.stores.manifest import (
         read_if_intact,
         read_shard,
@@ -250,7 +250,7 @@ def configs(folder: Path) -> dict[str, Case]:
 def images(folder: Path) -> dict[str, Case]:
     from PIL import Image
 
-    from heatproof.data.image_files import read_image
+    from heatproof.datasets.image_files import read_image
 
     pixels = np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8)
     encoded = {}

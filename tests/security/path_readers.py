@@ -59,7 +59,7 @@ MODULES = (
     "heatproof.commands.prune",
     "heatproof.commands.run",
     "heatproof.plan.graph",
-    "heatproof.ranking.per_image",
+    "heatproof.stats.per_image",
     "heatproof.report.figures.map_figure",
     "heatproof.report.tables.ranking",
     "heatproof.stores.lazy",

@@ -16,7 +16,7 @@ from bombs import ALLOWED_OUTCOMES, SECONDS, bombs, read_in_a_process
 from safetensors.torch import save_file
 
 import heatproof
-from heatproof.base.specs import DatasetSpec, Schedule
+from heatproof.core.specs import DatasetSpec, Schedule
 from heatproof.errors import HeatproofError
 from heatproof.jobs.fetch import check_checkpoint
 from heatproof.models.network import build_network, load_weights
@@ -28,7 +28,7 @@ from heatproof.training.loop import Examples, TrainingRun, fit
 
 ROOT = Path(heatproof.__file__).parent
 MODEL = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})
-DATASET = DatasetSpec("digits", "heatproof.data.digits", {}, seed=0, name="digits")
+DATASET = DatasetSpec("digits", "heatproof.datasets.digits", {}, seed=0, name="digits")
 
 
 @pytest.fixture

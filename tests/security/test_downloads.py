@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from heatproof.base.specs import DatasetSpec
+from heatproof.core.specs import DatasetSpec
 from heatproof.errors import HeatproofError
 from heatproof.jobs import fetch
 from heatproof.jobs.fetch import check_checkpoint
@@ -15,7 +15,7 @@ from heatproof.models.registry import ModelSpec
 from heatproof.stages.weights import Fetch
 
 MODEL = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})
-DATASET = DatasetSpec("digits", "heatproof.data.digits", {}, seed=0, name="digits")
+DATASET = DatasetSpec("digits", "heatproof.datasets.digits", {}, seed=0, name="digits")
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from heatproof.data.checks import check_dataset
-from heatproof.data.cifar import cifar10
-from heatproof.data.elpv import elpv
-from heatproof.data.food101 import food101
-from heatproof.data.image_folder import image_folder
-from heatproof.data.imagenet import imagenet
+from heatproof.datasets.checks import check_dataset
+from heatproof.datasets.cifar import cifar10
+from heatproof.datasets.elpv import elpv
+from heatproof.datasets.food101 import food101
+from heatproof.datasets.image_folder import image_folder
+from heatproof.datasets.imagenet import imagenet
 from heatproof.errors import HeatproofError
 
 

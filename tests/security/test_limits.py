@@ -7,14 +7,14 @@ import types
 
 import pytest
 
-from heatproof.attribution.registry import EXPLAINERS
-from heatproof.base.options import _expected, check_options
 from heatproof.config.files import default_config, merge
-from heatproof.data.registry import DATASETS
+from heatproof.core.options import _expected, check_options
+from heatproof.core.perturb.baselines import BASELINES
+from heatproof.datasets.registry import DATASETS
 from heatproof.errors import HeatproofError
+from heatproof.explainers.registry import EXPLAINERS
 from heatproof.metrics.registry import METRICS
 from heatproof.models.registry import ARCHITECTURES
-from heatproof.perturbation.baselines import BASELINES
 from heatproof.plan.validate import make_plan
 
 INF, NAN = float("inf"), float("nan")

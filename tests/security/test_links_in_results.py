@@ -69,7 +69,7 @@ def test_times_and_bytes_behind_a_link_are_unchanged(outside):
 
 
 def test_an_error_names_a_listed_file_that_became_a_link(outside):
-    from heatproof.base.provenance import Key
+    from heatproof.core.provenance import Key
     from heatproof.plan.stage import Product
 
     Path("results/a.csv").write_text("private")

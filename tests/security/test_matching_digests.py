@@ -18,9 +18,9 @@ from numcodecs import Zstd
 from PIL import Image
 
 import heatproof
-from heatproof.base.provenance import Key, digest
-from heatproof.data.imagenet import _read_devkit
-from heatproof.data.label_table import read_label_table
+from heatproof.core.provenance import Key, digest
+from heatproof.datasets.imagenet import _read_devkit
+from heatproof.datasets.label_table import read_label_table
 from heatproof.errors import HeatproofError
 from heatproof.files import reading
 from heatproof.files.reading import file_digest, parse_json

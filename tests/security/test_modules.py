@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import heatproof
-from heatproof.base.specs import spec_file_name
 from heatproof.config.files import default_config
+from heatproof.core.specs import spec_file_name
 from heatproof.plan.validate import make_plan
 from heatproof.workflow.start import JOB_COMMAND, job_environment
 
@@ -77,7 +77,7 @@ def test_jobs_import_nothing_from_the_working_folder(received):
 NO_STAGES = {
     "a module on PYTHONPATH that the config does not name": "my_code:Work",
     "a program": "os:system",
-    "a class that is no stage": "heatproof.base.specs:Runtime",
+    "a class that is no stage": "heatproof.core.specs:Runtime",
     "no stage of its own": "heatproof.plan.stage:Stage",
     "a function of a stage's module": "heatproof.stages.prepare:prepare",
     "no module": "heatproof.stages.none:None",

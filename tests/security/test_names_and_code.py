@@ -12,9 +12,9 @@ import pytest
 from toy_project import BASE, Project
 
 import heatproof
-from heatproof.base.provenance import digest
 from heatproof.commands.list_stores import print_stores
 from heatproof.config.files import default_config, merge, workflow_folder
+from heatproof.core.provenance import digest
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import escaped
 from heatproof.plan.validate import make_plan
@@ -197,7 +197,7 @@ def test_a_store_that_needs_a_pickle_is_damaged(tmp_path):
 # Numbers, paths of heatproof, text that was escaped by cell, and JSON, which escapes text itself.
 PLAIN = {
     "api/choose.py": "what a caller's own data are planned to take",
-    "base/batches.py": "words of our own for a step, and numbers",
+    "core/batches.py": "words of our own for a step, and numbers",
     "estimate/child.py": "JSON for the process that started it",
     "commands/list_stores.py": "cells that were escaped one by one",
     "commands/run.py": "the name of a signal",
@@ -235,15 +235,15 @@ def test_only_the_plan_and_its_jobs_import_code_that_a_config_names():
     }
     assert users == {
         # Named by a developer, for tests.
-        "_testing/naming.py",
+        "testing/_naming.py",
         "jobs/attribute.py",
-        "data/checks.py",
+        "datasets/checks.py",
         "models/network.py",
         "plan/resolve.py",
         # The callable target.
         "plan/selection.py",
         "plan/metrics.py",
         "plan/validate.py",
-        "perturbation/baselines.py",
-        "base/registry.py",
+        "core/perturb/baselines.py",
+        "core/registry.py",
     }, BASE

@@ -23,12 +23,12 @@ from PIL import Image
 from safetensors.torch import save_file
 from toy_project import BASE
 
-from heatproof.base.provenance import Key
-from heatproof.base.specs import Runtime, ShardRange
 from heatproof.commands.cli import main
 from heatproof.commands.list_stores import print_stores
 from heatproof.config.files import default_config, merge
-from heatproof.data.registry import Split
+from heatproof.core.provenance import Key
+from heatproof.core.specs import Runtime, ShardRange
+from heatproof.datasets.registry import Split
 from heatproof.errors import HeatproofError
 from heatproof.files.writing import write_table
 from heatproof.jobs.applicability import write_applicability

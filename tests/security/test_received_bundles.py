@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatproof.base.provenance import Key, digest
 from heatproof.commands import bundle
 from heatproof.commands.cli import main
 from heatproof.commands.diff import diff
+from heatproof.core.provenance import Key, digest
 from heatproof.errors import HeatproofError
 from heatproof.report.tables.score_import import read_scores
 from heatproof.stores.manifest import CHECKSUM_KEY, write_manifest

@@ -13,7 +13,7 @@ import pytest
 import zarr
 from jobs import write_listed
 
-from heatproof.base.provenance import digest
+from heatproof.core.provenance import digest
 from heatproof.errors import HeatproofError
 from heatproof.files import lock
 from heatproof.files.lock import lock_folder, unlock_folder

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from heatproof.data.fashion_mnist import read_idx
-from heatproof.data.image_files import read_image
+from heatproof.datasets.fashion_mnist import read_idx
+from heatproof.datasets.image_files import read_image
 from heatproof.errors import HeatproofError
 
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 40 40\n%%EndComments\nshowpage\n%%EOF\n"
@@ -65,7 +65,7 @@ def test_an_image_of_gigabytes_is_refused_by_its_header(tmp_path, width, height)
     content = b"\0" * (2_000_001 if 1 in (width, height) else 10)
     (tmp_path / "bomb.png").write_bytes(png(width, height, content))
     program = (
-        "import resource, sys\nfrom PIL import Image\nfrom heatproof.data.image_files import read_image\n"
+        "import resource, sys\nfrom PIL import Image\nfrom heatproof.datasets.image_files import read_image\n"
         "from heatproof.errors import HeatproofError\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "try:\n    read_image(sys.argv[1], 224, 256)\nexcept HeatproofError as error:\n    print(error)\n"
@@ -110,7 +110,7 @@ def test_pipes_devices_and_sockets_are_not_opened(tmp_path, monkeypatch):
 
 
 def test_a_gzip_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr("heatproof.data.fashion_mnist.MOST_BYTES", 1000)
+    monkeypatch.setattr("heatproof.datasets.fashion_mnist.MOST_BYTES", 1000)
     import gzip
 
     content = bytes((0, 0, 8, 1)) + struct.pack(">I", 100_000) + bytes(100_000)

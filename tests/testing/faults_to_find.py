@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch.nn.functional import avg_pool2d, interpolate
 
-from heatproof.base.grids import patch_sums
-from heatproof.base.randomness import derive_seed
+from heatproof.core.grids import patch_sums
+from heatproof.core.randomness import derive_seed
 
 
 def gradient(model, images, targets):

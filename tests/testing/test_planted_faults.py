@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import heatproof
-from heatproof._testing.side_effects import restored_process
-from heatproof.attribution.registry import EXPLAINERS, explainer
 from heatproof.errors import HeatproofError
+from heatproof.explainers.registry import EXPLAINERS, explainer
 from heatproof.metrics.registry import METRICS, metric
-from heatproof.responses.base import KINDS
-from heatproof.responses.patches import Patches
+from heatproof.metrics.responses.base import KINDS
+from heatproof.metrics.responses.patches import Patches
 from heatproof.testing import check_explainer, check_metric, explainer_checks, metric_checks
+from heatproof.testing._side_effects import restored_process
 
 CONTRIBUTING = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 FACTS = {"higher_is_better": True, "range": (-np.inf, 1e5), "source": "here"}

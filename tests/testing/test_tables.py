@@ -12,15 +12,15 @@ import torch
 from pairwise import covering
 
 import heatproof
-from heatproof._testing.explainers import CONTEXTS, FORMS
-from heatproof._testing.networks import NETWORKS
-from heatproof._testing.side_effects import difference, network_state
-from heatproof.attribution.registry import EXPLAINERS, NETWORK_KINDS, explainer
+from heatproof.core.perturb.baselines import BASELINES, baseline_images
+from heatproof.explainers.registry import EXPLAINERS, NETWORK_KINDS, explainer
 from heatproof.metrics.registry import METRICS, metric
 from heatproof.models.network import build_network
 from heatproof.models.registry import ARCHITECTURES, ModelSpec
-from heatproof.perturbation.baselines import BASELINES, baseline_images
 from heatproof.testing import explainer_checks, metric_checks
+from heatproof.testing._explainers import CONTEXTS, FORMS
+from heatproof.testing._networks import NETWORKS
+from heatproof.testing._side_effects import difference, network_state
 
 sys.path.append(str(Path(__file__).parents[1] / "models"))
 from odd_networks import WRITES, Plain, storing_network

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from heatproof.base.randomness import torch_generator
+from heatproof.core.randomness import torch_generator
 from heatproof.training.loop import delete_random_patches, shift_randomly
 
 GRID, SIZE = 4, 12

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from heatproof.base.specs import Schedule
+from heatproof.core.specs import Schedule
 from heatproof.errors import HeatproofError
 from heatproof.training.devices import sound_backward
 from heatproof.training.loop import Examples, fit, validate

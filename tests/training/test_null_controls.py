@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from heatproof.base.randomness import derive_seed
-from heatproof.data.checks import open_dataset
+from heatproof.core.randomness import derive_seed
+from heatproof.datasets.checks import open_dataset
 from heatproof.files.reading import read_json
 from heatproof.jobs import train as train_jobs
 from heatproof.models.network import build_network

@@ -22,7 +22,7 @@ from torch import nn
 from torch.multiprocessing import ProcessContext, ProcessExitedException, ProcessRaisedException
 from toy_project import Project
 
-from heatproof.base.specs import Runtime, Schedule
+from heatproof.core.specs import Runtime, Schedule
 from heatproof.errors import HeatproofError
 from heatproof.jobs import several_devices as several
 from heatproof.jobs import train as train_jobs

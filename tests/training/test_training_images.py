@@ -10,9 +10,9 @@ from PIL import Image
 from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms import functional as transforms
 
-from heatproof.base.randomness import torch_generator
-from heatproof.data.image_files import CROP_DRAWS, RATIO, crop_box
-from heatproof.data.image_folder import image_folder
+from heatproof.core.randomness import torch_generator
+from heatproof.datasets.image_files import CROP_DRAWS, RATIO, crop_box
+from heatproof.datasets.image_folder import image_folder
 from heatproof.models.network import normalise
 from heatproof.models.registry import InputFacts
 from heatproof.training import examples as reading
@@ -145,9 +145,9 @@ MEASURE = """
 import sys
 from pathlib import Path
 import torch
-from heatproof.data.image_folder import image_folder
+from heatproof.datasets.image_folder import image_folder
 from heatproof.models.registry import InputFacts
-from heatproof.base.specs import Schedule
+from heatproof.core.specs import Schedule
 from heatproof.training.loop import fit
 from heatproof.training import examples as reading
 data = image_folder(seed=0, root=sys.argv[1], size=160)

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file
 from toy_project import Project
 
-from heatproof.base.provenance import Key
-from heatproof.data.checks import open_dataset
+from heatproof.core.provenance import Key
+from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
 from heatproof.jobs import train as train_jobs

@@ -66,9 +66,7 @@ def test_an_error_while_explaining_crosses_few_modules(project, break_forward, m
     # The explainer is not applicable, and the log has its error. A network of heatproof would add a module.
     (error,) = {record.exc_info for record in caplog.records if record.exc_info}
     softmax = {"jobs/attribute.py"} if output == "probability" else set()
-    assert (
-        modules_crossed(error[1]) == {"attribution/explaining.py", f"attribution/{EXPLAINERS[explainer]}.py"} | softmax
-    )
+    assert modules_crossed(error[1]) == {"explainers/explaining.py", f"explainers/{EXPLAINERS[explainer]}.py"} | softmax
 
 
 def test_an_error_of_a_network_that_always_fails_crosses_few_modules(project, break_forward, monkeypatch):
@@ -77,7 +75,7 @@ def test_an_error_of_a_network_that_always_fails_crosses_few_modules(project, br
     monkeypatch.chdir(toy.folder)
     with pytest.raises(Broken) as caught:
         attribute(toy.maps_spec(["saliency"]), toy.runtime())
-    assert modules_crossed(caught.value) == {"jobs/attribute.py", "models/adapter.py", "models/first_images.py"}
+    assert modules_crossed(caught.value) == {"jobs/attribute.py", "core/network.py", "core/first_images.py"}
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -8,8 +8,8 @@ import zipfile
 import pytest
 import yaml
 
-from heatproof.base.provenance import digest
 from heatproof.commands import bundle
+from heatproof.core.provenance import digest
 from heatproof.errors import HeatproofError
 from heatproof.stores.manifest import CHECKSUM_KEY
 

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 from snakemake_project import MICRO, REPOSITORY, TABLE, Project, clone
 
-from heatproof.data.probe_images import probe_rows
+from heatproof.datasets.probe_images import probe_rows
 from heatproof.files.reading import read_json
 
 pytestmark = pytest.mark.workflow

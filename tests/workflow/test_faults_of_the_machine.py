@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 import torch
 
-from heatproof.base.provenance import Key
 from heatproof.commands import cli
+from heatproof.core.provenance import Key
 from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files import writing as files
 from heatproof.files.writing import atomic_write, write_text

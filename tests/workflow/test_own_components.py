@@ -9,11 +9,11 @@ from PIL import Image
 from heatproof.config.files import read_config
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS, metric
+from heatproof.metrics.responses.patches import Patches
 from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
-from heatproof.responses.patches import Patches
 from heatproof.stores.manifest import read_checksummed
 from heatproof.workflow.check import check_config
 from heatproof.workflow.start import check_before_start

@@ -38,9 +38,9 @@ def test_the_documentation_has_a_recipe_of_each_kind():
 
 def test_recipes_register_themselves(plugins):
     code = (
-        "from heatproof.base.registry import load_plugins\n"
+        "from heatproof.core.registry import load_plugins\n"
         f"load_plugins({list(RECIPES)!r})\n"
-        "from heatproof.attribution.registry import EXPLAINERS\n"
+        "from heatproof.explainers.registry import EXPLAINERS\n"
         "from heatproof.claims.registry import CLAIMS\n"
         "from heatproof.metrics.registry import METRICS\n"
         "from heatproof.report.figures.registry import FIGURES\n"

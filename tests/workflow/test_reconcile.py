@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from heatproof.base.provenance import Key, digest
+from heatproof.core.provenance import Key, digest
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import file_digest, read_json
 from heatproof.files.writing import write_json

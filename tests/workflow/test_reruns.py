@@ -105,7 +105,7 @@ def test_metrics_rerun_only_responses_that_are_new(project):
     metrics[0]["rise_deletion"]["output"] = "logit"
     assert project.ran(SCORES) == {"curves": 1, "score": 2, "all_scores": 1}, "MAS has an order of its own"
     metrics.append({"ids": {"steps": 3}})
-    project.edit("src/heatproof/perturbation/road.py", "from collections", "EDITED = True\nfrom collections")
+    project.edit("src/heatproof/core/perturb/road.py", "from collections", "EDITED = True\nfrom collections")
     rerun = {"curves": 4, "score": 5, "all_scores": 1}
     assert project.ran(SCORES) == rerun, "the new response, and all along sequences, which share their module with ROAD"
     project.config["explainers"][1] = {"integrated_gradients": {"steps": 9}}
@@ -169,8 +169,8 @@ def test_an_edit_of_a_plot_reruns_only_the_figure(project):
 
 def test_an_edit_of_an_explainer_reruns_only_its_maps_and_the_scores(project):
     """An edit makes the maps of one family of explainers stale, and no others."""
-    project.edit("src/heatproof/attribution/path.py", "from typing", "EDITED = True\nfrom typing")
-    project.edit("src/heatproof/attribution/reference.py", "from typing", "EDITED = True\nfrom typing")
+    project.edit("src/heatproof/explainers/path.py", "from typing", "EDITED = True\nfrom typing")
+    project.edit("src/heatproof/explainers/reference.py", "from typing", "EDITED = True\nfrom typing")
     assert project.ran() == {"attribute": 2, "attribute_reference": 2, **RESCORED}
     log = (project.folder / "results/logs/attribute/digits/vgg/finetuned/all.0.log").read_text()
     assert "saliency: all 4 images are in the store already" in log
@@ -179,7 +179,7 @@ def test_an_edit_of_an_explainer_reruns_only_its_maps_and_the_scores(project):
 
 def test_an_edit_of_a_helper_reruns_only_the_explainer_that_imports_it(project):
     """An edit of a module that one explainer imports causes passes for that explainer only, even in a shared job."""
-    helper = "src/heatproof/attribution/_quadrature.py"
+    helper = "src/heatproof/explainers/_quadrature.py"
     before = manifest(project, "saliency", 0), manifest(project, "integrated_gradients", 0)
     project.edit(helper, "Any\n", "Any\n\nEDITED = True\n")
     assert project.ran() == {"attribute": 2, **RESCORED}

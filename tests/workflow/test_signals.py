@@ -14,7 +14,7 @@ import psutil
 import pytest
 from snakemake_project import TABLE, Project
 
-from heatproof.base.signals import SIGNALS, _runs
+from heatproof.core.signals import SIGNALS, _runs
 from heatproof.files.lock import lock_folder, unlock_folder
 
 pytestmark = pytest.mark.workflow

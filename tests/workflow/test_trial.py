@@ -9,10 +9,10 @@ import torch
 import yaml
 
 from heatproof.config.files import default_config
-from heatproof.data.registry import Split
+from heatproof.core.batch import Batch
+from heatproof.datasets.registry import Split
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.jobs.attribute import with_baselines
-from heatproof.models.batch import Batch
 from heatproof.models.registry import InputFacts
 from heatproof.workflow.check import check_config
 from heatproof.workflow.start import check_before_start

@@ -11,19 +11,19 @@ import numpy as np
 import torch
 
 from heatproof.api.evaluate import STUDY_OPTIONS, evaluate
+from heatproof.api.inputs.maps import read_maps
+from heatproof.api.inputs.read import read_inputs
+from heatproof.api.inputs.targets import TargetSpec
 from heatproof.api.selected_metrics import Metrics
-from heatproof.base.registry import look_up
+from heatproof.core.callables import as_module
+from heatproof.core.first_images import check_first_images
+from heatproof.core.network import prepare_network
+from heatproof.core.output_reader import OutputReader
+from heatproof.core.registry import look_up
 from heatproof.errors import HeatproofError
-from heatproof.inputs.maps import read_maps
-from heatproof.inputs.read import read_inputs
-from heatproof.inputs.targets import TargetSpec
 from heatproof.metrics.arrays import area, spearman_rows
 from heatproof.metrics.registry import METRICS
-from heatproof.models.adapter import prepare_network
-from heatproof.models.callables import as_module
-from heatproof.models.first_images import check_first_images
-from heatproof.models.output_reader import OutputReader
-from heatproof.responses.curves import Curves
+from heatproof.metrics.responses.curves import Curves
 
 if TYPE_CHECKING:
     import xarray

@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from heatproof.base.provenance import digest, library_versions
+from heatproof.api.inputs.identity import identity_of, network_identity, version_of
+from heatproof.core.provenance import digest, library_versions
 from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.lock import LOCK, locked_folder
 from heatproof.files.reading import printable_path, refuse_links_in, resolve_user_folder
-from heatproof.inputs.identity import identity_of, network_identity, version_of
 from heatproof.stores.array_cache import BatchFolder
 from heatproof.stores.manifest import read_checksummed, write_checksummed
 
 if TYPE_CHECKING:
     import torch
 
-    from heatproof.inputs.source import Inputs
-    from heatproof.inputs.targets import TargetSpec
-    from heatproof.models.adapter import Network
+    from heatproof.api.inputs.source import Inputs
+    from heatproof.api.inputs.targets import TargetSpec
+    from heatproof.core.network import Network
 
 MARK_FILE, MARK_CONTENT = "heatproof-cache.json", {"kind": "cache of heatproof", "version": 1}
 APPLICABILITY_FILE = "verdicts.json"
@@ -244,7 +244,7 @@ def network_cache(root: Path | None, inputs: Inputs, network: Network, target_sp
     target_spec
         The task or target function.
     """
-    from heatproof.models.hooks import counted_as_check
+    from heatproof.core.hooks import counted_as_check
 
     if root is None:
         return Cache()
@@ -287,7 +287,7 @@ def _environment(network: Network) -> list[Any]:
     """Return everything else that determines the outputs of a network, as plain values."""
     import torch
 
-    from heatproof.models.adaptive_batch_size import describe_device
+    from heatproof.core.adaptive_batch_size import describe_device
 
     settings: list[Any] = [
         str(network.hooks.autocast),
@@ -330,7 +330,7 @@ def _outputs_agree(
     """
     import torch
 
-    from heatproof.models.hooks import counted_as_check
+    from heatproof.core.hooks import counted_as_check
 
     shared = [one for one in dict.fromkeys(digests) if one in cached.names]
     outputs: tuple[torch.Tensor, torch.Tensor] | None

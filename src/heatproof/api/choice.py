@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from heatproof.base.registry import join_names
+from heatproof.core.registry import join_names
 from heatproof.errors import HeatproofError
-from heatproof.ranking.verdict import FOUND, LIMITS_OF_DELETION, Verdict
+from heatproof.stats.verdict import FOUND, LIMITS_OF_DELETION, Verdict
 
 DELETION_METRICS = ("idsds", "sds")
 # Types of the table's columns, except those of the measures.
@@ -45,7 +45,7 @@ class Choice:
         images), a column of scores for each measure with the ``low`` and ``high`` ends of their intervals, ``passes``,
         ``seconds`` for one image, and ``reason`` if a method is not a contender or not applicable. The best come first.
     found
-        The verdict and its sentence, by the rule of the workflow (`heatproof.ranking.verdict.judge`).
+        The verdict and its sentence, by the rule of the workflow (`heatproof.stats.verdict.judge`).
     left_out
         Options that were tried on the first half of the images and scored lower than others of the same explainer.
     measures
@@ -255,7 +255,7 @@ class Choice:
         HeatproofError
             If the file cannot be read, or was not written by `save`.
         """
-        from heatproof.base.from_json import as_type
+        from heatproof.core.from_json import as_type
         from heatproof.files.reading import MOST_JSON_BYTES, one_sentence_errors, parse_json, read_bytes
 
         with one_sentence_errors(path, "give a file that heatproof.Choice.save wrote as .json"):

@@ -14,23 +14,23 @@ import pandas as pd
 
 from heatproof.api.choice import BY_LABEL, Choice, typed_table
 from heatproof.api.measures import check_needs, default_measures, describe_measures, select_measures
-from heatproof.base.class_order import MOSTLY_RIGHT, describe_exchange
-from heatproof.base.methods import Method, methods_of
-from heatproof.base.options import BatchSize, Bounds, check_arguments
-from heatproof.base.tasks import task_provides
+from heatproof.core.class_order import MOSTLY_RIGHT, describe_exchange
+from heatproof.core.methods import Method, methods_of
+from heatproof.core.options import BatchSize, Bounds, check_arguments
+from heatproof.core.tasks import task_provides
 from heatproof.errors import HeatproofError
-from heatproof.ranking.best import images_to_distinguish
-from heatproof.ranking.verdict import FOUND, TOO_FEW, Verdict, describe_low_accuracy, judge
+from heatproof.stats.best import images_to_distinguish
+from heatproof.stats.verdict import FOUND, TOO_FEW, Verdict, describe_low_accuracy, judge
 
 if TYPE_CHECKING:
     import torch
 
     from heatproof.api.cache import Cache
+    from heatproof.api.inputs.finetuned import Domain
+    from heatproof.api.inputs.source import Inputs
     from heatproof.api.selected_metrics import SelectedMetric
-    from heatproof.inputs.finetuned import Domain
-    from heatproof.inputs.source import Inputs
-    from heatproof.models.adapter import Network
-    from heatproof.models.batch import Batch
+    from heatproof.core.batch import Batch
+    from heatproof.core.network import Network
 
 REFERENCES = ("random", "edges")
 # Cheap methods of every family, except methods that delete regions themselves, with several values of the options that
@@ -77,7 +77,7 @@ def choose(
 
     Half of the images select, for each explainer, the best-scoring options and either the signed map or its absolute
     values. The results are reported on the other half, so that the selection does not bias them. A method is left out
-    of a measure's set only if another method is significantly better (`heatproof.ranking.best.best_set`). The result is
+    of a measure's set only if another method is significantly better (`heatproof.stats.best.best_set`). The result is
     every method in the set of at least one measure; so the result is larger if measures disagree. The verdict is open
     if a set contains a reference map, which does not use the network, or if there are too few images. With the default
     methods and measures, about 150 images go through the network for each image; half of that is RISE, which a custom
@@ -138,15 +138,15 @@ def choose(
     """
     from heatproof.api.cache import locked_cache, network_cache
     from heatproof.api.explain import batch_template, layer_name
+    from heatproof.api.inputs.arrays import warn_of_range
+    from heatproof.api.inputs.finetuned import domain_of, warn_out_of_domain
+    from heatproof.api.inputs.labels import align_options, select_option_rows
+    from heatproof.api.inputs.read import read_inputs
+    from heatproof.api.inputs.targets import TargetSpec
     from heatproof.api.named_methods import select_methods
-    from heatproof.base.batches import show_progress
-    from heatproof.inputs.arrays import warn_of_range
-    from heatproof.inputs.finetuned import domain_of, warn_out_of_domain
-    from heatproof.inputs.labels import align_options, select_option_rows
-    from heatproof.inputs.read import read_inputs
-    from heatproof.inputs.targets import TargetSpec
-    from heatproof.models.adapter import prepare_network, require_module
-    from heatproof.models.first_images import check_first_images
+    from heatproof.core.batches import show_progress
+    from heatproof.core.first_images import check_first_images
+    from heatproof.core.network import prepare_network, require_module
 
     require_module(model)
     layer = layer_name(model, layer)
@@ -202,7 +202,7 @@ def _predicts_targets(network: Network, source: Inputs) -> torch.Tensor | None:
     """
     import torch
 
-    from heatproof.models.first_images import pass_as_check, predict_classes
+    from heatproof.core.first_images import pass_as_check, predict_classes
 
     assert source.targets is not None, "read_inputs found them"
     assert network.logits is not None, "the network is checked"
@@ -228,7 +228,7 @@ def _choose(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
     """Return the choice for a checked network; `right` (N,) holds whether the network predicts the target."""
     import torch
 
-    from heatproof.base.batches import report_progress
+    from heatproof.core.batches import report_progress
 
     source, named_methods, level = judging.source, judging.named_methods, judging.level
     seed = judging.template.seed
@@ -412,8 +412,8 @@ class _Judge:
         """Return the scores of methods on a part of the images; of all methods, or only of those in `picked`."""
         from heatproof.api.cache import MethodKeys
         from heatproof.api.explain import explain_inputs, key_of
+        from heatproof.api.inputs.labels import select_option_rows
         from heatproof.api.scores import Scoring
-        from heatproof.inputs.labels import select_option_rows
 
         source, keys = self.source.take(rows.tolist()), MethodKeys(self.template.network)
         dataset = explain_inputs(list(named_methods.values()), source, self.template, self.cache, stops=False)

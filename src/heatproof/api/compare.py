@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from heatproof.base.options import Bounds, check_arguments
+from heatproof.core.options import Bounds, check_arguments
 from heatproof.errors import HeatproofError
 
 if TYPE_CHECKING:

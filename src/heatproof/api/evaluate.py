@@ -9,31 +9,31 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from heatproof.api.inputs.arrays import warn_of_range
+from heatproof.api.inputs.finetuned import domain_of, warn_out_of_domain
+from heatproof.api.inputs.identity import identity_of
+from heatproof.api.inputs.labels import ScoredTargets, align_options, align_to_images
+from heatproof.api.inputs.maps import explained_classes, read_maps
+from heatproof.api.inputs.read import read_inputs
+from heatproof.api.inputs.targets import TargetSpec, reported_targets
 from heatproof.api.score_datasets import add_details, changed_shares, concatenate_methods, score_dataset
 from heatproof.api.selected_metrics import Metrics, SelectedMetric, select_metrics, with_responses
-from heatproof.attribution.registry import Explainer
-from heatproof.base.batches import track
-from heatproof.base.methods import methods_of
-from heatproof.base.options import BatchSize, check_plain_values, short_repr
-from heatproof.base.tasks import describe_targets
+from heatproof.core.batch import Batch
+from heatproof.core.batches import track
+from heatproof.core.methods import methods_of
+from heatproof.core.options import BatchSize, check_plain_values, short_repr
+from heatproof.core.tasks import describe_targets
 from heatproof.errors import HeatproofError, NotApplicable, first_line
-from heatproof.inputs.arrays import warn_of_range
-from heatproof.inputs.finetuned import domain_of, warn_out_of_domain
-from heatproof.inputs.identity import identity_of
-from heatproof.inputs.labels import ScoredTargets, align_options, align_to_images
-from heatproof.inputs.maps import explained_classes, read_maps
-from heatproof.inputs.read import read_inputs
-from heatproof.inputs.targets import TargetSpec, reported_targets
+from heatproof.explainers.registry import Explainer
+from heatproof.metrics.responses.base import IntactOutputs, Response, respond
 from heatproof.metrics.scoring import MethodScores, score_batches
-from heatproof.models.batch import Batch
-from heatproof.responses.base import IntactOutputs, Response, respond
 
 if TYPE_CHECKING:
     import torch
     import xarray
 
-    from heatproof.inputs.source import Inputs
-    from heatproof.models.adapter import Network
+    from heatproof.api.inputs.source import Inputs
+    from heatproof.core.network import Network
 
 # Options of every metric; studies of metrics take the first ones as well.
 STUDY_OPTIONS = ("seed", "batch_size", "device", "image_ids", "task")
@@ -163,10 +163,10 @@ def evaluate(
         )
     import torch
 
-    from heatproof.models.adapter import HALF, prepare_network, require_module
-    from heatproof.models.adaptive_batch_size import batch_size_of
-    from heatproof.models.first_images import check_first_images
-    from heatproof.models.probabilities import warn_of_probabilities
+    from heatproof.core.adaptive_batch_size import batch_size_of
+    from heatproof.core.first_images import check_first_images
+    from heatproof.core.network import HALF, prepare_network, require_module
+    from heatproof.core.probabilities import warn_of_probabilities
 
     if isinstance(model, torch.export.ExportedProgram):
         require_module(model)
@@ -187,7 +187,7 @@ def evaluate(
         if option is not None and not reads:
             raise HeatproofError(f"None of the metrics reads {name!r}: leave it out, or name one that does.")
     if explain is not None:
-        from heatproof.models.callables import check_eval_mode
+        from heatproof.core.callables import check_eval_mode
 
         check_eval_mode(explain, "explainer")
     named_device = None if common.get("device") is None else _device(common["device"])
@@ -305,7 +305,7 @@ def _respond(response: Response, batch: Batch) -> dict[str, np.ndarray]:
     try:
         return respond(response, batch)
     except NotApplicable as reason:
-        from heatproof.attribution.explaining import ExplainerFailed
+        from heatproof.explainers.explaining import ExplainerFailed
 
         if isinstance(reason, ExplainerFailed):
             raise HeatproofError(f"The function of the option 'explain' cannot be used: {reason}.") from reason
@@ -325,7 +325,7 @@ def _scored_targets(
     metrics: Mapping[str, SelectedMetric], network: Network, source: Inputs, maps: Any
 ) -> list[ScoredTargets]:
     """Return what the metrics score: the targets, the predictions of the network, or both."""
-    from heatproof.models.first_images import predict_classes
+    from heatproof.core.first_images import predict_classes
 
     scores_prediction = [one.options.get("target") == "predicted" for one in metrics.values()]
     scored = [] if all(scores_prediction) and source.kind in ("", "multilabel") else [ScoredTargets(source.explained)]
@@ -348,7 +348,7 @@ def _without_scores(metric: SelectedMetric, image_ids: Sequence[str], reason: st
 
 def recomputing(explain: Callable[..., Any]) -> Explainer:
     """Return an explainer that calls the function of the option `explain` with all images at once."""
-    from heatproof.attribution.plain_functions import split_delta, sum_over_channels
+    from heatproof.explainers.plain_functions import split_delta, sum_over_channels
 
     def function(batch: Batch) -> dict[str, Any]:
         maps, _ = split_delta(explain(batch.images, batch.targets), len(batch.image_ids))

@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatproof.api.cache import Cache, MethodKeys
+from heatproof.api.inputs.labels import IMAGE_DIGEST, TARGET_DIGEST, TASK
+from heatproof.api.inputs.source import READ_BATCH_SIZE
+from heatproof.api.inputs.targets import reported_targets
 from heatproof.api.named_methods import check_names, select_methods
-from heatproof.base.batches import track
-from heatproof.base.methods import Method
-from heatproof.base.options import BatchSize, DefaultCount, check_arguments
-from heatproof.base.provenance import code_digest, digest
+from heatproof.core.batch import Batch
+from heatproof.core.batches import track
+from heatproof.core.methods import Method
+from heatproof.core.options import BatchSize, DefaultCount, check_arguments
+from heatproof.core.provenance import code_digest, digest
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.inputs.labels import IMAGE_DIGEST, TARGET_DIGEST, TASK
-from heatproof.inputs.source import READ_BATCH_SIZE
-from heatproof.inputs.targets import reported_targets
-from heatproof.models.batch import Batch
 
 if TYPE_CHECKING:
     import torch
     import xarray
 
     from heatproof.api.cache import CachedArrays
-    from heatproof.inputs.source import Inputs
-    from heatproof.models.adapter import Network
+    from heatproof.api.inputs.source import Inputs
+    from heatproof.core.network import Network
 
 
 def explain(
@@ -145,12 +145,12 @@ def explain(
     {'method': 2, 'image': 5, 'y': 8, 'x': 8}
     """
     from heatproof.api.cache import locked_cache, network_cache
-    from heatproof.base.batches import show_progress
-    from heatproof.inputs.arrays import check_finite, check_images, warn_of_range
-    from heatproof.inputs.read import read_inputs
-    from heatproof.inputs.targets import TargetSpec
-    from heatproof.models.adapter import prepare_network, require_module
-    from heatproof.models.first_images import check_first_images
+    from heatproof.api.inputs.arrays import check_finite, check_images, warn_of_range
+    from heatproof.api.inputs.read import read_inputs
+    from heatproof.api.inputs.targets import TargetSpec
+    from heatproof.core.batches import show_progress
+    from heatproof.core.first_images import check_first_images
+    from heatproof.core.network import prepare_network, require_module
 
     require_module(model)
     layer = layer_name(model, layer)
@@ -206,7 +206,7 @@ def batch_template(
     network: Network, seed: int, batch_size: int | str, layer: str | None, background: torch.Tensor | None
 ) -> Batch:
     """Return a batch without images: the checked network, and the settings that all methods share, as in `explain`."""
-    from heatproof.models.adaptive_batch_size import batch_size_of
+    from heatproof.core.adaptive_batch_size import batch_size_of
     from heatproof.models.registry import InputFacts
 
     nothing: Any = None
@@ -336,8 +336,8 @@ class _Arrays:
 
 def _layer_of(methods: Sequence[Method], inputs: Inputs, template: Batch) -> str:
     """Return the name of the layer that class activation maps of the methods read; "" if no method reads one."""
-    from heatproof.attribution._batches import pad_single_image
-    from heatproof.attribution._layers import find_layout
+    from heatproof.explainers._batches import pad_single_image
+    from heatproof.explainers._layers import find_layout
 
     named = template.facts.cam_layer if template.facts else None
     if named or not any(method.explainer and "cam_layer" in method.explainer.needs for method in methods):
@@ -353,8 +353,8 @@ def key_of(method: Method, template: Batch, cache: Cache, keys: MethodKeys) -> s
         return method.name
     assert method.explainer is not None, "it makes maps"
     foreign = method.explainer.wraps
-    module = "heatproof.attribution.other_libraries" if foreign is not None else method.explainer.function.__module__
-    code = code_digest([module, "heatproof.attribution.explaining"])
+    module = "heatproof.explainers.other_libraries" if foreign is not None else method.explainer.function.__module__
+    code = code_digest([module, "heatproof.explainers.explaining"])
     # Foreign code may depend on the other images of the batch, and so on its size.
     size = None if foreign is None else template.batch_size
     identity = [method.explainer.name, method.options] if foreign is None else foreign
@@ -402,7 +402,7 @@ class _MapsOfImages:
 
     def compute(self, key: str, template: Batch, cache: Cache) -> None:
         """Compute the maps of the method that are not cached yet."""
-        from heatproof.attribution.explaining import ExplainerFailed, explain_batches
+        from heatproof.explainers.explaining import ExplainerFailed, explain_batches
 
         inputs, keys, network = self.inputs, self.inputs.keys, template.adapted
         self.cached = cache.arrays("maps", key, keys, _arrays_of_image(inputs, len(self.method.map_names)))

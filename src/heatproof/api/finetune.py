@@ -8,16 +8,16 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from heatproof.base.grids import as_grid
-from heatproof.base.options import Bounds, Count, PatchGrid, check_arguments
-from heatproof.base.tasks import CALLABLE
+from heatproof.core.grids import as_grid
+from heatproof.core.options import Bounds, Count, PatchGrid, check_arguments
+from heatproof.core.tasks import CALLABLE
 from heatproof.errors import HeatproofError, first_line, machine_fault
 
 if TYPE_CHECKING:
     import torch
 
-    from heatproof.inputs.source import Inputs
-    from heatproof.inputs.targets import TargetSpec
+    from heatproof.api.inputs.source import Inputs
+    from heatproof.api.inputs.targets import TargetSpec
 
 
 # With fewer images, only a handful are trained on, and one or two select the epoch.
@@ -111,21 +111,21 @@ def finetune(
     check_arguments(finetune, locals(), "task", "target")
     import torch
 
-    from heatproof.base.registry import look_up
-    from heatproof.base.specs import FinetuningSettings
-    from heatproof.inputs.arrays import warn_of_range
-    from heatproof.inputs.finetuned import RECORD_ATTRIBUTE, layer_digest, weight_digests
-    from heatproof.inputs.read import read_inputs
-    from heatproof.inputs.targets import TargetSpec
-    from heatproof.models.adapter import attach, compilation_disabled, prepare_network, uncompiled
-    from heatproof.models.first_images import check_first_images
-    from heatproof.models.hooks import counted_as_check
-    from heatproof.models.output_reader import check_targets
-    from heatproof.models.probabilities import warn_of_probabilities
+    from heatproof.api.inputs.arrays import warn_of_range
+    from heatproof.api.inputs.finetuned import RECORD_ATTRIBUTE, layer_digest, weight_digests
+    from heatproof.api.inputs.read import read_inputs
+    from heatproof.api.inputs.targets import TargetSpec
+    from heatproof.core.first_images import check_first_images
+    from heatproof.core.hooks import counted_as_check
+    from heatproof.core.network import attach, compilation_disabled, prepare_network, uncompiled
+    from heatproof.core.output_reader import check_targets
+    from heatproof.core.perturb.baselines import BASELINES
+    from heatproof.core.perturb.dataset_mean import mean_colour
+    from heatproof.core.probabilities import warn_of_probabilities
+    from heatproof.core.registry import look_up
+    from heatproof.core.specs import FinetuningSettings
+    from heatproof.core.state import copy_network, enable_gradients, preserve_random_states
     from heatproof.models.registry import UNSCALED
-    from heatproof.models.state import copy_network, enable_gradients, preserve_random_states
-    from heatproof.perturbation.baselines import BASELINES
-    from heatproof.perturbation.dataset_mean import mean_colour
     from heatproof.training.devices import DeviceGroup
     from heatproof.training.in_domain import SCALE_IMAGES, finetune_in_domain
     from heatproof.training.loop import Examples, TrainingRun, split_into_batches

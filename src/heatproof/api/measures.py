@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from heatproof.api.choice import DELETION_METRICS
 from heatproof.errors import HeatproofError
 from heatproof.metrics.single_deletion import PatchDeletion
-from heatproof.ranking.verdict import describe_deletion
+from heatproof.stats.verdict import describe_deletion
 
 if TYPE_CHECKING:
+    from heatproof.api.inputs.finetuned import Domain
+    from heatproof.api.inputs.source import Inputs
     from heatproof.api.selected_metrics import SelectedMetric
-    from heatproof.inputs.finetuned import Domain
-    from heatproof.inputs.source import Inputs
 
 
 def select_measures(measures: Mapping[str, Mapping[str, Any]], domain: Domain) -> dict[str, SelectedMetric]:
@@ -62,7 +62,7 @@ def describe_measures(metrics: Mapping[str, Any]) -> tuple[dict[str, dict[str, A
 
     The ``metric`` in the options is the name that fits the network, ``idsds`` or ``sds``.
     """
-    from heatproof.inputs.finetuned import deletion_of
+    from heatproof.api.inputs.finetuned import deletion_of
 
     scorers, words = {}, {}
     for name, one in metrics.items():

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from heatproof.attribution.registry import EXPLAINERS, Explainer, require_library
-from heatproof.base.methods import Method
-from heatproof.base.options import check_options, normalise_grid_options, short_repr, to_python_numbers
-from heatproof.base.registry import look_up
+from heatproof.core.methods import Method
+from heatproof.core.options import check_options, normalise_grid_options, short_repr, to_python_numbers
+from heatproof.core.registry import look_up
 from heatproof.errors import HeatproofError
+from heatproof.explainers.registry import EXPLAINERS, Explainer, require_library
 
 
 def select_methods(methods: str | Sequence[Any] | Mapping[str, Any]) -> list[Method]:
@@ -61,7 +61,7 @@ def _select_method(name: str | None, method: Any) -> Method:
             f"The method {name!r} is a class: give an object of it, made as its library says, such as "
             "captum.attr.Saliency(model)."
         )
-    from heatproof.attribution.other_libraries import check_arguments_of, library_of
+    from heatproof.explainers.other_libraries import check_arguments_of, library_of
 
     if library_of(method) is None and callable(method):
         check_arguments_of(name, method)
@@ -70,7 +70,7 @@ def _select_method(name: str | None, method: Any) -> Method:
 
 def method_wrapping(name: str, wrapped: Any) -> Method:
     """Return the method of an object of another library, or of a function of model, images and targets."""
-    from heatproof.attribution.other_libraries import as_function, deletes_regions
+    from heatproof.explainers.other_libraries import as_function, deletes_regions
 
     function, ablates = as_function(name, wrapped), deletes_regions(wrapped)
     return Method(name, Explainer(name, function, {name: True}, ablates=ablates, wraps=wrapped))

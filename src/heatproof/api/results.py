@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from heatproof.base.registry import suggest_name
+from heatproof.core.registry import suggest_name
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import resolve_user_folder
 

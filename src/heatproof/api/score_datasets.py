@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatproof.base.grids import patch_sums
+from heatproof.core.grids import patch_sums
 from heatproof.metrics.registry import Metric
+from heatproof.metrics.responses.base import Response
 from heatproof.metrics.scoring import MethodScores
-from heatproof.responses.base import Response
 
 if TYPE_CHECKING:
     import xarray

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from heatproof.api.inputs.identity import identity_of
 from heatproof.api.score_datasets import undefined_reason
 from heatproof.api.selected_metrics import SelectedMetric, with_responses
-from heatproof.base.batches import track
-from heatproof.base.methods import Method
-from heatproof.base.provenance import code_digest
+from heatproof.core.batch import Batch
+from heatproof.core.batches import track
+from heatproof.core.methods import Method
+from heatproof.core.provenance import code_digest
 from heatproof.errors import NotApplicable
-from heatproof.inputs.identity import identity_of
+from heatproof.metrics.responses.base import IntactOutputs, Response, respond_batches
 from heatproof.metrics.scoring import ArraysByArgument, Chunk, Responses, score_batches
-from heatproof.models.batch import Batch
-from heatproof.responses.base import IntactOutputs, Response, respond_batches
 
 if TYPE_CHECKING:
     import xarray
 
     from heatproof.api.cache import Cache, CachedArrays
-    from heatproof.inputs.source import Inputs
+    from heatproof.api.inputs.source import Inputs
 
 INTACT = IntactOutputs()
 # Cached arrays of the responses that a metric reads, by argument and name of the method; "" for those without maps.

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from heatproof.base.options import check_plain_values, short_repr, to_python_numbers
-from heatproof.base.registry import look_up, suggest_name
+from heatproof.api.inputs.finetuned import Domain, deletion_of
+from heatproof.core.batch import Batch
+from heatproof.core.options import check_plain_values, short_repr, to_python_numbers
+from heatproof.core.perturb.baselines import BASELINES
+from heatproof.core.registry import look_up, suggest_name
 from heatproof.errors import HeatproofError
-from heatproof.inputs.finetuned import Domain, deletion_of
 from heatproof.metrics.registry import METRICS, Metric
+from heatproof.metrics.responses.base import Response, shared_responses
 from heatproof.metrics.scoring import Responses
 from heatproof.metrics.single_deletion import single_deletion_name
-from heatproof.models.batch import Batch
-from heatproof.perturbation.baselines import BASELINES
-from heatproof.responses.base import Response, shared_responses
 
 Metrics = Sequence[str] | Mapping[str, Mapping[str, Any]]
 

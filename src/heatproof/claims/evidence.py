@@ -12,9 +12,6 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from heatproof.base.grids import Grid
-from heatproof.base.methods import ABS_SUFFIX, Method
-from heatproof.base.randomness import numpy_generator
 from heatproof.claims.halves import (
     MINIMUM_CEILING,
     MINIMUM_IMAGES,
@@ -33,6 +30,9 @@ from heatproof.claims.halves import (
     split_images,
 )
 from heatproof.claims.verdicts import Measurement, Untestable
+from heatproof.core.grids import Grid
+from heatproof.core.methods import ABS_SUFFIX, Method
+from heatproof.core.randomness import numpy_generator
 from heatproof.metrics.bootstrap import bootstrap_means, draw_counts
 
 Found = TypeVar("Found")
@@ -65,7 +65,7 @@ class Case:
         The shorter side of the images; None where it is unknown.
     magnitudes
         Whether the metric reads only the magnitudes of maps, so that a map with signs and its absolute values are one
-        method: see `heatproof.ranking.magnitudes.MagnitudeMetrics`.
+        method: see `heatproof.stats.magnitudes.MagnitudeMetrics`.
     """
 
     dataset: str

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import rankdata
 
-from heatproof.base.randomness import numpy_generator
 from heatproof.claims.verdicts import Measurement
+from heatproof.core.randomness import numpy_generator
 
 # Number of random halves; blocks of images that are left out in turn; fewest images for halves.
 SPLITS, BLOCKS, MINIMUM_IMAGES = 40, 32, 8

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from heatproof.base.tasks import CALLABLE, TASKS
 from heatproof.claims.contrasts import contrast, family_pairs, pairs_differing_in, values_by_training, welch
 from heatproof.claims.evidence import Evidence, correlate_ranks, mean_known
 from heatproof.claims.idsds import AGREEMENT, INTRINSIC, PAPER, post_hoc_methods
 from heatproof.claims.registry import Measurement, Untestable, claim, required
+from heatproof.core.tasks import CALLABLE, TASKS
 
 CHANGE = "mean change of IDSDS over methods"
 INTRINSIC_LEAD = "IDSDS of the intrinsic map minus IDSDS of the best method on plain ResNets"

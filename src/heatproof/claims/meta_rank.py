@@ -7,7 +7,7 @@ import numpy as np
 from heatproof.claims.evidence import Evidence
 from heatproof.claims.idsds import AGREEMENT
 from heatproof.claims.registry import Measurement, Untestable, claim, claim_of_difference, required
-from heatproof.ranking.kappa import compute_kappa
+from heatproof.stats.kappa import compute_kappa
 
 PAPER = "Meta-Rank"
 # A strong correlation, as defined in the paper (section 5.1).

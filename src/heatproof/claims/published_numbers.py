@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from heatproof.base.methods import Method, MethodSpec
 from heatproof.claims.evidence import Case, Evidence, Model
+from heatproof.core.methods import Method, MethodSpec
 
 FOLDER = Path(__file__).parent / "published"
 FILES = ("reproduction_scores", "idsds_scores", "idsds_accuracy", "mas_reliability")

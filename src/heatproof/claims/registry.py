@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from heatproof.base.registry import Registry
 from heatproof.claims.evidence import Evidence, required
 from heatproof.claims.verdicts import Measurement, Untestable, decisive_limit
+from heatproof.core.registry import Registry
 
 __all__ = ["CLAIMS", "PAPERS", "Claim", "Measurement", "Untestable", "claim", "claim_of_difference", "required"]
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from heatproof.base.provenance import Key, digest
+from heatproof.core.provenance import Key, digest
 from heatproof.files.reading import file_digest
 from heatproof.jobs.shards import compare_with_stored
 from heatproof.plan.graph import Graph, Job, Product
@@ -23,7 +23,7 @@ from heatproof.stores.manifest import read_checksummed, verified_bytes, write_ch
 from heatproof.workflow.reconcile import Results
 
 if TYPE_CHECKING:
-    from heatproof.base.specs import Runtime
+    from heatproof.core.specs import Runtime
     from heatproof.stages.shards import ShardStage
     from heatproof.stages.weights import Training
 

@@ -16,8 +16,8 @@ from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from heatproof.base.from_json import as_type
-from heatproof.base.provenance import Key
+from heatproof.core.from_json import as_type
+from heatproof.core.provenance import Key
 from heatproof.errors import HeatproofError
 from heatproof.files.archive import MOST_UNPACKED, Member, read_archive
 from heatproof.files.publishing import public

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pkgutil import resolve_name
 from typing import Any
 
-from heatproof.base.options import parse_duration
+from heatproof.core.options import parse_duration
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import escaped
 from heatproof.workflow.job import run_and_report_errors
@@ -171,7 +171,7 @@ def _names(text: str) -> list[str]:
 
 
 def _grid(text: str) -> Any:
-    from heatproof.base.grids import parse_grid_name
+    from heatproof.core.grids import parse_grid_name
 
     return parse_grid_name(text)
 

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from heatproof.base.registry import join_names
 from heatproof.commands.bundle import tables
+from heatproof.core.registry import join_names
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import escaped, public
 from heatproof.files.reading import one_sentence_errors

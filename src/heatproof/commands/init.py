@@ -10,17 +10,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from heatproof.base.grids import patch_count
-from heatproof.base.options import as_size_option, height_and_width
-from heatproof.base.registry import is_reference, look_up
-from heatproof.base.specs import DatasetSpec
-from heatproof.base.tasks import task_provides
 from heatproof.config.files import default_config, merge
-from heatproof.data.image_files import image_files_below
-from heatproof.data.label_search import FoundTable, find_labels
-from heatproof.data.open_image import image_file_size
-from heatproof.data.registry import DATASETS
-from heatproof.data.rows import as_rows
+from heatproof.core.grids import patch_count
+from heatproof.core.options import as_size_option, height_and_width
+from heatproof.core.registry import is_reference, look_up
+from heatproof.core.specs import DatasetSpec
+from heatproof.core.tasks import task_provides
+from heatproof.datasets.image_files import image_files_below
+from heatproof.datasets.label_search import FoundTable, find_labels
+from heatproof.datasets.open_image import image_file_size
+from heatproof.datasets.registry import DATASETS
+from heatproof.datasets.rows import as_rows
 from heatproof.errors import HeatproofError
 from heatproof.estimate.account import format_bytes, jobs_to_tables, map_bytes
 from heatproof.files.publishing import escaped

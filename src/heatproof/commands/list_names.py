@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from heatproof.attribution.registry import EXPLAINERS, NETWORK_KINDS
 from heatproof.commands.plain_text import Rows, in_columns, kind_with_options, options_as_text
 from heatproof.config.files import default_config, read_config, workflow_folder
-from heatproof.data.registry import DATASETS
+from heatproof.datasets.registry import DATASETS
+from heatproof.explainers.registry import EXPLAINERS, NETWORK_KINDS
 from heatproof.files.publishing import escaped
 from heatproof.metrics.registry import METRICS, outputs_of
 from heatproof.models.registry import ARCHITECTURES

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from heatproof.base.registry import suggest_name
 from heatproof.config.files import read_config
+from heatproof.core.registry import suggest_name
 from heatproof.errors import HeatproofError
 from heatproof.estimate.account import format_bytes
 from heatproof.files.lock import locked_folder

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from heatproof.base.signals import CONTROLLER, SIGNALS, describe_signal
 from heatproof.config.files import config_file, read_config, workflow_folder
+from heatproof.core.signals import CONTROLLER, SIGNALS, describe_signal
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import escaped
 from heatproof.files.reading import printable_path
@@ -99,7 +99,7 @@ def _start(
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     snakemake = subprocess.Popen(command, env={**os.environ, **variables})  # noqa: S603
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    # If a signal ends this process, its handler ends Snakemake as well and waits for it (`heatproof.base.signals`).
+    # If a signal ends this process, its handler ends Snakemake as well and waits for it (`heatproof.core.signals`).
     code = snakemake.wait()
     number = -code if code < 0 else code - 128
     if number in SIGNALS or code < 0:

@@ -12,8 +12,8 @@ from typing import Any
 
 from yaml.representer import SafeRepresenter
 
-from heatproof.base.options import DefaultCount
-from heatproof.base.registry import suggest_name
+from heatproof.core.options import DefaultCount
+from heatproof.core.registry import suggest_name
 from heatproof.errors import HeatproofError
 from heatproof.files import strict_yaml
 from heatproof.files.reading import printable_path

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Tag, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
-from heatproof.base.registry import colliding_name, is_reference, suggest_name
 from heatproof.config import types
 from heatproof.config.files import Config, merge
 from heatproof.config.types import (
@@ -26,6 +25,7 @@ from heatproof.config.types import (
     OneOrSeveral,
     Precision,
 )
+from heatproof.core.registry import colliding_name, is_reference, suggest_name
 from heatproof.errors import HeatproofError
 
 # The value of a key that has no default and is not set.

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError, PydanticKnownError, core_schema
 
-from heatproof.base.grids import MAXIMUM_SIDE, as_grid, grid_shape
-from heatproof.base.options import parse_duration
-from heatproof.base.registry import fold_name, is_reference
+from heatproof.core.grids import MAXIMUM_SIDE, as_grid, grid_shape
+from heatproof.core.options import parse_duration
+from heatproof.core.registry import fold_name, is_reference
 from heatproof.errors import HeatproofError
 
 # File systems allow 255 bytes; endings, numbers and the names of temporary files are added to a name.
@@ -111,7 +111,7 @@ def validate_target(value: Any) -> Any:
 
 
 def validate_grid(value: Any) -> Any:
-    """Return a grid of at least two patches in the standard form of `heatproof.base.grids.as_grid`."""
+    """Return a grid of at least two patches in the standard form of `heatproof.core.grids.as_grid`."""
     if type(value) is int and value < 2:
         raise PydanticKnownError("greater_than_equal", {"ge": 2})
     if type(value) is int and value > MAXIMUM_SIDE:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, cast
 
-from heatproof.base.grids import Grid, grid_shape
+from heatproof.core.grids import Grid, grid_shape
 from heatproof.estimate.measure import JobCost
 from heatproof.plan.graph import Graph
 from heatproof.plan.graph import Job as PlannedJob

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pkgutil import resolve_name
 from typing import Any, TypedDict
 
-from heatproof.base.from_json import as_type
-from heatproof.base.signals import end_with_parent
-from heatproof.base.specs import DatasetSpec, FinetuningSettings, Runtime, TrainingSettings
+from heatproof.core.from_json import as_type
+from heatproof.core.signals import end_with_parent
+from heatproof.core.specs import DatasetSpec, FinetuningSettings, Runtime, TrainingSettings
 from heatproof.models.registry import ModelSpec
 
 STEPS = 3
@@ -89,8 +89,8 @@ class TimeWeights:
         """Write random weights, and return the times of a forward pass and of a gradient."""
         import torch
 
-        from heatproof.data.checks import open_dataset
-        from heatproof.models.adaptive_batch_size import batch_size_of
+        from heatproof.core.adaptive_batch_size import batch_size_of
+        from heatproof.datasets.checks import open_dataset
         from heatproof.models.network import build_network, configure_torch, normalise, reader_of_dataset, save_weights
 
         device = configure_torch(runtime)
@@ -165,8 +165,8 @@ class TimeTraining:
         """Time the training loop on a few batches; its start is timed as well, because it imports more than others."""
         import torch
 
-        from heatproof.data.checks import open_dataset
-        from heatproof.data.rows import unwrap_rows
+        from heatproof.datasets.checks import open_dataset
+        from heatproof.datasets.rows import unwrap_rows
         from heatproof.jobs.train import use_complete_output
         from heatproof.models.network import build_network, configure_torch, normalise, reader_of_dataset
         from heatproof.training.loop import Examples, fit, validate

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from heatproof.base.options import check_options, height_and_width, parse_duration
-from heatproof.base.registry import suggest_name
 from heatproof.config.files import merge, read_config
-from heatproof.data.registry import DATASETS
+from heatproof.core.options import check_options, height_and_width, parse_duration
+from heatproof.core.registry import suggest_name
+from heatproof.datasets.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.estimate import account, synthetic
 from heatproof.estimate.account import format_bytes

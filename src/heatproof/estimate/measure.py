@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from heatproof.base.provenance import as_json
-from heatproof.base.signals import CONTROLLER
-from heatproof.base.specs import FinetuningSettings, ShardRange
+from heatproof.core.provenance import as_json
+from heatproof.core.signals import CONTROLLER
+from heatproof.core.specs import FinetuningSettings, ShardRange
 from heatproof.errors import HeatproofError
 from heatproof.estimate.child import StartUp, TimeTraining, TimeWeights
 from heatproof.files.reading import read_json

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NotRequired, TypedDict, cast
 
+from heatproof.core.batch import ApplicabilityFigure
 from heatproof.files.publishing import public
-from heatproof.models.batch import ApplicabilityFigure
 from heatproof.stores.manifest import read_checksummed, write_checksummed
 
-# Name of the figure that `heatproof.attribution._unaltered` records.
+# Name of the figure that `heatproof.explainers._unaltered` records.
 COMPARED = "difference_from_network"
 
 

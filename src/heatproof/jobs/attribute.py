@@ -11,20 +11,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from heatproof.attribution.explaining import check_applicability, explain_batches
-from heatproof.attribution.plain_functions import PLAIN_ARGUMENTS, as_explainer, positional_arguments_of
-from heatproof.attribution.registry import EXPLAINERS, Explainer
-from heatproof.base.batches import READ_LOCK, prefetch, track
-from heatproof.base.grids import Grid
-from heatproof.base.methods import Method, MethodSpec
-from heatproof.base.options import DefaultCount
-from heatproof.base.provenance import digest
-from heatproof.base.randomness import numpy_generator
-from heatproof.base.specs import Runtime
-from heatproof.data.checks import check_target, open_dataset
-from heatproof.data.probe_images import probe_rows_of_split, read_rows
-from heatproof.data.registry import Dataset
+from heatproof.core.adaptive_batch_size import batch_size_file, batch_size_of
+from heatproof.core.batch import ApplicabilityFigure, Batch
+from heatproof.core.batches import READ_LOCK, prefetch, track
+from heatproof.core.first_images import check_loaded
+from heatproof.core.grids import Grid
+from heatproof.core.hooks import reader_of
+from heatproof.core.methods import Method, MethodSpec
+from heatproof.core.network import Network
+from heatproof.core.options import DefaultCount
+from heatproof.core.output_reader import probabilities
+from heatproof.core.perturb.baselines import baseline_images
+from heatproof.core.perturb.dataset_mean import dataset_options, mean_split, needs_dataset
+from heatproof.core.provenance import digest
+from heatproof.core.randomness import numpy_generator
+from heatproof.core.specs import Runtime
+from heatproof.datasets.checks import check_target, open_dataset
+from heatproof.datasets.probe_images import probe_rows_of_split, read_rows
+from heatproof.datasets.registry import Dataset
 from heatproof.errors import DamagedInput, HeatproofError, NotApplicable
+from heatproof.explainers.explaining import check_applicability, explain_batches
+from heatproof.explainers.plain_functions import PLAIN_ARGUMENTS, as_explainer, positional_arguments_of
+from heatproof.explainers.registry import EXPLAINERS, Explainer
 from heatproof.files.publishing import public
 from heatproof.jobs.applicability import (
     ApplicabilityRecord,
@@ -34,16 +42,8 @@ from heatproof.jobs.applicability import (
     write_applicability,
 )
 from heatproof.jobs.shards import BACKGROUND_WRITES, EVALUATION, Origin, Shard, open_shard
-from heatproof.models.adapter import Network
-from heatproof.models.adaptive_batch_size import batch_size_file, batch_size_of
-from heatproof.models.batch import ApplicabilityFigure, Batch
-from heatproof.models.first_images import check_loaded
-from heatproof.models.hooks import reader_of
 from heatproof.models.network import configure_torch, find_layer, load_network, normalise, reader_of_dataset
-from heatproof.models.output_reader import probabilities
 from heatproof.models.registry import InputFacts
-from heatproof.perturbation.baselines import baseline_images
-from heatproof.perturbation.dataset_mean import dataset_options, mean_split, needs_dataset
 from heatproof.stores.manifest import comparison_passes
 from heatproof.stores.source_files import images_of
 from heatproof.stores.stored_maps import encode_maps, map_arrays

@@ -21,11 +21,12 @@ import pandas as pd
 import torch
 import yaml
 
-from heatproof.base.options import option_choices
-from heatproof.base.provenance import digest as key_of_inputs
-from heatproof.base.tasks import EXCLUSIVE
-from heatproof.data.checks import open_dataset
-from heatproof.data.registry import DATASETS
+from heatproof.core.options import option_choices
+from heatproof.core.output_reader import OutputReader
+from heatproof.core.provenance import digest as key_of_inputs
+from heatproof.core.tasks import EXCLUSIVE
+from heatproof.datasets.checks import open_dataset
+from heatproof.datasets.registry import DATASETS
 from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.publishing import public, without_secrets
 from heatproof.files.reading import file_digest, require_regular
@@ -40,7 +41,6 @@ from heatproof.models.network import (
     reader_of_dataset,
     save_weights,
 )
-from heatproof.models.output_reader import OutputReader
 from heatproof.models.packaged import find_packaged, is_file, is_packaged
 from heatproof.models.registry import ARCHITECTURES, ModelSpec
 from heatproof.models.weight_names import describe_misfits, match_names

@@ -20,12 +20,12 @@ from heatproof.errors import HeatproofError
 from heatproof.files.tables import parse_csv
 from heatproof.files.writing import write_table
 from heatproof.plan.stage import load_spec
-from heatproof.ranking.per_image import one_score_per_image
+from heatproof.stats.per_image import one_score_per_image
 from heatproof.stores.manifest import publish_tables, verified_bytes
 from heatproof.stores.tables import read_parquet
 
 if TYPE_CHECKING:
-    from heatproof.base.specs import Runtime
+    from heatproof.core.specs import Runtime
     from heatproof.stages.precision import Guard, Precision
 
 log = logging.getLogger(__name__)

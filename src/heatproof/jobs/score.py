@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from heatproof.base.methods import MethodSpec
-from heatproof.base.provenance import digest
+from heatproof.core.batch import Batch
+from heatproof.core.methods import MethodSpec
+from heatproof.core.provenance import digest
 from heatproof.errors import HeatproofError
 from heatproof.files.writing import write_table
 from heatproof.metrics.registry import METRICS, Metric
+from heatproof.metrics.responses.base import response_of
 from heatproof.metrics.scoring import ArraysByArgument, Chunk, MethodScores, score_batches
-from heatproof.models.batch import Batch
-from heatproof.responses.base import response_of
 from heatproof.stores.manifest import comparison_passes, read_checksummed, read_shard, write_manifest
 from heatproof.stores.rows import ScoredRows, scored_rows
 from heatproof.stores.source_files import joined_data

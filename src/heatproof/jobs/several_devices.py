@@ -23,9 +23,9 @@ import torch
 from torch import nn
 from torch.multiprocessing import ProcessContext, ProcessExitedException, ProcessRaisedException
 
-from heatproof.base.randomness import derive_seed
-from heatproof.base.signals import CONTROLLER, children, end_processes, end_with_parent, install_signal_handlers
-from heatproof.base.specs import Runtime
+from heatproof.core.randomness import derive_seed
+from heatproof.core.signals import CONTROLLER, children, end_processes, end_with_parent, install_signal_handlers
+from heatproof.core.specs import Runtime
 from heatproof.errors import RESUME_HINT, HeatproofError, machine_fault
 from heatproof.models.network import configure_torch
 from heatproof.training.devices import BatchPart, DeviceGroup, T

@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from safetensors import SafetensorError
 
-from heatproof.base.provenance import library_versions
-from heatproof.base.randomness import derive_seed, torch_generator
-from heatproof.base.specs import Runtime
-from heatproof.data.checks import open_dataset
-from heatproof.data.registry import Dataset
-from heatproof.data.rows import unwrap_rows
+from heatproof.core.hooks import hooks_of
+from heatproof.core.network import attach
+from heatproof.core.perturb.dataset_mean import dataset_options
+from heatproof.core.provenance import library_versions
+from heatproof.core.randomness import derive_seed, torch_generator
+from heatproof.core.specs import Runtime
+from heatproof.datasets.checks import open_dataset
+from heatproof.datasets.registry import Dataset
+from heatproof.datasets.rows import unwrap_rows
 from heatproof.errors import RESUME_HINT, HeatproofError, is_out_of_memory
 from heatproof.files.writing import write_text
 from heatproof.jobs.several_devices import J, Train, train_on_devices
-from heatproof.models.adapter import attach
-from heatproof.models.hooks import hooks_of
 from heatproof.models.network import (
     build_network,
     build_with_weights,
@@ -35,7 +36,6 @@ from heatproof.models.network import (
     save_weights,
 )
 from heatproof.models.weights_file import read_safetensors
-from heatproof.perturbation.dataset_mean import dataset_options
 from heatproof.stores.manifest import (
     key_with_inputs,
     publish_tables,
@@ -59,7 +59,7 @@ from heatproof.training.loop import (
 from heatproof.training.losses import CompleteOutputReader, scale_of
 
 if TYPE_CHECKING:
-    from heatproof.models.output_reader import OutputReader
+    from heatproof.core.output_reader import OutputReader
     from heatproof.stages.weights import Finetune, KeepEpoch, Pretrain, Training
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from heatproof.base.randomness import numpy_generator
+from heatproof.core.randomness import numpy_generator
 from heatproof.errors import HeatproofError
 
 INTERVALS = ("student", "percentile")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from heatproof.base.randomness import numpy_generator
+from heatproof.core.randomness import numpy_generator
 from heatproof.errors import HeatproofError
 
 # Walker et al. (MAS) 2024, section 5.1; shares of a map's maximum.

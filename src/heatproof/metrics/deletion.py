@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from heatproof.base.grids import AnyGrid, patch_count
-from heatproof.base.options import Bounds, PatchGrid
-from heatproof.base.sequences import Perturbation
+from heatproof.core.grids import AnyGrid, patch_count
+from heatproof.core.options import Bounds, PatchGrid
+from heatproof.core.sequences import Perturbation
 from heatproof.metrics.arrays import area
 from heatproof.metrics.registry import Result, metric
-from heatproof.responses.curves import ResponseCurve
+from heatproof.metrics.responses.curves import ResponseCurve
 
 ROAD_FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 

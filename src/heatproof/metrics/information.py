@@ -7,15 +7,15 @@ from typing import Literal
 
 import numpy as np
 
-from heatproof.base.subsets import SIZES
+from heatproof.core.subsets import SIZES
 from heatproof.errors import HeatproofError
 from heatproof.metrics.pic import POINTS, aic_scores, sic_scores
 from heatproof.metrics.registry import Result, metric
+from heatproof.metrics.responses.curves import TARGETS
+from heatproof.metrics.responses.information_curves import InformationCurves
+from heatproof.metrics.responses.map_changes import MapChanges
+from heatproof.metrics.responses.subsets import Subsets
 from heatproof.metrics.subsets import infidelity_scores, sensitivity_n_scores
-from heatproof.responses.curves import TARGETS
-from heatproof.responses.information_curves import InformationCurves
-from heatproof.responses.map_changes import MapChanges
-from heatproof.responses.subsets import Subsets
 
 PIC = "Kapishnikov et al., XRAI, 2019, section 4.1; Walker et al. (MAS) 2024, section 2.2"
 UNDEFINED = (
@@ -156,6 +156,6 @@ def infidelity(
 def sensitivity_max(changes: np.ndarray) -> Result:
     """Max-sensitivity: largest relative change of the map under small image noise; lower is better.
 
-    Needs ``explain``. See `heatproof.perturbation.sensitivity.max_sensitivity`.
+    Needs ``explain``. See `heatproof.core.perturb.sensitivity.max_sensitivity`.
     """
     return changes, np.isfinite(changes), {}

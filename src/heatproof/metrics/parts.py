@@ -11,12 +11,12 @@ from typing import Annotated
 
 import numpy as np
 
-from heatproof.base.options import Bounds
+from heatproof.core.options import Bounds
 from heatproof.errors import HeatproofError
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.registry import Result, metric
+from heatproof.metrics.responses.parts import Parts
 from heatproof.metrics.subsets import subset_sums
-from heatproof.responses.parts import Parts
 
 
 @metric(

@@ -7,14 +7,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from heatproof.base.grids import AnyGrid, grid_name, patch_count, patch_masks, patch_sums
-from heatproof.base.options import PatchGrid
+from heatproof.core.batch import Arrays, Batch
+from heatproof.core.grids import AnyGrid, grid_name, patch_count, patch_masks, patch_sums
+from heatproof.core.options import PatchGrid
 from heatproof.errors import HeatproofError
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.registry import Result, metric
-from heatproof.models.batch import Arrays, Batch
-from heatproof.responses.base import Options, drops_of
-from heatproof.responses.subsets import Removals
+from heatproof.metrics.responses.base import Options, drops_of
+from heatproof.metrics.responses.subsets import Removals
 
 
 def insertion_options(

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatproof.base.options import normalise_grid_options, option_choices
-from heatproof.base.registry import Registry, RegistryEntry, options_of, select_options, suggest_name
-from heatproof.base.tasks import NEEDS, Need, task_provides, unsupported_reason
+from heatproof.core.options import normalise_grid_options, option_choices
+from heatproof.core.registry import Registry, RegistryEntry, options_of, select_options, suggest_name
+from heatproof.core.tasks import NEEDS, Need, task_provides, unsupported_reason
 from heatproof.errors import HeatproofError
-from heatproof.responses.base import Response
-from heatproof.responses.curves import Curves
-from heatproof.responses.patches import Patches
+from heatproof.metrics.responses.base import Response
+from heatproof.metrics.responses.curves import Curves
+from heatproof.metrics.responses.patches import Patches
 
 if TYPE_CHECKING:
-    from heatproof.base.sequences import Perturbation
+    from heatproof.core.sequences import Perturbation
 
 Result = tuple[np.ndarray, np.ndarray, Mapping[str, np.ndarray]]
 MetricFunction = Callable[..., Any]
@@ -146,7 +146,7 @@ class Metric(RegistryEntry):
         Parameters
         ----------
         task
-            One of `heatproof.base.tasks.TASKS`, or ``callable``.
+            One of `heatproof.core.tasks.TASKS`, or ``callable``.
         options
             Options of the metric; missing ones have their defaults.
         """
@@ -277,7 +277,7 @@ def metric(
         Function from options to the perturbation sequences whose response curves the metric reads, by the name of the
         argument that takes each; the metric then reads `Curves`.
     reads
-        The kind of response, a subclass of `heatproof.responses.base.Response`.
+        The kind of response, a subclass of `heatproof.metrics.responses.base.Response`.
     needs
         What the metric reads of the network: ``number``, ``probability``, ``decision``, or a function of all options
         that returns one of them. By default it follows from the option `output`.
@@ -301,7 +301,7 @@ def metric(
         reads = Curves
     if not (isinstance(reads, type) and issubclass(reads, Response)):
         raise HeatproofError(
-            f"The metric {name!r} reads {reads!r}: give a subclass of heatproof.responses.base.Response."
+            f"The metric {name!r} reads {reads!r}: give a subclass of heatproof.metrics.responses.base.Response."
         )
     options_function = sequences or reads.options
     if options_function is None:

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from heatproof.base.options import PatchGrid
-from heatproof.base.sequences import Perturbation
-from heatproof.base.tasks import Need
+from heatproof.core.options import PatchGrid
+from heatproof.core.sequences import Perturbation
+from heatproof.core.tasks import Need
 from heatproof.errors import HeatproofError
 from heatproof.metrics.arrays import area
 from heatproof.metrics.deletion import step_options
 from heatproof.metrics.registry import Result, metric, need_of_output
-from heatproof.responses.curves import ResponseCurve
+from heatproof.metrics.responses.curves import ResponseCurve
 
 # The published blur kernels: that of RISE, and that of the scripts with which MAS was evaluated.
 RISE_BLUR = {"sigma": 5.0, "size": 11, "kernel": "reflected"}

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from heatproof.core.batch import Arrays, Batch
 from heatproof.errors import HeatproofError, first_line, machine_fault
 from heatproof.metrics.registry import Metric
-from heatproof.models.batch import Arrays, Batch
-from heatproof.responses.base import Response, at_points
+from heatproof.metrics.responses.base import Response, at_points
 
 # Argument of a metric's function to the response that it receives, and the points that it reads; None for all.
 Responses = Mapping[str, tuple[Response, Sequence[int] | None]]

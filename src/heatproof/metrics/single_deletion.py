@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from heatproof.base.grids import AnyGrid, Grid, as_grid, grid_name, patch_sums
+from heatproof.core.grids import AnyGrid, Grid, as_grid, grid_name, patch_sums
 from heatproof.errors import HeatproofError
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.registry import metric
@@ -60,7 +60,7 @@ def single_deletion_scores(
     grid
         An integer, for as many rows as columns of patches, or (rows, columns).
     truncate
-        As in `heatproof.base.grids.patch_sums`.
+        As in `heatproof.core.grids.patch_sums`.
 
     Returns
     -------

@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from heatproof.base.options import Bounds
-from heatproof.base.registry import look_up
-from heatproof.base.sequences import Perturbation
-from heatproof.base.tasks import Need
+from heatproof.core.options import Bounds
+from heatproof.core.registry import look_up
+from heatproof.core.sequences import Perturbation
+from heatproof.core.tasks import Need
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import Result, metric, need_of_output
-from heatproof.responses.curves import ResponseCurve
+from heatproof.metrics.responses.curves import ResponseCurve
 
 SOURCE = "Li et al., A Dual-Perspective Approach to Evaluating Feature Attribution Methods, 2024, "
 # Removed shares: 0.01, 0.02 … 0.99 in the paper's algorithm 3, and 0.03 … 0.98 in the published code.

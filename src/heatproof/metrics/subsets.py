@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from heatproof.base.subsets import SIZES
+from heatproof.core.subsets import SIZES
 from heatproof.errors import HeatproofError
 
 # A product turns the bits of a mask into numbers of 8 bytes; blocks of this many masks limit the memory.
@@ -25,7 +25,7 @@ def subset_sums(maps: np.ndarray, masks: Sequence[np.ndarray] | np.ndarray, imag
     maps
         (N, H, W), any sign; or (N, M, H, W), several maps of each image, for which the masks are drawn once.
     masks
-        From `heatproof.base.subsets.subset_masks`, or (N, V, H, W) bool.
+        From `heatproof.core.subsets.subset_masks`, or (N, V, H, W) bool.
     image_ids
         N strings, for messages.
 
@@ -89,7 +89,7 @@ def sensitivity_n_scores(
     drops
         (N, V): target logit of the image minus target logit with subset v replaced by the baseline.
     masks
-        From `heatproof.base.subsets.subset_masks`, or (N, V, H, W) bool: the subsets behind `drops`.
+        From `heatproof.core.subsets.subset_masks`, or (N, V, H, W) bool: the subsets behind `drops`.
     image_ids
         N strings, for messages.
     sizes
@@ -141,7 +141,7 @@ def infidelity_scores(
     drops
         (N, V): target logit of the image minus target logit with subset v replaced by the baseline.
     masks
-        From `heatproof.base.subsets.subset_masks`, or (N, V, H, W) bool: the subsets behind `drops`. All subsets, of
+        From `heatproof.core.subsets.subset_masks`, or (N, V, H, W) bool: the subsets behind `drops`. All subsets, of
         every size, have the same weight.
     image_ids
         N strings, for messages.

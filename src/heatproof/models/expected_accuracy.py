@@ -11,8 +11,8 @@ import torch
 from scipy.stats import binom
 from torch.nn import functional
 
-from heatproof.base.class_order import MINIMUM_GAIN, MOSTLY_RIGHT, best_order, correct_after_exchange
-from heatproof.data.registry import Dataset
+from heatproof.core.class_order import MINIMUM_GAIN, MOSTLY_RIGHT, best_order, correct_after_exchange
+from heatproof.datasets.registry import Dataset
 from heatproof.errors import HeatproofError
 from heatproof.models.network import normalise
 from heatproof.models.registry import IMAGENET, InputFacts

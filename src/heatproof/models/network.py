@@ -13,20 +13,20 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save
 
-from heatproof.base.registry import import_callable, is_reference, suggest_name
-from heatproof.base.specs import DatasetSpec
-from heatproof.data.registry import Dataset
-from heatproof.data.rows import Rows, unwrap_rows
+from heatproof.core.network import attach
+from heatproof.core.output_reader import OutputReader
+from heatproof.core.registry import import_callable, is_reference, suggest_name
+from heatproof.core.specs import DatasetSpec
+from heatproof.datasets.registry import Dataset
+from heatproof.datasets.rows import Rows, unwrap_rows
 from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.writing import atomic_write, refuse_links
-from heatproof.models.adapter import attach
-from heatproof.models.output_reader import OutputReader
 from heatproof.models.registry import ARCHITECTURES, InputFacts, ModelSpec, normalisation_of
 from heatproof.models.weight_names import describe_misfits
 from heatproof.models.weights_file import max_file_size, read_safetensors, require_finite
 
 if TYPE_CHECKING:
-    from heatproof.base.specs import Runtime
+    from heatproof.core.specs import Runtime
 
 
 def configure_torch(runtime: Runtime) -> torch.device:
@@ -93,7 +93,7 @@ def build_network(
     Returns
     -------
     torch.nn.Module
-        The network, with the hooks of `heatproof.models.adapter.attach`.
+        The network, with the hooks of `heatproof.core.network.attach`.
 
     Raises
     ------

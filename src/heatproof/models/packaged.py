@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heatproof.base.registry import look_up
+from heatproof.core.registry import look_up
 from heatproof.errors import HeatproofError
 
 PREFIX = "package:"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from heatproof.base.options import as_size_option
+from heatproof.core.options import as_size_option
 from heatproof.models.from_transformers import PROCESSOR, has_file, is_valid_side, read_json_file
 
 # Names of the interpolations that datasets support, by value of `PIL.Image.Resampling`.

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from heatproof.base.options import Size, Width, height_and_width
-from heatproof.base.registry import look_up, suggest_name
+from heatproof.core.options import Size, Width, height_and_width
+from heatproof.core.registry import look_up, suggest_name
 from heatproof.errors import HeatproofError
 from heatproof.models.registry import ARCHITECTURES, IMAGENET, Architecture, Design, InputFacts, architecture
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from heatproof.base.provenance import Key
-from heatproof.base.registry import Registry, RegistryEntry, options_of
-from heatproof.base.specs import DatasetSpec
+from heatproof.core.provenance import Key
+from heatproof.core.registry import Registry, RegistryEntry, options_of
+from heatproof.core.specs import DatasetSpec
 from heatproof.errors import HeatproofError
 
 # Mean and standard deviation of ImageNet's colours, with which most networks for ImageNet are trained.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
-from heatproof.base.options import Width
-from heatproof.base.registry import look_up
+from heatproof.core.options import Width
+from heatproof.core.registry import look_up
 from heatproof.errors import HeatproofError
 from heatproof.models.registry import IMAGENET, Design, InputFacts, architecture
 

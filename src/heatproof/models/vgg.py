@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from heatproof.base.options import Width
+from heatproof.core.options import Width
 from heatproof.models.registry import IMAGENET, Design, InputFacts, architecture
 
 FACTS = InputFacts(cam_layer="features")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from heatproof.base.grids import Grid, grid_sort_key, patch_count
+from heatproof.core.grids import Grid, grid_sort_key, patch_count
 from heatproof.plan.paths import PRETRAINED, Case
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from functools import cached_property
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from heatproof.base.grids import Grid, as_grid, parse_grid_name
-from heatproof.base.provenance import as_json
+from heatproof.core.grids import Grid, as_grid, parse_grid_name
+from heatproof.core.provenance import as_json
 from heatproof.plan.stage import STAGES, Product, Stage, Wildcards
 
 if TYPE_CHECKING:
-    from heatproof.base.provenance import Key
+    from heatproof.core.provenance import Key
     from heatproof.plan.plan import Plan
 
 T = TypeVar("T")

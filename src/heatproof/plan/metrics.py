@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from heatproof.base.grids import Grid, NonSquareGrid, patch_size
-from heatproof.base.options import (
+from heatproof.config.types import MAXIMUM_IMAGES
+from heatproof.core.batch import Batch
+from heatproof.core.grids import Grid, NonSquareGrid, patch_size
+from heatproof.core.options import (
     check_defaults,
     check_options,
     defining_module,
@@ -22,13 +24,11 @@ from heatproof.base.options import (
     options_of,
     short_repr,
 )
-from heatproof.base.registry import import_callable, is_reference, look_up, suggest_name
-from heatproof.config.types import MAXIMUM_IMAGES
+from heatproof.core.perturb.baselines import BASELINES
+from heatproof.core.registry import import_callable, is_reference, look_up, suggest_name
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS, Metric
-from heatproof.models.batch import Batch
-from heatproof.perturbation.baselines import BASELINES
-from heatproof.responses.base import Response, at_points
+from heatproof.metrics.responses.base import Response, at_points
 
 
 @dataclass(frozen=True)

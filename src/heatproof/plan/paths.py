@@ -6,10 +6,10 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from heatproof.base.grids import Grid
+from heatproof.core.grids import Grid
 
 if TYPE_CHECKING:
-    from heatproof.responses.base import Response
+    from heatproof.metrics.responses.base import Response
 
 
 RESULTS = "results"

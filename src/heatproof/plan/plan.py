@@ -7,17 +7,17 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
 
-from heatproof.base.provenance import Key, as_json, key_of
-from heatproof.base.specs import NO_KEY, DatasetSpec, Runtime
-from heatproof.base.tasks import EXCLUSIVE, LOSSES
-from heatproof.data.rows import has_label_rows
+from heatproof.core.provenance import Key, as_json, key_of
+from heatproof.core.specs import NO_KEY, DatasetSpec, Runtime
+from heatproof.core.tasks import EXCLUSIVE, LOSSES
+from heatproof.datasets.rows import has_label_rows
+from heatproof.metrics.responses.base import Response
+from heatproof.metrics.responses.patches import Patches
 from heatproof.models.registry import InputFacts, ModelSpec
 from heatproof.plan.folder import NO_MODEL
 from heatproof.plan.metrics import MetricChoice
 from heatproof.plan.paths import Case, NetworkName
 from heatproof.plan.selection import Selection
-from heatproof.responses.base import Response
-from heatproof.responses.patches import Patches
 from heatproof.stores.manifest import read_checksummed
 from heatproof.stores.source_files import data_root, is_there
 

@@ -6,21 +6,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
-from heatproof.attribution.plain_functions import positional_arguments_of
-from heatproof.attribution.registry import EXPLAINERS, Explainer
-from heatproof.base.methods import MethodSpec
-from heatproof.base.options import check_defaults, check_options, defining_module, normalise_grid_options, options_of
-from heatproof.base.registry import import_callable, is_reference, look_up, suggest_name
-from heatproof.base.tasks import TASKS
 from heatproof.config.files import Config
-from heatproof.data.registry import DATASETS
+from heatproof.core.batch import SAME_AS_DROPS
+from heatproof.core.methods import MethodSpec
+from heatproof.core.options import check_defaults, check_options, defining_module, normalise_grid_options, options_of
+from heatproof.core.perturb.baselines import BASELINES
+from heatproof.core.registry import import_callable, is_reference, look_up, suggest_name
+from heatproof.core.tasks import TASKS
+from heatproof.datasets.registry import DATASETS
 from heatproof.errors import HeatproofError
+from heatproof.explainers.plain_functions import positional_arguments_of
+from heatproof.explainers.registry import EXPLAINERS, Explainer
 from heatproof.files.publishing import without_secrets
-from heatproof.models.batch import SAME_AS_DROPS
 from heatproof.models.packaged import is_packaged, look_up_packaged
 from heatproof.models.published import look_up_architecture
 from heatproof.models.registry import ARCHITECTURES, Design, InputFacts
-from heatproof.perturbation.baselines import BASELINES
 
 SCHEMES = ("https://", "http://", "file://")
 

@@ -8,25 +8,25 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
-from heatproof.base.grids import Grid
-from heatproof.base.methods import Method, MethodSpec, all_methods
-from heatproof.base.options import defining_module
-from heatproof.base.registry import fold_name, import_callable, is_reference
-from heatproof.base.tasks import CALLABLE
 from heatproof.config.files import Config
+from heatproof.core.batch import SAME_AS_DROPS
+from heatproof.core.grids import Grid
+from heatproof.core.methods import Method, MethodSpec, all_methods
+from heatproof.core.options import defining_module
+from heatproof.core.registry import fold_name, import_callable, is_reference
+from heatproof.core.tasks import CALLABLE
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
+from heatproof.metrics.responses.base import Response, shared_responses
+from heatproof.metrics.responses.label_outputs import LabelOutputs
+from heatproof.metrics.responses.patches import Patches
+from heatproof.metrics.responses.subsets import Channels
 from heatproof.metrics.single_deletion import GridAndBaseline, base_name, metric_name
-from heatproof.models.batch import SAME_AS_DROPS
 from heatproof.models.packaged import is_file
 from heatproof.plan.folder import Folder
 from heatproof.plan.metrics import MetricChoice, read_metric
 from heatproof.plan.paths import PRETRAINED, NetworkName, layer_and_channel
 from heatproof.plan.resolve import DatasetChoice, ModelChoice, read_dataset, read_explainer, read_model
-from heatproof.responses.base import Response, shared_responses
-from heatproof.responses.label_outputs import LabelOutputs
-from heatproof.responses.patches import Patches
-from heatproof.responses.subsets import Channels
 
 # Means over this many images are stable; maps of more images would only take memory.
 SIMILARITY_IMAGES = 512

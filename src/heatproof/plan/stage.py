@@ -15,10 +15,10 @@ from importlib import import_module
 from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypedDict, TypeVar, dataclass_transform
 
-from heatproof.base.from_json import as_type
-from heatproof.base.provenance import Key, key_of
-from heatproof.base.registry import Registry
-from heatproof.base.specs import NO_KEY, Runtime
+from heatproof.core.from_json import as_type
+from heatproof.core.provenance import Key, key_of
+from heatproof.core.registry import Registry
+from heatproof.core.specs import NO_KEY, Runtime
 from heatproof.plan.folder import Folder
 
 if TYPE_CHECKING:
@@ -351,7 +351,7 @@ def load_spec(reference: str, plain: Mapping[str, Any]) -> Any:
         Class of the stage, as ``module:name``. A module of heatproof is imported here; a module of a plugin has been
         imported before.
     plain
-        Fields of the spec, as `heatproof.base.provenance.as_json` returns them.
+        Fields of the spec, as `heatproof.core.provenance.as_json` returns them.
 
     Raises
     ------

@@ -7,17 +7,17 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
-from heatproof.base.grids import divides, format_grid, grid_remedy, grid_sort_key, square_grids
-from heatproof.base.options import height_and_width
-from heatproof.base.registry import import_callable, is_reference, load_plugins, look_up, suggest_name
-from heatproof.base.tasks import EXCLUSIVE, LOSSES, TASK_NAMES, task_provides
 from heatproof.config.files import unset_counts
 from heatproof.config.schema import normalise, shorten_baseline_names
-from heatproof.data.registry import DATASETS
-from heatproof.data.rows import as_rows
+from heatproof.core.grids import divides, format_grid, grid_remedy, grid_sort_key, square_grids
+from heatproof.core.options import height_and_width
+from heatproof.core.perturb.baselines import BASELINES, register_baselines
+from heatproof.core.registry import import_callable, is_reference, load_plugins, look_up, suggest_name
+from heatproof.core.tasks import EXCLUSIVE, LOSSES, TASK_NAMES, task_provides
+from heatproof.datasets.registry import DATASETS
+from heatproof.datasets.rows import as_rows
 from heatproof.errors import HeatproofError
 from heatproof.models.registry import ARCHITECTURES
-from heatproof.perturbation.baselines import BASELINES, register_baselines
 from heatproof.plan.paths import PRETRAINED
 from heatproof.plan.plan import Plan
 from heatproof.plan.resolve import ModelChoice

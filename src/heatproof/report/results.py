@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from heatproof.files.writing import atomic_write, write_table, write_text
-from heatproof.ranking.per_image import one_score_per_image
 from heatproof.report.figures.registry import FIGURES
+from heatproof.stats.per_image import one_score_per_image
 from heatproof.stores.manifest import publish_tables, read_checksummed
 from heatproof.stores.source_files import images_of, joined_data
 from heatproof.stores.tables import read_parquet, read_text
@@ -23,7 +23,7 @@ from heatproof.stores.tables import read_parquet, read_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from heatproof.base.specs import DatasetSpec
+    from heatproof.core.specs import DatasetSpec
     from heatproof.plan.stage import Stage
     from heatproof.stages.pages import Figure as FigureOf
 

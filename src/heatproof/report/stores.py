@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heatproof.base.from_json import has_fields
-from heatproof.base.grids import as_grid
-from heatproof.base.tasks import TASKS
+from heatproof.core.from_json import has_fields
+from heatproof.core.grids import as_grid
+from heatproof.core.tasks import TASKS
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import ELSEWHERE
 from heatproof.files.reading import resolve_user_folder
 from heatproof.stores.store import describe_store, read_shard_manifests
 
 if TYPE_CHECKING:
-    from heatproof.base.specs import DatasetSpec
+    from heatproof.core.specs import DatasetSpec
 
 
 @dataclass(frozen=True)
@@ -168,11 +168,11 @@ def dataset_of_store(stored: StoreInfo, config: str | Path | None = None) -> Dat
         If the dataset is custom code and no config names it.
     """
     # Imported here, because the listing of stores must not import the plan.
-    from heatproof.base.registry import look_up
-    from heatproof.base.specs import DatasetSpec
     from heatproof.config.files import read_config
     from heatproof.config.schema import normalise
-    from heatproof.data.registry import DATASETS
+    from heatproof.core.registry import look_up
+    from heatproof.core.specs import DatasetSpec
+    from heatproof.datasets.registry import DATASETS
     from heatproof.plan.resolve import read_dataset
 
     recorded = stored.made_by.get("dataset")

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.base.methods import MethodSpec
-from heatproof.base.provenance import Key, as_json, key_of
-from heatproof.base.specs import DatasetSpec, Runtime
+from heatproof.core.methods import MethodSpec
+from heatproof.core.perturb.baselines import baseline_modules
+from heatproof.core.provenance import Key, as_json, key_of
+from heatproof.core.specs import DatasetSpec, Runtime
 from heatproof.models.registry import ModelSpec
-from heatproof.perturbation.baselines import baseline_modules
 from heatproof.plan.folder import NO_MODEL
 from heatproof.plan.paths import NetworkName, map_files
 from heatproof.plan.stage import JobGraph, Product, Wildcards, stage

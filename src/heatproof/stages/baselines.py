@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.attribution.registry import EXPLAINERS
-from heatproof.base.methods import MethodSpec
-from heatproof.base.provenance import Key
+from heatproof.core.methods import MethodSpec
+from heatproof.core.provenance import Key
+from heatproof.explainers.registry import EXPLAINERS
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan.stage import JobGraph, Report, Wildcards, named_tables, report_outputs, stage
 from heatproof.stages.methods import described_explainers, joined_key
 
 if TYPE_CHECKING:
-    from heatproof.base.specs import Runtime
+    from heatproof.core.specs import Runtime
     from heatproof.plan.paths import Case
     from heatproof.plan.plan import Plan
 

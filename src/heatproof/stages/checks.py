@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.base.methods import ABS_SUFFIX
+from heatproof.core.methods import ABS_SUFFIX
 from heatproof.plan.comparisons import Compared, all_comparisons, compared_cases, factors
 from heatproof.plan.stage import JobGraph, Output, named_tables, plain_outputs, report_outputs, stage
 from heatproof.stages.methods import ScoresStage, all_metrics, scores_fields, templates_digest
 
 if TYPE_CHECKING:
-    from heatproof.base.specs import Runtime
+    from heatproof.core.specs import Runtime
     from heatproof.plan.plan import Plan
 
 

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.base.grids import Grid
-from heatproof.base.methods import MethodSpec
-from heatproof.base.provenance import ROOT, Key
+from heatproof.core.grids import Grid
+from heatproof.core.methods import MethodSpec
+from heatproof.core.provenance import ROOT, Key
 from heatproof.files.reading import file_digest
 from heatproof.plan.stage import JobGraph, Report, named_tables, report_outputs, stage
 from heatproof.stages.methods import (
@@ -22,7 +22,7 @@ from heatproof.stages.methods import (
 )
 
 if TYPE_CHECKING:
-    from heatproof.base.specs import Runtime
+    from heatproof.core.specs import Runtime
     from heatproof.plan.plan import Plan
 
 # Source data of claims. They are not code, so that they are not part of a job's digest of code.

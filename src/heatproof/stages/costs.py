@@ -6,13 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.base.methods import MethodSpec
-from heatproof.base.provenance import Key
+from heatproof.core.methods import MethodSpec
+from heatproof.core.provenance import Key
 from heatproof.plan.stage import JobGraph, Report, named_tables, report_outputs, stage
 from heatproof.stages.methods import described_explainers, joined_key
 
 if TYPE_CHECKING:
-    from heatproof.base.specs import Runtime
+    from heatproof.core.specs import Runtime
 
 
 @stage("costs")

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.base.grids import Grid
-from heatproof.base.provenance import Key
+from heatproof.core.grids import Grid
+from heatproof.core.provenance import Key
+from heatproof.metrics.responses.features import Features
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan.paths import response_files
 from heatproof.plan.stage import JobGraph, Report, named_tables, report_outputs, stage
-from heatproof.responses.features import Features
 from heatproof.stages.responses import response_key
 
 if TYPE_CHECKING:
-    from heatproof.base.specs import Runtime
+    from heatproof.core.specs import Runtime
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from heatproof.plan.stage import JobGraph, Wildcards, named_tables, report_outpu
 from heatproof.stages.methods import RankingFields, ScoresStage, ranking_fields, scores_fields
 
 if TYPE_CHECKING:
-    from heatproof.base.specs import Runtime
+    from heatproof.core.specs import Runtime
     from heatproof.plan.plan import Plan
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from heatproof.base.methods import MethodSpec
-from heatproof.base.provenance import ROOT, Key, digest
+from heatproof.core.methods import MethodSpec
+from heatproof.core.provenance import ROOT, Key, digest
 from heatproof.files.reading import file_digest
 from heatproof.plan import paths
 from heatproof.plan.stage import JobGraph, Report
-from heatproof.ranking.magnitudes import MagnitudeMetrics
+from heatproof.stats.magnitudes import MagnitudeMetrics
 
 if TYPE_CHECKING:
     from heatproof.plan.paths import Case, NetworkName

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.base.provenance import Key
+from heatproof.core.provenance import Key
+from heatproof.metrics.responses.curves import Curves
+from heatproof.metrics.responses.information_curves import InformationCurves
 from heatproof.plan.stage import JobGraph, Report, Wildcards, report_outputs, stage
-from heatproof.responses.curves import Curves
-from heatproof.responses.information_curves import InformationCurves
 from heatproof.stages.methods import joined_key
 from heatproof.stages.score import Score, inputs_of
 
 if TYPE_CHECKING:
-    from heatproof.base.specs import Runtime
+    from heatproof.core.specs import Runtime
     from heatproof.plan.paths import Case, NetworkName
     from heatproof.plan.plan import Plan
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.base.methods import MethodSpec
-from heatproof.base.provenance import Key
-from heatproof.base.specs import DatasetSpec
+from heatproof.core.methods import MethodSpec
+from heatproof.core.provenance import Key
+from heatproof.core.specs import DatasetSpec
 from heatproof.plan.comparisons import default_cases
 from heatproof.plan.stage import JobGraph, Output, Report, Wildcards, stage
 from heatproof.plan.stage import report_outputs as in_report
@@ -22,7 +22,7 @@ from heatproof.stages.methods import (
 )
 
 if TYPE_CHECKING:
-    from heatproof.base.specs import Runtime
+    from heatproof.core.specs import Runtime
     from heatproof.plan.plan import Plan
 
 IMAGES = 4

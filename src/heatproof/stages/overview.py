@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.base.provenance import Key
+from heatproof.core.provenance import Key
 from heatproof.plan.stage import JobGraph, Report, report_outputs, stage
 from heatproof.stages.methods import all_metrics
 
 if TYPE_CHECKING:
-    from heatproof.base.specs import Runtime
+    from heatproof.core.specs import Runtime
     from heatproof.plan.plan import Plan
 
 

@@ -8,17 +8,17 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.base.grids import Grid
-from heatproof.base.methods import MethodSpec
-from heatproof.base.provenance import Key
-from heatproof.base.specs import DatasetSpec, Runtime
+from heatproof.core.grids import Grid
+from heatproof.core.methods import MethodSpec
+from heatproof.core.provenance import Key
+from heatproof.core.specs import DatasetSpec, Runtime
+from heatproof.metrics.responses.base import MapResponse
+from heatproof.metrics.responses.curves import Curves
+from heatproof.metrics.responses.patches import Patches
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan.paths import response_files
 from heatproof.plan.stage import STAGES, JobGraph, Output, Report, Wildcards, plain_outputs, report_outputs, stage
 from heatproof.report.figures.registry import FIGURES
-from heatproof.responses.base import MapResponse
-from heatproof.responses.curves import Curves
-from heatproof.responses.patches import Patches
 from heatproof.stages.methods import (
     all_metrics,
     dataset_files,

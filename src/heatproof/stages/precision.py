@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.base.provenance import Key
+from heatproof.core.provenance import Key
 from heatproof.plan.folder import Folder
 from heatproof.plan.stage import JobGraph, Stage, Wildcards, plain_outputs, report_outputs, stage
 
 if TYPE_CHECKING:
-    from heatproof.base.specs import Runtime
+    from heatproof.core.specs import Runtime
     from heatproof.plan.plan import Plan
 
 # The stages that compute the scores of a sample, upstream first. Datasets and weights are those of the run.

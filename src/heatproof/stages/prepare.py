@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.base.specs import DatasetSpec, Runtime
+from heatproof.core.specs import DatasetSpec, Runtime
 from heatproof.plan.stage import JobGraph, Stage, Wildcards, stage
 
 if TYPE_CHECKING:

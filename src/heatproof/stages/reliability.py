@@ -7,14 +7,14 @@ from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.base.provenance import digest
+from heatproof.core.provenance import digest
 from heatproof.metrics.single_deletion import base_name
 from heatproof.plan.stage import JobGraph, named_tables, report_outputs, stage
-from heatproof.ranking.magnitudes import MagnitudeMetrics
 from heatproof.stages.methods import RankingFields, ScoresStage, all_metrics, magnitudes, ranking_fields, scores_fields
+from heatproof.stats.magnitudes import MagnitudeMetrics
 
 if TYPE_CHECKING:
-    from heatproof.base.specs import Runtime
+    from heatproof.core.specs import Runtime
     from heatproof.plan.plan import Plan
 
 # Outputs with the orders of methods and their stability, and outputs with further evidence for them.

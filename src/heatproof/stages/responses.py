@@ -7,18 +7,18 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from heatproof.base.methods import MethodSpec
-from heatproof.base.provenance import Key, key_of
-from heatproof.base.specs import ResponseSpec, Runtime
+from heatproof.core.methods import MethodSpec
+from heatproof.core.perturb.baselines import baseline_modules
+from heatproof.core.provenance import Key, key_of
+from heatproof.core.specs import ResponseSpec, Runtime
+from heatproof.metrics.responses.base import MapResponse, NetworkResponse, Response, response_of
+from heatproof.metrics.responses.features import Features as FeaturesResponse
+from heatproof.metrics.responses.parts import Parts as PartsResponse
+from heatproof.metrics.responses.patches import Patches
+from heatproof.metrics.responses.subsets import Channels as ChannelsResponse
 from heatproof.models.registry import InputFacts, NetworkSpec
-from heatproof.perturbation.baselines import baseline_modules
 from heatproof.plan.paths import NetworkName, map_file, response_files
 from heatproof.plan.stage import JobGraph, Product, Wildcards, stage
-from heatproof.responses.base import MapResponse, NetworkResponse, Response, response_of
-from heatproof.responses.features import Features as FeaturesResponse
-from heatproof.responses.parts import Parts as PartsResponse
-from heatproof.responses.patches import Patches
-from heatproof.responses.subsets import Channels as ChannelsResponse
 from heatproof.stages.attribute import maps_of
 from heatproof.stages.shards import (
     ShardStage,

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.base.methods import MethodSpec
-from heatproof.base.provenance import Key, as_json
-from heatproof.base.specs import ResponseSpec, Runtime
+from heatproof.core.methods import MethodSpec
+from heatproof.core.provenance import Key, as_json
+from heatproof.core.specs import ResponseSpec, Runtime
 from heatproof.plan.paths import Case, map_file, response_file, response_files
 from heatproof.plan.stage import JobGraph, Stage, Wildcards, plain_outputs, stage
 from heatproof.stages.attribute import maps_of
 from heatproof.stages.responses import response_explainer, response_key
 
 if TYPE_CHECKING:
+    from heatproof.metrics.responses.base import Response
     from heatproof.plan.plan import Plan
-    from heatproof.responses.base import Response
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.base.provenance import Key, key_of
-from heatproof.base.specs import ShardRange
+from heatproof.core.provenance import Key, key_of
+from heatproof.core.specs import ShardRange
 from heatproof.models.registry import NetworkSpec
 from heatproof.plan.paths import NetworkName
 from heatproof.plan.stage import STAGES, JobGraph, Output, Product, Stage, Wildcards, constrained

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.base.methods import MethodSpec
-from heatproof.base.provenance import Key
-from heatproof.base.specs import DatasetSpec
+from heatproof.core.methods import MethodSpec
+from heatproof.core.provenance import Key
+from heatproof.core.specs import DatasetSpec
+from heatproof.metrics.responses.patches import Patches
+from heatproof.metrics.responses.subsets import Channels
 from heatproof.plan.paths import response_files
 from heatproof.plan.stage import JobGraph, Report, report_outputs, stage
-from heatproof.responses.patches import Patches
-from heatproof.responses.subsets import Channels
 from heatproof.stages.attribute import maps_of
 from heatproof.stages.methods import all_metrics, dataset_files, map_files
 from heatproof.stages.responses import response_key
 
 if TYPE_CHECKING:
-    from heatproof.base.specs import Runtime
+    from heatproof.core.specs import Runtime
     from heatproof.plan.plan import Plan
 
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.base.methods import MethodSpec
-from heatproof.base.provenance import Key
-from heatproof.base.specs import DatasetSpec
+from heatproof.core.methods import MethodSpec
+from heatproof.core.provenance import Key
+from heatproof.core.specs import DatasetSpec
 from heatproof.plan.stage import JobGraph, Output, Report, Wildcards, stage
 from heatproof.plan.stage import report_outputs as in_report
-from heatproof.ranking.magnitudes import MagnitudeMetrics
 from heatproof.stages.methods import (
     described_explainers,
     directions_of,
@@ -22,9 +21,10 @@ from heatproof.stages.methods import (
     map_files,
     scores_each_image,
 )
+from heatproof.stats.magnitudes import MagnitudeMetrics
 
 if TYPE_CHECKING:
-    from heatproof.base.specs import Runtime
+    from heatproof.core.specs import Runtime
     from heatproof.plan.plan import Plan
 
 REPORT_ENTRY = (

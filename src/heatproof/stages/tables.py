@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from heatproof.attribution.registry import EXPLAINERS
-from heatproof.base.grids import Grid
-from heatproof.base.provenance import Key
-from heatproof.base.tasks import EXCLUSIVE
+from heatproof.core.grids import Grid
+from heatproof.core.provenance import Key
+from heatproof.core.tasks import EXCLUSIVE
+from heatproof.explainers.registry import EXPLAINERS
+from heatproof.metrics.responses.base import NetworkResponse
+from heatproof.metrics.responses.patches import Patches
 from heatproof.plan.paths import NetworkName, response_file
 from heatproof.plan.selection import ANSWERS
 from heatproof.plan.stage import JobGraph, Report, named_tables, report_outputs, stage
-from heatproof.responses.base import NetworkResponse
-from heatproof.responses.patches import Patches
 from heatproof.stages.methods import (
     RankingFields,
     ScoresStage,
@@ -26,7 +26,7 @@ from heatproof.stages.methods import (
 )
 
 if TYPE_CHECKING:
-    from heatproof.base.specs import Runtime
+    from heatproof.core.specs import Runtime
     from heatproof.plan.plan import Plan
 
 

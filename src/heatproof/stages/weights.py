@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from heatproof.base.provenance import Key
-from heatproof.base.specs import DatasetSpec, FinetuningSettings, Runtime, TrainingSettings
-from heatproof.base.tasks import CALLABLE
+from heatproof.core.perturb.baselines import baseline_modules
+from heatproof.core.provenance import Key
+from heatproof.core.specs import DatasetSpec, FinetuningSettings, Runtime, TrainingSettings
+from heatproof.core.tasks import CALLABLE
 from heatproof.models.packaged import is_packaged
 from heatproof.models.registry import ModelSpec
-from heatproof.perturbation.baselines import baseline_modules
 from heatproof.plan.paths import PRETRAINED, NetworkName
 from heatproof.plan.stage import JobGraph, Output, Product, Stage, Wildcards, plain_outputs, stage
 

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from heatproof.base.from_json import as_type
+from heatproof.core.from_json import as_type
 from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.reading import open_regular, parse_json, refuse_links
 from heatproof.files.writing import atomic_write

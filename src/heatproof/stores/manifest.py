@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from heatproof.base.from_json import has_fields
-from heatproof.base.provenance import Key, digest, library_versions
+from heatproof.core.from_json import has_fields
+from heatproof.core.provenance import Key, digest, library_versions
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import public
 from heatproof.files.reading import (

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from heatproof.base.registry import is_reference
-from heatproof.base.tasks import CALLABLE, EXCLUSIVE
+from heatproof.core.registry import is_reference
+from heatproof.core.tasks import CALLABLE, EXCLUSIVE
 from heatproof.stores.manifest import read_checksummed
 from heatproof.stores.store import open_store
 
@@ -25,7 +25,7 @@ class ScoredRows:
     Attributes
     ----------
     task
-        One of `heatproof.base.tasks.TASKS`, or ``callable``.
+        One of `heatproof.core.tasks.TASKS`, or ``callable``.
     names
         Names of the classes, labels or numbers; empty where the dataset has none.
     ids

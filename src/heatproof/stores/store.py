@@ -32,7 +32,7 @@ import psutil
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from heatproof.base.provenance import digest
+from heatproof.core.provenance import digest
 from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.reading import MOST_JSON_BYTES, file_digest, parse_json, read_bytes, reason_of, refuse_links
 from heatproof.files.writing import file_lock

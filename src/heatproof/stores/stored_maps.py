@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from heatproof.base.grids import AnyGrid, grid_shape, patch_sums
-from heatproof.base.methods import Maps
+from heatproof.core.grids import AnyGrid, grid_shape, patch_sums
+from heatproof.core.methods import Maps
 from heatproof.stores.store import ArraySpec, describe_store, read
 
 FLOAT32 = "float32"

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from heatproof.base.randomness import counter_uniform
-from heatproof.base.threads import numeric_pool
-from heatproof.data.image_files import CROP_DRAWS, crop_box
-from heatproof.data.lazy import LazyDataset
-from heatproof.data.registry import Dataset
+from heatproof.core.randomness import counter_uniform
+from heatproof.core.threads import numeric_pool
+from heatproof.datasets.image_files import CROP_DRAWS, crop_box
+from heatproof.datasets.lazy import LazyDataset
+from heatproof.datasets.registry import Dataset
 from heatproof.models.network import normalise
 from heatproof.models.registry import InputFacts
 from heatproof.training.loop import Examples, Images

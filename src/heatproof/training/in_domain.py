@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from heatproof.base.grids import AnyGrid
-from heatproof.base.randomness import torch_generator
-from heatproof.base.specs import FinetuningSettings
+from heatproof.core.grids import AnyGrid
+from heatproof.core.perturb.baselines import baseline_images
+from heatproof.core.randomness import torch_generator
+from heatproof.core.specs import FinetuningSettings
+from heatproof.core.state import copy_network
 from heatproof.errors import HeatproofError
-from heatproof.models.state import copy_network
-from heatproof.perturbation.baselines import baseline_images
 from heatproof.training.examples import ConcatenatedImages
 from heatproof.training.loop import (
     Examples,

@@ -14,10 +14,10 @@ from torch import nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
-from heatproof.base.batches import prefetch, track
-from heatproof.base.grids import AnyGrid, patch_count, patch_masks
-from heatproof.base.randomness import counter_uniform, torch_generator
-from heatproof.base.specs import FinetuningSettings, Schedule
+from heatproof.core.batches import prefetch, track
+from heatproof.core.grids import AnyGrid, patch_count, patch_masks
+from heatproof.core.randomness import counter_uniform, torch_generator
+from heatproof.core.specs import FinetuningSettings, Schedule
 from heatproof.errors import HeatproofError, is_out_of_memory
 from heatproof.models.weight_names import describe_misfits
 from heatproof.training.devices import DeviceGroup, sound_backward

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from heatproof.base.tasks import CALLABLE, check_task
-from heatproof.base.tasks import LOSSES as TASK_LOSSES
+from heatproof.core.tasks import CALLABLE, check_task
+from heatproof.core.tasks import LOSSES as TASK_LOSSES
 from heatproof.errors import HeatproofError
 
 SQUARED = "squared_error"
@@ -27,7 +27,7 @@ def loss_for_task(task: str | None, preferred: str = "cross_entropy") -> str:
     Parameters
     ----------
     task
-        One of `heatproof.base.tasks.TASKS`, or ``callable``; None for classes.
+        One of `heatproof.core.tasks.TASKS`, or ``callable``; None for classes.
     preferred
         Preferred loss, used if the task allows it: classes can be trained with either cross entropy.
 
@@ -167,7 +167,7 @@ class CompleteOutputReader:
     A row has the numbers of all floating-point tensors that have a row for each image.
 
     A copy of the network learns this output if no part of it belongs to a known task. The class replaces a
-    `heatproof.models.output_reader.OutputReader` in `heatproof.models.adapter.attach`.
+    `heatproof.core.output_reader.OutputReader` in `heatproof.core.network.attach`.
 
     Attributes
     ----------

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from heatproof.base.provenance import Key
+from heatproof.core.provenance import Key
 from heatproof.plan.graph import Graph, Job
 from heatproof.stores.manifest import read_checksummed
 from heatproof.stores.source_files import (

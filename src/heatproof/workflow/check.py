@@ -5,10 +5,10 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-from heatproof.attribution.registry import EXPLAINERS, require_library
-from heatproof.base.registry import suggest_name
 from heatproof.config.files import read_config
+from heatproof.core.registry import suggest_name
 from heatproof.errors import HeatproofError
+from heatproof.explainers.registry import EXPLAINERS, require_library
 from heatproof.models.packaged import find_packaged, is_packaged
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.plan.graph import Graph
@@ -88,7 +88,7 @@ def describe_layers(plan: Plan) -> list[str]:
 def _layout(plan: Plan, model: str, shape: tuple[int, ...]) -> str:
     import torch
 
-    from heatproof.attribution._network_traits import inspect_network
+    from heatproof.explainers._network_traits import inspect_network
     from heatproof.models.network import build_network
 
     facts = plan.models[model].facts
@@ -195,8 +195,8 @@ def _check_channels(plan: Plan) -> None:
         return
     import torch
 
+    from heatproof.core.perturb.channels import channel_counts
     from heatproof.models.network import build_without_weights
-    from heatproof.perturbation.channels import channel_counts
 
     layers, has, known = plan.channels.settings["layers"], dict[str, int](), set[str]()
     for dataset, model in plan.pairs():

@@ -13,10 +13,10 @@ from contextlib import suppress
 
 import psutil
 
-from heatproof.base.provenance import Key
-from heatproof.base.registry import load_plugins
-from heatproof.base.signals import EndedBySignal, end_with_parent, received_signal, run_process, signal_handling
-from heatproof.base.specs import Runtime, matches_its_name
+from heatproof.core.provenance import Key
+from heatproof.core.registry import load_plugins
+from heatproof.core.signals import EndedBySignal, end_with_parent, received_signal, run_process, signal_handling
+from heatproof.core.specs import Runtime, matches_its_name
 from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.publishing import escaped
 from heatproof.files.reading import read_json, require_regular
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 )
         load_plugins(runtime.plugins)
         if runtime.baselines:
-            from heatproof.perturbation.baselines import register_baselines
+            from heatproof.core.perturb.baselines import register_baselines
 
             register_baselines(runtime.baselines)
         try:

@@ -12,8 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from heatproof.base.registry import forbid_user_code
 from heatproof.config.files import Config, read_config, workflow_folder
+from heatproof.core.registry import forbid_user_code
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import plain_addresses, public
 from heatproof.files.reading import refuse_links

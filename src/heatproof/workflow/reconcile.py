@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from heatproof.base.provenance import Key
+from heatproof.core.provenance import Key
 from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.publishing import public
 from heatproof.files.reading import file_digest, read_result_bytes, refuse_links

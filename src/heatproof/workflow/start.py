@@ -14,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from heatproof.base.provenance import digest
-from heatproof.base.signals import CONTROLLER, EndedBySignal, end_with_parent, install_signal_handlers, received_signal
-from heatproof.base.specs import spec_file_name
+from heatproof.core.provenance import digest
+from heatproof.core.signals import CONTROLLER, EndedBySignal, end_with_parent, install_signal_handlers, received_signal
+from heatproof.core.specs import spec_file_name
 from heatproof.errors import RESUME_HINT, HeatproofError, machine_fault
 from heatproof.files.lock import lock_folder, unlock_folder
 from heatproof.files.publishing import escaped

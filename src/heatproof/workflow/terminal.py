@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from snakemake.logging import ColorizingTextHandler, DefaultFormatter
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from heatproof.base.options import parse_duration
-from heatproof.base.registry import suggest_name
-from heatproof.base.signals import POLL_SECONDS, received_signal
+from heatproof.core.options import parse_duration
+from heatproof.core.registry import suggest_name
+from heatproof.core.signals import POLL_SECONDS, received_signal
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import escaped
 from heatproof.files.reading import open_regular, read_result_bytes, refuse_links

@@ -13,8 +13,8 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heatproof.base.options import as_size_option
-from heatproof.base.tasks import EXCLUSIVE
+from heatproof.core.options import as_size_option
+from heatproof.core.tasks import EXCLUSIVE
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.plan.graph import Graph
 from heatproof.plan.metrics import MetricChoice
@@ -24,15 +24,15 @@ from heatproof.plan.validate import Plan, require_size
 if TYPE_CHECKING:
     import torch
 
-    from heatproof.base.methods import MethodSpec
-    from heatproof.data.registry import Dataset
-    from heatproof.models.batch import Batch
+    from heatproof.core.batch import Batch
+    from heatproof.core.methods import MethodSpec
+    from heatproof.datasets.registry import Dataset
 
 
 # Largest number of image files whose headers are read; this takes ten seconds for local files.
 LOOKED_AT = 100_000
 # The dataset whose split depends on the config, so that it can have few training images.
-FOLDERS = "heatproof.data.image_folder"
+FOLDERS = "heatproof.datasets.image_folder"
 
 
 def run_trial(plan: Plan, device: bool = True, gaps: list[str] | None = None) -> list[str]:
@@ -75,7 +75,7 @@ def run_trial(plan: Plan, device: bool = True, gaps: list[str] | None = None) ->
         target = plan.config["target"]
         if not (has_user_code or isinstance(target, int)) or plan.splits_from_results(name):
             continue
-        from heatproof.data.checks import check_dataset, check_target, describe_rows, open_dataset
+        from heatproof.datasets.checks import check_dataset, check_target, describe_rows, open_dataset
 
         with _trying(f"dataset {name!r}"):
             dataset = open_dataset(plan.dataset_spec(name))
@@ -113,7 +113,7 @@ def inspect_image_files(plan: Plan) -> list[str]:
     HeatproofError
         If image files cannot be read; the message has their number, the first names, and the remedy.
     """
-    from heatproof.data.checks import check_image_files, open_dataset
+    from heatproof.datasets.checks import check_image_files, open_dataset
 
     lines = []
     here = [name for name in plan.datasets if not plan.splits_from_results(name)]
@@ -129,7 +129,7 @@ def inspect_image_files(plan: Plan) -> list[str]:
 
 
 def _few_images(name: str, dataset: Dataset) -> list[str]:
-    from heatproof.data.rows import unwrap_rows
+    from heatproof.datasets.rows import unwrap_rows
 
     splits = {
         split: dataset.splits[split].labels.tolist() for split in ("train", "validation") if split in dataset.splits
@@ -146,7 +146,7 @@ def _few_images(name: str, dataset: Dataset) -> list[str]:
 
 
 def _preprocessing_differences(model: ModelChoice, name: str, dataset: Dataset) -> list[str]:
-    from heatproof.data.image_files import ImageReader
+    from heatproof.datasets.image_files import ImageReader
     from heatproof.models.preprocessing import preprocessing_differences
 
     reader = getattr(dataset, "reader", None)
@@ -196,10 +196,10 @@ def _image(plan: Plan, model: str, dataset: Dataset) -> torch.Tensor:
 
 
 def _network(plan: Plan, model: str, name: str, dataset: Dataset, warnings: list[str]) -> torch.nn.Module:
+    from heatproof.core.first_images import check_attached
+    from heatproof.core.probabilities import check_no_probabilities
     from heatproof.jobs.fetch import check_checkpoint
-    from heatproof.models.first_images import check_attached
     from heatproof.models.network import build_network, reader_of_dataset
-    from heatproof.models.probabilities import check_no_probabilities
 
     entry = plan.models[model]
     require_size(plan, name, model)
@@ -279,8 +279,8 @@ def _count_training_images(plan: Plan, name: str, dataset: Dataset) -> None:
 
 
 def _explain(plan: Plan, entry: MethodSpec, model: str, network: torch.nn.Module, dataset: Dataset) -> None:
-    from heatproof.attribution import explaining
-    from heatproof.attribution.explaining import ExplainerFailed, check_limits, explain_batches
+    from heatproof.explainers import explaining
+    from heatproof.explainers.explaining import ExplainerFailed, check_limits, explain_batches
     from heatproof.jobs.attribute import open_method, with_baselines
 
     several = with_baselines(_few(plan, model, network, dataset), plan.config["finetuning"]["grid"])
@@ -303,10 +303,10 @@ def _score(plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module
     """Score random maps with a user's metric, on responses of a network whose weights may be random."""
     import numpy as np
 
-    from heatproof.base.methods import methods_of
+    from heatproof.core.methods import methods_of
+    from heatproof.core.perturb.dataset_mean import needs_dataset
+    from heatproof.metrics.responses.base import respond
     from heatproof.metrics.scoring import score_batches
-    from heatproof.perturbation.dataset_mean import needs_dataset
-    from heatproof.responses.base import respond
 
     batch = _few(plan, model, network, dataset)
     height, width = batch.images.shape[2:]
@@ -347,8 +347,8 @@ def _few(plan: Plan, model: str, network: torch.nn.Module, dataset: Dataset) -> 
     """Return the few images that tell whether an explainer applies, as a run checks it."""
     import torch
 
-    from heatproof.data.probe_images import probe_rows_of_split, read_rows
-    from heatproof.models.batch import Batch
+    from heatproof.core.batch import Batch
+    from heatproof.datasets.probe_images import probe_rows_of_split, read_rows
     from heatproof.models.network import normalise
 
     rows, split, facts = probe_rows_of_split(dataset), dataset.splits["evaluation"], plan.models[model].facts

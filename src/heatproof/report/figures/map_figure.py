@@ -15,11 +15,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import Normal, withStroke
 
-from heatproof.base.grids import Grid, as_grid, grid_shape, grid_sort_key, patch_sums
-from heatproof.base.methods import ABS_SUFFIX, Method
-from heatproof.base.registry import suggest_name
-from heatproof.base.tasks import task_provides
-from heatproof.data.checks import open_dataset
+from heatproof.core.grids import Grid, as_grid, grid_shape, grid_sort_key, patch_sums
+from heatproof.core.methods import ABS_SUFFIX, Method
+from heatproof.core.registry import suggest_name
+from heatproof.core.tasks import task_provides
+from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import resolve_user_folder
 from heatproof.files.writing import atomic_write

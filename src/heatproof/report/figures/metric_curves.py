@@ -15,8 +15,8 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from heatproof.base.sequences import Perturbation
-from heatproof.base.tasks import task_provides
+from heatproof.core.sequences import Perturbation
+from heatproof.core.tasks import task_provides
 from heatproof.jobs.score import stored_curves
 from heatproof.metrics.pic import information_axis
 from heatproof.metrics.registry import METRICS
@@ -28,7 +28,7 @@ from heatproof.report.results import NETWORK, publish
 from heatproof.stores.rows import rows_of_store
 
 if TYPE_CHECKING:
-    from heatproof.base.methods import MethodSpec
+    from heatproof.core.methods import MethodSpec
     from heatproof.stages.metric_curves import MetricCurves
     from heatproof.stages.score import Score
 

@@ -10,10 +10,10 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from heatproof.ranking.consistency import MINIMUM_METHODS
-from heatproof.ranking.verdict import disagreement
 from heatproof.report.figures.drawing import new_figure, panel_axes, plain_style, split_rows
 from heatproof.report.results import CASE, NETWORK, publish, read_table
+from heatproof.stats.consistency import MINIMUM_METHODS
+from heatproof.stats.verdict import disagreement
 
 if TYPE_CHECKING:
     from heatproof.stages.overview import Overview

@@ -16,15 +16,15 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from heatproof.base.tasks import row_id
-from heatproof.data.registry import Dataset
-from heatproof.data.rows import Rows
+from heatproof.core.tasks import row_id
+from heatproof.datasets.registry import Dataset
+from heatproof.datasets.rows import Rows
 from heatproof.stores.manifest import read_shard
 from heatproof.stores.stored_maps import stored_maps
 from heatproof.stores.tables import read_parquet
 
 if TYPE_CHECKING:
-    from heatproof.base.methods import Method, MethodSpec
+    from heatproof.core.methods import Method, MethodSpec
     from heatproof.plan.folder import Folder
 
 COLOURS = "RdBu_r"

@@ -14,7 +14,6 @@ from matplotlib.patches import Patch
 
 from heatproof.errors import HeatproofError
 from heatproof.metrics.single_deletion import base_name
-from heatproof.ranking.variance import COMPONENTS
 from heatproof.report.figures.drawing import (
     draw_legend,
     draw_points,
@@ -26,6 +25,7 @@ from heatproof.report.figures.drawing import (
     white_style,
 )
 from heatproof.report.results import CASE
+from heatproof.stats.variance import COMPONENTS
 
 FLOOR = "reference maps, which do not use the network"
 FAMILIES = {"idsds": "IDSDS", "sds": "SDS"}
@@ -196,7 +196,7 @@ def draw_variance(table: pd.DataFrame) -> Figure:
     Parameters
     ----------
     table
-        The table of `heatproof.ranking.variance.variance_table`.
+        The table of `heatproof.stats.variance.variance_table`.
 
     Returns
     -------

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from heatproof.base.registry import Registry
+from heatproof.core.registry import Registry
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from heatproof.data.checks import open_dataset
+from heatproof.datasets.checks import open_dataset
 from heatproof.report.figures.drawing import draw_colour_bar, draw_map, plain_style
 from heatproof.report.figures.pictures import channels_last, image_scores, label_of, read_maps
 from heatproof.report.results import format_score, publish, save

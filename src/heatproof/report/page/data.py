@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatproof.base.grids import Grid, grid_name, grid_shape
-from heatproof.base.methods import all_methods
-from heatproof.base.tasks import task_provides
-from heatproof.data.checks import open_dataset
+from heatproof.core.grids import Grid, grid_name, grid_shape
+from heatproof.core.methods import all_methods
+from heatproof.core.tasks import task_provides
+from heatproof.datasets.checks import open_dataset
 from heatproof.report.figures.pictures import (
     SIDE,
     data_uri,
@@ -27,7 +27,7 @@ from heatproof.stores.rows import rows_of_store
 from heatproof.stores.store import describe_store, read
 
 if TYPE_CHECKING:
-    from heatproof.base.methods import MethodSpec
+    from heatproof.core.methods import MethodSpec
     from heatproof.plan.folder import Folder
     from heatproof.stages.pages import PageCurve, PageDataset, PageNetwork, ReportPage
 

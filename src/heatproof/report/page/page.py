@@ -23,14 +23,14 @@ from urllib.parse import quote
 import numpy as np
 import pandas as pd
 
-from heatproof.base.methods import all_methods
-from heatproof.base.provenance import Key
-from heatproof.ranking.verdict import NAMED, disagreement
+from heatproof.core.methods import all_methods
+from heatproof.core.provenance import Key
 from heatproof.report import results
 from heatproof.report.figures.pictures import SCALE, SIDE, colours, data_uri, maps_base
 from heatproof.report.page import data as page_data
 from heatproof.report.results import CASE, above_reference, publish, render
 from heatproof.report.tables.baselines import describe_conclusions
+from heatproof.stats.verdict import NAMED, disagreement
 from heatproof.stores.manifest import read_checksummed, read_shard, require_manifest, verified_bytes
 from heatproof.stores.tables import read_text
 

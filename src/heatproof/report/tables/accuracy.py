@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from heatproof.base.grids import grid_table_value
-from heatproof.base.randomness import numpy_generator
+from heatproof.core.grids import grid_table_value
+from heatproof.core.randomness import numpy_generator
 from heatproof.metrics.single_deletion import base_name
 from heatproof.stores.manifest import read_checksummed
 from heatproof.stores.rows import ScoredRows, scored_rows

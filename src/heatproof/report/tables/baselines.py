@@ -12,12 +12,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from heatproof.base.methods import ABS_SUFFIX
-from heatproof.base.registry import join_names
+from heatproof.core.methods import ABS_SUFFIX
+from heatproof.core.registry import join_names
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import bootstrap_means, percentile_interval, summarise
-from heatproof.ranking.per_image import one_score_per_image
-from heatproof.ranking.ranks import rank_methods
 from heatproof.report.figures.drawing import (
     draw_legend,
     draw_points,
@@ -28,6 +26,8 @@ from heatproof.report.figures.drawing import (
     white_style,
 )
 from heatproof.report.results import NETWORK, publish
+from heatproof.stats.per_image import one_score_per_image
+from heatproof.stats.ranks import rank_methods
 from heatproof.stores.tables import read_parquet
 
 if TYPE_CHECKING:

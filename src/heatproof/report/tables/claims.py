@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from heatproof.base.methods import all_methods
 from heatproof.claims.evidence import Case, Evidence, Model, Resampling
 from heatproof.claims.judge import claims_table
 from heatproof.claims.published_orders import published_orders
+from heatproof.core.methods import all_methods
 from heatproof.files.tables import parse_csv
 from heatproof.files.writing import write_table
 from heatproof.report.results import read_scores

@@ -15,7 +15,7 @@ from heatproof.report.results import CASE, publish, read_table
 from heatproof.report.tables.scores import read_manifests
 
 if TYPE_CHECKING:
-    from heatproof.base.methods import MethodSpec
+    from heatproof.core.methods import MethodSpec
     from heatproof.stages.costs import Costs
 
 COLUMNS = [*CASE, "method", "series", "score", "ci_low", "ci_high", "rank", "passes", "check_passes", "seconds", "cost"]

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from heatproof.base.grids import grid_table_value
-from heatproof.base.randomness import derive_seed, numpy_generator
+from heatproof.core.grids import grid_table_value
+from heatproof.core.randomness import derive_seed, numpy_generator
 from heatproof.metrics.bootstrap import draw_counts, percentile_interval
 from heatproof.report.figures.drawing import draw_legend, new_figure, palette, panel_axes, split_rows, white_style
 from heatproof.report.results import publish

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heatproof.ranking.table import counted_rows, meta_rank_table, property_of, select_rows
 from heatproof.report.results import publish, read_scores
 from heatproof.report.tables.scores import mean_scores, with_kinds
+from heatproof.stats.table import counted_rows, meta_rank_table, property_of, select_rows
 
 if TYPE_CHECKING:
     from heatproof.stages.leaderboard import Leaderboard
 
 
 def leaderboard(spec: Leaderboard) -> None:
-    """Write leaderboard.csv, the table of `heatproof.ranking.table.meta_rank_table`.
+    """Write leaderboard.csv, the table of `heatproof.stats.table.meta_rank_table`.
 
     It ranks mean scores, as in the paper: `heatproof rank results/scores.csv` with the same metrics and methods returns
     the same table.

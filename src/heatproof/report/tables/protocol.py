@@ -12,10 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from heatproof.files.reading import read_result_bytes
-from heatproof.ranking.flips import METHOD_COLUMNS, PAIR_COLUMNS, PLACES, compare_levels
 from heatproof.report.figures.drawing import new_figure, panel_axes, split_rows, white_style
 from heatproof.report.figures.pictures import data_uri
 from heatproof.report.results import CASE, formatted, publish, read_scores, render, save
+from heatproof.stats.flips import METHOD_COLUMNS, PAIR_COLUMNS, PLACES, compare_levels
 
 if TYPE_CHECKING:
     from heatproof.stages.checks import Checks
@@ -82,7 +82,7 @@ def check_tables(scores: pd.DataFrame, spec: Checks) -> tuple[pd.DataFrame, pd.D
     Returns
     -------
     methods, summary : pandas.DataFrame
-        The tables of `heatproof.ranking.flips.compare_levels`, with factor, setting, dataset and model as first
+        The tables of `heatproof.stats.flips.compare_levels`, with factor, setting, dataset and model as first
         columns. Without comparisons they have no rows.
     """
     wide = {}

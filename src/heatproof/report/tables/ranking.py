@@ -13,16 +13,20 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from heatproof.attribution.registry import EXPLAINERS
-from heatproof.base.methods import ABS_SUFFIX
+from heatproof.core.methods import ABS_SUFFIX
 from heatproof.errors import HeatproofError
+from heatproof.explainers.registry import EXPLAINERS
 from heatproof.files.publishing import escaped
 from heatproof.files.tables import UserTable
 from heatproof.files.writing import write_table
-from heatproof.ranking.consistency import MINIMUM_METHODS, Agreement, agreement, agreement_by_factor, split_order
-from heatproof.ranking.per_image import one_score_per_image
-from heatproof.ranking.stability import family_leaderboards, stability
-from heatproof.ranking.table import (
+from heatproof.report.figures.drawing import new_figure, plain_style
+from heatproof.report.figures.pictures import COLOURS
+from heatproof.report.results import CASE, save
+from heatproof.report.tables.score_import import read_scores
+from heatproof.stats.consistency import MINIMUM_METHODS, Agreement, agreement, agreement_by_factor, split_order
+from heatproof.stats.per_image import one_score_per_image
+from heatproof.stats.stability import family_leaderboards, stability
+from heatproof.stats.table import (
     CASE_WORDS,
     Independent,
     counted_rows,
@@ -32,10 +36,6 @@ from heatproof.ranking.table import (
     properties_table,
     select_rows,
 )
-from heatproof.report.figures.drawing import new_figure, plain_style
-from heatproof.report.figures.pictures import COLOURS
-from heatproof.report.results import CASE, save
-from heatproof.report.tables.score_import import read_scores
 
 # Rows of a printed table.
 MOST_PRINTED_ROWS = 15
@@ -95,7 +95,7 @@ def rank(
         stability_methods.csv, stability_cases.csv, properties.csv (κ within each property that metrics measure),
         families.csv where families are known, and consistency.png.
     metrics, methods
-        Metrics and methods that are ranked, as in `heatproof.ranking.table.select_rows`. By default all of them.
+        Metrics and methods that are ranked, as in `heatproof.stats.table.select_rows`. By default all of them.
     options
         ``independent``, ``seed``, ``repetitions`` and ``level`` of `rank_table`.
 
@@ -158,20 +158,20 @@ def rank_table(
     scores
         The table of `heatproof.report.tables.score_import.read_scores`. If it has a column ``image``, its scores are
         those of images, and the interval is over images and networks. Metrics that are represented by another one are
-        left out, see `heatproof.ranking.table.counted_rows`.
+        left out, see `heatproof.stats.table.counted_rows`.
     images
         The scores of images, if `scores` are their means.
     methods
         Methods that are ranked. By default all of them. Which metrics count is decided over all methods.
     independent
-        The unit that counts once: a ``network`` or each test ``case``, as in `heatproof.ranking.table.meta_rank_table`.
+        The unit that counts once: a ``network`` or each test ``case``, as in `heatproof.stats.table.meta_rank_table`.
     seed, repetitions, level
-        As in `heatproof.ranking.meta_rank.meta_rank`.
+        As in `heatproof.stats.meta_rank.meta_rank`.
 
     Raises
     ------
     HeatproofError
-        As in `heatproof.ranking.table.meta_rank_table`.
+        As in `heatproof.stats.table.meta_rank_table`.
     """
     scores = one_score_per_image(scores) if "image" in scores else scores
     families = families_of(scores)

@@ -12,12 +12,6 @@ from matplotlib.lines import Line2D
 from scikit_posthocs import critical_difference_diagram
 
 from heatproof.errors import HeatproofError
-from heatproof.ranking.per_image import iterate_test_cases
-from heatproof.ranking.reliability import consistency_table, reliability_table
-from heatproof.ranking.significance import CriticalDifference, critical_difference, pairwise_wilcoxon
-from heatproof.ranking.table import duplicate_metrics, property_of
-from heatproof.ranking.truth import ALL, USE_MODEL, truth_table
-from heatproof.ranking.variance import variance_table
 from heatproof.report.figures.drawing import (
     draw_legend,
     draw_points,
@@ -30,6 +24,12 @@ from heatproof.report.figures.drawing import (
 from heatproof.report.results import CASE, NETWORK, publish, read_scores
 from heatproof.report.tables.ranking import draw, rank_table
 from heatproof.report.tables.scores import mean_scores, with_kinds
+from heatproof.stats.per_image import iterate_test_cases
+from heatproof.stats.reliability import consistency_table, reliability_table
+from heatproof.stats.significance import CriticalDifference, critical_difference, pairwise_wilcoxon
+from heatproof.stats.table import duplicate_metrics, property_of
+from heatproof.stats.truth import ALL, USE_MODEL, truth_table
+from heatproof.stats.variance import variance_table
 
 if TYPE_CHECKING:
     from heatproof.stages.reliability import Reliability
@@ -59,11 +59,11 @@ def reliability(spec: Reliability) -> None:
     - ``stability_methods`` and ``stability_cases``: ranks with one test case left out;
     - ``families``: the best method of each family;
     - ``reliability``: Krippendorff's α of the images' rankings in each test case, higher is more consistent;
-    - ``icr``: the agreement of every two metrics on a network, `heatproof.ranking.reliability.consistency_table`;
+    - ``icr``: the agreement of every two metrics on a network, `heatproof.stats.reliability.consistency_table`;
     - ``significance``: Wilcoxon's test of every two methods over images, with Holm's correction and effect sizes, only
       for the metrics in ``tested``, because the tests of all metrics take minutes;
-    - ``truth``: `heatproof.ranking.truth.truth_table`;
-    - ``variance``: `heatproof.ranking.variance.variance_table`.
+    - ``truth``: `heatproof.stats.truth.truth_table`;
+    - ``variance``: `heatproof.stats.variance.variance_table`.
 
     The level of tests is 1 - level. Rankings leave out metrics that are represented by another one, and methods that
     are defined on too few images.
@@ -107,9 +107,9 @@ def draw_critical_difference(table: pd.DataFrame, *, posthoc: str = "wilcoxon", 
     Parameters
     ----------
     table
-        Scores of images, as for `heatproof.ranking.per_image.iterate_test_cases`.
+        Scores of images, as for `heatproof.stats.per_image.iterate_test_cases`.
     posthoc, level
-        As in `heatproof.ranking.significance.critical_difference`.
+        As in `heatproof.stats.significance.critical_difference`.
 
     Returns
     -------
@@ -173,7 +173,7 @@ def draw_truth(table: pd.DataFrame, level: float = 0.95) -> Figure:
     Parameters
     ----------
     table
-        The table of `heatproof.ranking.truth.truth_table`.
+        The table of `heatproof.stats.truth.truth_table`.
     level
         Coverage of its intervals, for the labels of the axes.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from heatproof.base.registry import suggest_name
+from heatproof.core.registry import suggest_name
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import one_sentence_errors
 from heatproof.files.tables import TABLE_REMEDY_AND_KIND, UserTable, parse_csv, read_user_table, rows_of

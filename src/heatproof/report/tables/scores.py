@@ -13,13 +13,13 @@ from heatproof.errors import HeatproofError
 from heatproof.metrics.bootstrap import minimum_count, summarise
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name
-from heatproof.ranking.best import best_set
-from heatproof.ranking.per_image import one_score_per_image
-from heatproof.ranking.ranks import rank_methods
-from heatproof.ranking.table import counted_rows, duplicate_metrics, meta_rank_table, property_of
 from heatproof.report.results import CASE, NETWORK, above_reference, publish, read_scores
 from heatproof.report.tables.accuracy import accuracy_table
 from heatproof.report.tables.verdict import verdicts
+from heatproof.stats.best import best_set
+from heatproof.stats.per_image import one_score_per_image
+from heatproof.stats.ranks import rank_methods
+from heatproof.stats.table import counted_rows, duplicate_metrics, meta_rank_table, property_of
 from heatproof.stores.manifest import require_manifest
 from heatproof.stores.tables import read_parquet
 
@@ -217,7 +217,7 @@ def score_table(
         `SCORE_COLUMNS`, sorted by test case and rank. ``score`` is the mean over the ``n_images`` images where it is
         defined, ``n_undefined`` is the number of the other images, and ``rank`` is 1 for the best of the test case.
         ``in_best_set`` is true where the method does not differ significantly from the best on these images
-        (`heatproof.ranking.best.best_set`), and missing where the images are too few to decide; a column ``note`` then
+        (`heatproof.stats.best.best_set`), and missing where the images are too few to decide; a column ``note`` then
         has the reason. A method that is not applicable has a row without a score, and its reason in a column ``gap``. A
         method that is defined on too few images has a score, no rank, and a reason in ``gap``. Without such methods
         there is no column ``gap``.

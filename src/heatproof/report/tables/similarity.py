@@ -12,8 +12,8 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from heatproof.base.tasks import task_provides
-from heatproof.data.checks import open_dataset
+from heatproof.core.tasks import task_provides
+from heatproof.datasets.checks import open_dataset
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import summarise
 from heatproof.plan.paths import PRETRAINED, NetworkName, layer_and_channel
@@ -26,7 +26,7 @@ from heatproof.stores.store import open_store, read
 from heatproof.stores.stored_maps import stored_maps
 
 if TYPE_CHECKING:
-    from heatproof.data.registry import Dataset
+    from heatproof.datasets.registry import Dataset
     from heatproof.stages.similarity import ComparedNetworks, Similarity
 
 PAIR_COLUMNS = ["dataset", "pair", "model", "weights", "other_model", "other_weights"]
@@ -148,7 +148,7 @@ def shared_images(one: np.ndarray, two: np.ndarray, most: int = TOP_IMAGES) -> n
     Parameters
     ----------
     one, two
-        (N, channels), the activations of `heatproof.perturbation.channels.channels_of_layers`. Only the first channels
+        (N, channels), the activations of `heatproof.core.perturb.channels.channels_of_layers`. Only the first channels
         of the wider network are used.
     most
         Number of images that are compared, at most N.

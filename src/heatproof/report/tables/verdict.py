@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from heatproof.base.class_order import MOSTLY_RIGHT
-from heatproof.base.tasks import CALLABLE, TASKS
+from heatproof.core.class_order import MOSTLY_RIGHT
+from heatproof.core.tasks import CALLABLE, TASKS
 from heatproof.metrics.single_deletion import PatchDeletion, base_name
-from heatproof.ranking.paired import count_ordered_pairs, minimum_images
-from heatproof.ranking.per_image import one_score_per_image
-from heatproof.ranking.verdict import (
+from heatproof.report.results import CASE, NETWORK
+from heatproof.report.tables.accuracy import better_than_guessing
+from heatproof.stats.paired import count_ordered_pairs, minimum_images
+from heatproof.stats.per_image import one_score_per_image
+from heatproof.stats.verdict import (
     FOUND,
     LIMITS_OF_DELETION,
     TOO_FEW,
@@ -23,8 +25,6 @@ from heatproof.ranking.verdict import (
     describe_deletion,
     judge,
 )
-from heatproof.report.results import CASE, NETWORK
-from heatproof.report.tables.accuracy import better_than_guessing
 
 COLUMNS = [*CASE, "label", "verdict", "sentence", "best", "n_best", "n_above_references", "n_methods", "n_images"]
 COLUMNS += ["images_needed", "cannot_see"]
@@ -39,7 +39,7 @@ def verdicts(
     ablating: Collection[str],
     level: float,
 ) -> pd.DataFrame:
-    """Judge every test case by `heatproof.ranking.verdict.judge`.
+    """Judge every test case by `heatproof.stats.verdict.judge`.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def verdicts(
     Returns
     -------
     pandas.DataFrame
-        `COLUMNS`: ``verdict`` and ``sentence`` of `heatproof.ranking.verdict.Verdict`; ``best``, the methods that do
+        `COLUMNS`: ``verdict`` and ``sentence`` of `heatproof.stats.verdict.Verdict`; ``best``, the methods that do
         not differ significantly from the best, separated by spaces, the highest mean first; ``n_best``, their number
         (missing where there are too few cases to decide); ``images_needed``, the number of images that would separate
         the best method from the reference maps with a probability of 0.8; ``cannot_see``, what a metric of patch drops
