@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 from _shared import make_parser, print_table
 
+from heatproof.core.input_facts import InputFacts
 from heatproof.explainers import registry
-from heatproof.models.registry import InputFacts
 
 
 def load(name):

@@ -146,8 +146,9 @@ def throughput(job: Any, runtime: Runtime, gradients: bool, trained: bool) -> tu
     """Return the best images per second of a job's network, forward or with a gradient or training step."""
     import torch
 
+    from heatproof.core.normalise import normalise
     from heatproof.datasets.checks import open_dataset
-    from heatproof.models.network import build_network, configure_torch, normalise, set_precision
+    from heatproof.models.network import build_network, configure_torch, set_precision
 
     # The job computes a response, maps or a training.
     source = getattr(job, "network", None) or getattr(job, "inputs", job)

@@ -29,6 +29,8 @@ from scipy.stats import ttest_1samp
 
 import heatproof
 from heatproof.core.batch import Batch
+from heatproof.core.input_facts import InputFacts
+from heatproof.core.normalise import normalise
 from heatproof.core.perturb.class_masks import class_masks
 from heatproof.core.specs import Schedule
 from heatproof.datasets.digits import digits
@@ -37,8 +39,7 @@ from heatproof.datasets.watermarked import BOX, STRIPES, watermarked
 from heatproof.explainers.registry import EXPLAINERS
 from heatproof.files.writing import write_table
 from heatproof.metrics.known_regions import attribution_share, pooled_maps, rect_maps
-from heatproof.models.network import normalise
-from heatproof.models.registry import ARCHITECTURES, InputFacts
+from heatproof.models.registry import ARCHITECTURES
 from heatproof.models.resnet import FACTS
 from heatproof.report.results import save
 from heatproof.training.loop import Examples, fit, validate

@@ -34,11 +34,12 @@ from torch.nn.functional import interpolate
 
 from heatproof.claims.meta_rank import METHODS_OF_PAPER
 from heatproof.core.batch import ApplicabilityFigure, Batch
+from heatproof.core.input_facts import InputFacts
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.explainers._network_traits import NetworkTraits, inspect_network
 from heatproof.explainers.explaining import check_limits
 from heatproof.explainers.registry import EXPLAINERS, Explainer
-from heatproof.models.registry import ARCHITECTURES, InputFacts
+from heatproof.models.registry import ARCHITECTURES
 
 # Library, name in it, and for transformers the options in which the published network differs from the defaults.
 NETWORKS: dict[str, dict[str, Any]] = {

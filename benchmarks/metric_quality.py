@@ -21,13 +21,14 @@ from matplotlib.figure import Figure
 
 import heatproof
 from heatproof.core.batch import Batch
+from heatproof.core.input_facts import InputFacts
+from heatproof.core.normalise import normalise
 from heatproof.core.specs import Schedule
 from heatproof.datasets.digits import Digits
 from heatproof.explainers.registry import EXPLAINERS
 from heatproof.metrics.corruptions import SCHEMES, introduce_or_remove, scale_magnitudes
 from heatproof.metrics.soundness import THRESHOLDS, soundness_at_levels
-from heatproof.models.network import normalise
-from heatproof.models.registry import ARCHITECTURES, InputFacts
+from heatproof.models.registry import ARCHITECTURES
 from heatproof.models.resnet import FACTS
 from heatproof.report.results import save
 from heatproof.report.tables.reliability import draw_critical_difference

@@ -21,12 +21,14 @@ from _shared import make_parser, print_table
 from PIL import Image
 
 import heatproof.models.resnet  # noqa: F401
+from heatproof.core.input_facts import InputFacts
+from heatproof.core.normalise import normalise
 from heatproof.core.randomness import derive_seed
 from heatproof.core.specs import Schedule
 from heatproof.datasets.digits import Digits
 from heatproof.errors import HeatproofError
-from heatproof.models.network import build_network, normalise
-from heatproof.models.registry import ARCHITECTURES, InputFacts, ModelSpec
+from heatproof.models.network import build_network
+from heatproof.models.registry import ARCHITECTURES, ModelSpec
 from heatproof.training.loop import Examples, fit, validate
 
 NETWORKS = ("cifar_resnet20", "cifar_resnet20_fixup", "cifar_resnet20_nobias")

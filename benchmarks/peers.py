@@ -21,8 +21,8 @@ from metrics import networks, smooth
 from scipy.stats import spearmanr
 
 import heatproof
+from heatproof.core.input_facts import InputFacts
 from heatproof.explainers.registry import EXPLAINERS, ExplainContext
-from heatproof.models.registry import InputFacts
 
 # Quantus flips values, not pixels: after every third of its steps the images are equal.
 SEED, STEPS, GRID = 0, 48, 4

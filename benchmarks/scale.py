@@ -75,8 +75,8 @@ def synthetic_plan(images: int):
 def store_here(images: int) -> None:
     import numpy as np
 
+    from heatproof.core.dataset import Split
     from heatproof.core.provenance import Key
-    from heatproof.datasets.registry import Split
     from heatproof.jobs.shards import Origin, open_shard
     from heatproof.stages.shards import shard_range
     from heatproof.stores.store import ArraySpec

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from heatproof.datasets.registry import Split
+from heatproof.core.dataset import Split
 
 SIZE, GRID, NUMBERS = 8, 4, 3
 PATCH = SIZE // GRID

@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from heatproof.core.dataset import Split
 from heatproof.core.randomness import counter_normal
 from heatproof.core.sequences import Perturbation
-from heatproof.datasets.registry import Split
 from heatproof.errors import NotApplicable
 from heatproof.metrics.registry import metric
 

@@ -721,10 +721,10 @@ def test_scores_in_batches_equal_those_of_all_images_at_once(network, many):
     from heatproof.api.choose import _Judge
     from heatproof.api.explain import batch_template
     from heatproof.api.inputs.finetuned import domain_of
+    from heatproof.api.inputs.first_images import check_first_images
     from heatproof.api.inputs.read import read_inputs
     from heatproof.api.named_methods import select_methods
     from heatproof.api.selected_metrics import select_metrics
-    from heatproof.core.first_images import check_first_images
     from heatproof.core.network import prepare_network
 
     measures = {**MEASURES, "curve": {"metric": "mas_insertion", "steps": 4}, "road": {"metric": "road_morf"}}

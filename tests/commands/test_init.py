@@ -12,11 +12,12 @@ from PIL import Image
 from heatproof.commands.init import _grids, init
 from heatproof.config.files import read_config
 from heatproof.core.grids import divides
+from heatproof.core.input_facts import InputFacts
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import escaped
 from heatproof.files.strict_yaml import read_mapping
 from heatproof.models.network import build_network
-from heatproof.models.registry import InputFacts, ModelSpec
+from heatproof.models.registry import ModelSpec
 from heatproof.plan.validate import make_plan
 from heatproof.workflow.check import check_config
 

@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 from heatproof.config.files import default_config, merge
+from heatproof.core.dataset import NamesFiles, Split
 from heatproof.core.provenance import Key
 from heatproof.core.specs import DatasetSpec
 from heatproof.datasets.checks import open_dataset
 from heatproof.datasets.lazy import SPLIT_NAMES
-from heatproof.datasets.registry import NamesFiles, Split
 from heatproof.errors import HeatproofError
 from heatproof.jobs.prepare import prepare
 from heatproof.plan.graph import Graph

@@ -8,11 +8,12 @@ import pytest
 from birds import COMPONENTS, KINDS, SIDE, write_birds
 from PIL import Image
 
+from heatproof.core.dataset import HasParts
 from heatproof.core.provenance import Key
 from heatproof.core.specs import DatasetSpec
 from heatproof.datasets.checks import check_image_files
 from heatproof.datasets.funny_birds import funny_birds
-from heatproof.datasets.registry import DATASETS, HasParts
+from heatproof.datasets.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.estimate import synthetic
 from heatproof.jobs.prepare import prepare

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from heatproof.core.dataset import Split
 from heatproof.core.provenance import Key
 from heatproof.core.specs import DatasetSpec
 from heatproof.datasets.checks import open_dataset
-from heatproof.datasets.registry import Split
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
 from heatproof.jobs import prepare as module

@@ -5,13 +5,13 @@ import pytest
 import task_examples
 from task_examples import Pictures
 
+from heatproof.core.dataset import HasParts, Split
 from heatproof.core.provenance import Key
 from heatproof.core.specs import DatasetSpec
 from heatproof.core.tasks import ROW_SEPARATOR, row_id
 from heatproof.datasets.checks import check_dataset, check_target, describe_rows, open_dataset
 from heatproof.datasets.lazy import FileList, LazyDataset
 from heatproof.datasets.parts import parts
-from heatproof.datasets.registry import HasParts, Split
 from heatproof.datasets.rows import as_rows, unwrap_rows
 from heatproof.errors import HeatproofError
 from heatproof.jobs.prepare import prepare

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from heatproof.core.dataset import HasParts
 from heatproof.datasets.digits import digits
-from heatproof.datasets.registry import DATASETS, HasParts
+from heatproof.datasets.registry import DATASETS
 from heatproof.datasets.watermarked import BOX, CLASSES, HEIGHT, digit_image, stripes_of, watermarked
 
 COUNT = 60

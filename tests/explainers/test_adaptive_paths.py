@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from heatproof.core.input_facts import InputFacts
 from heatproof.core.network import attach
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.explainers.adaptive import draw_false_classes
 from heatproof.explainers.registry import EXPLAINERS, ExplainContext
-from heatproof.models.registry import InputFacts
 
 FACTS = InputFacts(mean=(0.4, 0.5), std=(0.5, 0.25))
 LOWEST, HIGHEST = torch.tensor([-0.8, -2.0]), torch.tensor([1.2, 2.0])

@@ -8,6 +8,7 @@ import pytest
 import torch
 from toy_project import Project
 
+from heatproof.core.normalise import normalise
 from heatproof.core.perturb.baselines import baseline_images
 from heatproof.core.perturb.dataset_mean import mean_colour
 from heatproof.core.provenance import Key
@@ -16,7 +17,7 @@ from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
 from heatproof.jobs import attribute as make
-from heatproof.models.network import load_network, normalise
+from heatproof.models.network import load_network
 from heatproof.stores.manifest import write_manifest
 from heatproof.stores.stored_maps import stored_maps
 

@@ -12,6 +12,7 @@ from captum.attr._core.gradient_shap import InputBaselineXGradient
 from timm.layers import BatchNormAct2d, Conv2dSame
 from torch import nn
 
+from heatproof.core.input_facts import InputFacts
 from heatproof.datasets.digits import digits
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.explainers._lrp_canonizer import canonise, composite
@@ -19,7 +20,6 @@ from heatproof.explainers.expected import draw_paths
 from heatproof.explainers.path import find_saturation
 from heatproof.explainers.registry import EXPLAINERS
 from heatproof.jobs.attribute import Background
-from heatproof.models.registry import InputFacts
 
 NETWORKS = ["cifar_resnet20", "cifar_vgg11_bn"]
 NEW = {

@@ -4,8 +4,8 @@ import pytest
 import torch
 from definitions import CONSTRUCTIONS, EXPLAINERS, PLAIN, defined, images_of, network_of
 
+from heatproof.core.input_facts import InputFacts
 from heatproof.explainers import registry
-from heatproof.models.registry import InputFacts
 
 TARGETS = torch.tensor([0, 1, 2])
 

@@ -23,11 +23,11 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import heatproof
+from heatproof.core.input_facts import InputFacts
 from heatproof.core.network import attach
 from heatproof.errors import NotApplicable
 from heatproof.explainers._layers import find_layout
 from heatproof.explainers.registry import EXPLAINERS, ExplainContext
-from heatproof.models.registry import InputFacts
 
 TARGETS = torch.tensor([0, 3, 4])
 LAYERS = [(name, layer) for name, construction in CONSTRUCTIONS.items() for layer in construction.tapped]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from heatproof.core.input_facts import InputFacts
 from heatproof.core.methods import MethodSpec
 from heatproof.core.network import attach
 from heatproof.errors import HeatproofError, NotApplicable
@@ -14,7 +15,6 @@ from heatproof.explainers.bottleneck import _information_above, _Prior, iba, inp
 from heatproof.explainers.extremal import _Lattice, extremal_perturbation, find_masks
 from heatproof.explainers.registry import ExplainContext
 from heatproof.jobs.attribute import _require_layer
-from heatproof.models.registry import InputFacts
 
 BY_NAME = {"extremal_perturbation": extremal_perturbation, "iba": iba, "input_iba": input_iba}
 QUICK = {"steps": 30, "areas": (0.1, 0.2), "learning_rate": 0.1, "spacing": 1 / 8, "sigma": 3 / 16}

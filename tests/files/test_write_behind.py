@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from heatproof.core.batches import prefetch
+from heatproof.core.dataset import Split
 from heatproof.core.provenance import Key
 from heatproof.core.specs import ShardRange
-from heatproof.datasets.registry import Split
 from heatproof.files.writing import BackgroundWriter
 from heatproof.jobs import shards
 from heatproof.jobs.shards import BACKGROUND_WRITES, Origin, open_shard

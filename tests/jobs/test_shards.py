@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from heatproof.core.dataset import Split
 from heatproof.core.provenance import Key
 from heatproof.core.specs import ShardRange
-from heatproof.datasets.registry import Split
 from heatproof.errors import HeatproofError
 from heatproof.jobs import shards
 from heatproof.jobs.shards import BACKGROUND_WRITES, Origin, open_shard

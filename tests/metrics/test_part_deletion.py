@@ -7,11 +7,11 @@ from scipy.stats import spearmanr
 from torch import nn
 
 import heatproof
+from heatproof.core.input_facts import InputFacts
+from heatproof.core.normalise import normalise
 from heatproof.datasets.parts import parts
 from heatproof.errors import HeatproofError
 from heatproof.metrics.parts import part_deletion
-from heatproof.models.network import normalise
-from heatproof.models.registry import InputFacts
 
 FACTS = InputFacts(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 COUNT = 6

@@ -4,8 +4,9 @@ import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer
 
+from heatproof.core.layers import find_layer
 from heatproof.errors import HeatproofError
-from heatproof.models.network import build_network, find_layer
+from heatproof.models.network import build_network
 from heatproof.models.registry import ARCHITECTURES, ModelSpec
 
 # Those of other libraries have separate tests.

@@ -5,9 +5,10 @@ import importlib.util
 import pytest
 import torch
 
+from heatproof.core.layers import find_layer
 from heatproof.errors import HeatproofError
 from heatproof.explainers.registry import EXPLAINERS, ExplainContext
-from heatproof.models.network import build_network, find_layer
+from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
 from heatproof.models.self_explaining import bcos_facts
 

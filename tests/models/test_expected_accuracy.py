@@ -9,10 +9,10 @@ import yaml
 from PIL import Image
 
 from heatproof.config.schema import normalise
-from heatproof.datasets.registry import Split
+from heatproof.core.dataset import Split
+from heatproof.core.input_facts import IMAGENET, InputFacts
 from heatproof.errors import HeatproofError
 from heatproof.models.expected_accuracy import NORMALISATIONS, describe_accuracy, require_accuracy
-from heatproof.models.registry import IMAGENET, InputFacts
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 from heatproof.workflow.check import check_config

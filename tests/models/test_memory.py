@@ -7,10 +7,11 @@ import pytest
 import torch
 from network_responses import padded as padded_network
 
-from heatproof.core.adaptive_batch_size import AdaptiveBatchSize, batch_size_file
+from heatproof.core.adaptive_batch_size import AdaptiveBatchSize
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
 from heatproof.files.writing import write_json
+from heatproof.jobs.batch_size_file import BatchSizeFile
 
 
 class Greedy(torch.nn.Module):
@@ -53,8 +54,8 @@ def test_one_image_that_does_not_fit_is_an_error():
 
 
 def test_a_later_job_starts_with_the_batch_size_that_fitted(tmp_path):
-    file = batch_size_file(tmp_path / "maps" / "rise")
-    file.parent.mkdir()
+    file = BatchSizeFile(tmp_path / "maps" / "rise")
+    file.path.parent.mkdir()
     first, second = Greedy(3), Greedy(3)
     images = torch.zeros(8, 3, 1, 1)
     pass_padded(first, 8, file, "cuda", images)
@@ -67,27 +68,27 @@ def test_a_later_job_starts_with_the_batch_size_that_fitted(tmp_path):
 
 
 def test_a_cpu_starts_with_the_full_batch_size_again(tmp_path):
-    file = batch_size_file(tmp_path / "rise")
+    file = BatchSizeFile(tmp_path / "rise")
     pass_padded(Greedy(1), 4, file, "cpu", torch.zeros(4, 3, 1, 1))
-    assert not file.exists()
+    assert not file.path.exists()
 
 
 @pytest.mark.parametrize("wrong", [{"cuda": "many"}, {"cuda": 0}, {"cuda": -4}, {}, {"cuda": None}])
 def test_an_invalid_batch_size_file_is_ignored(tmp_path, wrong):
-    file = tmp_path / ".net.batch.json"
-    write_json(file, wrong)
+    file = BatchSizeFile(tmp_path / "net")
+    write_json(file.path, wrong)
     assert AdaptiveBatchSize("net", file, "cuda").batch_size is None
 
 
 def test_a_smaller_batch_size_of_the_config_takes_precedence(tmp_path):
-    file = tmp_path / ".net.batch.json"
-    write_json(file, {"cuda": 4})
+    file = BatchSizeFile(tmp_path / "net")
+    write_json(file.path, {"cuda": 4})
     assert [attempt.size for attempt in AdaptiveBatchSize("net", file, "cuda").attempts(2)] == [2]
-    assert read_json(file) == {"cuda": 4}
+    assert read_json(file.path) == {"cuda": 4}
 
 
 def test_an_unwritable_folder_does_not_stop_a_job(tmp_path):
-    adaptive_size = AdaptiveBatchSize("net", tmp_path / "gone" / "deep" / ".net.batch.json", "cuda")
+    adaptive_size = AdaptiveBatchSize("net", BatchSizeFile(tmp_path / "gone" / "deep" / "net"), "cuda")
     (tmp_path / "gone").write_text("a file, no folder")
 
     sizes = []

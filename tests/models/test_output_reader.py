@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from heatproof.core.first_images import check_first_images
+from heatproof.api.inputs.first_images import check_first_images
 from heatproof.core.hooks import reader_of
 from heatproof.core.network import Network, prepare_network
 from heatproof.core.output_reader import OutputReader, log_probabilities, probabilities

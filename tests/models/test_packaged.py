@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from heatproof.config.files import default_config, merge
+from heatproof.core.normalise import normalise
 from heatproof.errors import HeatproofError
 from heatproof.jobs.fetch import fetch
-from heatproof.models.network import load_network, normalise
+from heatproof.models.network import load_network
 from heatproof.models.packaged import PACKAGED
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan

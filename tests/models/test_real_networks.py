@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from heatproof.core.input_facts import IMAGENET, InputFacts
 from heatproof.core.provenance import Key
 from heatproof.core.specs import DatasetSpec
 from heatproof.datasets.image_folder import image_folder
 from heatproof.errors import HeatproofError
 from heatproof.jobs.fetch import check_checkpoint, fetch
-from heatproof.models.registry import IMAGENET, InputFacts, ModelSpec
+from heatproof.models.registry import ModelSpec
 from heatproof.stages.weights import Fetch
 
 REAL = Path(os.environ.get("HEATPROOF_REAL", Path(__file__).parents[2].parent / "shared" / "real"))

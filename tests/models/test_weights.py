@@ -5,10 +5,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from heatproof.core.input_facts import InputFacts
+from heatproof.core.normalise import normalise
 from heatproof.core.specs import Runtime
 from heatproof.errors import HeatproofError
-from heatproof.models.network import build_network, configure_torch, load_network, load_weights, normalise, save_weights
-from heatproof.models.registry import ARCHITECTURES, InputFacts, ModelSpec
+from heatproof.models.network import build_network, configure_torch, load_network, load_weights, save_weights
+from heatproof.models.registry import ARCHITECTURES, ModelSpec
 
 
 def network_of(classes=3, width=4, seed=0):

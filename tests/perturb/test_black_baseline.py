@@ -10,12 +10,12 @@ from torch import nn
 from toy_project import Project
 
 import heatproof
+from heatproof.core.normalise import normalise
 from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.explainers.registry import ExplainContext
 from heatproof.jobs.attribute import with_baselines
 from heatproof.metrics.registry import METRICS
-from heatproof.models.network import normalise
 from heatproof.training import in_domain
 from heatproof.training.loop import Trained
 

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 import heatproof
+from heatproof.core.dataset import Split
+from heatproof.core.input_facts import InputFacts
 from heatproof.core.perturb import dataset_mean
 from heatproof.core.perturb.baselines import BASELINES
 from heatproof.core.perturb.dataset_mean import dataset_options, mean_colour
-from heatproof.datasets.registry import Split
 from heatproof.errors import HeatproofError
-from heatproof.models.registry import InputFacts
 
 FACTS = InputFacts(mean=(0.5, 0.25, 0.0), std=(0.25, 0.5, 1.0))
 

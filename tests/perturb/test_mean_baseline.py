@@ -8,8 +8,9 @@ from network_responses import batch_of, patch_responses
 from toy_project import Project
 
 import heatproof
+from heatproof.core.normalise import normalise
 from heatproof.datasets.checks import open_dataset
-from heatproof.models.network import load_network, normalise
+from heatproof.models.network import load_network
 from heatproof.training import in_domain
 from heatproof.training.loop import Trained
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import heatproof
 from heatproof.claims.judge import ordered_claims
-from heatproof.models.registry import InputFacts
+from heatproof.core.input_facts import InputFacts
 
 # Planted evidence draws random numbers as well. Messages of the public checks are in no table.
 PLANTING = Path(__file__).parents[1] / "claims/planting.py"
 TREES = [
     ast.parse(path.read_text(encoding="utf-8"))
     for path in [*Path(heatproof.__file__).parent.rglob("*.py"), PLANTING]
-    if path.parent.name != "_testing"
+    if path.parent != Path(heatproof.__file__).parent / "testing"
 ]
 
 

@@ -11,11 +11,12 @@ from network_responses import padded
 from toy_project import Project
 
 from heatproof.core.network import Network
+from heatproof.core.normalise import normalise
 from heatproof.core.perturb.channels import channel_counts, channels_of_layers
 from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
-from heatproof.models.network import load_network, normalise
+from heatproof.models.network import load_network
 from heatproof.plan.graph import Graph
 from heatproof.report.tables.similarity import COLUMNS, draw_exciting, shared_images
 from heatproof.stores.manifest import read_checksummed, write_checksummed

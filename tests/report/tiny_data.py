@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
+from heatproof.core.dataset import Split
 from heatproof.core.provenance import Key
 from heatproof.core.specs import DatasetSpec
-from heatproof.datasets.registry import Split
 
 SIZE, COUNT, IMAGES, CLASSES = 16, 6, 4, ("cat & dog", "<script>alert(1)</script>")
 NAMED = "<script>alert(2)</script>.png"

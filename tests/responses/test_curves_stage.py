@@ -13,6 +13,7 @@ from toy_project import Project
 
 import heatproof
 from heatproof.core.batch import Batch
+from heatproof.core.normalise import normalise
 from heatproof.core.perturb.dataset_mean import mean_colour
 from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
@@ -23,7 +24,7 @@ from heatproof.jobs.attribute import open_method, with_baselines
 from heatproof.jobs.shards import Shard
 from heatproof.metrics.responses.information_curves import InformationCurves
 from heatproof.metrics.responses.map_changes import MapChanges
-from heatproof.models.network import load_network, normalise
+from heatproof.models.network import load_network
 from heatproof.stores.store import describe_store, read
 
 CURVES = "results/curves/toy/net/finetuned"

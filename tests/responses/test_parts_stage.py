@@ -10,13 +10,14 @@ from toy_project import Project
 
 import heatproof
 from heatproof.config.files import merge
+from heatproof.core.dataset import Split
+from heatproof.core.normalise import normalise
 from heatproof.core.provenance import Key
 from heatproof.datasets.checks import open_dataset
-from heatproof.datasets.registry import Split
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
 from heatproof.jobs import respond as run
-from heatproof.models.network import load_network, normalise
+from heatproof.models.network import load_network
 from heatproof.plan.validate import make_plan
 from heatproof.stores.store import describe_store, read
 from heatproof.workflow.check import check_config

@@ -26,9 +26,9 @@ from toy_project import BASE
 from heatproof.commands.cli import main
 from heatproof.commands.list_stores import print_stores
 from heatproof.config.files import default_config, merge
+from heatproof.core.dataset import Split
 from heatproof.core.provenance import Key
 from heatproof.core.specs import Runtime, ShardRange
-from heatproof.datasets.registry import Split
 from heatproof.errors import HeatproofError
 from heatproof.files.writing import write_table
 from heatproof.jobs.applicability import write_applicability

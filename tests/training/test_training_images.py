@@ -10,11 +10,11 @@ from PIL import Image
 from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms import functional as transforms
 
+from heatproof.core.input_facts import InputFacts
+from heatproof.core.normalise import normalise
 from heatproof.core.randomness import torch_generator
 from heatproof.datasets.image_files import CROP_DRAWS, RATIO, crop_box
 from heatproof.datasets.image_folder import image_folder
-from heatproof.models.network import normalise
-from heatproof.models.registry import InputFacts
 from heatproof.training import examples as reading
 from heatproof.training.examples import crop_images, read_examples
 from heatproof.training.loop import flip_randomly
@@ -146,7 +146,7 @@ import sys
 from pathlib import Path
 import torch
 from heatproof.datasets.image_folder import image_folder
-from heatproof.models.registry import InputFacts
+from heatproof.core.input_facts import InputFacts
 from heatproof.core.specs import Schedule
 from heatproof.training.loop import fit
 from heatproof.training import examples as reading

@@ -7,12 +7,13 @@ import torch
 from safetensors.torch import load_file
 from toy_project import Project
 
+from heatproof.core.normalise import normalise
 from heatproof.core.provenance import Key
 from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import read_json
 from heatproof.jobs import train as train_jobs
-from heatproof.models.network import load_network, normalise
+from heatproof.models.network import load_network
 from heatproof.stores.manifest import write_manifest
 from heatproof.training import in_domain
 from heatproof.training.loop import Trained

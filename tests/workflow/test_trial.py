@@ -10,10 +10,10 @@ import yaml
 
 from heatproof.config.files import default_config
 from heatproof.core.batch import Batch
-from heatproof.datasets.registry import Split
+from heatproof.core.dataset import Split
+from heatproof.core.input_facts import InputFacts
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.jobs.attribute import with_baselines
-from heatproof.models.registry import InputFacts
 from heatproof.workflow.check import check_config
 from heatproof.workflow.start import check_before_start
 

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 
 from heatproof.api.evaluate import STUDY_OPTIONS, evaluate
+from heatproof.api.inputs.first_images import check_first_images
 from heatproof.api.inputs.maps import read_maps
 from heatproof.api.inputs.read import read_inputs
 from heatproof.api.inputs.targets import TargetSpec
 from heatproof.api.selected_metrics import Metrics
 from heatproof.core.callables import as_module
-from heatproof.core.first_images import check_first_images
 from heatproof.core.network import prepare_network
 from heatproof.core.output_reader import OutputReader
 from heatproof.core.registry import look_up

@@ -140,12 +140,12 @@ def choose(
     from heatproof.api.explain import batch_template, layer_name
     from heatproof.api.inputs.arrays import warn_of_range
     from heatproof.api.inputs.finetuned import domain_of, warn_out_of_domain
+    from heatproof.api.inputs.first_images import check_first_images
     from heatproof.api.inputs.labels import align_options, select_option_rows
     from heatproof.api.inputs.read import read_inputs
     from heatproof.api.inputs.targets import TargetSpec
     from heatproof.api.named_methods import select_methods
     from heatproof.core.batches import show_progress
-    from heatproof.core.first_images import check_first_images
     from heatproof.core.network import prepare_network, require_module
 
     require_module(model)
@@ -202,7 +202,8 @@ def _predicts_targets(network: Network, source: Inputs) -> torch.Tensor | None:
     """
     import torch
 
-    from heatproof.core.first_images import pass_as_check, predict_classes
+    from heatproof.api.inputs.first_images import predict_classes
+    from heatproof.core.first_images import pass_as_check
 
     assert source.targets is not None, "read_inputs found them"
     assert network.logits is not None, "the network is checked"

@@ -163,8 +163,8 @@ def evaluate(
         )
     import torch
 
+    from heatproof.api.inputs.first_images import check_first_images
     from heatproof.core.adaptive_batch_size import batch_size_of
-    from heatproof.core.first_images import check_first_images
     from heatproof.core.network import HALF, prepare_network, require_module
     from heatproof.core.probabilities import warn_of_probabilities
 
@@ -325,7 +325,7 @@ def _scored_targets(
     metrics: Mapping[str, SelectedMetric], network: Network, source: Inputs, maps: Any
 ) -> list[ScoredTargets]:
     """Return what the metrics score: the targets, the predictions of the network, or both."""
-    from heatproof.core.first_images import predict_classes
+    from heatproof.api.inputs.first_images import predict_classes
 
     scores_prediction = [one.options.get("target") == "predicted" for one in metrics.values()]
     scored = [] if all(scores_prediction) and source.kind in ("", "multilabel") else [ScoredTargets(source.explained)]

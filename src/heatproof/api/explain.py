@@ -146,10 +146,10 @@ def explain(
     """
     from heatproof.api.cache import locked_cache, network_cache
     from heatproof.api.inputs.arrays import check_finite, check_images, warn_of_range
+    from heatproof.api.inputs.first_images import check_first_images
     from heatproof.api.inputs.read import read_inputs
     from heatproof.api.inputs.targets import TargetSpec
     from heatproof.core.batches import show_progress
-    from heatproof.core.first_images import check_first_images
     from heatproof.core.network import prepare_network, require_module
 
     require_module(model)
@@ -207,7 +207,7 @@ def batch_template(
 ) -> Batch:
     """Return a batch without images: the checked network, and the settings that all methods share, as in `explain`."""
     from heatproof.core.adaptive_batch_size import batch_size_of
-    from heatproof.models.registry import InputFacts
+    from heatproof.core.input_facts import InputFacts
 
     nothing: Any = None
     return Batch(

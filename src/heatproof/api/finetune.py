@@ -113,10 +113,11 @@ def finetune(
 
     from heatproof.api.inputs.arrays import warn_of_range
     from heatproof.api.inputs.finetuned import RECORD_ATTRIBUTE, layer_digest, weight_digests
+    from heatproof.api.inputs.first_images import check_first_images
     from heatproof.api.inputs.read import read_inputs
     from heatproof.api.inputs.targets import TargetSpec
-    from heatproof.core.first_images import check_first_images
     from heatproof.core.hooks import counted_as_check
+    from heatproof.core.input_facts import UNSCALED
     from heatproof.core.network import attach, compilation_disabled, prepare_network, uncompiled
     from heatproof.core.output_reader import check_targets
     from heatproof.core.perturb.baselines import BASELINES
@@ -125,7 +126,6 @@ def finetune(
     from heatproof.core.registry import look_up
     from heatproof.core.specs import FinetuningSettings
     from heatproof.core.state import copy_network, enable_gradients, preserve_random_states
-    from heatproof.models.registry import UNSCALED
     from heatproof.training.devices import DeviceGroup
     from heatproof.training.in_domain import SCALE_IMAGES, finetune_in_domain
     from heatproof.training.loop import Examples, TrainingRun, split_into_batches

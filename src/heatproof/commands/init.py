@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from heatproof.config.files import default_config, merge
 from heatproof.core.grids import patch_count
+from heatproof.core.input_facts import InputFacts
 from heatproof.core.options import as_size_option, height_and_width
 from heatproof.core.registry import is_reference, look_up
 from heatproof.core.specs import DatasetSpec
@@ -31,7 +32,7 @@ from heatproof.models.from_transformers import CONFIG, PROCESSOR, has_file, read
 from heatproof.models.packaged import is_file
 from heatproof.models.preprocessing import preprocessing
 from heatproof.models.published import look_up_architecture
-from heatproof.models.registry import InputFacts, ModelSpec
+from heatproof.models.registry import ModelSpec
 from heatproof.plan import resolve
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 import torch
 
 from heatproof.errors import RESUME_HINT, HeatproofError, is_out_of_memory
-from heatproof.files.reading import read_json
-from heatproof.files.writing import write_json
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +55,16 @@ class Attempt:
         return True
 
 
+class StoredBatchSizes(Protocol):
+    """Batch sizes that fit each GPU model, kept for later jobs."""
+
+    def read(self, device: str) -> int | None:
+        """Return the batch size that fits a device; None if it is unknown."""
+
+    def write(self, device: str, size: int) -> None:
+        """Store the batch size that fits a device."""
+
+
 class AdaptiveBatchSize:
     """Batch size that is halved whenever memory runs out, and remembered.
 
@@ -64,21 +72,18 @@ class AdaptiveBatchSize:
     ----------
     name
         Name of the function that runs in batches, for messages.
-    file
-        File that stores the batch size that fits each GPU model, for later jobs; None remembers it in this process
-        only. It is not used on a CPU, whose memory is shared with other programs.
+    stored
+        Batch sizes of earlier jobs; None remembers the size in this process only. They are not used on a CPU, whose
+        memory is shared with other programs.
     device
         Device on which the function runs.
     """
 
-    def __init__(self, name: str, file: str | Path | None = None, device: torch.device | str = "cpu") -> None:
+    def __init__(self, name: str, stored: StoredBatchSizes | None = None, device: torch.device | str = "cpu") -> None:
         self.name = name
-        is_gpu = torch.device(device).type == "cuda"
-        self.file = Path(file) if file is not None and is_gpu else None
+        self.stored = stored if torch.device(device).type == "cuda" else None
         self.device = describe_device(device)
-        known = read_json(self.file) if self.file is not None else None
-        size = (known or {}).get(self.device)
-        self.batch_size: int | None = size if isinstance(size, int) and size > 0 else None
+        self.batch_size: int | None = self.stored.read(self.device) if self.stored else None
 
     def attempts(self, wanted: int) -> Iterator[Attempt]:
         """Yield attempts, largest size first, until one does not run out of memory.
@@ -114,12 +119,12 @@ class AdaptiveBatchSize:
 
     def _remember(self, size: int) -> None:
         self.batch_size = size
-        if self.file is None:
+        if self.stored is None:
             return
         try:
-            write_json(self.file, {**(read_json(self.file) or {}), self.device: size})
-        except OSError:
-            log.info("%s: %s cannot be written, so the next job starts with the full batch size", self.name, self.file)
+            self.stored.write(self.device, size)
+        except OSError as error:
+            log.info("%s: the next job starts with the full batch size (%s)", self.name, error)
 
 
 def describe_device(device: torch.device | str) -> str:
@@ -129,9 +134,3 @@ def describe_device(device: torch.device | str) -> str:
         facts = torch.cuda.get_device_properties(device)
         return f"{facts.name}, {facts.total_memory >> 20} MiB"
     return device.type
-
-
-def batch_size_file(base: str | Path) -> Path:
-    """Return the path of the file that stores the batch size, in the folder of a store or of weights."""
-    base = Path(base)
-    return base.with_name(f".{base.name}.batch.json")

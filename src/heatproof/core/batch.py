@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import torch
 
     from heatproof.core.adaptive_batch_size import Attempt
+    from heatproof.core.input_facts import InputFacts
     from heatproof.core.network import Network
-    from heatproof.models.registry import InputFacts
 
 Arrays = Mapping[str, np.ndarray]
 # Perturbed images (B, C, H, W), and the rows (B,) of the batch to which they belong: one pass.

@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import InitVar, dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from heatproof.core.adaptive_batch_size import AdaptiveBatchSize, Attempt
+from heatproof.core.adaptive_batch_size import AdaptiveBatchSize, Attempt, StoredBatchSizes
 from heatproof.core.callables import CallableModule, as_module, check_eval_mode, check_initialised, modules_named_by
 from heatproof.core.hooks import Hooks, counted_as_check, hooks_of, reader_of
 from heatproof.core.output_reader import OutputReader
@@ -130,7 +129,7 @@ class Network:
         self.hooks.count(len(images))
         return self.reader.read(output, len(images), images.device)
 
-    def pad(self, size: int, file: Path | None = None) -> None:
+    def pad(self, size: int, stored: StoredBatchSizes | None = None) -> None:
         """Fill the batch of every pass with copies to one size.
 
         Float sums can depend on the batch size. The last batch of a shard is filled, so that outputs depend neither on
@@ -140,11 +139,11 @@ class Network:
         ----------
         size
             Images in a pass; larger batches pass unchanged.
-        file
+        stored
             See `remember_batch_size`.
         """
         self.padded_to = size
-        self.remember_batch_size("passes", file)
+        self.remember_batch_size("passes", stored)
 
     def attempts(self, name: str, wanted: int) -> Iterator[Attempt]:
         """Yield attempts with fewer and fewer images, until memory suffices; see `AdaptiveBatchSize.attempts`.
@@ -160,9 +159,9 @@ class Network:
             self.remember_batch_size(name)
         return self.batch_sizes[name].attempts(wanted)
 
-    def remember_batch_size(self, name: str, file: Path | None = None) -> None:
-        """Remember the batch size that fits what is computed, also in a file if there is one."""
-        self.batch_sizes[name] = AdaptiveBatchSize(name, file, self.device)
+    def remember_batch_size(self, name: str, stored: StoredBatchSizes | None = None) -> None:
+        """Remember the batch size that fits what is computed, also for later jobs if there is a place for it."""
+        self.batch_sizes[name] = AdaptiveBatchSize(name, stored, self.device)
 
     def fitting_size(self, name: str, wanted: int) -> int:
         """Return the number of images in a pass that fits what is computed, at most `wanted`."""

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from heatproof.core.dataset import Dataset, Split
 from heatproof.core.registry import is_reference
 from heatproof.core.specs import DatasetSpec
 from heatproof.core.tasks import EXCLUSIVE
 from heatproof.datasets.image_files import ImageReader
 from heatproof.datasets.lazy import SPLIT_NAMES, LazyDataset
-from heatproof.datasets.registry import DATASETS, Dataset, Split
+from heatproof.datasets.registry import DATASETS
 from heatproof.datasets.rows import Rows, as_rows, unwrap_rows
 from heatproof.datasets.survey import survey
 from heatproof.errors import HeatproofError

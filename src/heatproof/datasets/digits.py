@@ -8,7 +8,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from heatproof.datasets.registry import Split, dataset
+from heatproof.core.dataset import Split
+from heatproof.datasets.registry import dataset
 from heatproof.datasets.splits import check_shares, stratified_splits
 
 

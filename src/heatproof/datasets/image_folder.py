@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from heatproof.core.dataset import Dataset
 from heatproof.core.options import Count, ImageCount, Size
 from heatproof.core.tasks import Task
 from heatproof.datasets.bands import Channels
@@ -25,7 +26,7 @@ from heatproof.datasets.label_table import read_label_table
 from heatproof.datasets.label_values import LabelOptions
 from heatproof.datasets.lazy import FileList, LazyDataset
 from heatproof.datasets.outputs import OutputNumbers
-from heatproof.datasets.registry import Dataset, dataset
+from heatproof.datasets.registry import dataset
 from heatproof.errors import HeatproofError
 
 SHARES = {"validation": 0.1, "evaluation": 0.2}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from heatproof.datasets.registry import Split
+from heatproof.core.dataset import Split
 from heatproof.datasets.splits import balanced_order, check_shares, grouped_splits, is_divisible, stratified_splits
 from heatproof.errors import HeatproofError
 
@@ -24,7 +24,7 @@ class FileList(NamedTuple):
     ids
         Image ids, unique within the dataset.
     labels
-        (N,) int64; (N, K) int8 for several labels; (N,) float64 for numbers (`heatproof.datasets.registry.Split`).
+        (N,) int64; (N, K) int8 for several labels; (N,) float64 for numbers (`heatproof.core.dataset.Split`).
     places
         Location of each image, for example a path, as the dataset's `read` takes it.
     files
@@ -62,7 +62,7 @@ class LazyDataset:
     limits
         Split to its largest number of images; the first ones in the order of the split are used.
     list_files, shared_files
-        Functions that return the attributes of `heatproof.datasets.registry.NamesFiles` with these names.
+        Functions that return the attributes of `heatproof.core.dataset.NamesFiles` with these names.
     task
         Task of the labels.
     found

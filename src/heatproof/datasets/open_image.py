@@ -49,7 +49,7 @@ def open_rgb(path: str | Path, box: Size, *, apply_exif: bool = False) -> Image.
 
 
 def open_planes(path: Any, box: Size, *, apply_exif: bool = False, channels: Channels = 3) -> list[Image.Image]:
-    """Return a PIL image whose bands are the channels, or one for each channel; see `heatproof.datasets.bands.planes_of`.
+    """Return a PIL image whose bands are the channels, or one for each channel, as `bands.planes_of` does.
 
     Raises
     ------

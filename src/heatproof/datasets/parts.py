@@ -8,10 +8,11 @@ from typing import Annotated
 
 import numpy as np
 
+from heatproof.core.dataset import Split
 from heatproof.core.options import Bounds, ImageCount
 from heatproof.core.randomness import numpy_generator
 from heatproof.datasets._creatures import NAMES, VARIANTS, VARIANTS_EACH, Creature
-from heatproof.datasets.registry import Split, dataset
+from heatproof.datasets.registry import dataset
 
 MOST_CLASSES = 50
 

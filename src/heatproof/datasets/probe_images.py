@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from heatproof.datasets.registry import Dataset
+from heatproof.core.dataset import Dataset
 
 PROBE_IMAGES = 4
 # Largest number of images that are read to find some that are not blank.

@@ -13,9 +13,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from heatproof.core.dataset import Dataset, HasParts, Split
 from heatproof.core.specs import DatasetSpec
 from heatproof.core.tasks import EXCLUSIVE, row_id
-from heatproof.datasets.registry import Dataset, HasParts, Split
 
 EVALUATION = "evaluation"
 

@@ -7,9 +7,10 @@ from typing import Literal
 
 import numpy as np
 
+from heatproof.core.dataset import Split
 from heatproof.core.randomness import numpy_generator
 from heatproof.datasets.digits import Digits, evaluation_size
-from heatproof.datasets.registry import Split, dataset
+from heatproof.datasets.registry import dataset
 
 CLASSES, SIDE = 10, 32
 # A square of 81 of 1,024 pixels; in the paper, 60 × 60 of 224 × 224 pixels, about a fourteenth.

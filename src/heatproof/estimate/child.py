@@ -90,8 +90,10 @@ class TimeWeights:
         import torch
 
         from heatproof.core.adaptive_batch_size import batch_size_of
+        from heatproof.core.normalise import normalise
         from heatproof.datasets.checks import open_dataset
-        from heatproof.models.network import build_network, configure_torch, normalise, reader_of_dataset, save_weights
+        from heatproof.datasets.reader import reader_of_dataset
+        from heatproof.models.network import build_network, configure_torch, save_weights
 
         device = configure_torch(runtime)
         dataset = open_dataset(self.dataset)
@@ -165,10 +167,12 @@ class TimeTraining:
         """Time the training loop on a few batches; its start is timed as well, because it imports more than others."""
         import torch
 
+        from heatproof.core.normalise import normalise
         from heatproof.datasets.checks import open_dataset
+        from heatproof.datasets.reader import reader_of_dataset
         from heatproof.datasets.rows import unwrap_rows
         from heatproof.jobs.train import use_complete_output
-        from heatproof.models.network import build_network, configure_torch, normalise, reader_of_dataset
+        from heatproof.models.network import build_network, configure_torch
         from heatproof.training.loop import Examples, fit, validate
 
         device = configure_torch(runtime)

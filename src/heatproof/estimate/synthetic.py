@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from heatproof.core.dataset import Split
 from heatproof.core.options import Bounds, ImageCount, Size, as_size_option, height_and_width
 from heatproof.core.randomness import numpy_generator
-from heatproof.datasets.registry import Split
 
 # Number of classes and of training images (without validation), which determine the cost of a training.
 KNOWN = {

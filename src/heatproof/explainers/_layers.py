@@ -25,13 +25,12 @@ from torch import nn
 
 from heatproof.core.batch import Batch
 from heatproof.core.hooks import counted_as_check, hooks_of
+from heatproof.core.input_facts import InputFacts
+from heatproof.core.layers import GridTap, find_layer
 from heatproof.errors import NotApplicable, machine_fault
 from heatproof.explainers._batches import as_leaf, pad_single_image
 from heatproof.explainers._hooks import in_this_thread, prefix_tokens
 from heatproof.explainers._tokens import BandChanges, TokenGrid, measure_band_changes, noise_like
-from heatproof.models._published import GridTap
-from heatproof.models.network import find_layer
-from heatproof.models.registry import InputFacts
 
 # Number of modules to examine from the end: more than a block has, because the logits may not depend on the last ones.
 EXAMINED_MODULES = 60

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Literal
 
 from heatproof.core.batch import Batch
 from heatproof.core.grids import AnyGrid, grid_name, grid_shape, patch_count
+from heatproof.core.input_facts import InputFacts, normalisation_of
 from heatproof.errors import HeatproofError
 from heatproof.explainers._batches import require
-from heatproof.models.registry import InputFacts, normalisation_of
 
 if TYPE_CHECKING:
     import torch

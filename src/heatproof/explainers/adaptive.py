@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from heatproof.core.batch import Batch
+from heatproof.core.input_facts import InputFacts, normalisation_of
 from heatproof.core.options import Bounds, Count
 from heatproof.core.randomness import counter_permutation
 from heatproof.core.tasks import EXCLUSIVE, TASK_NAMES
@@ -16,7 +17,6 @@ from heatproof.errors import NotApplicable
 from heatproof.explainers._batches import as_leaf, pad_single_image_passes, require, split_batch
 from heatproof.explainers._quadrature import completeness_passes, select_targets
 from heatproof.explainers.registry import explainer
-from heatproof.models.registry import InputFacts, normalisation_of
 
 if TYPE_CHECKING:
     import torch

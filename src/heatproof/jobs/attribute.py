@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from heatproof.core.adaptive_batch_size import batch_size_file, batch_size_of
+from heatproof.core.adaptive_batch_size import batch_size_of
 from heatproof.core.batch import ApplicabilityFigure, Batch
 from heatproof.core.batches import READ_LOCK, prefetch, track
+from heatproof.core.dataset import Dataset
 from heatproof.core.first_images import check_loaded
 from heatproof.core.grids import Grid
 from heatproof.core.hooks import reader_of
+from heatproof.core.input_facts import InputFacts
+from heatproof.core.layers import find_layer
 from heatproof.core.methods import Method, MethodSpec
 from heatproof.core.network import Network
+from heatproof.core.normalise import normalise
 from heatproof.core.options import DefaultCount
 from heatproof.core.output_reader import probabilities
 from heatproof.core.perturb.baselines import baseline_images
@@ -28,7 +32,7 @@ from heatproof.core.randomness import numpy_generator
 from heatproof.core.specs import Runtime
 from heatproof.datasets.checks import check_target, open_dataset
 from heatproof.datasets.probe_images import probe_rows_of_split, read_rows
-from heatproof.datasets.registry import Dataset
+from heatproof.datasets.reader import reader_of_dataset
 from heatproof.errors import DamagedInput, HeatproofError, NotApplicable
 from heatproof.explainers.explaining import check_applicability, explain_batches
 from heatproof.explainers.plain_functions import PLAIN_ARGUMENTS, as_explainer, positional_arguments_of
@@ -41,9 +45,9 @@ from heatproof.jobs.applicability import (
     restore_applicability,
     write_applicability,
 )
+from heatproof.jobs.batch_size_file import BatchSizeFile
 from heatproof.jobs.shards import BACKGROUND_WRITES, EVALUATION, Origin, Shard, open_shard
-from heatproof.models.network import configure_torch, find_layer, load_network, normalise, reader_of_dataset
-from heatproof.models.registry import InputFacts
+from heatproof.models.network import configure_torch, load_network
 from heatproof.stores.manifest import comparison_passes
 from heatproof.stores.source_files import images_of
 from heatproof.stores.stored_maps import encode_maps, map_arrays
@@ -217,7 +221,7 @@ class EvaluationImages:
     def for_explainer(self, spec: MethodSpec) -> EvaluationImages:
         """Return the images with the baselines of an explainer, and with the batch size that fits it."""
         if self.network is not None:
-            self.network.remember_batch_size(spec.name, batch_size_file(spec.store))
+            self.network.remember_batch_size(spec.name, BatchSizeFile(spec.store))
         return replace(self, template=with_baselines(self.template, spec.grid))
 
     def read(self, rows: Sequence[int]) -> torch.Tensor:

@@ -26,6 +26,7 @@ from heatproof.core.output_reader import OutputReader
 from heatproof.core.provenance import digest as key_of_inputs
 from heatproof.core.tasks import EXCLUSIVE
 from heatproof.datasets.checks import open_dataset
+from heatproof.datasets.reader import reader_of_dataset
 from heatproof.datasets.registry import DATASETS
 from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.publishing import public, without_secrets
@@ -33,14 +34,7 @@ from heatproof.files.reading import file_digest, require_regular
 from heatproof.files.writing import write_table
 from heatproof.models.expected_accuracy import ACCURACY_IMAGES, Accuracy, describe_accuracy, require_accuracy
 from heatproof.models.from_transformers import read_weights
-from heatproof.models.network import (
-    build_network,
-    build_without_weights,
-    find_head,
-    load_weights,
-    reader_of_dataset,
-    save_weights,
-)
+from heatproof.models.network import build_network, build_without_weights, find_head, load_weights, save_weights
 from heatproof.models.packaged import find_packaged, is_file, is_packaged
 from heatproof.models.registry import ARCHITECTURES, ModelSpec
 from heatproof.models.weight_names import describe_misfits, match_names

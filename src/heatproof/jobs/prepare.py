@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from heatproof.core.dataset import Dataset
 from heatproof.core.specs import DatasetSpec
 from heatproof.datasets.checks import check_dataset, check_image_files, describe_rows, open_dataset
 from heatproof.datasets.lazy import SPLIT_NAMES
-from heatproof.datasets.registry import Dataset
 from heatproof.datasets.rows import Rows, unwrap_rows
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import printable_path

@@ -15,23 +15,26 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from heatproof.core.adaptive_batch_size import batch_size_file, batch_size_of
+from heatproof.core.adaptive_batch_size import batch_size_of
 from heatproof.core.batch import Batch
 from heatproof.core.batches import prefetch, track
+from heatproof.core.dataset import Dataset
 from heatproof.core.first_images import check_loaded
 from heatproof.core.methods import Method, MethodSpec
+from heatproof.core.normalise import normalise
 from heatproof.core.passes import intact_responses
 from heatproof.core.perturb.dataset_mean import dataset_options, mean_split, needs_dataset
 from heatproof.core.specs import Runtime
 from heatproof.core.tasks import task_provides
 from heatproof.datasets.checks import check_target, open_dataset
 from heatproof.datasets.probe_images import probe_rows_of_split, read_rows
-from heatproof.datasets.registry import Dataset
+from heatproof.datasets.reader import reader_of_dataset
 from heatproof.errors import NotApplicable
 from heatproof.files.publishing import public
+from heatproof.jobs.batch_size_file import BatchSizeFile
 from heatproof.jobs.shards import BACKGROUND_WRITES, EVALUATION, ImageRange, Origin, Shard, open_shard
 from heatproof.metrics.responses.base import FirstBatch, Response, respond_batches, response_of
-from heatproof.models.network import configure_torch, load_network, normalise, reader_of_dataset
+from heatproof.models.network import configure_torch, load_network
 from heatproof.stores.manifest import read_shard
 from heatproof.stores.source_files import images_of, ranges_of
 from heatproof.stores.store import ArraySpec
@@ -144,7 +147,7 @@ def _template(
         from heatproof.jobs.attribute import Probabilities
 
         template = replace(template, output=Probabilities(module).eval())
-    template.adapted.pad(size, batch_size_file(spec.weights))
+    template.adapted.pad(size, BatchSizeFile(spec.weights))
     return template
 
 

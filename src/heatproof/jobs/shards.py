@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
+from heatproof.core.dataset import Split
 from heatproof.core.integer_types import as_dtype
 from heatproof.core.provenance import Key, library_versions
 from heatproof.core.specs import ShardRange
-from heatproof.datasets.registry import Split
 from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.reading import open_regular, refuse_links
 from heatproof.files.writing import BackgroundWriter, atomic_write

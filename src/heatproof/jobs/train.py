@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from safetensors import SafetensorError
 
+from heatproof.core.dataset import Dataset
 from heatproof.core.hooks import hooks_of
 from heatproof.core.network import attach
 from heatproof.core.perturb.dataset_mean import dataset_options
@@ -21,7 +22,7 @@ from heatproof.core.provenance import library_versions
 from heatproof.core.randomness import derive_seed, torch_generator
 from heatproof.core.specs import Runtime
 from heatproof.datasets.checks import open_dataset
-from heatproof.datasets.registry import Dataset
+from heatproof.datasets.reader import reader_of_dataset
 from heatproof.datasets.rows import unwrap_rows
 from heatproof.errors import RESUME_HINT, HeatproofError, is_out_of_memory
 from heatproof.files.writing import write_text
@@ -32,7 +33,6 @@ from heatproof.models.network import (
     configure_torch,
     find_head,
     load_weights,
-    reader_of_dataset,
     save_weights,
 )
 from heatproof.models.weights_file import read_safetensors

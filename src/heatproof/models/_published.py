@@ -12,6 +12,8 @@ import torchvision.models
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
+from heatproof.core.layers import GridTap
+
 
 class Copy(nn.Module):
     """Copy of the features, for networks that overwrite their input in place."""
@@ -83,24 +85,6 @@ def _out_of_place(network: nn.Module) -> nn.Module:
         if getattr(module, "inplace", False):
             module.inplace = False  # type: ignore[assignment]
     return network
-
-
-class GridTap(nn.Module):
-    """Pass tokens (N, T, C) through `grid` as feature maps (N, C, h, w), so that CAM hooks get a spatial layer.
-
-    Prefix tokens (class, register) bypass the grid; no token value changes.
-    """
-
-    def __init__(self, grid_size: tuple[int, int], num_prefix_tokens: int) -> None:
-        super().__init__()
-        self.grid_size = grid_size
-        self.num_prefix_tokens = num_prefix_tokens
-        self.grid = nn.Identity()
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        prefix, patches = tokens[:, : self.num_prefix_tokens], tokens[:, self.num_prefix_tokens :]
-        maps = self.grid(patches.transpose(1, 2).unflatten(2, self.grid_size))
-        return torch.cat([prefix, maps.flatten(2).transpose(1, 2)], dim=1)
 
 
 class TappedViT(VisionTransformer):

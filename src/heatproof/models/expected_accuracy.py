@@ -12,10 +12,10 @@ from scipy.stats import binom
 from torch.nn import functional
 
 from heatproof.core.class_order import MINIMUM_GAIN, MOSTLY_RIGHT, best_order, correct_after_exchange
-from heatproof.datasets.registry import Dataset
+from heatproof.core.dataset import Dataset
+from heatproof.core.input_facts import IMAGENET, InputFacts
+from heatproof.core.normalise import normalise
 from heatproof.errors import HeatproofError
-from heatproof.models.network import normalise
-from heatproof.models.registry import IMAGENET, InputFacts
 
 # Images on which accuracy is measured, and the tolerance below the expected accuracy, which covers sampling noise.
 ACCURACY_IMAGES, SHORTFALL = 256, 0.05

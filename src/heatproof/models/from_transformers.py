@@ -8,9 +8,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from heatproof.core.input_facts import InputFacts
 from heatproof.errors import HeatproofError, first_line, is_out_of_memory
 from heatproof.files.reading import open_regular, parse_json
-from heatproof.models.registry import Design, InputFacts, architecture
+from heatproof.models.registry import Design, architecture
 
 CONFIG, PROCESSOR, INDEX = "config.json", "preprocessor_config.json", ".index.json"
 # A config with the names of 21,841 classes has 2 MB, and so has an index of a thousand files.

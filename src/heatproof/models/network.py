@@ -8,20 +8,15 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save
 
 from heatproof.core.network import attach
 from heatproof.core.output_reader import OutputReader
-from heatproof.core.registry import import_callable, is_reference, suggest_name
-from heatproof.core.specs import DatasetSpec
-from heatproof.datasets.registry import Dataset
-from heatproof.datasets.rows import Rows, unwrap_rows
 from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.writing import atomic_write, refuse_links
-from heatproof.models.registry import ARCHITECTURES, InputFacts, ModelSpec, normalisation_of
+from heatproof.models.registry import ARCHITECTURES, ModelSpec
 from heatproof.models.weight_names import describe_misfits
 from heatproof.models.weights_file import max_file_size, read_safetensors, require_finite
 
@@ -49,29 +44,6 @@ def configure_torch(runtime: Runtime) -> torch.device:
     elif requested == "mps" and not torch.backends.mps.is_available():
         raise HeatproofError("The config sets device: mps, but there is no Apple GPU: set device to auto or cpu.")
     return torch.device(requested)
-
-
-def reader_of_dataset(spec: DatasetSpec, dataset: Dataset, target: str | int = "label") -> OutputReader:
-    """Return the reader of a network's outputs on a dataset; its `classes` is the number of outputs to build.
-
-    Parameters
-    ----------
-    spec, dataset
-        Spec of the dataset, and the opened dataset.
-    target
-        The target of a run; a callable target is read in place of classes.
-
-    Returns
-    -------
-    OutputReader
-        A reader for the task of the dataset, or for the callable target.
-    """
-    outputs = 1 if spec.task == "binary" else unwrap_rows(dataset).num_classes
-    if isinstance(dataset, Rows) and dataset.targets is not None and is_reference(str(target)):
-        function = import_callable(str(target), "target")
-        return OutputReader(function=function, targets=torch.from_numpy(dataset.targets), classes=outputs)
-    # Without a task, a network with one output is binary and is read as two classes, whatever the config names it.
-    return OutputReader(None if spec.task == "multiclass" else spec.task, classes=outputs)
 
 
 def build_network(
@@ -237,38 +209,6 @@ def save_weights(state: Mapping[str, torch.Tensor], path: str | Path) -> None:
     with atomic_write(path) as aside:
         # Not save_file, whose errors do not distinguish a full disk from other causes.
         aside.write_bytes(save(copies))
-
-
-def find_layer(network: torch.nn.Module, name: str, owner: str) -> torch.nn.Module:
-    """Return a submodule by name.
-
-    Raises
-    ------
-    HeatproofError
-        If there is none of that name; the message suggests the closest one.
-    """
-    try:
-        return network.get_submodule(name)
-    except AttributeError:
-        known = [known for known, _ in network.named_modules(remove_duplicate=False) if known]
-        raise HeatproofError(f"The {owner} has no layer {name!r} for CAMs: {suggest_name(name, known)}") from None
-
-
-def normalise(images: np.ndarray, facts: InputFacts) -> torch.Tensor:
-    """Return images (N, C, H, W) in [0, 1] as input of the network: minus mean, divided by standard deviation.
-
-    Raises
-    ------
-    HeatproofError
-        If the images do not have the size or the number of channels of the network's input.
-    """
-    if facts.size and tuple(images.shape[-2:]) != facts.size:
-        raise HeatproofError(
-            f"The network expects {facts.size[0]}×{facts.size[1]} pixels, but the images have "
-            f"{images.shape[-2]}×{images.shape[-1]}: choose a model for that size, or set the model's size option."
-        )
-    mean, std = (torch.tensor(one)[:, None, None] for one in normalisation_of(facts, images.shape[1]))
-    return ((torch.from_numpy(images) - mean) / std).contiguous(memory_format=torch.channels_last)
 
 
 PRECISIONS = ("float32", "tf32", "bfloat16")

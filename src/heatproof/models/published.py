@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from heatproof.core.input_facts import IMAGENET, InputFacts
 from heatproof.core.options import Size, Width, height_and_width
 from heatproof.core.registry import look_up, suggest_name
 from heatproof.errors import HeatproofError
-from heatproof.models.registry import ARCHITECTURES, IMAGENET, Architecture, Design, InputFacts, architecture
+from heatproof.models.registry import ARCHITECTURES, Architecture, Design, architecture
 
 Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
 HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))

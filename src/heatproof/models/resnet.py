@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from heatproof.core.input_facts import IMAGENET, InputFacts
 from heatproof.core.options import Width
-from heatproof.models.registry import IMAGENET, Design, InputFacts, architecture
+from heatproof.models.registry import Design, architecture
 
 FACTS = InputFacts(cam_layer="stages")
 # Shortcut of blocks that add channels: zeros (A) or a projection (B) (He et al. 2016, section 3.3).

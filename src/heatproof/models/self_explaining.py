@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
+from heatproof.core.input_facts import IMAGENET, InputFacts
 from heatproof.core.options import Width
 from heatproof.core.registry import look_up
 from heatproof.errors import HeatproofError
-from heatproof.models.registry import IMAGENET, Design, InputFacts, architecture
+from heatproof.models.registry import Design, architecture
 
 # B-cos networks take colours in [0, 1] and their inverses, so that a deleted patch is black.
 BCOS = Design("bcos", batch_norm=False, bias=False)

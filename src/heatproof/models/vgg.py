@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from heatproof.core.input_facts import IMAGENET, InputFacts
 from heatproof.core.options import Width
-from heatproof.models.registry import IMAGENET, Design, InputFacts, architecture
+from heatproof.models.registry import Design, architecture
 
 FACTS = InputFacts(cam_layer="features")
 # With 1, one layer follows the mean of the features. With 3, dropout and three layers follow their maximum, and the

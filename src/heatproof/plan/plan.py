@@ -7,13 +7,14 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
 
+from heatproof.core.input_facts import InputFacts
 from heatproof.core.provenance import Key, as_json, key_of
 from heatproof.core.specs import NO_KEY, DatasetSpec, Runtime
 from heatproof.core.tasks import EXCLUSIVE, LOSSES
 from heatproof.datasets.rows import has_label_rows
 from heatproof.metrics.responses.base import Response
 from heatproof.metrics.responses.patches import Patches
-from heatproof.models.registry import InputFacts, ModelSpec
+from heatproof.models.registry import ModelSpec
 from heatproof.plan.folder import NO_MODEL
 from heatproof.plan.metrics import MetricChoice
 from heatproof.plan.paths import Case, NetworkName

@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 
 from heatproof.config.files import Config
 from heatproof.core.batch import SAME_AS_DROPS
+from heatproof.core.input_facts import InputFacts
 from heatproof.core.methods import MethodSpec
 from heatproof.core.options import check_defaults, check_options, defining_module, normalise_grid_options, options_of
 from heatproof.core.perturb.baselines import BASELINES
@@ -20,7 +21,7 @@ from heatproof.explainers.registry import EXPLAINERS, Explainer
 from heatproof.files.publishing import without_secrets
 from heatproof.models.packaged import is_packaged, look_up_packaged
 from heatproof.models.published import look_up_architecture
-from heatproof.models.registry import ARCHITECTURES, Design, InputFacts
+from heatproof.models.registry import ARCHITECTURES, Design
 
 SCHEMES = ("https://", "http://", "file://")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from heatproof.core.input_facts import InputFacts
 from heatproof.core.methods import MethodSpec
 from heatproof.core.perturb.baselines import baseline_modules
 from heatproof.core.provenance import Key, key_of
@@ -16,7 +17,7 @@ from heatproof.metrics.responses.features import Features as FeaturesResponse
 from heatproof.metrics.responses.parts import Parts as PartsResponse
 from heatproof.metrics.responses.patches import Patches
 from heatproof.metrics.responses.subsets import Channels as ChannelsResponse
-from heatproof.models.registry import InputFacts, NetworkSpec
+from heatproof.models.registry import NetworkSpec
 from heatproof.plan.paths import NetworkName, map_file, response_files
 from heatproof.plan.stage import JobGraph, Product, Wildcards, stage
 from heatproof.stages.attribute import maps_of

@@ -12,12 +12,12 @@ from torch import nn
 
 from heatproof.api.explain import explain
 from heatproof.core.batch import Batch
+from heatproof.core.input_facts import InputFacts
 from heatproof.core.methods import Method
 from heatproof.core.state import NetworkState, enable_gradients
 from heatproof.errors import NotApplicable
 from heatproof.explainers.explaining import called_explainer
 from heatproof.explainers.registry import Explainer
-from heatproof.models.registry import InputFacts
 from heatproof.testing._networks import (
     DEFAULT_FORM,
     NETWORKS,

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from heatproof.core.dataset import Dataset
+from heatproof.core.input_facts import InputFacts
+from heatproof.core.normalise import normalise
 from heatproof.core.randomness import counter_uniform
 from heatproof.core.threads import numeric_pool
 from heatproof.datasets.image_files import CROP_DRAWS, crop_box
 from heatproof.datasets.lazy import LazyDataset
-from heatproof.datasets.registry import Dataset
-from heatproof.models.network import normalise
-from heatproof.models.registry import InputFacts
 from heatproof.training.loop import Examples, Images
 
 # Size in bytes of the normalised images of a split above which they are read again in every epoch.

@@ -178,7 +178,8 @@ def _check_layers(plan: Plan) -> None:
         return
     for model in plan.models.values():
         if model.facts.cam_layer is not None and not _is_known(model):
-            from heatproof.models.network import build_without_weights, find_layer
+            from heatproof.core.layers import find_layer
+            from heatproof.models.network import build_without_weights
 
             network = build_without_weights(plan.model_spec(model.name), num_classes=2)
             find_layer(network, model.facts.cam_layer, f"model {model.name!r}")

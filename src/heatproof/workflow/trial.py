@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import torch
 
     from heatproof.core.batch import Batch
+    from heatproof.core.dataset import Dataset
     from heatproof.core.methods import MethodSpec
-    from heatproof.datasets.registry import Dataset
 
 
 # Largest number of image files whose headers are read; this takes ten seconds for local files.
@@ -190,7 +190,7 @@ def _trying(what: str, gaps: list[str] | None = None) -> Iterator[None]:
 
 
 def _image(plan: Plan, model: str, dataset: Dataset) -> torch.Tensor:
-    from heatproof.models.network import normalise
+    from heatproof.core.normalise import normalise
 
     return normalise(dataset.images("evaluation", 0, 1), plan.models[model].facts)
 
@@ -198,8 +198,9 @@ def _image(plan: Plan, model: str, dataset: Dataset) -> torch.Tensor:
 def _network(plan: Plan, model: str, name: str, dataset: Dataset, warnings: list[str]) -> torch.nn.Module:
     from heatproof.core.first_images import check_attached
     from heatproof.core.probabilities import check_no_probabilities
+    from heatproof.datasets.reader import reader_of_dataset
     from heatproof.jobs.fetch import check_checkpoint
-    from heatproof.models.network import build_network, reader_of_dataset
+    from heatproof.models.network import build_network
 
     entry = plan.models[model]
     require_size(plan, name, model)
@@ -348,8 +349,8 @@ def _few(plan: Plan, model: str, network: torch.nn.Module, dataset: Dataset) -> 
     import torch
 
     from heatproof.core.batch import Batch
+    from heatproof.core.normalise import normalise
     from heatproof.datasets.probe_images import probe_rows_of_split, read_rows
-    from heatproof.models.network import normalise
 
     rows, split, facts = probe_rows_of_split(dataset), dataset.splits["evaluation"], plan.models[model].facts
     return Batch(

@@ -135,7 +135,7 @@ def assign_targets(
     if targets is None:
         if network is None:
             return source
-        from heatproof.core.first_images import predict_classes
+        from heatproof.api.inputs.first_images import predict_classes
 
         return replace(source, targets=predict_classes(network, source))
     if target_spec.kind == "multilabel":

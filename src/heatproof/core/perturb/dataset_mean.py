@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from heatproof.core.batches import track
-from heatproof.datasets.registry import Dataset
-from heatproof.models.registry import InputFacts, normalisation_of
+from heatproof.core.dataset import Dataset
+from heatproof.core.input_facts import InputFacts, normalisation_of
 
 log = logging.getLogger(__name__)
 

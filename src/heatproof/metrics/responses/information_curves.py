@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from heatproof.core.batch import Arrays, Batch
+from heatproof.core.input_facts import UNSCALED, normalisation_of
 from heatproof.core.options import Bounds
 from heatproof.errors import HeatproofError
 from heatproof.metrics.responses.base import Contents, FirstBatch, Options
 from heatproof.metrics.responses.curves import OUTPUT_QUANTITIES, TwoTargets, decisions
-from heatproof.models.registry import UNSCALED, normalisation_of
 
 # Number of thresholds in the published code, which `heatproof.core.perturb.pic` has.
 PUBLISHED_THRESHOLDS = 13

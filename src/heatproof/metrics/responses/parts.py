@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from heatproof.core.batch import Arrays, Batch
-from heatproof.datasets.registry import HasParts
+from heatproof.core.dataset import HasParts
 from heatproof.errors import HeatproofError
 from heatproof.metrics.responses.base import Array, Contents, FirstBatch, NetworkResponse
 
@@ -64,7 +64,7 @@ class Parts(NetworkResponse):
         if not isinstance(dataset, HasParts):
             raise HeatproofError(
                 f"{what} does not describe the parts of its objects: implement part_names, part_masks and "
-                "without_part (heatproof.datasets.registry.HasParts), or leave part_deletion out of `metrics`."
+                "without_part (heatproof.core.dataset.HasParts), or leave part_deletion out of `metrics`."
             )
         count = len(dataset.part_names)
         masks = dataset.part_masks("evaluation", 0, 1).shape
@@ -83,9 +83,9 @@ class Parts(NetworkResponse):
         import torch
 
         from heatproof.core.batches import READ_LOCK
+        from heatproof.core.normalise import normalise
         from heatproof.core.passes import read_variants
         from heatproof.core.perturb.patches import part_variants
-        from heatproof.models.network import normalise
 
         if batch.dataset is None:
             masks, removed = _as_masks(batch.inputs["masks"]), batch.inputs["removed"]

@@ -90,7 +90,7 @@ class Channels(NetworkResponse):
 
     def contents(self, images: Batch, name: str, first: FirstBatch) -> Contents:
         """Return the dimensions of the store, from the first image; not applicable without a layer of channels."""
-        from heatproof.models.network import find_layer
+        from heatproof.core.layers import find_layer
 
         batch = first()
         assert batch.facts is not None, "a job knows the input format of the model"

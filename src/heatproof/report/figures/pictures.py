@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
+from heatproof.core.dataset import Dataset
 from heatproof.core.tasks import row_id
-from heatproof.datasets.registry import Dataset
 from heatproof.datasets.rows import Rows
 from heatproof.stores.manifest import read_shard
 from heatproof.stores.stored_maps import stored_maps

@@ -26,7 +26,7 @@ from heatproof.stores.store import open_store, read
 from heatproof.stores.stored_maps import stored_maps
 
 if TYPE_CHECKING:
-    from heatproof.datasets.registry import Dataset
+    from heatproof.core.dataset import Dataset
     from heatproof.stages.similarity import ComparedNetworks, Similarity
 
 PAIR_COLUMNS = ["dataset", "pair", "model", "weights", "other_model", "other_weights"]

@@ -1,0 +1,3 @@
+"""Former name of `heatproof.core.options`."""
+
+from heatproof.core.options import Bounds as Bounds
