@@ -26,19 +26,19 @@ def paint(row, kinds, parts, hidden=()):
     shift, ground, light = draw.integers(0, 4), draw.integers(60, 200, 3), draw.uniform(0.7, 1)
     image = np.full((SIDE, SIDE, 4), (*ground, 255), np.uint8)
     image[::7, :, :3] //= 2
-    known = np.zeros((SIDE, SIDE, 4), np.uint8)
-    known[..., 3] = 255
-    image[:4, :9, :3], known[:4, :9, :3] = (200, 180, 20), THING
+    part_map = np.zeros((SIDE, SIDE, 4), np.uint8)
+    part_map[..., 3] = 255
+    image[:4, :9, :3], part_map[:4, :9, :3] = (200, 180, 20), THING
     body = slice(6 + shift, 36 + shift), slice(12, 38)
-    image[(*body, slice(3))], known[(*body, slice(3))] = np.uint8(150 * light), BODY
+    image[(*body, slice(3))], part_map[(*body, slice(3))] = np.uint8(150 * light), BODY
     for part in parts:
         if part in hidden:
             continue
         for colour, (top, left, bottom, right) in COMPONENTS[part]:
             box = slice(top + shift, bottom + shift), slice(left, right)
             shade = np.random.default_rng([kinds[part], sorted(COMPONENTS).index(part)]).integers(0, 255, 3)
-            image[(*box, slice(3))], known[(*box, slice(3))] = (shade * light).astype(np.uint8), colour
-    return image, known
+            image[(*box, slice(3))], part_map[(*box, slice(3))] = (shade * light).astype(np.uint8), colour
+    return image, part_map
 
 
 def save(path: Path, pixels):
@@ -67,9 +67,9 @@ def write_birds(root, classes=3, train=4, test=2, hidden=None):
             entries.append(entry | {f"{part}_model": "placeholder" for part in missing})
             number, seed = f"{label}/{row:06d}", row + 1000 * (mode == "test")
             unseen = (hidden or {}).get(row, ()) if mode == "test" else ()
-            image, known = paint(seed, kinds[label], parts, unseen)
+            image, part_map = paint(seed, kinds[label], parts, unseen)
             save(folder / mode / f"{number}.png", image)
-            save(folder / f"{mode}_part_map" / f"{number}.png", known)
+            save(folder / f"{mode}_part_map" / f"{number}.png", part_map)
             for size in range(6) if mode == "test" else ():
                 for remaining in itertools.combinations(KINDS, size):
                     path = folder / "test_interventions" / number / f"body_{'_'.join(sorted(remaining))}.png"

@@ -28,8 +28,12 @@ def _nothing_read_yet():
 
 def named_files(dataset) -> set[str]:
     """Return all files and folders that a dataset names."""
-    images = [one for split in dataset.splits for one in dataset.image_files(split)]
-    files = [path for one in images for path in (one if isinstance(one, tuple) else [one])]
+    images = [files_of_image for split in dataset.splits for files_of_image in dataset.image_files(split)]
+    files = [
+        path
+        for files_of_image in images
+        for path in (files_of_image if isinstance(files_of_image, tuple) else [files_of_image])
+    ]
     return set(map(str, [*files, *dataset.list_files, *dataset.shared_files]))
 
 
@@ -88,8 +92,8 @@ def sound(tmp_path):
             assert together.dtype == np.float32
             assert together.flags.writeable
             assert 0 <= together.min() < together.max() <= 1
-            for place, image in enumerate(together):
-                np.testing.assert_array_equal(dataset.images(name, place, place + 1)[0], image)
+            for row, image in enumerate(together):
+                np.testing.assert_array_equal(dataset.images(name, row, row + 1)[0], image)
         for name, split in dataset.splits.items():
             dataset.images(name, 0, len(split))
         if hasattr(dataset, "image_files"):

@@ -40,8 +40,8 @@ def numbered(pattern: str) -> list[str]:
     return [pattern.format(number) for number in range(COUNT)]
 
 
-def one_hot(number: int, classes: int, one: str = "1.0", zero: str = "0.0") -> str:
-    return ",".join(one if place == number % classes else zero for place in range(classes))
+def one_hot(number: int, classes: int, present: str = "1.0", absent: str = "0.0") -> str:
+    return ",".join(present if number_of_class == number % classes else absent for number_of_class in range(classes))
 
 
 ISIC = ["MEL", "NV", "BCC", "AKIEC", "BKL", "DF", "VASC"]

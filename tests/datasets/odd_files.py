@@ -64,10 +64,10 @@ def table(folder: Path) -> list[str]:
     """Return one row for each file, with the message of the code."""
     rows = []
     for name, what in _make(folder).items():
-        found = survey([folder / name], 224)
-        if found.unreadable:
+        surveyed = survey([folder / name], 224)
+        if surveyed.unreadable:
             # Versions of Pillow differ in the text in brackets.
-            outcome = f"refused before the run: {found.unreadable[0][1].partition(' (')[0]}"
+            outcome = f"refused before the run: {surveyed.unreadable[0][1].partition(' (')[0]}"
             try:
                 read_image(folder / name, 224, 224)
             except HeatproofError:
@@ -76,7 +76,7 @@ def table(folder: Path) -> list[str]:
                 raise AssertionError(f"{name} is refused, and can be read")
         else:
             read_image(folder / name, 224, 224)
-            outcome = "read" + "".join(f"; {KINDS[kind]}" for kind in sorted(found.kinds))
+            outcome = "read" + "".join(f"; {KINDS[kind]}" for kind in sorted(surveyed.kinds))
         rows.append(f"| `{name}` | {what} | {outcome} |")
     return rows
 

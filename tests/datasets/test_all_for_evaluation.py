@@ -31,7 +31,9 @@ PRINTED = [
 INLINE = re.findall(r"`(\{dataset: image_folder[^`]*)`", PAGE)
 # The custom package of this example is not installed.
 PRINTED = [re.sub(r'(?m)^  - .*"my_package.*\n', "", text) for text in PRINTED]
-EXAMPLES = [yaml.safe_load(text) for text in PRINTED] + [{"datasets": [{"val": yaml.safe_load(one)}]} for one in INLINE]
+EXAMPLES = [yaml.safe_load(text) for text in PRINTED] + [
+    {"datasets": [{"val": yaml.safe_load(text)}]} for text in INLINE
+]
 
 
 def save_image(path, level):
@@ -49,17 +51,17 @@ def folder_of(settings, number):
         named = columns["label"] if isinstance(columns["label"], list) else [columns["label"]]
         rows = [",".join([columns.get("file", "file"), *named, columns.get("group", "group")])]
         cells = {
-            "multilabel": lambda place: [f"{place % 2}", f"{int(place % 3 == 0)}"],
-            "regression": lambda place: [f"{20 + 1.5 * place}"],
-        }.get(settings.get("task"), lambda place: ["ab"[place % 2]])
-        for place in range(20):
-            save_image(root / f"p{place}.png", 10 * place)
-            rows.append(",".join([f"p{place}", *cells(place), f"g{place // 2}"]))
+            "multilabel": lambda row_number: [f"{row_number % 2}", f"{int(row_number % 3 == 0)}"],
+            "regression": lambda row_number: [f"{20 + 1.5 * row_number}"],
+        }.get(settings.get("task"), lambda row_number: ["ab"[row_number % 2]])
+        for row_number in range(20):
+            save_image(root / f"p{row_number}.png", 10 * row_number)
+            rows.append(",".join([f"p{row_number}", *cells(row_number), f"g{row_number // 2}"]))
         (root / settings["labels"]).write_text("\n".join(rows))
         return
     for row, name in enumerate(classes):
-        for place in range(each):
-            save_image(root / name / f"{name}{place}.png", 40 + 90 * row + place)
+        for row_number in range(each):
+            save_image(root / name / f"{name}{row_number}.png", 40 + 90 * row + row_number)
 
 
 @pytest.fixture
@@ -70,7 +72,7 @@ def home(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "config", EXAMPLES, ids=lambda one: ", ".join(name for each in one["datasets"] for name in each)
+    "config", EXAMPLES, ids=lambda text: ", ".join(name for each in text["datasets"] for name in each)
 )
 def test_examples_of_the_page_run_as_printed(config, home):
     """Run the four examples with another network, because their weights are not in this repository."""
@@ -113,17 +115,17 @@ def test_the_page_has_examples():
 def scored(tmp_path):
     """Two classes of three images, all for evaluation."""
     for row, name in enumerate(("cat", "dog")):
-        for place in range(3):
-            save_image(tmp_path / name / f"{place}.png", 60 + 100 * row)
+        for number in range(3):
+            save_image(tmp_path / name / f"{number}.png", 60 + 100 * row)
     return image_folder(seed=0, root=str(tmp_path), size=16, evaluation=1)
 
 
 def test_accuracy_without_a_validation_split_is_that_of_evaluation_images(scored):
     assert not len(scored.splits["validation"])
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 16 * 16, 2))
-    found = require_accuracy(network, scored, InputFacts(), None, "w")
-    assert (found.images, found.split) == (6, "evaluation")
-    assert np.isfinite(found.value)
+    accuracy = require_accuracy(network, scored, InputFacts(), None, "w")
+    assert (accuracy.images, accuracy.split) == (6, "evaluation")
+    assert np.isfinite(accuracy.value)
     with pytest.raises(HeatproofError, match="of 6 evaluation images correctly, and 300% were expected"):
         require_accuracy(network, scored, InputFacts(), 3.0, "w")
 

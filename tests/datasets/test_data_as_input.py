@@ -97,18 +97,18 @@ def test_a_record_has_all_files_and_their_digests(folder):
 def test_an_inspection_without_changes_reads_no_file(folder, monkeypatch):
     prepare_record()
     read = record_reads(monkeypatch)
-    found = inspect_again()
-    assert (found.changed, found.is_record_outdated, found.is_missing, read) == ([], False, False, [])
+    inspection = inspect_again()
+    assert (inspection.changed, inspection.is_record_outdated, inspection.is_missing, read) == ([], False, False, [])
 
 
 def test_files_changed_in_the_last_tick_of_the_clock_are_read(folder, monkeypatch):
     """The file could have changed again with the same time."""
     record = prepare_record()
     read = record_reads(monkeypatch)
-    found = file_changes(record, "photos")
+    changes = file_changes(record, "photos")
     assert len(read) == len(record.paths)
-    assert (found.changed, found.is_record_outdated) == ([], True)
-    assert found.record.recorded > record.recorded
+    assert (changes.changed, changes.is_record_outdated) == ([], True)
+    assert changes.record.recorded > record.recorded
 
 
 def change_time(path):
@@ -146,11 +146,11 @@ def test_changes_of_an_image_file_are_detected(folder, split, change, is_changed
     row = record.rows[split][1]
     name = os.fsdecode(record.paths[row])
     change(folder / "photos" / name)
-    found = inspect_again()
-    assert (f"photos/{name}" in found.changed) == is_changed
-    assert found.is_record_outdated
+    inspection = inspect_again()
+    assert (f"photos/{name}" in inspection.changed) == is_changed
+    assert inspection.is_record_outdated
     for other in ("train", "validation", "evaluation"):
-        same = [record.digest(other, at, at + 1) == found.record.digest(other, at, at + 1) for at in range(2)]
+        same = [record.digest(other, at, at + 1) == inspection.record.digest(other, at, at + 1) for at in range(2)]
         if change is flip:
             assert same == [True, other != split]
         elif change is remove:
@@ -176,9 +176,9 @@ WHERE = ["photos/test/ant/new.png", "photos/test/cat/new.png", "photos/train/bee
 def test_an_added_image_file_is_detected_by_its_folder(folder, save, where):
     prepare_record()
     save(folder / where)
-    found = inspect_again()
-    assert found.changed
-    assert found.record.digest("train", 0, 1) is None, "the images have to be listed anew"
+    inspection = inspect_again()
+    assert inspection.changed
+    assert inspection.record.digest("train", 0, 1) is None, "the images have to be listed anew"
 
 
 @pytest.mark.parametrize("name", [".hidden", ".DS_Store"])
@@ -190,10 +190,10 @@ def test_a_hidden_file_is_not_a_change(folder, name):
 
 def test_an_image_added_while_images_are_listed_is_detected_next_time(folder, save, monkeypatch):
     def open_late(spec):
-        found = open_dataset(spec)
-        assert all(len(found.splits[split]) for split in found.splits)
+        dataset = open_dataset(spec)
+        assert all(len(dataset.splits[split]) for split in dataset.splits)
         save(folder / ANTS / "late.png")
-        return found
+        return dataset
 
     with monkeypatch.context() as patched:
         patched.setattr("heatproof.jobs.prepare.open_dataset", open_late)
@@ -214,9 +214,9 @@ def test_preparing_again_reads_only_changed_files(folder, monkeypatch):
 def test_missing_data_are_not_a_change(folder):
     record = prepare_record()
     (folder / "photos").rename(folder / "elsewhere")
-    found = inspect_again()
-    assert (found.is_missing, found.changed, found.is_record_outdated) == (True, [], False)
-    assert found.record.digest("evaluation", 0, 3) == record.digest("evaluation", 0, 3)
+    inspection = inspect_again()
+    assert (inspection.is_missing, inspection.changed, inspection.is_record_outdated) == (True, [], False)
+    assert inspection.record.digest("evaluation", 0, 3) == record.digest("evaluation", 0, 3)
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "text", "gone", "link", "pipe", "count", "rows"])

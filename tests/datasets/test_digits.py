@@ -73,8 +73,8 @@ def test_images_are_float32_from_zero_to_one(data, split):
 
 def test_an_image_does_not_depend_on_the_images_read_with_it(data):
     together = data.images("evaluation", 0, 9)
-    for place in range(9):
-        np.testing.assert_array_equal(data.images("evaluation", place, place + 1)[0], together[place])
+    for row in range(9):
+        np.testing.assert_array_equal(data.images("evaluation", row, row + 1)[0], together[row])
 
 
 def test_images_labels_and_ids_belong_together(data):

@@ -42,12 +42,12 @@ def scenes(tmp_path, save):
     return tmp_path
 
 
-def assert_equal_to_torchvision(dataset, split, known):
+def assert_equal_to_torchvision(dataset, split, labels_by_id):
     """Compare ids, labels and images with (path, label) of torchvision."""
-    found = dataset.splits[split]
-    assert sorted(zip(found.ids, found.labels.tolist(), strict=True)) == sorted(known)
-    red = dataset.images(split, 0, len(found))[:, 0].mean((1, 2)) * 255
-    np.testing.assert_allclose(red, 20 * found.labels, atol=4)
+    images = dataset.splits[split]
+    assert sorted(zip(images.ids, images.labels.tolist(), strict=True)) == sorted(labels_by_id)
+    red = dataset.images(split, 0, len(images))[:, 0].mean((1, 2)) * 255
+    np.testing.assert_allclose(red, 20 * images.labels, atol=4)
 
 
 def test_food101_equals_that_of_torchvision(dishes, sound):

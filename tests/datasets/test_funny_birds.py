@@ -71,10 +71,10 @@ def test_masks_follow_the_colours_of_the_part_map(folder):
     assert (masks.shape, masks.dtype) == ((6, 5, SIDE, SIDE), np.int8)
     assert ((masks > 0).sum(axis=1) <= 1).all(), "no pixel in two of them"
     for row, image_id in enumerate(dataset.splits["evaluation"].ids):
-        known = raw(folder / f"{image_id.replace('test', 'test_part_map')}.png")[..., :3]
+        part_map = raw(folder / f"{image_id.replace('test', 'test_part_map')}.png")[..., :3]
         for part, name in enumerate(dataset.part_names):
             for component, (colour, _) in enumerate(COMPONENTS[name], start=1):
-                np.testing.assert_array_equal(masks[row, part] == component, (known == colour).all(axis=-1))
+                np.testing.assert_array_equal(masks[row, part] == component, (part_map == colour).all(axis=-1))
                 assert (masks[row, part] == component).any()
             assert masks[row, part].max() == len(COMPONENTS[name])
     np.testing.assert_array_equal(dataset.part_masks("evaluation", 2, 4), masks[2:4])
@@ -111,11 +111,11 @@ def test_masks_are_resized_as_the_images_are(folder):
     dataset = opened(folder, size=20, resize=24)
     assert dataset.images("evaluation", 0, 2).shape == (2, 3, 20, 20)
     assert dataset.without_part("evaluation", 0, 2).shape == (2, 5, 3, 20, 20)
-    known, masks = opened(folder).part_masks("evaluation", 0, 6), dataset.part_masks("evaluation", 0, 6)
+    original_masks, masks = opened(folder).part_masks("evaluation", 0, 6), dataset.part_masks("evaluation", 0, 6)
     # Every second pixel of the central 40 pixels.
     assert masks.shape == (6, 5, 20, 20)
     assert set(np.unique(masks)) == {0, 1, 2}
-    coarse = np.stack([known[..., 4 + y : 44 : 2, 4 + x : 44 : 2] for y in (0, 1) for x in (0, 1)])
+    coarse = np.stack([original_masks[..., 4 + y : 44 : 2, 4 + x : 44 : 2] for y in (0, 1) for x in (0, 1)])
     assert (masks == coarse).any(axis=0).all()
 
 

@@ -28,18 +28,18 @@ def test_a_single_folder_is_divided_into_splits(tmp_path, fill, sound):
     assert count(tmp_path) == 6
     assert count(tmp_path, evaluation=0.5, size=8) == 15
     assert "bee/bee_004.png" in ids
-    known = {path.removeprefix(f"{tmp_path}/"): label for path, label in ImageFolder(tmp_path).samples}
+    labels_by_path = {path.removeprefix(f"{tmp_path}/"): label for path, label in ImageFolder(tmp_path).samples}
     for name, split in dataset.splits.items():
-        assert [known[image_id] for image_id in split.ids] == split.labels.tolist()
+        assert [labels_by_path[image_id] for image_id in split.ids] == split.labels.tolist()
         red = dataset.images(name, 0, len(split))[:, 0].mean((1, 2)) * 255
         np.testing.assert_allclose(red, 20 * split.labels, atol=0.01)
 
 
 def test_the_seed_changes_the_order_and_not_the_ids(tmp_path, fill):
     fill(tmp_path, CLASSES, 10)
-    one, two = (image_folder(seed=seed, root=str(tmp_path), size=8).splits for seed in (0, 1))
-    assert one["evaluation"].ids != two["evaluation"].ids
-    assert {i for split in one.values() for i in split.ids} == {i for split in two.values() for i in split.ids}
+    first, second = (image_folder(seed=seed, root=str(tmp_path), size=8).splits for seed in (0, 1))
+    assert first["evaluation"].ids != second["evaluation"].ids
+    assert {i for split in first.values() for i in split.ids} == {i for split in second.values() for i in split.ids}
 
 
 @pytest.mark.parametrize("name", ["val", "valid", "validation", "test"])

@@ -40,14 +40,14 @@ def test_a_square_as_a_pair_or_a_number_gives_identical_images(tmp_path):
     Image.fromarray(noise(50, 71, 3)).save(tmp_path / "a.png")
     paths = [tmp_path / "a.png"]
     for number, pair in ((32, [32, 32]), (50, [50, 50])):
-        one, two = image_reader(number, None, "bilinear"), image_reader(pair, None, "bilinear")
-        assert one == two
-        np.testing.assert_array_equal(one.fitted(paths)(paths), two.fitted(paths)(paths))
-        assert one.describe(paths) == two.describe(paths)
-    one, two = image_reader(32, 40, "bicubic"), image_reader([32, 32], [40, 40], "bicubic")
-    np.testing.assert_array_equal(one(paths), two(paths))
+        of_number, of_pair = image_reader(number, None, "bilinear"), image_reader(pair, None, "bilinear")
+        assert of_number == of_pair
+        np.testing.assert_array_equal(of_number.fitted(paths)(paths), of_pair.fitted(paths)(paths))
+        assert of_number.describe(paths) == of_pair.describe(paths)
+    of_number, of_pair = image_reader(32, 40, "bicubic"), image_reader([32, 32], [40, 40], "bicubic")
+    np.testing.assert_array_equal(of_number(paths), of_pair(paths))
     draws = np.random.default_rng(1).random(CROP_DRAWS)
-    np.testing.assert_array_equal(one.crop(paths[0], draws, 0.2), two.crop(paths[0], draws, 0.2))
+    np.testing.assert_array_equal(of_number.crop(paths[0], draws, 0.2), of_pair.crop(paths[0], draws, 0.2))
     assert crop_box(50, 71, draws, 0.2) == crop_box(50, 71, draws, 0.2, 1)
 
 
@@ -225,8 +225,8 @@ def _palette(path):
 
 
 def _moving(path):
-    one = Image.fromarray(noise(12, 20))
-    one.save(path.with_suffix(".gif"), save_all=True, append_images=[Image.fromarray(noise(12, 20))])
+    image = Image.fromarray(noise(12, 20))
+    image.save(path.with_suffix(".gif"), save_all=True, append_images=[Image.fromarray(noise(12, 20))])
 
 
 def _colour_pages(path):

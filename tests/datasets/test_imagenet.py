@@ -46,7 +46,7 @@ def devkit(train):
 
 
 def label_of(number):
-    return SORTED.index(next(wnid for known, wnid, *_ in SYNSETS if known == number))
+    return SORTED.index(next(wnid for class_number, wnid, *_ in SYNSETS if class_number == number))
 
 
 def fill_val(folder, save, nested, numbers=range(1, 7)):
@@ -68,7 +68,7 @@ def test_both_layouts_of_the_validation_set_are_the_same_dataset(devkit, save, s
     assert dataset.class_names == NAMES
     split = dataset.splits["evaluation"]
     assert {i: int(label) for i, label in zip(split.ids, split.labels, strict=True)} == {
-        f"ILSVRC2012_val_{place + 1:08d}": label_of(number) for place, number in enumerate(TRUTH)
+        f"ILSVRC2012_val_{row + 1:08d}": label_of(number) for row, number in enumerate(TRUTH)
     }
     for name, split in dataset.splits.items():
         red = dataset.images(name, 0, len(split))[:, 0].mean((1, 2)) * 255

@@ -51,9 +51,9 @@ FILES = {
 def test_formats_are_recognised_by_their_content(tmp_path, kind):
     path = tmp_path / "labels"
     path.write_bytes(FILES[kind])
-    found = read_raw_table(path)
-    assert [found.names[:2], *map(list, zip(*found.columns[:2], strict=True))] == ROWS
-    assert not found.is_encoding_guessed
+    table = read_raw_table(path)
+    assert [table.names[:2], *map(list, zip(*table.columns[:2], strict=True))] == ROWS
+    assert not table.is_encoding_guessed
 
 
 def test_the_config_can_name_an_encoding(tmp_path):

@@ -103,9 +103,9 @@ def test_cells_with_several_labels_are_read(tmp_path):
 
 def test_init_finds_a_class_without_images(tmp_path):
     form = NAMED["ISIC 2019, where one class has no image"]
-    found = find_labels(write_form(tmp_path, form))
-    assert found.options["columns"]["label"] == form.options["columns"]["label"]
-    assert found.options["task"] == "multiclass"
+    table = find_labels(write_form(tmp_path, form))
+    assert table.options["columns"]["label"] == form.options["columns"]["label"]
+    assert table.options["task"] == "multiclass"
 
 
 def test_rows_of_one_image_are_joined(tmp_path):

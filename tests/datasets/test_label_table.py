@@ -84,8 +84,8 @@ def test_shares_of_classes_are_met_with_many_groups():
     splits = grouped_splits(labels, groups, {"validation": 0.1, "evaluation": 0.3}, 0)
     for name, share in (("validation", 0.1), ("evaluation", 0.3), ("train", 0.6)):
         for label in range(3):
-            found = (labels[splits[name]] == label).sum() / (labels == label).sum()
-            assert found == pytest.approx(share, abs=0.02)
+            measured = (labels[splits[name]] == label).sum() / (labels == label).sum()
+            assert measured == pytest.approx(share, abs=0.02)
     assert np.array_equal(np.sort(np.concatenate(list(splits.values()))), np.arange(2000))
 
 
@@ -168,7 +168,9 @@ def test_groups_that_cannot_be_divided_are_refused(flat):
 )
 def test_tables_without_a_clear_column_of_labels_are_refused(flat, header, cells, message):
     folder, rows = flat
-    write(folder, [",".join(filter(None, [row[0], cells[place % 2]])) for place, row in enumerate(rows)], header)
+    write(
+        folder, [",".join(filter(None, [row[0], cells[row_number % 2]])) for row_number, row in enumerate(rows)], header
+    )
     with pytest.raises(HeatproofError, match=message):
         opened(folder)
 
@@ -182,7 +184,7 @@ def test_a_column_has_one_meaning(flat):
 
 def test_two_spellings_of_a_group_are_one_group(flat):
     folder, rows = flat
-    groups = [f"{place // 4}{'.0' * (place % 4 == 3)}" for place in range(20)]
+    groups = [f"{row // 4}{'.0' * (row % 4 == 3)}" for row in range(20)]
     lines = [f"{row[0]},{row[1]},{group}" for row, group in zip(rows, groups, strict=True)]
     write(folder, lines, "file,label,group")
     dataset = opened(folder, evaluation=0.4, validation=0.2)

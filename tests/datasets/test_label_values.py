@@ -32,16 +32,16 @@ SPELLINGS = {
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_classes_are_in_the_order_of_numbers_for_every_spelling(spelling):
     numbers = np.random.default_rng(0).permutation(np.repeat(np.arange(12), 5))
-    found = read([SPELLINGS[spelling](int(number)) for number in numbers])
-    assert found.task == "multiclass"
-    np.testing.assert_array_equal(found.values, numbers)
-    assert [number_of(name) for name in found.class_names] == list(range(12))
+    labels = read([SPELLINGS[spelling](int(number)) for number in numbers])
+    assert labels.task == "multiclass"
+    np.testing.assert_array_equal(labels.values, numbers)
+    assert [number_of(name) for name in labels.class_names] == list(range(12))
 
 
 def test_two_spellings_of_a_number_are_one_class():
-    found = read(["1", "1.0", "10", "2", "2.0", "1e1"])
-    assert found.class_names == ["1", "2", "10"]
-    np.testing.assert_array_equal(found.values, [0, 0, 2, 1, 1, 2])
+    labels = read(["1", "1.0", "10", "2", "2.0", "1e1"])
+    assert labels.class_names == ["1", "2", "10"]
+    np.testing.assert_array_equal(labels.values, [0, 0, 2, 1, 1, 2])
 
 
 def test_class_names_are_those_of_the_table():
@@ -67,9 +67,9 @@ def test_cells_that_may_mean_unknown_are_refused(cell):
     cells = [*"012012012", cell]
     with pytest.raises(AmbiguousTableError, match=r"Row 11 of labels\.csv .*set unknown: \[") as caught:
         read(cells)
-    found = read(cells, **caught.value.suggested_options)
-    assert found.class_names == ["0", "1", "2"]
-    assert found.known.tolist() == [True] * 9 + [False]
+    labels = read(cells, **caught.value.suggested_options)
+    assert labels.class_names == ["0", "1", "2"]
+    assert labels.is_known.tolist() == [True] * 9 + [False]
     assert read(cells, unknown=["blank", -1, "nan", "na", "n/a", "none", "null", "<na>"]).class_names == ["0", "1", "2"]
     if cell:
         assert len(read(cells, unknown=[]).class_names) == 4, "the config says that it is a class"
@@ -86,7 +86,7 @@ def test_unknown_cells_missing_in_the_config_are_named():
 def test_all_unknown_cells_are_named_in_one_message():
     with pytest.raises(AmbiguousTableError, match=r"unknown: \[nan, blank, -1\]") as caught:
         read([*"000111", "nan", "", "-1", ""])
-    assert read([*"000111", "nan", "", "-1", ""], **caught.value.suggested_options).known.sum() == 6
+    assert read([*"000111", "nan", "", "-1", ""], **caught.value.suggested_options).is_known.sum() == 6
 
 
 AMBIGUOUS = {
@@ -130,22 +130,22 @@ def test_unambiguous_cells_are_classes(cells):
 
 
 def test_cells_with_several_labels_are_read():
-    found = read(
+    labels = read(
         ["b|a", "a", " 10 | 9 ", "No Finding", "", "?"], separator="|", none="no finding", unknown=["blank", "?"]
     )
-    assert found.task == "multilabel"
-    assert found.class_names == ["9", "10", "a", "b"]
-    np.testing.assert_array_equal(found.values[:4], [[0, 0, 1, 1], [0, 0, 1, 0], [1, 1, 0, 0], [0, 0, 0, 0]])
-    assert found.values.dtype == np.int8
-    assert found.known.tolist() == [True] * 4 + [False] * 2
+    assert labels.task == "multilabel"
+    assert labels.class_names == ["9", "10", "a", "b"]
+    np.testing.assert_array_equal(labels.values[:4], [[0, 0, 1, 1], [0, 0, 1, 0], [1, 1, 0, 0], [0, 0, 0, 0]])
+    assert labels.values.dtype == np.int8
+    assert labels.is_known.tolist() == [True] * 4 + [False] * 2
 
 
 @pytest.mark.parametrize("written", ["['a', 'b']", '["a", "b"]', "[“a”, “b”]", "[a, b]", "['a' 'b']", ["a", "b"]])
 def test_lists_in_cells_are_read(written):
     empty = [] if isinstance(written, list) else "[]"
-    found = read([written, ["b"] if isinstance(written, list) else "['b']", empty])
-    assert (found.task, found.class_names) == ("multilabel", ["a", "b"])
-    np.testing.assert_array_equal(found.values, [[1, 1], [0, 1], [0, 0]])
+    labels = read([written, ["b"] if isinstance(written, list) else "['b']", empty])
+    assert (labels.task, labels.class_names) == ("multilabel", ["a", "b"])
+    np.testing.assert_array_equal(labels.values, [[1, 1], [0, 1], [0, 0]])
 
 
 @pytest.mark.parametrize(
@@ -185,24 +185,24 @@ def test_an_empty_option_none_makes_normal_a_label():
 
 
 def test_numbers_are_read_for_regression():
-    found = read(["1,5", "2", "", "-3e0"], "boneage", task="regression", unknown="blank")
-    assert (found.class_names, found.values.dtype) == (["boneage"], np.float64)
-    np.testing.assert_array_equal(found.values[found.known], [1.5, 2, -3])
+    labels = read(["1,5", "2", "", "-3e0"], "boneage", task="regression", unknown="blank")
+    assert (labels.class_names, labels.values.dtype) == (["boneage"], np.float64)
+    np.testing.assert_array_equal(labels.values[labels.is_known], [1.5, 2, -3])
 
 
-@pytest.mark.parametrize(("one", "zero"), [("1.0", "0.0"), ("1", "0"), ("True", "False"), ("yes", "no")])
+@pytest.mark.parametrize(("present", "absent"), [("1.0", "0.0"), ("1", "0"), ("True", "False"), ("yes", "no")])
 @pytest.mark.parametrize("task", ["multiclass", "multilabel"])
-def test_one_column_per_class_needs_a_task(one, zero, task):
-    columns = [[one, zero, zero], [zero, zero, one], [zero, one, zero], [zero] * 3]
+def test_one_column_per_class_needs_a_task(present, absent, task):
+    columns = [[present, absent, absent], [absent, absent, present], [absent, present, absent], [absent] * 3]
     with pytest.raises(
         AmbiguousTableError, match=r"set task: multiclass if exactly one of them is 1 .* or task: multilabel"
     ) as caught:
         read_columns(columns)
     assert caught.value.suggested_options == {"task": "multiclass"}
-    found = read_columns(columns, task=task)
-    assert found.class_names == ["c0", "c1", "c2", "c3"]
+    labels = read_columns(columns, task=task)
+    assert labels.class_names == ["c0", "c1", "c2", "c3"]
     dense = np.array([[1, 0, 0, 0], [0, 0, 1, 0], [0, 1, 0, 0]])
-    np.testing.assert_array_equal(found.values, dense.argmax(1) if task == "multiclass" else dense)
+    np.testing.assert_array_equal(labels.values, dense.argmax(1) if task == "multiclass" else dense)
 
 
 @pytest.mark.parametrize("cell", ["", "-1", "-1.0", "nan", "u"])
@@ -220,13 +220,13 @@ def test_cells_that_are_neither_one_nor_zero_are_refused(cell):
 
 
 def test_zero_can_be_unknown_as_in_pascal_voc():
-    found = read_columns([["1", "0", "-1"], ["-1", "1", "1"]], task="multilabel", none=-1, unknown=0)
-    np.testing.assert_array_equal(found.values, [[1, 0], [-1, 1], [0, 1]])
+    labels = read_columns([["1", "0", "-1"], ["-1", "1", "1"]], task="multilabel", none=-1, unknown=0)
+    np.testing.assert_array_equal(labels.values, [[1, 0], [-1, 1], [0, 1]])
 
 
 def test_a_row_without_known_labels_is_left_out():
-    found = read_columns([["1", "", "0"], ["0", "", "1"]], task="multilabel", unknown="blank")
-    assert found.known.tolist() == [True, False, True]
+    labels = read_columns([["1", "", "0"], ["0", "", "1"]], task="multilabel", unknown="blank")
+    assert labels.is_known.tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize(
@@ -286,9 +286,9 @@ def test_vectors_in_cells_are_refused():
 
 
 def test_a_label_in_a_cell_with_an_unknown_one_is_known():
-    found = read(["a|?", "a", "b", "?"], separator="|", unknown="?")
-    np.testing.assert_array_equal(found.values, [[1, -1], [1, 0], [0, 1], [-1, -1]])
-    assert found.known.tolist() == [True, True, True, False]
+    labels = read(["a|?", "a", "b", "?"], separator="|", unknown="?")
+    np.testing.assert_array_equal(labels.values, [[1, -1], [1, 0], [0, 1], [-1, -1]])
+    assert labels.is_known.tolist() == [True, True, True, False]
 
 
 def test_a_separator_in_no_cell_is_refused_for_another():

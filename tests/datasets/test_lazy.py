@@ -37,7 +37,7 @@ def test_only_used_parts_are_listed_and_only_requested_images_are_read():
     images = dataset.images("evaluation", 4, 7)
     split = dataset.splits["evaluation"]
     assert (train.times, evaluation.times) == (0, 1)
-    assert [f"test-{place}" for place in places_read] == list(split.ids[4:7])
+    assert [f"test-{row}" for row in places_read] == list(split.ids[4:7])
     assert images.ravel().tolist() == places_read
     assert (len(dataset.splits["train"]), len(dataset.splits["validation"])) == (54, 6)
     assert (train.times, evaluation.times) == (1, 1)

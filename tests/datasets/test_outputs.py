@@ -31,8 +31,12 @@ def test_folders_of_wordnet_ids_have_the_numbers_of_imagenet(tmp_path, fill):
 def test_all_images_can_be_for_evaluation(tmp_path, fill):
     fill(tmp_path, ["ant", "bee"], 3)
     dataset = image_folder(seed=0, root=str(tmp_path), size=10, evaluation=1)
-    found = check_dataset(dataset, "mine")
-    assert {name: len(split["ids"]) for name, split in found.items()} == {"train": 0, "validation": 0, "evaluation": 6}
+    recorded = check_dataset(dataset, "mine")
+    assert {name: len(split["ids"]) for name, split in recorded.items()} == {
+        "train": 0,
+        "validation": 0,
+        "evaluation": 6,
+    }
 
 
 def test_classes_of_one_image_are_divided_at_random_with_a_message(tmp_path, fill):

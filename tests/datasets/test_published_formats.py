@@ -35,8 +35,8 @@ def test_prepare_reads_the_published_layout(tmp_path, monkeypatch, name):
     spec = Graph(plan).spec("prepare", dataset=name)
     spec.run(plan.runtime())
     manifest = require_manifest(spec.manifest)
-    found = manifest["splits"]["evaluation"]
-    seen = dict(zip(found["ids"], found["labels"], strict=True))
+    recorded = manifest["splits"]["evaluation"]
+    seen = dict(zip(recorded["ids"], recorded["labels"], strict=True))
     assert seen.items() <= labels.items()
     assert len(seen) == (45 if name == "resisc45" else len(labels))
     dataset = open_dataset(plan.dataset_spec(name))

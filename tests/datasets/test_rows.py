@@ -103,22 +103,22 @@ def test_labels_of_a_callable_target_are_named():
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [(("a#b", "c"), ("a", "b#c")), (("a%23", "b"), ("a", "%23b")), (("a", "b%23"), ("a", "b#"))]
+    ("first", "other"), [(("a#b", "c"), ("a", "b#c")), (("a%23", "b"), ("a", "%23b")), (("a", "b%23"), ("a", "b#"))]
 )
-def test_row_ids_are_unique(one, other):
-    assert row_id(*one) != row_id(*other)
-    assert image_id_of(row_id(*one)) == one[0]
+def test_row_ids_are_unique(first, other):
+    assert row_id(*first) != row_id(*other)
+    assert image_id_of(row_id(*first)) == first[0]
 
 
 def test_files_and_attributes_are_those_of_the_images(tmp_path):
     paths = [tmp_path / f"{number}.npy" for number in range(4)]
     labels = np.array([[1, 1], [0, 1], [0, 0], [1, 0]], np.int8)
-    for place, path in enumerate(paths):
-        np.save(path, np.full((3, 4, 4), place / 8, np.float32))
+    for row, path in enumerate(paths):
+        np.save(path, np.full((3, 4, 4), row / 8, np.float32))
 
     def load(*, seed):
         lists = {"evaluation": lambda: FileList([f"{path.stem}" for path in paths], labels, paths)}
-        read = lambda places: np.stack([np.load(place) for place in places])  # noqa: E731
+        read = lambda places: np.stack([np.load(path) for path in places])  # noqa: E731
         return LazyDataset(("a", "b"), lists, read, seed=seed, shares={}, shared_files=tuple)
 
     rows = as_rows(load(seed=0), spec("multilabel"))
@@ -230,8 +230,8 @@ def test_labels_of_another_task_are_refused(what):
 
 @pytest.mark.parametrize("task", ["binary", "multiclass", "multilabel", "regression"])
 def test_labels_of_each_task_are_accepted(task):
-    found = check_dataset(changed_dataset(task), "mine", task)
-    assert np.shape(found["evaluation"]["labels"]) == ((12, 3) if task == "multilabel" else (12,))
+    recorded = check_dataset(changed_dataset(task), "mine", task)
+    assert np.shape(recorded["evaluation"]["labels"]) == ((12, 3) if task == "multilabel" else (12,))
 
 
 def test_a_binary_dataset_can_be_used_as_multiclass():

@@ -63,8 +63,8 @@ def test_cifar100_records_are_read(tmp_path, sound, coarse):
     split = dataset.splits["evaluation"]
     rows = np.array([int(image_id.removeprefix("test-")) for image_id in split.ids])
     np.testing.assert_array_equal(split.labels, fine[rows] // 5 if coarse else fine[rows])
-    known = random_images(4, 200)[rows[:5]].transpose(0, 3, 1, 2) / np.float32(255)
-    np.testing.assert_array_equal(dataset.images("evaluation", 0, 5), known)
+    expected = random_images(4, 200)[rows[:5]].transpose(0, 3, 1, 2) / np.float32(255)
+    np.testing.assert_array_equal(dataset.images("evaluation", 0, 5), expected)
 
 
 def test_an_incomplete_cifar_is_refused(tmp_path):

@@ -26,8 +26,8 @@ def test_every_row_is_in_one_split(rows):
 def test_every_class_has_its_share(rows, split, share):
     for label in np.unique(LABELS):
         size = (label == LABELS).sum()
-        found = (LABELS[rows[split]] == label).sum()
-        assert abs(found - share * size) <= 1, label
+        size_of_split = (LABELS[rows[split]] == label).sum()
+        assert abs(size_of_split - share * size) <= 1, label
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "evaluation"])

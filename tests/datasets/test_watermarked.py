@@ -39,8 +39,10 @@ def test_labels_depend_on_the_image_id_and_not_on_the_digit(data):
     assert np.mean(labels == host.splits["train"].labels) < 0.2
     assert np.bincount(labels, minlength=CLASSES).min() > 50
     smaller = watermarked(seed=0, evaluation=0.1)
-    known = dict(zip(data.splits["train"].ids, labels, strict=True))
-    shared = [(known[i], label) for i, label in zip(*vars(smaller.splits["train"]).values(), strict=True) if i in known]
+    label_of = dict(zip(data.splits["train"].ids, labels, strict=True))
+    shared = [
+        (label_of[i], label) for i, label in zip(*vars(smaller.splits["train"]).values(), strict=True) if i in label_of
+    ]
     assert all(ours == theirs for ours, theirs in shared)
 
 

@@ -151,7 +151,7 @@ class Creature:
         self._body = (tint[:, None, None] * (1 - 0.55 * y)).clip(0, 1).astype(np.float32)
         body = [_ellipse(0, 0, *BODY_RADII)]
         outlines = [_outlines(part, int(variant)) for part, variant in enumerate(variants)]
-        self._areas = [[self._area(polygon, pose) for polygon in one] for one in (body, *outlines)]
+        self._areas = [[self._area(polygon, pose) for polygon in polygons] for polygons in (body, *outlines)]
 
     def _area(self, polygon: Polygon, pose: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the fine pixels inside a polygon after rotation, scaling and translation by the pose."""

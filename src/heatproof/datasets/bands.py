@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from PIL import Image
+from PIL import Image
 
 Channels = Literal[3, 1, "all"]
 ARRAY_EXTENSION = ".npy"
@@ -62,18 +60,16 @@ def planes_of(image: Image.Image, channels: Channels) -> list[Image.Image]:
     planes, size = [], image.size
     for page in range(pages):
         image.seek(page)
-        found = _bands(image) if image.size == size else []
-        if len(found) != 1:
+        bands = _bands(image) if image.size == size else []
+        if len(bands) != 1:
             raise ValueError(f"its {pages} pages are not of one band and one size each: {ARRAY_REMEDY}")
-        planes += found
+        planes += bands
     return planes
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
     if not image.mode.startswith("I;16"):
         return image
-    from PIL import Image
-
     # Pillow's own conversion would clip values above 255.
     grey = np.asarray(image).astype(np.float32) * (255 / 65535)
     return Image.fromarray(grey.round().astype(np.uint8))
@@ -95,8 +91,6 @@ def _bands(image: Any) -> list[Image.Image]:
 
 def _plane(values: np.ndarray) -> Image.Image:
     """Return one channel as a PIL image: 8-bit values unchanged, others as floats in [0, 1]."""
-    from PIL import Image
-
     if values.dtype == np.uint8:
         return Image.fromarray(np.ascontiguousarray(values))
     full = 65535 if values.dtype.kind == "u" else 1

@@ -78,9 +78,9 @@ def check_image_files(dataset: Dataset, dataset_name: str, limit: int | None = N
         chosen = places[:: math.ceil(len(places) / limit)] if limit else places
         if len(chosen) < len(places):
             notes.append(f"{len(chosen):,} of {len(places):,} images looked at, and all of them in the prepare stage")
-        found = survey(chosen, dataset.reader.box, dataset.reader.apply_exif, dataset.reader.channels)
-        found.require_readable(dataset_name)
-        notes += found.describe()
+        read_images = survey(chosen, dataset.reader.box, dataset.reader.apply_exif, dataset.reader.channels)
+        read_images.require_readable(dataset_name)
+        notes += read_images.describe()
     notes += dataset.inspect_files(limit)
     return [f"{dataset_name}: {words}" for words in notes]
 

@@ -106,9 +106,9 @@ def _list_records(folder: Path, files: Sequence[str], count: int, chosen: int) -
     labels, positions, paths = [], [], []
     for file in files:
         path = folder / file
-        found = path.stat()
-        require_regular(path, found.st_mode)
-        size = found.st_size
+        status = path.stat()
+        require_regular(path, status.st_mode)
+        size = status.st_size
         if not size or size % (count + PIXELS):
             raise HeatproofError(
                 f"{path} has {size} bytes, which is not a whole number of images: download the binary version again."

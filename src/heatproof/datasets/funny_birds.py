@@ -48,9 +48,9 @@ class FunnyBirds(LazyDataset):
             If a part map is missing, cannot be read, or has another size than its image.
         """
         places = self._places(split, start, stop)
-        for place in places:
-            self._require_size(place, [_part_map(place)])
-        maps = replace(self.reader, interpolation="nearest")([_part_map(place) for place in places])
+        for image_path in places:
+            self._require_size(image_path, [_part_map(image_path)])
+        maps = replace(self.reader, interpolation="nearest")([_part_map(image_path) for image_path in places])
         colours = np.rint(255 * np.moveaxis(maps, 1, -1)).astype(np.uint8)
         masks = np.zeros((len(colours), len(COLOURS), *colours.shape[1:3]), dtype=np.int8)
         for part, colours_of_part in enumerate(COLOURS.values()):
@@ -72,19 +72,22 @@ class FunnyBirds(LazyDataset):
                 "split 'evaluation'."
             )
         places = self._places(split, start, stop)
-        for place in places:
-            self._require_size(place, _images_without_parts(place))
-        images = self.reader([path for place in places for path in _images_without_parts(place)])
+        for image_path in places:
+            self._require_size(image_path, _images_without_parts(image_path))
+        images = self.reader([path for image_path in places for path in _images_without_parts(image_path)])
         return images.reshape(len(places), len(COLOURS), *images.shape[1:])
 
     def places(self) -> list[Any]:
         """Return the image files of all splits, and the related files of the evaluation images."""
-        return [*super().places(), *(path for place in self._places("evaluation") for path in _related_files(place))]
+        return [
+            *super().places(),
+            *(path for image_path in self._places("evaluation") for path in _related_files(image_path)),
+        ]
 
     def image_files(self, split: str) -> Sequence[str | Path | tuple[str | Path, ...]]:
         """Return the file of each image of a split; for evaluation images, a tuple with their related files."""
         places = self._places(split)
-        return [(place, *_related_files(place)) for place in places] if split == "evaluation" else places
+        return [(image_path, *_related_files(image_path)) for image_path in places] if split == "evaluation" else places
 
     def inspect_files(self, limit: int | None = None) -> list[str]:
         """Check the sizes of the related files of evaluation images, and return notes on parts that cannot be scored.
@@ -126,13 +129,13 @@ class FunnyBirds(LazyDataset):
         listed, rows = self._selected(split)
         return [listed.places[row] for row in rows[start:stop]]
 
-    def _require_size(self, place: Path, related: Sequence[Path]) -> None:
-        expected = self.reader.size_of(place)
+    def _require_size(self, image_path: Path, related: Sequence[Path]) -> None:
+        expected = self.reader.size_of(image_path)
         for path in related:
             if (size := self.reader.size_of(path)) != expected:
                 raise HeatproofError(
-                    f"{printable_path(path)} has {size[0]}×{size[1]} pixels, and its image {printable_path(place)} has "
-                    f"{expected[0]}×{expected[1]}: {AGAIN}."
+                    f"{printable_path(path)} has {size[0]}×{size[1]} pixels, and its image "
+                    f"{printable_path(image_path)} has {expected[0]}×{expected[1]}: {AGAIN}."
                 )
 
 
@@ -185,7 +188,7 @@ def funny_birds(
     marks = (*LISTS, "dataset_test.json", "test", "test_part_map", "test_interventions")
     folder = find_folder(root, ("FunnyBirds",), marks, "funny_birds", HOW)
     classes, parts = (_read(folder / name) for name in LISTS)
-    if not isinstance(classes, list) or [_class_of(one) for one in classes] != list(range(len(classes))):
+    if not isinstance(classes, list) or [_class_of(name) for name in classes] != list(range(len(classes))):
         raise HeatproofError(f"{folder / 'classes.json'} does not number its classes from 0: {AGAIN}.")
     if not isinstance(parts, dict) or sorted(parts) != sorted(COLOURS):
         raise HeatproofError(
@@ -228,26 +231,28 @@ def _list_part(folder: Path, part: str, classes: int) -> FileList:
     ids = [f"{part}/{label}/{row:06d}" for row, label in enumerate(labels)]
     places = [folder / f"{image_id}.png" for image_id in ids]
     if part == "test":
-        missing = [path for place in places for path in _related_files(place) if not os.path.exists(path)]
+        missing = [path for image_path in places for path in _related_files(image_path) if not os.path.exists(path)]
         if missing:
             more = f", nor {len(missing) - 1:,} others of test images" if len(missing) > 1 else ""
             raise HeatproofError(f"There is no {missing[0]}{more}: unpack FunnyBirds.zip completely.")
     return FileList(ids, np.array(labels, dtype=np.int64), places)
 
 
-def _part_map(place: Path) -> Path:
+def _part_map(image_path: Path) -> Path:
     """Return the path of the part map of an image file."""
-    folder, part, label = place.parents[2], place.parents[1].name, place.parent.name
-    return folder / f"{part}_part_map" / label / place.name
+    folder, part, label = image_path.parents[2], image_path.parents[1].name, image_path.parent.name
+    return folder / f"{part}_part_map" / label / image_path.name
 
 
-def _images_without_parts(place: Path) -> list[Path]:
+def _images_without_parts(image_path: Path) -> list[Path]:
     """Return the paths of the images without each part; their names list the remaining parts."""
-    folder = place.parents[2] / f"{place.parents[1].name}_interventions" / place.parent.name / place.stem
+    folder = (
+        image_path.parents[2] / f"{image_path.parents[1].name}_interventions" / image_path.parent.name / image_path.stem
+    )
     remaining_parts = [sorted(set(COLOURS) - {part}) for part in COLOURS]
     return [folder / f"body_{'_'.join(names)}.png" for names in remaining_parts]
 
 
-def _related_files(place: Path) -> list[Path]:
+def _related_files(image_path: Path) -> list[Path]:
     """Return the related files of a test image: its part map, and the images without each part."""
-    return [_part_map(place), *_images_without_parts(place)]
+    return [_part_map(image_path), *_images_without_parts(image_path)]

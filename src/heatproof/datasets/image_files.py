@@ -9,9 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from heatproof.core.options import Size, as_size_option, height_and_width
 from heatproof.datasets.bands import ARRAY_EXTENSION, Channels, pixels_of
@@ -19,9 +20,6 @@ from heatproof.datasets.lazy import FileList
 from heatproof.datasets.open_image import covering_size, image_file_size, open_planes, open_rgb
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import printable_path, require_regular, require_utf8
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 Interpolation = Literal["bilinear", "bicubic", "lanczos", "nearest"]
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -65,15 +63,15 @@ class ImageReader:
                     f"{images.shape[1]}: remove one of them, or give the dataset channels: 3 or channels: 1."
                 )
             images[row] = image
-        known = 3 if self.channels == "all" else self.channels
-        return np.empty((0, known, *self.size), dtype=np.float32) if images is None else images
+        channels = 3 if self.channels == "all" else self.channels
+        return np.empty((0, channels, *self.size), dtype=np.float32) if images is None else images
 
     def planes(self, path: Any) -> list[Image.Image]:
         """Return the uncropped image as a PIL image whose bands are the channels, or one PIL image for each channel."""
         return open_planes(path, self.box, apply_exif=self.apply_exif, channels=self.channels)
 
     def sizes(self, paths: Sequence[Any]) -> list[tuple[int, int]]:
-        """Return height and width of `SAMPLE` evenly spaced image files; unreadable ones are left out."""
+        """Return height and width of `SAMPLE_SIZE` evenly spaced image files; unreadable ones are left out."""
         rows = np.unique(np.linspace(0, len(paths) - 1, min(SAMPLE_SIZE, len(paths))).round().astype(int))
         known_sizes = []
         for row in rows:
@@ -91,8 +89,8 @@ class ImageReader:
         Parameters
         ----------
         paths
-            All image files of the dataset. The median size of `SAMPLE` evenly spaced files decides for all of them, so
-            that all images of a dataset are read in the same way.
+            All image files of the dataset. The median size of `SAMPLE_SIZE` evenly spaced files decides for all of
+            them, so that all images of a dataset are read in the same way.
         """
         if not self.is_default_box:
             return self
@@ -255,8 +253,6 @@ def _centre(
 
 
 def _resized(planes: Sequence[Image.Image], size: tuple[int, int], interpolation: str) -> list[Image.Image]:
-    from PIL import Image
-
     return [plane.resize(size, Image.Resampling[interpolation.upper()]) for plane in planes]
 
 
@@ -337,7 +333,7 @@ def folders_below(folder: Path) -> list[Path]:
 
     Links are followed, except those to a folder that contains `folder`.
     """
-    top, seen, found = folder.resolve(), set[tuple[int, int]](), []
+    top, seen, folders = folder.resolve(), set[tuple[int, int]](), []
     pending = [folder] if folder.is_dir() else []
     while pending:
         here = pending.pop()
@@ -345,10 +341,10 @@ def folders_below(folder: Path) -> list[Path]:
         if (status.st_dev, status.st_ino) in seen:
             continue
         seen.add((status.st_dev, status.st_ino))
-        found.append(here)
+        folders.append(here)
         inside = [Path(entry.path) for entry in _entries(here) if entry.is_dir() and not entry.name.startswith(".")]
         pending += [path for path in inside if not (path.is_symlink() and top.is_relative_to(path.resolve()))]
-    return sorted(found)
+    return sorted(folders)
 
 
 class ImageFile(NamedTuple):
@@ -424,7 +420,7 @@ def _add_linked_file(
     """Add the image file that a link leads to; files of linked folders are listed already."""
     is_image_file = link.name.lower().endswith(endings)
     try:
-        found = os.stat(link.path)
+        status = os.stat(link.path)
     except OSError as error:
         if is_image_file:
             raise HeatproofError(
@@ -442,8 +438,8 @@ def _add_linked_file(
             )
     elif is_image_file:
         require_utf8(link.path, "image file")
-        require_regular(link.path, found.st_mode)
-        found_files.setdefault((found.st_dev, found.st_ino), Path(link.path).relative_to(folder).as_posix())
+        require_regular(link.path, status.st_mode)
+        found_files.setdefault((status.st_dev, status.st_ino), Path(link.path).relative_to(folder).as_posix())
 
 
 def list_classes(
@@ -487,10 +483,10 @@ def list_classes(
             raise HeatproofError(f"The class folder {folder / name} has no images: add some or remove it.")
         for file in found_files:
             image_id = (Path(part) / name / file.path).as_posix()
-            known = files.setdefault((file.device, file.inode), image_id)
-            if known != image_id:
+            first_id = files.setdefault((file.device, file.inode), image_id)
+            if first_id != image_id:
                 raise HeatproofError(
-                    f"The images {root / known} and {root / image_id} are the same file in two classes: remove one."
+                    f"The images {root / first_id} and {root / image_id} are the same file in two classes: remove one."
                 )
             ids.append(image_id)
         numbers += [labels[name]] * len(found_files)

@@ -164,7 +164,7 @@ def image_folder(
         limits={"train": train_images, "validation": validation_images},
         list_files=lambda: [*([] if labels is None else [top / Path(labels).expanduser()]), *folders_below(top)],
         task=images.task,
-        found=images.notes,
+        label_notes=images.notes,
     )
 
 
@@ -227,7 +227,7 @@ def _from_table(
 ) -> FolderImages:
     table = read_label_table(top, labels, columns, label_options, header=header, encoding=encoding, endings=endings)
     parts: dict[str, Callable[[], FileList]] = {
-        split: partial(FileList, *found) for split, found in table.parts.items()
+        split: partial(FileList, *file_list) for split, file_list in table.parts.items()
     }
     return FolderImages(
         table.class_names, parts, dict.fromkeys(table.parts, f"table {labels}"), table.task, table.notes

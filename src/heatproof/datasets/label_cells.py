@@ -29,7 +29,7 @@ class CellSet:
     """Set of cells from a config, such as ``[blank, -1]``; it ignores case, and the spelling of numbers."""
 
     def __init__(self, cells: Any) -> None:
-        texts = ["" if str(one).casefold() == BLANK else str(one).strip() for one in as_list(cells)]
+        texts = ["" if str(cell).casefold() == BLANK else str(cell).strip() for cell in as_list(cells)]
         self._texts = {text.casefold() for text in texts}
         self._numbers = {number for text in texts if (number := number_of(text)) is not None}
 

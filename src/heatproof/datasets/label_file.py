@@ -152,7 +152,7 @@ def _parse_lines(text: str, header: bool) -> RawTable:
             is_last = lines[1].rstrip(" ").endswith(separator)
             text = text.replace(lines[0], lines[0] + separator if is_last else separator + lines[0], 1)
     frame = parse_csv(text.encode("utf-8"), separator, header=False)
-    columns = [["" if cell != cell else str(cell).strip() for cell in frame[place].tolist()] for place in frame.columns]
+    columns = [["" if cell != cell else str(cell).strip() for cell in frame[name].tolist()] for name in frame.columns]
     names = [(column[0] if header else "") or str(number) for number, column in enumerate(columns, start=1)]
     header_rows = 1 if header else 0
     return RawTable(names, [list(column[header_rows:]) for column in columns], first + header_rows)
@@ -201,8 +201,8 @@ def _cell(value: Any) -> Cell:
 def _table_of_frame(frame: Any) -> RawTable:
     """Return a pandas table with its cells converted to strings."""
     columns: list[list[Cell]] = []
-    for place in range(frame.shape[1]):
-        column = frame.iloc[:, place]
+    for number in range(frame.shape[1]):
+        column = frame.iloc[:, number]
         blank = column.isna().tolist()
         cells = [
             ""

@@ -41,25 +41,25 @@ class ImageFileIndex:
     def find_all(self, names: Sequence[str]) -> list[str | None]:
         """Return the path of the file of each name; None if there is none, `AMBIGUOUS` if there are several."""
         normalised = [name if name in self._by_path else _normalised_path(name) for name in names]
-        found = [self._find(name) for name in normalised]
-        if all(found) or not normalised:
-            return found
+        images = [self._find(name) for name in normalised]
+        if all(images) or not normalised:
+            return images
         # Names can have different depths. Compare the first folders of all names, then the second folders, and so on.
         folders = zip(*(name.split("/")[:-1] for name in normalised), strict=False)
         shared = len(list(takewhile(lambda names_at_depth: len(set(names_at_depth)) == 1, folders)))
         for length in range(1, shared + 1):
             stripped = [self._find("/".join(name.split("/")[length:])) for name in normalised]
-            if sum(map(bool, stripped)) > sum(map(bool, found)):
-                found = stripped
-        return found
+            if sum(map(bool, stripped)) > sum(map(bool, images)):
+                images = stripped
+        return images
 
     def is_named_by(self, cells: Sequence[object]) -> bool:
         """Return whether the cells of a column are names of image files, each of a different one."""
         texts = [cell for cell in cells[:SAMPLE_ROWS] if isinstance(cell, str)]
         if not texts or len(texts) < min(len(cells), SAMPLE_ROWS):
             return False
-        found = self.find_all(texts)
-        return all(found) and len(set(found)) == len(found)
+        images = self.find_all(texts)
+        return all(images) and len(set(images)) == len(images)
 
 
 def _names(path: str) -> tuple[str, ...]:
@@ -69,11 +69,11 @@ def _names(path: str) -> tuple[str, ...]:
 
 def _name_index(named: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return name to path, `AMBIGUOUS` for a name of several paths."""
-    found: dict[str, str] = {}
+    paths_by_name: dict[str, str] = {}
     for name, path in named:
-        if found.setdefault(name, path) != path:
-            found[name] = AMBIGUOUS
-    return found
+        if paths_by_name.setdefault(name, path) != path:
+            paths_by_name[name] = AMBIGUOUS
+    return paths_by_name
 
 
 def _stem(path: str) -> str:
@@ -114,7 +114,7 @@ def match_image_files(
     HeatproofError
         If a row matches no file or several, or a file has no row, or several although not `repeated`.
     """
-    found: list[str] = []
+    images: list[str] = []
     missing: list[tuple[str, int]] = []
     for number, (name, image) in enumerate(zip(named, ImageFileIndex(paths).find_all(named), strict=True), start=first):
         if image == AMBIGUOUS:
@@ -125,7 +125,7 @@ def match_image_files(
         if image is None:
             missing.append((name, number))
         else:
-            found.append(image)
+            images.append(image)
     if missing:
         name, number = missing[0]
         similar = next((image for image in paths if name and _stem(image) == _stem(name)), None)
@@ -134,16 +134,16 @@ def match_image_files(
             f"{path} names {len(missing)} image(s) that are not in {root}, the first {name or 'an empty name'} in "
             f"row {number}: add them there, or remove their rows{hint}."
         )
-    repeated_paths = [image for image, times in Counter(found).items() if times > 1]
+    repeated_paths = [image for image, times in Counter(images).items() if times > 1]
     if repeated_paths and not repeated:
         raise HeatproofError(
             f"{path} has {len(repeated_paths)} image(s) in more than one row, the first {repeated_paths[0]}: leave "
             "one row for each, or set task: multilabel if each of them has another label."
         )
-    unlabelled = sorted(set(paths) - set(found))
+    unlabelled = sorted(set(paths) - set(images))
     if unlabelled:
         raise HeatproofError(
             f"{len(unlabelled)} image(s) in {root} have no row in {path}, the first {unlabelled[0]}: add rows, or "
             "move the images elsewhere."
         )
-    return found
+    return images

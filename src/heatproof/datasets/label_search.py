@@ -84,8 +84,8 @@ def find_labels(
     return find_options(folder, tables[0], task, columns) if tables else None
 
 
-def _tables_in(place: Path, images: ImageFileIndex) -> list[Path]:
-    files = sorted(path for path in place.iterdir() if path.name.lower().endswith(ENDINGS) and path.is_file())
+def _tables_in(root: Path, images: ImageFileIndex) -> list[Path]:
+    files = sorted(path for path in root.iterdir() if path.name.lower().endswith(ENDINGS) and path.is_file())
     return [path for path in files[:MAX_TABLES] if _names_image_files(path, images)]
 
 
@@ -137,7 +137,7 @@ def find_options(
         read_options = {key: options[key] for key in ("header", "encoding") if key in options}
         label_options = LabelOptions(**{key: options[key] for key in LabelOptions._fields if key in options})
         try:
-            found = read_label_table(folder, labels, options["columns"], label_options, **read_options)
+            labelled = read_label_table(folder, labels, options["columns"], label_options, **read_options)
         except AmbiguousTableError as error:
             if not error.suggested_options:
                 raise HeatproofError(
@@ -157,7 +157,9 @@ def find_options(
             assumptions.append(f"group: {group}, so that what has one is in one split")
             continue
         config_options = {key: value for key, value in options.items() if key != "columns" or value}
-        return FoundTable({"labels": Path(labels).as_posix(), "task": found.task, **config_options}, found, assumptions)
+        return FoundTable(
+            {"labels": Path(labels).as_posix(), "task": labelled.task, **config_options}, labelled, assumptions
+        )
     raise HeatproofError(
         f"{table} has more ambiguities than can be resolved: write `labels` and its options into a config."
     )

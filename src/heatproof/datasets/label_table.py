@@ -146,19 +146,19 @@ def read_label_table(
     if "group" in texts:
         texts["group"] = _one_spelling(texts["group"])
     names = match_image_files(path, root, texts["file"], images, raw.first, repeated=repeated)
-    cells = [raw.columns[_place(raw, name)] for name in chosen["label"]]
+    cells = [raw.columns[_column_of(raw, name)] for name in chosen["label"]]
     numbers = list(range(raw.first, raw.first + len(names)))
     if len(set(names)) < len(names):
         if options.separator is None:
             LabelReader(str(path), options, numbers).check_separator(
-                chosen["label"][0], [one for one in cells[0] if isinstance(one, str)]
+                chosen["label"][0], [cell for cell in cells[0] if isinstance(cell, str)]
             )
         _check_confidence(path, raw, chosen)
         firsts, cells = _join_rows(path, names, cells[0], texts, options.separator)
         names, numbers = [names[row] for row in firsts], [numbers[row] for row in firsts]
         texts = {what: [column[row] for row in firsts] for what, column in texts.items()}
     labels = LabelReader(str(path), options, numbers).read(chosen["label"], cells, is_list=is_list)
-    rows = np.flatnonzero(labels.known).tolist()
+    rows = np.flatnonzero(labels.is_known).tolist()
     parts = _divide(path, rows, texts, numbers)
     if list(parts) == ["train"] and labels.task in ("binary", "multiclass"):
         _check_single_images(path, labels.class_names, labels.values[rows])
@@ -207,12 +207,12 @@ def _check_confidence(path: Path, raw: RawTable, chosen: Mapping[str, list[str]]
                 )
 
 
-def _place(raw: RawTable, name: str) -> int:
+def _column_of(raw: RawTable, name: str) -> int:
     return raw.names.index(name)
 
 
 def _texts(path: Path, raw: RawTable, name: str) -> list[str]:
-    column = raw.columns[_place(raw, name)]
+    column = raw.columns[_column_of(raw, name)]
     if not all(isinstance(cell, str) for cell in column):
         raise HeatproofError(f"The column {name!r} of {path} has lists: a file, a split or a group is one text.")
     return [str(cell) for cell in column]
@@ -260,15 +260,16 @@ def _choose_columns(
         chosen[what] = [_find_column(path, raw, what, str(alias), header) for alias in column_names]
     for what, defaults in COLUMNS.items():
         if what not in chosen and header:
-            found = next(
+            names_of_alias = next(
                 filter(None, ([name for name in raw.names if normalised_column(name) == alias] for alias in defaults)),
                 [],
             )
-            if len(set(found)) > 1:
+            if len(set(names_of_alias)) > 1:
                 raise AmbiguousTableError(
-                    f"{path} has the columns {' and '.join(found)}: name the right one as columns: {{{what}: …}}."
+                    f"{path} has the columns {' and '.join(names_of_alias)}: name the right one as "
+                    f"columns: {{{what}: …}}."
                 )
-            chosen |= {what: found[:1]} if found else {}
+            chosen |= {what: names_of_alias[:1]} if names_of_alias else {}
     if "file" not in chosen:
         _raise_without_files(path, raw, images)
     if "label" not in chosen:
@@ -305,11 +306,13 @@ def _find_column(path: Path, raw: RawTable, what: str, name_in_config: str, head
 
 def _check_header(path: Path, raw: RawTable, images: ImageFileIndex) -> None:
     """Raise `AmbiguousTableError` if the first line of the table names an image file and so may not be a header."""
-    places = [place for place, name in enumerate(raw.names) if images.is_named_by([name])]
+    places = [number for number, name in enumerate(raw.names) if images.is_named_by([name])]
     if raw.first == 1 or not places:
         return
     complete_names = [name for name in raw.names if "." in name and images.is_named_by([name])]
-    if not complete_names and not any(images.is_named_by([raw.names[place], *raw.columns[place]]) for place in places):
+    if not complete_names and not any(
+        images.is_named_by([raw.names[number], *raw.columns[number]]) for number in places
+    ):
         return
     raise AmbiguousTableError(
         f"The first line of {path} names the image {raw.names[places[0]]}, so it is not a header: set header: "
@@ -321,13 +324,13 @@ def _check_header(path: Path, raw: RawTable, images: ImageFileIndex) -> None:
 
 def _raise_without_files(path: Path, raw: RawTable, images: ImageFileIndex) -> None:
     """Raise `AmbiguousTableError` because no column of files is known; a single column of file names resolves it."""
-    found = [name for name, column in zip(raw.names, raw.columns, strict=True) if images.is_named_by(column)]
-    names = f"; the names of the images are in {_join_names(found)}"
-    hint = names if found else ", or add a column with the names of the images"
+    columns = [name for name, column in zip(raw.names, raw.columns, strict=True) if images.is_named_by(column)]
+    names = f"; the names of the images are in {_join_names(columns)}"
+    hint = names if columns else ", or add a column with the names of the images"
     raise AmbiguousTableError(
         f"{path} has no column {' or '.join(COLUMNS['file'][:5])}; its columns are {_join_names(raw.names)}: name the "
         f"right one as columns: {{file: …}}{hint}.",
-        {"columns": {"file": found[0]}} if len(found) == 1 else None,
+        {"columns": {"file": columns[0]}} if len(columns) == 1 else None,
     )
 
 
@@ -371,7 +374,7 @@ def _check_encoding(path: Path, raw: RawTable, names: Sequence[str]) -> None:
     if not raw.is_encoding_guessed:
         return
     for name in names:
-        for number, cell in enumerate(raw.columns[_place(raw, name)], start=raw.first):
+        for number, cell in enumerate(raw.columns[_column_of(raw, name)], start=raw.first):
             text = cell if isinstance(cell, str) else " ".join(cell)
             for candidate, where in ((name, "its header"), (text, f"row {number}")):
                 if not candidate.isascii():
@@ -432,16 +435,16 @@ def _notes(path: Path, raw: RawTable, chosen: Mapping[str, list[str]], labels: L
     }
     columns = "; ".join(f"{what} {_join_names(names)}" for what, names in chosen.items())
     yield f"{path.name} gives {kinds[labels.task]}, by its columns {columns}"
-    left_out = int((~labels.known).sum())
+    left_out = int((~labels.is_known).sum())
     if left_out:
-        yield f"{left_out:,} of {len(labels.known):,} images are left out, because no label is known"
+        yield f"{left_out:,} of {len(labels.is_known):,} images are left out, because no label is known"
     if labels.task == "multilabel":
-        known = labels.values[labels.known]
-        unknown, unlabelled = (known < 0).mean(), (known != 1).all(axis=1).sum()
+        values = labels.values[labels.is_known]
+        unknown, unlabelled = (values < 0).mean(), (values != 1).all(axis=1).sum()
         if unknown:
             yield f"{100 * unknown:.2g} % of labels are unknown"
         if unlabelled:
-            yield f"{unlabelled:,} of {len(known):,} images have no label"
+            yield f"{unlabelled:,} of {len(values):,} images have no label"
     if "group" not in chosen:
         for name in raw.names:
             if normalised_column(name) in GROUP_COLUMNS and name not in chosen["label"]:

@@ -94,14 +94,14 @@ class Labels(NamedTuple):
         Names of the classes or labels; for regression only the name of the column.
     values
         (N,) int64 classes; (N, K) int8 with 1 present, 0 absent and -1 unknown; or (N,) float64.
-    known
+    is_known
         (N,) bool: False for rows without a known label, which are left out.
     """
 
     task: Task
     class_names: list[str]
     values: np.ndarray
-    known: np.ndarray
+    is_known: np.ndarray
 
 
 class LabelReader:
@@ -161,33 +161,33 @@ class LabelReader:
             self._from_numbers(name, cells) if self._options.task == "regression" else self._from_classes(name, cells)
         )
 
-    def _row(self, place: int) -> str:
-        return f"Row {place + 2 if self._numbers is None else self._numbers[place]} of {self._where}"
+    def _row(self, row: int) -> str:
+        return f"Row {row + 2 if self._numbers is None else self._numbers[row]} of {self._where}"
 
     def _texts(self, name: str, column: Sequence[Cell]) -> list[str]:
-        for place, cell in enumerate(column):
+        for row, cell in enumerate(column):
             if not isinstance(cell, str):
                 raise HeatproofError(
-                    f"{self._row(place)} has a list in the column {name!r}, and other rows have none: write lists in "
+                    f"{self._row(row)} has a list in the column {name!r}, and other rows have none: write lists in "
                     "all rows."
                 )
             if is_mapping(cell):
                 raise HeatproofError(
-                    f"{self._row(place)} has a mapping in the column {name!r}: write a text, a number, or a list."
+                    f"{self._row(row)} has a mapping in the column {name!r}: write a text, a number, or a list."
                 )
         return [str(cell) for cell in column]
 
     def _lists(self, name: str, column: Sequence[Cell]) -> list[list[str]] | None:
         """Return the lists of a column of lists, which can be written as strings; None for another column."""
         filled = [cell for cell in column if isinstance(cell, list) or (cell and not self._is_special(cell))]
-        if not filled or not all(isinstance(one, list) or (one[0] == "[" and one[-1] == "]") for one in filled):
+        if not filled or not all(isinstance(cell, list) or (cell[0] == "[" and cell[-1] == "]") for cell in filled):
             return None
         lists = [parse_list(cell) for cell in column]
-        for place, cell in enumerate(column):
+        for row, cell in enumerate(column):
             within = [part.strip() for part in cell] if isinstance(cell, list) else [cell[1:-1].strip()]
             if any(part.startswith("[") or is_mapping(part) for part in within):
                 raise HeatproofError(
-                    f"{self._row(place)} has a list of lists or of mappings in the column {name!r}: write a list of "
+                    f"{self._row(row)} has a list of lists or of mappings in the column {name!r}: write a list of "
                     "texts or numbers, or name another column as columns: {label: …}."
                 )
         return lists
@@ -239,9 +239,9 @@ class LabelReader:
             # A blank is always unknown, but "NA" can be the code of a country.
             names = [cell for cell in undefined if cell.casefold() in AMBIGUOUS_MISSING_CELLS]
             alternative = f", or call {names[0]} something else in the table if it is a class" if names else ""
-        place = list(cells).index(undefined[0])
+        first = list(cells).index(undefined[0])
         raise AmbiguousTableError(
-            f"{self._row(place if places is None else places[place])} {finding} in the column {name!r}{count_text}: "
+            f"{self._row(first if places is None else places[first])} {finding} in the column {name!r}{count_text}: "
             f"fill it in, or set unknown: [{suggested_text}] to leave such images out{alternative}.",
             # If the only other number is 1, -1 is the second of two classes.
             {"unknown": [] if numbers == {-1, 1} else [*as_list(self._options.unknown), *dict.fromkeys(suggested)]},
@@ -341,25 +341,25 @@ class LabelReader:
 
     def _from_classes(self, name: str, cells: Sequence[str]) -> Labels:
         self._check_missing(name, cells)
-        known = self._known_rows(cells)
-        distinct = {cell for cell, is_known in zip(cells, known, strict=True) if is_known}
-        self._check_any_known(known)
+        known_rows = self._known_rows(cells)
+        distinct = {cell for cell, is_known in zip(cells, known_rows, strict=True) if is_known}
+        self._check_any_known(known_rows)
         values = self._values(name, distinct)
         self._check_lookalikes(name, distinct, "multiclass")
         self._check_near_numbers(name, list(distinct), values)
         if values and len(values) == len(distinct) and self._options.task is None:
-            self._check_task(name, values, int(known.sum()))
+            self._check_task(name, values, int(known_rows.sum()))
         names, numbers = _numbered(distinct, values)
         self._check_class_count(names)
         labels = np.array([numbers.get(cell, -1) for cell in cells], dtype=np.int64)
-        return Labels(self._options.task or "multiclass", names, labels, known)
+        return Labels(self._options.task or "multiclass", names, labels, known_rows)
 
     def _known_rows(self, cells: Sequence[str]) -> np.ndarray:
-        known = {cell: cell not in self._unknown for cell in set(cells)}
-        return np.array([known[cell] for cell in cells], dtype=bool)
+        is_known = {cell: cell not in self._unknown for cell in set(cells)}
+        return np.array([is_known[cell] for cell in cells], dtype=bool)
 
-    def _check_any_known(self, known: np.ndarray) -> None:
-        if not known.any():
+    def _check_any_known(self, known_rows: np.ndarray) -> None:
+        if not known_rows.any():
             raise HeatproofError(
                 f"{self._where} has no row whose label is known: correct `unknown`, or fill labels in."
             )
@@ -375,21 +375,21 @@ class LabelReader:
 
     def _from_numbers(self, name: str, cells: Sequence[str]) -> Labels:
         self._check_missing(name, cells)
-        known = self._known_rows(cells)
-        self._check_any_known(known)
-        values = self._values(name, {cell for cell, is_known in zip(cells, known, strict=True) if is_known})
-        for place in np.flatnonzero(known).tolist():
-            if cells[place] not in values:
+        known_rows = self._known_rows(cells)
+        self._check_any_known(known_rows)
+        values = self._values(name, {cell for cell, is_known in zip(cells, known_rows, strict=True) if is_known})
+        for row in np.flatnonzero(known_rows).tolist():
+            if cells[row] not in values:
                 raise HeatproofError(
-                    f"{self._row(place)} has {cells[place]!r} in the column {name!r}, and the task is regression: "
-                    f"write a number, or set unknown: [{cells[place]}] to leave such images out."
+                    f"{self._row(row)} has {cells[row]!r} in the column {name!r}, and the task is regression: "
+                    f"write a number, or set unknown: [{cells[row]}] to leave such images out."
                 )
         numbers = np.array([values.get(cell, np.nan) for cell in cells], dtype=np.float64)
-        if len(np.unique(numbers[known])) < 2:
+        if len(np.unique(numbers[known_rows])) < 2:
             raise HeatproofError(
                 f"The column {name!r} of {self._where} has one number in all rows: a regression needs different ones."
             )
-        return Labels("regression", [name], numbers, known)
+        return Labels("regression", [name], numbers, known_rows)
 
     def _values(self, name: str, distinct: Iterable[str]) -> dict[str, int | float]:
         """Return the strings that are numbers, and these numbers.
@@ -412,15 +412,15 @@ class LabelReader:
     def _from_label_lists(self, name: str, rows: Sequence[Sequence[str]]) -> Labels:
         """Return the labels of rows with several labels each."""
         # An empty list means that there is no label; an empty cell can mean that it is unknown.
-        parts = [(part, place) for place, row in enumerate(rows) for part in row]
-        self._check_missing(name, [part for part, _ in parts], [place for _, place in parts])
+        parts = [(part, number) for number, row in enumerate(rows) for part in row]
+        self._check_missing(name, [part for part, _ in parts], [number for _, number in parts])
         labels_of_rows = [[part for part in row if part not in self._none] for row in rows]
         self._check_label_lists(name, labels_of_rows)
         is_complete = np.array([not any(part in self._unknown for part in row) for row in labels_of_rows], dtype=bool)
         labels_of_rows = [[part for part in row if part not in self._unknown] for row in labels_of_rows]
         # In a row with an unknown label, the other labels are known.
-        known = is_complete | np.array([bool(row) for row in labels_of_rows])
-        self._check_any_known(known)
+        known_rows = is_complete | np.array([bool(row) for row in labels_of_rows])
+        self._check_any_known(known_rows)
         distinct = {part for row in labels_of_rows for part in row}
         self._check_lookalikes(name, distinct, "multilabel")
         if self._options.none is None:
@@ -438,9 +438,9 @@ class LabelReader:
             raise HeatproofError(f"The column {name!r} of {self._where} has no label: fill it in.")
         labels = np.zeros((len(rows), len(names)), dtype=np.int8)
         labels[~is_complete] = -1
-        for place in np.flatnonzero(known).tolist():
-            labels[place, [numbers[part] for part in labels_of_rows[place]]] = 1
-        return Labels("multilabel", names, labels, known)
+        for row in np.flatnonzero(known_rows).tolist():
+            labels[row, [numbers[part] for part in labels_of_rows[row]]] = 1
+        return Labels("multilabel", names, labels, known_rows)
 
     def _from_class_columns(self, names: Sequence[str], columns: Sequence[Sequence[str]]) -> Labels:
         """Return the labels of a table with one column for each class."""
@@ -454,28 +454,32 @@ class LabelReader:
         codes = np.array([self._codes(column) for column in columns], dtype=np.int8).reshape(len(names), -1).T
         ones = (codes == 1).sum(axis=1)
         if task is None:
-            found = "multiclass" if (ones == 1).all() else "multilabel"
-            seen = "all rows have exactly one 1" if found == "multiclass" else "some rows do not have exactly one 1"
+            suggested_task = "multiclass" if (ones == 1).all() else "multilabel"
+            seen = (
+                "all rows have exactly one 1"
+                if suggested_task == "multiclass"
+                else "some rows do not have exactly one 1"
+            )
             raise AmbiguousTableError(
                 f"`columns` names {len(names)} columns of labels of {self._where}: set task: multiclass if exactly one "
                 f"of them is 1 in each row, or task: multilabel if several can be 1 ({seen}).",
-                {"task": found},
+                {"task": suggested_task},
             )
         self._check_codes(names, columns, codes)
         self._check_any_known(np.array((codes >= 0).any(axis=1)))
         if task == "multilabel":
             return Labels("multilabel", list(names), codes, np.array((codes >= 0).any(axis=1)))
         self._check_class_count(names)
-        known = np.array((ones == 1) | (codes >= 0).all(axis=1))
-        for place in np.flatnonzero(known & (ones != 1))[:1].tolist():
+        known_rows = np.array((ones == 1) | (codes >= 0).all(axis=1))
+        for row in np.flatnonzero(known_rows & (ones != 1))[:1].tolist():
             raise HeatproofError(
-                f"{self._row(place)} has {ones[place]} of the classes, and the task is {task}: exactly one of the "
+                f"{self._row(row)} has {ones[row]} of the classes, and the task is {task}: exactly one of the "
                 "columns must be 1; set task: multilabel if several can be 1."
             )
-        return Labels(task, list(names), codes.argmax(axis=1).astype(np.int64), known)
+        return Labels(task, list(names), codes.argmax(axis=1).astype(np.int64), known_rows)
 
     def _codes(self, column: Sequence[str]) -> list[int]:
-        """Return 1, 0, -1 for unknown, or `ODD` for a cell whose meaning the config must define."""
+        """Return 1, 0, -1 for unknown, or `UNDEFINED_CODE` for a cell whose meaning the config must define."""
         coded = {cell: self._code(cell) for cell in set(column)}
         return [coded[cell] for cell in column]
 
@@ -489,10 +493,10 @@ class LabelReader:
 
     def _check_codes(self, names: Sequence[str], columns: Sequence[Sequence[str]], codes: np.ndarray) -> None:
         """Raise `AmbiguousTableError` if there are cells other than 1 and 0 without a defined meaning."""
-        rows, places = (found.tolist() for found in np.nonzero(codes == UNDEFINED_CODE))
+        rows, places = (indices.tolist() for indices in np.nonzero(codes == UNDEFINED_CODE))
         if not rows:
             return
-        undefined = list(dict.fromkeys(columns[place][row] for row, place in zip(rows, places, strict=True)))
+        undefined = list(dict.fromkeys(columns[column][row] for row, column in zip(rows, places, strict=True)))
         suggested: list[str | int] = [
             BLANK if not cell else -1 if number_of(cell) == -1 else cell for cell in undefined
         ]
@@ -523,9 +527,9 @@ def _are_sets(parted: Mapping[str, Sequence[str]]) -> bool:
     by_word: dict[str, set[frozenset[str]]] = {}
     places: dict[str, set[tuple[int, int]]] = {}
     for parts, cell in zip(parted.values(), cells, strict=True):
-        for place, part in enumerate(parts):
+        for position, part in enumerate(parts):
             by_word.setdefault(part, set()).add(cell)
-            places.setdefault(part, set()).add((place, len(parts) - place))
+            places.setdefault(part, set()).add((position, len(parts) - position))
     varies = any(
         len({start for start, _ in positions}) > 1 and len({end for _, end in positions}) > 1
         for positions in places.values()
@@ -555,11 +559,11 @@ def _numbered(distinct: Iterable[str], values: Mapping[str, float]) -> tuple[lis
 
 def columns_of_classes(columns: Mapping[str, Sequence[Cell]]) -> list[str]:
     """Return the columns whose cells are 1, 0, -1 or blank, if there are several and one of them varies."""
-    found, is_varied = [], False
+    names, is_varied = [], False
     for name, column in columns.items():
         cells = {str(cell).casefold() for cell in column}
         numbers = {BOOLEAN_CELLS.get(cell, number_of(cell)) for cell in cells if cell not in MISSING_CELLS}
         if numbers and numbers <= {0, 1, -1}:
-            found.append(name)
+            names.append(name)
             is_varied |= 1 in numbers and len(cells) > 1
-    return found if is_varied and len(found) > 1 else []
+    return names if is_varied and len(names) > 1 else []

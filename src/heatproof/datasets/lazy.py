@@ -65,7 +65,7 @@ class LazyDataset:
         Functions that return the attributes of `heatproof.core.dataset.NamesFiles` with these names.
     task
         Task of the labels.
-    found
+    label_notes
         Notes on how the labels were read, one clause each.
 
     Raises
@@ -86,11 +86,11 @@ class LazyDataset:
         list_files: Callable[[], Sequence[str | Path]] = tuple,
         shared_files: Callable[[], Sequence[str | Path]] = tuple,
         task: str = "multiclass",
-        found: Sequence[str] = (),
+        label_notes: Sequence[str] = (),
     ) -> None:
         check_shares(shares)
         self.task = task
-        self._label_notes = tuple(found)
+        self._label_notes = tuple(label_notes)
         self.class_names = tuple(class_names)
         self._parts, self._read, self._seed = parts, read, seed
         self._shares, self._limits = shares, limits or {}
@@ -140,7 +140,7 @@ class LazyDataset:
         if listed.paths is not None:
             return [listed.paths[row] for row in rows]
         chosen = [listed.places[row] for row in rows]
-        return chosen if all(isinstance(place, str | Path) for place in chosen) else []
+        return chosen if all(isinstance(path, str | Path) for path in chosen) else []
 
     @property
     def list_files(self) -> Sequence[str | Path]:
@@ -186,9 +186,9 @@ class LazyDataset:
         part = "train" if split in self._shares else split
         if part not in self._lists:
             # A split without a part is empty, for example if no network is trained.
-            found = self._parts[part]() if part in self._parts else self._empty_list()
-            self._check_disjoint(found)
-            self._lists[part] = found
+            files = self._parts[part]() if part in self._parts else self._empty_list()
+            self._check_disjoint(files)
+            self._lists[part] = files
         return self._lists[part]
 
     def _empty_list(self) -> FileList:

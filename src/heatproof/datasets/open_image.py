@@ -6,15 +6,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
+
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from heatproof.core.options import Size, height_and_width
 from heatproof.datasets.bands import ARRAY_REMEDY, Channels, is_stack, planes_of, stack_planes, stack_shape
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import open_regular, printable_path
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 # The formats that Pillow may read, whatever the file name. It has readers of further formats; that of PostScript starts
 # Ghostscript.
@@ -66,8 +65,6 @@ def open_planes(path: Any, box: Size, *, apply_exif: bool = False, channels: Cha
         planes = planes_of(opened, channels)
         if not apply_exif:
             return planes
-        from PIL import ImageOps
-
         exif = opened.info.get("exif")
         for plane in planes if exif else ():
             plane.info.setdefault("exif", exif)
@@ -108,8 +105,6 @@ def opened_image(path: str | Path, box: Size) -> Iterator[Image.Image]:
     HeatproofError
         As `read_image` does.
     """
-    from PIL import Image
-
     with _opened(path) as file, Image.open(file, formats=FORMATS) as opened:
         _require_pixels(opened.height, opened.width, height_and_width(box))
         if opened.mode in ("I", "F"):
@@ -120,8 +115,6 @@ def opened_image(path: str | Path, box: Size) -> Iterator[Image.Image]:
 @contextmanager
 def _opened(path: str | Path) -> Iterator[IO[bytes]]:
     """Open a file; exceptions inside the context are converted to an error that names the file."""
-    from PIL import UnidentifiedImageError
-
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size

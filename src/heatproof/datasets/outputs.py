@@ -44,8 +44,8 @@ class OutputNumbers:
                 )
             # YAML reads classes that consist of digits as numbers.
             by_class = {str(name): number for name, number in outputs.items()}
-            known = {number: name for name, number in by_class.items()}
-            self.names = tuple(known.get(number, f"output {number}") for number in range(count))
+            by_number = {number: name for name, number in by_class.items()}
+            self.names = tuple(by_number.get(number, f"output {number}") for number in range(count))
         missing = [name for name in classes if name not in by_class]
         if missing:
             whose = "are not WordNet ids of ImageNet" if isinstance(outputs, str) else "are not in `outputs`"

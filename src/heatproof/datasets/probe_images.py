@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any
 
+import numpy as np
+
+from heatproof.core.batches import READ_LOCK
 from heatproof.core.dataset import Dataset
 
 PROBE_IMAGES = 4
@@ -36,13 +39,13 @@ def probe_rows(keys: Sequence[str], is_blank: Callable[[int], bool], count: int 
     # Duplicates are left out, because the check for batch dependence needs different images in a batch.
     distinct = {key: row for row, key in reversed(list(enumerate(keys)))}
     order = sorted(distinct.values(), key=lambda row: (blake2b(keys[row].encode()).digest(), row))
-    found: list[int] = []
+    rows: list[int] = []
     for row in order[:MAX_IMAGES_READ]:
-        if len(found) == count:
+        if len(rows) == count:
             break
         if not is_blank(row):
-            found.append(row)
-    return found or order[:count]
+            rows.append(row)
+    return rows or order[:count]
 
 
 def is_blank(image: Any) -> bool:
@@ -53,7 +56,6 @@ def is_blank(image: Any) -> bool:
 
 def probe_rows_of_split(dataset: Dataset, split: str = "evaluation") -> list[int]:
     """Return the rows of the probe images of a split; images are read until enough are not blank."""
-    from heatproof.core.batches import READ_LOCK
 
     def is_blank_image(row: int) -> bool:
         with READ_LOCK:
@@ -64,6 +66,4 @@ def probe_rows_of_split(dataset: Dataset, split: str = "evaluation") -> list[int
 
 def read_rows(dataset: Dataset, rows: Sequence[int], split: str = "evaluation") -> Any:
     """Return the images (N, C, H, W) of rows of a split."""
-    import numpy as np
-
     return np.concatenate([dataset.images(split, row, row + 1) for row in rows])

@@ -57,8 +57,8 @@ class Rows:
         # Attributes of the wrapped dataset, such as its files. Without the check, copying an instance would recurse.
         if name == "dataset":
             raise AttributeError(name)
-        found = getattr(self.dataset, name)
-        return self._image_files if name == "image_files" and callable(found) else found
+        value = getattr(self.dataset, name)
+        return self._image_files if name == "image_files" and callable(value) else value
 
     @cached_property
     def _row_arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
@@ -125,7 +125,7 @@ class Rows:
     def class_names(self) -> tuple[str, ...]:
         """Names of the possible targets: labels, values of a regression, or unique labels for a target function."""
         names = tuple(self.dataset.class_names)
-        return names if self.targets is None else tuple(_label_name(one, self._task, names) for one in self.targets)
+        return names if self.targets is None else tuple(_label_name(label, self._task, names) for label in self.targets)
 
     def images(self, split: str, start: int, stop: int) -> np.ndarray:
         """Return images [start, stop) of a split: (N, 3, H, W) float32 in [0, 1]."""
@@ -141,8 +141,8 @@ class Rows:
         # Images without a row in between are not read.
         needed_images, places = np.unique(image_numbers, return_inverse=True)
         runs = np.split(needed_images, np.flatnonzero(np.diff(needed_images) > 1) + 1)
-        found = np.concatenate([read(split, int(run[0]), int(run[-1]) + 1) for run in runs])
-        return found if len(needed_images) == len(image_numbers) else found[places]
+        images = np.concatenate([read(split, int(run[0]), int(run[-1]) + 1) for run in runs])
+        return images if len(needed_images) == len(image_numbers) else images[places]
 
     def _image_files(self, split: str) -> Sequence[Any]:
         files = list(cast("Any", self.dataset).image_files(split))

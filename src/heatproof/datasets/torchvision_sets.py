@@ -106,9 +106,9 @@ def torchvision_dataset(
     """
     from torchvision import datasets
 
-    known = [each for each in datasets.__all__ if "root" in inspect.signature(getattr(datasets, each)).parameters]
-    if name not in known:
-        raise HeatproofError(f"torchvision has no dataset {name!r}: {suggest_name(name, known)}")
+    with_root = [each for each in datasets.__all__ if "root" in inspect.signature(getattr(datasets, each)).parameters]
+    if name not in with_root:
+        raise HeatproofError(f"torchvision has no dataset {name!r}: {suggest_name(name, with_root)}")
     datasets_by_split = _open(getattr(datasets, name), root)
     fractions_and_defaults = {"validation": (validation, 0.1), "evaluation": (evaluation, 0.2)}
     for split, (share, _) in fractions_and_defaults.items():
@@ -140,7 +140,7 @@ def _open(make: Callable[..., Any], root: str) -> dict[str, Any]:
     takes = inspect.signature(make).parameters
     top = str(Path(root).expanduser())
 
-    def one(**split: Any) -> Any:
+    def open_split(**split: Any) -> Any:
         try:
             return make(top, **split)
         except ValueError as error:
@@ -151,12 +151,12 @@ def _open(make: Callable[..., Any], root: str) -> dict[str, Any]:
             raise _open_error(make.__name__, root, error) from None
 
     if "train" in takes:
-        return {"train": one(train=True), "evaluation": one(train=False)}
+        return {"train": open_split(train=True), "evaluation": open_split(train=False)}
     if "split" not in takes:
-        return {"train": one()}
+        return {"train": open_split()}
 
     def first(names: Sequence[str]) -> Any:
-        return next((found for name in names if (found := one(split=name)) is not None), None)
+        return next((images for name in names if (images := open_split(split=name)) is not None), None)
 
     train, held_out, test = (first(names) for names in (TRAIN, HELD_OUT, TEST))
     if train is None or (test is None and held_out is None):
@@ -179,7 +179,7 @@ def _open_error(name: str, root: str, error: Exception) -> HeatproofError:
 
 def _labels(images: Any) -> np.ndarray:
     """Return the label of each image, (N,) int64."""
-    values = next((found for name in LABEL_ATTRIBUTES if (found := getattr(images, name, None)) is not None), None)
+    values = next((given for name in LABEL_ATTRIBUTES if (given := getattr(images, name, None)) is not None), None)
     pairs = getattr(images, "samples", getattr(images, "_samples", None))
     if values is None and isinstance(pairs, Sequence):
         values = [pair[1] for pair in pairs]
@@ -207,9 +207,9 @@ def _list(split: str, images: Any, labels: np.ndarray) -> FileList:
 def _paths(images: Any) -> list[str]:
     """Return the file of each image if the class has a list of them, else an empty list."""
     for name in PATH_ATTRIBUTES:
-        found = getattr(images, name, None)
-        if isinstance(found, Sequence) and len(found) == len(images):
-            paths = [each[0] if isinstance(each, tuple) else each for each in found]
+        files = getattr(images, name, None)
+        if isinstance(files, Sequence) and len(files) == len(images):
+            paths = [each[0] if isinstance(each, tuple) else each for each in files]
             if all(isinstance(path, str | Path) for path in paths) and Path(paths[0]).is_file():
                 return [str(path) for path in paths]
     return []
@@ -217,11 +217,11 @@ def _paths(images: Any) -> list[str]:
 
 def _folders(sets: Mapping[str, Any]) -> list[Path]:
     """Return the folders of a dataset, or all folders below its root if the class does not name its own."""
-    found: set[Path] = set()
+    folders: set[Path] = set()
     for images in sets.values():
         named = [Path(images.root, getattr(images, name)) for name in FOLDER_ATTRIBUTES if getattr(images, name, None)]
-        found.update(folders_below(next((folder for folder in named if folder.is_dir()), Path(images.root))))
-    return sorted(found)
+        folders.update(folders_below(next((folder for folder in named if folder.is_dir()), Path(images.root))))
+    return sorted(folders)
 
 
 def _shared(sets: Mapping[str, Any]) -> list[Path]:
