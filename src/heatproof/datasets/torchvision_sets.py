@@ -179,7 +179,8 @@ def _open_error(name: str, root: str, error: Exception) -> HeatproofError:
 
 def _labels(images: Any) -> np.ndarray:
     """Return the label of each image, (N,) int64."""
-    values = next((given for name in LABEL_ATTRIBUTES if (given := getattr(images, name, None)) is not None), None)
+    attributes = (getattr(images, name, None) for name in LABEL_ATTRIBUTES)
+    values = next((attribute for attribute in attributes if attribute is not None), None)
     pairs = getattr(images, "samples", getattr(images, "_samples", None))
     if values is None and isinstance(pairs, Sequence):
         values = [pair[1] for pair in pairs]
