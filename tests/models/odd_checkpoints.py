@@ -28,7 +28,7 @@ def _prefixed(state: State, prefix: str) -> State:
 
 def _renamed(state: State) -> State:
     """Return the weights with other names: layers of a kind are counted, classifiers are called fc."""
-    return {f"layer{place}.{name.rpartition('.')[2]}": value for place, (name, value) in enumerate(state.items())}
+    return {f"layer{number}.{name.rpartition('.')[2]}": value for number, (name, value) in enumerate(state.items())}
 
 
 def _ruined(state: State) -> State:

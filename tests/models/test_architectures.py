@@ -44,7 +44,7 @@ def initialised(network, side=32):
     return network.eval()
 
 
-@pytest.mark.parametrize(("name", "classes"), [(name, 3 + place % 8) for place, name in enumerate(SMALL)])
+@pytest.mark.parametrize(("name", "classes"), [(name, 3 + row % 8) for row, name in enumerate(SMALL)])
 def test_networks_return_logits_for_any_number_of_classes(name, classes, images):
     network = initialised(build_network(spec_of(name), classes), images.shape[-1])
     assert network(images).shape == (3, classes)

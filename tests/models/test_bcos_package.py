@@ -36,12 +36,10 @@ def test_contributions_sum_to_the_logit(name):
     assert expected.abs().min() > 1e-3
     assert torch.allclose(maps.sum((1, 2)), expected, rtol=1e-3, atol=0)
     # Detached like in the package; a plain gradient sums to the logit as well, but is another map.
-    for place in range(2):
-        encoded = network.encode(images[place : place + 1]).requires_grad_()
-        contributions = network.explain(encoded, idx=int(targets[place]))["contribution_map"][0]
-        assert torch.allclose(
-            maps[place], contributions.detach(), atol=1e-4 * float(contributions.detach().abs().max())
-        )
+    for row in range(2):
+        encoded = network.encode(images[row : row + 1]).requires_grad_()
+        contributions = network.explain(encoded, idx=int(targets[row]))["contribution_map"][0]
+        assert torch.allclose(maps[row], contributions.detach(), atol=1e-4 * float(contributions.detach().abs().max()))
     encoded = network.encode(images).requires_grad_()
     plain = torch.autograd.grad(network(encoded).gather(1, targets[:, None]).sum(), encoded)[0]
     difference = (maps - (plain * encoded).sum(1).detach()).abs().amax((1, 2))

@@ -73,15 +73,15 @@ class PublishedNetwork:
         self.linear("fc", 64, 100)
 
     def vgg(self, column):
-        channels, place = 3, 0
+        channels, position = 3, 0
         for layer in column:
             if layer != "M":
-                self.conv(f"features.{place}", channels, int(layer), 3, bias=True)
-                self.norm(f"features.{place + 1}", int(layer))
+                self.conv(f"features.{position}", channels, int(layer), 3, bias=True)
+                self.norm(f"features.{position + 1}", int(layer))
                 channels = int(layer)
-            place += 1 if layer == "M" else 3
-        for place, layers in ((0, 512), (3, 512), (6, 100)):
-            self.linear(f"classifier.{place}", 512, layers)
+            position += 1 if layer == "M" else 3
+        for position, layers in ((0, 512), (3, 512), (6, 100)):
+            self.linear(f"classifier.{position}", 512, layers)
 
     def convolve(self, name, x, stride=1):
         weight = self.state[f"{name}.weight"]
@@ -106,13 +106,13 @@ class PublishedNetwork:
                         x = self.normalise(f"{here}.downsample.1", self.convolve(f"{here}.downsample.0", x, stride))
                     x = (inner + x).relu()
             return self.connect("fc", x.mean((2, 3)))
-        place = 0
+        position = 0
         for layer in COLUMNS[self.name].split():
             if layer == "M":
                 x = functional.max_pool2d(x, 2)
             else:
-                x = self.normalise(f"features.{place + 1}", self.convolve(f"features.{place}", x)).relu()
-            place += 1 if layer == "M" else 3
+                x = self.normalise(f"features.{position + 1}", self.convolve(f"features.{position}", x)).relu()
+            position += 1 if layer == "M" else 3
         hidden = self.connect("classifier.0", x.flatten(1)).relu()
         return self.connect("classifier.6", self.connect("classifier.3", hidden).relu())
 
@@ -142,7 +142,7 @@ def test_a_checkpoint_gives_the_logits_of_its_own_network(name, tmp_path, monkey
         torch.testing.assert_close(network(images), theirs.logits(images), rtol=1e-4, atol=1e-4)
     # The paper's layer for CAMs (section 4): the last stage of a ResNet, the last convolution of a VGG.
     layer = dict(network.named_modules())[plan.models[name].facts.cam_layer]
-    last = [one for one in network.modules() if isinstance(one, torch.nn.Conv2d)][-1]
+    last = [layer for layer in network.modules() if isinstance(layer, torch.nn.Conv2d)][-1]
     assert (layer is last) == name.startswith("vgg")
 
 

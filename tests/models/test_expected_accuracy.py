@@ -55,8 +55,8 @@ def measured(network, expected=None, colours=COLOURS, **more):
 
 
 def test_the_expected_accuracy_is_accepted():
-    found = measured(Nearest(COLOURS), 0.97)
-    assert found == (1.0, COUNT, "validation", False)
+    accuracy = measured(Nearest(COLOURS), 0.97)
+    assert accuracy == (1.0, COUNT, "validation", False)
     assert measured(Nearest(COLOURS), 0.97, splits=["evaluation"]).value == 1.0
 
 
@@ -92,14 +92,14 @@ def test_expected_accuracy_requires_a_checkpoint_without_transfer(tmp_path):
     for settings in ({}, {"checkpoint": str(checkpoint), "transfer": True}):
         with pytest.raises(HeatproofError, match="expected_accuracy and no checkpoint that is scored unchanged"):
             plan(expected_accuracy=0.9, **settings)
-    one, other = (
+    job, other = (
         Graph(plan(checkpoint=str(checkpoint), expected_accuracy=value)).spec(
             "fetch", dataset="digits", model="cifar_resnet20"
         )
         for value in (0.9, 0.5)
     )
-    assert (one.expected_accuracy, other.expected_accuracy) == (0.9, 0.5)
-    assert one.key == other.key
+    assert (job.expected_accuracy, other.expected_accuracy) == (0.9, 0.5)
+    assert job.key == other.key
 
 
 def test_the_remedy_names_the_config_key():
@@ -140,9 +140,9 @@ def test_check_reports_a_mistake(tmp_path, monkeypatch):
     generator = np.random.default_rng(0)
     for row, name in enumerate("abcd"):
         (tmp_path / "photos" / name).mkdir(parents=True)
-        for place in range(20):
+        for number in range(20):
             pixels = 60 + 45 * row + generator.integers(0, 20, (16, 16, 3))
-            Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / "photos" / name / f"{place}.png")
+            Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / "photos" / name / f"{number}.png")
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "levels.py").write_text(
         "import torch\n"

@@ -93,10 +93,10 @@ def test_rule_3_each_layer_has_scalar_biases_and_each_branch_a_multiplier(name):
     if name.endswith("nobias"):
         assert not numbers
         return
-    layers = [f"{number}{place}" for number in range(1, depth + 1) for place in "ab"]
+    layers = [f"{number}{letter}" for number in range(1, depth + 1) for letter in "ab"]
     for block in {key.rpartition(".")[0] for key in numbers if key.startswith("layer")}:
         block_numbers = {key.rpartition(".")[2] for key in numbers if key.startswith(f"{block}.")}
-        assert block_numbers == {f"bias{one}" for one in layers} | {"scale"}
+        assert block_numbers == {f"bias{layer}" for layer in layers} | {"scale"}
     assert {"bias1", "bias2", "fc.bias"} == {key for key in numbers if not key.startswith("layer")}
     assert len(numbers) == branches * (2 * depth + 1) + 3
     for key, value in numbers.items():
@@ -116,7 +116,7 @@ def test_biases_and_multipliers_learn_at_a_tenth_of_the_rate(name, optimizer):
     assert (rate, tenth) == (0.003, pytest.approx(0.0003))
     named = dict(network.named_parameters())
     expected = [value for key, value in named.items() if "bias" in key or "scale" in key]
-    assert {id(one) for one in numbers} == {id(one) for one in expected}
+    assert {id(parameter) for parameter in numbers} == {id(parameter) for parameter in expected}
     assert len(weights) + len(numbers) == len(named)
 
 
@@ -136,11 +136,12 @@ def test_other_networks_have_one_group_in_the_order_of_their_parameters(name, ki
     more = {"seed": 0, "grid": 4, "share": 0.5, "baseline": "mean"} if kind is FinetuningSettings else {}
     ((rate, parameters),) = groups(kind(**COMMON, **more), network)
     assert rate == 0.003
-    assert [id(one) for one in parameters] == [id(one) for one in network.parameters()]
+    assert [id(parameter) for parameter in parameters] == [id(parameter) for parameter in network.parameters()]
 
 
 @pytest.mark.parametrize(
-    "multiple", [0.1, *(lambda name, one=one: one for one in (None, "x", -1.0, float("nan"), float("inf")))]
+    "multiple",
+    [0.1, *(lambda name, multiple=multiple: multiple for multiple in (None, "x", -1.0, float("nan"), float("inf")))],
 )
 def test_invalid_multiples_of_the_rate_are_refused(multiple):
     network = built("cifar_resnet20_nobias")
@@ -219,7 +220,7 @@ def published(bias):
             shapes[at + "conv3.weight"] = (4 * width, width, 1, 1)
             if bias:
                 names = ("bias1a", "bias1b", "bias2a", "bias2b", "bias3a", "scale", "bias3b")
-                shapes |= dict.fromkeys([at + one for one in names], (1,))
+                shapes |= dict.fromkeys([at + name for name in names], (1,))
             if not block:
                 shapes[at + "downsample.weight"] = (4 * width, inside, 1, 1)
             inside = 4 * width
@@ -239,7 +240,7 @@ def test_published_weights_fit(name):
     assert not describe_misfits(named, network.state_dict())
     network.load_state_dict(named)
     expected = plain(
-        {key.removeprefix("module."): one for key, one in theirs.items()}, images(64), (3, 4, 6, 3), large=True
+        {key.removeprefix("module."): tensor for key, tensor in theirs.items()}, images(64), (3, 4, 6, 3), large=True
     )
     torch.testing.assert_close(network(images(64)), expected, rtol=1e-4, atol=1e-4)
 
@@ -247,9 +248,9 @@ def test_published_weights_fit(name):
 def test_published_weights_of_vgg16_without_bias_have_the_names_of_torchvision():
     # visinf/fast-axiomatic-attribution, imagenet/models/xvgg.py: torchvision's layers without `bias`.
     with torch.device("meta"):
-        theirs = {key: one for key, one in torchvision.models.vgg16().state_dict().items() if "bias" not in key}
+        theirs = {key: tensor for key, tensor in torchvision.models.vgg16().state_dict().items() if "bias" not in key}
         expected = ARCHITECTURES["vgg16_nobias"].build(num_classes=1000).state_dict()
-    named, _ = match_names({f"module.{key}": one for key, one in theirs.items()}, expected, lambda: ())
+    named, _ = match_names({f"module.{key}": tensor for key, tensor in theirs.items()}, expected, lambda: ())
     assert not describe_misfits(named, expected)
 
 

@@ -79,9 +79,9 @@ def test_the_layer_of_a_vgg_is_the_last_activation(layers):
             network = torchvision.models.get_model(name, weights=None, init_weights=False)
             if layers is TIMM_LAYERS:
                 network = timm.create_model(name)
-        place = int(layers[name].removeprefix("features."))
-        assert isinstance(network.features[place], torch.nn.ReLU)
-        assert place == len(network.features) - 2
+        index = int(layers[name].removeprefix("features."))
+        assert isinstance(network.features[index], torch.nn.ReLU)
+        assert index == len(network.features) - 2
 
 
 @pytest.mark.parametrize(("kind", "name", "size"), BUILT)
@@ -130,18 +130,18 @@ def test_published_formats_are_fetched_by_the_first_digits_of_their_digest(kind,
         assert any("denselayer1.norm.1.weight" in key for key in state)
     path = tmp_path / "weights"
     write(state, path)
-    found = file_digest(path)
+    digest = file_digest(path)
     job = Fetch(
         dataset=DatasetSpec("digits", "heatproof.datasets.digits", {}, 0, "digits"),
         model=spec_of(kind, name),
         checkpoint=path.as_uri(),
-        sha256=found[:8],
+        sha256=digest[:8],
         files={"weights": str(tmp_path / "out/pretrained.safetensors"), "history": str(tmp_path / "out/history.csv")},
         manifest=str(tmp_path / "out/pretrained.json"),
         key=Key("config", "code"),
     )
     fetch(job)
-    assert found in (tmp_path / "out/history.csv").read_text(), "the complete digest is stored"
+    assert digest in (tmp_path / "out/history.csv").read_text(), "the complete digest is stored"
     network = build_network(job.model, 10)
     load_weights(network, job.files["weights"])
     head = "classifier.weight" if name == "densenet121" else "head.weight"

@@ -27,15 +27,17 @@ def assert_same(read, expected):
     assert type(read) is type(expected) or (isinstance(read, dict | torch.Tensor) and isinstance(expected, type(read)))
     if isinstance(expected, torch.Tensor):
         assert (read.dtype, read.shape, read.stride()) == (expected.dtype, expected.shape, expected.stride())
-        as_bytes = [one.detach().clone(memory_format=torch.contiguous_format).flatten() for one in (read, expected)]
-        assert torch.equal(*(one.view(torch.uint8) if one.numel() else one.float() for one in as_bytes))
+        as_bytes = [
+            tensor.detach().clone(memory_format=torch.contiguous_format).flatten() for tensor in (read, expected)
+        ]
+        assert torch.equal(*(tensor.view(torch.uint8) if tensor.numel() else tensor.float() for tensor in as_bytes))
     elif isinstance(expected, dict):
         assert list(read) == list(expected)
         for key in expected:
             assert_same(read[key], expected[key])
     elif isinstance(expected, list | tuple):
-        for one, other in zip(read, expected, strict=True):
-            assert_same(one, other)
+        for part, other in zip(read, expected, strict=True):
+            assert_same(part, other)
     else:
         assert read == expected
 

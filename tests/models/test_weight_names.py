@@ -11,7 +11,7 @@ from heatproof.models.weight_names import describe_misfits, extract_weights, mat
 
 def tensors(**shapes):
     return {
-        name.replace("__", "."): torch.full(shape, float(place)) for place, (name, shape) in enumerate(shapes.items())
+        name.replace("__", "."): torch.full(shape, float(number)) for number, (name, shape) in enumerate(shapes.items())
     }
 
 
@@ -58,8 +58,8 @@ def test_other_names_are_matched_in_order():
 
 def test_sorted_names_are_not_matched_in_order():
     """In sorted order, block 10 of twelve equal blocks would become block 2."""
-    network_state = {f"inner.blocks.{place}.weight": torch.full((2, 2), float(place)) for place in range(12)}
-    theirs = dict(sorted((f"layers.{place}.weight", value) for place, value in enumerate(network_state.values())))
+    network_state = {f"inner.blocks.{number}.weight": torch.full((2, 2), float(number)) for number in range(12)}
+    theirs = dict(sorted((f"layers.{number}.weight", value) for number, value in enumerate(network_state.values())))
     state, change = match_names(theirs, network_state, tuple)
     assert theirs.keys() <= state.keys()
     assert not change
@@ -111,8 +111,8 @@ def test_misfits_are_named():
 
 def test_names_of_a_hostile_file_are_matched_fast_and_reported_in_one_line():
     network_state = {f"layer.{number}.weight": torch.zeros(1) for number in range(300)}
-    one = torch.zeros(1)
-    state = {f"a{number}.b.c.\n\x1b[2J{'x' * 300}": one for number in range(100_000)}
+    tensor = torch.zeros(1)
+    state = {f"a{number}.b.c.\n\x1b[2J{'x' * 300}": tensor for number in range(100_000)}
     began = time.monotonic()
     named, _ = match_names(state, network_state, set)
     message = describe_misfits(named, network_state)

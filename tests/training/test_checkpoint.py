@@ -41,10 +41,12 @@ def train(journal=None, epochs_until_kill=None, **change):
     return trained, batches
 
 
-def assert_same(one, other):
-    assert one.history == other.history
-    assert one.saved_epochs.keys() == other.saved_epochs.keys() == {1, 5}
-    for a, b in zip([one.best, *one.saved_epochs.values()], [other.best, *other.saved_epochs.values()], strict=True):
+def assert_same(trained, other):
+    assert trained.history == other.history
+    assert trained.saved_epochs.keys() == other.saved_epochs.keys() == {1, 5}
+    for a, b in zip(
+        [trained.best, *trained.saved_epochs.values()], [other.best, *other.saved_epochs.values()], strict=True
+    ):
         assert a.keys() == b.keys()
         assert all(torch.equal(a[name], b[name]) for name in a)
 
@@ -113,10 +115,10 @@ def test_a_damaged_journal_is_logged_and_training_starts_over(tmp_path, caplog, 
 
 
 def test_each_key_has_a_journal_and_all_are_removed_together(tmp_path):
-    one, other = (Journal(tmp_path / "net.safetensors", key) for key in ("a", "b"))
-    one.save({"x": 1})
+    journal, other = (Journal(tmp_path / "net.safetensors", key) for key in ("a", "b"))
+    journal.save({"x": 1})
     assert other.load() is None
-    assert one.load() == {"x": 1}
+    assert journal.load() == {"x": 1}
     assert Journal(tmp_path / "net.2.safetensors", "a").load() is None
     other.remove()
     assert list(tmp_path.iterdir()) == []

@@ -143,8 +143,8 @@ def test_the_augmentation_sees_every_training_image_once_an_epoch_and_no_other()
     fit(network(), train, validation, replace(SCHEDULE, epochs=2), seed=0, augment=augment)
     for epoch in (seen[:3], seen[3:]):
         rows = torch.cat(epoch).flatten(1)
-        found = (rows[:, None] == train.images.flatten(1)[None]).all(2)
-        assert torch.equal(found.sum(0), torch.ones(48, dtype=torch.long))
+        is_in_row = (rows[:, None] == train.images.flatten(1)[None]).all(2)
+        assert torch.equal(is_in_row.sum(0), torch.ones(48, dtype=torch.long))
     assert not torch.equal(seen[0], seen[3]), "in another order"
 
 

@@ -37,8 +37,8 @@ def test_unknown_labels_are_ignored() -> None:
     labels = torch.tensor([[1, 0, -1], [0, -1, -1], [1, 1, 0], [-1, -1, -1]], dtype=torch.int8)
     by_hand = []
     for row in range(3):
-        known = labels[row] >= 0
-        each = functional.binary_cross_entropy_with_logits(outputs[row][known], labels[row][known].double())
+        is_known = labels[row] >= 0
+        each = functional.binary_cross_entropy_with_logits(outputs[row][is_known], labels[row][is_known].double())
         by_hand.append(each)
     assert float(compute_loss("binary_cross_entropy", outputs, labels)) == pytest.approx(float(sum(by_hand)) / 3)
     altered = torch.where(labels < 0, outputs + 100, outputs)

@@ -29,9 +29,9 @@ def test_pretraining_and_finetuning_share_the_same_shuffled_labels(project):
     before, tuned = toy.pretrain(), toy.finetune()
     dataset = open_dataset(before.dataset)
     first, second = (train_jobs._examples(dataset, job) for job in (before, tuned))
-    for place, split in enumerate(("train", "validation")):
+    for number, split in enumerate(("train", "validation")):
         true = dataset.splits[split].labels
-        assert torch.equal(first[place].labels, second[place].labels)
-        assert (first[place].labels.numpy() != true).any()
-        assert np.array_equal(np.sort(first[place].labels.numpy()), np.sort(true))
+        assert torch.equal(first[number].labels, second[number].labels)
+        assert (first[number].labels.numpy() != true).any()
+        assert np.array_equal(np.sort(first[number].labels.numpy()), np.sort(true))
     assert before.key != project().pretrain().key

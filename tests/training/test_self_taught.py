@@ -26,7 +26,7 @@ def test_own_labels_read_no_label(tmp_path, monkeypatch):
     read = train_jobs._examples
 
     def with_other_labels(dataset, job):
-        return [Examples(one.images, (one.labels + 1) % 3, one.crop) for one in read(dataset, job)]
+        return [Examples(examples.images, (examples.labels + 1) % 3, examples.crop) for examples in read(dataset, job)]
 
     for labels in ("own", "true"):
         (tmp_path / labels).mkdir()
@@ -58,9 +58,9 @@ def test_the_label_is_the_output_for_the_intact_image(tmp_path, monkeypatch):
     ((outputs, before, validation),) = seen
     torch.testing.assert_close(outputs, before)
     # The labels are the same for an intact image and for the same image with a deleted patch.
-    one, two = validation.chunk(2)
-    assert torch.equal(one, two)
-    torch.testing.assert_close(one.sum(1), torch.ones(len(one)))
+    first, second = validation.chunk(2)
+    assert torch.equal(first, second)
+    torch.testing.assert_close(first.sum(1), torch.ones(len(first)))
 
 
 def test_own_labels_keep_the_weights_nearer_to_the_pretrained_ones(tmp_path):

@@ -286,8 +286,8 @@ def test_a_missing_library_is_named(monkeypatch):
 
 def test_one_device_does_not_need_the_library(project, monkeypatch):
     monkeypatch.setitem(sys.modules, "lightning_fabric", None)
-    one = project(finetuning={"epochs": 1})
-    one.make(one.finetune())
+    toy = project(finetuning={"epochs": 1})
+    toy.make(toy.finetune())
 
 
 def test_failures_of_processes_are_reported(tmp_path):

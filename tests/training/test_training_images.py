@@ -61,8 +61,8 @@ def test_a_training_from_disk_ends_in_the_same_bytes(project, monkeypatch, basel
     monkeypatch.setattr(reading, "IN_MEMORY", 0)
     projects.append(project(**change).train())
     for name in ("pretrained.safetensors", "finetuned.safetensors", "finetuned.history.csv"):
-        one, other = (each.folder / "results/weights/toy/net" / name for each in projects)
-        assert one.read_bytes() == other.read_bytes(), name
+        path, other = (each.folder / "results/weights/toy/net" / name for each in projects)
+        assert path.read_bytes() == other.read_bytes(), name
 
 
 def test_crops_are_of_the_stored_image_and_drawn_by_row_and_epoch(photos):

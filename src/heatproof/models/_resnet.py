@@ -119,8 +119,8 @@ class FixupBlock(nn.Module):
             convolution = nn.Conv2d(channels, inner, kernel, step, kernel // 2, bias=False)
             self.add_module(f"conv{index + 1}", convolution)
             self.add_module(f"relu{index + 1}", nn.ReLU())
-            for place in "ab":
-                self.register_parameter(f"bias{index + 1}{place}", _shift(bias))
+            for letter in "ab":
+                self.register_parameter(f"bias{index + 1}{letter}", _shift(bias))
             channels = inner
         self.depth = depth
         self.scale = nn.Parameter(torch.ones(1)) if bias else None

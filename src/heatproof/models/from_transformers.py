@@ -39,8 +39,8 @@ def transformers_facts(*, name: str, stated: Collection[str] = ()) -> InputFacts
     HeatproofError
         If the folder has no config, or no image processor with the normalisation of images.
     """
-    config, known = read_json_file(name, CONFIG), InputFacts()
-    mean, std = (known.mean, known.std) if {"mean", "std"} <= set(stated) else _normalisation(name)
+    config, defaults = read_json_file(name, CONFIG), InputFacts()
+    mean, std = (defaults.mean, defaults.std) if {"mean", "std"} <= set(stated) else _normalisation(name)
     sides = config.get("image_size")
     if not sides:
         return InputFacts(mean, std, None)
@@ -82,7 +82,9 @@ def is_valid_side(value: Any) -> bool:
 def _numbers(name: str, processor: Mapping[str, Any], key: str) -> tuple[float, ...]:
     values = processor[key]
     fits = isinstance(values, list) and 0 < len(values) <= MOST_CHANNELS
-    if not fits or not all(type(one) in (int, float) and math.isfinite(one) and abs(one) < 1e6 for one in values):
+    if not fits or not all(
+        type(value) in (int, float) and math.isfinite(value) and abs(value) < 1e6 for value in values
+    ):
         raise _unusable(name, PROCESSOR, key)
     return tuple(values)
 

@@ -28,8 +28,8 @@ def preprocessing(architecture: str, options: Mapping[str, Any]) -> dict[str, An
         ``size`` (side of a square, or height and width), ``resize`` (shorter side, or height and width that are
         covered) and ``interpolation``, options of the dataset `image_folder`; empty if nothing is known.
     """
-    known = KINDS.get(architecture)
-    return known(options["name"]) if known else {}
+    read_options = KINDS.get(architecture)
+    return read_options(options["name"]) if read_options else {}
 
 
 def preprocessing_differences(architecture: str, options: Mapping[str, Any], dataset: Mapping[str, Any]) -> list[str]:
@@ -84,7 +84,7 @@ def _transformers(name: str) -> dict[str, Any]:
     share: Any = processor.get("crop_pct")
     if cut or type(share) not in (int, float) or not 0.01 <= share <= 1:
         share = 1
-    resize = [max(round(one / share), least) for one, least in zip(edge, size, strict=True)]
+    resize = [max(round(side / share), least) for side, least in zip(edge, size, strict=True)]
     filter_ = processor.get("resample")
     return {
         "size": as_size_option(size),

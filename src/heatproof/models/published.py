@@ -80,9 +80,13 @@ def torchvision_facts(*, name: str, size: int | Sequence[int] | None = None) -> 
     if layer is None:
         import torchvision.models
 
-        known = [known for known in torchvision.models.list_models(torchvision.models) if known not in _SEVERAL_OUTPUTS]
-        if name not in known:
-            raise HeatproofError(f"torchvision has no classifier {name!r} with one output: {suggest_name(name, known)}")
+        names = [
+            classifier
+            for classifier in torchvision.models.list_models(torchvision.models)
+            if classifier not in _SEVERAL_OUTPUTS
+        ]
+        if name not in names:
+            raise HeatproofError(f"torchvision has no classifier {name!r} with one output: {suggest_name(name, names)}")
     facts = _facts(name, IMAGENET, layer, (224, 224) if name.startswith("vit_") else None, size)
     if facts.size and facts.size[0] != facts.size[1]:
         raise HeatproofError(
@@ -115,8 +119,8 @@ def timm_facts(*, name: str, size: int | Sequence[int] | None = None, channels: 
     except RuntimeError:
         expected = None
     if expected is None:
-        known = timm.list_pretrained(f"{base}.*")
-        raise HeatproofError(f"timm has no weights {name!r} that specify the input format: {suggest_name(name, known)}")
+        names = timm.list_pretrained(f"{base}.*")
+        raise HeatproofError(f"timm has no weights {name!r} that specify the input format: {suggest_name(name, names)}")
     fixed = expected.input_size[1:] if expected.fixed_input_size else None
     normalisation: Normalisation = (expected.mean, expected.std) if len(expected.mean) == channels else HALF
     return _facts(name, normalisation, TIMM_LAYERS.get(base), fixed, size)
@@ -200,8 +204,8 @@ def look_up_architecture(name: str) -> Architecture:
 
 
 def _library_of(name: str) -> str | None:
-    for library, known in (("torchvision", TORCHVISION_LAYERS), ("timm", TIMM_LAYERS)):
-        if name in known:
+    for library, layers in (("torchvision", TORCHVISION_LAYERS), ("timm", TIMM_LAYERS)):
+        if name in layers:
             return library
     for library, facts in (("torchvision", torchvision_facts), ("timm", timm_facts)):
         with suppress(HeatproofError, ImportError):

@@ -111,8 +111,8 @@ def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
         for key, item in value.items():
             yield from _tensors(item, f"{name}.{key}"[-MAX_MESSAGE:] if name else str(key)[:MAX_MESSAGE])
     elif isinstance(value, list | tuple | set):
-        for place, item in enumerate(value):
-            yield from _tensors(item, f"{name}.{place}"[-MAX_MESSAGE:] if name else str(place))
+        for index, item in enumerate(value):
+            yield from _tensors(item, f"{name}.{index}"[-MAX_MESSAGE:] if name else str(index))
 
 
 def _require_bytes(tensors: Collection[tuple[str, torch.Tensor]], size: int) -> None:

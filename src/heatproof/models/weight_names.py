@@ -82,8 +82,8 @@ def match_names(state: Weights, network_state: Weights, head: Callable[[], Colle
         for count in range(1, min(WRAPPERS, len(parts) - 1) + 1):
             before = ".".join(parts[:count]) + "."
             matches[before] += name.removeprefix(before) in network_state
-    shortest_first = sorted(matches, key=lambda one: (len(one), one))
-    prefix = max(shortest_first, key=lambda one: matches[one])
+    shortest_first = sorted(matches, key=lambda prefix: (len(prefix), prefix))
+    prefix = max(shortest_first, key=lambda prefix: matches[prefix])
     named = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
     change = f"the prefix {prefix[:MAX_LENGTH]!r} of its names was left out" if prefix else ""
     before = _missing_prefix(state, network_state) if not matches[prefix] else ""
@@ -100,9 +100,9 @@ def match_names(state: Weights, network_state: Weights, head: Callable[[], Colle
 def _missing_prefix(state: Weights, network_state: Weights) -> str:
     """Return the prefix that the names of the network have and those of the file lack; empty if there is none."""
     prefixes = {name.partition(".")[0] + "." for name in network_state}
-    known = {prefix: sum(name.removeprefix(prefix) in state for name in network_state) for prefix in sorted(prefixes)}
-    best = max(known, key=lambda one: known[one], default="")
-    return best if known.get(best) else ""
+    matches = {prefix: sum(name.removeprefix(prefix) in state for name in network_state) for prefix in sorted(prefixes)}
+    best = max(matches, key=lambda prefix: matches[prefix], default="")
+    return best if matches.get(best) else ""
 
 
 def _with_counters(named: State, network_state: Weights) -> State:

@@ -73,23 +73,23 @@ class ImagesOnDemand:
     def __getitem__(self, rows: Any) -> torch.Tensor:
         """Return the images of a slice, or of rows (n,) int64."""
         chosen = range(*rows.indices(self.count)) if isinstance(rows, slice) else rows.tolist()
-        return self._gather(lambda place: self.dataset.images(self.split, chosen[place], chosen[place] + 1), chosen)
+        return self._gather(lambda number: self.dataset.images(self.split, chosen[number], chosen[number] + 1), chosen)
 
     def random_crop(self, rows: torch.Tensor, drawn: np.ndarray, smallest: float) -> torch.Tensor:
         """Return random crops of the original images, with the drawn numbers (n, `CROP_DRAWS`)."""
         chosen, dataset = rows.tolist(), self.dataset
         assert isinstance(dataset, LazyDataset)
         return self._gather(
-            lambda place: dataset.random_crop(self.split, chosen[place], drawn[place], smallest), chosen
+            lambda number: dataset.random_crop(self.split, chosen[number], drawn[number], smallest), chosen
         )
 
-    def _gather(self, one: Callable[[int], np.ndarray], chosen: Sequence[int]) -> torch.Tensor:
+    def _gather(self, read_image: Callable[[int], np.ndarray], chosen: Sequence[int]) -> torch.Tensor:
         places = range(len(chosen))
         if self.readers == 1:
-            images = [one(place) for place in places]
+            images = [read_image(number) for number in places]
         else:
             with numeric_pool(self.readers, "reader") as pool:
-                images = list(pool.map(one, places))
+                images = list(pool.map(read_image, places))
         return normalise(np.concatenate(images), self.facts)
 
 

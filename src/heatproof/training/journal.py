@@ -106,7 +106,7 @@ def check_history(rows: Any) -> None:
     for row in rows:
         validation_keys = row.keys() & EpochRow.__optional_keys__
         has_losses = row.keys() - EpochRow.__optional_keys__ == EpochRow.__required_keys__
-        if len(validation_keys) != 1 or not has_losses or not all(isinstance(one, Real) for one in row.values()):
+        if len(validation_keys) != 1 or not has_losses or not all(isinstance(value, Real) for value in row.values()):
             raise TypeError("not a row of a history")
 
 

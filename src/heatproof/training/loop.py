@@ -65,7 +65,8 @@ def _parameter_groups(schedule: Schedule, model: nn.Module) -> Any:
             )
         parameter_groups.setdefault(float(multiple), []).append(parameter)
     return [
-        {"params": parameter_groups[one], "lr": one * schedule.lr} for one in sorted(parameter_groups, reverse=True)
+        {"params": parameter_groups[multiple], "lr": multiple * schedule.lr}
+        for multiple in sorted(parameter_groups, reverse=True)
     ]
 
 
@@ -185,7 +186,7 @@ def fit(
     training_run = training_run or TrainingRun()
     journal, device_group = training_run.journal, training_run.device_group or DeviceGroup(_device(model))
     optimizer, scheduler = optimizer_of(schedule, model)
-    before = {name: one.detach().to("cpu", copy=True) for name, one in model.named_parameters()}
+    before = {name: parameter.detach().to("cpu", copy=True) for name, parameter in model.named_parameters()}
     trained = Trained({}, [], {})
     saved_state = journal.load() if journal else None
     if saved_state is not None:
@@ -277,8 +278,8 @@ def untrained_result(model: nn.Module) -> Trained:
 
 def _has_moved(before: State, after: State) -> bool:
     """Return whether a weight changed by more than the rounding of the largest; if all were zero, any change counts."""
-    moved = max(float((after[name] - one).abs().max()) for name, one in before.items() if one.numel())
-    largest = max(float(one.abs().max()) for one in before.values() if one.numel())
+    moved = max(float((after[name] - parameter).abs().max()) for name, parameter in before.items() if parameter.numel())
+    largest = max(float(parameter.abs().max()) for parameter in before.values() if parameter.numel())
     return moved > torch.finfo(torch.float32).eps * largest
 
 
@@ -382,7 +383,7 @@ def validate(model: nn.Module, examples: Examples, batch_size: int, loss: str = 
     """
     model.eval()
     device, count = _device(model), len(examples.labels)
-    total, right, known = 0.0, 0.0, 0
+    total, right, labelled = 0.0, 0.0, 0
     slices = [slice(low, min(low + batch_size, count)) for low in range(0, count, batch_size)]
     for rows, images in prefetch(examples.images.__getitem__, slices, device):
         outputs, labels = model(images.to(device, memory_format=torch.channels_last)).cpu(), examples.labels[rows]
@@ -391,8 +392,8 @@ def validate(model: nn.Module, examples: Examples, batch_size: int, loss: str = 
             measured, labels_known = sum_absolute_errors(outputs, labels)
         else:
             measured, labels_known = count_correct(loss, outputs, labels)
-        right, known = right + measured, known + labels_known
-    return total / count, right / known if known else float("nan")
+        right, labelled = right + measured, labelled + labels_known
+    return total / count, right / labelled if labelled else float("nan")
 
 
 def flip_randomly(images: torch.Tensor, probability: float, seed: int, epoch: int, rows: torch.Tensor) -> torch.Tensor:

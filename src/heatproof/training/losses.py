@@ -112,13 +112,13 @@ def compute_loss(
     if of_classes or labels.is_floating_point():
         wanted = wanted * (1 - smoothing) + smoothing / width
         return functional.binary_cross_entropy_with_logits(outputs, wanted) * count
-    known = wanted >= 0
+    is_known = wanted >= 0
     # Smoothing distributes over two outcomes for a label, but over all classes for a class.
     wanted = wanted.clamp(min=0) * (1 - smoothing) + smoothing / 2
     each = functional.binary_cross_entropy_with_logits(outputs, wanted, reduction="none")
     # Every image has the same weight, and images without known labels have none.
-    of_images = (each * known).sum(1) / known.sum(1).clamp(min=1)
-    return of_images.sum() / known.any(1).sum().clamp(min=1) * count
+    of_images = (each * is_known).sum(1) / is_known.sum(1).clamp(min=1)
+    return of_images.sum() / is_known.any(1).sum().clamp(min=1) * count
 
 
 def outputs_as_labels(name: str, outputs: torch.Tensor) -> torch.Tensor:
@@ -147,10 +147,10 @@ def count_correct(name: str, outputs: torch.Tensor, labels: torch.Tensor) -> tup
     if name == SQUARED:
         return 0.0, 0
     if labels.ndim == 2 and not labels.is_floating_point():
-        known = labels >= 0
-        right = (((outputs > 0) == (labels > 0)) & known).sum(1)
-        has_known = known.any(1)
-        return float((right[has_known] / known.sum(1)[has_known]).sum()), int(has_known.sum())
+        is_known = labels >= 0
+        right = (((outputs > 0) == (labels > 0)) & is_known).sum(1)
+        has_known = is_known.any(1)
+        return float((right[has_known] / is_known.sum(1)[has_known]).sum()), int(has_known.sum())
     wanted = labels.argmax(1) if labels.ndim == 2 else labels
     return float((outputs.argmax(1) == wanted).sum()), len(outputs)
 
@@ -191,7 +191,9 @@ class CompleteOutputReader:
             If no tensor has a row for each image, as in the output of a detector.
         """
         parts = [
-            one.reshape(len(one), -1).float() for one in _tensors(output) if one.ndim and count in (None, len(one))
+            tensor.reshape(len(tensor), -1).float()
+            for tensor in _tensors(output)
+            if tensor.ndim and count in (None, len(tensor))
         ]
         if not parts:
             raise HeatproofError(
@@ -220,9 +222,9 @@ def _tensors(output: Any) -> list[torch.Tensor]:
     if isinstance(output, torch.Tensor):
         return [output] if output.is_floating_point() else []
     if isinstance(output, Mapping):
-        return [tensor for one in output.values() for tensor in _tensors(one)]
+        return [tensor for part in output.values() for tensor in _tensors(part)]
     if isinstance(output, Sequence) and not isinstance(output, str | bytes):
-        return [tensor for one in output for tensor in _tensors(one)]
+        return [tensor for part in output for tensor in _tensors(part)]
     if hasattr(output, "__dict__"):
-        return [tensor for one in vars(output).values() for tensor in _tensors(one)]
+        return [tensor for part in vars(output).values() for tensor in _tensors(part)]
     return []
