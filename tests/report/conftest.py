@@ -59,7 +59,7 @@ def results(tmp_path, monkeypatch):
             {"map": names},
             gap,
         )
-        return {name: values[:, place] for place, name in enumerate(names)}
+        return {name: values[:, index] for index, name in enumerate(names)}
 
     stored = maps(RESULTS.maps, "gradient", ["gradient"], made_by)
     stored |= maps(RESULTS.maps, "noise", ["smooth", "variance"], made_by)

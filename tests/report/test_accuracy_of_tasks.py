@@ -23,14 +23,14 @@ def labels_and_logits(signal, count=80, seed=0):
 def test_label_quality_equals_scikit_learn_without_unknown_labels():
     labels, logits = labels_and_logits(1.0)
     labels[::7, 1] = -1
-    found = quality_of_labels(labels, logits)
+    quality = quality_of_labels(labels, logits)
     for number in range(3):
-        known = labels[:, number] >= 0
-        present, logit = labels[known, number], logits[known, number]
-        assert found["auroc"][number] == pytest.approx(roc_auc_score(present, logit))
-        assert found["average_precision"][number] == pytest.approx(average_precision_score(present, logit))
-        assert found["base_rate"][number] == pytest.approx(present.mean())
-        assert found["n_images"][number] == known.sum()
+        is_known = labels[:, number] >= 0
+        present, logit = labels[is_known, number], logits[is_known, number]
+        assert quality["auroc"][number] == pytest.approx(roc_auc_score(present, logit))
+        assert quality["average_precision"][number] == pytest.approx(average_precision_score(present, logit))
+        assert quality["base_rate"][number] == pytest.approx(present.mean())
+        assert quality["n_images"][number] == is_known.sum()
 
 
 @pytest.mark.parametrize("value", [0, 1, -1])
@@ -57,7 +57,7 @@ def test_labels_that_occur_together_do_not_count_as_independent():
     # One label under twenty names must not count as twenty independent results.
     p = []
     for seed in range(60):
-        labels, logits = (one[:, 1:2].repeat(20, axis=1) for one in labels_and_logits(0.0, 40, seed))
+        labels, logits = (array[:, 1:2].repeat(20, axis=1) for array in labels_and_logits(0.0, 40, seed))
         p.append(chance_of_labels(labels, logits))
     assert np.mean(np.array(p) < 0.05) < 0.2
 
@@ -82,11 +82,11 @@ def test_few_numbers_are_not_called_better_than_guessing():
 
 def test_errors_of_numbers_equal_values_computed_by_hand():
     outputs = np.array([[1.0, 2.0, 1.0], [3.0, 3.0, 0.0], [2.0, 2.0, 2.0]])
-    found = quality_of_numbers(np.array([1.0, 2.0, 3.0]), outputs)
-    assert found["mae_clean"] == pytest.approx(2 / 3)
-    assert found["mae_worst_patch"] == pytest.approx((1 + 2 + 1) / 3)
-    assert found["r2"] == pytest.approx(0.0)
-    assert found["spearman"] == pytest.approx(0.5)
+    quality = quality_of_numbers(np.array([1.0, 2.0, 3.0]), outputs)
+    assert quality["mae_clean"] == pytest.approx(2 / 3)
+    assert quality["mae_worst_patch"] == pytest.approx((1 + 2 + 1) / 3)
+    assert quality["r2"] == pytest.approx(0.0)
+    assert quality["spearman"] == pytest.approx(0.5)
 
 
 def scores(means, labels=("",), images=64, seed=0):
@@ -105,8 +105,8 @@ def scores(means, labels=("",), images=64, seed=0):
 
 def verdicts_of(tidy, accuracy, wrong=np.nan):
     table = pd.DataFrame([{**WHERE, "method": name, "rank": 1, "share_wrong": wrong} for name in tidy.method.unique()])
-    known = pd.DataFrame([{**{key: WHERE[key] for key in CASE[:3]}, **row} for row in accuracy])
-    return verdicts([tidy], table, known, {"sds": [4, "zeros", "logit"]}, ["random"], [], 0.95)
+    accuracy_table = pd.DataFrame([{**{key: WHERE[key] for key in CASE[:3]}, **row} for row in accuracy])
+    return verdicts([tidy], table, accuracy_table, {"sds": [4, "zeros", "logit"]}, ["random"], [], 0.95)
 
 
 MEANS = {"good": 0.6, "fair": 0.2, "random": 0.0}
@@ -120,18 +120,18 @@ def test_several_labels_have_one_verdict_over_all_and_one_per_label():
         {"task": "multilabel", "label": "sun", "auroc": 0.9, "p_chance": 0.001, "n_images": 64, "recall_clean": 1.0},
         {"task": "multilabel", "label": "fog", "auroc": np.nan, "p_chance": np.nan, "n_images": 64},
     ]
-    found = verdicts_of(tidy, rows).set_index("label")
+    verdict_of_label = verdicts_of(tidy, rows).set_index("label")
     # A label that no image has gets no verdict.
-    assert found.index.tolist() == ["", "cloud", "sun"]
-    assert found["verdict"].tolist() == [FOUND, FOUND, TOO_FEW]
+    assert verdict_of_label.index.tolist() == ["", "cloud", "sun"]
+    assert verdict_of_label["verdict"].tolist() == [FOUND, FOUND, TOO_FEW]
     # Images are counted, not their labels.
-    assert found["n_images"].tolist() == [64, 64, 5]
-    assert found.loc["cloud", "sentence"].startswith(
+    assert verdict_of_label["n_images"].tolist() == [64, 64, 5]
+    assert verdict_of_label.loc["cloud", "sentence"].startswith(
         "good is the best of 2 methods, at 95%, by deletion of single patches, grid 4, zeros (SDS), for cloud, on the"
     )
-    assert found.loc["", "sentence"].endswith(" The network finds 60% of the explained labels.")
-    assert "5 images are too few" in found.loc["sun", "sentence"]
-    assert found.loc["sun", "images_needed"] > 5
+    assert verdict_of_label.loc["", "sentence"].endswith(" The network finds 60% of the explained labels.")
+    assert "5 images are too few" in verdict_of_label.loc["sun", "sentence"]
+    assert verdict_of_label.loc["sun", "images_needed"] > 5
 
 
 def test_a_network_that_guesses_one_label_is_at_chance_for_that_one():
@@ -139,9 +139,9 @@ def test_a_network_that_guesses_one_label_is_at_chance_for_that_one():
         {"task": "multilabel", "label": "", "auroc": 0.8, "p_chance": 0.001, "n_images": 64},
         {"task": "multilabel", "label": "sun", "auroc": 0.49, "p_chance": 0.6, "n_images": 64},
     ]
-    found = verdicts_of(scores(MEANS, ("sun",)), rows).set_index("label")
-    assert found["verdict"].to_dict() == {"": FOUND, "sun": CHANCE}
-    assert found.loc["sun", "sentence"] == (
+    verdict_of_label = verdicts_of(scores(MEANS, ("sun",)), rows).set_index("label")
+    assert verdict_of_label["verdict"].to_dict() == {"": FOUND, "sun": CHANCE}
+    assert verdict_of_label.loc["sun", "sentence"] == (
         "This network is at chance: its AUROC of sun is 0.49 on 64 images, where guessing has 0.50. Its maps "
         "cannot be judged."
     )
@@ -150,16 +150,18 @@ def test_a_network_that_guesses_one_label_is_at_chance_for_that_one():
 @pytest.mark.parametrize(("p", "verdict"), [(0.4, CHANCE), (0.01, FOUND)])
 def test_a_regression_is_at_chance_if_its_outputs_do_not_rise_with_the_labels(p, verdict):
     row = {"task": "regression", "label": "", "r2": -3.2, "spearman": -0.02, "p_chance": p, "n_images": 64}
-    (found,) = verdicts_of(scores(MEANS), [row]).to_dict("records")
-    assert found["verdict"] == verdict
-    assert "label" not in found
+    (row_of_verdict,) = verdicts_of(scores(MEANS), [row]).to_dict("records")
+    assert row_of_verdict["verdict"] == verdict
+    assert "label" not in row_of_verdict
     if verdict == CHANCE:
-        assert "do not increase with the labels of 64 images (Spearman's ρ −0.02, R² −3.20)" in found["sentence"]
+        assert (
+            "do not increase with the labels of 64 images (Spearman's ρ −0.02, R² −3.20)" in row_of_verdict["sentence"]
+        )
 
 
 def test_the_verdict_on_a_callable_target_mentions_that_chance_is_unknown():
-    (found,) = verdicts_of(scores(MEANS), [{"task": "callable", "n_images": 64}]).to_dict("records")
-    assert found["verdict"] == FOUND
-    assert found["sentence"].endswith(
+    (row_of_verdict,) = verdicts_of(scores(MEANS), [{"task": "callable", "n_images": 64}]).to_dict("records")
+    assert row_of_verdict["verdict"] == FOUND
+    assert row_of_verdict["sentence"].endswith(
         " A callable target has no labels, so it is unknown whether the network is better than guessing."
     )

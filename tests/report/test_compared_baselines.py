@@ -22,7 +22,7 @@ def domains(*means, noise=0.1, images=60):
     draws = np.random.default_rng(0).normal(size=(len(means), 4, images))
     draws -= draws.mean(axis=2, keepdims=True)
     scores = np.array(means)[:, :, None] + noise * draws
-    return BaselineScores([f"b{place}" for place in range(len(means))], METHODS, scores, 0, 200, 0.95)
+    return BaselineScores([f"b{number}" for number in range(len(means))], METHODS, scores, 0, 200, 0.95)
 
 
 def verdicts(*means):
@@ -31,11 +31,11 @@ def verdicts(*means):
 
 
 def test_conclusions_under_another_baseline_hold_or_are_reversed_or_open():
-    found = verdicts([0.6, 0.2, 0.3, 0.0], [0.1, 0.5, 0.3, 0.3], [0.3, 0.3, 0.3, 0.0])
-    assert found["raw maps score above their absolute values"] == ["holds", "reversed", "open"]
-    assert found["cam methods score above path methods"] == ["reversed", "holds", "open"]
-    assert found["reference maps score about zero"] == ["holds", "reversed", "holds"]
-    assert found["the median method scores above all reference maps"] == ["holds", "reversed", "holds"]
+    verdict_of = verdicts([0.6, 0.2, 0.3, 0.0], [0.1, 0.5, 0.3, 0.3], [0.3, 0.3, 0.3, 0.0])
+    assert verdict_of["raw maps score above their absolute values"] == ["holds", "reversed", "open"]
+    assert verdict_of["cam methods score above path methods"] == ["reversed", "holds", "open"]
+    assert verdict_of["reference maps score about zero"] == ["holds", "reversed", "holds"]
+    assert verdict_of["the median method scores above all reference maps"] == ["holds", "reversed", "holds"]
 
 
 def test_agreement_is_spearman_of_orders_with_an_interval_over_the_same_images():
@@ -46,9 +46,9 @@ def test_agreement_is_spearman_of_orders_with_an_interval_over_the_same_images()
 
 
 def test_a_method_that_is_undefined_under_a_baseline_is_left_out_of_the_agreement():
-    one = domains([0.6, 0.2, 0.3, 0.0], [0.1, 0.5, 0.3, 0.2])
-    one.scores[1, 1] = np.nan
-    assert [row["n_methods"] for row in one.agreement()] == [3, 2]
+    scores = domains([0.6, 0.2, 0.3, 0.0], [0.1, 0.5, 0.3, 0.2])
+    scores.scores[1, 1] = np.nan
+    assert [row["n_methods"] for row in scores.agreement()] == [3, 2]
 
 
 def test_the_summary_separates_conclusions_that_hold_everywhere_from_those_of_one_baseline():
@@ -56,7 +56,11 @@ def test_the_summary_separates_conclusions_that_hold_everywhere_from_those_of_on
         domains([0.6, 0.2, 0.3, 0.0], [0.6, 0.7, 0.3, 0.1]),
         domains([0.7, 0.1, 0.4, 0.0], [0.7, 0.8, 0.2, 0.1]),
     ]
-    rows = [{"dataset": "d", "model": place, **row} for place, one in enumerate(networks) for row in one.conclusions()]
+    rows = [
+        {"dataset": "d", "model": number, **row}
+        for number, network in enumerate(networks)
+        for row in network.conclusions()
+    ]
     summary = describe_conclusions(orient_conclusions(pd.DataFrame(rows)))
     assert summary.startswith(
         "Conclusions that hold under all 2 baselines (b0, b1): path methods score above cam methods"

@@ -23,7 +23,7 @@ def test_bars_join_methods_without_a_difference(posthoc):
     bars = [line for line in axes.lines if len(set(line.get_ydata())) == 1 and line.get_ydata()[0] < 0]
     assert len(bars) == 2
     texts = [text.get_text().strip() for text in axes.texts]
-    assert [any(text.split("  ")[place] == name for text in texts for place in (0, 1)) for name in "abcd"] == [True] * 4
+    assert [any(text.split("  ")[end] == name for text in texts for end in (0, 1)) for name in "abcd"] == [True] * 4
     assert any(text.startswith("CD = ") for text in texts) == (posthoc == "nemenyi")
     left = max(line.get_xdata()[-1] for line in axes.lines if line.get_ydata()[-1] == 0)
     assert left > 2.5

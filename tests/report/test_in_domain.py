@@ -53,10 +53,10 @@ def reference(features, strata, seed):
     for train, test in folds.split(values, y, groups):
         mean, spread = values[train].mean(axis=0), values[train].std(axis=0)
         fitted = LogisticRegression(max_iter=1000)
-        fitted.fit((values[train] - mean) / spread, [rows[place][1] for place in train])
-        for place in test:
-            assert np.isnan(scores[rows[place]])
-            scores[rows[place]] = fitted.decision_function([(values[place] - mean) / spread])[0]
+        fitted.fit((values[train] - mean) / spread, [rows[number][1] for number in train])
+        for number in test:
+            assert np.isnan(scores[rows[number]])
+            scores[rows[number]] = fitted.decision_function([(values[number] - mean) / spread])[0]
     return scores
 
 
@@ -124,26 +124,26 @@ def test_a_probe_is_tested_on_the_classes_that_it_was_fitted_to():
 def test_folds_have_both_versions_of_an_image_and_every_class(monkeypatch):
     import sklearn.model_selection as selection
 
-    found = []
+    folds = []
     split = selection.StratifiedGroupKFold.split
 
     def watched(self, X, y=None, groups=None):
         for train, test in split(self, X, y, groups):
-            found.append((set(train // 2), set(test // 2), len(test)))
+            folds.append((set(train // 2), set(test // 2), len(test)))
             yield train, test
 
     monkeypatch.setattr(selection.StratifiedGroupKFold, "split", watched)
     drawn = []
     for seed in (0, 0, 1):
-        found.clear()
+        folds.clear()
         probe_scores(planted(1, images=70), classes(70), seed)
-        drawn.append([sorted(test) for _, test, _ in found])
-        assert len(found) == 5
-        for train, test, versions in found:
+        drawn.append([sorted(test) for _, test, _ in folds])
+        assert len(folds) == 5
+        for train, test, versions in folds:
             assert train.isdisjoint(test)
             assert versions == 2 * len(test)
             assert {image % 10 for image in train} == {image % 10 for image in test} == set(range(10))
-        assert sorted(image for _, test, _ in found for image in test) == list(range(70))
+        assert sorted(image for _, test, _ in folds for image in test) == list(range(70))
     assert drawn[0] == drawn[1] != drawn[2]
 
 
@@ -257,9 +257,9 @@ def test_the_table_has_all_layers_and_the_outputs(scored_project):
     assert list(table["layer"]) == ["features.0", "features.4", "penultimate", "output"]
     probed, output_row = table.iloc[:-1], table.iloc[-1]
     assert table["in_domain"].all()
-    for place, row in enumerate(probed.to_dict("records")):
+    for layer, row in enumerate(probed.to_dict("records")):
         scores = probe_scores(
-            stored(scored_project, "features")[:, :, place], labels, scored_project.job("in_domain").spec.seed
+            stored(scored_project, "features")[:, :, layer], labels, scored_project.job("in_domain").spec.seed
         )
         expected = [*paired_share(scores, LEVEL), area_under_curve(scores)(np.ones(10))]
         assert [row[key] for key in report.PROBE_COLUMNS[:4]] == pytest.approx(expected)
@@ -307,12 +307,14 @@ def test_a_network_without_layers_is_a_row_with_its_reason(scored_project, monke
 )
 def test_an_edit_changes_only_the_keys_of_stages_that_use_the_code(module, changed, monkeypatch):
     def keys():
-        for known in (provenance._digest_of, provenance._code_of):
-            known.cache_clear()
+        for cached_function in (provenance._digest_of, provenance._code_of):
+            cached_function.cache_clear()
         project, drops = Project("."), {"grid": 4, "baseline": "mean", "shard": 0}
         stages = {"features": drops, "drops": drops, "channels": {"shard": 0}}
-        found = {stage: project.on_network(stage, **wildcards).spec.key for stage, wildcards in stages.items()}
-        return {**found, "in_domain": project.job("in_domain").spec.key}
+        keys_of_network = {
+            stage: project.on_network(stage, **wildcards).spec.key for stage, wildcards in stages.items()
+        }
+        return {**keys_of_network, "in_domain": project.job("in_domain").spec.key}
 
     plain = provenance.read_source
 
@@ -335,4 +337,4 @@ def test_the_default_run_has_the_in_domain_table_and_the_scores_do_not_need_it()
     assert "results/in_domain.csv" in Graph(project.plan).targets()
     alone = {job.stage for job in Graph(project.plan).jobs_leading_to(["results/idsds_table.csv"])}
     assert not alone & {"features", "in_domain"}
-    assert next((one.dataset, one.model, one.weights) for one in project.job("in_domain").spec.scored) == WHERE
+    assert next((score.dataset, score.model, score.weights) for score in project.job("in_domain").spec.scored) == WHERE

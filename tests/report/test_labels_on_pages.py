@@ -99,11 +99,11 @@ TABLE = pd.DataFrame(
 
 @pytest.mark.parametrize("task", ["multilabel", "regression", "callable"])
 def test_figures_of_accuracy_exclude_other_tasks(task):
-    known = accuracy(task)
-    assert best_over_accuracy(TABLE, known, []).empty
-    draw_over_accuracy(TABLE, known, [])
+    accuracies = accuracy(task)
+    assert best_over_accuracy(TABLE, accuracies, []).empty
+    draw_over_accuracy(TABLE, accuracies, [])
     evidence = Evidence.__new__(Evidence)
-    evidence.accuracy = known
+    evidence.accuracy = accuracies
     evidence.cases = []
     speaking = ("accuracy_trades_off", "finetuning_keeps_accuracy", "finetuning_raises_worst_patch_accuracy")
     for name in speaking:

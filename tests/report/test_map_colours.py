@@ -99,7 +99,7 @@ def test_a_colour_bar_has_labels_at_its_ends(draw):
     figure, _ = draw()
     FigureCanvasAgg(figure).draw()
     every = [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]
-    assert drawing.COLOUR_BAR_LABELS in [[one.get_text() for one in axis.get_ticklabels()] for axis in every]
+    assert drawing.COLOUR_BAR_LABELS in [[label.get_text() for label in axis.get_ticklabels()] for axis in every]
 
 
 def test_a_map_without_signs_is_white_to_red():
@@ -115,8 +115,8 @@ def test_all_maps_are_drawn_with_one_colour_map():
     for path in SOURCE.rglob("*.py"):
         text, name = path.read_text(encoding="utf-8"), path.relative_to(SOURCE).as_posix()
         users |= {name} if re.search(r"\bdraw_map\(|\bmap_png\(", text) else set()
-        for one in re.findall(r"cmap\"?[=:] ?\"?(\w+)", text):
-            named.setdefault(one, set()).add(name)
+        for colour_map in re.findall(r"cmap\"?[=:] ?\"?(\w+)", text):
+            named.setdefault(colour_map, set()).add(name)
     assert named.keys() == {"COLOURS", "gray", "viridis_r"}
     assert named["viridis_r"] == {"report/figures/overview.py"}, "shares of 0 to 1"
     assert users - {"report/figures/drawing.py", "report/figures/pictures.py"} == {

@@ -29,24 +29,24 @@ SMALL = {"pretraining": {"epochs": 1}, "finetuning": {"epochs": 1}, "evaluation"
 @pytest.fixture(scope="module")
 def curves_of_project(tmp_path_factory):
     """Return a project whose curves were drawn, and the table of the curves."""
-    one = Project(tmp_path_factory.mktemp("curves"), **SMALL, metrics=METRICS, explainers=["saliency", "random"])
-    one.train().attribute().respond().score_all()
-    before = {name: one.spec(name).key for name in one.plan.metrics}
-    job = one.on_network("metric_curves")
-    one.make(job)
-    assert {name: one.spec(name).key for name in one.plan.metrics} == before
-    table = pd.read_csv(one.folder / job.spec.files["table"])
-    assert (one.folder / job.spec.files["figure"]).stat().st_size > 10_000
-    return one, table
+    project = Project(tmp_path_factory.mktemp("curves"), **SMALL, metrics=METRICS, explainers=["saliency", "random"])
+    project.train().attribute().respond().score_all()
+    before = {name: project.spec(name).key for name in project.plan.metrics}
+    job = project.on_network("metric_curves")
+    project.make(job)
+    assert {name: project.spec(name).key for name in project.plan.metrics} == before
+    table = pd.read_csv(project.folder / job.spec.files["table"])
+    assert (project.folder / job.spec.files["figure"]).stat().st_size > 10_000
+    return project, table
 
 
 def test_every_metric_with_curves_has_labelled_axes(curves_of_project):
     _, table = curves_of_project
-    known = table.groupby(["metric", "curve"])[["x_name", "y_name", "higher_is_better"]].agg("first")
+    axes_of_curves = table.groupby(["metric", "curve"])[["x_name", "y_name", "higher_is_better"]].agg("first")
     deleted, inserted = "share of pixels deleted, most relevant first", "share of pixels inserted, most relevant first"
     least, imputed = deleted.replace("most", "least"), deleted.replace("deleted", "imputed")
     probability = "probability of the target"
-    assert {key: tuple(row) for key, row in zip(known.index, known.to_numpy(), strict=True)} == {
+    assert {key: tuple(row) for key, row in zip(axes_of_curves.index, axes_of_curves.to_numpy(), strict=True)} == {
         ("soundness", "soundness"): ("accuracy that is reached", "soundness", True),
         ("completeness", "completeness"): ("threshold of the map, of its maximum", "loss of accuracy", True),
         ("road_morf", "road"): (imputed, "accuracy", False),
@@ -63,9 +63,9 @@ def test_every_metric_with_curves_has_labelled_axes(curves_of_project):
 
 
 def test_the_points_agree_with_the_scores(curves_of_project):
-    one, table = curves_of_project
+    project, table = curves_of_project
     for metric, mean in (("completeness", True), ("road_morf", True), ("deletion_lerf", False)):
-        scores = one.scores(metric)
+        scores = project.scores(metric)
         for method, part in table[table["metric"] == metric].groupby("method"):
             score = scores.loc[scores["method"] == method, "score"].mean()
             area = part["y"].mean() if mean else np.trapezoid(part["y"], part["x"])
@@ -74,7 +74,7 @@ def test_the_points_agree_with_the_scores(curves_of_project):
     assert completeness["x"].round(6).tolist() == [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
     # The curve of soundness at the level of the metric is its score.
     sound = table[(table["metric"] == "soundness") & np.isclose(table["x"], 0.5)].set_index("method")["y"]
-    stored = one.scores("soundness").groupby("method")["score"].mean()
+    stored = project.scores("soundness").groupby("method")["score"].mean()
     for method, value in sound.items():
         assert value == pytest.approx(stored[method], abs=1e-9)
     assert set(table.loc[table["metric"] == "soundness", "x"]) <= set(SOUNDNESS_LEVELS)
@@ -82,10 +82,10 @@ def test_the_points_agree_with_the_scores(curves_of_project):
 
 def test_a_difference_has_no_panels_if_its_two_metrics_have(tmp_path):
     parts = ["rise_insertion", "rise_deletion", "rise_difference"]
-    one = Project(tmp_path, **SMALL, metrics=[{name: {"steps": 4}} for name in parts], explainers=["random"])
-    one.train().attribute().respond().score_all()
-    job = one.on_network("metric_curves")
-    one.make(job)
+    project = Project(tmp_path, **SMALL, metrics=[{name: {"steps": 4}} for name in parts], explainers=["random"])
+    project.train().attribute().respond().score_all()
+    job = project.on_network("metric_curves")
+    project.make(job)
     assert set(pd.read_csv(tmp_path / job.spec.files["table"])["metric"]) == set(parts[:2])
 
 
@@ -101,9 +101,9 @@ def test_metric_curves_are_planned_but_not_part_of_target_all():
 def test_soundness_at_a_level_is_that_where_the_performance_first_reaches_it():
     performance = np.array([0.1, 0.4, 0.3, 0.6])
     ratio = np.array([[1.0, 0.9, 0.8, 0.7], [0.5, 0.4, 0.3, 0.2]])
-    found = soundness_at_levels(performance, ratio, [0.0, 0.1, 0.2, 0.4, 0.5, 0.6, 0.7])
+    reached = soundness_at_levels(performance, ratio, [0.0, 0.1, 0.2, 0.4, 0.5, 0.6, 0.7])
     expected = [[1.0, 1.0, 0.9, 0.9, 0.7, 0.7, np.nan], [0.5, 0.5, 0.4, 0.4, 0.2, 0.2, np.nan]]
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(reached, expected)
 
 
 def test_maps_and_their_absolute_values_share_a_colour_and_references_are_grey():

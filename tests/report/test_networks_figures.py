@@ -14,7 +14,7 @@ def scores(rows):
 
 
 # Networks with a higher accuracy have a lower best score.
-NETWORKS = {f"net{place}": (0.5 + 0.1 * place, 0.9 - 0.1 * place) for place in range(5)}
+NETWORKS = {f"net{number}": (0.5 + 0.1 * number, 0.9 - 0.1 * number) for number in range(5)}
 TABLE = scores(
     [
         row
@@ -67,9 +67,9 @@ def test_the_figure_without_scores_or_classes_has_a_sentence(table, accuracy):
 METHODS = ("ig", "ixg", "cam", "rise")
 PROTOCOLS = scores(
     [
-        ("d", model, weights, method, metric, sign * place / 10 + 0.01 * (model == "b"))
+        ("d", model, weights, method, metric, sign * number / 10 + 0.01 * (model == "b"))
         for model in ("a", "b")
-        for place, method in enumerate(METHODS)
+        for number, method in enumerate(METHODS)
         for weights, metric, sign in (
             ("finetuned", "idsds", 1),
             ("pretrained", "sds", 1),

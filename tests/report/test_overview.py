@@ -58,9 +58,9 @@ def test_places_go_from_first_to_last_in_both_directions():
 
 
 def test_places_are_means_over_networks_with_shared_ties_and_without_gaps():
-    one = table({"m": ([3, 2, 2, np.nan], True)})
-    two = table({"m": ([1, 2, 3, 4], True)}, models=("other",))
-    places = places_table(pd.concat([one, two])).set_index("method")
+    first = table({"m": ([3, 2, 2, np.nan], True)})
+    second = table({"m": ([1, 2, 3, 4], True)}, models=("other",))
+    places = places_table(pd.concat([first, second])).set_index("method")
     assert places.loc["a", "place"] == pytest.approx((0 + 1) / 2)
     assert places.loc["b", "place"] == pytest.approx((0.75 + 2 / 3) / 2)
     assert places.loc["d", "place"] == 0

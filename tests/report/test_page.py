@@ -342,7 +342,7 @@ def test_reasons_of_one_kind_are_grouped():
     row = {"verdict": "not testable here", "published_verdict": "not testable here"}
     groups = group_claims(pd.DataFrame([{**row, "reason": f"because {reason}"} for reason in reasons]))
     assert [len(rows) for rows in groups["untested"].values()] == [2, 1, 1]
-    assert [one["lack"] for one in groups["untested"]["a method or a network is not in the config"]] == reasons[:2]
+    assert [claim["lack"] for claim in groups["untested"]["a method or a network is not in the config"]] == reasons[:2]
     assert groups["untested"]["other"][0]["lack"] == ""
 
 
@@ -646,8 +646,8 @@ def test_maps_sort_by_every_metric_that_scores_an_image(sortable):
     for of_image in data["sorts"]:
         ((only,),) = of_image
         assert (only["metric"], only["higher"]) == ("infidelity", False)
-        known = {"smooth": 3.0, "random": 1.0, "variance": 2.0}
-        assert dict(zip(names, only["scores"], strict=True)) == {name: known.get(name) for name in names}
+        score_of = {"smooth": 3.0, "random": 1.0, "variance": 2.0}
+        assert dict(zip(names, only["scores"], strict=True)) == {name: score_of.get(name) for name in names}
     (fitted,) = page_data.fit_to_page([data], len(names))
     assert len(fitted["sorts"]) == len(fitted["cells"])
 
@@ -704,5 +704,9 @@ def test_axe_finds_nothing_serious(opened, width, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     opened.emulate_media(color_scheme=scheme)
     opened.set_viewport_size({"width": width, "height": 800})
-    found = axe.Axe().run(opened).response["violations"]
-    assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")] == []
+    violations = axe.Axe().run(opened).response["violations"]
+    assert [
+        (violation["id"], violation["nodes"][0]["html"])
+        for violation in violations
+        if violation["impact"] in ("serious", "critical")
+    ] == []

@@ -13,7 +13,7 @@ from heatproof.report.tables import protocol
 from heatproof.report.tables.protocol import MOST_COLOURS, caption, check_tables, draw_bumps
 from heatproof.stages.checks import Checks
 
-NAMES = [f"method_{place}" for place in range(12)]
+NAMES = [f"method_{number}" for number in range(12)]
 LEVELS = [("logit", "pretrained", "sds", "raw"), ("probability", "pretrained", "sds_probability", "raw")]
 SPEC = Checks(
     comparisons=[Compared("output", "pretrained", "logit", LEVELS, [("digits", "net")])],
@@ -31,7 +31,7 @@ FALLEN = [0, *range(2, 9), 1, *range(9, 12)]
 
 
 @pytest.fixture
-def found():
+def compared():
     """Ranks in which the second method falls to place nine at the second level, and the others keep their order."""
     rows = []
     for metric, order in (("sds", range(12)), ("sds_probability", FALLEN)):
@@ -40,27 +40,27 @@ def found():
         scores = values[:, None] + np.random.default_rng(0).normal(0, 0.01, (12, 10))
         for method, row in zip(NAMES, scores, strict=True):
             rows += [
-                {"metric": metric, "method": method, "image": f"image-{place}", "score": score}
-                for place, score in enumerate(row)
+                {"metric": metric, "method": method, "image": f"image-{number}", "score": score}
+                for number, score in enumerate(row)
             ]
     table = pd.DataFrame(rows).assign(dataset="digits", model="net", weights="pretrained")
     return check_tables(table, SPEC)
 
 
-def test_a_caption_names_the_method_that_moves_farthest(found):
-    shows, conclusion = caption("output", *found)
+def test_a_caption_names_the_method_that_moves_farthest(compared):
+    shows, conclusion = caption("output", *compared)
     assert "12 methods" in shows
     assert "10 images" in shows
     assert "method_1 moves farthest: it falls from rank 2 at the reference level to rank 9 at probability" in conclusion
-    rho = found[1].loc[0, "spearman"]
+    rho = compared[1].loc[0, "spearman"]
     assert rho == pytest.approx(1 - 6 * (49 + 7) / (12 * 143))
     assert f"lowest is {rho:.2f}" in conclusion
     assert "the same in 1 of 1 pairs" in conclusion
 
 
-def test_signed_numbers_of_a_caption_are_no_formulas(found):
+def test_signed_numbers_of_a_caption_are_no_formulas(compared):
     """A comma or semicolon directly after the bracket would make the table write an apostrophe before the number."""
-    methods, pairs = found
+    methods, pairs = compared
     signed = {"spearman": -0.37, "spearman_low": -0.59, "spearman_high": -0.14}
     signed |= {"score_change": -0.01, "score_change_low": -0.02, "score_change_high": 0.004}
     shows, conclusion = caption("output", methods, pairs.assign(**signed))
@@ -74,14 +74,14 @@ def test_signed_numbers_of_a_caption_are_no_formulas(found):
     ("same", "other", "text"),
     [(0.9, 0.8, "The ranking depends"), (0.9, 0.88, "hardly depends"), (0.3, 0.1, "These images do not decide")],
 )
-def test_a_caption_begins_with_the_agreement_between_halves_of_the_images(found, same, other, text):
-    methods, pairs = found
+def test_a_caption_begins_with_the_agreement_between_halves_of_the_images(compared, same, other, text):
+    methods, pairs = compared
     _, conclusion = caption("output", methods, pairs.assign(halves_same=same, halves_other=other))
     assert text in conclusion.split(".")[0]
 
 
-def test_a_chart_has_every_method_and_colours_those_that_move(found):
-    figure = draw_bumps(found[0], "output")
+def test_a_chart_has_every_method_and_colours_those_that_move(compared):
+    figure = draw_bumps(compared[0], "output")
     (axes,) = figure.axes
     texts = [text.get_text() for text in axes.texts]
     assert "method_1  2" in texts
@@ -92,16 +92,16 @@ def test_a_chart_has_every_method_and_colours_those_that_move(found):
     assert len(axes.lines) == len(NAMES)
 
 
-def test_a_method_without_a_rank_is_counted(found):
-    rows = found[0].copy()
+def test_a_method_without_a_rank_is_counted(compared):
+    rows = compared[0].copy()
     rows.loc[rows["method"] == "method_3", "rank"] = np.nan
     (axes,) = draw_bumps(rows, "output").axes
     assert "1 without a rank" in axes.get_title()
     assert len(axes.lines) == len(NAMES) - 1
 
 
-def test_colours_are_limited_to_a_distinguishable_number(found):
-    rows = found[0].copy()
+def test_colours_are_limited_to_a_distinguishable_number(compared):
+    rows = compared[0].copy()
     reversed_ranks = rows["level"] == "probability"
     rows.loc[reversed_ranks, "rank"] = 13 - rows.loc[rows["level"] == "logit", "rank"].to_numpy()
     (axes,) = draw_bumps(rows, "output").axes

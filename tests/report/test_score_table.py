@@ -108,8 +108,8 @@ def test_a_case_without_applicable_methods_has_rows_with_reasons():
 def test_cases_keep_the_order_of_the_config():
     planted = {"a": [0.1, 0.2], "b": [0.2, 0.3]}
     table = score_table(pd.concat([scores_of(planted, case) for case in CASES]), NO_GAPS, seed=0)
-    found = list(dict.fromkeys(zip(*(table[key] for key in CASE), strict=True)))
-    assert found == CASES
+    cases = list(dict.fromkeys(zip(*(table[key] for key in CASE), strict=True)))
+    assert cases == CASES
 
 
 def test_each_case_is_ranked_separately():
@@ -154,8 +154,8 @@ def test_a_method_defined_on_few_images_has_a_score_and_no_rank():
 
 def test_tables_name_the_kind_of_models():
     table = pd.DataFrame({"model": ["net_s0", "net_s1", "other"]})
-    found = with_kinds(table, {"net_s0": "net", "net_s1": "net"})
-    assert found["kind"].tolist() == ["net", "net", "other"]
+    with_kind = with_kinds(table, {"net_s0": "net", "net_s1": "net"})
+    assert with_kind["kind"].tolist() == ["net", "net", "other"]
     assert "kind" not in with_kinds(table, {})
 
 

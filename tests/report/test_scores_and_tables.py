@@ -48,8 +48,8 @@ def test_drops_equal_outputs_of_the_network(project):
             row, column = divmod(variant - 1, 4)
             deleted[:, :, 3 * row : 3 * row + 3, 3 * column : 3 * column + 3] = 0
         logits = network(deleted).numpy()
-        found = run.drops_of("logit", baseline="zeros")[:, variant]
-        np.testing.assert_allclose(found, logits[np.arange(9), labels], rtol=ROUNDING, atol=1e-5)
+        drops = run.drops_of("logit", baseline="zeros")[:, variant]
+        np.testing.assert_allclose(drops, logits[np.arange(9), labels], rtol=ROUNDING, atol=1e-5)
         np.testing.assert_array_equal(run.drops_of("predicted", baseline="zeros")[:, variant], logits.argmax(1))
         ranks = (logits > logits[np.arange(9), labels][:, None]).sum(1)
         np.testing.assert_array_equal(run.drops_of("target_rank", baseline="zeros")[:, variant], ranks)
@@ -62,8 +62,8 @@ def test_drops_do_not_depend_on_batches_and_shards(project, batch_size, shard_si
     reference = project(**change).drop()
     other = project(**change, shard_size=shard_size).drop(batch_size=batch_size)
     for array in ("logit", "log_probability"):
-        expected, found = (run.drops_of(array, baseline=baseline) for run in (reference, other))
-        np.testing.assert_allclose(found, expected, rtol=ROUNDING, atol=1e-5)
+        expected, drops = (run.drops_of(array, baseline=baseline) for run in (reference, other))
+        np.testing.assert_allclose(drops, expected, rtol=ROUNDING, atol=1e-5)
     again = project(**change).drop()
     assert again.bytes("drops") == reference.bytes("drops") != {}
 
@@ -142,9 +142,9 @@ def test_stored_patch_sums_give_the_scores_of_stored_maps(scored, grid, shape):
     assert sums.maps().shape == (10, 1, *shape)
     assert maps.maps().shape == (10, 1, 12, 12)
     columns = ["method", "image", "score"]
-    expected, found = (pd.read_parquet(run.folder / IDSDS)[columns] for run in (maps, sums))
-    assert {"mine", "mine_abs"} < set(found.method)
-    pd.testing.assert_frame_equal(found, expected, check_exact=True)
+    expected, of_sums = (pd.read_parquet(run.folder / IDSDS)[columns] for run in (maps, sums))
+    assert {"mine", "mine_abs"} < set(of_sums.method)
+    pd.testing.assert_frame_equal(of_sums, expected, check_exact=True)
 
 
 @pytest.mark.parametrize("shard_size", [4, 16])

@@ -117,12 +117,12 @@ def test_channels_do_not_depend_on_the_batch(alike, batch_size):
     data = open_dataset(spec.dataset)
     network = load_network(spec.model, data.num_classes, alike.folder / spec.weights, torch.device("cpu"))
     images = normalise(data.images("evaluation", 0, 10), spec.model.facts)
-    found = channels_of_layers(Network.of(network), images, ["features"], batch_size)["features"]
+    activations = channels_of_layers(Network.of(network), images, ["features"], batch_size)["features"]
     stored = read(alike.folder / "results/channels/toy/net/pretrained.zarr", "activation", 0, 10)
-    np.testing.assert_allclose(found, stored, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(activations, stored, rtol=1e-6, atol=1e-6)
     with torch.inference_mode():
         direct = network.features(images).amax((2, 3)).numpy()
-    np.testing.assert_allclose(found, direct, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(activations, direct, rtol=1e-6, atol=1e-6)
 
 
 def test_a_layer_without_a_grid_is_not_applicable_with_the_reason(alike, tmp_path):
@@ -137,30 +137,30 @@ class Repeating(torch.nn.Module):
 
     def __init__(self, num_classes=2):
         super().__init__()
-        self.one, self.two = torch.nn.Conv2d(3, 4, 3), torch.nn.Conv2d(4, 6, 3)
+        self.first, self.second = torch.nn.Conv2d(3, 4, 3), torch.nn.Conv2d(4, 6, 3)
         self.relu, self.classifier = torch.nn.ReLU(inplace=True), torch.nn.Linear(6, num_classes)
 
     def forward(self, images):
-        return self.classifier(self.relu(self.two(self.relu(self.one(images)))).mean((2, 3)))
+        return self.classifier(self.relu(self.second(self.relu(self.first(images)))).mean((2, 3)))
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 64])
 def test_a_layer_that_a_pass_calls_several_times_has_no_channels(batch_size):
     network, images = Repeating().eval(), torch.rand(5, 3, 12, 12)
-    layers = ["one", "relu", "two", "classifier"]
-    found = channels_of_layers(Network.of(network), images, layers, batch_size)
-    assert {layer: values.shape for layer, values in found.items()} == {"one": (5, 4), "two": (5, 6)}
-    assert channel_counts(network, images, layers) == {"one": 4, "relu": 0, "two": 6, "classifier": 0}
+    layers = ["first", "relu", "second", "classifier"]
+    activations = channels_of_layers(Network.of(network), images, layers, batch_size)
+    assert {layer: values.shape for layer, values in activations.items()} == {"first": (5, 4), "second": (5, 6)}
+    assert channel_counts(network, images, layers) == {"first": 4, "relu": 0, "second": 6, "classifier": 0}
 
 
 def test_a_pass_in_parts_does_not_count_as_several_calls_of_a_layer():
-    images, layers = torch.rand(4, 3, 12, 12), ["one", "relu"]
+    images, layers = torch.rand(4, 3, 12, 12), ["first", "relu"]
     network = padded(Repeating(), 4)
     expected = channels_of_layers(network, images, layers)
     network.batch_sizes["passes"].batch_size = 2
-    found = channels_of_layers(network, images, layers)
-    assert list(found) == list(expected) == ["one"]
-    np.testing.assert_allclose(found["one"], expected["one"], rtol=1e-6)
+    activations = channels_of_layers(network, images, layers)
+    assert list(activations) == list(expected) == ["first"]
+    np.testing.assert_allclose(activations["first"], expected["first"], rtol=1e-6)
 
 
 def test_shared_images_of_known_channels_are_counted():
@@ -182,7 +182,7 @@ def test_the_manifest_of_similarity_lists_the_shards_that_were_read(alike, tmp_p
     shutil.copytree(alike.folder, tmp_path / "project")
     monkeypatch.chdir(tmp_path / "project")
     job = alike.job("similarity")
-    (manifest,) = (one.manifest for one in job.products)
+    (manifest,) = (product.manifest for product in job.products)
     shard = str(alike.base("saliency").relative_to(alike.folder)) + ".0.json"
     if change == "weights":
         write_checksummed(shard, {**read_checksummed(shard), "key": "of other weights"})
@@ -227,8 +227,12 @@ def test_only_results_that_depend_on_channels_and_images_have_new_keys(alike):
 
     assert changed(images=8) == {"similarity"}
     assert changed(channels=["features:1"]) == {"channels", "similarity"}
-    one, two = (Alike(alike.folder, **CONFIG, similarity={"channels": [f"features:{place}"]}) for place in (0, 1))
-    assert {name.rpartition("/")[2] for name, key in keys(one).items() if keys(two)[name] != key} == {"similarity.json"}
+    project, other = (
+        Alike(alike.folder, **CONFIG, similarity={"channels": [f"features:{channel}"]}) for channel in (0, 1)
+    )
+    assert {name.rpartition("/")[2] for name, key in keys(project).items() if keys(other)[name] != key} == {
+        "similarity.json"
+    }
 
 
 def test_named_layers_are_compared_one_by_one(named):
@@ -250,8 +254,8 @@ def test_named_channels_equal_those_of_the_layer(named):
     with torch.inference_mode():
         expected = {"features": network.features(images), "features.0": network.features[0](images)}
     for layer, values in expected.items():
-        place = [index for index, name in enumerate(names) if name.rpartition(":")[0] == layer]
-        np.testing.assert_allclose(stored[:, place], values.amax((2, 3)).numpy(), rtol=1e-6, atol=1e-6)
+        columns = [index for index, name in enumerate(names) if name.rpartition(":")[0] == layer]
+        np.testing.assert_allclose(stored[:, columns], values.amax((2, 3)).numpy(), rtol=1e-6, atol=1e-6)
 
 
 def test_the_figure_has_every_named_channel_of_every_model(named, monkeypatch):

@@ -31,12 +31,12 @@ def test_each_row_has_the_image_and_the_maps_in_the_order_of_the_metric():
     figure = draw_sorting(np.zeros((3, 8, 12)), maps, SCORES, UP, "title")
     rows = figure.axes[:2]
     for axes, metric in zip(rows, SCORES.index, strict=True):
-        drawn = [float(np.asarray(one.get_array()).flat[0]) for one in axes.images[1:]]
+        drawn = [float(np.asarray(image.get_array()).flat[0]) for image in axes.images[1:]]
         assert drawn == [maps[name][0, 0] for name in best_first(SCORES.loc[metric], UP[metric]).index]
-        texts = [one.get_text() for one in axes.texts]
+        texts = [text.get_text() for text in axes.texts]
         assert any(text.startswith(metric) for text in texts)
-    assert "rank 1" in [one.get_text() for one in rows[0].texts]
-    assert any("undefined" in one.get_text() for one in rows[0].texts)
+    assert "rank 1" in [text.get_text() for text in rows[0].texts]
+    assert any("undefined" in text.get_text() for text in rows[0].texts)
 
 
 def test_the_first_image_with_most_scores_is_shown():
@@ -47,7 +47,7 @@ def test_the_first_image_with_most_scores_is_shown():
 
 def test_the_sorting_figure_is_not_part_of_target_all():
     graph = Graph(make_plan(default_config()))
-    (job,) = [one for one in graph.jobs() if one.stage == "sorting"]
+    (job,) = [job for job in graph.jobs() if job.stage == "sorting"]
     assert not set(job.outputs) & set(graph.targets())
     assert "results/figures/sorting/digits/vgg11.png" in job.outputs
     for network in job.spec.networks:

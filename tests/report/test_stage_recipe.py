@@ -36,7 +36,7 @@ def test_the_stage_makes_its_table(recipe, project):
     scores = run.scores(metric).dropna(subset=["score"]).groupby("method")["score"]
     assert len(table) > 1
     pd.testing.assert_series_equal(
-        table["share"].sort_index(), scores.agg(lambda one: (one > 0).mean()), check_names=False
+        table["share"].sort_index(), scores.agg(lambda values: (values > 0).mean()), check_names=False
     )
 
 

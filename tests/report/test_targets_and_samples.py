@@ -20,15 +20,15 @@ def explained(project):
 
 
 def test_maps_drops_and_responses_explain_the_target_class(explained):
-    label, one = explained(), explained(target=1)
+    label, target = explained(), explained(target=1)
     classes = np.arange(10) % 3
     same = classes == 1
     for read in (lambda run: run.maps()[:, 0], lambda run: run.drops_of("logit")):
-        assert np.array_equal(read(label)[same], read(one)[same])
-        assert not np.isclose(read(label)[~same], read(one)[~same]).all(axis=tuple(range(1, read(label).ndim))).any()
+        assert np.array_equal(read(label)[same], read(target)[same])
+        assert not np.isclose(read(label)[~same], read(target)[~same]).all(axis=tuple(range(1, read(label).ndim))).any()
     for metric in METRICS:
         first, second = (
-            run.scores(metric).set_index("image").query("method == 'mine'")["score"] for run in (label, one)
+            run.scores(metric).set_index("image").query("method == 'mine'")["score"] for run in (label, target)
         )
         ids = np.array(first.index)
         np.testing.assert_array_equal(first[ids[same]], second[ids[same]])
@@ -98,5 +98,5 @@ def test_keys_depend_on_the_sampling_and_the_target(project):
     spec = plain.spec("idsds")
     other = project(evaluation={"images": 10, "balanced": True})
     assert other.spec("idsds").key != spec.key
-    explained = [one.maps_spec(["mine"]).explainers[0] for one in (plain, project(target="predicted"))]
+    explained = [run.maps_spec(["mine"]).explainers[0] for run in (plain, project(target="predicted"))]
     assert explained[0].key != explained[1].key

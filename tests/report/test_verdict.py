@@ -75,7 +75,7 @@ CASES = {
         "which does not use the network, 0.10.",
     ),
     "too few images for so many methods": (
-        {**{f"m{place:02}": 0.5 - place / 50 for place in range(24)}, "random": 0.0, "edges": 0.0},
+        {**{f"m{number:02}": 0.5 - number / 50 for number in range(24)}, "random": 0.0, "edges": 0.0},
         {"images": 4},
         OPEN,
         "Open: 4 images are too few to distinguish 26 methods: ",
@@ -104,9 +104,9 @@ def of_workflow(scores, references=REFERENCES, ablating=(), wrong=0.0, unranked=
     table["rank"] = table["rank"].mask(table["method"].isin(unranked))
     accuracy = pd.DataFrame([{**{key: WHERE[key] for key in CASE[:3]}, **RIGHT, **network}])
     deletions = {"sds": [4, "zeros", "logit"]}
-    found = verdicts([tidy.assign(**WHERE)], table, accuracy, deletions, references, ablating, 0.95)
-    assert list(found) == [name for name in COLUMNS if name != "label"]
-    return found.iloc[0]
+    rows = verdicts([tidy.assign(**WHERE)], table, accuracy, deletions, references, ablating, 0.95)
+    assert list(rows) == [name for name in COLUMNS if name != "label"]
+    return rows.iloc[0]
 
 
 def verdict_of(means, wrong=0.0, network=None, **settings):
@@ -120,14 +120,16 @@ def of_choose(scores, monkeypatch):
     def planted_scores(scoring):
         # Options are chosen on the first half, where the methods have the same order.
         ids = scoring.inputs.ids
-        place = rows.setdefault(tuple(ids), len(rows))
-        assert place < 2
+        half = rows.setdefault(tuple(ids), len(rows))
+        assert half < 2
         # The absolute values are another option of each method, which scores worse.
-        names = [one.name for one in scoring.methods]
+        names = [method.name for method in scoring.methods]
         wide = scores.reindex(names).to_numpy(dtype=float).copy()
         wide[[name.endswith("_abs") for name in names]] = -10
-        found = {name: Scores(values, "planted") for name, values in zip(names, wide[:, : len(ids)], strict=True)}
-        return dict.fromkeys(scoring.metrics, found)
+        scores_by_name = {
+            name: Scores(values, "planted") for name, values in zip(names, wide[:, : len(ids)], strict=True)
+        }
+        return dict.fromkeys(scoring.metrics, scores_by_name)
 
     monkeypatch.setattr("heatproof.api.scores.Scoring.scores", planted_scores)
     images = torch.randn(2 * scores.shape[1], 3, 8, 8, generator=torch.Generator().manual_seed(1))
@@ -184,9 +186,9 @@ def test_all_reference_maps_in_the_set_are_named(monkeypatch):
     everything = lambda scores, *, level: (np.ones(len(scores), dtype=bool), "")  # noqa: E731
     monkeypatch.setattr("heatproof.stats.verdict.best_set", everything)
     scores = planted(dict.fromkeys("abcdef", 0.6) | {"random": 0.0, "edges": 0.0})
-    found = judge({"X": scores}, REFERENCES, "on W", level=0.95)
-    assert found.verdict == OPEN
-    assert found.sentence == (
+    verdict = judge({"X": scores}, REFERENCES, "on W", level=0.95)
+    assert verdict.verdict == OPEN
+    assert verdict.sentence == (
         "Open: edges and random, which do not use the network, cannot be distinguished from the best by X, on W; nor "
         "can 6 methods."
     )
@@ -201,21 +203,21 @@ def test_methods_that_delete_regions_are_excluded_from_the_verdict():
 
 
 def test_several_metrics_lead_to_one_verdict():
-    one, other = planted({"a": 0.6, "b": 0.3, "random": 0.0}), planted({"a": 0.3, "b": 0.5, "random": 0.0}, seed=1)
-    alike = judge({"X": one, "Y": one}, ["random"], "on W", level=0.95)
+    first, other = planted({"a": 0.6, "b": 0.3, "random": 0.0}), planted({"a": 0.3, "b": 0.5, "random": 0.0}, seed=1)
+    alike = judge({"X": first, "Y": first}, ["random"], "on W", level=0.95)
     assert alike.sentence == (
         "a is the best of 2 methods, at 95%, by each of 2 measures (X and Y), whose rankings have a "
         "correlation of 1.00, on W. It is above the reference map random, which does not use the network."
     )
-    fills = {f"deletion of single patches, grid 4, {fill} (SDS)": one for fill in ("mean colour", "blur")}
+    fills = {f"deletion of single patches, grid 4, {fill} (SDS)": first for fill in ("mean colour", "blur")}
     sentence = judge(fills, ["random"], "on W", level=0.95).sentence
     assert "(deletion of single patches, grid 4, mean colour (SDS) and blur (SDS)), whose" in sentence
-    apart = judge({"X": one, "Y": other}, ["random"], "on W", level=0.95)
+    apart = judge({"X": first, "Y": other}, ["random"], "on W", level=0.95)
     assert apart.sentence.startswith(
         "a and b cannot be distinguished from the best of 2 methods, at 95%, by at least one of 2 "
     )
     low = planted({"a": 0.0, "b": -0.1, "random": 0.5})
-    part = judge({"X": one, "Y": low}, ["random"], "on W", level=0.95)
+    part = judge({"X": first, "Y": low}, ["random"], "on W", level=0.95)
     assert (part.verdict, part.sentence) == (
         NONE_ABOVE_REFERENCES,
         "Open: no method is significantly above the reference maps by Y, on W: a scores 0.00, and random, "
@@ -227,11 +229,11 @@ def test_several_metrics_lead_to_one_verdict():
     ("wrong", "is_mentioned"), [(0.5, True), (0.3, True), (0.25, False), (0.0, False), (np.nan, False)]
 )
 def test_the_verdict_mentions_a_network_that_is_often_wrong(wrong, is_mentioned):
-    found = verdict_of({"a": 0.6, "c": 0.2, "random": 0.0}, images=20, wrong=wrong)
-    assert found["verdict"] == FOUND
-    assert ("The network is right" in found["sentence"]) == is_mentioned
+    row = verdict_of({"a": 0.6, "c": 0.2, "random": 0.0}, images=20, wrong=wrong)
+    assert row["verdict"] == FOUND
+    assert ("The network is right" in row["sentence"]) == is_mentioned
     if wrong == 0.5:
-        assert found["sentence"].endswith(" The network is right on 10 of the 20 images.")
+        assert row["sentence"].endswith(" The network is right on 10 of the 20 images.")
 
 
 def test_the_verdict_on_too_few_images_names_the_number_needed():
@@ -246,11 +248,11 @@ def test_the_verdict_on_too_few_images_names_the_number_needed():
 
 @pytest.mark.parametrize(("top1", "verdict"), [(0.10, CHANCE), (0.14, CHANCE), (0.25, FOUND), (1.0, FOUND)])
 def test_a_network_at_chance_explains_nothing(top1, verdict):
-    found = verdict_of({"a": 0.6, "b": 0.2, "random": 0.0}, network={"top1_clean": top1})
-    assert found["verdict"] == verdict
+    row = verdict_of({"a": 0.6, "b": 0.2, "random": 0.0}, network={"top1_clean": top1})
+    assert row["verdict"] == verdict
     if verdict == CHANCE:
-        assert "is at chance" in found["sentence"]
-        assert "Its maps cannot be judged." in found["sentence"]
+        assert "is at chance" in row["sentence"]
+        assert "Its maps cannot be judged." in row["sentence"]
 
 
 def test_guessing_the_most_frequent_class_counts_as_chance():
@@ -259,9 +261,9 @@ def test_guessing_the_most_frequent_class_counts_as_chance():
 
 
 def test_without_a_reference_map_the_verdict_does_not_compare_with_one():
-    found = verdict_of({"a": 0.6, "b": 0.1})
-    assert found["verdict"] == FOUND
-    assert "Without a reference map" in found["sentence"]
+    row = verdict_of({"a": 0.6, "b": 0.1})
+    assert row["verdict"] == FOUND
+    assert "Without a reference map" in row["sentence"]
 
 
 def test_a_method_defined_on_too_few_images_is_excluded_from_the_verdict():
@@ -273,11 +275,11 @@ def test_a_method_defined_on_too_few_images_is_excluded_from_the_verdict():
 def tidy(metrics, networks=("one", "two")):
     """Return the rows of scores.csv from the scores of methods by each metric, and its direction."""
     rows = [
-        {"dataset": "d", "model": model, "weights": "w", "metric": metric, "method": f"m{place}", "score": score}
+        {"dataset": "d", "model": model, "weights": "w", "metric": metric, "method": f"m{number}", "score": score}
         | {"higher_is_better": higher}
         for model in networks
         for metric, (scores, higher) in metrics.items()
-        for place, score in enumerate(scores)
+        for number, score in enumerate(scores)
     ]
     return pd.DataFrame(rows)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from heatproof.files.writing import atomic_write, write_table, write_text
 from heatproof.report.figures.registry import FIGURES
@@ -105,8 +106,8 @@ def above_reference(table: pd.DataFrame, references: Collection[str], directions
     """
     signs = table["metric"].map({metric: 1.0 if higher else -1.0 for metric, higher in directions.items()})
     directed = table["score"].astype(float) * signs
-    known = directed.where(table["method"].isin(list(references)))
-    best = known.groupby([table[key] for key in CASE]).transform("max")
+    of_references = directed.where(table["method"].isin(list(references)))
+    best = of_references.groupby([table[key] for key in CASE]).transform("max")
     return (directed - best).rename("above_reference")
 
 
@@ -141,12 +142,12 @@ def publish(
             write_text(path, content)
         elif content is not None:
             save(content, path)
-    displayed = [{"data": images_of(one.manifest).data(("evaluation", 0, count))} for one, count in shows]
+    displayed = [{"data": images_of(dataset.manifest).data(("evaluation", 0, count))} for dataset, count in shows]
     inputs = list(inputs)
     # Shards are recorded by their keys, because the bytes of their manifests also contain times.
     shards = {Path(path).as_posix(): read_checksummed(path) or {} for path in inputs if Path(path).suffix == ".json"}
-    shards = {path: one for path, one in shards.items() if "shard" in one}
-    read = {path: one["key"] for path, one in shards.items()}
+    shards = {path: manifest for path, manifest in shards.items() if "shard" in manifest}
+    read = {path: manifest["key"] for path, manifest in shards.items()}
     facts = {"read": read} if read else {}
     publish_tables(spec, contents, inputs, data=joined_data([*shards.values(), *displayed]), **facts)
 
@@ -177,8 +178,6 @@ def render(name: str, *, script: str | None = None, **values: Any) -> str:
     values
         The variables of the template, including ``title``.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
     folder = Path(__file__).parent / "templates"
     script_text = (folder / script).read_text(encoding="utf-8") if script else ""
     sha256 = base64.b64encode(hashlib.sha256(script_text.encode()).digest()).decode()
@@ -196,11 +195,13 @@ def draw_figure(spec: FigureOf) -> None:
     """Draw a registered figure as SVG and PNG. The same table leads to the same bytes."""
     import_module(spec.module)
     draw = FIGURES[spec.figure].draw
-    wanted = [name for name, one in inspect.signature(draw).parameters.items() if one.kind is one.KEYWORD_ONLY]
+    parameters = inspect.signature(draw).parameters.items()
+    wanted = [name for name, parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     further = {name: read_table(read.table) for name, read in spec.further.items()}
     settings = {"references": spec.references, "level": spec.level, "plain": spec.plain, **further}
     drawn = draw(read_table(spec.read.table), **{name: settings.get(name) for name in wanted})
-    publish(spec, dict.fromkeys(spec.files.values(), drawn), [one.table for one in (spec.read, *spec.further.values())])
+    tables = [source.table for source in (spec.read, *spec.further.values())]
+    publish(spec, dict.fromkeys(spec.files.values(), drawn), tables)
 
 
 # ---- formatted numbers: rounded, with a true minus sign --------------------------------------------------------------

@@ -6,18 +6,18 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from heatproof.core.from_json import has_fields
 from heatproof.core.grids import as_grid
+from heatproof.core.registry import look_up
+from heatproof.core.specs import DatasetSpec
 from heatproof.core.tasks import TASKS
+from heatproof.datasets.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import ELSEWHERE
 from heatproof.files.reading import resolve_user_folder
 from heatproof.stores.store import describe_store, read_shard_manifests
-
-if TYPE_CHECKING:
-    from heatproof.core.specs import DatasetSpec
 
 
 @dataclass(frozen=True)
@@ -87,14 +87,14 @@ def read_store_info(path: str | Path) -> StoreInfo:
         If the path is not a store of heatproof, or the store is damaged.
     """
     path = Path(path)
-    found = describe_store(path)
-    arrays = {name: tuple(map(int, array["shape"])) for name, array in found["arrays"].items()}
-    made_by = found["attributes"].get("made_by")
+    description = describe_store(path)
+    arrays = {name: tuple(map(int, array["shape"])) for name, array in description["arrays"].items()}
+    made_by = description["attributes"].get("made_by")
     if not _is_valid_made_by(made_by):
         raise HeatproofError(f"{path} does not say what made it, so it is not a store of heatproof.")
     if made_by.get("grid") is not None:
         made_by = {**made_by, "grid": as_grid(made_by["grid"])}
-    if "attribution" in arrays and (len(arrays["attribution"]) != 4 or "map" not in found["coordinates"]):
+    if "attribution" in arrays and (len(arrays["attribution"]) != 4 or "map" not in description["coordinates"]):
         raise HeatproofError(
             f"{path} has maps of another kind than heatproof writes, so it is not a store of heatproof."
         )
@@ -103,8 +103,8 @@ def read_store_info(path: str | Path) -> StoreInfo:
     return StoreInfo(
         path=path,
         made_by=made_by,
-        image_ids=found["image_ids"],
-        maps=tuple(found["coordinates"]["map"]) if "attribution" in arrays else (),
+        image_ids=description["image_ids"],
+        maps=tuple(description["coordinates"]["map"]) if "attribution" in arrays else (),
         shape=arrays["attribution"][2:] if "attribution" in arrays else largest,
         computed=tuple(sorted(tuple(manifest["images"]) for manifest in manifests if not manifest.get("gap"))),
         gap=next((manifest["gap"] for manifest in manifests if manifest.get("gap")), None),
@@ -167,12 +167,9 @@ def dataset_of_store(stored: StoreInfo, config: str | Path | None = None) -> Dat
     HeatproofError
         If the dataset is custom code and no config names it.
     """
-    # Imported here, because the listing of stores must not import the plan.
+    # Imported here, because the listing of stores would start slower.
     from heatproof.config.files import read_config
     from heatproof.config.schema import normalise
-    from heatproof.core.registry import look_up
-    from heatproof.core.specs import DatasetSpec
-    from heatproof.datasets.registry import DATASETS
     from heatproof.plan.resolve import read_dataset
 
     recorded = stored.made_by.get("dataset")
@@ -204,8 +201,8 @@ def dataset_of_store(stored: StoreInfo, config: str | Path | None = None) -> Dat
 
 def _rows_of(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """Return the task of a store's dataset and the meaning of its rows, as far as the store records them."""
-    known = {"task": TASKS, "rows": ("label", "picture", "distinct")}
-    return {key: recorded[key] for key, words in known.items() if recorded.get(key) in words}
+    values = {"task": TASKS, "rows": ("label", "picture", "distinct")}
+    return {key: recorded[key] for key, words in values.items() if recorded.get(key) in words}
 
 
 def stores_below(folder: str | Path) -> Iterator[Path]:
@@ -216,7 +213,7 @@ def stores_below(folder: str | Path) -> Iterator[Path]:
             yield folder
         return
     for here, names, _ in os.walk(folder):
-        found = [name for name in names if name.endswith(".zarr") and not name.startswith(".")]
+        stores = [name for name in names if name.endswith(".zarr") and not name.startswith(".")]
         # Stores and hidden folders are not searched for further stores.
         names[:] = sorted(name for name in names if not name.endswith(".zarr") and not name.startswith("."))
-        yield from (Path(here) / name for name in sorted(found))
+        yield from (Path(here) / name for name in sorted(stores))

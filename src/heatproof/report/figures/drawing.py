@@ -123,7 +123,7 @@ def prepare_rows(axes: Axes, names: Sequence[str], size: float = 8) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 
-def draw_map(axes: Axes, values: np.ndarray, alpha: float = 1.0, **place: Any) -> float:
+def draw_map(axes: Axes, values: np.ndarray, alpha: float = 1.0, **position: Any) -> float:
     """Draw an attribution map with the colour scale of all maps.
 
     Parameters
@@ -134,7 +134,7 @@ def draw_map(axes: Axes, values: np.ndarray, alpha: float = 1.0, **place: Any) -
         Relevance (H, W): positive speaks for the class and is red, negative against it and is blue, zero is near-white.
     alpha
         Opacity, from 0 (invisible) to 1 (opaque).
-    place
+    position
         Position in the axes, as keyword arguments of `matplotlib.axes.Axes.imshow`.
 
     Returns
@@ -144,11 +144,11 @@ def draw_map(axes: Axes, values: np.ndarray, alpha: float = 1.0, **place: Any) -
     """
     limit = colour_limit(values)
     style: Any = {"cmap": COLOURS, "vmin": -(limit or 1), "vmax": limit or 1, "interpolation": "nearest"}
-    axes.imshow(values, alpha=alpha, **style, **place)
+    axes.imshow(values, alpha=alpha, **style, **position)
     return limit
 
 
-def draw_colour_bar(figure: Any, **place: Any) -> None:
+def draw_colour_bar(figure: Any, **position: Any) -> None:
     """Draw the colour bar of attribution maps, with the meaning of its ends.
 
     Parameters
@@ -159,6 +159,6 @@ def draw_colour_bar(figure: Any, **place: Any) -> None:
         Position, as keyword arguments of `matplotlib.figure.Figure.colorbar`: ``cax``, or ``ax`` with ``location`` and
         the like.
     """
-    bar = figure.colorbar(ScalarMappable(Normalize(-1, 1), COLOURS), **place)
+    bar = figure.colorbar(ScalarMappable(Normalize(-1, 1), COLOURS), **position)
     bar.set_ticks([-1, 0, 1], labels=COLOUR_BAR_LABELS, size=6.5, color="0.25")
     bar.outline.set(edgecolor="0.6", linewidth=0.6)

@@ -172,10 +172,11 @@ def _image_id(stored: StoreInfo, image: str) -> str:
 
 def _panel(stores: dict[str, StoreInfo], method: str, image_id: str) -> Panel:
     # A map can have the name that the absolute values of another map have as a method.
-    known = {f"{name}{ABS_SUFFIX}": (name, "abs") for name in stores} | {name: (name, "raw") for name in stores}
-    if method not in known:
-        raise HeatproofError(f"There is no method named {method!r} here: {suggest_name(method, known)}")
-    name, transform = known[method]
+    map_of_method = {f"{name}{ABS_SUFFIX}": (name, "abs") for name in stores}
+    map_of_method |= {name: (name, "raw") for name in stores}
+    if method not in map_of_method:
+        raise HeatproofError(f"There is no method named {method!r} here: {suggest_name(method, map_of_method)}")
+    name, transform = map_of_method[method]
     stored = stores[name]
     if stored.gap:
         return Panel(method, None, stored.gap)
@@ -215,26 +216,26 @@ def _drops(stored: StoreInfo, store: Path, image_id: str, grid: Grid | None) -> 
     folder = stored.path.parent
     # The maps are in results/maps/<dataset>/<model>/<weights>, the drops in results/drops/<dataset>/<model>/<weights>.
     root = folder.parents[3] / "drops" / folder.relative_to(folder.parents[2])
-    found = [read_store_info(path) for path in stores_below(root)]
-    grids = sorted({other.made_by["grid"] for other in found}, key=grid_sort_key)
+    stores = [read_store_info(path) for path in stores_below(root)]
+    grids = sorted({other.made_by["grid"] for other in stores}, key=grid_sort_key)
     listed = ", ".join(map(str, grids))
     if not grids:
         raise HeatproofError(f"There are no logit drops in {root}: the workflow makes them.")
     if grid is None and len(grids) > 1:
         raise HeatproofError(f"There are logit drops for the grids {listed}: choose with --grid.")
-    chosen = [other for other in found if other.made_by["grid"] == (grid or grids[0])]
+    chosen = [other for other in stores if other.made_by["grid"] == (grid or grids[0])]
     if not chosen:
         remedy = "add it to drops.grids in the config."
         raise HeatproofError(f"There are no logit drops for grid {grid} in {root}, only for {listed}: {remedy}")
     # Zeros are the default baseline. The note below the panel names the baseline.
     drops = next((other for other in chosen if other.made_by["baseline"] == "zeros"), chosen[0])
-    place = _image_range(drops, image_id)
-    logit = read(drops.path, "logit", *place)[0].astype(np.float64)
+    row_range = _image_range(drops, image_id)
+    logit = read(drops.path, "logit", *row_range)[0].astype(np.float64)
     task = rows_of_store(str(drops.path), 0).task
     if task == "multilabel":
         answer = "label found" if logit[0] > 0 else "label not found"
     elif task_provides(task, "decision"):
-        answer = f"predicted class {int(read(drops.path, 'predicted', *place)[0, 0])}"
+        answer = f"predicted class {int(read(drops.path, 'predicted', *row_range)[0, 0])}"
     else:
         answer = ""
     of = "logit" if answer else "output"
@@ -275,8 +276,8 @@ def _figure(
         lines = textwrap.wrap(title.replace("_", "_ "), int(side * 14))
         axes.set_title("\n".join(lines).replace("_ ", "_"), size=8, pad=4, linespacing=1.0)
         axes.set_xlabel(below, size=6.5, color="0.35", labelpad=3, linespacing=1.15)
-    place: dict[str, Any] = {"ax": [axes for axes, _ in laid], "location": "bottom", "anchor": (0, 0)}
-    draw_colour_bar(figure, shrink=0.4, aspect=26, **place)
+    bar: dict[str, Any] = {"ax": [axes for axes, _ in laid], "location": "bottom", "anchor": (0, 0)}
+    draw_colour_bar(figure, shrink=0.4, aspect=26, **bar)
     return figure
 
 
@@ -334,7 +335,7 @@ def _draw_numbers(axes: Axes, values: np.ndarray, shape: tuple[int, ...], grid: 
     counts = grid_shape(grid)
     for patch, value in enumerate(values):
         sides = zip(divmod(patch, counts[1]), shape, counts, strict=True)
-        y, x = ((place + 0.5) * length / count - 0.5 for place, length, count in sides)
+        y, x = ((position + 0.5) * length / count - 0.5 for position, length, count in sides)
         axes.text(x, y, rounded(value / 10**power, 1), size=6.5, ha="center", va="center", path_effects=light)
     return f" ×10{str(power).translate(_RAISED)}" if power else ""
 
@@ -344,7 +345,7 @@ def _save(figure: Figure, output: Path) -> None:
         with drawing_style(), atomic_write(output) as aside:
             figure.savefig(aside, format=output.suffix[1:] or "png", dpi=DPI)
     except ValueError:
-        known = ", ".join(sorted(figure.canvas.get_supported_filetypes()))
-        raise HeatproofError(f"{output} cannot be drawn as {output.suffix!r}: end it in one of {known}.") from None
+        endings = ", ".join(sorted(figure.canvas.get_supported_filetypes()))
+        raise HeatproofError(f"{output} cannot be drawn as {output.suffix!r}: end it in one of {endings}.") from None
     except OSError as error:
         raise HeatproofError(f"{output} cannot be written ({error.strerror}).") from None

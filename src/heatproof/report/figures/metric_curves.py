@@ -55,33 +55,33 @@ class LineStyle:
 
 def metric_curves(spec: MetricCurves) -> None:
     """Write the figure and the table of one network."""
-    table = pd.DataFrame([row for one in spec.scores for row in curve_points(one)], columns=COLUMNS[len(NETWORK) :])
+    table = pd.DataFrame([row for score in spec.scores for row in curve_points(score)], columns=COLUMNS[len(NETWORK) :])
     table = table.assign(**dict(zip(NETWORK, spec.network, strict=True)))[COLUMNS]
     # A metric that is the difference of two curves would repeat them where both have panels.
-    kinds = {one.kind for one in spec.scores}
-    repeated = [one.case.metric for one in spec.scores if len(parts := METRICS[one.kind].derived_from) > 1
+    kinds = {score.kind for score in spec.scores}
+    repeated = [score.case.metric for score in spec.scores if len(parts := METRICS[score.kind].derived_from) > 1
              and kinds.issuperset(parts)]  # fmt: skip
     table = table[~table["metric"].isin(repeated)]
     lines = line_styles(spec.scores[0].explainers, spec.references)
     dataset, model, weights = spec.network
     figure = draw_metric_curves(table, lines, f"{model}, {weights} ({dataset})")
-    publish(spec, {spec.files["figure"]: figure, spec.files["table"]: table}, [one.manifest for one in spec.scores])
+    publish(spec, {spec.files["figure"]: figure, spec.files["table"]: table}, [score.manifest for score in spec.scores])
 
 
 def curve_points(spec: Score) -> Iterator[tuple[Any, ...]]:
     """Yield each point of a metric's mean curves: metric, curve, names of both axes, direction, method, x and y."""
     sequences = {
-        argument: Perturbation.from_settings(one.response.settings)
-        for argument, one in spec.responses.items()
-        if one.response.kind == "curves"
+        argument: Perturbation.from_settings(curves.response.settings)
+        for argument, curves in spec.responses.items()
+        if curves.response.kind == "curves"
     }
     for scored in stored_curves(spec):
         for name, x_name, x, y_name, y in mean_curves(spec, sequences, scored):
             sequence = _sequence_of(name, sequences) if len(sequences) > 1 else None
             higher = spec.higher_is_better if sequence is None else not low_is_good(sequence.to_settings())
-            for place, value in zip(x, y, strict=True):
+            for point, value in zip(x, y, strict=True):
                 if np.isfinite(value):
-                    yield spec.case.metric, name, x_name, y_name, higher, scored.method, float(place), float(value)
+                    yield spec.case.metric, name, x_name, y_name, higher, scored.method, float(point), float(value)
 
 
 def mean_curves(
@@ -117,14 +117,14 @@ def mean_curves(
             x = 1 - np.array(sequence.thresholds)
             yield name, "threshold of the map, of its maximum", x, f"loss of {output}", _mean(values)
         elif sequence is not None:
-            argument = next(one for one, known in sequences.items() if known is sequence)
+            argument = next(name for name, perturbation in sequences.items() if perturbation is sequence)
             y_name = f"{output}, aligned with the map" if name.endswith("_mas") else output
             yield name, _of_sequence(sequence), scored.inputs[argument].fractions.mean(axis=0), y_name, _mean(values)
 
 
 def _sequence_of(name: str, sequences: Mapping[str, Perturbation]) -> Perturbation | None:
     """Return the sequence of a curve: that of the argument whose name starts the curve's name, or else the first."""
-    named = [one for argument, one in sequences.items() if name.startswith(argument)]
+    named = [perturbation for argument, perturbation in sequences.items() if name.startswith(argument)]
     return next(iter([*named, *sequences.values()]), None)
 
 
@@ -136,9 +136,9 @@ def _of_sequence(sequence: Perturbation) -> str:
 
 def _mean(values: np.ndarray) -> np.ndarray:
     """Return the mean over images (S,) of curves (N, S); NaN where no image has a value."""
-    known = ~np.isnan(values)
-    count = known.sum(axis=0)
-    return np.where(known, values, 0).sum(axis=0) / np.where(count == 0, np.nan, count)
+    is_defined = ~np.isnan(values)
+    count = is_defined.sum(axis=0)
+    return np.where(is_defined, values, 0).sum(axis=0) / np.where(count == 0, np.nan, count)
 
 
 def line_styles(explainers: Sequence[MethodSpec], references: Sequence[str]) -> dict[str, LineStyle]:

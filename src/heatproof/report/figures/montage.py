@@ -48,7 +48,7 @@ def montage(spec: Montage) -> None:
         files.append(spec.results.scores.format(**where))
         outputs.append(spec.files["{dataset}/{model}".format_map(where)])
         save(draw_montage(opened.images("evaluation", 0, spec.images), maps, means, each, title), outputs[-1])
-    publish(spec, dict.fromkeys(outputs), files, [(one, spec.images) for one in spec.datasets.values()])
+    publish(spec, dict.fromkeys(outputs), files, [(dataset, spec.images) for dataset in spec.datasets.values()])
 
 
 @plain_style
@@ -103,8 +103,8 @@ def draw_montage(
     for first in cells[0]:
         for axes, image in zip(first[1:], images, strict=True):
             axes.imshow(np.clip(channels_last(image), 0, 1), interpolation="nearest")
-    for place, method in enumerate(means.index):
-        block, line = divmod(place, height)
+    for number, method in enumerate(means.index):
+        block, line = divmod(number, height)
         label, *map_axes = cells[line + 1, block]
         label.text(0.97, 0.5, f"{method}\n{format_score(means[method])}", ha="right", va="center", size=7)
         for axes, values, score in zip(map_axes, maps[method], scores.loc[method], strict=True):

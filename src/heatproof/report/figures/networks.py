@@ -43,7 +43,8 @@ def best_over_accuracy(table: pd.DataFrame, accuracy: pd.DataFrame, references: 
         no network has an IDSDS score.
     """
     rows = table[~table["method"].isin(list(references))].dropna(subset=["score"])
-    rows = next((found for name in ("idsds", "sds") if len(found := rows[rows["metric"] == name])), rows.iloc[:0])
+    candidates = (rows[rows["metric"] == name] for name in ("idsds", "sds"))
+    rows = next((candidate for candidate in candidates if len(candidate)), rows.iloc[:0])
     best = rows.loc[rows.groupby(NETWORK, sort=False)["score"].idxmax()]
     # Networks of several labels and of numbers have no top-1 accuracy.
     clean = accuracy.drop_duplicates(NETWORK).reindex(columns=[*NETWORK, "top1_clean"]).dropna(subset="top1_clean")

@@ -56,11 +56,11 @@ def places_table(scores: pd.DataFrame) -> pd.DataFrame:
         and 1 for the last, lower is better; ties share their mean rank. Methods are sorted by their mean place over all
         metrics, and metrics by name. Networks with a score of only one method are left out.
     """
-    known = scores[scores["score"].notna()].copy()
-    better = np.where(known["higher_is_better"].astype(bool), -1.0, 1.0)
-    groups = (known["score"] * better).groupby([known[key] for key in CASE])
-    known["place"] = (groups.rank(method="average") - 1) / (groups.transform("size") - 1).where(lambda n: n > 0)
-    means = known.groupby(["method", "metric"])["place"].agg(place="mean", n_cases="count").dropna().reset_index()
+    defined = scores[scores["score"].notna()].copy()
+    better = np.where(defined["higher_is_better"].astype(bool), -1.0, 1.0)
+    groups = (defined["score"] * better).groupby([defined[key] for key in CASE])
+    defined["place"] = (groups.rank(method="average") - 1) / (groups.transform("size") - 1).where(lambda n: n > 0)
+    means = defined.groupby(["method", "metric"])["place"].agg(place="mean", n_cases="count").dropna().reset_index()
     means["lead"] = means.groupby("method")["place"].transform("mean")
     return means.sort_values(["lead", "method", "metric"], ignore_index=True)[PLACE_COLUMNS]
 
@@ -164,8 +164,8 @@ def draw_dual(dual: pd.DataFrame) -> Figure:
         axes.scatter(part["completeness"], part["soundness"], s=18, alpha=0.75)
         # Only the extremes of the cloud are labelled, because a label at each point would hide all points.
         for row in _corners(part).to_dict("records"):
-            place = (row["completeness"], row["soundness"])
-            axes.annotate(row["method"], place, fontsize=7, xytext=(3, 4), textcoords="offset points")
+            point = (row["completeness"], row["soundness"])
+            axes.annotate(row["method"], point, fontsize=7, xytext=(3, 4), textcoords="offset points")
         axes.set_title(f"{model}, {weights} ({dataset})", fontsize=9)
         axes.set(xlabel="completeness", ylabel="soundness")
         axes.margins(0.18)
@@ -176,7 +176,7 @@ def draw_dual(dual: pd.DataFrame) -> Figure:
 def _corners(part: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the methods that are the only ones with the largest or smallest value of one score."""
     both = part["soundness"].round(6), part["completeness"].round(6)
-    alone = [part[one.isin([one.max(), one.min()]) & ~one.duplicated(keep=False)] for one in both]
+    alone = [part[scores.isin([scores.max(), scores.min()]) & ~scores.duplicated(keep=False)] for scores in both]
     return pd.concat(alone).drop_duplicates("method")
 
 
@@ -189,6 +189,6 @@ def _agreement(wide: pd.DataFrame) -> pd.Series:
     return pd.Series({name: _spearman(places, wide.drop(columns=name).mean(axis=1)) for name, places in wide.items()})
 
 
-def _spearman(one: pd.Series, other: pd.Series) -> float:
+def _spearman(first: pd.Series, second: pd.Series) -> float:
     """Return Spearman's ρ over the methods that have both values; NaN if they are too few or all equal."""
-    return pd.concat([one, other], axis=1).corr("spearman", min_periods=MINIMUM_METHODS).to_numpy()[0, 1]
+    return pd.concat([first, second], axis=1).corr("spearman", min_periods=MINIMUM_METHODS).to_numpy()[0, 1]

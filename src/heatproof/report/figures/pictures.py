@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from matplotlib import colormaps
+from matplotlib.colors import to_hex
 from PIL import Image
 
 from heatproof.core.dataset import Dataset
@@ -99,16 +101,11 @@ def _fit(picture: Image.Image, side: int) -> Image.Image:
 
 def colours() -> list[str]:
     """Return nine colours of the colour scale as hexadecimal text, from against the class to for it."""
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
-
     return [to_hex(colour) for colour in colormaps[COLOURS](np.linspace(0, 1, 9))]
 
 
 @cache
 def _palette() -> bytes:
-    from matplotlib import colormaps
-
     return (colormaps[COLOURS](np.linspace(0, 1, 255))[:, :3] * 255).round().astype(np.uint8).tobytes()
 
 

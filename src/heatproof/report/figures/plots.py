@@ -146,11 +146,11 @@ def _draw_scores(axes: Axes, part: pd.DataFrame, colours: Mapping[str, Any]) -> 
     in_order = part.sort_values("weights", key=lambda names: names.map(list(colours).index), kind="stable")
     groups = in_order.groupby(["weights", "family"], sort=False)
     step = (0.5 if groups.ngroups < 3 else 0.75) / groups.ngroups
-    for place, (key, rows) in enumerate(groups):
+    for number, (key, rows) in enumerate(groups):
         weights, family = map(str, key)
-        known, shift = rows[rows["score"].notna()], step * (place - (groups.ngroups - 1) / 2)
-        points, label = known[["score", "ci_low", "ci_high"]], SERIES.format(weights, FAMILIES[family])
-        handles[label] = draw_points(axes, known["row"] + shift, points, colours[weights], **MARKERS[family])
+        defined, shift = rows[rows["score"].notna()], step * (number - (groups.ngroups - 1) / 2)
+        points, label = defined[["score", "ci_low", "ci_high"]], SERIES.format(weights, FAMILIES[family])
+        handles[label] = draw_points(axes, defined["row"] + shift, points, colours[weights], **MARKERS[family])
     return handles
 
 
@@ -158,9 +158,9 @@ def _write_undefined(axes: Axes, part: pd.DataFrame) -> None:
     for row, rows in part[part["score"].notna()].groupby("row"):
         counts = [f"{count:.0f}" for count in dict.fromkeys(rows["n_undefined"])]
         if counts != ["0"]:
-            place = (rows["ci_high"].fillna(rows["score"]).max(), row)
+            end = (rows["ci_high"].fillna(rows["score"]).max(), row)
             note = f"{' and '.join(counts)} undefined"
-            axes.annotate(note, place, xytext=(4, 0), textcoords="offset points", **NOTE_STYLE)
+            axes.annotate(note, end, xytext=(4, 0), textcoords="offset points", **NOTE_STYLE)
 
 
 def _write_gaps(axes: Axes, part: pd.DataFrame, middle: float) -> None:
@@ -204,8 +204,8 @@ def draw_variance(table: pd.DataFrame) -> Figure:
         Bars of the mean share over methods. The bars whose shares other than image and residual are largest come first.
         If no metric has known components, the figure is a sentence.
     """
-    known = table[table["share"].notna()]
-    if known.empty:
+    defined = table[table["share"].notna()]
+    if defined.empty:
         figure = new_figure(7.5, 0.8)
         figure.text(
             0.5,
@@ -216,7 +216,7 @@ def draw_variance(table: pd.DataFrame) -> Figure:
             size=10,
         )
         return figure
-    shares = known.groupby(["metric", "weights", "component"], sort=False)["share"].mean().unstack().fillna(0)
+    shares = defined.groupby(["metric", "weights", "component"], sort=False)["share"].mean().unstack().fillna(0)
     shares = shares[[name for name in COMPONENTS if name in shares]]
     shares = shares.div(shares.sum(axis=1), axis=0)
     lead = shares.drop(columns=["image", "residual"], errors="ignore").sum(axis=1)

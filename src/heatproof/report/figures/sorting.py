@@ -27,16 +27,16 @@ LETTERS = 17
 def sorting(spec: Sorting) -> None:
     """Write the figure of every network."""
     outputs, files = [], []
-    for one in spec.networks:
-        where = one.where
+    for network in spec.networks:
+        where = network.where
         opened = open_dataset(spec.datasets[where["dataset"]])
         ids = opened.splits["evaluation"].ids[: spec.images]
-        found = {}
-        for metric in one.metrics:
-            place = {**where, "metric": metric}
-            files.append(spec.results.scores.format(**place))
-            found[metric] = image_scores(spec.results, place, ids)
-        number = index_of_most_scored(found, ids)
+        by_metric = {}
+        for metric in network.metrics:
+            case = {**where, "metric": metric}
+            files.append(spec.results.scores.format(**case))
+            by_metric[metric] = image_scores(spec.results, case, ids)
+        number = index_of_most_scored(by_metric, ids)
         read = {
             method.name: read_maps(spec.results, where, explainer, method, ids)
             for explainer in spec.explainers
@@ -44,13 +44,13 @@ def sorting(spec: Sorting) -> None:
         }
         image_maps = {name: values[number] for name, values in read.items() if not isinstance(values, str)}
         # A metric that is not applicable reads no maps.
-        applied = [metric for metric, of in found.items() if of.notna().any()]
+        applied = [metric for metric, of in by_metric.items() if of.notna().any()]
         drawn = spec.magnitudes.counted_methods([*image_maps], *applied)
         maps = {name: image_maps[name] for name in drawn}
         scores = pd.DataFrame(
             {
                 metric: [of.get((name, ids[number]), np.nan) if len(of) else np.nan for name in drawn]
-                for metric, of in found.items()
+                for metric, of in by_metric.items()
             },
             index=drawn,
         ).T
@@ -58,15 +58,16 @@ def sorting(spec: Sorting) -> None:
         outputs.append(spec.files["{dataset}/{model}".format_map(where)])
         image = opened.images("evaluation", number, number + 1)[0]
         save(draw_sorting(image, maps, scores, spec.directions, title), outputs[-1])
-    publish(spec, dict.fromkeys(outputs), files, [(one, spec.images) for one in spec.datasets.values()])
+    publish(spec, dict.fromkeys(outputs), files, [(dataset, spec.images) for dataset in spec.datasets.values()])
 
 
 def index_of_most_scored(scores: Mapping[str, pd.Series], ids: Sequence[str]) -> int:
     """Return the index of the first image among those with scores by the largest number of metrics."""
-    known = [
-        sum(bool(of[of.index.get_level_values("image") == one].notna().any()) for of in scores.values()) for one in ids
+    numbers_of_metrics = [
+        sum(bool(of[of.index.get_level_values("image") == image_id].notna().any()) for of in scores.values())
+        for image_id in ids
     ]
-    return int(np.argmax(known))
+    return int(np.argmax(numbers_of_metrics))
 
 
 def best_first(scores: pd.Series, higher_is_better: bool) -> pd.Series:
@@ -109,8 +110,8 @@ def draw_sorting(
     figure = Figure(figsize=size, facecolor="white")
     # Each row has one axes, because axes for every map would take a minute for thirty methods and twenty metrics.
     across = 1 + GAP / CELL
-    for place, (metric, row) in enumerate(scores.iterrows()):
-        low = size[1] - top - (place + 1) * (tall + WRITTEN) + WRITTEN
+    for number, (metric, row) in enumerate(scores.iterrows()):
+        low = size[1] - top - (number + 1) * (tall + WRITTEN) + WRITTEN
         box = names / size[0], low / size[1], columns * (CELL + GAP) / size[0], tall / size[1]
         axes = figure.add_axes(box)
         axes.set_axis_off()
@@ -124,7 +125,7 @@ def draw_sorting(
         for column, (name, score) in enumerate(order.items(), start=1):
             below = "\n".join([*_fitted(str(name)), format_score(score)])
             axes.text(column * across + 0.5, 1.03, below, ha="center", va="top", size=4.6, linespacing=1.05)
-            if place == 0:
+            if number == 0:
                 axes.text(column * across + 0.5, -0.05, f"rank {column}", ha="center", va="bottom", size=6.5)
     draw_colour_bar(
         figure,

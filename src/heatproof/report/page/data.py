@@ -112,14 +112,14 @@ def maps(entry: PageDataset, spec: ReportPage) -> dict[str, Any]:
 
 def _sorts(network: PageNetwork, spec: ReportPage, ids: Sequence[str]) -> list[list[dict[str, Any]]]:
     """Return for each image the metrics by which a network's maps can be sorted, with the scores of all methods."""
-    found: list[list[dict[str, Any]]] = [[] for _ in ids]
+    sorts: list[list[dict[str, Any]]] = [[] for _ in ids]
     for metric in network.sort_metrics:
         scores_of_metric = image_scores(spec.results, {**network.where, "metric": metric}, ids)
         of = scores_of_metric[scores_of_metric.index.get_level_values("image").isin(ids)].to_dict()
-        for image, into in zip(ids, found, strict=True):
+        for image, into in zip(ids, sorts, strict=True):
             scores = np.array([of.get((method.name, image), np.nan) for method in all_methods(spec.explainers)])
             into.append({"metric": metric, "higher": spec.directions[metric], "scores": rounded_lists(scores)})
-    return found
+    return sorts
 
 
 def _cell(values: np.ndarray, scores: list[float | None]) -> dict[str, Any]:
@@ -143,12 +143,12 @@ def _drops(
 
 def fit_to_page(datasets: list[dict[str, Any]], methods: int) -> list[dict[str, Any]]:
     """Return the images and networks of `maps` that fit on the index page, with the numbers of those ``left_out``."""
-    found = []
+    fitted = []
     for dataset in datasets:
         images, networks = len(dataset["images"]), len(dataset["networks"])
         count, fit = count_that_fits(images, networks * len(datasets), methods, dataset["size"])
         most = max(1, fit // len(datasets))
-        found.append(
+        fitted.append(
             {
                 **dataset,
                 "images": dataset["images"][:count],
@@ -158,7 +158,7 @@ def fit_to_page(datasets: list[dict[str, Any]], methods: int) -> list[dict[str, 
                 "left_out": [images - count, max(networks - most, 0)],
             }
         )
-    return found
+    return fitted
 
 
 def rounded_lists(values: np.ndarray, digits: int = 4) -> list[Any]:
@@ -191,8 +191,8 @@ def curves(spec: ReportPage) -> dict[str, Any]:
         "shares": rounded_lists(shares),
         "methods": methods,
         "responses": [
-            {"title": title(one.settings), "low": low_is_good(one.settings), "metrics": one.metrics}
-            for one in responses
+            {"title": title(response.settings), "low": low_is_good(response.settings), "metrics": response.metrics}
+            for response in responses
         ],
         "panels": [
             {**where, "response": number, **_panel(spec, where, response, shares)}
@@ -200,7 +200,7 @@ def curves(spec: ReportPage) -> dict[str, Any]:
             for number, response in enumerate(responses)
             if where["dataset"] in response.datasets
         ],
-        "images": " or ".join(dict.fromkeys(str(one.images) for one in responses)),
+        "images": " or ".join(dict.fromkeys(str(response.images) for response in responses)),
     }
 
 

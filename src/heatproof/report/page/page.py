@@ -83,7 +83,7 @@ def report_page(spec: ReportPage) -> None:
         pages[spec.files["gallery"]] = render("gallery.html", **gallery, **shared)
         data["maps-data"] = {"methods": named, "datasets": page_data.fit_to_page(maps, len(named))}
     # Curves that no metric of the run reads are not computed.
-    if any(one.datasets for one in spec.curves):
+    if any(curves.datasets for curves in spec.curves):
         ranks = ranked.set_index("method")["rank"]
         best = [name for name in ranks[ranks != ""].astype(float).sort_values().index if name not in spec.references]
         data["curves-data"] = {**page_data.curves(spec), "best": best[:4], "references": spec.references}
@@ -101,8 +101,8 @@ def report_page(spec: ReportPage) -> None:
         about_metrics=describe_disagreement(tables["scores"], spec) if "scores" in tables else "",
         side_by_side=side_by_side(tables["idsds_table"], spec.references),
         figures=[
-            {**vars(one), "uri": data_uri(verified_bytes(one.path, listed=False), "image/svg+xml")}
-            for one in spec.figures
+            {**vars(figure), "uri": data_uri(verified_bytes(figure.path, listed=False), "image/svg+xml")}
+            for figure in spec.figures
         ],
         claims=group_claims(tables["claims"]) if "claims" in tables else {},
         downloads=[_download(facts.path, link) for facts in spec.page_tables.values()],
@@ -196,24 +196,24 @@ def leaderboard(table: pd.DataFrame, spec: ReportPage, link: Link) -> dict[str, 
         the reason if the method is not applicable. Missing numbers are None.
     """
     counts = ["rank", "n_images", "n_undefined"]
-    known = table.assign(**table[[*SCORE_AND_INTERVAL, *counts]].apply(pd.to_numeric))
-    known["above"] = above_reference(known, spec.references, spec.directions)
-    ends = known.groupby("metric")[SCORE_AND_INTERVAL]
+    scored = table.assign(**table[[*SCORE_AND_INTERVAL, *counts]].apply(pd.to_numeric))
+    scored["above"] = above_reference(scored, spec.references, spec.directions)
+    ends = scored.groupby("metric")[SCORE_AND_INTERVAL]
     low, high = ends.min().min(axis=1).clip(upper=0).fillna(0), ends.max().max(axis=1).clip(lower=0).fillna(0)
     # Six digits are enough to sort and draw numbers.
     ranges = dict(zip(low.index, page_data.rounded_lists(np.stack([low, high], axis=1), 6), strict=True))
     cases = []
-    for case in dict.fromkeys(zip(*(known[key] for key in CASE), strict=True)):
+    for case in dict.fromkeys(zip(*(scored[key] for key in CASE), strict=True)):
         names = dict(zip(CASE, case, strict=True))
         manifest, metric = spec.results.scores_manifest.format(**names), names["metric"]
         of = {"higher": spec.directions[metric], "range": ranges[metric]}
         key = (read_checksummed(manifest) or {}).get("key") or ""
         cases.append({**names, **of, "href": link(manifest), "key": key})
-    places = known.groupby(CASE, sort=False).ngroup()
-    values = page_data.rounded_lists(known[[*SCORE_AND_INTERVAL, "above", *counts]].to_numpy(), 6)
-    gaps = known["gap"] if "gap" in known else [""] * len(known)
-    facts = zip(places, known["method"], values, gaps, strict=True)
-    return {"cases": cases, "rows": [[place, method, *row, gap] for place, method, row, gap in facts]}
+    places = scored.groupby(CASE, sort=False).ngroup()
+    values = page_data.rounded_lists(scored[[*SCORE_AND_INTERVAL, "above", *counts]].to_numpy(), 6)
+    gaps = scored["gap"] if "gap" in scored else [""] * len(scored)
+    facts = zip(places, scored["method"], values, gaps, strict=True)
+    return {"cases": cases, "rows": [[case_number, method, *row, gap] for case_number, method, row, gap in facts]}
 
 
 def describe_disagreement(table: pd.DataFrame, spec: ReportPage) -> str:
@@ -253,12 +253,12 @@ def side_by_side(table: pd.DataFrame, references: Collection[str]) -> dict[Any, 
     # Higher is better for all metrics of patch drops.
     scores = table.assign(score=pd.to_numeric(table["score"]))
     above = above_reference(scores, references, dict.fromkeys(table["metric"], True))
-    found = {}
+    by_dataset = {}
     for dataset, part in table.assign(above=above).groupby("dataset", sort=False):
         by_case = part.groupby(CASE[1:], sort=False)
         cases = {case: rows.set_index("method").to_dict("index") for case, rows in by_case}
-        found[dataset] = {"methods": list(dict.fromkeys(part["method"])), "cases": cases}
-    return found
+        by_dataset[dataset] = {"methods": list(dict.fromkeys(part["method"])), "cases": cases}
+    return by_dataset
 
 
 # ---- provenance ------------------------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ def manifests(spec: ReportPage) -> Iterator[tuple[str, str, str, int]]:
             for explainer in spec.explainers:
                 whose = of if explainer.uses_model else name
                 yield "maps", f"{whose} · {explainer.name}", maps_base(spec.results, where, explainer), spec.shards
-                for response in (one for one in spec.curves if name in one.datasets):
+                for response in (curves for curves in spec.curves if name in curves.datasets):
                     base = spec.results.store("curves").format(
                         **where, explainer=explainer.name, response=response.name
                     )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import mannwhitneyu, rankdata, spearmanr
 
 from heatproof.core.grids import grid_table_value
 from heatproof.core.randomness import numpy_generator
@@ -91,29 +92,29 @@ def _of_classes(store: str, images: int, target: str | int) -> dict[str, Any]:
         rank = np.where(wrong, np.inf, 0)
     row: dict[str, Any] = {}
     for k in (1, 5):
-        known = k == 1 or target == "label"
-        row[f"top{k}_clean"] = float((rank[:, 0] < k).mean()) if known else np.nan
-        row[f"top{k}_worst_patch"] = float((rank[:, 1:] < k).all(1).mean()) if known else np.nan
+        is_defined = k == 1 or target == "label"
+        row[f"top{k}_clean"] = float((rank[:, 0] < k).mean()) if is_defined else np.nan
+        row[f"top{k}_worst_patch"] = float((rank[:, 1:] < k).all(1).mean()) if is_defined else np.nan
     majority = float(np.unique(labels, return_counts=True)[1].max() / len(labels))
     return {**row, "majority": majority, "n_images": images}
 
 
-def _of_labels(known: ScoredRows, store: str, answers: str, images: int) -> list[dict[str, Any]]:
-    found = np.asarray(read(store, "logit", 0, images) > 0)
+def _of_labels(scored: ScoredRows, store: str, answers: str, images: int) -> list[dict[str, Any]]:
+    is_present = np.asarray(read(store, "logit", 0, images) > 0)
     targets = np.asarray(describe_store(store)["labels"])[:images]
     logits = read(answers + ".zarr", "logit", 0, images).astype(np.float64)
-    first_rows = known.first_rows
-    by_label = quality_of_labels(known.ground_truth[first_rows], logits[first_rows])
+    first_rows = scored.first_rows
+    by_label = quality_of_labels(scored.ground_truth[first_rows], logits[first_rows])
     overall: dict[str, Any] = {"label": "", **{str(name): by_label[name].mean() for name in by_label}}
-    overall["p_chance"] = chance_of_labels(known.ground_truth[first_rows], logits[first_rows])
+    overall["p_chance"] = chance_of_labels(scored.ground_truth[first_rows], logits[first_rows])
     overall["n_images"] = len(first_rows)
-    recall = {"recall_clean": found[:, 0], "recall_worst_patch": np.asarray(found.all(axis=1))}
+    recall = {"recall_clean": is_present[:, 0], "recall_worst_patch": np.asarray(is_present.all(axis=1))}
     overall |= {name: float(right.mean()) for name, right in recall.items()}
     rows = [overall]
     for number, row in enumerate(by_label.to_dict("records")):
         of_label = targets == number
         recalls = {name: float(right[of_label].mean()) if of_label.any() else np.nan for name, right in recall.items()}
-        rows.append({"label": known.names[number], **{str(key): value for key, value in row.items()}, **recalls})
+        rows.append({"label": scored.names[number], **{str(key): value for key, value in row.items()}, **recalls})
     return rows
 
 
@@ -134,13 +135,13 @@ def quality_of_labels(labels: np.ndarray, logits: np.ndarray) -> pd.DataFrame:
         ``base_rate``, the share of the images with a known label that have it; ``p_chance``, the one-sided p-value of
         the Mann–Whitney test, whose statistic is the AUROC; ``n_images``, the number of images whose label is known.
     """
-    from scipy.stats import mannwhitneyu
+    # Here, because most runs have no such labels, and scikit-learn takes seconds to load.
     from sklearn.metrics import average_precision_score, roc_auc_score
 
     rows = []
     for label, logit in zip(labels.T, logits.T, strict=True):
-        known = label >= 0
-        present, scores = label[known] == 1, logit[known]
+        is_known = label >= 0
+        present, scores = label[is_known] == 1, logit[is_known]
         row = {"auroc": np.nan, "average_precision": np.nan, "base_rate": np.nan, "p_chance": np.nan}
         if present.any():
             row["base_rate"] = float(present.mean())
@@ -148,7 +149,7 @@ def quality_of_labels(labels: np.ndarray, logits: np.ndarray) -> pd.DataFrame:
             row["auroc"] = float(roc_auc_score(present, scores))
             row["average_precision"] = float(average_precision_score(present, scores))
             row["p_chance"] = float(mannwhitneyu(scores[present], scores[~present], alternative="greater").pvalue)
-        rows.append({**row, "n_images": int(known.sum())})
+        rows.append({**row, "n_images": int(is_known.sum())})
     return pd.DataFrame(rows)
 
 
@@ -169,8 +170,6 @@ def chance_of_labels(labels: np.ndarray, logits: np.ndarray) -> float:
     float
         One-sided p-value; NaN where no label is both present and absent.
     """
-    from scipy.stats import rankdata
-
     present, absent = (labels == 1).astype(np.float64), (labels == 0).astype(np.float64)
     testable = (present.sum(0) > 0) & (absent.sum(0) > 0)
     if not testable.any():
@@ -180,9 +179,9 @@ def chance_of_labels(labels: np.ndarray, logits: np.ndarray) -> float:
     return _permuted(lambda order: float((ranks * weights[order]).sum()), len(labels))
 
 
-def _of_numbers(known: ScoredRows, outputs: np.ndarray, target: str | int) -> list[dict[str, Any]]:
+def _of_numbers(scored: ScoredRows, outputs: np.ndarray, target: str | int) -> list[dict[str, Any]]:
     """Return the quality of the outputs (N, variants) of a regression, one row for each number that is predicted."""
-    labels, names = known.ground_truth.astype(np.float64), known.target_names(known.targets)
+    labels, names = scored.ground_truth.astype(np.float64), scored.target_names(scored.targets)
     if isinstance(target, int):
         # All images are explained for the same number.
         labels, names = labels.reshape(len(labels), -1)[:, target], np.full(len(labels), "", dtype=object)
@@ -194,7 +193,7 @@ def _of_numbers(known: ScoredRows, outputs: np.ndarray, target: str | int) -> li
         mean = {key: float(np.mean([row[key] for row in rows])) for key in ("r2", "spearman")}
         # The network is better than guessing if it is for one number; Bonferroni's correction is for their count.
         p = min(1.0, min(row["p_chance"] for row in rows) * len(rows))
-        rows.insert(0, {"label": "", **mean, "p_chance": p, "n_images": len(set(known.image_ids))})
+        rows.insert(0, {"label": "", **mean, "p_chance": p, "n_images": len(set(scored.image_ids))})
     return rows
 
 
@@ -216,7 +215,7 @@ def quality_of_numbers(labels: np.ndarray, outputs: np.ndarray) -> dict[str, Any
         ``spearman``, the rank correlation of outputs and labels; ``p_chance`` as in `chance_of_numbers`;
         ``n_images``.
     """
-    from scipy.stats import spearmanr
+    # Here, because most runs are no regressions, and scikit-learn takes seconds to load.
     from sklearn.metrics import mean_absolute_error, r2_score
 
     varied = len(labels) > 1 and np.ptp(labels) > 0
@@ -244,8 +243,6 @@ def chance_of_numbers(labels: np.ndarray, outputs: np.ndarray) -> float:
     float
         NaN where all labels are equal, or there are fewer than two; 1 where all outputs are equal.
     """
-    from scipy.stats import rankdata, spearmanr
-
     if len(labels) < 2 or np.ptp(labels) == 0:
         return float("nan")
     if np.ptp(outputs) == 0:

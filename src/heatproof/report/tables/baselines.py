@@ -88,9 +88,9 @@ class BaselineScores:
         """Yield Spearman's ρ between the orders of methods under every two baselines, with and without references."""
         ranked = ~np.isnan(self.means[:, :, 0]).any(axis=0)
         for name, chosen in (("all", ranked), ("without references", ranked & ~self.methods["reference"].to_numpy())):
-            for one, other in combinations(range(len(self.baselines)), 2):
-                rho = spearman_rows(self.means[one][chosen].T, self.means[other][chosen].T)
-                pair = {"baseline": self.baselines[one], "other": self.baselines[other]}
+            for first, second in combinations(range(len(self.baselines)), 2):
+                rho = spearman_rows(self.means[first][chosen].T, self.means[second][chosen].T)
+                pair = {"baseline": self.baselines[first], "other": self.baselines[second]}
                 yield {**pair, "methods": name, "n_methods": int(chosen.sum()), **self.bounds("rho", rho)}
 
     def conclusions(self) -> Iterator[dict[str, Any]]:
@@ -104,15 +104,15 @@ class BaselineScores:
     def _differences(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield each conclusion with a difference (B, 1 + R) that is positive where the conclusion holds."""
         rows = self.methods.reset_index(drop=True)
-        place = {method: index for index, method in enumerate(rows["method"])}
-        pairs = [(place[name], place[name + ABS_SUFFIX]) for name in place if name + ABS_SUFFIX in place]
+        row_of = {method: index for index, method in enumerate(rows["method"])}
+        pairs = [(row_of[name], row_of[name + ABS_SUFFIX]) for name in row_of if name + ABS_SUFFIX in row_of]
         if pairs:
             raw, absolute = (list(indices) for indices in zip(*pairs, strict=True))
             yield RAW_ABOVE_ABSOLUTE, np.nanmean(self.means[:, raw] - self.means[:, absolute], axis=1)
-        known = rows[~rows["reference"] & (rows["transform"] == "raw") & (rows["family"] != "")]
-        groups = {str(family): self.means[:, part.index].mean(axis=1) for family, part in known.groupby("family")}
-        for one, other in combinations(groups, 2):
-            yield ABOVE.format(one, other), groups[one] - groups[other]
+        explainers = rows[~rows["reference"] & (rows["transform"] == "raw") & (rows["family"] != "")]
+        groups = {str(family): self.means[:, part.index].mean(axis=1) for family, part in explainers.groupby("family")}
+        for family, other in combinations(groups, 2):
+            yield ABOVE.format(family, other), groups[family] - groups[other]
         references = rows.index[rows["reference"]]
         if len(references):
             yield REFERENCES_NEAR_ZERO, NEAR_ZERO - np.abs(self.means[:, references]).max(axis=1)
@@ -149,10 +149,10 @@ def compare_baselines(spec: Baselines) -> None:
         agreement += [{**where, **row} for row in domains.agreement()]
         conclusions += [{**where, **row} for row in domains.conclusions()]
         for case, part in zip(cases.to_dict("records"), values, strict=True):
-            found = summarise(part, **spec.resampling)
-            table = methods.join(pd.DataFrame(found)).rename(columns={"mean": "score"})
+            summary = summarise(part, **spec.resampling)
+            table = methods.join(pd.DataFrame(summary)).rename(columns={"mean": "score"})
             about = {key: case[key] for key in (*NETWORK, "baseline", "metric")}
-            table = table.assign(**about, rank=rank_methods(found["mean"], True))
+            table = table.assign(**about, rank=rank_methods(summary["mean"], True))
             scores.append(table[SCORES].sort_values(["rank", "method"]))
     drawn = orient_conclusions(pd.DataFrame(conclusions, columns=CONCLUSIONS))
     contents: dict[str, pd.DataFrame | str] = {

@@ -101,9 +101,10 @@ def draw_costs(table: pd.DataFrame, level: float = 0.95) -> Figure:
     for axes, (case, part) in panel_axes(figure, rows, sharex=True, sharey=True):
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
-        for series, one in part.sort_values("cost").groupby("series", sort=False):
-            axes.vlines(one["cost"], one["ci_low"], one["ci_high"], color=colours[series], linewidth=1, alpha=0.5)
-            axes.plot(one["cost"], one["score"], "-o", color=colours[series], markersize=4, linewidth=0.8)
+        for series, points in part.sort_values("cost").groupby("series", sort=False):
+            intervals = points["cost"], points["ci_low"], points["ci_high"]
+            axes.vlines(*intervals, color=colours[series], linewidth=1, alpha=0.5)
+            axes.plot(points["cost"], points["score"], "-o", color=colours[series], markersize=4, linewidth=0.8)
         front = part[part["on_front"]].sort_values("cost")
         axes.step(front["cost"], front["score"], where="post", color="0.25", linewidth=1.2, zorder=1)
         _write_names(axes, part)

@@ -8,6 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedGroupKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from statsmodels.stats.proportion import proportion_confint
 
 from heatproof.core.grids import grid_table_value
 from heatproof.core.randomness import derive_seed, numpy_generator
@@ -74,24 +79,24 @@ def in_domain_table(spec: InDomain) -> pd.DataFrame:
         store, images = item.features + ".zarr", spec.images
         opened = open_store(store)
         layers, features = opened.coordinates["layer"], read(store, "features", 0, images)
-        known = rows_of_store(store, images)
+        scored = rows_of_store(store, images)
         # Each image once: the rows of an image with several labels have the same features.
-        features, labels = features[known.first_rows], np.asarray(opened.labels[:images])[known.first_rows]
+        features, labels = features[scored.first_rows], np.asarray(opened.labels[:images])[scored.first_rows]
         images = len(features)
-        scores = [probe_scores(features[:, :, place], labels, spec.seed) for place in range(len(layers))]
+        scores = [probe_scores(features[:, :, layer], labels, spec.seed) for layer in range(len(layers))]
         measures = [area_under_curve(layer_scores) for layer_scores in scores]
-        if known.has_classes:
+        if scored.has_classes:
             confidence, predicted = (read(store, name, 0, images) for name in ("confidence", "predicted"))
             right = predicted == labels[:, None]
             measures += [_mean_of(values) for values in (*right.T, *confidence.T)]
             measures += [calibration_error(*output) for output in zip(confidence.T, right.T, strict=True)]
-        found = with_intervals(measures, images, spec.seed, spec.bootstrap, spec.level)
-        areas, answers = np.split(found, [len(layers)])
+        intervals = with_intervals(measures, images, spec.seed, spec.bootstrap, spec.level)
+        areas, answers = np.split(intervals, [len(layers)])
         where["n_images"] = images
         for layer, layer_scores, area in zip(layers, scores, areas, strict=True):
             share = [*paired_share(layer_scores, spec.level), *widened(area)]
             rows.append({**where, "layer": layer, **dict(zip(PROBE_COLUMNS, share, strict=True))})
-        if known.has_classes:
+        if scored.has_classes:
             rows.append({**where, "layer": OUTPUT, **dict(zip(OUTPUT_COLUMNS, answers.ravel(), strict=True))})
     return pd.DataFrame(rows).reindex(columns=COLUMNS)
 
@@ -119,11 +124,6 @@ def probe_scores(features: np.ndarray, labels: np.ndarray, seed: int) -> np.ndar
     numpy.ndarray
         (N, 2), the scores of both versions of an image by the same probe; NaN for fewer than two images.
     """
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import StratifiedGroupKFold, cross_val_predict
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
     images = len(features)
     if images < 2:
         return np.full((images, 2), np.nan)
@@ -183,8 +183,6 @@ def paired_share(scores: np.ndarray, level: float) -> tuple[float, float, float]
     share, low, high : float
         In [0, 1]: 0.5 if the probe cannot separate the versions, 1 if it always can; NaN where there are no scores.
     """
-    from statsmodels.stats.proportion import proportion_confint
-
     if np.isnan(scores).any() or not len(scores):
         return np.nan, np.nan, np.nan
     share = float((np.sign(scores[:, 1] - scores[:, 0]) / 2 + 0.5).mean())

@@ -25,7 +25,7 @@ PANELS_IN_A_ROW = 3
 # Number of methods with a colour in a panel, those that move most. More colours cannot be distinguished.
 MOST_COLOURS = 8
 # Without grey, which is the colour of the other methods.
-PALETTE = [colour for place, colour in enumerate(sns.color_palette("tab10")) if place != 7][:MOST_COLOURS]
+PALETTE = [colour for number, colour in enumerate(sns.color_palette("tab10")) if number != 7][:MOST_COLOURS]
 # Inches.
 ROW, LEVEL, LETTER = 0.17, 0.75, 0.068
 COLOURED_LINE: dict[str, Any] = {"color": None, "markersize": 4, "linewidth": 1.9, "zorder": 3}
@@ -94,10 +94,10 @@ def check_tables(scores: pd.DataFrame, spec: Checks) -> tuple[pd.DataFrame, pd.D
     for comparison in spec.comparisons:
         for dataset, model in comparison.networks:
             tables, directions, numbers = {}, {}, {}
-            known = [level for level in comparison.levels if (dataset, model, *level[1:3]) in wide]
-            for level, weights, metric, transform in known:
-                found = wide[dataset, model, weights, metric]
-                scored = _transformed(found, spec.transforms, transform, comparison.factor)
+            scored_levels = [level for level in comparison.levels if (dataset, model, *level[1:3]) in wide]
+            for level, weights, metric, transform in scored_levels:
+                scores_of_metric = wide[dataset, model, weights, metric]
+                scored = _transformed(scores_of_metric, spec.transforms, transform, comparison.factor)
                 if not scored.empty:
                     tables[level], directions[level] = scored, spec.directions[metric]
                     numbers[level] = spec.images.get(metric, 0)
@@ -160,17 +160,17 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
         f"{' and '.join(settings)}), on {_network(rows)}, {images} images. A line is a method, and 1 is best. "
         f"Methods that move most, by more than {PLACES} places, are coloured."
     )
-    known = drawn[drawn["spearman"].notna()]
-    if known.empty:
+    measured = drawn[drawn["spearman"].notna()]
+    if measured.empty:
         return shows, "Too few methods have a score at every level for a rank correlation."
-    lowest = known.iloc[int(known["spearman"].argmin())]
+    lowest = measured.iloc[int(measured["spearman"].argmin())]
     rho, low, high = lowest[["spearman", "spearman_low", "spearman_high"]]
     sentences = [
-        f"Spearman's ρ between two levels has a mean of {known['spearman'].mean():.2f} over {len(known)} pair"
-        f"{'s' * (len(known) > 1)}; the lowest is {rho:.2f} ({low:.2f} to {high:.2f}) between {lowest['level']} and "
-        f"{lowest['other_level']}{_place(lowest, drawn)}."
+        f"Spearman's ρ between two levels has a mean of {measured['spearman'].mean():.2f} over {len(measured)} pair"
+        f"{'s' * (len(measured) > 1)}; the lowest is {rho:.2f} ({low:.2f} to {high:.2f}) between {lowest['level']} and "
+        f"{lowest['other_level']}{_where(lowest, drawn)}."
     ]
-    same, other = known["halves_same"].mean(), known["halves_other"].mean()
+    same, other = measured["halves_same"].mean(), measured["halves_other"].mean()
     if not np.isnan(same) and not np.isnan(other):
         depends = "The ranking hardly depends on this convention: other images would change the ranking as much."
         if same - other > MINIMUM_RHO_LOSS:
@@ -186,7 +186,7 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
         low, high = sorted((most["rank_change_low"], most["rank_change_high"]))
         sentences.append(
             f"{most['method']} moves farthest: it {verb} from rank {most['rank'] - most['rank_change']:.0f} at the "
-            f"reference level to rank {most['rank']:.0f} at {most['level']}{_place(most, drawn)}; the interval of this "
+            f"reference level to rank {most['rank']:.0f} at {most['level']}{_where(most, drawn)}; the interval of this "
             f"change is {low:+.0f} to {high:+.0f}."
         )
     compared, moved, surely = drawn[["n_methods", "n_moved", "n_moved_surely"]].sum()
@@ -204,7 +204,7 @@ def caption(factor: str, methods: pd.DataFrame, pairs: pd.DataFrame) -> tuple[st
         sentences.append(
             f"The interval of the change of the mean score excludes 0 in {apart} of {len(changes)} pairs; the largest "
             f"change is {change:+.2f} ({low:+.2f} to {high:+.2f}) from {largest['level']} to "
-            f"{largest['other_level']}{_place(largest, drawn)}."
+            f"{largest['other_level']}{_where(largest, drawn)}."
         )
     return shows, " ".join(sentences)
 
@@ -213,7 +213,7 @@ def _network(rows: pd.DataFrame) -> str:
     return f"{', '.join(rows['model'].unique())} ({', '.join(rows['dataset'].unique())})"
 
 
-def _place(row: pd.Series, rows: pd.DataFrame) -> str:
+def _where(row: pd.Series, rows: pd.DataFrame) -> str:
     """Return the network and the setting of a row in parentheses, as far as they vary."""
     varied = [str(row[key]) for key in ("dataset", "model", "setting") if rows[key].nunique() > 1]
     return f" ({' · '.join(varied)})" if varied else ""

@@ -106,18 +106,18 @@ def rank(
     """
     scores = select_rows(read_scores(paths, lower), metrics)
     _require_rankable(select_rows(scores, methods=methods))
-    found = rank_table(scores, methods=methods, **options)
+    ranking = rank_table(scores, methods=methods, **options)
     remedy = "name metrics of which lower is better by --lower"
-    sys.stdout.write(escaped(f"{describe_directions(scores, remedy)}\n\n{describe_ranking(found)}"))
+    sys.stdout.write(escaped(f"{describe_directions(scores, remedy)}\n\n{describe_ranking(ranking)}"))
     if out is None:
         return
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise HeatproofError(f"{folder} is a file: name a folder for the results.")
-    for name, table in {"meta_rank": found.meta_rank, **found.tables}.items():
+    for name, table in {"meta_rank": ranking.meta_rank, **ranking.tables}.items():
         if len(table):
             write_table(table, folder / f"{name}.csv")
-    save(draw(found), folder / "consistency.png")
+    save(draw(ranking), folder / "consistency.png")
     sys.stdout.write(escaped(f"\nTables and consistency.png are in {folder}.\n"))
 
 
@@ -197,12 +197,12 @@ def rank_table(
     values, names = wide.to_numpy(), case_names(cases)
     agree = agreement(values)
     first, second = np.triu_indices(len(names), 1)
-    one, other = (np.array(names, dtype=object)[places] for places in (first, second))
+    case, other = (np.array(names, dtype=object)[places] for places in (first, second))
     pairs = {name: getattr(agree, name)[first, second] for name in ("spearman", "kendall", "shared")}
     groups, weights = independent_cases(cases, means, independent)
     by_method, by_case = stability(values, wide.columns.tolist(), names, groups, weights)
     tables = {
-        "consistency": pd.DataFrame({"case": one, "other_case": other, **pairs}),
+        "consistency": pd.DataFrame({"case": case, "other_case": other, **pairs}),
         "consistency_groups": agreement_by_factor(agree, factors, groups=groups, seed=seed, level=level),
         "stability_methods": by_method,
         "stability_cases": by_case,
@@ -231,19 +231,19 @@ def case_names(cases: pd.DataFrame) -> list[str]:
 
 
 @plain_style
-def draw(found: Ranking) -> Figure:
+def draw(ranking: Ranking) -> Figure:
     """Draw the agreement of test cases: Spearman's ρ below the diagonal and Kendall's τ-b above it."""
-    count = len(found.names)
+    count = len(ranking.names)
     lower = np.tril(np.ones((count, count), dtype=bool))
-    values = np.where(lower, found.agreement.spearman, found.agreement.kendall)
-    labels = found.names if count <= WITH_NAMES else False
+    values = np.where(lower, ranking.agreement.spearman, ranking.agreement.kendall)
+    labels = ranking.names if count <= WITH_NAMES else False
     size = 0.5 * count if count <= WITH_NUMBERS else 0.28 * count
-    room = 0.07 * max(map(len, found.names)) if labels else 0.3
+    room = 0.07 * max(map(len, ranking.names)) if labels else 0.3
     figure = new_figure(min(size, 16) + room + 2.2, min(size, 16) + room + 1)
     axes = figure.subplots()
     numbers: dict[str, Any] = {"annot": count <= WITH_NUMBERS, "fmt": ".2f", "annot_kws": {"size": 7}}
     bar = {"shrink": 0.7, "label": "1: same order, -1: reversed"}
-    table = pd.DataFrame(values, found.names, found.names)
+    table = pd.DataFrame(values, ranking.names, ranking.names)
     scale: dict[str, Any] = {"vmin": -1, "vmax": 1, "cmap": COLOURS, "square": True, "cbar_kws": bar}
     sns.heatmap(table, xticklabels=labels, yticklabels=labels, ax=axes, **scale, **numbers)
     axes.set_facecolor("0.85")
@@ -254,26 +254,26 @@ def draw(found: Ranking) -> Figure:
     return figure
 
 
-def describe_ranking(found: Ranking) -> str:
+def describe_ranking(ranking: Ranking) -> str:
     """Return the text that `heatproof rank` prints on a ranking."""
-    count = len(found.names)
-    methods = (found.meta_rank["n_cases"] > 0).sum()
+    count = len(ranking.names)
+    methods = (ranking.meta_rank["n_cases"] > 0).sum()
     parts = [f"{methods} methods in {count} test case{'s' * (count != 1)}"]
-    ranked = found.meta_rank.assign(interval=_interval(found.meta_rank, "ci"))
+    ranked = ranking.meta_rank.assign(interval=_interval(ranking.meta_rank, "ci"))
     ranked["interval"] = ranked["interval"].mask(ranked["interval"] == "", ranked["note"])
     ranked["in_best_set"] = ranked["in_best_set"].astype(object).where(ranked["in_best_set"].notna(), "open")
     columns = ["rank", "method", "kappa", "interval", "in_best_set", "n_cases", "n_networks", "bradley_terry"]
     parts.append(
-        _printed(f"Meta-Rank, κ with {found.level:.0%} interval {found.note}; higher is better", ranked[columns])
+        _printed(f"Meta-Rank, κ with {ranking.level:.0%} interval {ranking.note}; higher is better", ranked[columns])
     )
-    families, groups = found.tables["families"], found.tables["consistency_groups"]
+    families, groups = ranking.tables["families"], ranking.tables["consistency_groups"]
     if len(families):
         best = families[families["place"] == 1]
         parts.append(_printed("Best of each family", best[["family", "method", "kappa", "rank", "n_methods"]]))
     if count > 1:
-        moved = found.tables["stability_methods"].sort_values(["largest_change", "rank"], ascending=[False, True])
+        moved = ranking.tables["stability_methods"].sort_values(["largest_change", "rank"], ascending=[False, True])
         parts.append(_printed("Ranks if one test case is left out, least stable first", moved))
-        moving = found.tables["stability_cases"].sort_values(["spearman", "case"])
+        moving = ranking.tables["stability_cases"].sort_values(["spearman", "case"])
         moving["spearman"] = moving["spearman"].map("{:.4f}".format, na_action="ignore")
         parts.append(
             _printed(
@@ -282,13 +282,13 @@ def describe_ranking(found: Ranking) -> str:
             )
         )
         # With only one factor, its pairs are the same as the pairs of any two test cases.
-        known = (groups if groups["factor"].nunique() > 2 else groups.head(1)).query("n_pairs > 0")
+        with_pairs = (groups if groups["factor"].nunique() > 2 else groups.head(1)).query("n_pairs > 0")
         for name in ("spearman", "kendall"):
-            known = known.assign(**{f"{name}_interval": _interval(known, name)})
+            with_pairs = with_pairs.assign(**{f"{name}_interval": _interval(with_pairs, name)})
         columns = ["factor", "pairs_that", "n_pairs", "spearman", "spearman_interval", "kendall", "kendall_interval"]
         title = "Consistency: mean rank correlation of pairs of test cases"
         no_pairs = f"{title}\nNo two test cases share {MINIMUM_METHODS} methods with different scores."
-        parts.append(_printed(title, known[columns], limit=None) if len(known) else no_pairs)
+        parts.append(_printed(title, with_pairs[columns], limit=None) if len(with_pairs) else no_pairs)
     return "\n\n".join(parts) + "\n"
 
 

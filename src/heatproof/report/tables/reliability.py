@@ -76,24 +76,24 @@ def reliability(spec: Reliability) -> None:
     stands = duplicate_metrics(means, spec.kinds)
     means["counted_as"] = means["metric"].map({name: stands.get(name, "") for name in spec.directions})
     means = with_kinds(means, spec.model_kinds)
-    found = rank_table(means, images=scores, **drawn)
+    ranking = rank_table(means, images=scores, **drawn)
     # A method that is defined on too few images is not compared with others.
-    known = scores.groupby([*CASE, "method"])["score"].transform(lambda values: values.notna().mean())
-    compared = scores[scores["metric"].isin(spec.tested) & (known >= max(spec.least_coverage, 1e-9))]
+    coverage = scores.groupby([*CASE, "method"])["score"].transform(lambda values: values.notna().mean())
+    compared = scores[scores["metric"].isin(spec.tested) & (coverage >= max(spec.least_coverage, 1e-9))]
     tests = [pairwise_wilcoxon(wide, level=1 - level).assign(**case) for case, wide in iterate_test_cases(compared)]
     significance = pd.concat(tests, ignore_index=True) if tests else pd.DataFrame(columns=CASE)
     # Images without scores are counted as undefined, and methods without any score are left out of the test case.
     scored = scores[scores.groupby([*CASE, "method"])["score"].transform("count") > 0]
     truth = truth_table(scores, spec.truths, spec.references, **drawn)
     contents: dict[str, Any] = {
-        "ranking": found.meta_rank,
-        **found.tables,
+        "ranking": ranking.meta_rank,
+        **ranking.tables,
         "reliability": reliability_table(scored, spec.magnitudes),
         "icr": consistency_table(scored, spec.magnitudes, spec.kinds, spec.baselines_of),
         "significance": significance[[*CASE, *significance.columns.drop(CASE)]],
         "truth": truth,
         "variance": variance_table(with_kinds(scores, spec.model_kinds)),
-        "consistency_png": draw(found),
+        "consistency_png": draw(ranking),
         "difference_png": draw_critical_difference(compared, level=1 - level),
         "truth_png": draw_truth(truth, level),
     }
@@ -122,27 +122,28 @@ def draw_critical_difference(table: pd.DataFrame, *, posthoc: str = "wilcoxon", 
     HeatproofError
         As in `iterate_test_cases` and `critical_difference`, or if the table is empty.
     """
-    found = [
+    differences = [
         (case, critical_difference(wide, posthoc=posthoc, level=level)) for case, wide in iterate_test_cases(table)
     ]
-    if not found:
+    if not differences:
         raise HeatproofError("The table has no scores to compare: give scores of single images.")
-    lines = [len(one.ranks) / 2 + 6 for _, one in found]
-    figure = new_figure(WIDTH, LINE * sum(lines) + 0.7 * len(found))
-    for axes, (case, one) in panel_axes(figure, [[panel] for panel in found], height_ratios=lines):
-        _draw_difference(axes, one)
+    lines = [len(difference.ranks) / 2 + 6 for _, difference in differences]
+    figure = new_figure(WIDTH, LINE * sum(lines) + 0.7 * len(differences))
+    for axes, (case, difference) in panel_axes(figure, [[panel] for panel in differences], height_ratios=lines):
+        _draw_difference(axes, difference)
         axes.set_title(" · ".join(case.values()), size=10, weight="bold", loc="left", pad=22)
-        axes.set_xlabel(_caption(one), size=8.5)
+        axes.set_xlabel(_caption(difference), size=8.5)
     return figure
 
 
-def _draw_difference(axes: Axes, one: CriticalDifference) -> None:
-    colours = dict(zip(one.ranks.index, sns.color_palette("husl", len(one.ranks), desat=0.75), strict=True))
+def _draw_difference(axes: Axes, difference: CriticalDifference) -> None:
+    palette = sns.color_palette("husl", len(difference.ranks), desat=0.75)
+    colours = dict(zip(difference.ranks.index, palette, strict=True))
     drawn = critical_difference_diagram(
-        one.ranks,
-        one.p,
-        cd=one.difference,
-        alpha=one.level,
+        difference.ranks,
+        difference.p,
+        cd=difference.difference,
+        alpha=difference.level,
         ax=axes,
         label_fmt_left="{label}  {rank:.2f} ",
         label_fmt_right=" {rank:.2f}  {label}",
@@ -150,19 +151,19 @@ def _draw_difference(axes: Axes, one: CriticalDifference) -> None:
         marker_props={"s": 18},
         elbow_props={"linewidth": 1.1},
         color_palette=colours,
-        text_h_margin=0.02 * (one.ranks.iloc[-1] - one.ranks.iloc[0] + 1),
+        text_h_margin=0.02 * (difference.ranks.iloc[-1] - difference.ranks.iloc[0] + 1),
     )
     for label in drawn["labels"]:
         label.set_color("0.15")
     axes.tick_params(axis="x", labelsize=8)
 
 
-def _caption(one: CriticalDifference) -> str:
-    test = "Wilcoxon's test, Holm's correction" if one.posthoc == "wilcoxon" else "Nemenyi's test"
-    left_out = f", {one.n_undefined} left out as undefined" if one.n_undefined else ""
+def _caption(difference: CriticalDifference) -> str:
+    test = "Wilcoxon's test, Holm's correction" if difference.posthoc == "wilcoxon" else "Nemenyi's test"
+    left_out = f", {difference.n_undefined} left out as undefined" if difference.n_undefined else ""
     return (
-        f"mean rank over {one.n_images} images{left_out}, 1 is best\n"
-        f"a bar joins methods that are not distinguished ({test}, {one.level:g})"
+        f"mean rank over {difference.n_images} images{left_out}, 1 is best\n"
+        f"a bar joins methods that are not distinguished ({test}, {difference.level:g})"
     )
 
 
@@ -187,8 +188,8 @@ def draw_truth(table: pd.DataFrame, level: float = 0.95) -> Figure:
         figure = new_figure(WIDTH, 0.8)
         figure.text(0.5, 0.5, NO_TRUTH, ha="center", va="center", size=10)
         return figure
-    found = table[table["methods"] == ALL].groupby("metric", sort=False)["spearman"].mean()
-    order = found.sort_values(ascending=False, kind="stable").index
+    correlations = table[table["methods"] == ALL].groupby("metric", sort=False)["spearman"].mean()
+    order = correlations.sort_values(ascending=False, kind="stable").index
     rows, heights = [], []
     for network, part in table.groupby([*NETWORK, "truth"], sort=False):
         names = [name for name in order if name in set(part["metric"])]
@@ -214,10 +215,10 @@ def _draw_truth(axes: Axes, part: pd.DataFrame, names: list[str], columns: tuple
         rows = part[part["methods"] == which]
         heights, points = rows["metric"].map(names.index) + shift, rows[[*columns]]
         handles[f"methods: {which}"] = draw_points(axes, heights, points, colours[which], marker=marker, markersize=4)
-    known = set(part.loc[part[columns[0]].notna(), "metric"])
-    for place, name in enumerate(names):
-        if name not in known:
-            axes.text(0.03, place, "undefined", va="center", size=7, style="italic", color="0.3")
+    defined = set(part.loc[part[columns[0]].notna(), "metric"])
+    for row, name in enumerate(names):
+        if name not in defined:
+            axes.text(0.03, row, "undefined", va="center", size=7, style="italic", color="0.3")
     axes.set_xlim(-1.03, 1.03)
     axes.tick_params(axis="x", labelsize=8, labelbottom=True)
     return handles

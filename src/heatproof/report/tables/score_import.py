@@ -79,8 +79,8 @@ def read_scores(paths: Sequence[str | Path | UserTable], lower: Sequence[str] = 
     )
     unknown = [name for name in lower if name not in set(table["metric"])]
     if unknown:
-        known = dict.fromkeys(table["metric"])
-        raise HeatproofError(f"There is no metric {unknown[0]!r} in the table: {suggest_name(unknown[0], known)}")
+        names = dict.fromkeys(table["metric"])
+        raise HeatproofError(f"There is no metric {unknown[0]!r} in the table: {suggest_name(unknown[0], names)}")
     table.loc[table["metric"].isin(list(lower)), "higher_is_better"] = False
     return table
 
@@ -92,12 +92,12 @@ def _read(table: UserTable) -> pd.DataFrame:
     named: dict[str, str] = {}
     for name, others in NAMES.items():
         # The first name in NAMES wins: "method" before "explainer".
-        found = [column for other in others for column in raw.columns if column.strip().lower() == other]
-        named |= dict.fromkeys(found[:1], name)
+        columns = [column for other in others for column in raw.columns if column.strip().lower() == other]
+        named |= dict.fromkeys(columns[:1], name)
     rest = [column for column in raw.columns if column not in named]
     long = raw.rename(columns=named)
     if "score" not in long:
-        numbers = [one for one in rest if not COUNTS.fullmatch(one) and _numeric(path, raw[one])]
+        numbers = [column for column in rest if not COUNTS.fullmatch(column) and _numeric(path, raw[column])]
         long = _melt(path, long, rest, numbers)
     rows, long = long.index.to_numpy() + FIRST_ROW, long.reset_index(drop=True)
     if "method" not in long:
@@ -188,8 +188,9 @@ def _scores(path: Path, column: pd.Series, methods: pd.Series, rows: np.ndarray)
 
 
 def _directions(path: Path, long: pd.DataFrame, metrics: pd.Series) -> pd.Series:
-    known = {name: METRICS[base].higher_is_better for name in set(metrics) if (base := base_name(name)) in METRICS}
-    registered = metrics.map(known).astype("boolean").fillna(True).astype(bool)
+    base_names = {name: base_name(name) for name in set(metrics)}
+    higher_is_better = {name: METRICS[base].higher_is_better for name, base in base_names.items() if base in METRICS}
+    registered = metrics.map(higher_is_better).astype("boolean").fillna(True).astype(bool)
     if "higher_is_better" not in long:
         return registered
     text = long["higher_is_better"].str.strip().str.lower()

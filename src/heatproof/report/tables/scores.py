@@ -34,7 +34,7 @@ APPLICABILITY = [*NETWORK, "explainer", "images", "figure", "value", "limit", "g
 def tables(spec: Tables) -> None:
     """Write verdict.csv, idsds_table.csv, meta_rank.csv, accuracy.csv and applicability.csv."""
     rows = [read_parquet(path) for path in spec.scores]
-    scores = pd.concat([one_score_per_image(one) for one in rows], ignore_index=True)
+    scores = pd.concat([one_score_per_image(table) for table in rows], ignore_index=True)
     table = _scored(scores, spec.scores, spec)
     directions = {metric: higher_is_better(metric) for metric in table["metric"].unique()}
     # A metric of the same deletion with another output is not a separate test case.
@@ -112,8 +112,8 @@ def _scored(
 
 def _insert(table: pd.DataFrame, behind: str, columns: Mapping[str, Any]) -> None:
     """Insert columns into a table, to the right of the column `behind`."""
-    for place, (name, values) in enumerate(columns.items(), list(table).index(behind) + 1):
-        table.insert(place, name, values)
+    for position, (name, values) in enumerate(columns.items(), list(table).index(behind) + 1):
+        table.insert(position, name, values)
 
 
 def passes(table: pd.DataFrame, scores: Sequence[str], explainers: Mapping[str, str]) -> dict[str, list[float]]:
@@ -129,8 +129,8 @@ def passes(table: pd.DataFrame, scores: Sequence[str], explainers: Mapping[str, 
     rows = table[[*CASE, "method"]].itertuples(index=False, name=None)
     spent = [costs[tuple(case)].get(explainers[method]) for *case, method in rows]
     return {
-        "passes": [one["network_passes"] / one["images"] if one else np.nan for one in spent],
-        "check_passes": [one["check_passes"] if one else np.nan for one in spent],
+        "passes": [cost["network_passes"] / cost["images"] if cost else np.nan for cost in spent],
+        "check_passes": [cost["check_passes"] if cost else np.nan for cost in spent],
     }
 
 
@@ -241,7 +241,7 @@ def score_table(
         too_few = ~enough & (summary["n_images"] > 0)
         if too_few.any():
             reasons = [f"defined on {n} of {wide.shape[1]} images, a rank needs {least}" for n in summary["n_images"]]
-            part["gap"] = [reason if one else None for reason, one in zip(reasons, too_few, strict=True)]
+            part["gap"] = [reason if is_too_few else None for reason, is_too_few in zip(reasons, too_few, strict=True)]
         parts.append(part.assign(**dict(zip(CASE, map(str, case), strict=True))))
     # Test cases with scores come first, and those without any applicable method last.
     count = len(parts)
@@ -250,8 +250,9 @@ def score_table(
     columns = SCORE_COLUMNS + [name for name in ("note", "gap") if any(name in part for part in parts)]
     table = pd.concat(parts, ignore_index=True).reindex(columns=columns)
     table = table.astype({"rank": "Int64", "in_best_set": "boolean"})
-    place = table.groupby(CASE, sort=False).ngroup().clip(upper=count)
-    return table.assign(place=place).sort_values(["place", *CASE, "rank", "method"], ignore_index=True)[columns]
+    case_number = table.groupby(CASE, sort=False).ngroup().clip(upper=count)
+    table = table.assign(case_number=case_number)
+    return table.sort_values(["case_number", *CASE, "rank", "method"], ignore_index=True)[columns]
 
 
 def applicability_table(scores: list[str]) -> pd.DataFrame:
@@ -278,5 +279,5 @@ def applicability_table(scores: list[str]) -> pd.DataFrame:
         for figure, measured in (record["figures"] or {None: {}}).items()
     ]
     # All metrics of patch drops read the same maps, so that their manifests repeat the records.
-    one = [*NETWORK, "explainer", "figure"]
-    return pd.DataFrame(rows, columns=APPLICABILITY).drop_duplicates(one, ignore_index=True)
+    key = [*NETWORK, "explainer", "figure"]
+    return pd.DataFrame(rows, columns=APPLICABILITY).drop_duplicates(key, ignore_index=True)

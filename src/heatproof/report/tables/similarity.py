@@ -49,7 +49,7 @@ def _manifests(spec: Similarity) -> list[str]:
     """Return the manifests of all stores that are read."""
     bases = list(spec.drops.values())
     for net in (NetworkName(*name.split("/")) for name in spec.drops):
-        bases += [_channel_store(spec, net), *(_map_store(spec, net, one.name) for one in spec.explainers)]
+        bases += [_channel_store(spec, net), *(_map_store(spec, net, explainer.name) for explainer in spec.explainers)]
     return [f"{base}.{shard}.json" for base in bases for shard in range(spec.shards)]
 
 
@@ -87,12 +87,12 @@ def similarity_table(spec: Similarity) -> pd.DataFrame:
     """
     rows = []
     for entry in spec.datasets:
-        for kind, one, two in _pairs(entry):
-            where = dict(zip(PAIR_COLUMNS, (one.dataset, kind, *one[1:], *two[1:]), strict=True))
-            for found in _compared(spec, one, two):
-                values = np.asarray(found.pop("values"), dtype=np.float64)
+        for kind, network, other in _pairs(entry):
+            where = dict(zip(PAIR_COLUMNS, (network.dataset, kind, *network[1:], *other[1:]), strict=True))
+            for record in _compared(spec, network, other):
+                values = np.asarray(record.pop("values"), dtype=np.float64)
                 summary = summarise(values[None], **spec.resampling)
-                rows.append({**where, **found, **{name: of[0] for name, of in summary.items()}})
+                rows.append({**where, **record, **{name: of[0] for name, of in summary.items()}})
     return pd.DataFrame(rows).rename(columns={"mean": "value", "n_images": "n"}).reindex(columns=COLUMNS)
 
 
@@ -100,16 +100,17 @@ def _pairs(entry: ComparedNetworks) -> Iterator[tuple[str, NetworkName, NetworkN
     """Yield the pairs of networks of a dataset that are compared."""
     models = {model: weights for model, weights in entry.models.items() if PRETRAINED in weights}
     base = [NetworkName(entry.dataset.name, model, PRETRAINED) for model in models]
-    for one in base:
-        yield from (("finetuning", one, one._replace(weights=name)) for name in models[one.model] if name != PRETRAINED)
-    yield from (("unrelated", one, two) for one, two in itertools.combinations(base, 2))
+    for network in base:
+        finetuned = (network._replace(weights=name) for name in models[network.model] if name != PRETRAINED)
+        yield from (("finetuning", network, other) for other in finetuned)
+    yield from (("unrelated", network, other) for network, other in itertools.combinations(base, 2))
 
 
-def _compared(spec: Similarity, one: NetworkName, two: NetworkName) -> Iterator[dict[str, Any]]:
+def _compared(spec: Similarity, network: NetworkName, other: NetworkName) -> Iterator[dict[str, Any]]:
     # The ids of one store. Every other store is read by ids and refuses others.
-    ids = open_store(_drops(spec, one) + ".zarr").image_ids[: spec.images]
-    first, second = (_intact_outputs(spec, net, ids) for net in (one, two))
-    rows = rows_of_store(_drops(spec, one) + ".zarr", len(ids))
+    ids = open_store(_drops(spec, network) + ".zarr").image_ids[: spec.images]
+    first, second = (_intact_outputs(spec, net, ids) for net in (network, other))
+    rows = rows_of_store(_drops(spec, network) + ".zarr", len(ids))
     has_answers = task_provides(rows.task, "decision")
     if has_answers:
         yield {
@@ -122,32 +123,32 @@ def _compared(spec: Similarity, one: NetworkName, two: NetworkName) -> Iterator[
         yield {"quantity": "disagreement", "values": rows.mean_by_image(first[answer] != second[answer])}
         yield {"quantity": "accuracy_change", "values": rows.mean_by_image(second["right"] - first["right"])}
     for explainer in spec.explainers:
-        bases = [_map_store(spec, net, explainer.name) for net in (one, two)]
+        bases = [_map_store(spec, net, explainer.name) for net in (network, other)]
         if any(read_shard(base, 0)["gap"] for base in bases):
             continue
         maps = [stored_maps(f"{base}.zarr", 0, len(ids), ids).values for base in bases]
-        for place, name in enumerate(explainer.map_names):
-            flat = [values[:, place].reshape(len(values), -1) for values in maps]
+        for index, name in enumerate(explainer.map_names):
+            flat = [values[:, index].reshape(len(values), -1) for values in maps]
             labels = {"explainer": explainer.name, "map": name}
             apart = np.abs(_scaled(flat[0]) - _scaled(flat[1])).mean(1)
             yield {"quantity": "maps", **labels, "values": rows.mean_by_image(apart)}
             yield {"quantity": "map_ranks", **labels, "values": rows.mean_by_image(spearman_rows(*flat))}
-    if _have_channels(spec, one, two):
+    if _have_channels(spec, network, other):
         most = min(TOP_IMAGES, spec.images // 2)
         # Layers of unrelated networks have no counterpart and are paired by their order.
-        layers = (_layers(spec, net, ids).items() for net in (one, two))
-        for (layer, first_of), (other, second_of) in zip(*layers, strict=False):
-            both = " / ".join(dict.fromkeys((layer, other)))
+        layers = (_layers(spec, net, ids).items() for net in (network, other))
+        for (layer, first_of), (other_layer, second_of) in zip(*layers, strict=False):
+            both = " / ".join(dict.fromkeys((layer, other_layer)))
             values = shared_images(first_of, second_of, most)
             yield {"quantity": "exciting", "layer": both or None, "values": values, "chance": most / spec.images}
 
 
-def shared_images(one: np.ndarray, two: np.ndarray, most: int = TOP_IMAGES) -> np.ndarray:
+def shared_images(first: np.ndarray, second: np.ndarray, most: int = TOP_IMAGES) -> np.ndarray:
     """Return for each channel the share of its most exciting images that are the same in two networks.
 
     Parameters
     ----------
-    one, two
+    first, second
         (N, channels), the activations of `heatproof.core.perturb.channels.channels_of_layers`. Only the first channels
         of the wider network are used.
     most
@@ -158,10 +159,11 @@ def shared_images(one: np.ndarray, two: np.ndarray, most: int = TOP_IMAGES) -> n
     numpy.ndarray
         (channels,) in [0, 1]; NaN for a channel whose activation is the same for all images, for example a dead one.
     """
-    width = min(one.shape[1], two.shape[1])
+    width = min(first.shape[1], second.shape[1])
     # The rank of each image in each channel.
-    tops = [np.argsort(np.argsort(-values[:, :width], axis=0, kind="stable"), axis=0) < most for values in (one, two)]
-    return np.where(_alive(one, two), (tops[0] & tops[1]).sum(axis=0) / most, np.nan)
+    orders = [np.argsort(-values[:, :width], axis=0, kind="stable") for values in (first, second)]
+    tops = [np.argsort(order, axis=0) < most for order in orders]
+    return np.where(_alive(first, second), (tops[0] & tops[1]).sum(axis=0) / most, np.nan)
 
 
 def _alive(*activations: np.ndarray) -> np.ndarray:
@@ -268,7 +270,9 @@ def draw_exciting(spec: Similarity) -> Figure:
     rows: list[_ChannelRow] = []
     for entry in spec.datasets:
         pairs = [pair for pair in _pairs(entry) if _have_channels(spec, *pair[1:])]
-        finetuned = {one.model: (one, two) for kind, one, two in reversed(pairs) if kind == "finetuning"}
+        finetuned = {
+            network.model: (network, other) for kind, network, other in reversed(pairs) if kind == "finetuning"
+        }
         finetuned_pairs = [finetuned[model] for model in entry.models if model in finetuned]
         if not finetuned_pairs or (rows and not spec.channels):
             continue

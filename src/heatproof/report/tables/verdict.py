@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -70,14 +71,16 @@ def verdicts(
         does not measure. For networks of several labels or numbers there is a column ``label``. It is "" in the rows
         over all labels, which come first, and the name of the label in the rows for each label.
     """
-    known = accuracy if "label" in accuracy else accuracy.assign(label="")
+    labelled = accuracy if "label" in accuracy else accuracy.assign(label="")
     records: list[dict[str, Any]] = [
-        {str(key): value for key, value in row.items()} for row in known.to_dict("records")
+        {str(key): value for key, value in row.items()} for row in labelled.to_dict("records")
     ]
     at = {tuple(row[key] for key in (*NETWORK, "label")): row for row in records}
     rows: list[dict[str, Any]] = []
     by_label: list[dict[str, Any]] = []
-    for case, part in (one for table_of_scores in scores for one in table_of_scores.groupby(CASE, sort=False)):
+    for case, part in itertools.chain.from_iterable(
+        scores_of_networks.groupby(CASE, sort=False) for scores_of_networks in scores
+    ):
         where = dict(zip(CASE, map(str, case), strict=True))
         network = tuple(where[key] for key in NETWORK)
         chosen = table[(table[CASE].astype(str) == list(where.values())).all(axis=1)]
@@ -93,7 +96,7 @@ def verdicts(
             wide = wide.where(wide.index.to_series().isin(ranked), np.nan)
             row, wrong = at[(*network, label)], chosen["share_wrong"].max() if label == "" else np.nan
             of_classes = has_classes(row)
-            found = judge(
+            judged = judge(
                 {by: wide},
                 references,
                 f"for {label}, {on}" if label else on,
@@ -102,12 +105,12 @@ def verdicts(
                 accuracy=guessing_of(row),
                 right=None if np.isnan(wrong) or not of_classes else round((1 - wrong) * wide.shape[1]),
             )
-            record = _verdict_columns(found, by, wide, references)
-            if label and (reason := found.measures[by]).reason:
+            record = _verdict_columns(judged, by, wide, references)
+            if label and (reason := judged.measures[by]).reason:
                 # The images of one label can be too few where those of all labels suffice, whatever the accuracy is.
                 needed = minimum_images(count_ordered_pairs(len(wide)), level)
                 record |= {"verdict": TOO_FEW, "sentence": reason.sentence, "images_needed": needed}
-            record["sentence"] += "" if of_classes else _of_task(row, found.verdict)
+            record["sentence"] += "" if of_classes else _of_task(row, judged.verdict)
             (by_label if label else rows).append({**where, "label": label, **record})
     table = pd.DataFrame([*rows, *by_label], columns=COLUMNS).astype({"images_needed": "Int64", "n_best": "Int64"})
     return table if by_label else table.drop(columns="label")
@@ -126,13 +129,13 @@ def has_classes(row: Mapping[str, Any]) -> bool:
     return row.get("task") not in (*TASKS, CALLABLE)
 
 
-def _verdict_columns(found: Verdict, by: str, wide: pd.DataFrame, references: Collection[str]) -> dict[str, Any]:
+def _verdict_columns(judged: Verdict, by: str, wide: pd.DataFrame, references: Collection[str]) -> dict[str, Any]:
     """Return the columns of a verdict by one metric."""
-    measure = found.measures[by]
-    record: dict[str, Any] = {"best": " ".join(found.best), "n_best": None if measure.reason else len(found.best)}
+    measure = judged.measures[by]
+    record: dict[str, Any] = {"best": " ".join(judged.best), "n_best": None if measure.reason else len(judged.best)}
     record |= {"n_above_references": len(measure.above.methods), "images_needed": measure.above.needed}
     record |= {"n_methods": int((~wide.index.isin(references)).sum()), "n_images": wide.shape[1]}
-    return record | {"verdict": found.verdict, "sentence": found.sentence, "cannot_see": LIMITS_OF_DELETION}
+    return record | {"verdict": judged.verdict, "sentence": judged.sentence, "cannot_see": LIMITS_OF_DELETION}
 
 
 def _of_task(row: Mapping[str, Any], verdict: str) -> str:
