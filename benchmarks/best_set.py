@@ -65,7 +65,7 @@ def left_out_over_images(noise: str, methods: int, images: int, repetitions: int
     """Return how often an equally good method is excluded, and how often the set abstains."""
     rng = np.random.default_rng([methods, images, list(NOISE).index(noise)])
     sets = [best_set(NOISE[noise](rng, (methods, images)), level=LEVEL) for _ in range(repetitions)]
-    return np.mean([not one.members.all() for one in sets]), np.mean([bool(one.reason) for one in sets])
+    return np.mean([not best.members.all() for best in sets]), np.mean([bool(best.reason) for best in sets])
 
 
 def left_out_over_networks(
@@ -76,7 +76,7 @@ def left_out_over_networks(
     Images are the same on all networks, and favour some methods.
     """
     rng = np.random.default_rng([methods, networks, list(NOISE).index(noise), of_images])
-    found = []
+    sets = []
     for repetition in range(repetitions):
         means, drawn = NOISE[noise](rng, (methods, networks)).T, None
         if of_images:
@@ -88,8 +88,8 @@ def left_out_over_networks(
                 options = {"images_of": ["d"] * networks, "seed": repetition, "repetitions": RESAMPLES}
                 ranked = meta_rank_over_images(list(scores), over="images", **options)
                 drawn = ranked.resampled - ranked.kappa[:, None]
-        found.append(best_set_over_networks(means, noise=drawn, seed=repetition, level=LEVEL))
-    return np.mean([not one.members.all() for one in found]), np.mean([bool(one.reason) for one in found])
+        sets.append(best_set_over_networks(means, noise=drawn, seed=repetition, level=LEVEL))
+    return np.mean([not best.members.all() for best in sets]), np.mean([bool(best.reason) for best in sets])
 
 
 def level_cells(repetitions: int) -> Iterator[tuple[dict, Callable[[], dict]]]:
@@ -134,7 +134,7 @@ def power(methods: int, images: int, effect: float, repetitions: int) -> dict:
 def needed(methods: int, images: int, effect: float, noise: str, repetitions: int) -> dict:
     """Return how often a number of images is reported, and how often this number is sufficient."""
     rng = np.random.default_rng([methods, images, round(10 * effect), list(NOISE).index(noise)])
-    names = ["first reference", "second reference", *(f"method {place}" for place in range(methods))]
+    names = ["first reference", "second reference", *(f"method {number}" for number in range(methods))]
 
     def scores(count: int) -> pd.DataFrame:
         values = NOISE[noise](rng, (len(names), count))
@@ -142,18 +142,18 @@ def needed(methods: int, images: int, effect: float, noise: str, repetitions: in
         values[2] += effect * np.sqrt(2)
         return pd.DataFrame(values, names)
 
-    found, named, then = 0, [], 0
+    above_references, named, then = 0, [], 0
     for repetition in range(repetitions):
         above = compare_with_references(scores(images), names[:2], LEVEL, seed=repetition)
-        found += bool(above.methods)
+        above_references += bool(above.methods)
         if not np.isnan(above.needed):
             named.append(above.needed)
             then += bool(compare_with_references(scores(int(above.needed)), names[:2], LEVEL).methods)
     ideal = images_for_power(methods, effect=effect, level=LEVEL) if effect else np.nan
     return {
-        "found": found / repetitions,
+        "found": above_references / repetitions,
         "named": len(named) / repetitions,
-        "named where not found": len(named) / max(1, repetitions - found),
+        "named where not found": len(named) / max(1, repetitions - above_references),
         "median number": np.median(named) if named else np.nan,
         "number at the true effect": ideal,
         "found then": then / len(named) if named and effect else np.nan,

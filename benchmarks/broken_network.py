@@ -59,8 +59,10 @@ def main(options):
     rows = []
     for name, (noise, factor) in BROKEN.items():
         draws = range((2 if options.small else DRAWS) if noise else 1)
-        found = [measure(broken(network, noise, factor, SEED + draw), images[:count], labels[:count]) for draw in draws]
-        rows.append({"network": name, **pd.DataFrame(found).mean()})
+        measures = [
+            measure(broken(network, noise, factor, SEED + draw), images[:count], labels[:count]) for draw in draws
+        ]
+        rows.append({"network": name, **pd.DataFrame(measures).mean()})
     print_table(rows, "broken_network", options.out)
 
 

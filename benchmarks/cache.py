@@ -48,7 +48,7 @@ def measure(folder: str, count: int, size: int) -> None:
 
 def rows(counts: list[int], size: int) -> list[dict[str, object]]:
     """Return the time and memory for each number of images, with an empty and with a filled cache."""
-    found: list[dict[str, object]] = []
+    measured_rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder:
         for count in counts:
             for state in ("cold", "warm"):
@@ -56,8 +56,8 @@ def rows(counts: list[int], size: int) -> list[dict[str, object]]:
                 done = subprocess.run(command, capture_output=True, text=True, check=True)
                 measured = json.loads(done.stdout.splitlines()[-1])
                 cache_size = sum(path.stat().st_size for path in Path(folder, str(count)).rglob("*.batch")) / 2**20
-                first = found[0]["peak in MiB"] if found else measured["peak"]
-                found.append(
+                first = measured_rows[0]["peak in MiB"] if measured_rows else measured["peak"]
+                measured_rows.append(
                     {
                         "images": count,
                         "cache": state,
@@ -68,7 +68,7 @@ def rows(counts: list[int], size: int) -> list[dict[str, object]]:
                         "MiB kept": cache_size,
                     }
                 )
-    return found
+    return measured_rows
 
 
 if __name__ == "__main__":

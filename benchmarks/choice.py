@@ -78,8 +78,8 @@ def main() -> None:
     for seed in range(repetitions):
         methods = {f"random {number}": drawn(1000 * seed + number) for number in range(8)}
         images = random_images(seed, args.images)
-        found = heatproof.choose(untrained(seed), images, methods=methods, measures=MEASURES, seed=seed)
-        counts["winner" if found.best else "open" if found.verdict != "found" else "set"] += 1
+        choice = heatproof.choose(untrained(seed), images, methods=methods, measures=MEASURES, seed=seed)
+        counts["winner" if choice.best else "open" if choice.verdict != "found" else "set"] += 1
     case = "eight random methods, networks without training"
     rows.append({"case": case, "runs": repetitions, **counts, "wrong": f"{counts['winner'] / repetitions:.1%}"})
     inside = 0
@@ -87,9 +87,9 @@ def main() -> None:
     for seed in range(repetitions):
         methods = {f"noise {share}": noisy(share, seed) for share in NOISES}
         images = random_images(seed, args.images)
-        found = heatproof.choose(Sums(seed).eval(), images, methods=methods, measures=MEASURES, seed=seed)
-        inside += "noise 0.0" in found.methods
-        counts["winner" if found.best else "open" if found.verdict != "found" else "set"] += 1
+        choice = heatproof.choose(Sums(seed).eval(), images, methods=methods, measures=MEASURES, seed=seed)
+        inside += "noise 0.0" in choice.methods
+        counts["winner" if choice.best else "open" if choice.verdict != "found" else "set"] += 1
     result = {"case": "planted truth among its noisy copies", "runs": repetitions, **counts}
     rows.append({**result, "truth in the set": inside, "wrong": f"{1 - inside / repetitions:.1%}"})
     print_table(rows, "choice", args.out)

@@ -124,8 +124,8 @@ def code_lines(text: str) -> dict[int, str]:
 
 def import_lines(text: str) -> set[int]:
     """Return the numbers of the lines of a Python module that import."""
-    found = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom))
-    return {number for node in found for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    nodes = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom))
+    return {number for node in nodes for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
 
 
 def rule_lines(text: str) -> dict[int, str]:
@@ -153,17 +153,17 @@ def read(checkout: Path) -> Iterator[tuple[str, dict[int, str], set[int]]]:
 
 def count(checkout: Path) -> dict[str, int]:
     """Return code lines by group, their total, the repeated blocks in them, and the code lines of the library half."""
-    found = dict.fromkeys(COUNTED, 0)
+    lines_of_group = dict.fromkeys(COUNTED, 0)
     library = 0
     files = []
     for group, lines, imports in read(checkout):
         if group == "library":
             library += len(lines)
         else:
-            found[group] += len(lines)
+            lines_of_group[group] += len(lines)
             files.append([line.strip() for number, line in lines.items() if number not in imports])
-    return found | {
-        "total": sum(found.values()),
+    return lines_of_group | {
+        "total": sum(lines_of_group.values()),
         "repeated blocks": repeated_blocks(files),
         "library (not counted)": library,
     }
@@ -179,4 +179,4 @@ def main(checkouts: list[Path]) -> None:
 
 
 if __name__ == "__main__":
-    main([Path(one) for one in sys.argv[1:3]] or [Path(__file__).resolve().parent.parent])
+    main([Path(folder) for folder in sys.argv[1:3]] or [Path(__file__).resolve().parent.parent])

@@ -68,18 +68,20 @@ def draw_networks(rng, networks, methods, spread, correlation, cases=CASES):
 
 def over_networks(networks, correlation, repetitions, methods=10, spread=2, resamples=200, kind="student", cases=CASES):
     """Simulate test cases of networks; return the results of `covered`, with cases as independent and with networks."""
-    found = {"before": [], "after": []}
+    rankings = {"before": [], "after": []}
     for repetition in range(repetitions):
         rng = np.random.default_rng([repetition, networks, methods])
         quality, scores = draw_networks(rng, networks, methods, spread, correlation, cases)
         group = np.repeat(np.arange(networks), cases).tolist()
         for name, groups in (("before", None), ("after", group)):
             options = {"seed": repetition, "repetitions": resamples, "kind": kind}
-            found[name].append(meta_rank(scores.reshape(-1, methods), groups=groups, **options))
+            rankings[name].append(meta_rank(scores.reshape(-1, methods), groups=groups, **options))
     truth = true_kappa(quality)
     return {
-        name: covered(truth, *zip(*((one.kappa, one.ci_low, one.ci_high) for one in columns), strict=True))
-        for name, columns in found.items()
+        name: covered(
+            truth, *zip(*((ranking.kappa, ranking.ci_low, ranking.ci_high) for ranking in columns), strict=True)
+        )
+        for name, columns in rankings.items()
     }
 
 
@@ -91,7 +93,7 @@ def over_scores(networks, correlation, repetitions, images=32, methods=10, sprea
     """
     # The mean of a squeezed Gaussian, by quadrature.
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
-    found = {"before": [], "after": []}
+    covered_and_width = {"before": [], "after": []}
     for repetition in range(repetitions):
         rng = np.random.default_rng([repetition, networks, methods, images])
         _, cases = draw_networks(rng, networks, methods, spread, correlation, cases=1)
@@ -100,11 +102,14 @@ def over_scores(networks, correlation, repetitions, images=32, methods=10, sprea
         noise = (rng.normal(size=(networks, 1, images)) + rng.normal(size=(networks, methods, images))) / np.sqrt(2)
         for values, true in zip(np.tanh(centres[..., None] + 0.6 * noise), truth, strict=True):
             low, high = percentile_interval(bootstrap_means(values, repetition, resamples))
-            found["before"].append(((low <= true) & (true <= high), high - low))
+            covered_and_width["before"].append(((low <= true) & (true <= high), high - low))
             summary = summarise(values, repetition, repetitions=resamples)
             low, high = summary["ci_low"], summary["ci_high"]
-            found["after"].append(((low <= true) & (true <= high), high - low))
-    return {name: [float(np.mean(column)) for column in zip(*columns, strict=True)] for name, columns in found.items()}
+            covered_and_width["after"].append(((low <= true) & (true <= high), high - low))
+    return {
+        name: [float(np.mean(column)) for column in zip(*columns, strict=True)]
+        for name, columns in covered_and_width.items()
+    }
 
 
 def over_skewed(skew, images, repetitions, resamples=200, together=50):
@@ -113,8 +118,8 @@ def over_skewed(skew, images, repetitions, resamples=200, together=50):
     rng = np.random.default_rng([images, *skew.encode()])
     is_covered = []
     for seed in range(-(-repetitions // together)):
-        found = summarise(draw(rng, (together, images)), seed, repetitions=resamples)
-        is_covered.append((found["ci_low"] <= truth) & (truth <= found["ci_high"]))
+        summary = summarise(draw(rng, (together, images)), seed, repetitions=resamples)
+        is_covered.append((summary["ci_low"] <= truth) & (truth <= summary["ci_high"]))
     return np.mean(is_covered)
 
 
@@ -132,11 +137,13 @@ def over_far_networks(networks, noise, repetitions, correlation, methods=20, spr
     above = np.searchsorted(differences, quality[:, None] - quality) / len(differences)
     truth = np.log(above / (1 - above)).mean(axis=1)
     group = np.repeat(np.arange(networks), CASES).tolist()
-    found = []
+    rankings = []
     for repetition in range(repetitions):
         scores = quality + draw(np.random.default_rng([repetition, networks, methods]), networks, CASES)
-        found.append(meta_rank(scores.reshape(-1, methods), groups=group, seed=repetition, repetitions=resamples))
-    kappa, low, high = (np.array([getattr(one, name) for one in found]) for name in ("kappa", "ci_low", "ci_high"))
+        rankings.append(meta_rank(scores.reshape(-1, methods), groups=group, seed=repetition, repetitions=resamples))
+    kappa, low, high = (
+        np.array([getattr(ranking, name) for ranking in rankings]) for name in ("kappa", "ci_low", "ci_high")
+    )
     covered_truth, held_mean = ((low <= value) & (value <= high) for value in (truth, kappa.mean(axis=0)))
     return covered_truth.mean(), covered_truth.mean(axis=0).min(), held_mean.mean()
 
@@ -144,16 +151,19 @@ def over_far_networks(networks, noise, repetitions, correlation, methods=20, spr
 def over_images(cases, methods, spread, images, repetitions, over="both", resamples=100, effect=3.0, noise=2.0):
     """Simulate scores of images that all networks share, each of which favours some methods."""
     quality = np.linspace(0, spread, methods)
-    found = []
+    rankings = []
     for repetition in range(repetitions):
         rng = np.random.default_rng([repetition, cases, methods, images])
         suits = rng.normal(scale=effect, size=(methods, images))
         base = quality + rng.normal(size=(cases, methods))
         scores = [row[:, None] + suits + rng.normal(scale=noise, size=suits.shape) for row in base]
-        found.append(
+        rankings.append(
             meta_rank_over_images(scores, images_of=["d"] * cases, seed=repetition, repetitions=resamples, over=over)
         )
-    return covered(true_kappa(quality), *zip(*((one.kappa, one.ci_low, one.ci_high) for one in found), strict=True))
+    return covered(
+        true_kappa(quality),
+        *zip(*((ranking.kappa, ranking.ci_low, ranking.ci_high) for ranking in rankings), strict=True),
+    )
 
 
 def table(name, header, rows, out):
@@ -182,8 +192,8 @@ def limits(repetitions, out=None):
     for noise in NOISES:
         for networks in NETWORKS:
             for correlation in CORRELATIONS:
-                found = over_far_networks(networks, noise, repetitions, correlation=correlation)
-                rows.append([noise, str(networks), f"{correlation:g}", *(f"{share:.3f}" for share in found)])
+                shares = over_far_networks(networks, noise, repetitions, correlation=correlation)
+                rows.append([noise, str(networks), f"{correlation:g}", *(f"{share:.3f}" for share in shares)])
     table("far_apart", ["noise", "networks", "correlation", "κ", "κ, least of a method", "mean κ"], rows, out)
 
 
@@ -196,9 +206,9 @@ def main(repetitions, out=None):
     rows = []
     for networks in NETWORKS:
         for correlation in CORRELATIONS:
-            found = over_networks(networks, correlation, repetitions)
+            by_name = over_networks(networks, correlation, repetitions)
             scores = over_scores(networks, correlation, max(1, repetitions // 5))
-            before, after = found["before"], found["after"]
+            before, after = by_name["before"], by_name["after"]
             row = [
                 str(networks),
                 f"{correlation:g}",
@@ -214,8 +224,8 @@ def main(repetitions, out=None):
     rows = []
     for methods, spread in SHAPES:
         for networks in NETWORKS:
-            found = over_networks(networks, 0.5, repetitions, methods, spread)["after"]
-            rows.append([f"{methods}, {spread}", str(networks), f"{found[0]:.3f}", f"{found[1]:.3f}", found[2]])
+            shares = over_networks(networks, 0.5, repetitions, methods, spread)["after"]
+            rows.append([f"{methods}, {spread}", str(networks), f"{shares[0]:.3f}", f"{shares[1]:.3f}", shares[2]])
     table("shapes", ["methods, spread", "networks", "κ", "mean κ", "width"], rows, out)
     limits(repetitions, out)
     print("The same 50 images on 26 networks, 10 methods, spread 2:\n")

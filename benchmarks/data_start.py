@@ -47,7 +47,7 @@ def fill(folder: Path, files: int) -> None:
 
 def most_memory() -> float:
     """Return the peak memory of this process so far, in MiB."""
-    (line,) = [one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith("VmHWM:")]
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
     return int(line.split()[1]) / 2**10
 
 
@@ -71,15 +71,15 @@ def look_once(folder: Path, counted: bool) -> dict[str, Any]:
     before, began = most_memory(), time.perf_counter()
     record = sources.read_record(folder / "photos.files")
     assert record is not None
-    found = sources.file_changes(record, folder / "photos")
+    changes = sources.file_changes(record, folder / "photos")
     same = sources.is_same_data(
-        {"data": sources.ImagesRead("photos", found.record).data((SPLIT, 0, len(found.record.rows[SPLIT])))},
-        {"photos": found.record}.get,
+        {"data": sources.ImagesRead("photos", changes.record).data((SPLIT, 0, len(changes.record.rows[SPLIT])))},
+        {"photos": changes.record}.get,
     )
     seconds = time.perf_counter() - began
     assert same
-    assert not found.changed
-    assert not found.is_record_outdated
+    assert not changes.changed
+    assert not changes.is_record_outdated
     return {"seconds": seconds, "MiB": most_memory() - before, "files": len(record.paths), **calls}
 
 

@@ -59,13 +59,13 @@ def compared(explainer, construction, count):
         expected = by_hand.defined(explainer, construction, network, images, targets, background)
     row = {"explainer": explainer, "construction": construction, "difference": None, "correlation": None, "reason": ""}
     try:
-        found = maps_of(explainer, network, images, targets, background)
+        maps = maps_of(explainer, network, images, targets, background)
     except Exception as error:  # an error of an earlier version is its result
         return {**row, "reason": f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"}
-    both = torch.stack([found.flatten(), expected.flatten()])
+    both = torch.stack([maps.flatten(), expected.flatten()])
     return {
         **row,
-        "difference": float((found - expected).abs().max() / expected.abs().max()),
+        "difference": float((maps - expected).abs().max() / expected.abs().max()),
         "correlation": float(torch.corrcoef(both)[0, 1]),
     }
 
@@ -75,7 +75,7 @@ def main():
     warnings.simplefilter("ignore")
     count, names = (2, ["plain", "residual, in-place"]) if args.small else (IMAGES, list(by_hand.CONSTRUCTIONS))
     print_table(
-        [compared(one, name, count) for name in names for one in (*by_hand.EXPLAINERS, *OF_LAYERS)],
+        [compared(explainer, name, count) for name in names for explainer in (*by_hand.EXPLAINERS, *OF_LAYERS)],
         "definitions",
         args.out,
     )

@@ -233,23 +233,28 @@ def run_job(path: str) -> None:
     began = time.perf_counter()
     job.run(runtime)
     seconds = time.perf_counter() - began - imports.seconds
-    found: dict[str, Any] = {"seconds": seconds}
+    measures: dict[str, Any] = {"seconds": seconds}
     if network:
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         on_device = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
         passes_made = (passes.plain, passes.gradient)
-        found |= {
+        measures |= {
             "start-up": started + imports.seconds,
             "reading": reading.seconds,
             "writing": writing.seconds,
             "GiB": used,
         }
-        found |= {"GPU GiB": on_device, "padding and check": passes.padding + passes.check}
+        measures |= {"GPU GiB": on_device, "padding and check": passes.padding + passes.check}
         if sum(passes_made):
             plain, backward = throughput(job, runtime, passes_made[1] > 0, trained)
             floor = passes_made[0] / plain + (passes_made[1] / backward if passes_made[1] else 0.0)
-            found |= {"forward": passes_made[0], "gradient": passes_made[1], "floor s": floor, "images a second": plain}
-    print(json.dumps(found))
+            measures |= {
+                "forward": passes_made[0],
+                "gradient": passes_made[1],
+                "floor s": floor,
+                "images a second": plain,
+            }
+    print(json.dumps(measures))
 
 
 class TimedDataset:
@@ -272,9 +277,9 @@ def jobs_of(config: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]
     plan = make_plan(config)
     graph, runtime = Graph(plan), plan.runtime()
     # A response costs the same for every map, so that one explainer is enough; scores need no network.
-    one = next(iter(plan.explainers))
+    explainer = next(iter(plan.explainers))
     for job in graph.jobs_leading_to(["results/scores.csv", "results/precision.csv"]):
-        other = job.stage == "curves" and job.wildcards["explainer"] != one
+        other = job.stage == "curves" and job.wildcards["explainer"] != explainer
         if other or job.stage in ("score", "all_scores"):
             continue
         names = [entry.name for entry in getattr(job.spec, "explainers", ())]
@@ -312,12 +317,14 @@ def measured(name: str, config: dict[str, Any]) -> tuple[list[dict[str, Any]], p
             )
             if done.returncode:
                 raise SystemExit(f"{stage} {what} fails: {done.stderr[-2000:]}")
-            found = json.loads(done.stdout.splitlines()[-1])
+            record = json.loads(done.stdout.splitlines()[-1])
             if not STAGES[stage].code[0].startswith(NETWORK):
                 continue
-            rows.append({"network": name, "stage": stage, "for": what, **found})
-            floor = found.get("floor s")
-            print(f"{stage} {what}: {found['seconds']:.2f} s" + (f", floor {floor:.2f} s" if floor else ""), flush=True)
+            rows.append({"network": name, "stage": stage, "for": what, **record})
+            floor = record.get("floor s")
+            print(
+                f"{stage} {what}: {record['seconds']:.2f} s" + (f", floor {floor:.2f} s" if floor else ""), flush=True
+            )
         guarded = Path("results/precision.csv")
         return rows, pd.read_csv(guarded) if guarded.is_file() else None
 

@@ -64,10 +64,10 @@ def estimated_seconds(config: dict[str, Any], responses: bool) -> dict[str, floa
     size = 224 if "torchvision_model" in str(config["models"]) else 32
     with tempfile.TemporaryDirectory() as folder:
         measured, _ = time_all(Bench(plan, Path(folder), images_to_time(size), print), responses, BUDGET)
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for job in account.jobs_with_costs(plan, measured, responses):
-        found[job.stage] = found.get(job.stage, 0.0) + job.seconds
-    return found
+        seconds[job.stage] = seconds.get(job.stage, 0.0) + job.seconds
+    return seconds
 
 
 def measured_seconds(config: dict[str, Any], responses: bool) -> dict[str, float]:
@@ -80,7 +80,7 @@ def measured_seconds(config: dict[str, Any], responses: bool) -> dict[str, float
     plan = make_plan(config)
     graph = Graph(plan)
     environment = {**os.environ, **job_environment(plan, ROOT, ())}
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for job in jobs_to_tables(graph, responses):
         command = [sys.executable, "-P", "-m", "heatproof.workflow.job", spec_file(graph, job, "results")]
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
@@ -89,8 +89,8 @@ def measured_seconds(config: dict[str, Any], responses: bool) -> dict[str, float
         if process.returncode:
             raise SystemExit(f"{job.stage} fails.")
         stage = TABLE_OF.get(job.stage, job.stage)
-        found[stage] = found.get(stage, 0.0) + used.ru_utime + used.ru_stime
-    return found
+        seconds[stage] = seconds.get(stage, 0.0) + used.ru_utime + used.ru_stime
+    return seconds
 
 
 def main() -> None:

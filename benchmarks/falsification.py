@@ -120,21 +120,26 @@ def black_pixels(folder, seed, images, epochs):
     edge = {"share": EDGE**2 / 32**2, "block": EDGE}
     sets = {INTACT: splits, ONLY: removed(splits, value=0.0, **edge)}
     parts = {
-        one: {name: examples(*part, FACTS_OF_PHOTOGRAPHS) for name, part in trained.items()}
-        for one, trained in sets.items()
+        training_set: {name: examples(*part, FACTS_OF_PHOTOGRAPHS) for name, part in trained.items()}
+        for training_set, trained in sets.items()
     }
     # As in appendix C, with a smaller network and dataset and a shorter training: Adam, and no augmentation.
     schedule = Schedule(epochs, 128, "adam", 0.001, 0.0, 1e-4, "cosine", 0.1, 4, 0.0, 0)
-    networks = {one: fitted(parts[one], schedule, seed) for one in sets}
+    networks = {training_set: fitted(parts[training_set], schedule, seed) for training_set in sets}
     rows = [
-        ("retrained" if one == ONLY else "original", one, tested, validate(network, parts[tested]["evaluation"], 64)[1])
-        for one, network in networks.items()
+        (
+            "retrained" if training_set == ONLY else "original",
+            training_set,
+            tested,
+            validate(network, parts[tested]["evaluation"], 64)[1],
+        )
+        for training_set, network in networks.items()
         for tested in sets
     ]
     table = pd.DataFrame(rows, columns=["network", "trained_on", "tested_on", "value"]).assign(study="photographs")
     shares = {"photographs": was_black(splits, **edge), "digits": was_black(read(digits(seed=seed)), **edge)}
-    known = pd.DataFrame({"tested_on": list(shares), "value": list(shares.values())}).assign(study="black before")
-    return pd.concat([table, known], ignore_index=True).assign(seed=seed)
+    dark_shares = pd.DataFrame({"tested_on": list(shares), "value": list(shares.values())}).assign(study="black before")
+    return pd.concat([table, dark_shares], ignore_index=True).assign(seed=seed)
 
 
 def photographs(folder, out, small):
@@ -176,22 +181,22 @@ def retraining(plain, original, seed):
         for tested in dict.fromkeys((name, INTACT)):
             rows.append(("retrained" if name != INTACT else "original", name, tested, network))
     rows += [("original", INTACT, name, original) for name in (MIDDLE, BOTH, ONLY)]
-    found = [(*names, accuracy(network, *sets[names[-1]]["evaluation"])) for *names, network in rows]
-    table = pd.DataFrame(found, columns=["network", "trained_on", "tested_on", "value"])
-    return table.assign(study="retraining"), {name: one["evaluation"][0][:3, 0] for name, one in sets.items()}
+    accuracies = [(*names, accuracy(network, *sets[names[-1]]["evaluation"])) for *names, network in rows]
+    table = pd.DataFrame(accuracies, columns=["network", "trained_on", "tested_on", "value"])
+    return table.assign(study="retraining"), {name: splits["evaluation"][0][:3, 0] for name, splits in sets.items()}
 
 
 def explain(network, images, labels, seed):
     """Return method to maps (N, H, W), including Rect and Pooling."""
     data = examples(images, labels)
-    found = {}
+    maps = {}
     for name, options in METHODS.items():
         ids = tuple(map(str, range(len(images))))
         context = Batch(network, network, FACTS, data.images, data.labels, ids, seed)
         entry = EXPLAINERS[name]
-        found[name] = entry.function(context, **{**entry.options, **options})[name].detach().numpy()
-    base = found["integrated_gradients"]
-    return {**found, "rect": rect_maps(base, BOX), "pooling": pooled_maps(base, STRIPES)}
+        maps[name] = entry.function(context, **{**entry.options, **options})[name].detach().numpy()
+    base = maps["integrated_gradients"]
+    return {**maps, "rect": rect_maps(base, BOX), "pooling": pooled_maps(base, STRIPES)}
 
 
 def road(dataset, network, images, labels, maps, seed):
@@ -229,10 +234,10 @@ def marked_digits(name, seed, images):
     chosen, labels = (part[:images] for part in splits["evaluation"])
     maps = explain(network, chosen, labels, seed)
     regions = data.part_masks("evaluation", 0, images).any(axis=1)
-    found = {"accuracy": right, "accuracy without the mark": without}
+    values_of_method = {"accuracy": right, "accuracy without the mark": without}
     for method, values in {**maps, "even": np.ones_like(maps["rect"])}.items():
-        found[method] = float(np.nanmean(attribution_share(values, regions)))
-    table = pd.DataFrame({"method": list(found), "value": list(found.values())}).assign(
+        values_of_method[method] = float(np.nanmean(attribution_share(values, regions)))
+    table = pd.DataFrame({"method": list(values_of_method), "value": list(values_of_method.values())}).assign(
         dataset=name, study="watermarks"
     )
     displayed = {"image": chosen[0, 0], "IG": np.abs(maps["integrated_gradients"][0]), "Rect": maps["rect"][0]}
@@ -258,8 +263,8 @@ def draw_retraining(table, samples):
         figure = Figure(figsize=(9.5, 3.6), layout="constrained", facecolor="white")
         left, right = figure.subfigures(1, 2, width_ratios=[1, 1.25])
         for row, axes in zip((0, 1, 2), left.subplots(3, 4), strict=True):
-            for (name, images), one in zip(samples.items(), axes, strict=True):
-                show_image(one, images[row], "" if row else TITLES[name], cmap="gray", vmin=0, vmax=1)
+            for (name, images), cell in zip(samples.items(), axes, strict=True):
+                show_image(cell, images[row], "" if row else TITLES[name], cmap="gray", vmin=0, vmax=1)
         axes = right.subplots()
         displayed = table.assign(
             case=table["tested_on"].where(
@@ -284,24 +289,24 @@ def draw_watermarks(shares, curves, samples):
         left, right = above.subfigures(1, 2, width_ratios=[1, 0.9])
         drawn = [name for name in MARKED if name != BLANK]
         for name, axes in zip(drawn, left.subplots(2, 4), strict=True):
-            for (title, values), one in zip(samples[name].items(), axes, strict=True):
+            for (title, values), cell in zip(samples[name].items(), axes, strict=True):
                 mark = name.removeprefix("digits with ").removeprefix("a ")
-                show_image(one, values, f"{mark}: {title}", cmap="gray" if title == "image" else "viridis")
+                show_image(cell, values, f"{mark}: {title}", cmap="gray" if title == "image" else "viridis")
         axes = right.subplots()
         shares = shares[shares["dataset"].isin(drawn)]
         part = shares[~shares["method"].str.startswith(("accuracy", "even"))]
         bars = {"palette": colours, "errorbar": over_trainings, "err_kws": {"color": "0.2", "linewidth": 1.2}}
         sns.barplot(part, x="dataset", y="value", hue="method", order=drawn, ax=axes, **bars)
         even = shares[shares["method"] == "even"].groupby("dataset")["value"].mean()
-        for place, name in enumerate(drawn):
-            axes.hlines(even[name], place - 0.42, place + 0.42, color="0.2", linestyle=":", linewidth=1.2)
+        for row, name in enumerate(drawn):
+            axes.hlines(even[name], row - 0.42, row + 0.42, color="0.2", linestyle=":", linewidth=1.2)
         axes.set(xlabel="dotted: a constant map; lines: 95 % over trainings", ylabel="Attr%", ylim=(0, 1.05))
         sns.move_legend(axes, "lower center", bbox_to_anchor=(0.5, 1), ncols=3, title=None, frameon=False, fontsize=7.5)
         sets = ["digits with a number", BLANK, PLAIN]
         for dataset, axes in zip(sets, below.subplots(1, len(sets), sharey=True), strict=True):
-            one = curves[curves["dataset"] == dataset]
+            points = curves[curves["dataset"] == dataset]
             how = {"palette": colours, "errorbar": over_trainings}
-            sns.lineplot(one, x="removed", y="value", hue="method", marker="o", ax=axes, **how)
+            sns.lineplot(points, x="removed", y="value", hue="method", marker="o", ax=axes, **how)
             axes.set_title(f"ROAD on {dataset}", size=9.5, loc="left")
             axes.set(xlabel="share of pixels imputed (MoRF)", ylabel="accuracy: lower is better")
             axes.set_ylim(0, 1.03)
@@ -327,7 +332,7 @@ def run(images, seeds, folder):
     """Run all studies; return the tidy table, a row per seed and value, and both figures."""
     folder.mkdir(parents=True, exist_ok=True)
     results = {(name, seed): cell(name, seed, images, folder) for seed in seeds for name in (PLAIN, *MARKED)}
-    table = pd.concat([one for one, _ in results.values()], ignore_index=True)
+    table = pd.concat([table for table, _ in results.values()], ignore_index=True)
     samples = {name: results[name, seeds[0]][1] for name in (PLAIN, *MARKED)}
     studies = dict(list(table.groupby("study")))
     drawn = draw_retraining(studies["retraining"], samples[PLAIN])

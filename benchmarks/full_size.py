@@ -139,7 +139,9 @@ def files_of(folder: Path) -> list[Path]:
 
 def changed(config: dict[str, Any], name: str = "integrated_gradients") -> dict[str, Any]:
     """Return the config with another option of one method."""
-    explainers = [{name: {"steps": 7}} if _named(one) == name else one for one in config["explainers"]]
+    explainers = [
+        {name: {"steps": 7}} if _named(explainer) == name else explainer for explainer in config["explainers"]
+    ]
     assert explainers != config["explainers"], f"{name} is no method of the grid"
     return {**config, "explainers": explainers}
 
@@ -159,8 +161,8 @@ def main() -> None:
     if args.small:
         config["explainers"] = ["saliency", {"integrated_gradients": {"steps": 50}}]
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as path:
+        folder = Path(path)
         paper_scale.set_up(folder, config)
 
         def measure(results: str) -> None:

@@ -47,10 +47,10 @@ def changed(truth, kind, scheme, rng):
         chosen = (truth <= 0 if add else truth > 0) & (rng.random(truth.shape) < share)
         return np.where(chosen, largest * rng.random(truth.shape) if add else 0, truth)
     if scheme == "partial":
-        place = np.argsort(np.argsort(truth, axis=1, kind="stable"), axis=1) / truth.shape[1]
+        quantile = np.argsort(np.argsort(truth, axis=1, kind="stable"), axis=1) / truth.shape[1]
         if add:
-            return np.where(place < 0.4, np.quantile(truth, 0.8, axis=1, keepdims=True), truth)
-        return np.where((place >= 0.6) & (place < 0.8), 0, truth)
+            return np.where(quantile < 0.4, np.quantile(truth, 0.8, axis=1, keepdims=True), truth)
+        return np.where((quantile >= 0.6) & (quantile < 0.8), 0, truth)
     shift = SHIFT * (rng.random(truth.shape) if scheme == "random" else 1)
     return np.maximum(truth + shift if add else truth - shift, 0)
 
@@ -92,13 +92,13 @@ def trials(count, points, seed=0):
     rng = np.random.default_rng(seed)
     data = rng.standard_normal((points, FEATURES))
     truth = right_map(data, np.ones(FEATURES))
-    found = {("right map", ""): [scores(data, truth)]}
+    results = {("right map", ""): [scores(data, truth)]}
     for kind in ("introduce", "remove"):
         for scheme in SCHEMES:
             # The other two draw nothing.
             times = count if scheme in ("random", *SOME) else 1
-            found[kind, scheme] = [scores(data, changed(truth, kind, scheme, rng)) for _ in range(times)]
-    return {name: [np.stack(part) for part in zip(*runs, strict=True)] for name, runs in found.items()}
+            results[kind, scheme] = [scores(data, changed(truth, kind, scheme, rng)) for _ in range(times)]
+    return {name: [np.stack(part) for part in zip(*runs, strict=True)] for name, runs in results.items()}
 
 
 def by_reader(points, seed=0, trials_of_each=20):
@@ -123,20 +123,20 @@ def by_reader(points, seed=0, trials_of_each=20):
     return pd.DataFrame(rows)
 
 
-def means(found):
+def means(results):
     """Return a row for each kind, scheme and metric: mean and standard deviation over trials of the curve's mean."""
     rows = [
-        {"kind": kind, "scheme": scheme, "metric": metric, "mean": one.mean(), "deviation": one.mean(1).std()}
-        | {"trials": len(one)}
-        for (kind, scheme), both in found.items()
-        for metric, one in zip(("soundness", "completeness"), both, strict=True)
+        {"kind": kind, "scheme": scheme, "metric": metric, "mean": values.mean(), "deviation": values.mean(1).std()}
+        | {"trials": len(values)}
+        for (kind, scheme), both in results.items()
+        for metric, values in zip(("soundness", "completeness"), both, strict=True)
     ]
     return pd.DataFrame(rows)
 
 
-def directions(found):
+def directions(results):
     """Return a row for each statement of the paper and scheme, with our change and whether its direction agrees."""
-    table = means(found).set_index(["kind", "scheme", "metric"])["mean"]
+    table = means(results).set_index(["kind", "scheme", "metric"])["mean"]
     rows = []
     for kind, metric, sign, where, printed in STATEMENTS:
         for scheme in SCHEMES:
@@ -151,16 +151,16 @@ def directions(found):
     return pd.DataFrame(rows)
 
 
-def draw(found, path):
+def draw(results, path):
     """Draw both curves, mean and standard deviation over trials, of the random schemes."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.8), layout="constrained")
-    for (kind, scheme), both in found.items():
+    for (kind, scheme), both in results.items():
         if scheme in ("", "random", *SOME):
             name = f"{kind}: {scheme}" if scheme else kind
-            for place, positions, one in zip(axes, (LEVELS, sorted(THRESHOLDS, reverse=True)), both, strict=True):
-                place.errorbar(positions, one.mean(0), one.std(0), label=name, capsize=2)
+            for panel, positions, values in zip(axes, (LEVELS, sorted(THRESHOLDS, reverse=True)), both, strict=True):
+                panel.errorbar(positions, values.mean(0), values.std(0), label=name, capsize=2)
     axes[0].set(xlabel="accuracy", ylabel="soundness")
     axes[1].set(xlabel="features with attribution above this removed", ylabel="completeness")
     axes[1].invert_xaxis()
@@ -178,13 +178,13 @@ def main():
     args = parser.parse_args()
     count, points = (1, 100) if args.small else (1000, 1000)
     began = time.monotonic()
-    found = trials(count, points)
-    tables = {"means": means(found), "directions": directions(found), "readers": by_reader(points)}
+    results = trials(count, points)
+    tables = {"means": means(results), "directions": directions(results), "readers": by_reader(points)}
     args.out.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
         table.to_csv(args.out / f"{name}.csv", index=False, float_format="%.6f")
         print(table.to_string(index=False))
-    draw(found, args.out / "introduce_remove.png")
+    draw(results, args.out / "introduce_remove.png")
     print(f"{count} trials of {points} points in {time.monotonic() - began:.0f} s")
 
 

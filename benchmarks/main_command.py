@@ -82,15 +82,15 @@ def main() -> None:
     options.add_argument("--all", action="store_true", help="everything that `all` makes, in place of the table")
     args = options.parse_args()
     target = ["results/datasets/digits.json"] if args.small else [] if args.all else [TARGET]
-    places = {"this checkout": ROOT, **{place.name: place.resolve() for place in args.checkouts}}
+    places = {"this checkout": ROOT, **{checkout.name: checkout.resolve() for checkout in args.checkouts}}
     rows_of_checkout: dict[str, list[dict[str, Any]]] = {name: [] for name in places}
     for _ in range(args.rounds):
-        for name, place in places.items():
-            rows_of_checkout[name].append(run(place, target, args.cores))
+        for name, checkout in places.items():
+            rows_of_checkout[name].append(run(checkout, target, args.cores))
             print(name, rows_of_checkout[name][-1], flush=True)
     rows = []
     for name, runs in rows_of_checkout.items():
-        row = {key: statistics.median(one[key] for one in runs) for key in runs[0]}
+        row = {key: statistics.median(figures[key] for figures in runs) for key in runs[0]}
         jobs_alone = row["processor s"] - row["main process s"]
         row |= {"main process over wall": row["main process s"] / row["wall s"]}
         row |= {"start-up over jobs": row.pop("start-up s") / jobs_alone}

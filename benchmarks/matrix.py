@@ -162,7 +162,7 @@ class Logits(nn.Module):
 
 def build(name: str, spec: dict[str, Any], seed: int) -> tuple[nn.Module, InputFacts, int]:
     """Return a network with random weights, its facts, and its native image size."""
-    library, _, known = name.partition(":")
+    library, _, architecture = name.partition(":")
     options = dict(spec)
     size = options.pop("size", None)
     facts = InputFacts()
@@ -170,31 +170,31 @@ def build(name: str, spec: dict[str, Any], seed: int) -> tuple[nn.Module, InputF
     if library == "timm":
         import timm
 
-        network = timm.create_model(known, **options)
+        network = timm.create_model(architecture, **options)
         size = size or network.default_cfg["input_size"][-1]
     elif library == "torchvision":
         import torchvision
 
-        auxiliary = {"aux_logits": False} if known in ("googlenet", "inception_v3") else {}
-        network = torchvision.models.get_model(known, weights=None, **auxiliary, **options)
-        size = size or (299 if known == "inception_v3" else 224)
+        auxiliary = {"aux_logits": False} if architecture in ("googlenet", "inception_v3") else {}
+        network = torchvision.models.get_model(architecture, weights=None, **auxiliary, **options)
+        size = size or (299 if architecture == "inception_v3" else 224)
     elif library == "transformers":
-        network = _of_transformers(known, options)
+        network = _of_transformers(architecture, options)
         size = size or 224
     else:
-        network, facts = ARCHITECTURES[known].build(1000, **options), ARCHITECTURES[known].facts
-        size = size or (32 if known.startswith("cifar_") else 224)
+        network, facts = ARCHITECTURES[architecture].build(1000, **options), ARCHITECTURES[architecture].facts
+        size = size or (32 if architecture.startswith("cifar_") else 224)
     return _prepared(network, size), facts, size
 
 
-def _of_transformers(known: str, options: dict[str, Any]) -> nn.Module:
+def _of_transformers(architecture: str, options: dict[str, Any]) -> nn.Module:
     import transformers
 
-    if known == "CLIP":
+    if architecture == "CLIP":
         tower = transformers.CLIPVisionModel(transformers.CLIPVisionConfig(**options))
         return Logits(tower, nn.Linear(tower.config.hidden_size, 1000))
-    config = getattr(transformers, f"{known}Config")(num_labels=1000, **options)
-    return Logits(getattr(transformers, f"{known}ForImageClassification")(config))
+    config = getattr(transformers, f"{architecture}Config")(num_labels=1000, **options)
+    return Logits(getattr(transformers, f"{architecture}ForImageClassification")(config))
 
 
 def _prepared(network: nn.Module, size: int) -> nn.Module:
@@ -220,7 +220,8 @@ def photographs(side: int, count: int) -> torch.Tensor:
     """Return crops of scikit-learn's photographs, (N, 3, side, side) in [-1, 1]."""
     from sklearn.datasets import load_sample_images
 
-    two = torch.stack([torch.from_numpy(one.copy()) for one in load_sample_images().images]).permute(0, 3, 1, 2)
+    both = [torch.from_numpy(photograph.copy()) for photograph in load_sample_images().images]
+    two = torch.stack(both).permute(0, 3, 1, 2)
     crops = torch.cat([two[:, :, :400, start : start + 400] for start in range(0, 240, 60)])[:count]
     return interpolate(crops.float() / 127.5 - 1, (side, side), mode="bilinear")
 
@@ -271,7 +272,7 @@ def maps_of(entry: Explainer, context: Batch, default_options: bool = False) -> 
         return torch.stack(list(entry.function(context, **cheap_options).values()), 1).detach().float()
 
 
-def check(entry: Explainer, maps: torch.Tensor, context: Batch, found: NetworkTraits) -> list[str]:
+def check(entry: Explainer, maps: torch.Tensor, context: Batch, traits: NetworkTraits) -> list[str]:
     """Return the checks that maps passed, as text.
 
     Raises
@@ -285,11 +286,11 @@ def check(entry: Explainer, maps: torch.Tensor, context: Batch, found: NetworkTr
     check_limits(context.figures, maps.numpy())
     passed = [f"{name} {value:.1e}" for name, (value, limit, _) in context.figures.items() if limit is not None]
     if entry.name in ENLARGED:
-        assert found.layout is not None
-        missed = missed_by_enlargement(maps[:, 0], found.layout.grid)
+        assert traits.layout is not None
+        missed = missed_by_enlargement(maps[:, 0], traits.layout.grid)
         if missed > SAME:
-            raise NotApplicable(f"its maps are no enlargement of {found.layout.grid[0]}×{found.layout.grid[1]} cells")
-        passed.append(f"grid {found.layout.grid[0]}×{found.layout.grid[1]}")
+            raise NotApplicable(f"its maps are no enlargement of {traits.layout.grid[0]}×{traits.layout.grid[1]} cells")
+        passed.append(f"grid {traits.layout.grid[0]}×{traits.layout.grid[1]}")
     return passed
 
 
@@ -303,8 +304,8 @@ def missed_by_enlargement(maps: torch.Tensor, grid: tuple[int, int]) -> float:
     """Return the part of maps (N, H, W) that no bilinear enlargement of a grid yields, as a share of the maximum."""
     sides = []
     for cells, pixels in zip(grid, maps.shape[1:], strict=True):
-        one = interpolate(torch.eye(cells)[None], pixels, mode="linear", align_corners=False)[0].double()
-        sides.append(one.pinverse() @ one)
+        enlargement = interpolate(torch.eye(cells)[None], pixels, mode="linear", align_corners=False)[0].double()
+        sides.append(enlargement.pinverse() @ enlargement)
     enlarged = sides[0].mT @ maps.double() @ sides[1]
     return float((enlarged - maps).abs().max() / maps.abs().max())
 
@@ -313,14 +314,14 @@ def cell(
     entry: Explainer,
     declared: bool,
     networks: list[Callable[[], Batch]],
-    found: NetworkTraits,
+    traits: NetworkTraits,
     default_options: bool = False,
 ) -> tuple[bool, str]:
     """Return whether an explainer works on a network, and the checks that it passed or the reason for the failure."""
     context = networks[0]()
     try:
         maps = maps_of(entry, context, default_options)
-        passed = check(entry, maps, context, found)
+        passed = check(entry, maps, context, traits)
         if declared:
             other = maps_of(entry, networks[1](), default_options)
             if float((_scaled(other) - _scaled(maps)).abs().amax()) < CHANGED:
@@ -355,20 +356,20 @@ def row_by_row(
         Whether to use the default options of explainers instead of few steps.
     """
     built = [build(name, spec, seed) for seed in (0, 1)]
-    found = inspect_network(built[0][0], photographs(built[0][2], 2), built[0][1].cam_layer)
+    traits = inspect_network(built[0][0], photographs(built[0][2], 2), built[0][1].cam_layer)
     networks = [lambda each=each: explained_by(*each, figures={}) for each in built]
     rows = []
     for entry in EXPLAINERS.values():
-        declared = bool(entry.applies_to & found.kinds)
+        declared = bool(entry.applies_to & traits.kinds)
         if not entry.uses_model or (explainers and entry.name not in explainers):
             continue
         began = time.monotonic()
         works, outcome = (
-            cell(entry, declared, networks, found, default_options)
+            cell(entry, declared, networks, traits, default_options)
             if declared or (tried and entry.name in CHEAP)
             else (False, "not declared")
         )
-        rows.append([name, str(found), entry.name, declared, works, outcome, round(time.monotonic() - began, 1)])
+        rows.append([name, str(traits), entry.name, declared, works, outcome, round(time.monotonic() - began, 1)])
         print(
             f"  {entry.name}: {'works' if works else 'no'} {'' if declared else '(not declared) '}{outcome}", flush=True
         )
@@ -398,7 +399,7 @@ def main() -> None:
         new_rows = row_by_row(name, options, args.explainers or default_explainers, default_options=args.meta_rank)
         if there is not None:
             old_rows = there[~there["explainer"].isin(new_rows["explainer"])]
-            order = {explainer: place for place, explainer in enumerate(EXPLAINERS)}
+            order = {explainer: number for number, explainer in enumerate(EXPLAINERS)}
             new_rows = pd.concat([old_rows, new_rows]).sort_values("explainer", key=lambda names: names.map(order))
         new_rows.to_csv(path, index=False)
     table = pd.concat([pd.read_csv(path) for path in sorted(args.out.glob("*.csv"))])

@@ -51,19 +51,21 @@ def measure(methods):
     print(json.dumps({"seconds": min(seconds), "peak": peak, "floor": min(floor), "resamples": resamples}))
 
 
-def draw(found, path):
+def draw(results, path):
     """Draw seconds and memory over the number of methods."""
     import matplotlib.pyplot as plt
 
-    sizes = list(found)
+    sizes = list(results)
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-    left.loglog(sizes, [found[size]["seconds"] for size in sizes], "o-", label="Meta-Rank with its interval")
-    left.loglog(sizes, [found[size]["floor"] for size in sizes], "s--", color="0.5", label="the matrix products alone")
+    left.loglog(sizes, [results[size]["seconds"] for size in sizes], "o-", label="Meta-Rank with its interval")
+    left.loglog(
+        sizes, [results[size]["floor"] for size in sizes], "s--", color="0.5", label="the matrix products alone"
+    )
     for size, limit in LIMITS.items():
         left.plot([size], [limit], "v", color="C3", label="limit" if size == min(LIMITS) else None)
     left.set(xlabel=f"methods, in {CASES} test cases", ylabel="processor seconds, one thread")
     left.legend(frameon=False)
-    right.semilogx(sizes, [found[size]["peak"] for size in sizes], "o-")
+    right.semilogx(sizes, [results[size]["peak"] for size in sizes], "o-")
     right.plot([max(LIMITS)], [4.0], "v", color="C3")
     right.set(xlabel=f"methods, in {CASES} test cases", ylabel="peak memory, GiB", ylim=(0, None))
     for axes in (left, right):
@@ -85,12 +87,12 @@ if __name__ == "__main__":
     rows = [
         {
             "methods": size,
-            "processor s": one["seconds"],
-            "over the products": one["seconds"] / one["floor"],
-            "peak GiB": one["peak"],
-            "resamples": one["resamples"],
+            "processor s": result["seconds"],
+            "over the products": result["seconds"] / result["floor"],
+            "peak GiB": result["peak"],
+            "resamples": result["resamples"],
         }
-        for size, one in results.items()
+        for size, result in results.items()
     ]
     print_table(rows, "meta_rank", options.out)
     draw(results, (options.out or Path()) / "meta_rank_scaling.png")

@@ -119,14 +119,14 @@ def trained():
 
 def explain(network, images, labels, methods=METHODS):
     """Return method to magnitudes of its maps (N, H, W)."""
-    found = {}
+    maps_of_method = {}
     for name, options in methods.items():
         context = Batch(network, network, FACTS, images, labels, tuple(map(str, range(len(images)))), SEED)
         entry = EXPLAINERS[name]
-        known = {key: value for key, value in options.items() if key in entry.options}
-        maps = entry.function(context, **{**entry.options, **known})
-        found[name] = maps[name].detach().abs().numpy()
-    return found
+        accepted = {key: value for key, value in options.items() if key in entry.options}
+        maps = entry.function(context, **{**entry.options, **accepted})
+        maps_of_method[name] = maps[name].detach().abs().numpy()
+    return maps_of_method
 
 
 def long(table, study, keys, values):
@@ -153,14 +153,14 @@ def reliability(*arguments):
 
 def baselines(*arguments):
     columns = ["consistency", "consistency_published", "spearman", "n_images", "n_undefined"]
-    found = heatproof.quality.baseline_invariance(*arguments, {name: METRICS[name] for name in FILLED})
-    return long(found, "baseline", ["baseline", "other"], columns)
+    quality = heatproof.quality.baseline_invariance(*arguments, {name: METRICS[name] for name in FILLED})
+    return long(quality, "baseline", ["baseline", "other"], columns)
 
 
 def apart(network, samples, labels, maps):
     curved = {name: METRICS[name] for name in CURVED}
-    found = heatproof.quality.modification_distances(network, samples, labels, maps, curved)
-    return long(found, "distance", ["method", "scheme"], ["minimal"])
+    distances = heatproof.quality.modification_distances(network, samples, labels, maps, curved)
+    return long(distances, "distance", ["method", "scheme"], ["minimal"])
 
 
 def modified_curves(images=CURVE_IMAGES):
@@ -185,7 +185,7 @@ def curve_of(metric, result):
         levels = np.arange(0.1, 1, 0.02)
         sound, performance = result["soundness"].values, result["performance"].values
         return levels, np.nanmean(soundness_at_levels(performance, sound, levels), axis=0)
-    (curve,) = (one for one in result.data_vars.values() if one.dims == ("image", "step"))
+    (curve,) = (values for values in result.data_vars.values() if values.dims == ("image", "step"))
     x = THRESHOLDS[::-1] if metric == "completeness" else result["share"].values
     return x, np.nanmean(curve.values, axis=0)
 
@@ -279,18 +279,18 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("metric_quality"), help="folder of table and figures")
     parser.add_argument("--images", type=int, default=32)
-    parser.add_argument("--studies", nargs="+", choices=[one.__name__ for one in STUDIES], help="those alone")
+    parser.add_argument("--studies", nargs="+", choices=[study.__name__ for study in STUDIES], help="those alone")
     parser.add_argument("--small", action="store_true", help="two images and two studies, to see that it runs")
     options = parser.parse_args()
-    studies = [one for one in STUDIES if one.__name__ in (options.studies or [one.__name__])]
+    studies = [study for study in STUDIES if study.__name__ in (options.studies or [study.__name__])]
     result = run(2, (reliability, apart)) if options.small else run(options.images, studies)
     options.out.mkdir(parents=True, exist_ok=True)
     stored = options.out / "metric_quality.csv"
     if options.studies:
-        known = pd.read_csv(stored)
-        result = pd.concat([result, known[~known["study"].isin(result["study"])]], ignore_index=True)
+        earlier = pd.read_csv(stored)
+        result = pd.concat([result, earlier[~earlier["study"].isin(result["study"])]], ignore_index=True)
         # In the order of a complete run.
-        order = {name: place for place, name in enumerate(("offset", "reliability", "baseline", "distance", "noise"))}
+        order = {name: number for number, name in enumerate(("offset", "reliability", "baseline", "distance", "noise"))}
         result = result.sort_values("study", key=lambda names: names.map(order), kind="stable")
     result.to_csv(stored, index=False, float_format="%.6g")
     if not options.small:

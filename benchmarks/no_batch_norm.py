@@ -80,7 +80,7 @@ def digits() -> dict[str, Examples]:
 def photographs(folder: Path) -> dict[str, Examples]:
     """Return the first photographs of each class, by name; the photographs of `test` measure the accuracy."""
     classes = sorted(path.name for path in (folder / "train").iterdir() if path.is_dir())
-    found = {}
+    splits = {}
     for split, count in PHOTOGRAPHS_PER_CLASS.items():
         first = PHOTOGRAPHS_PER_CLASS["train"] if split == "validation" else 0
         inside = folder / ("test" if split == "evaluation" else "train")
@@ -88,8 +88,8 @@ def photographs(folder: Path) -> dict[str, Examples]:
         pixels = np.stack([np.asarray(Image.open(file).convert("RGB")) for each in files for file in each])
         images = np.float32(pixels / 255).transpose(0, 3, 1, 2)
         labels = np.repeat(np.arange(len(classes)), [len(each) for each in files])
-        found[split] = Examples(normalise(images, CIFAR10), torch.from_numpy(labels))
-    return found
+        splits[split] = Examples(normalise(images, CIFAR10), torch.from_numpy(labels))
+    return splits
 
 
 def train(name: str, parts: dict[str, Examples], schedule: Schedule, seed: int) -> tuple[float, float]:

@@ -30,11 +30,11 @@ NETWORK = ["dataset", "model", "weights"]
 
 def cached_drops(results: Path, images: int) -> dict[tuple[str, ...], np.ndarray]:
     """Return the logit drops (N, P) of every network of a run."""
-    found = {}
+    drops_of_network = {}
     for store in sorted(results.glob("drops/*/*/*/g*.zarr")):
         logit = read(str(store), "logit", 0, images).astype(np.float64)
-        found[store.parts[-4:-1]] = logit[:, :1] - logit[:, 1:]
-    return found
+        drops_of_network[store.parts[-4:-1]] = logit[:, :1] - logit[:, 1:]
+    return drops_of_network
 
 
 def false_differences(drops: dict[tuple[str, ...], np.ndarray], repetitions: int, level: float) -> pd.DataFrame:
@@ -49,7 +49,7 @@ def false_differences(drops: dict[tuple[str, ...], np.ndarray], repetitions: int
     level
         Confidence level of the intervals, tests and sets.
     """
-    names = [f"random_{place}" for place in range(METHODS)]
+    names = [f"random_{number}" for number in range(METHODS)]
     counts: dict[str, list[float]] = {}
 
     def count(what: str, values: list[float] | np.ndarray) -> None:
@@ -61,7 +61,7 @@ def false_differences(drops: dict[tuple[str, ...], np.ndarray], repetitions: int
         for row, (network, dropped) in enumerate(drops.items()):
             draws = numpy_generator(repetition, "null control", "/".join(network))
             maps = draws.standard_normal((METHODS, *dropped.shape))
-            scores = np.stack([spearman_rows(one, dropped) for one in maps])
+            scores = np.stack([spearman_rows(map_values, dropped) for map_values in maps])
             summary = summarise(scores, repetition, repetitions=200, level=level)
             means[row] = summary["mean"]
             count("interval of a score leaves out 0", (summary["ci_low"] > 0) | (summary["ci_high"] < 0))
@@ -98,11 +98,11 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=64)
     args = parser.parse_args()
     drops = cached_drops(args.results, args.images)
-    found = {
+    tables = {
         "concluded": concluded(args.results),
         "false_differences": false_differences(drops, args.repetitions, 0.95),
     }
-    for name, table in found.items():
+    for name, table in tables.items():
         (args.results / "null_control").mkdir(exist_ok=True)
         table.to_csv(args.results / "null_control" / f"{name}.csv", index=False)
         displayed = table.astype({column: str for column in table.columns if table[column].dtype == int})

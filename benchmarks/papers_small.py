@@ -78,7 +78,7 @@ def small_dataset(name: str, settings: dict[str, Any]) -> dict[str, Any]:
 def small_model(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Return a tiny network of the same family, without published weights."""
     description = f"{settings.get('architecture', name)} {settings.get('options', {}).get('name', '')}"
-    fitting = (one for one in STAND_INS if re.fullmatch(one[0], description))
+    fitting = (stand_in for stand_in in STAND_INS if re.fullmatch(stand_in[0], description))
     pattern, stand_in, options = next(fitting, (None, "", {}))
     if pattern is None:
         raise SystemExit(f"There is no stand-in for the network {description}: enter one in STAND_INS of {__file__}.")
@@ -101,8 +101,8 @@ def small_training(settings: dict[str, Any]) -> dict[str, Any]:
 
 def small_explainer(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Return an explainer with fewer passes."""
-    known = options_of(EXPLAINERS[settings.get("explainer", name)].function)
-    return {name: {**settings, **{key: most for key, most in COSTLY.items() if key in known}}}
+    accepted = options_of(EXPLAINERS[settings.get("explainer", name)].function)
+    return {name: {**settings, **{key: most for key, most in COSTLY.items() if key in accepted}}}
 
 
 def small_metric(name: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -145,15 +145,15 @@ def shrunk(configs: tuple[str, ...], networks: int | None = None, images: int = 
     return config
 
 
-def build_file(target: str, place: Path, cores: int) -> tuple[bool, float]:
+def build_file(target: str, root: Path, cores: int) -> tuple[bool, float]:
     """Build a file in a folder with a config.yaml; return whether it exists, and the seconds that it took."""
-    command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(place)]
-    command += ["--configfile", str(place / "config.yaml"), "--cores", str(cores), "--", target]
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(root)]
+    command += ["--configfile", str(root / "config.yaml"), "--cores", str(cores), "--", target]
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")])
     began = time.monotonic()
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
-    (place / "log.txt").write_text(done.stdout + done.stderr, encoding="utf-8")
-    there = done.returncode == 0 and (place / target).is_file()
+    (root / "log.txt").write_text(done.stdout + done.stderr, encoding="utf-8")
+    there = done.returncode == 0 and (root / target).is_file()
     if not there:
         print(done.stdout[-1500:] + done.stderr[-1500:], flush=True)
     return there, time.monotonic() - began
@@ -161,12 +161,12 @@ def build_file(target: str, place: Path, cores: int) -> tuple[bool, float]:
 
 def combinations() -> dict[tuple[str, ...], list[str]]:
     """Return the files of the page that each combination of configs builds."""
-    found: dict[tuple[str, ...], list[str]] = {}
+    targets: dict[tuple[str, ...], list[str]] = {}
     rows: list[Row] = [row for of_paper in papers().values() for row in of_paper]
     for row in rows:
-        if row.configs and row.target not in found.setdefault(row.configs, []):
-            found[row.configs].append(row.target)
-    return found
+        if row.configs and row.target not in targets.setdefault(row.configs, []):
+            targets[row.configs].append(row.target)
+    return targets
 
 
 def main() -> None:
@@ -175,26 +175,26 @@ def main() -> None:
     options.add_argument("--networks", type=int, help="at most so many of a config, spread over its list")
     options.add_argument("--cores", type=int, default=2)
     args = options.parse_args()
-    known = combinations()
-    requested = [tuple(args.configs)] if args.configs else list(known)
-    if requested[0] not in known:
-        listed = "\n".join(" ".join(configs) for configs in known)
+    targets_of_configs = combinations()
+    requested = [tuple(args.configs)] if args.configs else list(targets_of_configs)
+    if requested[0] not in targets_of_configs:
+        listed = "\n".join(" ".join(configs) for configs in targets_of_configs)
         raise SystemExit(f"The page has no command of these configs; it has those of\n{listed}")
     with tempfile.TemporaryDirectory() as temporary:
         out = args.out or Path(temporary)
         for configs in requested:
-            place = out / folder(configs)
-            place.mkdir(parents=True, exist_ok=True)
+            path = out / folder(configs)
+            path.mkdir(parents=True, exist_ok=True)
             config = shrunk(configs, 2, 4) if args.small else shrunk(configs, args.networks)
-            (place / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+            (path / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
             facts = {"configs": "+".join(configs), "networks": len(config["models"])}
             facts["images"] = config["evaluation"]["images"]
             rows = []
-            for target in known[configs]:
-                there, seconds = build_file(target, place, args.cores)
+            for target in targets_of_configs[configs]:
+                there, seconds = build_file(target, path, args.cores)
                 rows.append({**facts, "file": target, "made": there, "seconds": seconds})
                 print(f"{'made' if there else 'NOT MADE':9}{seconds:7.1f} s  {' '.join(configs)}: {target}", flush=True)
-            table = stored(rows, out / "papers_small.csv", list(known))
+            table = stored(rows, out / "papers_small.csv", list(targets_of_configs))
         if args.out:
             print(f"{args.out} has the files, and papers_small.csv, the table of them.")
         if not table.loc[table["configs"].isin(map("+".join, requested)), "made"].all():
@@ -207,9 +207,9 @@ def stored(rows: list[dict[str, Any]], path: Path, order: list[tuple[str, ...]])
     if path.exists():
         earlier = pd.read_csv(path)
         table = pd.concat([earlier[earlier["configs"] != rows[0]["configs"]], table])
-    place = {"+".join(configs): number for number, configs in enumerate(order)}
-    table = table[table["configs"].isin(place)]
-    table = table.sort_values("configs", key=lambda one: one.map(place), kind="stable")
+    number_of_configs = {"+".join(configs): number for number, configs in enumerate(order)}
+    table = table[table["configs"].isin(number_of_configs)]
+    table = table.sort_values("configs", key=lambda names: names.map(number_of_configs), kind="stable")
     table.to_csv(path, index=False, float_format="%.4g")
     return table
 

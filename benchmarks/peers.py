@@ -89,7 +89,7 @@ def grad_cam(name):
         package, targets = import_module("pytorch_grad_cam"), import_module("pytorch_grad_cam.utils.model_targets")
         with getattr(package, name)(task.network, [task.layer]) as method:
             return task.in_batches(
-                lambda images, labels: method(images, [targets.ClassifierOutputTarget(int(one)) for one in labels])
+                lambda images, labels: method(images, [targets.ClassifierOutputTarget(int(label)) for label in labels])
             )
 
     return run
@@ -116,7 +116,7 @@ def grad_cam_road(task):
         return method(
             task.images,
             task.maps.numpy(),
-            [targets.ClassifierOutputTarget(int(one)) for one in task.labels],
+            [targets.ClassifierOutputTarget(int(label)) for label in task.labels],
             task.network,
         )
 
@@ -135,17 +135,17 @@ def idsds(task):
 
 def bare_idsds(task):
     """Return the drops of all patches and their correlation with patch sums, image by image."""
-    side, found = task.size // GRID, []
+    side, correlations = task.size // GRID, []
     with torch.inference_mode():
-        for image, label, one in zip(task.images, task.labels, task.maps, strict=True):
+        for image, label, map_values in zip(task.images, task.labels, task.maps, strict=True):
             variants = image.repeat(GRID**2 + 1, 1, 1, 1)
             for patch in range(GRID**2):
                 row, column = side * (patch // GRID), side * (patch % GRID)
                 variants[patch + 1, :, row : row + side, column : column + side] = 0
             logits = task.network(variants)[:, label].numpy()
-            sums = one.reshape(GRID, side, GRID, side).sum((1, 3)).flatten().numpy()
-            found.append(spearmanr(sums, logits[0] - logits[1:]).statistic)
-    return np.array(found)
+            sums = map_values.reshape(GRID, side, GRID, side).sum((1, 3)).flatten().numpy()
+            correlations.append(spearmanr(sums, logits[0] - logits[1:]).statistic)
+    return np.array(correlations)
 
 
 def explain(name, **options):
@@ -174,20 +174,20 @@ WORK = {
 def compare(task, title, work, our_function, name, peer_function, rounds):
     """Return a row; the two programs run in turns."""
     row = {"network": title, "work": work, "peer": name}
-    times, found, passes = {"heatproof": [], name: []}, {}, {}
+    times, scores, passes = {"heatproof": [], name: []}, {}, {}
     # The first round imports modules, and does not count.
     for turn in range(rounds + 1):
         for who, function in (("heatproof", our_function), (name, peer_function)):
             task.passes, began = 0, time.perf_counter()
             try:
-                found[who] = np.asarray(function(task), dtype=np.float64)
+                scores[who] = np.asarray(function(task), dtype=np.float64)
             except Exception as error:  # a peer can fail in any way
                 return row | {"note": f"{who} fails: {' '.join(str(error).split())[:80]}"}
             if turn:
                 times[who].append(time.perf_counter() - began)
             passes[who] = task.passes / len(task.images)
     median = {who: statistics.median(seconds) for who, seconds in times.items()}
-    agreement = spearmanr(found["heatproof"].ravel(), found[name].ravel()).statistic
+    agreement = spearmanr(scores["heatproof"].ravel(), scores[name].ravel()).statistic
     return row | {
         "times as fast": median[name] / median["heatproof"],
         "agreement": agreement,

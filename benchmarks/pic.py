@@ -54,18 +54,18 @@ def photographs(count: int) -> np.ndarray:
     """Return crops of scikit-learn's two photographs, (N, 224, 224, 3) float32 in [0, 1]."""
     generator = np.random.default_rng(0)
     crops = []
-    for place in range(count):
-        photograph = load_sample_images().images[place % 2]
+    for number in range(count):
+        photograph = load_sample_images().images[number % 2]
         top, left = (int(generator.integers(size - SIDE)) for size in photograph.shape[:2])
         crops.append(photograph[top : top + SIDE, left : left + SIDE])
     return np.stack(crops).astype(np.float32) / np.float32(255)
 
 
 def by_channel(image: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    filled, known, missing = image.copy(), np.argwhere(mask), np.argwhere(~mask)
+    filled, positions, missing = image.copy(), np.argwhere(mask), np.argwhere(~mask)
     for channel in range(image.shape[2]):
         plane = image[..., channel]
-        filled[..., channel][~mask] = griddata(known, plane[mask], missing, "linear", plane.mean())
+        filled[..., channel][~mask] = griddata(positions, plane[mask], missing, "linear", plane.mean())
     return filled
 
 
@@ -107,9 +107,9 @@ def run(count: int) -> list[dict[str, object]]:
     network = resnet18().eval()
     crops = photographs(count)
     noise = np.random.default_rng(1).normal(size=crops.shape[:3])
-    maps = np.stack([np.abs(gaussian_filter(one, 3) * 10 + one) for one in noise])
+    maps = np.stack([np.abs(gaussian_filter(values, 3) * 10 + values) for values in noise])
     images = torch.from_numpy((crops - MEAN) / STD).permute(0, 3, 1, 2).contiguous()
-    ids = [str(place) for place in range(count)]
+    ids = [str(number) for number in range(count)]
     random = pic.random_mask(SIDE, SIDE, 0)
     with torch.inference_mode():
         network(images[:1])

@@ -67,9 +67,9 @@ def speeds(name, network, images):
         difference = (same - network(images)).abs().max() / same.abs().max()
     took = time.perf_counter() - began
     kinds["compiled"] = compiled
-    found = {kind: rate(variant, images) for kind, variant in kinds.items()}
+    rates = {kind: rate(variant, images) for kind, variant in kinds.items()}
     print(f"{name}: compiling took {took:.0f} s; largest difference {difference:.1e} of the largest logit")
-    return {"network": name} | {kind: found["float32"] / spent for kind, spent in found.items() if kind != "float32"}
+    return {"network": name} | {kind: rates["float32"] / spent for kind, spent in rates.items() if kind != "float32"}
 
 
 def main():

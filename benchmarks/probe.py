@@ -60,10 +60,10 @@ def main() -> None:
     rows = []
     for kind in ("noise", "pairs"):
         for cell in cells:
-            one = partial(run, np.random.default_rng(len(rows)), cell=(kind, *cell))
-            found = np.array([one(seed) for seed in range(runs)])
+            run_cell = partial(run, np.random.default_rng(len(rows)), cell=(kind, *cell))
+            statistics = np.array([run_cell(seed) for seed in range(runs)])
             row = {"features": kind, **dict(zip(("images", "width", "shift"), cell, strict=True))}
-            for name, of in zip(("paired share", "AUC"), found.transpose(1, 2, 0), strict=True):
+            for name, of in zip(("paired share", "AUC"), statistics.transpose(1, 2, 0), strict=True):
                 truth = of[0].mean() if cell[2] else 0.5
                 row[f"{name}: mean"] = of[0].mean()
                 for what, (low, high) in (("ordinary", of[1:3]), ("widened", of[3:])):

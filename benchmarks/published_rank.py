@@ -41,9 +41,9 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     if args.small:
-        names = [f"method{place}" for place in range(5)]
+        names = [f"method{number}" for number in range(5)]
         scores = pd.DataFrame(np.random.default_rng(0).random((7, 5)), columns=names)
-        scores.insert(0, "model", [f"net{place}" for place in range(7)])
+        scores.insert(0, "model", [f"net{number}" for number in range(7)])
         args.tables = [args.out / "random_scores.csv"]
         scores.to_csv(args.tables[0], index=False)
     for path in args.tables:

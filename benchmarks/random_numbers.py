@@ -22,7 +22,7 @@ def main():
     torch.set_num_threads(1)
     options = make_parser(__doc__).parse_args()
     rows = []
-    for place, (images, shape) in SHAPES.items():
+    for purpose, (images, shape) in SHAPES.items():
         ids = [f"image {number}" for number in range(images)]
         for kind, (by_counter, library) in KINDS.items():
             generator = torch.Generator()
@@ -41,7 +41,7 @@ def main():
                     spent[number] = min(spent[number], 1000 * (time.perf_counter() - start))
             row = dict(zip(("ms by counter", "ms by PyTorch at once", "ms as before"), spent, strict=True))
             ratios = {"over PyTorch": spent[0] / spent[1], "over before": spent[0] / spent[2]}
-            rows.append({"numbers": f"{kind}, {place}"} | row | ratios)
+            rows.append({"numbers": f"{kind}, {purpose}"} | row | ratios)
     print_table(rows, "random_numbers", options.out)
 
 

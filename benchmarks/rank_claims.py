@@ -86,10 +86,10 @@ def evidence(rng: np.random.Generator, cell: tuple) -> Evidence:
     scores, cases = [], []
     for metric in metrics:
         common = noise_of(rng, shape, (1, images)) + np.sqrt(0.5) * noise * noise_of(rng, shape, (METHODS, images))
-        for place, name in enumerate(names):
+        for number, name in enumerate(names):
             network_noise = np.sqrt(0.5) * noise * noise_of(rng, shape, (METHODS, images))
-            spread = 0.5 * (place + 1) if kind == "unequal noise" else 1
-            scores.append((means[place][:, None] + spread * (common + network_noise)).ravel())
+            spread = 0.5 * (number + 1) if kind == "unequal noise" else 1
+            scores.append((means[number][:, None] + spread * (common + network_noise)).ravel())
             cases.append(Case("toy", name, weights, metric, metric, {}, True, grid=4, baseline="zeros"))
     rows = METHODS * images
     table = {name: np.repeat([getattr(case, name) for case in cases], rows) for name in CASE}
@@ -113,8 +113,8 @@ def verdict(claim: str, scores: Evidence) -> tuple[str, float, float]:
     except Untestable:
         return UNTESTED, np.nan, np.nan
     limit = entry.decisive_limit(measured.draws[0])
-    found = estimate(measured, limit, 0.95, measured.networks if over_networks else scores.images)
-    return verdict_of(found, entry.side, limit), found.value, float(measured.basis.rpartition(" ")[2])
+    estimated = estimate(measured, limit, 0.95, measured.networks if over_networks else scores.images)
+    return verdict_of(estimated, entry.side, limit), estimated.value, float(measured.basis.rpartition(" ")[2])
 
 
 def one_run(cell: tuple, run: int) -> tuple[str, float, float]:
@@ -125,10 +125,11 @@ def one_run(cell: tuple, run: int) -> tuple[str, float, float]:
 def simulate(cell: tuple, runs: int) -> dict[str, object]:
     """Return the shares of the verdicts in so many runs."""
     # Forked processes have the registries as they are here.
-    found = Parallel(-1, backend="multiprocessing")(delayed(one_run)(cell, run) for run in range(runs))
-    verdicts, values, ceilings = zip(*found, strict=True)
+    outcomes = Parallel(-1, backend="multiprocessing")(delayed(one_run)(cell, run) for run in range(runs))
+    verdicts, values, ceilings = zip(*outcomes, strict=True)
     shares = {
-        name: np.mean([one == name for one in verdicts]) for name in ("reproduced", "contradicted", "open", UNTESTED)
+        name: np.mean([verdict_of_run == name for verdict_of_run in verdicts])
+        for name in ("reproduced", "contradicted", "open", UNTESTED)
     }
     means = {"value": pd.Series(values).mean(), "ceiling": pd.Series(ceilings).mean()}
     return {**dict(zip(COLUMNS, cell, strict=True)), **shares, **means, "runs": runs}

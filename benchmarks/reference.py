@@ -30,10 +30,10 @@ def batches(count: int, size: int, batch_size: int) -> list[Batch]:
             facts=None,
             images=part,
             targets=torch.zeros(len(part), dtype=torch.int64),
-            image_ids=tuple(f"{place}-{row}" for row in range(len(part))),
+            image_ids=tuple(f"{number}-{row}" for row in range(len(part))),
             seed=0,
         )
-        for place, part in enumerate(images.split(batch_size))
+        for number, part in enumerate(images.split(batch_size))
     ]
 
 

@@ -41,9 +41,9 @@ def build(name):
 
 def measured(network, images):
     """Return the largest differences alone and in a batch, and in two equal passes, over the logits' spread."""
-    with prepare_network(network, images) as found, torch.no_grad():
-        together, again = (found.module(images) for _ in range(2))
-        alone = torch.cat([found.module(one) for one in images.split(1)])
+    with prepare_network(network, images) as prepared, torch.no_grad():
+        together, again = (prepared.module(images) for _ in range(2))
+        alone = torch.cat([prepared.module(image) for image in images.split(1)])
     spread = float(together.max() - together.min())
     return largest_difference(alone, together) / spread, largest_difference(again, together) / spread
 
@@ -57,18 +57,18 @@ def main():
     for name in ["tv:squeezenet1_0"] if args.small else args.networks or NETWORKS:
         network, size = build(name)
         images = torch.randn(4, 3, size, size)
-        for dtype, found in rows.items():
-            found.append((*measured(copy.deepcopy(network).to(dtype), images.to(dtype)), name))
+        for dtype, measurements in rows.items():
+            measurements.append((*measured(copy.deepcopy(network).to(dtype), images.to(dtype)), name))
     table_rows = [
         {
             "precision": str(dtype).removeprefix("torch."),
-            "networks": len(found),
-            "alone": max(found)[0],
-            "of": max(found)[2],
-            "again": max(row[1] for row in found),
+            "networks": len(measurements),
+            "alone": max(measurements)[0],
+            "of": max(measurements)[2],
+            "again": max(row[1] for row in measurements),
             "tolerance": TOLERANCE[dtype],
         }
-        for dtype, found in rows.items()
+        for dtype, measurements in rows.items()
     ]
     print_table(table_rows, "rounding", args.out)
 

@@ -47,8 +47,8 @@ def run(name: str, images: int) -> tuple[dict[str, float], float, float, float]:
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"by_{name}.py fails.")
-    found = json.loads(output.splitlines()[-1])
-    return found, time.perf_counter() - began, used.ru_utime + used.ru_stime, used.ru_maxrss / 2**20
+    result = json.loads(output.splitlines()[-1])
+    return result, time.perf_counter() - began, used.ru_utime + used.ru_stime, used.ru_maxrss / 2**20
 
 
 def lines(name: str) -> int:
@@ -71,12 +71,12 @@ def main() -> None:
     ours = results["heatproof"][0][0]
     rows = []
     for name, runs in results.items():
-        found = runs[0][0]
+        scores = runs[0][0]
         wall, processor, memory = (statistics.median(values) for values in list(zip(*runs, strict=True))[1:])
         row = {"by": f"{PACKAGES[name][0]} {version(PACKAGES[name][0])}", "lines": lines(name), "s": wall}
         row |= {"s of processor": processor, "peak GiB": memory}
-        row |= {"order": ", ".join(sorted(found, key=lambda method: found[method]))}
-        rows.append(row | {"difference": max(abs(found[method] - ours[method]) for method in ours)})
+        row |= {"order": ", ".join(sorted(scores, key=lambda method: scores[method]))}
+        rows.append(row | {"difference": max(abs(scores[method] - ours[method]) for method in ours)})
     print_table(rows, "same_task", args.out)
 
 

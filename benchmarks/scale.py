@@ -35,8 +35,8 @@ def planning(shards: int, targets: list[str]) -> tuple[int, float, float]:
         # In a separate process, because the peak memory of children is that of the largest.
         command = [sys.executable, __file__, "--plan", json.dumps([folder, targets])]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
-    return found["jobs"], found["seconds"], found["memory"]
+    result = json.loads(done.stdout)
+    return result["jobs"], result["seconds"], result["memory"]
 
 
 def plan_here(what: str) -> None:
@@ -48,13 +48,13 @@ def plan_here(what: str) -> None:
 def scoring(images: int) -> dict[str, float]:
     """Return processor seconds to write stores of 12 explainers and to score their methods, and scoring's peak GiB."""
     with tempfile.TemporaryDirectory() as folder:
-        found: dict[str, float] = {}
+        results: dict[str, float] = {}
         for what in ("--store", "--score"):
             done = subprocess.run(
                 [sys.executable, __file__, what, str(images)], cwd=folder, capture_output=True, text=True, check=True
             )
-            found |= json.loads(done.stdout)
-    return found
+            results |= json.loads(done.stdout)
+    return results
 
 
 def synthetic_plan(images: int):
@@ -155,7 +155,7 @@ if __name__ == "__main__":
         IMAGES, PLANS = (64,), ((1, IDSDS),)
     scored = {images: scoring(images) for images in IMAGES}
     names = {"store": "s to write", "score": "s to score", "memory": "GiB", "files": "files"}
-    rows = [{"images": images} | {names[key]: one[key] for key in names} for images, one in scored.items()]
+    rows = [{"images": images} | {names[key]: measured[key] for key in names} for images, measured in scored.items()]
     print_table(rows, "scale_scoring", options.out)
     plans: dict[str, list[tuple[int, float, float]]] = {}
     rows = []

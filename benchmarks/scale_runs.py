@@ -158,9 +158,9 @@ def main(out: Path | None) -> None:
         (base / "trained").mkdir()
         (base / "trained" / "config.yaml").write_text(yaml.safe_dump(config(*MIDDLE)), encoding="utf-8")
         snakemake(base / "trained", "results/weights/noise/vgg11/finetuned.safetensors")
-        for place, (what, sizes) in enumerate(zip(curves, (IMAGES, METHODS, SHARDS), strict=True)):
+        for number, (what, sizes) in enumerate(zip(curves, (IMAGES, METHODS, SHARDS), strict=True)):
             for size in sizes:
-                chosen = (*MIDDLE[:place], size, *MIDDLE[place + 1 :])
+                chosen = (*MIDDLE[:number], size, *MIDDLE[number + 1 :])
                 if chosen not in done:
                     command = [sys.executable, __file__, "--run", str(base), *map(str, chosen)]
                     output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout

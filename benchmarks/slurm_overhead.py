@@ -47,7 +47,7 @@ rule second:
 PR_SET_CHILD_SUBREAPER = 36
 
 
-def collect(known: int = 0) -> tuple[float, int | None, float]:
+def collect(watched: int = 0) -> tuple[float, int | None, float]:
     """Collect ended processes; return processor seconds of all others, and status and seconds of the known one."""
     other_seconds, status, process_seconds = 0.0, None, 0.0
     with contextlib.suppress(ChildProcessError):
@@ -55,7 +55,7 @@ def collect(known: int = 0) -> tuple[float, int | None, float]:
             pid, code, used = os.wait4(-1, os.WNOHANG)
             if not pid:
                 break
-            if pid == known:
+            if pid == watched:
                 status, process_seconds = os.waitstatus_to_exitcode(code), used.ru_utime + used.ru_stime
             else:
                 other_seconds += used.ru_utime + used.ru_stime

@@ -41,15 +41,15 @@ def compare(results: Path, table: Path, images: int) -> pd.DataFrame:
         except Exception as error:  # a method that is not applicable has no values
             print(f"{store.name}: {error}", file=sys.stderr)
             continue
-        for place, name in enumerate(describe_store(store)["coordinates"]["map"]):
-            for of, values in (("raw", lambda one: one), ("abs", np.abs)):
+        for index, name in enumerate(describe_store(store)["coordinates"]["map"]):
+            for of, values in (("raw", lambda values: values), ("abs", np.abs)):
                 pair = []
                 for maps_in_format in (maps, as_float16(maps)):
                     score, valid = single_deletion_scores(
-                        values(maps_in_format[:, place]), logit[:, :1] - logit[:, 1:], grid
+                        values(maps_in_format[:, index]), logit[:, :1] - logit[:, 1:], grid
                     )
                     pair.append(np.where(valid, score, np.nan))
-                means[f"{name} {of}"] = (*[np.nanmean(one) for one in pair], np.nanmax(np.abs(pair[0] - pair[1])))
+                means[f"{name} {of}"] = (*[np.nanmean(scores) for scores in pair], np.nanmax(np.abs(pair[0] - pair[1])))
     both = np.array(list(means.values()))
     ranks = [rankdata(-both[:, column]) for column in (0, 1)]
     return pd.DataFrame(

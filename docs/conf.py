@@ -60,16 +60,16 @@ def within_the_site(app: object, page: str, source: list[str]) -> None:
     def relative(target: Path) -> str:
         return Path(os.path.relpath(target, base)).as_posix()
 
-    def link(found: re.Match[str]) -> str:
-        target = (here.parent / found[2]).resolve()
-        if target.is_relative_to(ROOT) and (known := target.relative_to(ROOT).as_posix()) in OUTSIDE:
-            return f"[{found[1]}]({relative(DOCS / OUTSIDE[known])}.md{found[3]})"
+    def link(match: re.Match[str]) -> str:
+        target = (here.parent / match[2]).resolve()
+        if target.is_relative_to(ROOT) and (path := target.relative_to(ROOT).as_posix()) in OUTSIDE:
+            return f"[{match[1]}]({relative(DOCS / OUTSIDE[path])}.md{match[3]})"
         inside = target.is_relative_to(DOCS) and target.suffix in (".md", ".ipynb")
         # A file of the repository that is no page.
-        return f"[{found[1]}]({relative(target)}{found[3]})" if inside or not target.exists() else found[1]
+        return f"[{match[1]}]({relative(target)}{match[3]})" if inside or not target.exists() else match[1]
 
-    def image(found: re.Match[str]) -> str:
-        return f"{found[1]}{relative((here.parent / found[2]).resolve())})"
+    def image(match: re.Match[str]) -> str:
+        return f"{match[1]}{relative((here.parent / match[2]).resolve())})"
 
     source[0] = IMAGE.sub(image, LINK.sub(link, here.read_text(encoding="utf-8")))
 

@@ -60,7 +60,7 @@ def schema_text() -> str:
 
 def readme_text() -> str:
     """Return config/README.md with its tables made anew."""
-    return TABLE.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], README.read_text(encoding="utf-8"))
+    return TABLE.sub(lambda match: match[1] + TABLES[match[2]]() + match[3], README.read_text(encoding="utf-8"))
 
 
 def work_table() -> str:

@@ -159,7 +159,8 @@ def sample(side: int, count: int = PROBE_IMAGES) -> torch.Tensor:
     """Return crops of scikit-learn's photographs, (N, 3, side, side)."""
     from sklearn.datasets import load_sample_images
 
-    photographs = torch.stack([torch.from_numpy(one.copy()) for one in load_sample_images().images]).permute(0, 3, 1, 2)
+    images = [torch.from_numpy(photograph.copy()) for photograph in load_sample_images().images]
+    photographs = torch.stack(images).permute(0, 3, 1, 2)
     crops = [photographs[:, :, :400, start : start + 400] for start in range(0, 240, 480 // count)]
     return torch.nn.functional.interpolate(torch.cat(crops)[:count].float() / 127.5 - 1, (side, side), mode="bilinear")
 
@@ -212,10 +213,10 @@ def published() -> list[list[str]]:
 def page(cells: dict[str, list[str]], notes: list[str], published_rows: list[list[str]]) -> str:
     """Return the page: the cells of each explainer, the reasons that they count, and the rows of published networks."""
     sharing: dict[tuple[str, ...], list[str]] = {}
-    for name, found in cells.items():
-        sharing.setdefault(tuple(found), []).append(f"`{name}`")
+    for name, outcomes in cells.items():
+        sharing.setdefault(tuple(outcomes), []).append(f"`{name}`")
     rows = [["explainers", *(f"`{name.removeprefix('cifar_')}`" for name in NETWORKS)], ["---"] * (len(NETWORKS) + 1)]
-    rows += [[", ".join(names), *found] for found, names in sharing.items()]
+    rows += [[", ".join(names), *outcomes] for outcomes, names in sharing.items()]
     sums = [["network", "weights", "error of DeepLIFT", "error of LRP"], ["---"] * 4, *published_rows]
     tables = ["\n".join("| " + " | ".join(row) + " |" for row in table) for table in (rows, sums)]
     reasons = "\n".join(f"{number}. {note}." for number, note in enumerate(notes, start=1))
@@ -238,11 +239,11 @@ def main() -> None:
                 continue
             # Reasons that differ only in their figures share a note.
             plain = re.sub(r"(?<![\w])\d[\d.e+-]*", "…", why)
-            known = [re.sub(r"(?<![\w])\d[\d.e+-]*", "…", note) for note in notes]
-            if plain not in known:
+            patterns = [re.sub(r"(?<![\w])\d[\d.e+-]*", "…", note) for note in notes]
+            if plain not in patterns:
                 notes.append(why)
-                known.append(plain)
-            cells[name].append(f"{known.index(plain) + 1}")
+                patterns.append(plain)
+            cells[name].append(f"{patterns.index(plain) + 1}")
     print(page(cells, notes, published()))
 
 

@@ -37,7 +37,7 @@ PAGES = [
 
 def filled(text: str) -> str:
     """Return a page with the tables of the stored data in it."""
-    return MARKED.sub(lambda found: f"{found[1]}\n{BLOCKS[found[2]](*found[3].split())}\n{found[4]}", text)
+    return MARKED.sub(lambda match: f"{match[1]}\n{BLOCKS[match[2]](*match[3].split())}\n{match[4]}", text)
 
 
 def store(name: str, results: Path, command: str) -> None:

@@ -62,9 +62,9 @@ def metric_quality() -> str:
     means = table.groupby(["metric", "study", "quantity"], sort=False)["value"].mean()
     cells = [["metric", *STUDIES.values()]]
     for metric in table["metric"].unique():
-        found = [means.get((metric, *study)) for study in STUDIES]
-        texts = ["–" if one is None else number(one, 0 if "n_undefined" in study else 2)
-                for study, one in zip(STUDIES, found, strict=True)]  # fmt: skip
+        values = [means.get((metric, *study)) for study in STUDIES]
+        texts = ["–" if value is None else number(value, 0 if "n_undefined" in study else 2)
+                for study, value in zip(STUDIES, values, strict=True)]  # fmt: skip
         cells.append([f"`{metric}`", *texts])
     return rows(cells)
 
@@ -81,10 +81,10 @@ def no_batch_norm(name: str) -> str:
     """Return the accuracies of the seeds, a row a training and a column a network."""
     table = pd.read_csv(DATA / name / "no_batch_norm.csv")
     networks = list(table["network"].unique())
-    cells = [["images", "training", "epochs", *(f"`{one}`" for one in networks)]]
+    cells = [["images", "training", "epochs", *(f"`{network}`" for network in networks)]]
     for (data, optimizer, lr, epochs), part in table.groupby(["data", "optimizer", "lr", "epochs"], sort=False):
         texts = [
-            ", ".join(number(one) for one in part.loc[part["network"] == network, "accuracy"]) for network in networks
+            ", ".join(map(number, part.loc[part["network"] == network, "accuracy"])) for network in networks
         ]
         cells.append([str(data), f"{optimizer} at {lr}", str(epochs), *texts])
     return rows(cells)

@@ -112,8 +112,8 @@ def rank_claims(name: str) -> str:
     for row in table.to_dict("records"):
         claim = "differ" if "differ" in row["claim"] else "agree, above 0.7"
         order = {"": "", "one": ", one network", "chain": ", a chain"}[row["order"]]
-        shares = [f"{100 * float(row[one]):.1f} %" for one in verdicts]
-        means = [number(float(row[one])) for one in ("value", "ceiling")] if row["value"] != "" else ["", ""]
+        shares = [f"{100 * float(row[verdict]):.1f} %" for verdict in verdicts]
+        means = [number(float(row[column])) for column in ("value", "ceiling")] if row["value"] != "" else ["", ""]
         what = [claim, f"{row['noise']}, {row['shape']}", row["methods"], f"{row['range']:g}{order}"]
         cells.append([*what, *shares, *means, str(row["runs"])])
     return rows(cells)

@@ -25,13 +25,13 @@ def gain(name: str, *series: str) -> str:
     table = pd.read_csv(DATA / "costs" / name / "costs.csv")
     networks = list(dict.fromkeys(table["model"]))
     cells = [["method", "passes, lowest and highest", *(f"change of the score on {model}" for model in networks)]]
-    for one in series:
-        part = table[table["series"] == one]
+    for series_name in series:
+        part = table[table["series"] == series_name]
         few, many = part["passes"].min(), part["passes"].max()
         scores = part.pivot(index="passes", columns="model", values="score")
         changes = scores.loc[many] - scores.loc[few]
         signed = [("" if changes[model] < 0 else "+") + number(changes[model]) for model in networks]
-        cells.append([f"`{one}`", f"{few:g} and {many:g}", *signed])
+        cells.append([f"`{series_name}`", f"{few:g} and {many:g}", *signed])
     return rows(cells)
 
 

@@ -84,9 +84,9 @@ def differences() -> str:
         ("ROAD", mean, "plain digits", "rect", "deep_lift"),
     ]
     cells = [["score", "images", "difference", "mean (95 % interval over trainings)"]]
-    for of, values, dataset, one, other in pairs:
-        less = values[dataset, one] - values[dataset, other]
-        named = f"{NAMES.get(one, one)} minus {NAMES.get(other, other)}"
+    for of, values, dataset, first, other in pairs:
+        less = values[dataset, first] - values[dataset, other]
+        named = f"{NAMES.get(first, first)} minus {NAMES.get(other, other)}"
         cells.append([of, dataset, named, _mean_with_interval(less, share=False)])
     return rows(cells)
 
@@ -98,16 +98,16 @@ def photographs() -> str:
     names = {"square removed": "5 % black"}
     kinds = ["network", "trained_on", "tested_on"]
     for kind, part in table[table["study"] == "photographs"].groupby(kinds, sort=False):
-        cells.append([*(names.get(one, one) for one in kind), _mean_with_interval(part["value"], 3)])
+        cells.append([*(names.get(name, name) for name in kind), _mean_with_interval(part["value"], 3)])
     return rows(cells)
 
 
 def black_before() -> str:
     """Return which share of the pixels that are made black was dark already."""
     table = pd.read_csv(DATA / "falsification/photographs.csv")
-    known = table[table["study"] == "black before"].groupby("tested_on", sort=False)["value"].mean()
+    shares = table[table["study"] == "black before"].groupby("tested_on", sort=False)["value"].mean()
     return rows([["images", "removed pixels that were darker than a tenth of full brightness"],
-                 *([name, f"{100 * share:.0f} %"] for name, share in known.items())])  # fmt: skip
+                 *([name, f"{100 * share:.0f} %"] for name, share in shares.items())])  # fmt: skip
 
 
 TABLES = (retraining, watermarks, road_shares, differences, photographs, black_before)

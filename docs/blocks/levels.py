@@ -11,10 +11,10 @@ DIRECTIONS = {"up": "rises", "down": "falls", "same": "stays"}
 def level_ranks(name: str) -> str:
     """Return the mean rank of each method over networks, by level."""
     table = pd.read_csv(DATA / "levels" / name / "scores.csv")
-    metrics = [one for one in table["metric"].unique() if one.startswith(("soundness", "completeness"))]
+    metrics = [metric for metric in table["metric"].unique() if metric.startswith(("soundness", "completeness"))]
     wide = table.pivot_table(index="method", columns="metric", values="rank")[metrics]
     at = {"soundness": "soundness at accuracy", "completeness": "completeness at threshold"}
-    heads = [f"{at[metric]} {level} %" for metric, level in (one.split("_") for one in metrics)]
+    heads = [f"{at[metric]} {level} %" for metric, level in (metric.split("_") for metric in metrics)]
     cells = [["mean rank over networks", *heads]]
     for method, row in wide.sort_values(metrics[0]).iterrows():
         cells.append([f"`{method}`", *(f"{value:g}" for value in row)])

@@ -36,9 +36,9 @@ def matrix_networks() -> str:
     table = [[*heads, "declared explainers", "of these, working"]]
     for network, part in _cells().groupby("network"):
         works = part.loc[part["declared"], "works"]
-        found = FOUND.fullmatch(part["found"].iloc[0])
-        attention = found["attention"].replace("no attention blocks", "–").replace("attention block(s) ", "")
-        layers = [f"`{found['layer']}`", found["grid"], found["prefix"] or "–", attention]
+        match = FOUND.fullmatch(part["found"].iloc[0])
+        attention = match["attention"].replace("no attention blocks", "–").replace("attention block(s) ", "")
+        layers = [f"`{match['layer']}`", match["grid"], match["prefix"] or "–", attention]
         table.append([f"`{network}`", *layers, f"{len(works)}", f"{works.sum()}"])
     return rows(table)
 
@@ -93,7 +93,7 @@ def matrix_gaps(declared: str) -> str:
     failed = cells[~cells["works"] & (cells["says"] != "not declared") & (cells["declared"] == (declared == "yes"))]
     reasons = [_reword(reason) for reason in failed["says"]]
     # Reasons that differ only in their numbers share a row.
-    failed = failed.assign(says=reasons, plain=[re.sub(r"(?<![\w])\d[\d.e+-]*", "…", one) for one in reasons])
+    failed = failed.assign(says=reasons, plain=[re.sub(r"(?<![\w])\d[\d.e+-]*", "…", reason) for reason in reasons])
     table = [["reason (with the numbers of the example)", "explainers (number of networks)", "example"]]
     for _, part in failed.groupby("plain", sort=False):
         counts = ", ".join(f"`{name}` ({count})" for name, count in part.groupby("explainer").size().items())

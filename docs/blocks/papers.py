@@ -68,9 +68,9 @@ def paper_table(paper: str) -> str:
 def paper_commands(paper: str) -> str:
     """Return the command of each combination of configs, after the names of the figures and tables that it makes."""
     titles: dict[str, list[str]] = {}
-    found = papers()[paper]
-    several = Counter(row.part for row in found)
-    for row in found:
+    targets = papers()[paper]
+    several = Counter(row.part for row in targets)
+    for row in targets:
         if row.configs:
             # A section has several results, and a figure may be made in parts.
             is_named = row.part.startswith("section") or several[row.part] > 1
@@ -86,7 +86,7 @@ def papers_small() -> str:
     cells = [["configs", "networks", "images", "files listed on this page", "files made", "seconds"]]
     for name, part in table.groupby("configs", sort=False):
         first = part.iloc[0]
-        configs = ", ".join(f"`{one}`" for one in str(name).split("+"))
+        configs = ", ".join(f"`{config}`" for config in str(name).split("+"))
         counts = [str(first["networks"]), str(first["images"]), str(len(part)), str(int(part["made"].sum()))]
         cells.append([configs, *counts, f"{part['seconds'].sum():.0f}"])
     return rows(cells)

@@ -54,7 +54,7 @@ def orders(name: str, count: str = "") -> str:
     order = order[: int(count)] if count else order
     cells = [["method", *(f"{model}, {metric.upper()} (rank)" for model, metric in wide.columns)]]
     for method in order:
-        scores = [(wide.loc[method, one], ranks.loc[method, one]) for one in wide.columns]
+        scores = [(wide.loc[method, metric], ranks.loc[method, metric]) for metric in wide.columns]
         formatted = ["–" if pd.isna(score) else f"{number(score)} ({rank:.0f})" for score, rank in scores]
         cells.append([f"`{method}`", *formatted])
     return rows(cells)
@@ -70,9 +70,9 @@ def before_after(name: str, factor: str) -> str:
         cells[0] += [f"ρ, {model} (interval)", f"methods whose rank changes by more than 3, {model}"]
     for setting, part in table.groupby("setting", sort=False):
         row = [WORDS.get(setting, f"`{setting}`")]
-        for one in part.set_index("model").loc[networks].to_dict("records"):
-            row.append(interval(one["spearman"], one["spearman_low"], one["spearman_high"]))
-            row.append(f"{one['n_moved']} of {one['n_methods']}")
+        for row_of_network in part.set_index("model").loc[networks].to_dict("records"):
+            row.append(interval(*(row_of_network[key] for key in ("spearman", "spearman_low", "spearman_high"))))
+            row.append(f"{row_of_network['n_moved']} of {row_of_network['n_methods']}")
         cells.append(row)
     return rows(cells)
 

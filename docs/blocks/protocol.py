@@ -86,7 +86,7 @@ def _before_after(name: str) -> list[tuple[str, pd.DataFrame, pd.DataFrame]]:
     """Return each model, and what the probe tells of its layers before and after finetuning."""
     table = pd.read_csv(DATA / "in_domain" / name / "in_domain.csv")
     return [
-        (model, *(part[part["weights"] == one].set_index("layer") for one in ("pretrained", "finetuned")))
+        (model, *(part[part["weights"] == weights].set_index("layer") for weights in ("pretrained", "finetuned")))
         for model, part in table[table["paired"].notna()].groupby("model", sort=False)
     ]
 
@@ -98,21 +98,22 @@ def probes(name: str) -> str:
     for model, before, after in _before_after(name):
         named = {"first": before.index[0], "highest AUC": before["auc"].idxmax(), "last": before.index[-1]}
         for what, layer in named.items():
-            found = [
-                statistic_with_interval(one.loc[layer], statistic)
+            intervals = [
+                statistic_with_interval(layers.loc[layer], statistic)
                 for statistic in ("paired", "auc")
-                for one in (before, after)
+                for layers in (before, after)
             ]
-            cells.append([model, f"{what}: `{layer}`", *found])
+            cells.append([model, f"{what}: `{layer}`", *intervals])
     return rows(cells)
 
 
 def probe_change(name: str) -> str:
     """Return how many layers show the deletion, and how far finetuning moves the last of them."""
     models = _before_after(name)
-    detected = pd.concat([one["paired_low"] > 0.5 for _, *both in models for one in both])
+    detected = pd.concat([layers["paired_low"] > 0.5 for _, *both in models for layers in both])
     last = pd.DataFrame([after.iloc[-1][["paired", "auc"]] - before.iloc[-1] for _, before, after in models])
-    paired, area = (f"{number(last[one].min())} to {number(last[one].max())}" for one in ("paired", "auc"))
+    columns = (last[statistic] for statistic in ("paired", "auc"))
+    paired, area = (f"{number(values.min())} to {number(values.max())}" for values in columns)
     return (
         f"Before and after finetuning, {int(detected.sum())} of {len(detected)} layers show the deletion: the interval "
         "of their paired share lies above one half. Finetuning changes the paired share of the last layer by "

@@ -42,17 +42,17 @@ def published_rankings() -> str:
         ]
     ]
     for title, dataset, output, methods in requested:
-        found, count = _ranked(dataset, output, methods)
-        first = found.meta_rank.head(3).to_dict("records")
-        pairs = found.tables["consistency"]["spearman"]
+        ranking, count = _ranked(dataset, output, methods)
+        first = ranking.meta_rank.head(3).to_dict("records")
+        pairs = ranking.tables["consistency"]["spearman"]
         cells.append(
             [
                 title,
-                f"{len(found.names)} × {count}",
+                f"{len(ranking.names)} × {count}",
                 ", ".join(f"{row['method']} {interval(row['kappa'], row['ci_low'], row['ci_high'])}" for row in first),
                 number(pairs.mean()),
                 number(pairs.min()),
-                str(int(found.meta_rank["in_best_set"].sum())),
+                str(int(ranking.meta_rank["in_best_set"].sum())),
             ]
         )
     return rows(cells)
@@ -75,8 +75,9 @@ def outputs_agree() -> str:
     table = pd.read_csv(PUBLISHED)
     table = table[table["dataset"] == "imagenet"]
     wide = table.pivot(index=["model", "method"], columns="output", values="score").dropna()
-    found = [part["logit"].corr(part["probability"], method="spearman") for _, part in wide.groupby(level="model")]
-    return f"ρ between the two rankings of one network: mean {number(np.mean(found))}, lowest {number(min(found))}."
+    networks = wide.groupby(level="model")
+    rho = [part["logit"].corr(part["probability"], method="spearman") for _, part in networks]
+    return f"ρ between the two rankings of one network: mean {number(np.mean(rho))}, lowest {number(min(rho))}."
 
 
 # Columns of the tables of benchmarks/coverage.py that the page has, by place, with their heads.
@@ -133,7 +134,7 @@ def coverage(name: str) -> str:
     """Return a table of benchmarks/coverage.py."""
     with open(DATA / "coverage" / f"{name}.csv", encoding="utf-8", newline="") as file:
         cells = list(csv.reader(file))[1:]
-    return rows([list(COVERAGE[name].values()), *([row[place] for place in COVERAGE[name]] for row in cells)])
+    return rows([list(COVERAGE[name].values()), *([row[column] for column in COVERAGE[name]] for row in cells)])
 
 
 def best_level() -> str:
@@ -143,7 +144,7 @@ def best_level() -> str:
     cells = [["cases", *(f"{count} methods" for count in columns), "runs per cell"]]
     # As in the benchmark: images first, then networks, few before many.
     for cases, part in sorted(
-        table.groupby("cases", sort=False), key=lambda one: ("network" in one[0], "and" in one[0])
+        table.groupby("cases", sort=False), key=lambda group: ("network" in group[0], "and" in group[0])
     ):
         row = [str(cases).replace(" and images", ", images resampled too")]
         for count in columns:

@@ -71,17 +71,17 @@ def taught_orders(name: str) -> str:
     ]
     for model in wide.columns.get_level_values(0).unique():
         both = wide[model][list(WEIGHTS)].dropna()
-        one, other = (both[weights] for weights in WEIGHTS)
-        found = [before[(before["model"] == model) & (before["other_level"] == weights)] for weights in WEIGHTS]
+        first, other = (both[weights] for weights in WEIGHTS)
+        agreement = [before[(before["model"] == model) & (before["other_level"] == weights)] for weights in WEIGHTS]
         cells.append(
             [
                 model,
                 str(len(both)),
-                number(one.corr(other, method="spearman")),
-                number(kendalltau(one, other).statistic),
+                number(first.corr(other, method="spearman")),
+                number(kendalltau(first, other).statistic),
                 *(
                     interval(*of[["spearman", "spearman_low", "spearman_high"]].iloc[0]) if len(of) else "–"
-                    for of in found
+                    for of in agreement
                 ),
             ]
         )

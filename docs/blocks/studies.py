@@ -47,9 +47,9 @@ def effect(first: np.ndarray, second: np.ndarray) -> tuple[float, float, float, 
     """Return the difference of means over trainings, its interval and the p-value (Welch's t)."""
     if min(len(first), len(second)) < LEAST:
         return np.nan, np.nan, np.nan, np.nan
-    found = ttest_ind(first, second, equal_var=False)
-    low, high = found.confidence_interval(LEVEL)
-    return first.mean() - second.mean(), low, high, found.pvalue
+    test = ttest_ind(first, second, equal_var=False)
+    low, high = test.confidence_interval(LEVEL)
+    return first.mean() - second.mean(), low, high, test.pvalue
 
 
 def verdict(low: float, high: float, q: float) -> str:
@@ -60,15 +60,15 @@ def verdict(low: float, high: float, q: float) -> str:
 
 
 def _effects_table(cells: list[list[str]], effects: list[tuple[float, float, float, float]], score: str) -> str:
-    qs = iter(false_discovery_control([found[3] for found in effects if not np.isnan(found[3])]))
+    qs = iter(false_discovery_control([effect_and_p[3] for effect_and_p in effects if not np.isnan(effect_and_p[3])]))
     lines = []
     untested: list[str] = []
-    for cell, found in zip(cells, effects, strict=True):
-        if np.isnan(found[3]):
+    for cell, effect_and_p in zip(cells, effects, strict=True):
+        if np.isnan(effect_and_p[3]):
             untested.append(cell[2])
         else:
             q = next(qs)
-            lines.append([*cell, interval(*found[:3], digits=3), number(q, 3), verdict(*found[1:3], q)])
+            lines.append([*cell, interval(*effect_and_p[:3], digits=3), number(q, 3), verdict(*effect_and_p[1:3], q)])
     difference = f"difference of {score} (interval)"
     text = rows([["study", "the paper says", "compared", "baseline", difference, "q", "verdict"], *lines])
     if untested:
@@ -85,12 +85,12 @@ def design(name: str) -> str:
     for study, statement, pairs in STUDIES:
         for first, second in pairs:
             for baseline in wide.index.unique("baseline"):
-                one, other = (
+                learnt_first, other = (
                     learnt(wide, kind, baseline).drop(columns=INTRINSIC + REFERENCES) for kind in (first, second)
                 )
-                both = one.columns[one.notna().all() & other.notna().all()]
+                both = learnt_first.columns[learnt_first.notna().all() & other.notna().all()]
                 cells.append([study, statement, f"`{first}` minus `{second}`", baseline])
-                effects.append(effect(one[both].mean(axis=1).to_numpy(), other[both].mean(axis=1).to_numpy()))
+                effects.append(effect(learnt_first[both].mean(axis=1).to_numpy(), other[both].mean(axis=1).to_numpy()))
     return _effects_table(cells, effects, "mean IDSDS")
 
 
@@ -136,7 +136,7 @@ def kinds(name: str) -> str:
             [
                 f"`{kind}`",
                 baseline,
-                ", ".join(number(one) for one in sorted(part.index.get_level_values("top1"), reverse=True)),
+                ", ".join(number(accuracy) for accuracy in sorted(part.index.get_level_values("top1"), reverse=True)),
                 number(means.mean(), 3),
                 number(means.std(), 3),
                 f"`{top}` {number(methods[top].mean())}",
@@ -156,8 +156,8 @@ def softmax(name: str) -> str:
     for kind in probability.index.unique("kind"):
         left_out = [*INTRINSIC, *REFERENCES, "rise"]
         pair = (wide.loc[kind, "mean"].drop(columns=left_out, errors="ignore") for wide in (probability, logit))
-        one, other = (part.dropna(axis=1) for part in pair)
-        change = (one - other.loc[one.index, one.columns]).mean(axis=1).to_numpy()
+        first, other = (part.dropna(axis=1) for part in pair)
+        change = (first - other.loc[first.index, first.columns]).mean(axis=1).to_numpy()
         low, high = ttest_1samp(change, 0).confidence_interval(LEVEL)
         lines.append([f"`{kind}`", interval(change.mean(), low, high, digits=3), str(len(change))])
     return rows(lines)

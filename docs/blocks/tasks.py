@@ -12,7 +12,7 @@ def _cell(name: str, task: str) -> str:
         return "applies"
     if "output" in entry.options and entry.unsupported_reason(task, {"output": "logit"}) is None:
         return "set `output: logit`"
-    kinds = dict.fromkeys(OUTPUT_KINDS[entry.needs({"output": one})] for one in outputs_of(entry))
+    kinds = dict.fromkeys(OUTPUT_KINDS[entry.needs({"output": output})] for output in outputs_of(entry))
     return f"no: it reads {' or '.join(kinds)}"
 
 

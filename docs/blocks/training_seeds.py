@@ -13,10 +13,10 @@ def deviations(name: str) -> str:
     wide = table.pivot_table(index="method", columns="component", values="variance", sort=False) ** 0.5
     components = ["network", "seed", "image", "residual"]
     names = {"network": "due to the kind of network", "residual": "residual"}
-    cells = [["method", *(names.get(one, f"due to the {one}") for one in components)]]
-    return rows(
-        cells + [[f"`{method}`", *(f"{wide.loc[method, one]:.2f}" for one in components)] for method in wide.index]
-    )
+    cells = [["method", *(names.get(component, f"due to the {component}") for component in components)]]
+    for method, row in wide.iterrows():
+        cells.append([f"`{method}`", *(f"{row[component]:.2f}" for component in components)])
+    return rows(cells)
 
 
 def half_width(name: str) -> str:

@@ -16,9 +16,9 @@ def agreement_with_truth(name: str) -> str:
     every = table[table["methods"] == "all"].set_index(keys)
     using = table[table["methods"] != "all"].set_index(keys)
     for key in every.sort_values("spearman", ascending=False).index:
-        one, other = every.loc[key], using.loc[key]
-        texts = [interval(row["spearman"], row["ci_low"], row["ci_high"]) for row in (one, other)]
-        cells.append([f"`{key[0]}`", key[1], *texts, number(one["per_image"]), number(one["lost"])])
+        over_all, other = every.loc[key], using.loc[key]
+        texts = [interval(row["spearman"], row["ci_low"], row["ci_high"]) for row in (over_all, other)]
+        cells.append([f"`{key[0]}`", key[1], *texts, number(over_all["per_image"]), number(over_all["lost"])])
     return rows(cells)
 
 
