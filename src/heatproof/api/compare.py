@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import pandas as pd
+
 from heatproof.core.options import Bounds, check_arguments
 from heatproof.errors import HeatproofError
+from heatproof.report.tables.ranking import describe_directions, describe_ranking, rank_table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from heatproof.report.tables.ranking import Ranking
 
 CASE_COLUMNS = ("dataset", "model", "weights", "metric")
@@ -38,8 +39,6 @@ class Comparison:
     _ranking: Ranking
 
     def __str__(self) -> str:
-        from heatproof.report.tables.ranking import describe_directions, describe_ranking
-
         remedy = "give a table whose column higher_is_better says otherwise"
         return f"{describe_directions(self.scores, remedy)}\n\n{describe_ranking(self._ranking)}"
 
@@ -95,10 +94,6 @@ def compare(
     >>> comparison.table["method"].tolist()[0]
     'rise'
     """
-    import pandas as pd
-
-    from heatproof.report.tables.ranking import rank_table
-
     check_arguments(compare, locals())
     table = _with_columns(scores) if isinstance(scores, pd.DataFrame) else tidy(scores)
     missing = [name for name in ("method", "score") if name not in table]
@@ -127,8 +122,6 @@ def tidy(scores: Any) -> pd.DataFrame:
     HeatproofError
         If `scores` is another object, or a result has only one method.
     """
-    import pandas as pd
-
     if hasattr(scores, "data_vars"):
         if "score" not in scores or "method" not in scores["score"].dims:
             raise HeatproofError(

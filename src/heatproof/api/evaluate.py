@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
+import torch
 
 from heatproof.api.inputs.arrays import warn_of_range
 from heatproof.api.inputs.finetuned import domain_of, warn_out_of_domain
+from heatproof.api.inputs.first_images import check_first_images, predict_classes
 from heatproof.api.inputs.identity import identity_of
 from heatproof.api.inputs.labels import ScoredTargets, align_options, align_to_images
 from heatproof.api.inputs.maps import explained_classes, read_maps
@@ -18,18 +20,23 @@ from heatproof.api.inputs.read import read_inputs
 from heatproof.api.inputs.targets import TargetSpec, reported_targets
 from heatproof.api.score_datasets import add_details, changed_shares, concatenate_methods, score_dataset
 from heatproof.api.selected_metrics import Metrics, SelectedMetric, select_metrics, with_responses
+from heatproof.core.adaptive_batch_size import batch_size_of
 from heatproof.core.batch import Batch
 from heatproof.core.batches import track
+from heatproof.core.callables import check_eval_mode
 from heatproof.core.methods import methods_of
+from heatproof.core.network import HALF, prepare_network, require_module
 from heatproof.core.options import BatchSize, check_plain_values, short_repr
+from heatproof.core.probabilities import warn_of_probabilities
 from heatproof.core.tasks import describe_targets
 from heatproof.errors import HeatproofError, NotApplicable, first_line
+from heatproof.explainers.explaining import ExplainerFailed
+from heatproof.explainers.plain_functions import split_delta, sum_over_channels
 from heatproof.explainers.registry import Explainer
 from heatproof.metrics.responses.base import IntactOutputs, Response, respond
 from heatproof.metrics.scoring import MethodScores, score_batches
 
 if TYPE_CHECKING:
-    import torch
     import xarray
 
     from heatproof.api.inputs.source import Inputs
@@ -161,13 +168,6 @@ def evaluate(
         raise HeatproofError(
             f"The model is {type(model).__name__}: give a function of images, for example a torch.nn.Module."
         )
-    import torch
-
-    from heatproof.api.inputs.first_images import check_first_images
-    from heatproof.core.adaptive_batch_size import batch_size_of
-    from heatproof.core.network import HALF, prepare_network, require_module
-    from heatproof.core.probabilities import warn_of_probabilities
-
     if isinstance(model, torch.export.ExportedProgram):
         require_module(model)
     common = {key: options.pop(key) for key in COMMON_OPTIONS if key in options}
@@ -179,7 +179,7 @@ def evaluate(
     domain = domain_of(model, images, target_spec.kind)
     metrics = select_metrics({metric: {}} if isinstance(metric, str) else metric, options, domain)
     ranking, explain, seed = common.get("ranking"), common.get("explain"), int(common.get("seed", 0))
-    responses = [response for one in metrics.values() for response in one.responses.values()]
+    responses = [response for selected in metrics.values() for response in selected.responses.values()]
     for name, option, reads in (
         ("ranking", ranking, any(response.orders_pixels for response in responses)),
         ("explain", explain, any(response.recomputes_maps for response in responses)),
@@ -187,8 +187,6 @@ def evaluate(
         if option is not None and not reads:
             raise HeatproofError(f"None of the metrics reads {name!r}: leave it out, or name one that does.")
     if explain is not None:
-        from heatproof.core.callables import check_eval_mode
-
         check_eval_mode(explain, "explainer")
     named_device = None if common.get("device") is None else _device(common["device"])
     # The device counts for a network without parameters.
@@ -202,11 +200,12 @@ def evaluate(
         assert labels is not None
         check_first_images(network, source.read(source.probe_rows), source)
         warn_of_range(images, model)
-        warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
+        warn_out_of_domain([selected.options for selected in metrics.values() if selected.is_renamed], domain)
         values, names, missing_methods = read_maps(maps, source, _scored_targets(metrics, network, source, maps))
         aligned: dict[int, Any] = {}
         metrics = {
-            key: one._replace(options=align_options(one.options, source, aligned)) for key, one in metrics.items()
+            key: selected._replace(options=align_options(selected.options, source, aligned))
+            for key, selected in metrics.items()
         }
         # Half precision would lose digits in sums, which are computed in float32.
         images = images.float() if images.dtype in HALF else images.clone() if images.is_inference() else images
@@ -214,8 +213,8 @@ def evaluate(
             warn_of_probabilities(network)
         not_applicable = {
             name: why
-            for name, one in metrics.items()
-            if (why := one.entry.unsupported_reason(network.task, one.options))
+            for name, selected in metrics.items()
+            if (why := selected.entry.unsupported_reason(network.task, selected.options))
         }
         if not_applicable:
             reasons = "; ".join(f"{name!r} is not applicable, because {why}" for name, why in not_applicable.items())
@@ -249,10 +248,10 @@ def evaluate(
         }
         by_method = {name: {**missing, **by_method}[name] for name in metrics}
     results = {name: concatenate_methods(scored, names, missing_methods) for name, scored in by_method.items()}
-    for one in results.values():
-        one.attrs |= {"task": network.task, "check_passes": check_passes}
+    for result in results.values():
+        result.attrs |= {"task": network.task, "check_passes": check_passes}
         if source.kind:
-            one.coords["target"] = ("image", reported_targets(source))
+            result.coords["target"] = ("image", reported_targets(source))
     return results[metric] if isinstance(metric, str) else results
 
 
@@ -305,8 +304,6 @@ def _respond(response: Response, batch: Batch) -> dict[str, np.ndarray]:
     try:
         return respond(response, batch)
     except NotApplicable as reason:
-        from heatproof.explainers.explaining import ExplainerFailed
-
         if isinstance(reason, ExplainerFailed):
             raise HeatproofError(f"The function of the option 'explain' cannot be used: {reason}.") from reason
         raise
@@ -325,9 +322,7 @@ def _scored_targets(
     metrics: Mapping[str, SelectedMetric], network: Network, source: Inputs, maps: Any
 ) -> list[ScoredTargets]:
     """Return what the metrics score: the targets, the predictions of the network, or both."""
-    from heatproof.api.inputs.first_images import predict_classes
-
-    scores_prediction = [one.options.get("target") == "predicted" for one in metrics.values()]
+    scores_prediction = [selected.options.get("target") == "predicted" for selected in metrics.values()]
     scored = [] if all(scores_prediction) and source.kind in ("", "multilabel") else [ScoredTargets(source.explained)]
     # Only labelled maps record what they explain.
     if any(scores_prediction) and source.kind in ("", "multilabel") and explained_classes(maps, source) is not None:
@@ -348,7 +343,6 @@ def _without_scores(metric: SelectedMetric, image_ids: Sequence[str], reason: st
 
 def recomputing(explain: Callable[..., Any]) -> Explainer:
     """Return an explainer that calls the function of the option `explain` with all images at once."""
-    from heatproof.explainers.plain_functions import split_delta, sum_over_channels
 
     def function(batch: Batch) -> dict[str, Any]:
         maps, _ = split_delta(explain(batch.images, batch.targets), len(batch.image_ids))
@@ -371,8 +365,6 @@ def _device(name: Any) -> Any:
     HeatproofError
         If the name is unknown or this machine has no such device.
     """
-    import torch
-
     try:
         return torch.empty(0, device=name).device
     except (TypeError, RuntimeError, ValueError, AssertionError) as error:

@@ -10,23 +10,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+import xarray
 
-from heatproof.api.cache import Cache, MethodKeys
+from heatproof.api.cache import Cache, MethodKeys, locked_cache, network_cache
+from heatproof.api.inputs.arrays import check_finite, check_images, warn_of_range
+from heatproof.api.inputs.first_images import check_first_images
 from heatproof.api.inputs.labels import IMAGE_DIGEST, TARGET_DIGEST, TASK
+from heatproof.api.inputs.read import read_inputs
 from heatproof.api.inputs.source import READ_BATCH_SIZE
-from heatproof.api.inputs.targets import reported_targets
+from heatproof.api.inputs.targets import TargetSpec, reported_targets
+from heatproof.api.lazy_maps import LazyMaps, as_variable
 from heatproof.api.named_methods import check_names, select_methods
+from heatproof.core.adaptive_batch_size import batch_size_of
 from heatproof.core.batch import Batch
-from heatproof.core.batches import track
+from heatproof.core.batches import show_progress, track
+from heatproof.core.input_facts import InputFacts
 from heatproof.core.methods import Method
+from heatproof.core.network import prepare_network, require_module
 from heatproof.core.options import BatchSize, DefaultCount, check_arguments
 from heatproof.core.provenance import code_digest, digest
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.explainers._batches import pad_single_image
+from heatproof.explainers._layers import find_layout
+from heatproof.explainers.explaining import ExplainerFailed, explain_batches
 
 if TYPE_CHECKING:
-    import torch
-    import xarray
-
     from heatproof.api.cache import CachedArrays
     from heatproof.api.inputs.source import Inputs
     from heatproof.core.network import Network
@@ -144,14 +153,6 @@ def explain(
     >>> dict(maps["attribution"].sizes)
     {'method': 2, 'image': 5, 'y': 8, 'x': 8}
     """
-    from heatproof.api.cache import locked_cache, network_cache
-    from heatproof.api.inputs.arrays import check_finite, check_images, warn_of_range
-    from heatproof.api.inputs.first_images import check_first_images
-    from heatproof.api.inputs.read import read_inputs
-    from heatproof.api.inputs.targets import TargetSpec
-    from heatproof.core.batches import show_progress
-    from heatproof.core.network import prepare_network, require_module
-
     require_module(model)
     layer = layer_name(model, layer)
     check_arguments(explain, locals(), "task", "target", "image_ids", "background", "classes", "transform", "cache")
@@ -189,8 +190,6 @@ def layer_name(model: torch.nn.Module, layer: str | torch.nn.Module | None) -> s
     HeatproofError
         If the module is not a part of the model.
     """
-    import torch
-
     if not isinstance(layer, torch.nn.Module):
         return layer
     name = next((name for name, module in model.named_modules() if module is layer), "")
@@ -206,9 +205,6 @@ def batch_template(
     network: Network, seed: int, batch_size: int | str, layer: str | None, background: torch.Tensor | None
 ) -> Batch:
     """Return a batch without images: the checked network, and the settings that all methods share, as in `explain`."""
-    from heatproof.core.adaptive_batch_size import batch_size_of
-    from heatproof.core.input_facts import InputFacts
-
     nothing: Any = None
     return Batch(
         network=network.module,
@@ -241,8 +237,6 @@ def explain_inputs(
     stops
         Whether a keyboard interrupt ends the work and the maps so far are returned; otherwise it is raised.
     """
-    import xarray
-
     keys, names = MethodKeys(template.network), [name for method in methods for name in method.map_names]
     arrays = _Arrays(names, inputs, cache)
     facts: list[dict[str, Any]] = []
@@ -328,17 +322,12 @@ class _Arrays:
         """Return one of the arrays."""
         if self._memory is not None:
             return self._memory[name]
-        from heatproof.api.lazy_maps import LazyMaps, as_variable
-
         dtype, shape = self._shapes[name]
         return as_variable(LazyMaps(name, self._sources, self._keys, shape[1:], dtype))
 
 
 def _layer_of(methods: Sequence[Method], inputs: Inputs, template: Batch) -> str:
     """Return the name of the layer that class activation maps of the methods read; "" if no method reads one."""
-    from heatproof.explainers._batches import pad_single_image
-    from heatproof.explainers._layers import find_layout
-
     named = template.facts.cam_layer if template.facts else None
     if named or not any(method.explainer and "cam_layer" in method.explainer.needs for method in methods):
         return named or ""
@@ -402,8 +391,6 @@ class _MapsOfImages:
 
     def compute(self, key: str, template: Batch, cache: Cache) -> None:
         """Compute the maps of the method that are not cached yet."""
-        from heatproof.explainers.explaining import ExplainerFailed, explain_batches
-
         inputs, keys, network = self.inputs, self.inputs.keys, template.adapted
         self.cached = cache.arrays("maps", key, keys, _arrays_of_image(inputs, len(self.method.map_names)))
         # Methods of callers and of other libraries are not checked.
@@ -428,14 +415,14 @@ class _MapsOfImages:
 
         try:
             for maps in explain_batches(self.method, batches(), network, is_own and first == probes):
-                new = [place for place, row in enumerate(in_turn) if row in missing]
+                new = [position for position, row in enumerate(in_turn) if row in missing]
                 share = len(new) / len(in_turn)
                 passes = round(maps.passes * share)
                 # Passes for images whose maps are cached already only check the method.
                 network.count_as_check(maps.passes - passes)
                 if new:
                     arrays = {"maps": maps.values[new], "convergence_delta": maps.deltas[new]}
-                    self.cached.add([keys[in_turn[place]] for place in new], arrays, maps.seconds * share, passes)
+                    self.cached.add([keys[in_turn[position]] for position in new], arrays, maps.seconds * share, passes)
                 if in_turn == probes and recorded is None:
                     records.add([keys[row] for row in probes], first=True)
         except NotApplicable as error:

@@ -8,16 +8,34 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import torch
+
+from heatproof.api.inputs.arrays import warn_of_range
+from heatproof.api.inputs.finetuned import RECORD_ATTRIBUTE, layer_digest, weight_digests
+from heatproof.api.inputs.first_images import check_first_images
+from heatproof.api.inputs.read import read_inputs
+from heatproof.api.inputs.targets import TargetSpec
 from heatproof.core.grids import as_grid
+from heatproof.core.hooks import counted_as_check
+from heatproof.core.input_facts import UNSCALED
+from heatproof.core.network import attach, compilation_disabled, prepare_network, uncompiled
 from heatproof.core.options import Bounds, Count, PatchGrid, check_arguments
+from heatproof.core.output_reader import check_targets
+from heatproof.core.perturb.baselines import BASELINES
+from heatproof.core.perturb.dataset_mean import mean_colour
+from heatproof.core.probabilities import warn_of_probabilities
+from heatproof.core.registry import look_up
+from heatproof.core.specs import FinetuningSettings
+from heatproof.core.state import copy_network, enable_gradients, preserve_random_states
 from heatproof.core.tasks import CALLABLE
 from heatproof.errors import HeatproofError, first_line, machine_fault
+from heatproof.training.devices import DeviceGroup
+from heatproof.training.in_domain import SCALE_IMAGES, finetune_in_domain
+from heatproof.training.loop import Examples, TrainingRun, split_into_batches
+from heatproof.training.losses import SQUARED, CompleteOutputReader, loss_for_task, scale_of
 
 if TYPE_CHECKING:
-    import torch
-
     from heatproof.api.inputs.source import Inputs
-    from heatproof.api.inputs.targets import TargetSpec
 
 
 # With fewer images, only a handful are trained on, and one or two select the epoch.
@@ -109,28 +127,6 @@ def finetune(
     'idsds'
     """
     check_arguments(finetune, locals(), "task", "target")
-    import torch
-
-    from heatproof.api.inputs.arrays import warn_of_range
-    from heatproof.api.inputs.finetuned import RECORD_ATTRIBUTE, layer_digest, weight_digests
-    from heatproof.api.inputs.first_images import check_first_images
-    from heatproof.api.inputs.read import read_inputs
-    from heatproof.api.inputs.targets import TargetSpec
-    from heatproof.core.hooks import counted_as_check
-    from heatproof.core.input_facts import UNSCALED
-    from heatproof.core.network import attach, compilation_disabled, prepare_network, uncompiled
-    from heatproof.core.output_reader import check_targets
-    from heatproof.core.perturb.baselines import BASELINES
-    from heatproof.core.perturb.dataset_mean import mean_colour
-    from heatproof.core.probabilities import warn_of_probabilities
-    from heatproof.core.registry import look_up
-    from heatproof.core.specs import FinetuningSettings
-    from heatproof.core.state import copy_network, enable_gradients, preserve_random_states
-    from heatproof.training.devices import DeviceGroup
-    from heatproof.training.in_domain import SCALE_IMAGES, finetune_in_domain
-    from heatproof.training.loop import Examples, TrainingRun, split_into_batches
-    from heatproof.training.losses import SQUARED, CompleteOutputReader, loss_for_task, scale_of
-
     if not isinstance(model, torch.nn.Module):
         raise HeatproofError(
             f"The model is {type(model).__name__}: give a torch.nn.Module, whose weights can be trained."
@@ -265,8 +261,6 @@ def _labels_to_learn(source: Inputs, target_spec: TargetSpec) -> tuple[torch.Ten
     HeatproofError
         If labels do not fit the task.
     """
-    import torch
-
     if not target_spec.kind:
         learns_outputs = source.targets is None
         return (
