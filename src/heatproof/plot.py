@@ -52,8 +52,8 @@ def maps(
     Raises
     ------
     HeatproofError
-        If the image does not exist, `picture` has another size than the maps, `overlay` is not in [0, 1] or lacks a
-        picture, or there are too few axes.
+        If the image does not exist, no method has a map of it, `picture` has another size than the maps, `overlay` is
+        not in [0, 1] or lacks a picture, or there are too few axes.
 
     Examples
     --------
@@ -79,6 +79,8 @@ def maps(
     reasons = made["reason"].values if "reason" in made else np.full(made.sizes["method"], "")
     rows = zip(made["method"].values, map_values, np.atleast_1d(reasons), strict=True)
     drawn_maps = [(str(name), values) for name, values, reason in rows if not reason]
+    if not drawn_maps:
+        raise HeatproofError(f"No method has a map of this image to draw, because {np.atleast_1d(reasons)[0]}.")
     names = [name for name, _ in drawn_maps]
     first = 0 if picture is None else 1
     count = len(names) + first
@@ -99,8 +101,7 @@ def maps(
         ax.set_title(name, size=9)
     for ax in axes:
         ax.set_axis_off()
-    if names:
-        draw_colour_bar(axes[0].figure, ax=list(axes), shrink=0.8, aspect=26, pad=0.02)
+    draw_colour_bar(axes[0].figure, ax=list(axes), shrink=0.8, aspect=26, pad=0.02)
     return list(axes)
 
 

@@ -27,7 +27,7 @@ from heatproof.core.hooks import counted_as_check
 from heatproof.core.provenance import digest, library_versions
 from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.lock import LOCK, locked_folder
-from heatproof.files.reading import printable_path, refuse_links_in, resolve_user_folder
+from heatproof.files.reading import printable_path, reason_of, refuse_links_in, resolve_user_folder
 from heatproof.stores.array_cache import BatchFolder
 from heatproof.stores.manifest import read_checksummed, write_checksummed
 
@@ -191,16 +191,28 @@ def locked_cache(folder: Any) -> Iterator[Path | None]:
         return
     if not isinstance(folder, str | os.PathLike):
         raise HeatproofError(f"The cache is {type(folder).__name__}: give the path of a folder.")
-    root = Path(os.path.abspath(resolve_user_folder(Path(folder).expanduser())))
+    root = Path(os.path.abspath(resolve_user_folder(folder)))
     if root.exists() and not root.is_dir():
         raise HeatproofError(
             f"The cache {printable_path(root)} is a file: name a folder, which is created if it does not exist."
         )
     _require_cache_folder(root)
-    with locked_folder(str(root), "cache"):
+    with locked_folder(str(root), "cache"), _named_failures(root):
         if read_checksummed(root / MARK_FILE) != MARK_CONTENT:
             write_checksummed(root / MARK_FILE, MARK_CONTENT)
         yield root
+
+
+@contextmanager
+def _named_failures(root: Path) -> Iterator[None]:
+    """Turn an error of the system while a cache is written into one sentence; other errors are left as they are."""
+    try:
+        yield
+    except OSError as error:
+        if not isinstance(error.filename, str) or not Path(error.filename).is_relative_to(root):
+            raise
+        sentence = machine_fault(error) or f"The cache {printable_path(root)} cannot be written ({reason_of(error)})."
+        raise HeatproofError(sentence) from error
 
 
 def _require_cache_folder(root: Path) -> None:

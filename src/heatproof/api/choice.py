@@ -15,8 +15,8 @@ import pandas as pd
 from heatproof.core.from_json import as_type
 from heatproof.core.registry import join_names
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import MOST_JSON_BYTES, one_sentence_errors, parse_json, read_bytes
-from heatproof.files.writing import write_table, write_text
+from heatproof.files.reading import MOST_JSON_BYTES, one_sentence_errors, parse_json, read_bytes, user_path
+from heatproof.files.writing import one_sentence_write_errors, write_table, write_text
 from heatproof.report.results import render
 from heatproof.stats.verdict import FOUND, LIMITS_OF_DELETION, Verdict
 
@@ -233,14 +233,17 @@ class Choice:
         Raises
         ------
         HeatproofError
-            If the name has another ending.
+            If the name has another ending, or the file cannot be written.
         """
-        path = Path(path)
+        path = user_path(path)
         ending = path.suffix.lower()
         if ending == ".csv":
-            write_table(self.table, path)
+            with one_sentence_write_errors(path):
+                write_table(self.table, path)
         elif ending in (".html", ".json"):
-            write_text(path, self._page() if ending == ".html" else self._text())
+            text = self._page() if ending == ".html" else self._text()
+            with one_sentence_write_errors(path):
+                write_text(path, text)
         else:
             raise HeatproofError(
                 f"A choice cannot be saved as {path.name!r}: end the name with .html for a page, .json for a file that "
@@ -257,6 +260,7 @@ class Choice:
         HeatproofError
             If the file cannot be read, or was not written by `save`.
         """
+        path = user_path(path)
         with one_sentence_errors(path, "give a file that heatproof.Choice.save wrote as .json"):
             saved = as_type(SavedChoice, parse_json(read_bytes(path, MOST_JSON_BYTES)), "it")
             values = {

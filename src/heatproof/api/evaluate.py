@@ -22,8 +22,9 @@ from heatproof.api.score_datasets import add_details, changed_shares, concatenat
 from heatproof.api.selected_metrics import Metrics, SelectedMetric, select_metrics, with_responses
 from heatproof.core.adaptive_batch_size import batch_size_of
 from heatproof.core.batch import Batch
-from heatproof.core.batches import track
+from heatproof.core.batches import count_images, count_words, show_progress
 from heatproof.core.callables import check_eval_mode
+from heatproof.core.first_images import described_failures
 from heatproof.core.methods import methods_of
 from heatproof.core.network import HALF, prepare_network, require_module
 from heatproof.core.options import BatchSize, check_plain_values, short_repr
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 # Options of every metric; studies of metrics take the first ones as well.
 STUDY_OPTIONS = ("seed", "batch_size", "device", "image_ids", "task")
-COMMON_OPTIONS = (*STUDY_OPTIONS, "ranking", "explain", "details")
+COMMON_OPTIONS = (*STUDY_OPTIONS, "ranking", "explain", "details", "progress")
 
 
 @overload
@@ -104,6 +105,7 @@ def evaluate(
         - ``ranking`` (N, H × W), a permutation of the pixels of each image, from most to least relevant, which replaces
           the order of the map;
         - ``explain``, a function from images and targets to maps, for metrics that recompute maps;
+        - ``progress`` (None), as in `heatproof.explain`;
         - ``details`` (False), whether the result includes the inputs of the metric: drops and sums of patches, outputs
           at each step or image, entropies in bytes.
 
@@ -191,7 +193,8 @@ def evaluate(
     named_device = None if common.get("device") is None else _device(common["device"])
     # The device counts for a network without parameters.
     device_reference = torch.empty(0, device=named_device) if named_device else images
-    with prepare_network(model, device_reference, seed, target_spec.reader()) as network:
+    prepared = prepare_network(model, device_reference, seed, target_spec.reader())
+    with prepared as network, show_progress(common.get("progress")):
         # Without targets, labelled maps are scored by the class that they explain, and others by the predicted class.
         source = read_inputs(
             model, images, targets, common.get("image_ids"), maps=maps, network=network, target_spec=target_spec
@@ -270,19 +273,25 @@ def score_metrics(
         Whether the results include the inputs of the metrics.
     """
     if any(response.needs_intact for metric in metrics.values() for response in metric.responses.values()):
-        batch = replace(batch, intact=respond(IntactOutputs(), batch))
-    computed: dict[Any, dict[str, np.ndarray]] = {}
+        batch = replace(batch, intact=_respond(IntactOutputs(), batch))
+    selected = {name: with_responses(metric, metrics, batch) for name, metric in metrics.items()}
+    # Metrics share the arrays of equal responses with equal inputs of the caller.
+    keys = {
+        name: {argument: _response_key(metric, response) for argument, (response, _) in selected[name][1].items()}
+        for name, metric in metrics.items()
+    }
+    computed = _respond_to_all(
+        {
+            keys[name][argument]: (response, own_batch)
+            for name, (own_batch, responses) in selected.items()
+            for argument, (response, _) in responses.items()
+        },
+        count_words(len(metrics), "metric"),
+    )
     results: dict[str, dict[str, xarray.Dataset]] = {}
-    for name, metric in track(metrics.items(), "scores", unit="metric"):
-        own_batch, responses = with_responses(metric, metrics, batch)
-        arrays = {}
-        # Metrics share the arrays of equal responses with equal inputs of the caller.
-        own_inputs = [_content_key(metric.options[key]) for key in metric.entry.reads.evaluate_only_options]
-        for argument, (response, _) in responses.items():
-            key = (response, *own_inputs)
-            if key not in computed:
-                computed[key] = _respond(response, own_batch)
-            arrays[argument] = computed[key]
+    for name, metric in metrics.items():
+        own_batch, responses = selected[name]
+        arrays = {argument: computed[key] for argument, key in keys[name].items()}
         options = metric.options | {
             "seed": batch.seed,
             "batch_size": batch.adapted.fitting_size("responses", batch.batch_size),
@@ -299,14 +308,35 @@ def score_metrics(
     return results
 
 
+def _respond_to_all(needed: Mapping[Any, tuple[Response, Batch]], metrics: str) -> dict[Any, dict[str, np.ndarray]]:
+    """Return the arrays of each response, by the keys of `needed`."""
+    counts = {
+        key: len(batch.image_ids) * (len(batch.methods) if response.needs_maps else 1)
+        for key, (response, batch) in needed.items()
+    }
+    computed = {}
+    with count_images(f"scores by {metrics}", sum(counts.values())) as counted:
+        for key, (response, batch) in needed.items():
+            counted.begin(counts[key])
+            computed[key] = _respond(response, batch)
+            counted.add(counts[key])
+    return computed
+
+
 def _respond(response: Response, batch: Batch) -> dict[str, np.ndarray]:
-    """Respond to a batch, and name the option `explain` if its function fails."""
+    """Respond to a batch, and name the option `explain` or the model if its function fails."""
     try:
-        return respond(response, batch)
+        with described_failures(batch.images, batch.network):
+            return respond(response, batch)
     except NotApplicable as reason:
         if isinstance(reason, ExplainerFailed):
             raise HeatproofError(f"The function of the option 'explain' cannot be used: {reason}.") from reason
         raise
+
+
+def _response_key(metric: SelectedMetric, response: Response) -> tuple[Any, ...]:
+    """Return a key that is equal for equal responses with equal inputs of the caller."""
+    return response, *(_content_key(metric.options[key]) for key in metric.entry.reads.evaluate_only_options)
 
 
 def _content_key(value: Any) -> str | int:
@@ -352,7 +382,12 @@ def recomputing(explain: Callable[..., Any]) -> Explainer:
 
 
 def _plain_options(
-    *, seed: int = 0, batch_size: BatchSize = 64, details: bool = False, task: str | None = None
+    *,
+    seed: int = 0,
+    batch_size: BatchSize = 64,
+    details: bool = False,
+    task: str | None = None,
+    progress: bool | None = None,
 ) -> None:
     """Declare the types of the options of `evaluate` that are plain values and that every metric has."""
 

@@ -24,7 +24,7 @@ from heatproof.api.lazy_maps import LazyMaps, as_variable
 from heatproof.api.named_methods import check_names, select_methods
 from heatproof.core.adaptive_batch_size import batch_size_of
 from heatproof.core.batch import Batch
-from heatproof.core.batches import show_progress, track
+from heatproof.core.batches import count_done, count_images, count_words, show_progress
 from heatproof.core.input_facts import InputFacts
 from heatproof.core.methods import Method
 from heatproof.core.network import prepare_network, require_module
@@ -243,20 +243,23 @@ def explain_inputs(
     interrupted = False
     try:
         method_keys = [key_of(method, template, cache, keys) for method in methods]
-        for method, key in zip(track(methods, "maps", unit="method"), method_keys, strict=True):
-            maps = _MapsOfImages(method, inputs)
-            try:
-                if not interrupted:
-                    maps.compute(key, template, cache)
-            except KeyboardInterrupt:
-                if not stops:
-                    raise
-                # The maps so far are returned, so that one slow method does not cost an hour of maps.
-                rest = "; the same call resumes the others from the cache" if cache.folder else ""
-                warnings.warn(f"Interrupted in {method.name}: the maps so far are returned{rest}.", stacklevel=3)
-                maps, interrupted = _MapsOfImages(method, inputs), True
-            facts += maps.facts()
-            arrays.add(maps)
+        with count_images(f"maps of {count_words(len(methods), 'method')}", len(methods) * len(inputs)) as counted:
+            for number, (method, key) in enumerate(zip(methods, method_keys, strict=True), 1):
+                maps = _MapsOfImages(method, inputs)
+                try:
+                    if not interrupted:
+                        maps.compute(key, template, cache)
+                except KeyboardInterrupt:
+                    if not stops:
+                        raise
+                    # The maps so far are returned, so that one slow method does not cost an hour of maps.
+                    rest = "; the same call resumes the others from the cache" if cache.folder else ""
+                    warnings.warn(f"Interrupted in {method.name}: the maps so far are returned{rest}.", stacklevel=3)
+                    maps, interrupted = _MapsOfImages(method, inputs), True
+                facts += maps.facts()
+                arrays.add(maps)
+                # Images whose maps are cached, or to which the method is not applicable, are done as well.
+                counted.reach(number * len(inputs))
     finally:
         if cache.folder is not None:
             keys.remember()
@@ -385,9 +388,17 @@ class _MapsOfImages:
 
     def _is_signed(self) -> bool:
         """Tell whether any of the maps has a negative value."""
+        return self.cached is None or any(bool((maps < 0).any()) for maps in self._parts())
+
+    def _is_constant(self) -> bool:
+        """Tell whether each of the maps has the same value at every pixel."""
+        return all(bool((maps == maps[..., :1, :1]).all()) for maps in self._parts())
+
+    def _parts(self) -> Iterator[np.ndarray]:
+        """Yield the maps (B, M, H, W) of some images at a time."""
+        assert self.cached is not None, "the method is applicable"
         keys, size = self.inputs.keys, READ_BATCH_SIZE
-        parts = [keys[low : low + size] for low in range(0, len(keys), size)]
-        return self.cached is None or any(bool((self.cached.read(part)["maps"] < 0).any()) for part in parts)
+        return (self.cached.read(keys[low : low + size])["maps"] for low in range(0, len(keys), size))
 
     def compute(self, key: str, template: Batch, cache: Cache) -> None:
         """Compute the maps of the method that are not cached yet."""
@@ -423,11 +434,14 @@ class _MapsOfImages:
                 if new:
                     arrays = {"maps": maps.values[new], "convergence_delta": maps.deltas[new]}
                     self.cached.add([keys[in_turn[position]] for position in new], arrays, maps.seconds * share, passes)
+                count_done(len(new))
                 if in_turn == probes and recorded is None:
                     records.add([keys[row] for row in probes], first=True)
         except NotApplicable as error:
             self.reason, failed = str(error), isinstance(error, ExplainerFailed)
             records.add([keys[row] for row in in_turn], in_turn == probes, error, failed)
+        if not self.reason and not is_own and self._is_constant():
+            self.reason, failed = "its map of every image has one value, which ranks no pixel", True
         if failed:
             warnings.warn(f"The method {self.method.name!r} is left out: {self.reason}.", stacklevel=4)
         if self.reason:

@@ -15,6 +15,7 @@ from heatproof.api.inputs.finetuned import RECORD_ATTRIBUTE, layer_digest, weigh
 from heatproof.api.inputs.first_images import check_first_images
 from heatproof.api.inputs.read import read_inputs
 from heatproof.api.inputs.targets import TargetSpec
+from heatproof.core.batches import count_images, count_words, show_progress
 from heatproof.core.grids import as_grid
 from heatproof.core.hooks import counted_as_check
 from heatproof.core.input_facts import UNSCALED
@@ -59,6 +60,7 @@ def finetune(
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd",
     validation: Annotated[float, Bounds(above=0, below=1)] = 0.2,
     seed: int = 0,
+    progress: bool | None = None,
 ) -> torch.nn.Module:
     """Return a copy of a network, finetuned so that images with a deleted patch are in its domain.
 
@@ -99,18 +101,20 @@ def finetune(
         Share of the images that select the epoch.
     seed
         Seed of the split, the order and the patches.
+    progress
+        As in `heatproof.explain`.
 
     Returns
     -------
     torch.nn.Module
-        In eval mode, on the device of `model`. All weights are trained, including frozen ones. Its attribute
-        ``heatproof`` has the settings, the history of losses, ``steps`` (number of optimizer steps), ``images_trained``
-        (number of training images; the others selected the epoch), ``deleted`` (number of deleted patches in all
-        epochs), ``size`` (height and width of the images), ``colour`` (the mean of the training images), digests of the
-        weights, of the layers and of all images, and ``task``, the task of the labels. The finetuning is valid for
-        labels of this task, or for any task and target if the network's own outputs were learnt; for these weights and
-        layers; and for images of this size. If the network is trained further or gets other images, it is no longer in
-        its domain.
+        In eval mode, on the device of `model`. All weights but integers are trained, including frozen ones. Its
+        attribute ``heatproof`` has the settings, the history of losses, ``steps`` (number of optimizer steps),
+        ``images_trained`` (number of training images; the others selected the epoch), ``deleted`` (number of deleted
+        patches in all epochs), ``size`` (height and width of the images), ``colour`` (the mean of the training images),
+        digests of the weights, of the layers and of all images, and ``task``, the task of the labels. The finetuning is
+        valid for labels of this task, or for any task and target if the network's own outputs were learnt; for these
+        weights and layers; and for images of this size. If the network is trained further or gets other images, it is
+        no longer in its domain.
 
     Raises
     ------
@@ -139,7 +143,7 @@ def finetune(
     model = uncompiled(model)
     if isinstance(model, torch.jit.ScriptModule):
         raise HeatproofError("The model is scripted and cannot be trained: pass the module that it was scripted from.")
-    if not any(True for _ in model.parameters()):
+    if not any(map(_is_trained, model.parameters())):
         raise HeatproofError("The model has no weights, and cannot be finetuned: give one that was trained.")
     target_spec = TargetSpec(task, target)
     source = read_inputs(model, images, None if target is not None else targets, target_spec=target_spec, pairs=False)
@@ -150,7 +154,9 @@ def finetune(
     labels, learns_outputs = _labels_to_learn(source, target_spec)
     warn_of_range(images, model)
     look_up(BASELINES, baseline, "baseline")
-    tuned = copy_network(model).requires_grad_()
+    tuned = copy_network(model)
+    for parameter in tuned.parameters():
+        parameter.requires_grad_(_is_trained(parameter))
     loss, scale = loss_for_task(target_spec.kind or None), None
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(int(seed)))
     reader: Any = target_spec.reader() if target is None else CompleteOutputReader()
@@ -216,9 +222,17 @@ def finetune(
     # The attributes of a dataset that computing the mean colour of its training images takes.
     pixels = network.copy_to_device(images[order[validation_count:]]).cpu().numpy()
     dataset: Any = SimpleNamespace(splits={"train": pixels}, images=lambda split, low, high: pixels[low:high])
-    colour = mean_colour(dataset, UNSCALED)
+    with show_progress(progress):
+        colour = mean_colour(dataset, UNSCALED)
     options = {**({"value": colour} if baseline == "mean" else {}), **(baseline_options or {})}
-    with enable_gradients(), preserve_random_states(seed), compilation_disabled(tuned.modules()):
+    step = f"finetuning for {count_words(int(epochs), 'epoch')}"
+    with (
+        enable_gradients(),
+        preserve_random_states(seed),
+        compilation_disabled(tuned.modules()),
+        show_progress(progress),
+        count_images(step, int(epochs) * len(train.labels)),
+    ):
         attached = attach(tuned, reader=reader)
         try:
             training_run = TrainingRun(device_group=DeviceGroup(attached.device))
@@ -251,6 +265,11 @@ def finetune(
     record |= {"size": tuple(source.read([0]).shape[-2:])}
     setattr(tuned, RECORD_ATTRIBUTE, record)
     return tuned.eval()
+
+
+def _is_trained(parameter: torch.nn.Parameter) -> bool:
+    """Tell whether a parameter has gradients, which one of integers has not."""
+    return parameter.is_floating_point() or parameter.is_complex()
 
 
 def _labels_to_learn(source: Inputs, target_spec: TargetSpec) -> tuple[torch.Tensor, bool]:
