@@ -486,7 +486,7 @@ def stderr_text(capsys):
 @pytest.mark.parametrize(("progress", "lines"), [(True, True), (False, False), (None, False)])
 def test_progress_is_printed_if_requested(progress, lines, stderr_text, network, images, targets):
     heatproof.explain(network, images, targets, ["saliency", "random"], progress=progress)
-    assert bool(re.search(r"^maps: 0 of 2 method$", stderr_text(), re.M)) == lines
+    assert bool(re.search(r"^maps of 2 methods: 0 of 24 images$", stderr_text(), re.M)) == lines
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -497,7 +497,7 @@ def test_choose_prints_the_progress_of_both_halves(progress, lines, stderr_text,
     written = stderr_text()
     first = "First half: selecting options of 3 methods on 8 images."
     second = "Second half: scoring 3 methods on 8 images."
-    for line in (first, second, "maps: 0 of 3 method", "scores: 0 of 2 metric"):
+    for line in (first, second, "maps of 3 methods: 0 of 24 images", "scores by 2 metrics: 0 of 16 images"):
         assert (line in written) == lines
 
 
@@ -508,10 +508,10 @@ def test_progress_lines_state_the_remaining_time(stderr_text, monkeypatch):
         for _ in batches.track(range(8), "maps", unit="batch"):
             now[0] += 4
     assert stderr_text().splitlines() == [
-        "maps: 0 of 8 batch",
-        "maps: 3 of 8 batch, 0.25 batch/s, 20 s left",
-        "maps: 6 of 8 batch, 0.25 batch/s, 8 s left",
-        "maps: 8 batch in 32.0 s",
+        "maps: 0 of 8 batches",
+        "maps: 3 of 8 batches, 0.25 batches/s, 20 s left",
+        "maps: 6 of 8 batches, 0.25 batches/s, 8 s left",
+        "maps: 8 batches in 32.0 s",
     ]
 
 

@@ -16,7 +16,7 @@ from heatproof.api.inputs.identity import identity_of
 from heatproof.api.score_datasets import undefined_reason
 from heatproof.api.selected_metrics import SelectedMetric, with_responses
 from heatproof.core.batch import Batch
-from heatproof.core.batches import count_done, count_images, count_words
+from heatproof.core.batches import count_begun, count_done, count_images, count_words
 from heatproof.core.first_images import described_failures
 from heatproof.core.methods import Method
 from heatproof.core.provenance import code_digest
@@ -161,6 +161,8 @@ class Scoring:
                 batch = self.inputs.batch(template, rows)
                 if intact is not None:
                     batch = replace(batch, intact=intact.read([keys[row] for row in rows]))
+                if response != INTACT:
+                    count_begun(len(rows))
                 yield batch if method is None else self._with_maps(batch, method, rows)
 
         with described_failures(self.inputs.read([0]), template.network):

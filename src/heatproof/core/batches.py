@@ -114,7 +114,7 @@ def _bar(step: str, unit: str, total: int | None) -> Any:
 
 
 def _plural(unit: str) -> str:
-    return f"{unit}es" if unit.endswith("ch") else f"{unit}s"
+    return f"{unit}es" if unit.endswith("tch") else f"{unit}s"
 
 
 def count_words(number: int, unit: str) -> str:
@@ -221,6 +221,13 @@ def show_life() -> None:
     counted = _COUNTED.get()
     if counted is not None:
         counted.show()
+
+
+def count_begun(count: int) -> None:
+    """Note that images are begun, as `CountedImages.begin` does; nothing happens outside of `count_images`."""
+    counted = _COUNTED.get()
+    if counted is not None:
+        counted.begin(count)
 
 
 def count_done(count: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import logging
+import multiprocessing
 import os
 import random
 import signal
@@ -141,6 +142,17 @@ def _put_signals(wanted: Mapping[int, Any]) -> None:
                 signal.signal(number, handler)
 
 
+def _figures() -> list[int]:
+    """Return the numbers of the figures that pyplot holds, which take memory until the process ends."""
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    return [] if pyplot is None else list(pyplot.get_fignums())
+
+
+def _put_figures(wanted: list[int]) -> None:
+    for number in set(_figures()) - set(wanted):
+        sys.modules["matplotlib.pyplot"].close(number)
+
+
 class _Setting(NamedTuple):
     """A global setting of a process: how it is read, and how it is restored; None if it cannot be restored."""
 
@@ -183,6 +195,12 @@ _SETTINGS: dict[str, _Setting] = {
         _put_autocast,
     ),
     "threads": _Setting(torch.get_num_threads, torch.set_num_threads),
+    # Once it is fixed, a caller cannot choose another one.
+    "start method of multiprocessing": _Setting(
+        lambda: multiprocessing.get_start_method(allow_none=True),
+        lambda wanted: multiprocessing.set_start_method(wanted, force=True),
+    ),
+    "figures": _Setting(_figures, _put_figures),
     "running threads": _Setting(lambda: set(threading.enumerate()), None),
     "warnings": _listed(warnings, "filters"),
     "show warnings": _attribute(warnings, "showwarning"),
