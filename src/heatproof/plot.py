@@ -6,11 +6,14 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 from heatproof.core.named_axes import is_labelled_array
 from heatproof.core.options import short_repr
 from heatproof.errors import HeatproofError
+from heatproof.report.figures.drawing import draw_colour_bar, draw_map
+from heatproof.report.figures.pictures import describe_channels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,8 +52,8 @@ def maps(
     Raises
     ------
     HeatproofError
-        If the image does not exist, `picture` has another size than the maps, `overlay` is not in [0, 1] or lacks a
-        picture, or there are too few axes.
+        If the image does not exist, no method has a map of it, `picture` has another size than the maps, `overlay` is
+        not in [0, 1] or lacks a picture, or there are too few axes.
 
     Examples
     --------
@@ -62,10 +65,6 @@ def maps(
     >>> len(axes)
     2
     """
-    import matplotlib.pyplot as plt
-
-    from heatproof.report.figures.drawing import draw_colour_bar, draw_map
-
     if not 0 <= overlay <= 1:
         raise HeatproofError(f"overlay is {overlay}: give a share from 0 to 1.")
     if overlay and picture is None:
@@ -80,6 +79,8 @@ def maps(
     reasons = made["reason"].values if "reason" in made else np.full(made.sizes["method"], "")
     rows = zip(made["method"].values, map_values, np.atleast_1d(reasons), strict=True)
     drawn_maps = [(str(name), values) for name, values, reason in rows if not reason]
+    if not drawn_maps:
+        raise HeatproofError(f"No method has a map of this image to draw, because {np.atleast_1d(reasons)[0]}.")
     names = [name for name, _ in drawn_maps]
     first = 0 if picture is None else 1
     count = len(names) + first
@@ -93,15 +94,14 @@ def maps(
         axes[0].imshow(pixels, cmap="gray", interpolation="nearest")
         title = str(made["image"].values[row])
         axes[0].set_title("\n".join([title, *textwrap.wrap(description, TITLE_WIDTH)]), size=9)
-    for (name, values), one in zip(drawn_maps, list(axes)[first:], strict=False):
+    for (name, values), ax in zip(drawn_maps, list(axes)[first:], strict=False):
         if overlay:
-            one.imshow(pixels if pixels.ndim == 2 else pixels.mean(-1), cmap="gray", interpolation="nearest")
-        draw_map(one, values, alpha=1 - overlay)
-        one.set_title(name, size=9)
-    for one in axes:
-        one.set_axis_off()
-    if names:
-        draw_colour_bar(axes[0].figure, ax=list(axes), shrink=0.8, aspect=26, pad=0.02)
+            ax.imshow(pixels if pixels.ndim == 2 else pixels.mean(-1), cmap="gray", interpolation="nearest")
+        draw_map(ax, values, alpha=1 - overlay)
+        ax.set_title(name, size=9)
+    for ax in axes:
+        ax.set_axis_off()
+    draw_colour_bar(axes[0].figure, ax=list(axes), shrink=0.8, aspect=26, pad=0.02)
     return list(axes)
 
 
@@ -199,10 +199,10 @@ def order(found: Any, measure: str | None = None, ax: Axes | None = None) -> Axe
     # The column is missing where there is no interval.
     displayed = table[table[score].notna()].sort_values(score).assign(filled=table[inside].eq(True).fillna(False))
     ax = _axes(ax)
-    for place, row in enumerate(displayed.to_dict("records")):
+    for position, row in enumerate(displayed.to_dict("records")):
         filled = "C0" if row["filled"] else "white"
-        ax.plot([row[low], row[high]], [place, place], color="C0", linewidth=1.2)
-        ax.plot(row[score], place, "o", markerfacecolor=filled, markeredgecolor="C0", markersize=5)
+        ax.plot([row[low], row[high]], [position, position], color="C0", linewidth=1.2)
+        ax.plot(row[score], position, "o", markerfacecolor=filled, markeredgecolor="C0", markersize=5)
     # In a choice, a method that is not a contender has a score and a reason.
     outside = displayed["reason"] != "" if "reason" in displayed else np.zeros(len(displayed), dtype=bool)
     ax.set_yticks(range(len(displayed)), displayed["method"].where(~outside, displayed["method"] + " (excluded)"))
@@ -212,8 +212,6 @@ def order(found: Any, measure: str | None = None, ax: Axes | None = None) -> Axe
 
 
 def _axes(ax: Axes | None) -> Axes:
-    import matplotlib.pyplot as plt
-
     return plt.subplots(layout="constrained")[1] if ax is None else ax
 
 
@@ -253,8 +251,6 @@ def _pixels(picture: Any, size: tuple[int, int]) -> tuple[np.ndarray, str]:
             f"The picture has the shape {pixels.shape}: give one of (channels, {size[0]}, {size[1]}), such as "
             "images[0]."
         )
-    from heatproof.report.figures.pictures import describe_channels
-
     drawn = describe_channels(len(pixels)) if pixels.ndim == 3 else ""
     pixels = pixels.mean(axis=0) if drawn else pixels
     low, high = pixels.min(), pixels.max()

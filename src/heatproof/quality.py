@@ -11,6 +11,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from heatproof.api._study import Study, compare_scores, curve_points, is_higher_better, oriented_scores, spearman
 from heatproof.errors import HeatproofError
@@ -28,7 +29,6 @@ from heatproof.metrics.registry import METRICS
 from heatproof.stats.reliability import image_ranks, internal_consistency_reliability
 
 if TYPE_CHECKING:
-    import pandas as pd
     import torch
 
     from heatproof.api.selected_metrics import Metrics
@@ -76,8 +76,6 @@ def image_scores(
     >>> table.shape
     (10, 5)
     """
-    import pandas as pd
-
     study = Study.create(model, images, targets, maps, metrics, common)
     parts = []
     for name, options in study.metrics.items():
@@ -202,8 +200,6 @@ def baseline_invariance(
     HeatproofError
         As in `image_scores`, or if a metric has no baseline.
     """
-    import pandas as pd
-
     study = Study.create(model, images, targets, maps, metrics, common)
     options_by_baseline = dict(baselines) if isinstance(baselines, Mapping) else {name: {} for name in baselines}
     if "mean" in options_by_baseline and "value" not in options_by_baseline["mean"]:
@@ -272,8 +268,6 @@ def modification_distances(
     HeatproofError
         As in `image_scores`, or if a scheme or the kind does not exist.
     """
-    import pandas as pd
-
     study = Study.create(model, images, targets, maps, metrics, common)
     seed = study.common.get("seed", 0)
     rows = []
@@ -286,13 +280,18 @@ def modification_distances(
             for name, options in study.metrics.items():
                 # The maps were scaled before they were changed; rescaling them again would undo a part of the change.
                 unscaled = {"rescale": False} if "rescale" in METRICS[name].options else {}
-                points = {key: curve_points(study, name, {**unscaled, **options}, one) for key, one in changed.items()}
+                points = {
+                    key: curve_points(study, name, {**unscaled, **options}, changed_maps)
+                    for key, changed_maps in changed.items()
+                }
                 per_curve = [
-                    pairwise_distances({key: one[index] for key, one in points.items()}, kind=kind)
+                    pairwise_distances({key: curves[index] for key, curves in points.items()}, kind=kind)
                     for index in range(len(points["original"]))
                 ]
                 row = {
-                    f"{a}_{b}": float(np.mean([one[a, b] for one in per_curve])) if per_curve else float("nan")
+                    f"{a}_{b}": float(np.mean([distances[a, b] for distances in per_curve]))
+                    if per_curve
+                    else float("nan")
                     for a, b in combinations(changed, 2)
                 }
                 minimal = float(np.min(list(row.values())))
@@ -303,8 +302,6 @@ def modification_distances(
 def _sensitivity(
     study: Study, column: str, shares: Sequence[float], change: Callable[[np.ndarray, float], np.ndarray]
 ) -> pd.DataFrame:
-    import pandas as pd
-
     rows = []
     for name, options in study.metrics.items():
         # In float64 like the changed maps, so that a share of 0 changes nothing.
@@ -314,7 +311,7 @@ def _sensitivity(
                 compare_scores(original[method], study.score(name, options, change(values, share)))
                 for method, values in study.maps.items()
             ]
-            before, after = (np.array([one[key] for one in compared]) for key in ("before", "after"))
+            before, after = (np.array([comparison[key] for comparison in compared]) for key in ("before", "after"))
             moved = np.abs(after - before).mean()
             spread = np.ptp(before)
             rows.append(
@@ -324,10 +321,10 @@ def _sensitivity(
                     "change": moved,
                     "worse": (before - after).mean(),
                     "share_of_spread": moved / spread if spread > 0 else float("nan"),
-                    "curve_change": float(np.mean([one["curve"] for one in compared])),
+                    "curve_change": float(np.mean([comparison["curve"] for comparison in compared])),
                     "spearman": spearman(before, after),
                     "n_methods": len(compared),
-                    "n_undefined": sum(one["undefined"] for one in compared),
+                    "n_undefined": sum(comparison["undefined"] for comparison in compared),
                     "n_scores": len(compared) * len(study.ids),
                 }
             )

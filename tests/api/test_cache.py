@@ -107,11 +107,11 @@ def test_cached_maps_are_read_lazily(explain, tmp_path, network, images, targets
 
 def ranges(shape, key):
     full = (*key, *(slice(None),) * (len(shape) - len(key)))
-    return [np.atleast_1d(np.arange(count)[one]).astype(int) for count, one in zip(shape, full, strict=True)]
+    return [np.atleast_1d(np.arange(count)[index]).astype(int) for count, index in zip(shape, full, strict=True)]
 
 
 def scalars(key):
-    return tuple(axis for axis, one in enumerate(key) if isinstance(one, int))
+    return tuple(axis for axis, index in enumerate(key) if isinstance(index, int))
 
 
 def test_methods_share_a_folder_and_each_is_computed_once(explain):
@@ -217,7 +217,7 @@ def test_networks_with_different_outputs_have_separate_maps(different_images, ex
     np.testing.assert_array_equal(explain(["saliency"], model=Scaled(network, 1.0))["attribution"], first)
     assert explain.passes == 0
     edited = [explain(["saliency"], model=Scaled(network, 1.5), cache=cache) for cache in (tmp_path / "cache", None)]
-    np.testing.assert_allclose(*(one["attribution"] for one in edited), rtol=1e-5)
+    np.testing.assert_allclose(*(explained["attribution"] for explained in edited), rtol=1e-5)
 
 
 def test_other_images_of_the_same_network_share_its_folder(explain, network, tmp_path):
@@ -380,7 +380,7 @@ def held(thing):
 @pytest.mark.parametrize(
     "thing",
     [torch.Generator(), np.random.default_rng(), threading.Lock(), io.BytesIO()],
-    ids=lambda one: type(one).__name__,
+    ids=lambda state: type(state).__name__,
 )
 def test_a_method_that_holds_an_unidentifiable_object_is_refused_before_work(thing, explain, counted):
     before = counted.images
@@ -547,9 +547,9 @@ def test_a_damaged_byte_is_noticed_and_its_file_recomputed(ending, explain, tmp_
     rng = np.random.default_rng(0)
     for path in sorted((tmp_path / "cache").rglob(ending)):
         content = bytearray(path.read_bytes())
-        for place in rng.integers(0, len(content), 3):
+        for offset in rng.integers(0, len(content), 3):
             damaged = content.copy()
-            damaged[place] ^= 1 << int(rng.integers(8))
+            damaged[offset] ^= 1 << int(rng.integers(8))
             path.write_bytes(bytes(damaged))
             again = explain([*METHODS, draws_globally]).drop_vars(TIMES).load()
             np.testing.assert_array_equal(again["attribution"], uncached["attribution"])
@@ -600,9 +600,9 @@ def test_a_crafted_file_counts_as_damaged(changes, explain, tmp_path):
 
 def test_exchanged_files_still_return_the_maps_of_their_images(explain, tmp_path):
     uncached = explain(["saliency"])["attribution"].values
-    one, other, *_ = sorted((tmp_path / "cache").rglob("maps/*/*.batch"))
-    first, second = one.read_bytes(), other.read_bytes()
-    one.write_bytes(second)
+    first_path, other, *_ = sorted((tmp_path / "cache").rglob("maps/*/*.batch"))
+    first, second = first_path.read_bytes(), other.read_bytes()
+    first_path.write_bytes(second)
     other.write_bytes(first)
     np.testing.assert_array_equal(explain(["saliency"])["attribution"], uncached)
 
@@ -652,29 +652,29 @@ def test_one_call_at_a_time_uses_a_folder(explain, tmp_path):
 
 
 def test_two_threads_at_once_wait_or_are_refused(network, images, targets, tmp_path):
-    found = []
+    results = []
 
     def call():
         failing = Counted(copy.deepcopy(network))
         try:
             maps = heatproof.explain(failing, images, targets, [slow], batch_size=4, cache=tmp_path / "cache")
-            found.append(maps["attribution"].values)
+            results.append(maps["attribution"].values)
         except HeatproofError as error:
-            found.append(str(error))
+            results.append(str(error))
 
     def slow(model, images, targets):
         time.sleep(0.05)
         return images.sum(1)
 
     threads = [threading.Thread(target=call) for _ in range(3)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    maps = [one for one in found if isinstance(one, np.ndarray)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    maps = [result for result in results if isinstance(result, np.ndarray)]
     assert maps
-    assert all(np.array_equal(one, maps[0]) for one in maps)
-    assert all("Another run works on" in one for one in found if isinstance(one, str))
+    assert all(np.array_equal(values, maps[0]) for values in maps)
+    assert all("Another run works on" in result for result in results if isinstance(result, str))
 
 
 # ---- choose ----------------------------------------------------------------------------------------------------------
@@ -706,7 +706,7 @@ def test_choose_returns_the_same_result_with_a_cache_and_repeats_no_pass(counted
     warm = choose(cache=tmp_path / "cache")
     # The passes of the check and of predicting classes.
     assert choose.passes < 2 * 36 + 30 < cold_passes / 10
-    tables = [one.table.drop(columns=TIMES) for one in (plain, cold, warm)]
+    tables = [choice.table.drop(columns=TIMES) for choice in (plain, cold, warm)]
     assert tables[0].equals(tables[1])
     assert tables[0].equals(tables[2])
     assert plain.sentence == cold.sentence == warm.sentence
@@ -729,22 +729,22 @@ def test_scores_in_batches_equal_those_of_all_images_at_once(network, many):
 
     measures = {**MEASURES, "curve": {"metric": "mas_insertion", "steps": 4}, "road": {"metric": "road_morf"}}
     targets = torch.arange(36) % 4
-    with prepare_network(network, many, 0) as one:
+    with prepare_network(network, many, 0) as checked:
         source = read_inputs(network, many, targets)
-        check_first_images(one, many[:4])
-        template = batch_template(one, 0, 5, None, None)
+        check_first_images(checked, many[:4])
+        template = batch_template(checked, 0, 5, None, None)
         named_methods = {name: select_methods(name)[0] for name in ("saliency", "input_x_gradient")}
         judging = _Judge(
             source, template, Cache(), named_methods, select_metrics(measures, {}, domain_of(network)), 0.95
         )
-        found = judging.scored(torch.arange(36), named_methods)
+        scored_dataset = judging.scored(torch.arange(36), named_methods)
     maps = heatproof.explain(network, many, targets, list(named_methods), batch_size=5)
     uncached = heatproof.evaluate(measures, network, many, targets, maps, batch_size=5)
-    for name, scores in found.scores.items():
-        for row, method in enumerate(found.rows):
+    for name, scores in scored_dataset.scores.items():
+        for row, method in enumerate(scored_dataset.rows):
             if not method.endswith("_abs"):
-                known = uncached[name]["score"].sel({"method": method})
-                np.testing.assert_allclose(scores[row], known, rtol=1e-6, atol=1e-7, err_msg=f"{name} of {method}")
+                expected = uncached[name]["score"].sel({"method": method})
+                np.testing.assert_allclose(scores[row], expected, rtol=1e-6, atol=1e-7, err_msg=f"{name} of {method}")
 
 
 # ---- batch files -----------------------------------------------------------------------------------------------------
@@ -756,8 +756,8 @@ def test_batch_files_return_values_bit_for_bit(tmp_path):
     BatchFolder(tmp_path / "kept").add(["x", "y", "z"], arrays, 1.5, 6)
     folder = BatchFolder(tmp_path / "kept")
     assert folder.missing(["z", "w", "x"]) == [1]
-    found = folder.read(["z", "x"])
+    arrays_read = folder.read(["z", "x"])
     for name, values in arrays.items():
-        assert found[name].dtype == values.dtype
-        np.testing.assert_array_equal(found[name], values[[2, 0]])
+        assert arrays_read[name].dtype == values.dtype
+        np.testing.assert_array_equal(arrays_read[name], values[[2, 0]])
     assert folder.cost(["x"]) == (0.5, 2.0)

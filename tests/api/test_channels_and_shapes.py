@@ -69,7 +69,8 @@ def explained(name, channels):
 
 @pytest.mark.parametrize("channels", CHANNELS)
 @pytest.mark.parametrize(
-    "name", [pytest.param(one, marks=pytest.mark.slow) if one in SLOW else one for one in EXPLAINERS]
+    "name",
+    [pytest.param(explainer, marks=pytest.mark.slow) if explainer in SLOW else explainer for explainer in EXPLAINERS],
 )
 def test_every_explainer_makes_maps_or_gives_a_reason(name, channels):
     result = explained(name, channels)

@@ -77,8 +77,8 @@ def test_an_unknown_file_ending_is_refused_in_one_sentence(choice, name, tmp_pat
 
 def changed(content, *places, to=None, drop=False):
     inner = content
-    for place in places[:-1]:
-        inner = inner[place]
+    for key in places[:-1]:
+        inner = inner[key]
     if drop:
         del inner[places[-1]]
     else:
@@ -239,9 +239,11 @@ def test_the_layer_of_class_activation_maps_is_recorded():
     torch.manual_seed(0)
     model, images = OneSignHead(1).eval(), torch.randn(4, 3, 16, 16)
     explain = heatproof.explain
-    found = explain(model, images, None, CAMS)
-    assert found.attrs["layer"] == "late"
-    np.testing.assert_array_equal(found["attribution"], explain(model, images, None, CAMS, layer="late")["attribution"])
+    explained = explain(model, images, None, CAMS)
+    assert explained.attrs["layer"] == "late"
+    np.testing.assert_array_equal(
+        explained["attribution"], explain(model, images, None, CAMS, layer="late")["attribution"]
+    )
     assert explain(model, images, None, CAMS, layer=model.stem).attrs["layer"] == "stem"
     assert explain(model, images, None, "saliency").attrs["layer"] == ""
     assert explain(nn.Sequential(nn.Flatten(), nn.Linear(768, 3)).eval(), images, None, CAMS).attrs["layer"] == ""
@@ -268,9 +270,9 @@ def test_the_reason_states_that_a_cam_is_negative_everywhere(name):
 def test_a_compiled_network_has_the_same_choice(network, many):
     compiled = torch.compile(network)
     methods = ["saliency", "grad_cam"]
-    plain, found = (heatproof.choose(one, many[:16], methods=methods) for one in (network, compiled))
-    pd.testing.assert_frame_equal(plain.table.drop(columns="seconds"), found.table.drop(columns="seconds"))
-    assert (found.table["reason"] == "").all()
+    plain, of_compiled = (heatproof.choose(wrapped, many[:16], methods=methods) for wrapped in (network, compiled))
+    pd.testing.assert_frame_equal(plain.table.drop(columns="seconds"), of_compiled.table.drop(columns="seconds"))
+    assert (of_compiled.table["reason"] == "").all()
 
 
 @pytest.mark.parametrize("is_labelled", [False, True], ids=["arrays", "labelled arrays"])

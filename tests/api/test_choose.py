@@ -44,30 +44,30 @@ def noisy(share):
 
 def test_true_maps_are_the_best_method(many):
     methods = {"truth": noisy(0.0), "near": noisy(2.0), "far": noisy(20.0)}
-    found = heatproof.choose(Planted().eval(), many, methods=methods, measures=ZERO)
-    assert found.best == "truth"
-    assert found.methods == ["truth"]
-    assert found.table.loc[0, "patch deletion"] > 0.99
-    assert "truth is the best of 3 methods" in found.sentence
+    choice = heatproof.choose(Planted().eval(), many, methods=methods, measures=ZERO)
+    assert choice.best == "truth"
+    assert choice.methods == ["truth"]
+    assert choice.table.loc[0, "patch deletion"] > 0.99
+    assert "truth is the best of 3 methods" in choice.sentence
 
 
 def test_equal_methods_are_all_in_the_set(many):
     methods = {name: noisy(0.0) for name in ("one", "other")}
-    found = heatproof.choose(Planted().eval(), many, methods=methods, measures=ZERO)
-    assert set(found.methods) == {"one", "other"}
-    assert found.best is None
-    assert "cannot be distinguished from the best of 2 methods" in found.sentence
+    choice = heatproof.choose(Planted().eval(), many, methods=methods, measures=ZERO)
+    assert set(choice.methods) == {"one", "other"}
+    assert choice.best is None
+    assert "cannot be distinguished from the best of 2 methods" in choice.sentence
 
 
 def test_random_maps_leave_the_choice_open(many):
     def draws(model, images, targets):
         return torch.randn(images[:, 0].shape, generator=torch.Generator().manual_seed(len(images)))
 
-    found = heatproof.choose(Planted().eval(), many, methods={"noise": draws}, measures=ZERO)
-    assert found.best is None
-    assert found.sentence.startswith("Open: ")
-    assert "by deletion of single patches, grid 4, zeros (SDS), on the given weights" in found.sentence
-    assert "does not use the network" in found.sentence
+    choice = heatproof.choose(Planted().eval(), many, methods={"noise": draws}, measures=ZERO)
+    assert choice.best is None
+    assert choice.sentence.startswith("Open: ")
+    assert "by deletion of single patches, grid 4, zeros (SDS), on the given weights" in choice.sentence
+    assert "does not use the network" in choice.sentence
 
 
 def test_options_are_selected_on_other_images_than_the_reported_ones(network, many):
@@ -77,7 +77,7 @@ def test_options_are_selected_on_other_images_than_the_reported_ones(network, ma
         seen.setdefault("images", []).append(images.clone())
         return images.sum(1)
 
-    found = heatproof.choose(
+    choice = heatproof.choose(
         network,
         many,
         methods={
@@ -89,41 +89,41 @@ def test_options_are_selected_on_other_images_than_the_reported_ones(network, ma
     )
     first, second = seen["images"][0], seen["images"][-1]
     assert not any(torch.equal(a, b) for a in first for b in second)
-    rows = found.table["method"].tolist()
+    rows = choice.table["method"].tolist()
     assert sum(name.removesuffix("_abs") in ("short", "long") for name in rows) == 1
-    assert {name.removesuffix("_abs") for name in found.left_out} & {"short", "long"}
-    assert "attention" in found.table.set_index("method").loc["rollout", "reason"]
-    assert found.images == (30, 30)
-    assert list(found.sets) == list(found.measures)
+    assert {name.removesuffix("_abs") for name in choice.left_out} & {"short", "long"}
+    assert "attention" in choice.table.set_index("method").loc["rollout", "reason"]
+    assert choice.images == (30, 30)
+    assert list(choice.sets) == list(choice.measures)
 
 
 def test_a_choice_can_be_printed_displayed_and_saved(network, many, tmp_path):
-    found = heatproof.choose(network, many, methods=["saliency", "input_x_gradient", "attention_rollout"])
-    assert found.sentence in str(found)
-    assert found.sentence.partition(",")[0] in found._repr_html_()
-    page = found.save(tmp_path / "choice.html").read_text(encoding="utf-8")
+    choice = heatproof.choose(network, many, methods=["saliency", "input_x_gradient", "attention_rollout"])
+    assert choice.sentence in str(choice)
+    assert choice.sentence.partition(",")[0] in choice._repr_html_()
+    page = choice.save(tmp_path / "choice.html").read_text(encoding="utf-8")
     assert "http" not in page.replace("http-equiv", "")
     assert "input_x_gradient" in page
     assert "attention" in page
-    axes = heatproof.plot.order(found)
-    assert [label.get_text() for label in axes.get_yticklabels()][-1] == found.table["method"][0]
+    axes = heatproof.plot.order(choice)
+    assert [label.get_text() for label in axes.get_yticklabels()][-1] == choice.table["method"][0]
 
 
 def test_methods_that_delete_regions_are_scored_but_excluded(many, tmp_path):
     methods = ["input_x_gradient", "occlusion", {"ablation": {"explainer": "feature_ablation", "grid": 4}}]
-    found = heatproof.choose(Planted().eval(), many, methods=methods, measures=ZERO)
-    table = found.table.set_index("method")
+    choice = heatproof.choose(Planted().eval(), many, methods=methods, measures=ZERO)
+    table = choice.table.set_index("method")
     # No map scores higher than the drops themselves.
     assert table.loc["ablation", "patch deletion"] == table["patch deletion"].max()
     assert not table.loc[["occlusion", "ablation"], "in_set"].any()
-    assert found.best == "input_x_gradient"
-    assert "the only method that was scored" in found.sentence
+    assert choice.best == "input_x_gradient"
+    assert "the only method that was scored" in choice.sentence
     assert table.loc["occlusion", "reason"].endswith("excluded")
-    assert "ablation and occlusion are excluded, because they delete regions as the measure does" in found.sentence
-    labels = [label.get_text() for label in heatproof.plot.order(found).get_yticklabels()]
+    assert "ablation and occlusion are excluded, because they delete regions as the measure does" in choice.sentence
+    labels = [label.get_text() for label in heatproof.plot.order(choice).get_yticklabels()]
     assert {"occlusion (excluded)", "ablation (excluded)"} <= set(labels)
     assert "input_x_gradient" in labels
-    assert "but excluded" in found.save(tmp_path / "choice.html").read_text(encoding="utf-8")
+    assert "but excluded" in choice.save(tmp_path / "choice.html").read_text(encoding="utf-8")
 
 
 def test_captum_methods_that_delete_regions_are_recognised(many):
@@ -133,33 +133,33 @@ def test_captum_methods_that_delete_regions_are_recognised(many):
 
     model = Planted().eval()
     theirs = select_methods({"ablation": FeatureAblation(model), "saliency": Saliency(model)})
-    assert [one.ablates for one in theirs] == [True, False]
+    assert [method.ablates for method in theirs] == [True, False]
     assert "occlusion" not in heatproof.api.choose.DEFAULT_METHODS
 
 
 def test_a_choice_among_excluded_methods_only_is_open(many):
-    found = heatproof.choose(Planted().eval(), many, methods="occlusion", measures=ZERO)
-    assert found.best is None
-    assert found.sentence.startswith("Open: no method has a score")
-    assert "occlusion is excluded, because it deletes regions as the measure does" in found.sentence
+    choice = heatproof.choose(Planted().eval(), many, methods="occlusion", measures=ZERO)
+    assert choice.best is None
+    assert choice.sentence.startswith("Open: no method has a score")
+    assert "occlusion is excluded, because it deletes regions as the measure does" in choice.sentence
 
 
 def test_the_sentence_states_the_agreement_of_measures(many):
     twice = {"zeros": ZERO["patch deletion"], "blur": {"metric": "sds", "baseline": "blur"}}
     methods = {"truth": noisy(0.0), "far": noisy(20.0)}
-    found = heatproof.choose(Planted().eval(), many, methods=methods, measures=twice)
-    assert "every measure" not in found.sentence
-    assert f"a correlation of {found.agreement:.2f}" in found.sentence
+    choice = heatproof.choose(Planted().eval(), many, methods=methods, measures=twice)
+    assert "every measure" not in choice.sentence
+    assert f"a correlation of {choice.agreement:.2f}" in choice.sentence
 
 
 def test_the_printed_table_is_narrow(network, many):
-    found = heatproof.choose(network, many)
-    table = str(found).split("\n\n")[1]
+    choice = heatproof.choose(network, many)
+    table = str(choice).split("\n\n")[1]
     assert "integrated_gradients" in table
     assert max(map(len, table.splitlines())) < 120
     assert "(" in table.splitlines()[1]
-    assert "attention" in str(found)
-    assert ", low" not in found._repr_html_()
+    assert "attention" in str(choice)
+    assert ", low" not in choice._repr_html_()
 
 
 def test_progress_is_printed_only_to_a_terminal(network, many, monkeypatch, capsys):
@@ -177,7 +177,7 @@ def test_progress_is_printed_only_to_a_terminal(network, many, monkeypatch, caps
 def test_images_without_normalisation_cause_one_warning(network, many):
     with pytest.warns(UserWarning, match="The images reach 255: normalise") as messages:
         heatproof.choose(network, many / many.abs().max() * 255, methods="saliency")
-    assert sum("The images reach" in str(one.message) for one in messages) == 1
+    assert sum("The images reach" in str(warning.message) for warning in messages) == 1
     assert messages[0].filename == __file__
 
 
@@ -190,12 +190,14 @@ def test_the_same_seed_gives_the_same_choice(network, many):
 def test_equal_calls_return_identical_texts(network, many):
     """Ties of costs are broken by names, and never by seconds."""
     methods = {name: noisy(0.0) for name in ("slow", "other", "fast")}
-    found = [heatproof.choose(Planted().eval(), many, methods=methods, measures=ZERO) for _ in range(4)]
-    assert {one.advice for one in found} == {"Among the best, fast takes the fewest network passes, 0 per image."}
-    assert len({(one.sentence, one.how) for one in found}) == 1
-    for one in found:
-        one.table["seconds"] = [4.0, 3.0, 2.0, 1.0, 0.0]
-        assert one.advice == found[0].advice
+    choices = [heatproof.choose(Planted().eval(), many, methods=methods, measures=ZERO) for _ in range(4)]
+    assert {result.advice for result in choices} == {
+        "Among the best, fast takes the fewest network passes, 0 per image."
+    }
+    assert len({(result.sentence, result.how) for result in choices}) == 1
+    for result in choices:
+        result.table["seconds"] = [4.0, 3.0, 2.0, 1.0, 0.0]
+        assert result.advice == choices[0].advice
 
 
 def test_the_required_number_of_images_is_printed_before_scoring(network, many, capsys):
@@ -205,27 +207,27 @@ def test_the_required_number_of_images_is_printed_before_scoring(network, many, 
 
     for images in (many[:16], torch.cat([many] * 5) + torch.arange(300)[:, None, None, None] / 1000):
         messages = []
-        found = heatproof.choose(
+        choice = heatproof.choose(
             network, images, methods={"recording": recording, "saliency": "saliency"}, measures=ZERO
         )
         needed = images_to_distinguish(4)
         assert messages[0].startswith(f"The result is from {len(images) // 2} images")
         assert f"the result needs {needed} images, {2 * needed} in all." in messages[0]
         assert ("With fewer, the result is often open" in messages[0]) == (len(images) < 2 * needed)
-        assert messages[0].strip() in found.how
+        assert messages[0].strip() in choice.how
 
 
 def test_too_few_images_leave_the_set_of_the_best_empty(network, many):
-    found = heatproof.choose(network, many[:16], measures=ZERO)
-    assert found.verdict == "open"
-    assert found.sentence.startswith("Open: 8 images are too few to distinguish ")
-    contenders = found.table["reason"] == ""
-    assert found.table.loc[contenders, "in_set"].isna().all()
-    assert found.methods == []
-    assert found.best is None
-    assert found.sets == {"patch deletion": []}
-    assert "open" in found._repr_html_()
-    heatproof.plot.order(found)
+    choice = heatproof.choose(network, many[:16], measures=ZERO)
+    assert choice.verdict == "open"
+    assert choice.sentence.startswith("Open: 8 images are too few to distinguish ")
+    contenders = choice.table["reason"] == ""
+    assert choice.table.loc[contenders, "in_set"].isna().all()
+    assert choice.methods == []
+    assert choice.best is None
+    assert choice.sets == {"patch deletion": []}
+    assert "open" in choice._repr_html_()
+    heatproof.plot.order(choice)
 
 
 @pytest.mark.parametrize(("shift", "is_warned"), [(0, False), (1, True)])
@@ -235,15 +237,15 @@ def test_targets_that_the_network_never_predicts_cause_a_warning(many, shift, is
         targets = (model(many).argmax(1) + shift) % 2
     with warnings.catch_warnings(record=True) as messages:
         warnings.simplefilter("always")
-        found = heatproof.choose(model, many, targets, methods={"truth": noisy(0.0), "far": noisy(9.0)}, measures=ZERO)
-    assert any("predicts the target on 0 of 60 images" in str(one.message) for one in messages) == is_warned
-    assert ("The network is right on 0 of the 30 images." in found.sentence) == is_warned
+        choice = heatproof.choose(model, many, targets, methods={"truth": noisy(0.0), "far": noisy(9.0)}, measures=ZERO)
+    assert any("predicts the target on 0 of 60 images" in str(warning.message) for warning in messages) == is_warned
+    assert ("The network is right on 0 of the 30 images." in choice.sentence) == is_warned
 
 
 def test_options_with_lower_scores_are_printed(network, many):
-    found = heatproof.choose(network, many, methods="saliency")
-    assert found.left_out
-    assert f"scored higher: {found.left_out[0]}" in str(found)
+    choice = heatproof.choose(network, many, methods="saliency")
+    assert choice.left_out
+    assert f"scored higher: {choice.left_out[0]}" in str(choice)
 
 
 def test_a_measure_that_is_better_when_lower_is_refused(network, many):
@@ -310,20 +312,20 @@ def test_compare_ranks_objects_as_the_command_ranks_their_table(network, linear,
         name: heatproof.evaluate(["idsds", "rise_deletion"], model, images, targets % 3, maps, steps=4)
         for name, model in (("one", network), ("two", linear))
     }
-    found = heatproof.compare(results)
-    assert found.table["n_networks"].max() == 2
-    assert not found.scores.loc[found.scores["metric"] == "rise_deletion", "higher_is_better"].any()
-    means = found.scores.groupby(["model", "metric", "method", "higher_is_better"], as_index=False)["score"].mean()
+    comparison = heatproof.compare(results)
+    assert comparison.table["n_networks"].max() == 2
+    assert not comparison.scores.loc[comparison.scores["metric"] == "rise_deletion", "higher_is_better"].any()
+    means = comparison.scores.groupby(["model", "metric", "method", "higher_is_better"], as_index=False)["score"].mean()
     means.to_csv(tmp_path / "scores.csv", index=False)
     rank([tmp_path / "scores.csv"], lower=["rise_deletion"])
     # Both describe the directions in the same words, and each names its own remedy.
     printed = capsys.readouterr().out.partition("\n")[0]
-    assert printed.partition(". If ")[0] in str(found)
+    assert printed.partition(". If ")[0] in str(comparison)
     assert "--lower" in printed
-    assert "--lower" not in str(found)
-    assert "column higher_is_better" in str(found)
+    assert "--lower" not in str(comparison)
+    assert "column higher_is_better" in str(comparison)
     again = heatproof.compare(means)
-    np.testing.assert_allclose(again.table["kappa"], found.table["kappa"])
+    np.testing.assert_allclose(again.table["kappa"], comparison.table["kappa"])
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ def test_a_label_is_predicted_by_its_own_logit(metric):
     targets = torch.zeros(6, dtype=torch.long)
 
     def scored(network, task):
-        found = heatproof.evaluate(metric, network, images, targets, maps, task=task, **options)
-        return found["score"].values
+        result = heatproof.evaluate(metric, network, images, targets, maps, task=task, **options)
+        return result["score"].values
 
     class AsTwoClasses(nn.Module):
         def __init__(self):

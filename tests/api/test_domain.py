@@ -35,8 +35,8 @@ def scored(metric, model, images, **options):
     maps = images.sum(1)
     with warnings.catch_warnings(record=True) as messages:
         warnings.simplefilter("always")
-        found = heatproof.evaluate(metric, model, images, [0] * len(images), maps, **options)
-    return found, [str(one.message) for one in messages]
+        scored_dataset = heatproof.evaluate(metric, model, images, [0] * len(images), maps, **options)
+    return scored_dataset, [str(warning.message) for warning in messages]
 
 
 @pytest.mark.parametrize(
@@ -69,21 +69,25 @@ def scored(metric, model, images, **options):
 )
 def test_evaluate_names_the_score_by_the_finetuning(network, tuned, images, finetuned, options, name, grid, baseline):
     model = network if finetuned is None else tuned[finetuned]
-    found, messages = scored("idsds", model, images, **options)
-    assert (found.attrs["metric"], found.attrs["grid"], found.attrs["baseline"]) == (name, grid, baseline)
+    scored_dataset, messages = scored("idsds", model, images, **options)
+    assert (scored_dataset.attrs["metric"], scored_dataset.attrs["grid"], scored_dataset.attrs["baseline"]) == (
+        name,
+        grid,
+        baseline,
+    )
     assert len(messages) == (name == "sds")
-    assert all("These scores are SDS and not IDSDS" in one for one in messages)
+    assert all("These scores are SDS and not IDSDS" in message for message in messages)
     # Requested as SDS, it is SDS without a warning.
-    found, messages = scored("sds", model, images, **options)
-    assert (found.attrs["metric"], found.attrs["grid"], messages) == ("sds", grid, [])
+    scored_dataset, messages = scored("sds", model, images, **options)
+    assert (scored_dataset.attrs["metric"], scored_dataset.attrs["grid"], messages) == ("sds", grid, [])
 
 
 def test_a_record_restored_from_json_has_the_same_domain(tuned, images):
     model = copy.deepcopy(tuned[(2, 4), "neighbours"])
     model.heatproof = json.loads(json.dumps(model.heatproof))
     assert model.heatproof["grid"] == [2, 4]
-    found, messages = scored("idsds", model, images)
-    assert (found.attrs["metric"], found.attrs["grid"], messages) == ("idsds", [2, 4], [])
+    scored_dataset, messages = scored("idsds", model, images)
+    assert (scored_dataset.attrs["metric"], scored_dataset.attrs["grid"], messages) == ("idsds", [2, 4], [])
 
 
 @pytest.mark.parametrize("bad", [[4], [0, 4], [4, 4, 4], "4x8", True, 2.0])
@@ -107,8 +111,8 @@ def test_several_scores_out_of_domain_cause_one_warning(tuned, images):
         "fine": {"metric": "idsds", "grid": 4},
         "blur": {"metric": "idsds", "baseline": "blur"},
     }
-    found, messages = scored(requested, tuned[2, "zeros"], images)
-    assert [one.attrs["metric"] for one in found.values()] == ["idsds", "sds", "sds"]
+    scored_dataset, messages = scored(requested, tuned[2, "zeros"], images)
+    assert [result.attrs["metric"] for result in scored_dataset.values()] == ["idsds", "sds", "sds"]
     assert messages == [
         "These scores are SDS and not IDSDS: the network was finetuned with grid 2, zeros, and patches are deleted "
         "with grid 4, zeros and grid 2, blur, which may be outside of its domain."
@@ -120,18 +124,18 @@ def test_the_mean_colour_is_that_of_the_training_images(tuned, images, many):
     # Four fifths of the images are used for training.
     assert 0 < (colour - many.mean((0, 2, 3))).abs().max() < 0.1
     for metric in ("idsds", "deletion_morf"):
-        found, _ = scored(metric, tuned[2, "zeros"], images, baseline="mean")
+        scored_dataset, _ = scored(metric, tuned[2, "zeros"], images, baseline="mean")
         chosen, _ = scored(
             metric, tuned[2, "zeros"], images, baseline="mean", baseline_options={"value": colour.tolist()}
         )
-        assert found["score"].equals(chosen["score"])
+        assert scored_dataset["score"].equals(chosen["score"])
 
 
 def test_the_neighbours_baseline_has_the_grid_of_the_metric(network, images):
-    found, _ = scored("sds", network, images, grid=4, baseline="neighbours")
+    scored_dataset, _ = scored("sds", network, images, grid=4, baseline="neighbours")
     chosen, _ = scored("sds", network, images, grid=4, baseline="neighbours", baseline_options={"grid": 4})
-    assert found["valid"].all()
-    assert found["score"].equals(chosen["score"])
+    assert scored_dataset["valid"].all()
+    assert scored_dataset["score"].equals(chosen["score"])
 
 
 NORMALISED = {"mean": [0.2, 0.3, 0.4], "std": [0.5, 0.25, 1.0]}
@@ -228,10 +232,10 @@ def new_statistics(model, network):
     ],
 )
 def test_a_record_is_valid_only_for_its_weights(network, tuned, change, in_domain):
-    found = domain_of(change(copy.deepcopy(tuned[2, "zeros"]), network))
-    assert (found.finetuned is not None) == in_domain
-    assert bool(found.reason) != in_domain
-    assert found.reference == ((2, "zeros") if in_domain else (4, "zeros"))
+    domain = domain_of(change(copy.deepcopy(tuned[2, "zeros"]), network))
+    assert (domain.finetuned is not None) == in_domain
+    assert bool(domain.reason) != in_domain
+    assert domain.reference == ((2, "zeros") if in_domain else (4, "zeros"))
 
 
 def _doubled(model, images):
@@ -267,17 +271,22 @@ def test_a_quantised_copy_has_other_weights(tuned):
 
 
 def test_the_reason_names_a_finetuned_part_of_a_wrapper(tuned):
-    found = domain_of(nn.Sequential(tuned[2, "zeros"]))
-    assert found.reason == "the network is no copy by heatproof.finetune, but has one as a part"
+    domain = domain_of(nn.Sequential(tuned[2, "zeros"]))
+    assert domain.reason == "the network is no copy by heatproof.finetune, but has one as a part"
 
 
 def test_the_record_describes_the_finetuning(network, many):
-    found = heatproof.finetune(network, many, epochs=3, batch_size=5, lr=1e-2, grid=2).heatproof
-    losses = [row["validation_loss"] for row in found["history"]]
+    record = heatproof.finetune(network, many, epochs=3, batch_size=5, lr=1e-2, grid=2).heatproof
+    losses = [row["validation_loss"] for row in record["history"]]
     # 32 training images make six batches of five and one of two; 8 images select the epoch.
-    assert (found["steps"], found["images_trained"]) == (7 * (1 + losses.index(min(losses))), 32)
-    assert 0 < found["deleted"] < 3 * 32
-    assert (found["grid"], found["baseline"], found["epochs"], len(found["images"])) == (2, "mean", 3, 40)
+    assert (record["steps"], record["images_trained"]) == (7 * (1 + losses.index(min(losses))), 32)
+    assert 0 < record["deleted"] < 3 * 32
+    assert (
+        record["grid"],
+        record["baseline"],
+        record["epochs"],
+        len(record["images"]),
+    ) == (2, "mean", 3, 40)
     # A single remaining image is not used in any step.
     assert heatproof.finetune(network, many, epochs=1, batch_size=31, lr=1e-2).heatproof["steps"] == 1
 
@@ -332,9 +341,12 @@ def test_networks_that_cannot_be_trained_are_refused(network, many, make, senten
 def test_frozen_weights_are_trained_as_well(network, many):
     frozen = copy.deepcopy(network).requires_grad_(False)
     tuned = heatproof.finetune(frozen, many, epochs=1, lr=1e-2)
-    moved = [not torch.equal(one, other) for one, other in zip(tuned.parameters(), frozen.parameters(), strict=True)]
+    moved = [
+        not torch.equal(parameter, other)
+        for parameter, other in zip(tuned.parameters(), frozen.parameters(), strict=True)
+    ]
     assert all(moved)
-    assert not any(one.requires_grad for one in frozen.parameters())
+    assert not any(parameter.requires_grad for parameter in frozen.parameters())
 
 
 def test_images_of_one_class_cause_a_warning(network, many):
@@ -385,8 +397,8 @@ def test_rankings_distinguish_scores_in_and_out_of_domain(network, tuned, images
             "tuned": heatproof.evaluate(["idsds"], tuned[2, "zeros"], images, targets, maps),
             "plain": heatproof.evaluate(["idsds"], network, images, targets, maps),
         }
-    found = heatproof.compare(results).scores
-    assert dict(found[["model", "metric"]].drop_duplicates().values.tolist()) == {"tuned": "idsds", "plain": "sds"}
+    comparison = heatproof.compare(results).scores
+    assert dict(comparison[["model", "metric"]].drop_duplicates().values.tolist()) == {"tuned": "idsds", "plain": "sds"}
 
 
 COLOUR = {"metric": "idsds", "baseline": "mean"}
@@ -411,16 +423,18 @@ def test_choose_names_measures_by_the_finetuning(network, tuned, images, finetun
     model = network if finetuned is None else tuned[finetuned]
     with warnings.catch_warnings(record=True) as messages:
         warnings.simplefilter("always")
-        found = heatproof.choose(model, torch.cat([images, -images]), methods="saliency", measures=measures)
-    assert {name: one["metric"] for name, one in found.measures.items()} == names
-    assert found.in_domain == (next(iter(names.values())) == "idsds")
+        choice = heatproof.choose(model, torch.cat([images, -images]), methods="saliency", measures=measures)
+    assert {name: options["metric"] for name, options in choice.measures.items()} == names
+    assert choice.in_domain == (next(iter(names.values())) == "idsds")
     weights = "given" if finetuned is None else "finetuned"
-    assert f"on the {weights} weights" in found.sentence
-    for name, words in found.words.items():
+    assert f"on the {weights} weights" in choice.sentence
+    for name, words in choice.words.items():
         assert words.endswith(f" ({names[name].upper()})")
     # The user did not request the default measures as IDSDS.
-    requested = any(one["metric"] == "idsds" for one in (measures or {}).values())
-    assert sum("SDS and not IDSDS" in str(one.message) for one in messages) == (requested and "sds" in names.values())
+    requested = any(options["metric"] == "idsds" for options in (measures or {}).values())
+    assert sum("SDS and not IDSDS" in str(warning.message) for warning in messages) == (
+        requested and "sds" in names.values()
+    )
 
 
 def test_choose_warns_about_images_of_the_finetuning(tuned, many, images):

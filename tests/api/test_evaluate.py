@@ -66,7 +66,7 @@ def test_the_deletion_curve_equals_one_computed_by_hand(planted):
 @pytest.mark.parametrize("metric", ["deletion_morf", "ids", "rise_insertion", "rise_difference", "mas_deletion"])
 def test_areas_are_over_the_shares_of_changed_pixels(planted, metric, cut):
     options = {"rule": "trapezoid"} if "rule" in METRICS[metric].options else {}
-    found = heatproof.evaluate(metric, *planted, baseline="zeros", **cut, **options)
+    scored_dataset = heatproof.evaluate(metric, *planted, baseline="zeros", **cut, **options)
     number = SIDE**2
     if "fractions" in cut:
         changed = [int(number * share) for share in cut["fractions"]]
@@ -76,8 +76,8 @@ def test_areas_are_over_the_shares_of_changed_pixels(planted, metric, cut):
         changed = [0, 20, 40, 60, 64]
     names = {"deletion_morf": ["deletion"], "ids": ["ids"], "rise_insertion": ["insertion"]}
     names |= {"rise_difference": ["insertion", "deletion"], "mas_deletion": ["deletion_mas"]}
-    areas = [np.trapezoid(found[name], np.array(changed) / number, axis=1) for name in names[metric]]
-    np.testing.assert_allclose(found["score"], areas[0] - sum(areas[1:]), rtol=0, atol=1e-12)
+    areas = [np.trapezoid(scored_dataset[name], np.array(changed) / number, axis=1) for name in names[metric]]
+    np.testing.assert_allclose(scored_dataset["score"], areas[0] - sum(areas[1:]), rtol=0, atol=1e-12)
 
 
 def test_single_deletion_of_the_truth_is_one(planted):
@@ -133,14 +133,14 @@ def test_ties_are_broken_by_image_id_and_seed_only(planted):
     model, images, labels, _ = planted
     maps, ids = torch.zeros(6, SIDE, SIDE), list("abcdef")
     options = {"steps": 8, "output": "logit"}
-    one = score("deletion_morf", model, images, labels, maps, image_ids=ids, **options)
+    scores_of_one = score("deletion_morf", model, images, labels, maps, image_ids=ids, **options)
     back = score("deletion_morf", model, images.flip(0), labels, maps, image_ids=ids[::-1], **options)
-    assert np.array_equal(one, back[::-1])
+    assert np.array_equal(scores_of_one, back[::-1])
     assert not np.array_equal(
-        one, score("deletion_morf", model, images, labels, maps, image_ids=ids, seed=1, **options)
+        scores_of_one, score("deletion_morf", model, images, labels, maps, image_ids=ids, seed=1, **options)
     )
     by_index = score("deletion_morf", model, images, labels, maps, ties="index", **options)
-    assert not np.array_equal(one, by_index)
+    assert not np.array_equal(scores_of_one, by_index)
 
 
 def test_exactly_the_requested_share_of_a_sparse_map_is_deleted(planted):
@@ -156,8 +156,8 @@ def test_exactly_the_requested_share_of_a_sparse_map_is_deleted(planted):
 @pytest.mark.parametrize(("metric", "passes"), [("rise_difference", 65), ("mas_difference", 65), ("rise_deletion", 33)])
 def test_no_image_is_passed_twice(planted, metric, passes):
     model, images, labels, truth = planted
-    found = heatproof.evaluate(metric, model, images, labels, truth)
-    assert model.passes == passes * len(images) + found.attrs["check_passes"]
+    scored_dataset = heatproof.evaluate(metric, model, images, labels, truth)
+    assert model.passes == passes * len(images) + scored_dataset.attrs["check_passes"]
 
 
 @pytest.mark.parametrize("metric", CURVED)
@@ -319,19 +319,19 @@ def test_metrics_with_equal_options_share_their_passes(options):
     labels, maps = torch.zeros(4, dtype=torch.long), normalised.sum(1)
     # Each metric has arrays and lists of its own.
     metrics = {name: copy.deepcopy(statistics | options) for name in ("sic", "aic")}
-    found = heatproof.evaluate(metrics, model, normalised, labels, maps)
+    scored_dataset = heatproof.evaluate(metrics, model, normalised, labels, maps)
     # Thirteen thresholds, the blurred and the original image, and the intact image for its predicted class.
-    assert model.passes == 16 * 4 + found["sic"].attrs["check_passes"]
+    assert model.passes == 16 * 4 + scored_dataset["sic"].attrs["check_passes"]
     alone = heatproof.evaluate("aic", model, normalised, labels, maps, **metrics["aic"])
-    assert found["aic"].identical(alone)
+    assert scored_dataset["aic"].identical(alone)
 
 
 def test_metrics_with_different_options_share_no_passes():
     images = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     model = Additive(torch.linspace(-0.01, 0.01, 256).reshape(16, 16)).eval()
     metrics = {name: {"mean": [mean] * 3, "std": [1.0] * 3} for name, mean in (("sic", 0.0), ("aic", 0.01))}
-    found = heatproof.evaluate(metrics, model, images, torch.zeros(4, dtype=torch.long), images.sum(1))
-    assert model.passes == (15 + 15 + 1) * 4 + found["sic"].attrs["check_passes"]
+    scored_dataset = heatproof.evaluate(metrics, model, images, torch.zeros(4, dtype=torch.long), images.sum(1))
+    assert model.passes == (15 + 15 + 1) * 4 + scored_dataset["sic"].attrs["check_passes"]
 
 
 @pytest.mark.parametrize("metric", ["sic", "aic"])
@@ -362,22 +362,22 @@ def test_every_metric_is_documented():
 def test_several_metrics_equal_each_computed_alone(planted):
     model, images, labels, truth = planted
     names = ["rise_insertion", "rise_deletion", "rise_difference", "sensitivity_n"]
-    found = heatproof.evaluate(names, model, images, labels, truth, steps=8, samples=4)
-    assert list(found) == names
+    scored_dataset = heatproof.evaluate(names, model, images, labels, truth, steps=8, samples=4)
+    assert list(scored_dataset) == names
     for name in names:
         fewer_steps = {"samples": 4} if name == "sensitivity_n" else {"steps": 8}
-        assert found[name].identical(heatproof.evaluate(name, model, images, labels, truth, **fewer_steps))
+        assert scored_dataset[name].identical(heatproof.evaluate(name, model, images, labels, truth, **fewer_steps))
 
 
 def test_named_metrics_have_separate_options(planted):
     metrics = {"coarse": {"metric": "ids", "steps": 4}, "fine": {"metric": "ids", "steps": 16}, "deletion_lerf": {}}
-    found = heatproof.evaluate(metrics, *planted, output="logit")
-    assert {name: scores.sizes["step"] for name, scores in found.items()} == {
+    scored_dataset = heatproof.evaluate(metrics, *planted, output="logit")
+    assert {name: scores.sizes["step"] for name, scores in scored_dataset.items()} == {
         "coarse": 5,
         "fine": 17,
         "deletion_lerf": 33,
     }
-    assert all(scores.attrs["output"] == "logit" for scores in found.values())
+    assert all(scores.attrs["output"] == "logit" for scores in scored_dataset.values())
 
 
 @pytest.mark.parametrize(

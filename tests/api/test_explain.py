@@ -66,9 +66,9 @@ def test_methods_of_other_libraries_make_maps(network, images, targets):
     result = heatproof.explain(network, images, targets, theirs)
     extractor.remove_hooks()
     ours = heatproof.explain(network, images, targets, ["input_x_gradient", "grad_cam"], layer="2")
-    known = ours["attribution"].values
-    np.testing.assert_allclose(result["attribution"].values[0], known[0], rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(result["attribution"].values[2], known[1], rtol=1e-4, atol=1e-6)
+    expected = ours["attribution"].values
+    np.testing.assert_allclose(result["attribution"].values[0], expected[0], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(result["attribution"].values[2], expected[1], rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(result["attribution"].values[3], (images.sum(1) ** 2).numpy(), rtol=1e-4, atol=1e-6)
     assert (result["reason"] == "").all()
 
@@ -229,7 +229,7 @@ def test_probabilities_cause_a_warning(network, images, targets):
 
 def test_images_without_normalisation_cause_a_warning(network, images, targets, recwarn):
     heatproof.explain(network, images, targets, "saliency")
-    assert not [one for one in recwarn if "images reach" in str(one.message)]
+    assert not [warning for warning in recwarn if "images reach" in str(warning.message)]
     far = images / images.abs().max() * 255
     with pytest.warns(UserWarning, match="The images reach 255: normalise them"):
         heatproof.explain(network, far, targets, "saliency")

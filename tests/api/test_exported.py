@@ -44,5 +44,5 @@ def test_a_module_for_one_batch_size_is_refused_with_the_remedy(call):
 
 def test_a_module_for_any_batch_size_has_the_maps_of_the_network():
     program = export(network(), (IMAGES[:4],), dynamic_shapes=({0: Dim("batch")},)).module()
-    of_program, of_network = (CALLS["explain"](one)["attribution"].values for one in (program, network()))
+    of_program, of_network = (CALLS["explain"](model)["attribution"].values for model in (program, network()))
     np.testing.assert_allclose(of_program, of_network, rtol=1e-5, atol=1e-6)

@@ -109,8 +109,8 @@ class _Segmentation(torch.nn.Module):
         self.body = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(4, 2, 1))
 
     def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
-        found = self.body(images)
-        return {"out": found, "aux": 1000 * found.mean((2, 3))}
+        outputs = self.body(images)
+        return {"out": outputs, "aux": 1000 * outputs.mean((2, 3))}
 
 
 def test_the_complete_output_is_learnt_with_a_target_function() -> None:
@@ -118,7 +118,7 @@ def test_the_complete_output_is_learnt_with_a_target_function() -> None:
     network, images = _Segmentation().eval(), torch.randn(COUNT, 3, SIDE, SIDE)
     before = copy.deepcopy(network.state_dict())
     tuned = heatproof.finetune(network, images, target=lambda output, _: output["out"].mean((1, 2, 3)), epochs=2)
-    assert all(torch.equal(one, network.state_dict()[name]) for name, one in before.items())
+    assert all(torch.equal(weights, network.state_dict()[name]) for name, weights in before.items())
     assert isinstance(tuned(images[:2]), dict)
     # Each tensor is divided by its deviation, so that the first loss is of the size of one.
     assert 0 < tuned.heatproof["history"][0]["train_loss"] < 10

@@ -28,7 +28,7 @@ def test_a_notebook_has_its_output_and_no_path_of_a_machine(path):
     ]
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
     text = path.read_text(encoding="utf-8")
-    assert not any(place in text for place in ("/home/", "/tmp/", "/root/", "site-packages"))
+    assert not any(path_start in text for path_start in ("/home/", "/tmp/", "/root/", "site-packages"))
 
 
 @pytest.mark.parametrize(

@@ -55,44 +55,44 @@ def test_an_offset_changes_only_metrics_of_values(planted):
     }
     options = {"output": "probability", "imputation": "baseline", "rescale": False}
     metrics |= {"mas_difference": FEW_STEPS, "completeness": options}
-    found = by_metric(heatproof.quality.offset_sensitivity(*planted, metrics, (0.05, 0.5)))
-    assert list(found["ids"]["offset"]) == [0.05, 0.5]
+    tables = by_metric(heatproof.quality.offset_sensitivity(*planted, metrics, (0.05, 0.5)))
+    assert list(tables["ids"]["offset"]) == [0.05, 0.5]
     for metric in ("rise_insertion", "deletion_morf", "ids", "sic"):
-        assert (found[metric]["change"] == 0).all()
-        assert (found[metric]["curve_change"] == 0).all()
-        assert (found[metric]["spearman"] == 1).all()
+        assert (tables[metric]["change"] == 0).all()
+        assert (tables[metric]["curve_change"] == 0).all()
+        assert (tables[metric]["spearman"] == 1).all()
     # An offset adds the same to every sum over a patch.
-    assert (found["sds"]["change"] < 1e-12).all()
-    assert found["sds"]["curve_change"].isna().all()
+    assert (tables["sds"]["change"] < 1e-12).all()
+    assert tables["sds"]["curve_change"].isna().all()
     for metric in ("mas_insertion", "mas_difference", "completeness"):
-        assert (found[metric]["change"] > 0.001).all()
-        assert (found[metric]["curve_change"] > 0.001).all()
-        assert (found[metric]["share_of_spread"] > 0.001).all()
-    assert (found["mas_insertion"]["n_methods"] == 3).all()
+        assert (tables[metric]["change"] > 0.001).all()
+        assert (tables[metric]["curve_change"] > 0.001).all()
+        assert (tables[metric]["share_of_spread"] > 0.001).all()
+    assert (tables["mas_insertion"]["n_methods"] == 3).all()
 
 
 def test_noise_changes_every_score_and_no_noise_none(planted):
     metrics = {"deletion_morf": FEW_STEPS, "mas_insertion": FEW_STEPS}
-    found = by_metric(heatproof.quality.noise_sensitivity(*planted, metrics, (0.0, 0.05, 2.0)))
-    for rows in found.values():
+    tables = by_metric(heatproof.quality.noise_sensitivity(*planted, metrics, (0.0, 0.05, 2.0)))
+    for rows in tables.values():
         assert (rows.loc[0, ["change", "worse", "curve_change"]] == 0).all()
         assert 0 < rows.loc[1, "change"] < rows.loc[2, "change"]
         assert rows.loc[2, "worse"] > 0
 
 
 def test_the_share_of_the_spread_equals_one_computed_by_hand(planted):
-    found = heatproof.quality.noise_sensitivity(*planted, {"deletion_morf": FEW_STEPS}, [0.3]).iloc[0]
+    tables = heatproof.quality.noise_sensitivity(*planted, {"deletion_morf": FEW_STEPS}, [0.3]).iloc[0]
     scores = heatproof.quality.image_scores(*planted, {"deletion_morf": FEW_STEPS}).groupby("method")["score"].mean()
-    assert found["share_of_spread"] == pytest.approx(found["change"] / (scores.max() - scores.min()))
+    assert tables["share_of_spread"] == pytest.approx(tables["change"] / (scores.max() - scores.min()))
 
 
 def test_undefined_scores_are_counted(planted):
     model, images, labels, maps = planted
     flat = maps["truth"].copy()
     flat[:2] = 0
-    found = heatproof.quality.offset_sensitivity(model, images, labels, {"flat": flat}, ["mas_insertion"], [0.1])
-    assert (found["n_undefined"].item(), found["n_scores"].item()) == (2, 8)
-    assert np.isnan(found["spearman"].item())
+    tables = heatproof.quality.offset_sensitivity(model, images, labels, {"flat": flat}, ["mas_insertion"], [0.1])
+    assert (tables["n_undefined"].item(), tables["n_scores"].item()) == (2, 8)
+    assert np.isnan(tables["spearman"].item())
 
 
 def test_a_baseline_that_reverses_the_ranking_has_consistency_minus_one():
@@ -122,11 +122,11 @@ def test_a_baseline_that_reverses_the_ranking_has_consistency_minus_one():
 def test_the_default_baseline_of_a_metric_is_one_of_those_compared(planted):
     metrics = {"rise_insertion": FEW_STEPS, "rise_deletion": FEW_STEPS, "sds": {}}
     table = heatproof.quality.baseline_invariance(*planted, metrics)
-    found = by_metric(table)
+    tables = by_metric(table)
     # RISE inserts into its own blur, and deletes to zeros, which is one of the four baselines.
-    assert set(found["rise_insertion"]["baseline"]) == {"default", "zeros", "random", "blur"}
-    assert "default" not in set(found["rise_deletion"]["baseline"]) | set(found["sds"]["baseline"])
-    assert [len(rows) for rows in found.values()] == [6, 10, 6]
+    assert set(tables["rise_insertion"]["baseline"]) == {"default", "zeros", "random", "blur"}
+    assert "default" not in set(tables["rise_deletion"]["baseline"]) | set(tables["sds"]["baseline"])
+    assert [len(rows) for rows in tables.values()] == [6, 10, 6]
     assert table["consistency"].between(-1, 1).all()
 
 

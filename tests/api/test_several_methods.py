@@ -72,8 +72,8 @@ def test_all_metrics_at_once_make_the_passes_of_the_union_of_their_responses(net
     def passes(names):
         counted.images = 0
         scored = heatproof.evaluate(names, counted, images, targets, maps)
-        one = scored if isinstance(names, str) else next(iter(scored.values()))
-        return counted.images - one.attrs["check_passes"]
+        first_scored = scored if isinstance(names, str) else next(iter(scored.values()))
+        return counted.images - first_scored.attrs["check_passes"]
 
     # The difference reads the curves of the other two metrics. Every curve, and ROAD, starts with the intact images.
     intact = len(images)
@@ -108,16 +108,16 @@ def test_the_result_records_settings_derived_from_options(network, images, targe
 
 
 def test_details_contain_the_responses_of_the_metric(network, images, targets, dataset):
-    one = dataset["attribution"].sel({"method": "saliency"}, drop=True)
-    drops = heatproof.evaluate("idsds", network, images, targets, one, details=True, grid=2)
-    side = one.sizes["y"] // 2
-    np.testing.assert_allclose(drops["patch_sums"][:, 0], one[:, :side, :side].sum(("y", "x")), rtol=1e-4)
+    array = dataset["attribution"].sel({"method": "saliency"}, drop=True)
+    drops = heatproof.evaluate("idsds", network, images, targets, array, details=True, grid=2)
+    side = array.sizes["y"] // 2
+    np.testing.assert_allclose(drops["patch_sums"][:, 0], array[:, :side, :side].sum(("y", "x")), rtol=1e-4)
     assert drops["drops"].attrs["units"] == "logit"
-    without_digests = one.drop_vars("image_digest")
+    without_digests = array.drop_vars("image_digest")
     scores_of_sic = heatproof.evaluate("sic", network, images.sigmoid(), targets, without_digests, details=True)
     assert scores_of_sic["entropy"].dims == ("image", "picture")
     assert scores_of_sic["logit"].dims == ("image", "picture", "target")
-    both = heatproof.evaluate("rise_difference", network, images, targets, one, details=True, steps=4)
+    both = heatproof.evaluate("rise_difference", network, images, targets, array, details=True, steps=4)
     assert both["insertion_logit"].dims == both["deletion_logit"].dims == ("image", "step", "target")
     assert not np.allclose(both["insertion_logit"][:, 0], both["deletion_logit"][:, 0])
 
@@ -156,9 +156,9 @@ def test_maps_of_a_run_are_read(network, images, targets, dataset):
         several["score"], heatproof.evaluate("idsds", network, images, targets, cube)["score"]
     )
     assert several["method"].values.tolist() == METHODS
-    one = heatproof.evaluate("idsds", network, images, targets, run.sel({"map": [METHODS[1]]}))
-    assert one["score"].dims == ("image",)
-    np.testing.assert_array_equal(one["score"], several["score"].sel({"method": METHODS[1]}))
+    scored_dataset = heatproof.evaluate("idsds", network, images, targets, run.sel({"map": [METHODS[1]]}))
+    assert scored_dataset["score"].dims == ("image",)
+    np.testing.assert_array_equal(scored_dataset["score"], several["score"].sel({"method": METHODS[1]}))
     nameless = run["attribution"].drop_vars("map")
     assert heatproof.evaluate("idsds", network, images, targets, nameless)["method"].values.tolist() == ["0", "1", "2"]
 

@@ -32,9 +32,9 @@ def test_a_log_has_periodic_lines_with_rate_and_time_left(kind, clock, caplog):
         clock.now += 4
     assert seen == list(range(8))
     assert caplog.messages == [
-        "maps: 3 of 8 batch, 0.25 batch/s, 20 s left",
-        "maps: 6 of 8 batch, 0.25 batch/s, 8 s left",
-        "maps: 8 batch in 32.0 s",
+        "maps: 3 of 8 batches, 0.25 batches/s, 20 s left",
+        "maps: 6 of 8 batches, 0.25 batches/s, 8 s left",
+        "maps: 8 batches in 32.0 s",
     ]
 
 
@@ -42,7 +42,7 @@ def test_without_a_length_there_is_no_time_left(clock, caplog):
     caplog.set_level(logging.INFO, "heatproof.core.batches")
     for _ in batches.track(iter(range(3)), "maps"):
         clock.now += 11
-    assert caplog.messages[0] == "maps: 1 it, 0.09 it/s"
+    assert caplog.messages[0] == "maps: 1 item, 0.09 items/s"
 
 
 def test_an_error_propagates_and_no_completion_is_logged(clock, caplog):

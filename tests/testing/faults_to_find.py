@@ -214,7 +214,7 @@ def wrong_sign_of_one_class(model, images, targets):
 
 def keeps_a_hook_of_gradients(model, images, targets):
     weight = next(model.parameters()).requires_grad_()
-    weight.register_post_accumulate_grad_hook(lambda one: None)
+    weight.register_post_accumulate_grad_hook(lambda gradient: None)
     weight.requires_grad_(False)
     return gradient(model, images, targets)
 
@@ -347,7 +347,7 @@ def of_contiguous_memory(model, images, targets):
 
 
 def raises_elsewhere(context):
-    if not any(isinstance(one, torch.nn.Conv2d) for one in context.network.children()):
+    if not any(isinstance(module, torch.nn.Conv2d) for module in context.network.children()):
         raise AttributeError("no convolution")
     return {"raises_elsewhere": gradient(context.output, context.images, context.targets)}
 
@@ -355,7 +355,7 @@ def raises_elsewhere(context):
 def gives_no_reason(context):
     from heatproof.errors import NotApplicable
 
-    if not any(isinstance(one, torch.nn.Conv2d) for one in context.network.children()):
+    if not any(isinstance(module, torch.nn.Conv2d) for module in context.network.children()):
         raise NotApplicable("no")
     return {"gives_no_reason": gradient(context.output, context.images, context.targets)}
 
@@ -557,7 +557,7 @@ class MetricRemembers:
         key = len(maps)
         if key not in self.held:
             self.held[key] = first_patch(maps, drops, grid)
-        return tuple(one.copy() for one in self.held[key])
+        return tuple(array.copy() for array in self.held[key])
 
 
 OF_METRICS = {

@@ -16,17 +16,17 @@ def covering(factors):
     """
     names = list(factors)
     missing = {
-        ((one, left), (other, right)): None
-        for one, other in combinations(names, 2)
-        for left, right in product(factors[one], factors[other])
+        ((first, left), (other, right)): None
+        for first, other in combinations(names, 2)
+        for left, right in product(factors[first], factors[other])
     }
     rows = []
     while missing:
         row = dict(next(iter(missing)))
         for name in (name for name in names if name not in row):
-            known = dict(row)
+            row_so_far = dict(row)
             row[name] = max(
-                factors[name], key=lambda value: sum(p in missing for p in _pairs(names, known, name, value))
+                factors[name], key=lambda value: sum(p in missing for p in _pairs(names, row_so_far, name, value))
             )
         for pair in combinations([(name, row[name]) for name in names], 2):
             missing.pop(pair, None)

@@ -48,7 +48,7 @@ def _name(fault):
 def broken(checks, rule):
     # Changes that it left during one rule must not hide it from the next.
     assert checks[0].outcome
-    (check,) = [one for one in checks if one.name == rule]
+    (check,) = [check_of_rule for check_of_rule in checks if check_of_rule.name == rule]
     assert check.outcome.state == "failed"
     with pytest.raises(AssertionError, match=rule):
         check()
@@ -71,8 +71,8 @@ def test_a_fault_of_an_explainer_is_found(rule, fault):
 @pytest.mark.parametrize(("signed", "function"), [(True, faults_to_find.size_of), (False, faults_to_find.gradient)])
 def test_a_wrongly_announced_sign_is_found(signed, function):
     def planted(context):
-        found = function(context) if signed else function(context.output, context.images, context.targets)
-        return {"planted": found}
+        maps = function(context) if signed else function(context.output, context.images, context.targets)
+        return {"planted": maps}
 
     explainer("planted", signed=signed)(planted)
     broken(explainer_checks(planted), "has_its_announced_sign")
@@ -134,9 +134,9 @@ def test_a_response_that_changes_images_or_exceeds_the_batch_size_is_found():
 
 
 def test_sound_functions_pass():
-    assert {one.state for one in check_explainer(faults_to_find.gradient)} == {"passed", "skipped"}
+    assert {check.state for check in check_explainer(faults_to_find.gradient)} == {"passed", "skipped"}
     metric("sound", **FACTS)(faults_to_find.first_patch)
-    assert {one.state for one in check_metric(faults_to_find.first_patch)} == {"passed"}
+    assert {check.state for check in check_metric(faults_to_find.first_patch)} == {"passed"}
 
 
 @pytest.mark.parametrize(("title", "name"), [("my_explainer", "scaled_gradient"), ("my_metric", "first_patch_drop")])
@@ -144,7 +144,7 @@ def test_examples_of_the_contributing_page_pass(title, name):
     code = re.search(rf"```python\n# {title}\.py\n(.*?)```", CONTRIBUTING, re.DOTALL)[1]
     exec(code, {"__name__": title})
     check = check_explainer if name in EXPLAINERS else check_metric
-    assert {one.state for one in check(name)} <= {"passed", "skipped"}
+    assert {outcome.state for outcome in check(name)} <= {"passed", "skipped"}
 
 
 def test_all_broken_rules_are_reported_at_once():
@@ -162,7 +162,7 @@ def test_all_broken_rules_are_reported_at_once():
 
 def test_an_exemption_needs_a_reason_and_must_be_true():
     reason = {"follows_the_target": "it is of the first class"}
-    states = {one.check: one for one in check_explainer(faults_to_find.deaf_to_the_target, exempt=reason | {
+    states = {check.check: check for check in check_explainer(faults_to_find.deaf_to_the_target, exempt=reason | {
         "finds_the_evidence": "it is of the first class"})}  # fmt: skip
     assert states["follows_the_target"] == ("follows_the_target", "exempt", "it is of the first class")
     with pytest.raises(AssertionError, match=r"is declared as exempt .it is of the first class.: leave the exempt"):
@@ -194,5 +194,5 @@ def test_an_option_that_does_not_exist_is_refused():
 
 
 def test_a_function_can_be_named_as_in_a_config():
-    assert {one.state for one in check_explainer("faults_to_find:gradient")} == {"passed", "skipped"}
+    assert {check.state for check in check_explainer("faults_to_find:gradient")} == {"passed", "skipped"}
     assert heatproof.testing.check_explainer is check_explainer

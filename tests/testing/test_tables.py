@@ -67,8 +67,8 @@ def tables():
 def rows():
     marks = {0: [], 1: [pytest.mark.slow], 2: [pytest.mark.long]}
     return [
-        pytest.param(one, id=str(one), marks=marks[(one.name in SLOW_RULES) + (one.subject.name in SLOW)])
-        for one in tables()
+        pytest.param(check, id=str(check), marks=marks[(check.name in SLOW_RULES) + (check.subject.name in SLOW)])
+        for check in tables()
     ]
 
 
@@ -89,7 +89,7 @@ def test_later_registrations_are_checked():
     # As if a module of heatproof defined it.
     late_explainer.__module__ = late_metric.__module__ = "heatproof.late"
     try:
-        late = {str(one): one for one in tables() if one.subject.name.startswith("late_")}
+        late = {str(check): check for check in tables() if check.subject.name.startswith("late_")}
         assert late["late_explainer-returns_its_maps"].outcome.state == "failed"
         assert late["late_metric-returns_scores"].outcome.state == "failed"
     finally:
@@ -107,10 +107,10 @@ def test_every_exemption_has_a_reason():
 
 def test_a_covering_has_every_pair_and_few_rows():
     factors = {"a": list(range(7)), "b": list("xyz"), "c": [True, False], "d": list(range(5))}
-    found = covering(factors)
-    for (one, left), (other, right) in combinations(enumerate(factors.values()), 2):
-        assert {(row[one], row[other]) for row in found} == set(product(left, right))
-    assert len(found) < 45
+    rows = covering(factors)
+    for (first, left), (other, right) in combinations(enumerate(factors.values()), 2):
+        assert {(row[first], row[other]) for row in rows} == set(product(left, right))
+    assert len(rows) < 45
 
 
 # Properties of a network that its twin does not have; networks that use views need contiguous memory.
@@ -125,16 +125,18 @@ INPUTS = {"plain": lambda images: images, **FORMS}
 
 
 def of_families(entries, key):
-    found = {}
-    for one in entries:
-        found.setdefault(key(one), one.name)
-    return sorted(found.values())
+    values_by_key = {}
+    for entry in entries:
+        values_by_key.setdefault(key(entry), entry.name)
+    return sorted(values_by_key.values())
 
 
-EXPLAINED = sorted(one.name for one in ours(EXPLAINERS) if one.applies_to & {"any", "grid", "relu", "convolutional"})
-SCORED = sorted({one.name for one in ours(METRICS)} - {"sic", "aic"})
-FEW_EXPLAINED = of_families((EXPLAINERS[name] for name in EXPLAINED), lambda one: one.family)
-FEW_SCORED = of_families((METRICS[name] for name in SCORED), lambda one: one.reads)
+EXPLAINED = sorted(
+    explainer.name for explainer in ours(EXPLAINERS) if explainer.applies_to & {"any", "grid", "relu", "convolutional"}
+)
+SCORED = sorted({metric.name for metric in ours(METRICS)} - {"sic", "aic"})
+FEW_EXPLAINED = of_families((EXPLAINERS[name] for name in EXPLAINED), lambda entry: entry.family)
+FEW_SCORED = of_families((METRICS[name] for name in SCORED), lambda entry: entry.reads)
 
 
 def pairs(few_entries, all_entries):
@@ -161,13 +163,15 @@ def test_explainers_give_equal_maps_for_unusual_networks_images_and_modes(name, 
     with warnings.catch_warnings(action="ignore"):
         wanted = heatproof.explain(twin, inputs, targets, method, background=images_of(count=32))
         with MODES[mode]():
-            found = heatproof.explain(unusual, INPUTS[images](inputs), targets, method, background=images_of(count=32))
-    for reason, expected in zip(found["reason"].values.tolist(), wanted["reason"].values.tolist(), strict=True):
+            explained = heatproof.explain(
+                unusual, INPUTS[images](inputs), targets, method, background=images_of(count=32)
+            )
+    for reason, expected in zip(explained["reason"].values.tolist(), wanted["reason"].values.tolist(), strict=True):
         if reason != expected and "torch.fx can trace" in reason:
             pytest.skip(reason)
         assert reason == expected
-    for one, other in zip(found["attribution"].values, wanted["attribution"].values, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-3 * max(np.nanmax(abs(other), initial=0), 1e-6))
+    for result, other in zip(explained["attribution"].values, wanted["attribution"].values, strict=True):
+        np.testing.assert_allclose(result, other, rtol=0, atol=1e-3 * max(np.nanmax(abs(other), initial=0), 1e-6))
 
 
 @pytest.mark.parametrize(("name", "network", "images", "mode"), pairs(FEW_SCORED, SCORED))
@@ -184,9 +188,11 @@ def test_metrics_give_equal_scores_for_unusual_networks_images_and_modes(name, n
     with warnings.catch_warnings(action="ignore"):
         wanted = heatproof.evaluate(name, twin, inputs, torch.tensor([0, 1, 2, 0]), maps, **more)
         with MODES[mode]():
-            found = heatproof.evaluate(name, unusual, INPUTS[images](inputs), torch.tensor([0, 1, 2, 0]), maps, **more)
-    np.testing.assert_array_equal(found["valid"], wanted["valid"])
-    np.testing.assert_allclose(found["score"], wanted["score"], rtol=1e-4, atol=1e-4)
+            scored_dataset = heatproof.evaluate(
+                name, unusual, INPUTS[images](inputs), torch.tensor([0, 1, 2, 0]), maps, **more
+            )
+    np.testing.assert_array_equal(scored_dataset["valid"], wanted["valid"])
+    np.testing.assert_allclose(scored_dataset["score"], wanted["score"], rtol=1e-4, atol=1e-4)
 
 
 # Networks that other libraries build are tested separately.
@@ -242,10 +248,10 @@ def test_baselines_are_equal_for_unusual_images_and_modes(name, images, mode):
         with MODES[mode]():
             formed = INPUTS[images](inputs)
             original = formed.detach().clone()
-            found = baseline_images(name, formed, ids, 0, options)
+            baselines = baseline_images(name, formed, ids, 0, options)
             assert torch.equal(formed.detach(), original)
         assert torch.equal(torch.get_rng_state(), state)
         assert torch.equal(inputs, before)
-        assert found.dtype == torch.float32
-        assert found.untyped_storage().data_ptr() != formed.untyped_storage().data_ptr()
-        torch.testing.assert_close(found.as_subclass(torch.Tensor).detach(), wanted, rtol=0, atol=1e-6)
+        assert baselines.dtype == torch.float32
+        assert baselines.untyped_storage().data_ptr() != formed.untyped_storage().data_ptr()
+        torch.testing.assert_close(baselines.as_subclass(torch.Tensor).detach(), wanted, rtol=0, atol=1e-6)

@@ -98,7 +98,7 @@ class Study:
             read = read_maps(maps, source)
             if read.names is None:
                 raise HeatproofError("The maps have no names of methods: give a mapping from methods to maps.")
-            arrays = {method: read.values[:, place] for place, method in enumerate(read.names)}
+            arrays = {method: read.values[:, index] for index, method in enumerate(read.names)}
             check_first_images(network, source.read(source.probe_rows))
         image_names = source.ids
         # All labelled inputs are aligned now.
@@ -136,7 +136,9 @@ def spearman(first: np.ndarray, second: np.ndarray) -> float:
 
 def curves_of(result: xarray.Dataset) -> dict[str, np.ndarray]:
     """Return the curves (N, S) whose areas make up the score; for MAS only the aligned curves."""
-    curves = {str(name): one.values for name, one in result.data_vars.items() if one.dims == ("image", "step")}
+    curves = {
+        str(name): variable.values for name, variable in result.data_vars.items() if variable.dims == ("image", "step")
+    }
     aligned = {name: curve for name, curve in curves.items() if name.endswith("_mas")}
     return aligned or curves
 
@@ -239,8 +241,8 @@ class CachedNetwork(torch.nn.Module):
             return self._read(images)
         # NumPy has no bfloat16.
         values = images.detach().contiguous().flatten(1).view(torch.uint8).numpy()
-        keys = [hashlib.blake2b(one, digest_size=16).digest() for one in values]
-        cached = self._cache.known
+        keys = [hashlib.blake2b(row, digest_size=16).digest() for row in values]
+        cached = self._cache.by_digest
         missing = {key: index for index, key in enumerate(keys) if key not in cached}
         outputs = cached
         if missing:
@@ -265,8 +267,8 @@ class _CachedOutputs:
     The attributes are slots, so that the cache is not part of the network's state, which calls restore.
     """
 
-    __slots__ = ("known", "maximum")
+    __slots__ = ("by_digest", "maximum")
 
     def __init__(self, maximum: int) -> None:
-        self.known: dict[bytes, torch.Tensor] = {}
+        self.by_digest: dict[bytes, torch.Tensor] = {}
         self.maximum = maximum

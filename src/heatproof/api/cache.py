@@ -19,18 +19,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import torch
 
 from heatproof.api.inputs.identity import identity_of, network_identity, version_of
+from heatproof.core.adaptive_batch_size import describe_device
+from heatproof.core.hooks import counted_as_check
 from heatproof.core.provenance import digest, library_versions
 from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.lock import LOCK, locked_folder
-from heatproof.files.reading import printable_path, refuse_links_in, resolve_user_folder
+from heatproof.files.reading import printable_path, reason_of, refuse_links_in, resolve_user_folder
 from heatproof.stores.array_cache import BatchFolder
 from heatproof.stores.manifest import read_checksummed, write_checksummed
 
 if TYPE_CHECKING:
-    import torch
-
     from heatproof.api.inputs.source import Inputs
     from heatproof.api.inputs.targets import TargetSpec
     from heatproof.core.network import Network
@@ -97,14 +98,14 @@ class ApplicabilityRecords:
     """
 
     path: Path | None = None
-    found: list[dict[str, Any]] = field(default_factory=list)
+    records: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         stored = None if self.path is None else read_checksummed(self.path)
-        for one in (stored or {}).get("found", ()):
+        for decision in (stored or {}).get("found", ()):
             kinds = {"images": list, "first": bool, "reason": str, "failed": bool}
-            if isinstance(one, dict) and all(isinstance(one.get(name), kind) for name, kind in kinds.items()):
-                self.found.append(one)
+            if isinstance(decision, dict) and all(isinstance(decision.get(name), kind) for name, kind in kinds.items()):
+                self.records.append(decision)
 
     def find(self, names: Sequence[str], first: Sequence[str]) -> tuple[str, bool] | None:
         """Return why a method is not applicable to images and whether it failed; None if this is not known.
@@ -117,11 +118,11 @@ class ApplicabilityRecords:
             All images, and the few that are checked first.
         """
         all_names, result = set(names), None
-        for one in self.found:
+        for decision in self.records:
             # A batch that failed fails again, whatever the other images are.
-            if one["images"] == sorted(first) if one["first"] else all_names.issuperset(one["images"]):
-                result = one["reason"], one["failed"]
-                if one["reason"]:
+            if decision["images"] == sorted(first) if decision["first"] else all_names.issuperset(decision["images"]):
+                result = decision["reason"], decision["failed"]
+                if decision["reason"]:
                     break
         return result
 
@@ -133,9 +134,9 @@ class ApplicabilityRecords:
                 return
             cause = cause.__cause__
         reason = "" if error is None else str(error)
-        self.found.append({"images": sorted(names), "first": first, "reason": reason, "failed": failed})
+        self.records.append({"images": sorted(names), "first": first, "reason": reason, "failed": failed})
         if self.path is not None:
-            write_checksummed(self.path, {"found": self.found})
+            write_checksummed(self.path, {"found": self.records})
 
 
 @dataclass(frozen=True)
@@ -190,16 +191,28 @@ def locked_cache(folder: Any) -> Iterator[Path | None]:
         return
     if not isinstance(folder, str | os.PathLike):
         raise HeatproofError(f"The cache is {type(folder).__name__}: give the path of a folder.")
-    root = Path(os.path.abspath(resolve_user_folder(Path(folder).expanduser())))
+    root = Path(os.path.abspath(resolve_user_folder(folder)))
     if root.exists() and not root.is_dir():
         raise HeatproofError(
             f"The cache {printable_path(root)} is a file: name a folder, which is created if it does not exist."
         )
     _require_cache_folder(root)
-    with locked_folder(str(root), "cache"):
+    with locked_folder(str(root), "cache"), _named_failures(root):
         if read_checksummed(root / MARK_FILE) != MARK_CONTENT:
             write_checksummed(root / MARK_FILE, MARK_CONTENT)
         yield root
+
+
+@contextmanager
+def _named_failures(root: Path) -> Iterator[None]:
+    """Turn an error of the system while a cache is written into one sentence; other errors are left as they are."""
+    try:
+        yield
+    except OSError as error:
+        if not isinstance(error.filename, str) or not Path(error.filename).is_relative_to(root):
+            raise
+        sentence = machine_fault(error) or f"The cache {printable_path(root)} cannot be written ({reason_of(error)})."
+        raise HeatproofError(sentence) from error
 
 
 def _require_cache_folder(root: Path) -> None:
@@ -244,8 +257,6 @@ def network_cache(root: Path | None, inputs: Inputs, network: Network, target_sp
     target_spec
         The task or target function.
     """
-    from heatproof.core.hooks import counted_as_check
-
     if root is None:
         return Cache()
     assert network.logits is not None, "the network is checked first"
@@ -267,7 +278,7 @@ def network_cache(root: Path | None, inputs: Inputs, network: Network, target_sp
             *([] if target_identity == [""] else target_identity),
         ]
     )
-    numbers = sorted(int(one.name) for one in network_folder.glob("[0-9]*") if one.name.isdecimal())
+    numbers = sorted(int(path.name) for path in network_folder.glob("[0-9]*") if path.name.isdecimal())
     for number in numbers:
         folder = network_folder / str(number)
         cached = BatchFolder(folder / "check")
@@ -277,18 +288,14 @@ def network_cache(root: Path | None, inputs: Inputs, network: Network, target_sp
             shutil.rmtree(folder)
         elif _outputs_agree(network, cached, digests, outputs, target_spec.target is None):
             return Cache(folder)
-    folder = next(one for one in (network_folder / str(number) for number in count()) if not one.exists())
+    folder = next(path for path in (network_folder / str(number) for number in count()) if not path.exists())
     arrays = {"images": network.copy_to_device(probes), "logits": outputs[0], "gradients": outputs[1]}
-    BatchFolder(folder / "check").add(digests, {key: one.cpu().numpy() for key, one in arrays.items()}, 0.0, 0)
+    BatchFolder(folder / "check").add(digests, {key: array.cpu().numpy() for key, array in arrays.items()}, 0.0, 0)
     return Cache(folder)
 
 
 def _environment(network: Network) -> list[Any]:
     """Return everything else that determines the outputs of a network, as plain values."""
-    import torch
-
-    from heatproof.core.adaptive_batch_size import describe_device
-
     settings: list[Any] = [
         str(network.hooks.autocast),
         str(torch.get_default_dtype()),
@@ -303,8 +310,6 @@ def _environment(network: Network) -> list[Any]:
 
 def _gradients_agree(network: Network, current: torch.Tensor, earlier: torch.Tensor) -> bool:
     """Tell whether two gradients (B, C, H, W) agree, except for units that rounding switches on or off."""
-    import torch
-
     current, earlier = current.cpu().double().nan_to_num(), earlier.double().nan_to_num()
     share = 0.2 if network.weights in (torch.float16, torch.bfloat16) else GRADIENT_TOLERANCE
     return bool((current - earlier).norm() <= share * earlier.norm())
@@ -328,14 +333,10 @@ def _outputs_agree(
     passes_others
         Whether the network can be passed the images that are in the cache.
     """
-    import torch
-
-    from heatproof.core.hooks import counted_as_check
-
-    shared = [one for one in dict.fromkeys(digests) if one in cached.names]
+    shared = [key for key in dict.fromkeys(digests) if key in cached.names]
     outputs: tuple[torch.Tensor, torch.Tensor] | None
     if shared:
-        cached_arrays, rows = cached.read(shared), [list(digests).index(one) for one in shared]
+        cached_arrays, rows = cached.read(shared), [list(digests).index(key) for key in shared]
         outputs = current[0][rows], current[1][rows]
     elif not passes_others:
         return False

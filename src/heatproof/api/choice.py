@@ -12,8 +12,12 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from heatproof.core.from_json import as_type
 from heatproof.core.registry import join_names
 from heatproof.errors import HeatproofError
+from heatproof.files.reading import MOST_JSON_BYTES, one_sentence_errors, parse_json, read_bytes, user_path
+from heatproof.files.writing import one_sentence_write_errors, write_table, write_text
+from heatproof.report.results import render
 from heatproof.stats.verdict import FOUND, LIMITS_OF_DELETION, Verdict
 
 DELETION_METRICS = ("idsds", "sds")
@@ -185,7 +189,7 @@ class Choice:
     @property
     def how(self) -> str:
         """How methods were scored, and the limits of that, in sentences."""
-        kinds = [one["metric"] for one in self.measures.values()]
+        kinds = [measure["metric"] for measure in self.measures.values()]
         parts = [self.planned]
         if set(kinds) & set(DELETION_METRICS):
             parts.append(
@@ -229,16 +233,17 @@ class Choice:
         Raises
         ------
         HeatproofError
-            If the name has another ending.
+            If the name has another ending, or the file cannot be written.
         """
-        from heatproof.files.writing import write_table, write_text
-
-        path = Path(path)
+        path = user_path(path)
         ending = path.suffix.lower()
         if ending == ".csv":
-            write_table(self.table, path)
+            with one_sentence_write_errors(path):
+                write_table(self.table, path)
         elif ending in (".html", ".json"):
-            write_text(path, self._page() if ending == ".html" else self._text())
+            text = self._page() if ending == ".html" else self._text()
+            with one_sentence_write_errors(path):
+                write_text(path, text)
         else:
             raise HeatproofError(
                 f"A choice cannot be saved as {path.name!r}: end the name with .html for a page, .json for a file that "
@@ -255,20 +260,18 @@ class Choice:
         HeatproofError
             If the file cannot be read, or was not written by `save`.
         """
-        from heatproof.core.from_json import as_type
-        from heatproof.files.reading import MOST_JSON_BYTES, one_sentence_errors, parse_json, read_bytes
-
+        path = user_path(path)
         with one_sentence_errors(path, "give a file that heatproof.Choice.save wrote as .json"):
             saved = as_type(SavedChoice, parse_json(read_bytes(path, MOST_JSON_BYTES)), "it")
             values = {
-                one.name: getattr(saved, one.name) for one in fields(cls) if one.name not in ("table", "by_label")
+                attribute.name: getattr(saved, attribute.name)
+                for attribute in fields(cls)
+                if attribute.name not in ("table", "by_label")
             }
             by_label = None if saved.by_label is None else pd.DataFrame(saved.by_label, columns=list(BY_LABEL))
             return cls(_table_of(saved), by_label=by_label, **values)
 
     def _page(self) -> str:
-        from heatproof.report.results import render
-
         return render(
             "choice.html",
             title="Which attribution method can be trusted",
@@ -281,7 +284,11 @@ class Choice:
 
     def _text(self) -> str:
         """Return the choice as JSON, without missing values and values that are not finite."""
-        content = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("table", "by_label")}
+        content = {
+            attribute.name: getattr(self, attribute.name)
+            for attribute in fields(self)
+            if attribute.name not in ("table", "by_label")
+        }
         if self.by_label is not None:
             content["by_label"] = self.by_label.to_dict("records")
         rows = self.table.astype(object).to_dict("records")
@@ -335,7 +342,7 @@ def _table_of(saved: SavedChoice) -> pd.DataFrame:
         raise ValueError("its columns are not those of its measures")
     if saved.words.keys() != saved.measures.keys() or not set(saved.words.values()) <= saved.found.measures.keys():
         raise ValueError("its measures are not those of its verdict")
-    if any(type(one.get("metric")) is not str for one in saved.measures.values()):
+    if any(type(measure.get("metric")) is not str for measure in saved.measures.values()):
         raise ValueError("it has a measure without a metric")
     if not (0 < saved.level < 1 and min(saved.images) >= 0):
         raise ValueError("its level is not a probability, or it has a negative number of images")
@@ -355,9 +362,9 @@ def _table_of(saved: SavedChoice) -> pd.DataFrame:
 def _plain(value: Any) -> Any:
     """Return a value as JSON holds it, without missing values and values that are not finite."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items() if not _is_missing(one)}
+        return {str(key): _plain(inner) for key, inner in value.items() if not _is_missing(inner)}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(inner) for inner in value]
     return _plain(value.tolist()) if hasattr(value, "tolist") else value
 
 

@@ -11,20 +11,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pandas as pd
+import torch
 
+from heatproof.api.cache import MethodKeys, locked_cache, network_cache
 from heatproof.api.choice import BY_LABEL, Choice, typed_table
+from heatproof.api.explain import batch_template, explain_inputs, key_of, layer_name
+from heatproof.api.inputs.arrays import warn_of_range
+from heatproof.api.inputs.finetuned import domain_of, warn_out_of_domain
+from heatproof.api.inputs.first_images import check_first_images, predict_classes
+from heatproof.api.inputs.labels import align_options, select_option_rows
+from heatproof.api.inputs.read import read_inputs
+from heatproof.api.inputs.targets import TargetSpec
 from heatproof.api.measures import check_needs, default_measures, describe_measures, select_measures
+from heatproof.api.named_methods import select_methods
+from heatproof.api.scores import Scoring
+from heatproof.core.batches import report_progress, show_progress
 from heatproof.core.class_order import MOSTLY_RIGHT, describe_exchange
+from heatproof.core.first_images import pass_as_check
 from heatproof.core.methods import Method, methods_of
+from heatproof.core.network import prepare_network, require_module
 from heatproof.core.options import BatchSize, Bounds, check_arguments
 from heatproof.core.tasks import task_provides
 from heatproof.errors import HeatproofError
+from heatproof.metrics.bootstrap import summarise
 from heatproof.stats.best import images_to_distinguish
 from heatproof.stats.verdict import FOUND, TOO_FEW, Verdict, describe_low_accuracy, judge
 
 if TYPE_CHECKING:
-    import torch
-
     from heatproof.api.cache import Cache
     from heatproof.api.inputs.finetuned import Domain
     from heatproof.api.inputs.source import Inputs
@@ -136,28 +149,16 @@ def choose(
     >>> choice = heatproof.choose(model, images, labels, ["saliency", "grad_cam", "layer_cam"])  # doctest: +SKIP
     >>> print(choice.sentence)  # doctest: +SKIP
     """
-    from heatproof.api.cache import locked_cache, network_cache
-    from heatproof.api.explain import batch_template, layer_name
-    from heatproof.api.inputs.arrays import warn_of_range
-    from heatproof.api.inputs.finetuned import domain_of, warn_out_of_domain
-    from heatproof.api.inputs.first_images import check_first_images
-    from heatproof.api.inputs.labels import align_options, select_option_rows
-    from heatproof.api.inputs.read import read_inputs
-    from heatproof.api.inputs.targets import TargetSpec
-    from heatproof.api.named_methods import select_methods
-    from heatproof.core.batches import show_progress
-    from heatproof.core.network import prepare_network, require_module
-
     require_module(model)
     layer = layer_name(model, layer)
     check_arguments(choose, locals(), "task", "target", "measures", "background", "classes", "transform", "cache")
-    named_methods = {one.name: one for one in select_methods(DEFAULT_METHODS if methods is None else methods)}
+    named_methods = {method.name: method for method in select_methods(DEFAULT_METHODS if methods is None else methods)}
     named_methods |= {name: select_methods(name)[0] for name in REFERENCES if name not in named_methods}
     target_spec = TargetSpec(task, target)
     domain = domain_of(model, images, target_spec.kind)
     metrics = select_measures(measures, domain) if measures else {}
     if measures:
-        warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
+        warn_out_of_domain([metric.options for metric in metrics.values() if metric.is_renamed], domain)
     prepared = prepare_network(model, images, seed, target_spec.reader())
     with locked_cache(cache) as root, prepared as network, show_progress(progress):
         inputs = read_inputs(
@@ -185,10 +186,10 @@ def choose(
         metrics = metrics or select_measures(default_measures(source, domain), domain)
         check_needs(metrics, network.task)
         aligned: dict[int, Any] = {}
-        joined = {key: align_options(one.options, inputs, aligned) for key, one in metrics.items()}
+        joined = {key: align_options(metric.options, inputs, aligned) for key, metric in metrics.items()}
         metrics = {
-            key: one._replace(options=select_option_rows(joined[key], order, len(inputs)))
-            for key, one in metrics.items()
+            key: metric._replace(options=select_option_rows(joined[key], order, len(inputs)))
+            for key, metric in metrics.items()
         }
         template = batch_template(network, seed, batch_size, layer, background)
         cached = network_cache(root, source, network, target_spec)
@@ -200,11 +201,6 @@ def _predicts_targets(network: Network, source: Inputs) -> torch.Tensor | None:
 
     Warn the caller of `choose` if the network seldom does.
     """
-    import torch
-
-    from heatproof.api.inputs.first_images import predict_classes
-    from heatproof.core.first_images import pass_as_check
-
     assert source.targets is not None, "read_inputs found them"
     assert network.logits is not None, "the network is checked"
     targets = source.targets.cpu()
@@ -227,10 +223,6 @@ def _predicts_targets(network: Network, source: Inputs) -> torch.Tensor | None:
 
 def _choose(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choice:
     """Return the choice for a checked network; `right` (N,) holds whether the network predicts the target."""
-    import torch
-
-    from heatproof.core.batches import report_progress
-
     source, named_methods, level = judging.source, judging.named_methods, judging.level
     seed = judging.template.seed
     scorers, words = describe_measures(judging.metrics)
@@ -249,13 +241,13 @@ def _choose(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
     # For each explainer, the method with the highest mean score, over all options, signed or absolute.
     means = np.mean([np.nan_to_num(values).mean(1) for values in first_half.scores.values()], axis=0)
     best: dict[str, str] = {}
-    for place in np.argsort(-means, kind="stable"):
-        row = first_half.rows[place]
+    for position in np.argsort(-means, kind="stable"):
+        row = first_half.rows[position]
         if row not in first_half.undefined:
             best.setdefault(named_methods[first_half.parent[row]].kind, row)
     parents = {first_half.parent[row] for row in best.values()}
     report_progress(f"Second half: scoring {len(parents)} methods on {images[1]} images.")
-    picked = {name: one for name, one in named_methods.items() if name in parents}
+    picked = {name: method for name, method in named_methods.items() if name in parents}
     second_half = judging.scored(second, picked, set(best.values()))
     rows = second_half.rows
     ablating = [row for row in rows if named_methods[first_half.parent[row]].ablates]
@@ -278,7 +270,7 @@ def _choose(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
         for name, reason in first_half.undefined.items()
         if named_methods[first_half.parent[name]].kind not in best
     }
-    raw = {one.name for one in first_half.methods if one.transform == "raw"}
+    raw = {method.name for method in first_half.methods if method.transform == "raw"}
     missing = {
         **first_half.not_applicable,
         **{name: reason for name, reason in unscored.items() if name in raw},
@@ -303,8 +295,6 @@ def _choose(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
 
 def _image_numbers(source: Inputs) -> torch.Tensor:
     """Return the index of the image of each row (N,), from 0; the rows of an image's labels share it."""
-    import torch
-
     if not source.has_label_rows:
         return torch.arange(len(source))
     numbers = {digest: number for number, digest in enumerate(dict.fromkeys(source.digests))}
@@ -388,7 +378,7 @@ class _Scored:
     @property
     def rows(self) -> list[str]:
         """Names of the M methods that have maps."""
-        return [one.name for one in self.methods]
+        return [method.name for method in self.methods]
 
     @property
     def tables(self) -> dict[str, pd.DataFrame]:
@@ -411,11 +401,6 @@ class _Judge:
         self, rows: torch.Tensor, named_methods: Mapping[str, Method], picked: Collection[str] | None = None
     ) -> _Scored:
         """Return the scores of methods on a part of the images; of all methods, or only of those in `picked`."""
-        from heatproof.api.cache import MethodKeys
-        from heatproof.api.explain import explain_inputs, key_of
-        from heatproof.api.inputs.labels import select_option_rows
-        from heatproof.api.scores import Scoring
-
         source, keys = self.source.take(rows.tolist()), MethodKeys(self.template.network)
         dataset = explain_inputs(list(named_methods.values()), source, self.template, self.cache, stops=False)
         parents = {name: method.name for method in named_methods.values() for name in method.map_names}
@@ -428,16 +413,16 @@ class _Judge:
             name: name not in REFERENCES and (picked is not None or has_signs)
             for name, has_signs in zip(names.tolist(), with_maps["signed"].values.tolist(), strict=True)
         }
-        methods = [one for one in methods_of(signed) if picked is None or one.name in picked]
-        places = [one.index for one in methods]
+        methods = [method for method in methods_of(signed) if picked is None or method.name in picked]
+        places = [method.index for method in methods]
         map_keys = {
             name: key_of(method, self.template, self.cache, keys)
             for method in named_methods.values()
             for name in method.map_names
         }
         metrics = {
-            key: one._replace(options=select_option_rows(one.options, rows.tolist(), len(self.source)))
-            for key, one in self.metrics.items()
+            key: metric._replace(options=select_option_rows(metric.options, rows.tolist(), len(self.source)))
+            for key, metric in self.metrics.items()
         }
         scores_by_metric = Scoring(
             source,
@@ -450,21 +435,22 @@ class _Judge:
             metrics,
         ).scores()
         row_scores = {
-            name: np.stack([scored[one.name].score for one in methods]) for name, scored in scores_by_metric.items()
+            name: np.stack([scored[method.name].score for method in methods])
+            for name, scored in scores_by_metric.items()
         }
         image_numbers = _image_numbers(source).numpy()
         return _Scored(
             methods,
-            dict(zip([one.name for one in methods], (parents[name] for name in names[places]), strict=True)),
+            dict(zip([method.name for method in methods], (parents[name] for name in names[places]), strict=True)),
             {key: with_maps[key].values[places].tolist() for key in ("passes", "seconds", "options")},
             {name: _mean_by_image(values, image_numbers) for name, values in row_scores.items()},
             row_scores,
             not_applicable,
             {
-                one.name: f"no score on any image: {next(iter(scores_by_metric.values()))[one.name].reason}"
-                for one in methods
-                if one.name not in REFERENCES
-                and not any(np.isfinite(scored[one.name].score).any() for scored in scores_by_metric.values())
+                method.name: f"no score on any image: {next(iter(scores_by_metric.values()))[method.name].reason}"
+                for method in methods
+                if method.name not in REFERENCES
+                and not any(np.isfinite(scored[method.name].score).any() for scored in scores_by_metric.values())
             },
         )
 
@@ -483,7 +469,7 @@ def _planned(methods: int, reported: int, level: float) -> str:
 def _warn_of_trained_on(digests: Sequence[str], domain: Domain) -> None:
     """Warn the caller of `choose` if images were used for the finetuning of the network."""
     trained_on = set(domain.record.get("images", ()))
-    overlap = sum(one in trained_on for one in digests)
+    overlap = sum(image_digest in trained_on for image_digest in digests)
     if overlap:
         warnings.warn(
             f"The network was finetuned on {overlap} of the {len(digests)} images, which may favour some methods: "
@@ -542,10 +528,8 @@ def _table(
     scored: _Scored, rows: list[str], ablating: Sequence[str], verdict: Verdict, seed: int, level: float
 ) -> pd.DataFrame:
     """Return the table of the selected methods, the best first and those that are not contenders last."""
-    from heatproof.metrics.bootstrap import summarise
-
     columns: dict[str, Any] = {"method": list(rows)}
-    abstains = any(one.reason for one in verdict.measures.values())
+    abstains = any(measure.reason for measure in verdict.measures.values())
     columns["in_set"] = pd.array([pd.NA if abstains else row in verdict.best for row in rows], dtype="boolean")
     is_contender = np.array([row not in ablating for row in rows])
     means = []

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from heatproof.core.options import Bounds, check_arguments
+import numpy as np
+import pandas as pd
+from pandas.api.types import is_complex_dtype, is_integer_dtype, is_numeric_dtype
+
+from heatproof.core.options import Bounds, check_arguments, short_repr
+from heatproof.core.registry import join_names
 from heatproof.errors import HeatproofError
+from heatproof.report.tables.ranking import describe_directions, describe_ranking, rank_table
+from heatproof.report.tables.score_import import MISSING, as_text, read_directions
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from heatproof.report.tables.ranking import Ranking
 
 CASE_COLUMNS = ("dataset", "model", "weights", "metric")
@@ -38,8 +44,6 @@ class Comparison:
     _ranking: Ranking
 
     def __str__(self) -> str:
-        from heatproof.report.tables.ranking import describe_directions, describe_ranking
-
         remedy = "give a table whose column higher_is_better says otherwise"
         return f"{describe_directions(self.scores, remedy)}\n\n{describe_ranking(self._ranking)}"
 
@@ -61,7 +65,8 @@ def compare(
     scores
         A result of `heatproof.evaluate` with a dimension ``method``; a mapping from metrics to such results; a mapping
         from names of networks to either; or a pandas.DataFrame with columns ``method``, ``score`` and any of dataset,
-        model, weights, metric, image and higher_is_better. The index may have some of these names.
+        model, weights, metric, image and higher_is_better. The index may have some of these names. Without the last
+        column, directions are those of heatproof's metrics with these names, and otherwise higher is better.
     independent
         The unit that counts once: a ``network``, no matter how many test cases it has, or each test ``case``, as in the
         paper of Meta-Rank.
@@ -76,7 +81,12 @@ def compare(
     Raises
     ------
     HeatproofError
-        If there is nothing to compare.
+        If there is nothing to compare, a score is not a finite number, or a row has no method or image.
+
+    Warns
+    -----
+    UserWarning
+        If neither the table nor heatproof says whether higher is better by a metric.
 
     Examples
     --------
@@ -95,22 +105,76 @@ def compare(
     >>> comparison.table["method"].tolist()[0]
     'rise'
     """
-    import pandas as pd
-
-    from heatproof.report.tables.ranking import rank_table
-
     check_arguments(compare, locals())
     table = _with_columns(scores) if isinstance(scores, pd.DataFrame) else tidy(scores)
     missing = [name for name in ("method", "score") if name not in table]
     if missing:
         raise HeatproofError(f"The table has no column {missing[0]!r}: it needs method and score.")
-    for name in CASE_COLUMNS:
-        table[name] = table[name].fillna("").astype(str) if name in table else ""
-    table["metric"] = table["metric"].replace("", "score")
-    if "higher_is_better" not in table:
-        table["higher_is_better"] = True
+    table = _plain_columns(table)
     ranking = rank_table(table, independent=independent, seed=seed, level=level)
     return Comparison(ranking.meta_rank, ranking.tables, table, ranking)
+
+
+def _plain_columns(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose scores are floats, whose names are texts, and which has the direction of each metric.
+
+    Raises
+    ------
+    HeatproofError
+        If a column is there twice, a score is no finite number, or a row has no method or no image.
+    """
+    if not table.columns.is_unique:
+        name = table.columns[table.columns.duplicated()][0]
+        raise HeatproofError(f"The table has two columns {short_repr(name)}: leave one out.")
+    given = table.get("higher_is_better")
+    table = table.assign(
+        **{name: as_text(table[name]) if name in table else "" for name in CASE_COLUMNS},
+        method=as_text(table["method"]),
+        **{name: _as_ids(table[name]) for name in ("image",) if name in table},
+        score=_as_floats(table["score"]),
+    )
+    for name in ("method", "image"):
+        if name in table and (table[name] == "").any():
+            row = int(np.argmax(table[name] == ""))
+            raise HeatproofError(f"Row {row} of the table has no {name}: give it one, or leave it out.")
+    table["metric"] = table["metric"].replace("", "score")
+    table["higher_is_better"], unknown = read_directions("The table", given, table["metric"])
+    if unknown:
+        warnings.warn(
+            f"Higher scores are taken as better for {join_names(unknown)}, because the table does not say it: give it "
+            "a column higher_is_better.",
+            stacklevel=3,
+        )
+    return table
+
+
+def _as_floats(scores: pd.Series) -> pd.Series:
+    """Return scores of any type as float64, NaN where one is missing.
+
+    Raises
+    ------
+    HeatproofError
+        If one is not a finite number.
+    """
+    text = as_text(scores).str.strip()
+    missing = text.str.lower().isin(MISSING)
+    is_number = is_numeric_dtype(scores) and not is_complex_dtype(scores)
+    values = scores if is_number else pd.to_numeric(text.mask(missing), errors="coerce")
+    floats = pd.Series(values.to_numpy(dtype=np.float64, na_value=np.nan), index=scores.index)
+    wrong = ~np.isfinite(floats) & ~missing
+    if wrong.any():
+        raise HeatproofError(
+            f"The table has the score {text[wrong].iloc[0]:.60}, which is not a finite number: give numbers, and none "
+            "where a score is missing."
+        )
+    return floats
+
+
+def _as_ids(column: pd.Series) -> pd.Series:
+    """Return names of images as integers if all of them are, and otherwise as texts."""
+    inferred = column.infer_objects()
+    is_numbered = is_integer_dtype(inferred) and not inferred.isna().any()
+    return inferred.astype(np.int64) if is_numbered else as_text(column)
 
 
 def _with_columns(scores: pd.DataFrame) -> pd.DataFrame:
@@ -127,8 +191,6 @@ def tidy(scores: Any) -> pd.DataFrame:
     HeatproofError
         If `scores` is another object, or a result has only one method.
     """
-    import pandas as pd
-
     if hasattr(scores, "data_vars"):
         if "score" not in scores or "method" not in scores["score"].dims:
             raise HeatproofError(

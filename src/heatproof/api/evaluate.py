@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
+import torch
 
 from heatproof.api.inputs.arrays import warn_of_range
 from heatproof.api.inputs.finetuned import domain_of, warn_out_of_domain
+from heatproof.api.inputs.first_images import check_first_images, predict_classes
 from heatproof.api.inputs.identity import identity_of
 from heatproof.api.inputs.labels import ScoredTargets, align_options, align_to_images
 from heatproof.api.inputs.maps import explained_classes, read_maps
@@ -18,18 +20,24 @@ from heatproof.api.inputs.read import read_inputs
 from heatproof.api.inputs.targets import TargetSpec, reported_targets
 from heatproof.api.score_datasets import add_details, changed_shares, concatenate_methods, score_dataset
 from heatproof.api.selected_metrics import Metrics, SelectedMetric, select_metrics, with_responses
+from heatproof.core.adaptive_batch_size import batch_size_of
 from heatproof.core.batch import Batch
-from heatproof.core.batches import track
+from heatproof.core.batches import count_images, count_words, show_progress
+from heatproof.core.callables import check_eval_mode
+from heatproof.core.first_images import described_failures
 from heatproof.core.methods import methods_of
+from heatproof.core.network import HALF, prepare_network, require_module
 from heatproof.core.options import BatchSize, check_plain_values, short_repr
+from heatproof.core.probabilities import warn_of_probabilities
 from heatproof.core.tasks import describe_targets
 from heatproof.errors import HeatproofError, NotApplicable, first_line
+from heatproof.explainers.explaining import ExplainerFailed
+from heatproof.explainers.plain_functions import split_delta, sum_over_channels
 from heatproof.explainers.registry import Explainer
 from heatproof.metrics.responses.base import IntactOutputs, Response, respond
 from heatproof.metrics.scoring import MethodScores, score_batches
 
 if TYPE_CHECKING:
-    import torch
     import xarray
 
     from heatproof.api.inputs.source import Inputs
@@ -37,7 +45,7 @@ if TYPE_CHECKING:
 
 # Options of every metric; studies of metrics take the first ones as well.
 STUDY_OPTIONS = ("seed", "batch_size", "device", "image_ids", "task")
-COMMON_OPTIONS = (*STUDY_OPTIONS, "ranking", "explain", "details")
+COMMON_OPTIONS = (*STUDY_OPTIONS, "ranking", "explain", "details", "progress")
 
 
 @overload
@@ -97,6 +105,7 @@ def evaluate(
         - ``ranking`` (N, H × W), a permutation of the pixels of each image, from most to least relevant, which replaces
           the order of the map;
         - ``explain``, a function from images and targets to maps, for metrics that recompute maps;
+        - ``progress`` (None), as in `heatproof.explain`;
         - ``details`` (False), whether the result includes the inputs of the metric: drops and sums of patches, outputs
           at each step or image, entropies in bytes.
 
@@ -161,13 +170,6 @@ def evaluate(
         raise HeatproofError(
             f"The model is {type(model).__name__}: give a function of images, for example a torch.nn.Module."
         )
-    import torch
-
-    from heatproof.api.inputs.first_images import check_first_images
-    from heatproof.core.adaptive_batch_size import batch_size_of
-    from heatproof.core.network import HALF, prepare_network, require_module
-    from heatproof.core.probabilities import warn_of_probabilities
-
     if isinstance(model, torch.export.ExportedProgram):
         require_module(model)
     common = {key: options.pop(key) for key in COMMON_OPTIONS if key in options}
@@ -179,7 +181,7 @@ def evaluate(
     domain = domain_of(model, images, target_spec.kind)
     metrics = select_metrics({metric: {}} if isinstance(metric, str) else metric, options, domain)
     ranking, explain, seed = common.get("ranking"), common.get("explain"), int(common.get("seed", 0))
-    responses = [response for one in metrics.values() for response in one.responses.values()]
+    responses = [response for selected in metrics.values() for response in selected.responses.values()]
     for name, option, reads in (
         ("ranking", ranking, any(response.orders_pixels for response in responses)),
         ("explain", explain, any(response.recomputes_maps for response in responses)),
@@ -187,13 +189,12 @@ def evaluate(
         if option is not None and not reads:
             raise HeatproofError(f"None of the metrics reads {name!r}: leave it out, or name one that does.")
     if explain is not None:
-        from heatproof.core.callables import check_eval_mode
-
         check_eval_mode(explain, "explainer")
     named_device = None if common.get("device") is None else _device(common["device"])
     # The device counts for a network without parameters.
     device_reference = torch.empty(0, device=named_device) if named_device else images
-    with prepare_network(model, device_reference, seed, target_spec.reader()) as network:
+    prepared = prepare_network(model, device_reference, seed, target_spec.reader())
+    with prepared as network, show_progress(common.get("progress")):
         # Without targets, labelled maps are scored by the class that they explain, and others by the predicted class.
         source = read_inputs(
             model, images, targets, common.get("image_ids"), maps=maps, network=network, target_spec=target_spec
@@ -202,11 +203,12 @@ def evaluate(
         assert labels is not None
         check_first_images(network, source.read(source.probe_rows), source)
         warn_of_range(images, model)
-        warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
+        warn_out_of_domain([selected.options for selected in metrics.values() if selected.is_renamed], domain)
         values, names, missing_methods = read_maps(maps, source, _scored_targets(metrics, network, source, maps))
         aligned: dict[int, Any] = {}
         metrics = {
-            key: one._replace(options=align_options(one.options, source, aligned)) for key, one in metrics.items()
+            key: selected._replace(options=align_options(selected.options, source, aligned))
+            for key, selected in metrics.items()
         }
         # Half precision would lose digits in sums, which are computed in float32.
         images = images.float() if images.dtype in HALF else images.clone() if images.is_inference() else images
@@ -214,8 +216,8 @@ def evaluate(
             warn_of_probabilities(network)
         not_applicable = {
             name: why
-            for name, one in metrics.items()
-            if (why := one.entry.unsupported_reason(network.task, one.options))
+            for name, selected in metrics.items()
+            if (why := selected.entry.unsupported_reason(network.task, selected.options))
         }
         if not_applicable:
             reasons = "; ".join(f"{name!r} is not applicable, because {why}" for name, why in not_applicable.items())
@@ -249,10 +251,10 @@ def evaluate(
         }
         by_method = {name: {**missing, **by_method}[name] for name in metrics}
     results = {name: concatenate_methods(scored, names, missing_methods) for name, scored in by_method.items()}
-    for one in results.values():
-        one.attrs |= {"task": network.task, "check_passes": check_passes}
+    for result in results.values():
+        result.attrs |= {"task": network.task, "check_passes": check_passes}
         if source.kind:
-            one.coords["target"] = ("image", reported_targets(source))
+            result.coords["target"] = ("image", reported_targets(source))
     return results[metric] if isinstance(metric, str) else results
 
 
@@ -271,19 +273,25 @@ def score_metrics(
         Whether the results include the inputs of the metrics.
     """
     if any(response.needs_intact for metric in metrics.values() for response in metric.responses.values()):
-        batch = replace(batch, intact=respond(IntactOutputs(), batch))
-    computed: dict[Any, dict[str, np.ndarray]] = {}
+        batch = replace(batch, intact=_respond(IntactOutputs(), batch))
+    selected = {name: with_responses(metric, metrics, batch) for name, metric in metrics.items()}
+    # Metrics share the arrays of equal responses with equal inputs of the caller.
+    keys = {
+        name: {argument: _response_key(metric, response) for argument, (response, _) in selected[name][1].items()}
+        for name, metric in metrics.items()
+    }
+    computed = _respond_to_all(
+        {
+            keys[name][argument]: (response, own_batch)
+            for name, (own_batch, responses) in selected.items()
+            for argument, (response, _) in responses.items()
+        },
+        count_words(len(metrics), "metric"),
+    )
     results: dict[str, dict[str, xarray.Dataset]] = {}
-    for name, metric in track(metrics.items(), "scores", unit="metric"):
-        own_batch, responses = with_responses(metric, metrics, batch)
-        arrays = {}
-        # Metrics share the arrays of equal responses with equal inputs of the caller.
-        own_inputs = [_content_key(metric.options[key]) for key in metric.entry.reads.evaluate_only_options]
-        for argument, (response, _) in responses.items():
-            key = (response, *own_inputs)
-            if key not in computed:
-                computed[key] = _respond(response, own_batch)
-            arrays[argument] = computed[key]
+    for name, metric in metrics.items():
+        own_batch, responses = selected[name]
+        arrays = {argument: computed[key] for argument, key in keys[name].items()}
         options = metric.options | {
             "seed": batch.seed,
             "batch_size": batch.adapted.fitting_size("responses", batch.batch_size),
@@ -300,16 +308,35 @@ def score_metrics(
     return results
 
 
-def _respond(response: Response, batch: Batch) -> dict[str, np.ndarray]:
-    """Respond to a batch, and name the option `explain` if its function fails."""
-    try:
-        return respond(response, batch)
-    except NotApplicable as reason:
-        from heatproof.explainers.explaining import ExplainerFailed
+def _respond_to_all(needed: Mapping[Any, tuple[Response, Batch]], metrics: str) -> dict[Any, dict[str, np.ndarray]]:
+    """Return the arrays of each response, by the keys of `needed`."""
+    counts = {
+        key: len(batch.image_ids) * (len(batch.methods) if response.needs_maps else 1)
+        for key, (response, batch) in needed.items()
+    }
+    computed = {}
+    with count_images(f"scores by {metrics}", sum(counts.values())) as counted:
+        for key, (response, batch) in needed.items():
+            counted.begin(counts[key])
+            computed[key] = _respond(response, batch)
+            counted.add(counts[key])
+    return computed
 
+
+def _respond(response: Response, batch: Batch) -> dict[str, np.ndarray]:
+    """Respond to a batch, and name the option `explain` or the model if its function fails."""
+    try:
+        with described_failures(batch.images, batch.network):
+            return respond(response, batch)
+    except NotApplicable as reason:
         if isinstance(reason, ExplainerFailed):
             raise HeatproofError(f"The function of the option 'explain' cannot be used: {reason}.") from reason
         raise
+
+
+def _response_key(metric: SelectedMetric, response: Response) -> tuple[Any, ...]:
+    """Return a key that is equal for equal responses with equal inputs of the caller."""
+    return response, *(_content_key(metric.options[key]) for key in metric.entry.reads.evaluate_only_options)
 
 
 def _content_key(value: Any) -> str | int:
@@ -325,9 +352,7 @@ def _scored_targets(
     metrics: Mapping[str, SelectedMetric], network: Network, source: Inputs, maps: Any
 ) -> list[ScoredTargets]:
     """Return what the metrics score: the targets, the predictions of the network, or both."""
-    from heatproof.api.inputs.first_images import predict_classes
-
-    scores_prediction = [one.options.get("target") == "predicted" for one in metrics.values()]
+    scores_prediction = [selected.options.get("target") == "predicted" for selected in metrics.values()]
     scored = [] if all(scores_prediction) and source.kind in ("", "multilabel") else [ScoredTargets(source.explained)]
     # Only labelled maps record what they explain.
     if any(scores_prediction) and source.kind in ("", "multilabel") and explained_classes(maps, source) is not None:
@@ -348,7 +373,6 @@ def _without_scores(metric: SelectedMetric, image_ids: Sequence[str], reason: st
 
 def recomputing(explain: Callable[..., Any]) -> Explainer:
     """Return an explainer that calls the function of the option `explain` with all images at once."""
-    from heatproof.explainers.plain_functions import split_delta, sum_over_channels
 
     def function(batch: Batch) -> dict[str, Any]:
         maps, _ = split_delta(explain(batch.images, batch.targets), len(batch.image_ids))
@@ -358,7 +382,12 @@ def recomputing(explain: Callable[..., Any]) -> Explainer:
 
 
 def _plain_options(
-    *, seed: int = 0, batch_size: BatchSize = 64, details: bool = False, task: str | None = None
+    *,
+    seed: int = 0,
+    batch_size: BatchSize = 64,
+    details: bool = False,
+    task: str | None = None,
+    progress: bool | None = None,
 ) -> None:
     """Declare the types of the options of `evaluate` that are plain values and that every metric has."""
 
@@ -371,8 +400,6 @@ def _device(name: Any) -> Any:
     HeatproofError
         If the name is unknown or this machine has no such device.
     """
-    import torch
-
     try:
         return torch.empty(0, device=name).device
     except (TypeError, RuntimeError, ValueError, AssertionError) as error:

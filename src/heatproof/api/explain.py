@@ -10,23 +10,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+import xarray
 
-from heatproof.api.cache import Cache, MethodKeys
+from heatproof.api.cache import Cache, MethodKeys, locked_cache, network_cache
+from heatproof.api.inputs.arrays import check_finite, check_images, warn_of_range
+from heatproof.api.inputs.first_images import check_first_images
 from heatproof.api.inputs.labels import IMAGE_DIGEST, TARGET_DIGEST, TASK
+from heatproof.api.inputs.read import read_inputs
 from heatproof.api.inputs.source import READ_BATCH_SIZE
-from heatproof.api.inputs.targets import reported_targets
+from heatproof.api.inputs.targets import TargetSpec, reported_targets
+from heatproof.api.lazy_maps import LazyMaps, as_variable
 from heatproof.api.named_methods import check_names, select_methods
+from heatproof.core.adaptive_batch_size import batch_size_of
 from heatproof.core.batch import Batch
-from heatproof.core.batches import track
+from heatproof.core.batches import count_done, count_images, count_words, show_progress
+from heatproof.core.input_facts import InputFacts
 from heatproof.core.methods import Method
+from heatproof.core.network import prepare_network, require_module
 from heatproof.core.options import BatchSize, DefaultCount, check_arguments
 from heatproof.core.provenance import code_digest, digest
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.explainers._batches import pad_single_image
+from heatproof.explainers._layers import find_layout
+from heatproof.explainers.explaining import ExplainerFailed, explain_batches
 
 if TYPE_CHECKING:
-    import torch
-    import xarray
-
     from heatproof.api.cache import CachedArrays
     from heatproof.api.inputs.source import Inputs
     from heatproof.core.network import Network
@@ -144,14 +153,6 @@ def explain(
     >>> dict(maps["attribution"].sizes)
     {'method': 2, 'image': 5, 'y': 8, 'x': 8}
     """
-    from heatproof.api.cache import locked_cache, network_cache
-    from heatproof.api.inputs.arrays import check_finite, check_images, warn_of_range
-    from heatproof.api.inputs.first_images import check_first_images
-    from heatproof.api.inputs.read import read_inputs
-    from heatproof.api.inputs.targets import TargetSpec
-    from heatproof.core.batches import show_progress
-    from heatproof.core.network import prepare_network, require_module
-
     require_module(model)
     layer = layer_name(model, layer)
     check_arguments(explain, locals(), "task", "target", "image_ids", "background", "classes", "transform", "cache")
@@ -189,8 +190,6 @@ def layer_name(model: torch.nn.Module, layer: str | torch.nn.Module | None) -> s
     HeatproofError
         If the module is not a part of the model.
     """
-    import torch
-
     if not isinstance(layer, torch.nn.Module):
         return layer
     name = next((name for name, module in model.named_modules() if module is layer), "")
@@ -206,9 +205,6 @@ def batch_template(
     network: Network, seed: int, batch_size: int | str, layer: str | None, background: torch.Tensor | None
 ) -> Batch:
     """Return a batch without images: the checked network, and the settings that all methods share, as in `explain`."""
-    from heatproof.core.adaptive_batch_size import batch_size_of
-    from heatproof.core.input_facts import InputFacts
-
     nothing: Any = None
     return Batch(
         network=network.module,
@@ -241,28 +237,29 @@ def explain_inputs(
     stops
         Whether a keyboard interrupt ends the work and the maps so far are returned; otherwise it is raised.
     """
-    import xarray
-
     keys, names = MethodKeys(template.network), [name for method in methods for name in method.map_names]
     arrays = _Arrays(names, inputs, cache)
     facts: list[dict[str, Any]] = []
     interrupted = False
     try:
         method_keys = [key_of(method, template, cache, keys) for method in methods]
-        for method, key in zip(track(methods, "maps", unit="method"), method_keys, strict=True):
-            maps = _MapsOfImages(method, inputs)
-            try:
-                if not interrupted:
-                    maps.compute(key, template, cache)
-            except KeyboardInterrupt:
-                if not stops:
-                    raise
-                # The maps so far are returned, so that one slow method does not cost an hour of maps.
-                rest = "; the same call resumes the others from the cache" if cache.folder else ""
-                warnings.warn(f"Interrupted in {method.name}: the maps so far are returned{rest}.", stacklevel=3)
-                maps, interrupted = _MapsOfImages(method, inputs), True
-            facts += maps.facts()
-            arrays.add(maps)
+        with count_images(f"maps of {count_words(len(methods), 'method')}", len(methods) * len(inputs)) as counted:
+            for number, (method, key) in enumerate(zip(methods, method_keys, strict=True), 1):
+                maps = _MapsOfImages(method, inputs)
+                try:
+                    if not interrupted:
+                        maps.compute(key, template, cache)
+                except KeyboardInterrupt:
+                    if not stops:
+                        raise
+                    # The maps so far are returned, so that one slow method does not cost an hour of maps.
+                    rest = "; the same call resumes the others from the cache" if cache.folder else ""
+                    warnings.warn(f"Interrupted in {method.name}: the maps so far are returned{rest}.", stacklevel=3)
+                    maps, interrupted = _MapsOfImages(method, inputs), True
+                facts += maps.facts()
+                arrays.add(maps)
+                # Images whose maps are cached, or to which the method is not applicable, are done as well.
+                counted.reach(number * len(inputs))
     finally:
         if cache.folder is not None:
             keys.remember()
@@ -328,17 +325,12 @@ class _Arrays:
         """Return one of the arrays."""
         if self._memory is not None:
             return self._memory[name]
-        from heatproof.api.lazy_maps import LazyMaps, as_variable
-
         dtype, shape = self._shapes[name]
         return as_variable(LazyMaps(name, self._sources, self._keys, shape[1:], dtype))
 
 
 def _layer_of(methods: Sequence[Method], inputs: Inputs, template: Batch) -> str:
     """Return the name of the layer that class activation maps of the methods read; "" if no method reads one."""
-    from heatproof.explainers._batches import pad_single_image
-    from heatproof.explainers._layers import find_layout
-
     named = template.facts.cam_layer if template.facts else None
     if named or not any(method.explainer and "cam_layer" in method.explainer.needs for method in methods):
         return named or ""
@@ -396,14 +388,20 @@ class _MapsOfImages:
 
     def _is_signed(self) -> bool:
         """Tell whether any of the maps has a negative value."""
+        return self.cached is None or any(bool((maps < 0).any()) for maps in self._parts())
+
+    def _is_constant(self) -> bool:
+        """Tell whether each of the maps has the same value at every pixel."""
+        return all(bool((maps == maps[..., :1, :1]).all()) for maps in self._parts())
+
+    def _parts(self) -> Iterator[np.ndarray]:
+        """Yield the maps (B, M, H, W) of some images at a time."""
+        assert self.cached is not None, "the method is applicable"
         keys, size = self.inputs.keys, READ_BATCH_SIZE
-        parts = [keys[low : low + size] for low in range(0, len(keys), size)]
-        return self.cached is None or any(bool((self.cached.read(part)["maps"] < 0).any()) for part in parts)
+        return (self.cached.read(keys[low : low + size])["maps"] for low in range(0, len(keys), size))
 
     def compute(self, key: str, template: Batch, cache: Cache) -> None:
         """Compute the maps of the method that are not cached yet."""
-        from heatproof.explainers.explaining import ExplainerFailed, explain_batches
-
         inputs, keys, network = self.inputs, self.inputs.keys, template.adapted
         self.cached = cache.arrays("maps", key, keys, _arrays_of_image(inputs, len(self.method.map_names)))
         # Methods of callers and of other libraries are not checked.
@@ -428,19 +426,22 @@ class _MapsOfImages:
 
         try:
             for maps in explain_batches(self.method, batches(), network, is_own and first == probes):
-                new = [place for place, row in enumerate(in_turn) if row in missing]
+                new = [position for position, row in enumerate(in_turn) if row in missing]
                 share = len(new) / len(in_turn)
                 passes = round(maps.passes * share)
                 # Passes for images whose maps are cached already only check the method.
                 network.count_as_check(maps.passes - passes)
                 if new:
                     arrays = {"maps": maps.values[new], "convergence_delta": maps.deltas[new]}
-                    self.cached.add([keys[in_turn[place]] for place in new], arrays, maps.seconds * share, passes)
+                    self.cached.add([keys[in_turn[position]] for position in new], arrays, maps.seconds * share, passes)
+                count_done(len(new))
                 if in_turn == probes and recorded is None:
                     records.add([keys[row] for row in probes], first=True)
         except NotApplicable as error:
             self.reason, failed = str(error), isinstance(error, ExplainerFailed)
             records.add([keys[row] for row in in_turn], in_turn == probes, error, failed)
+        if not self.reason and not is_own and self._is_constant():
+            self.reason, failed = "its map of every image has one value, which ranks no pixel", True
         if failed:
             warnings.warn(f"The method {self.method.name!r} is left out: {self.reason}.", stacklevel=4)
         if self.reason:

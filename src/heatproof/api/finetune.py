@@ -8,16 +8,35 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import torch
+
+from heatproof.api.inputs.arrays import warn_of_range
+from heatproof.api.inputs.finetuned import RECORD_ATTRIBUTE, layer_digest, weight_digests
+from heatproof.api.inputs.first_images import check_first_images
+from heatproof.api.inputs.read import read_inputs
+from heatproof.api.inputs.targets import TargetSpec
+from heatproof.core.batches import count_images, count_words, show_progress
 from heatproof.core.grids import as_grid
+from heatproof.core.hooks import counted_as_check
+from heatproof.core.input_facts import UNSCALED
+from heatproof.core.network import attach, compilation_disabled, prepare_network, uncompiled
 from heatproof.core.options import Bounds, Count, PatchGrid, check_arguments
+from heatproof.core.output_reader import check_targets
+from heatproof.core.perturb.baselines import BASELINES
+from heatproof.core.perturb.dataset_mean import mean_colour
+from heatproof.core.probabilities import warn_of_probabilities
+from heatproof.core.registry import look_up
+from heatproof.core.specs import FinetuningSettings
+from heatproof.core.state import copy_network, enable_gradients, preserve_random_states
 from heatproof.core.tasks import CALLABLE
 from heatproof.errors import HeatproofError, first_line, machine_fault
+from heatproof.training.devices import DeviceGroup
+from heatproof.training.in_domain import SCALE_IMAGES, finetune_in_domain
+from heatproof.training.loop import Examples, TrainingRun, split_into_batches
+from heatproof.training.losses import SQUARED, CompleteOutputReader, loss_for_task, scale_of
 
 if TYPE_CHECKING:
-    import torch
-
     from heatproof.api.inputs.source import Inputs
-    from heatproof.api.inputs.targets import TargetSpec
 
 
 # With fewer images, only a handful are trained on, and one or two select the epoch.
@@ -41,6 +60,7 @@ def finetune(
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd",
     validation: Annotated[float, Bounds(above=0, below=1)] = 0.2,
     seed: int = 0,
+    progress: bool | None = None,
 ) -> torch.nn.Module:
     """Return a copy of a network, finetuned so that images with a deleted patch are in its domain.
 
@@ -81,18 +101,20 @@ def finetune(
         Share of the images that select the epoch.
     seed
         Seed of the split, the order and the patches.
+    progress
+        As in `heatproof.explain`.
 
     Returns
     -------
     torch.nn.Module
-        In eval mode, on the device of `model`. All weights are trained, including frozen ones. Its attribute
-        ``heatproof`` has the settings, the history of losses, ``steps`` (number of optimizer steps), ``images_trained``
-        (number of training images; the others selected the epoch), ``deleted`` (number of deleted patches in all
-        epochs), ``size`` (height and width of the images), ``colour`` (the mean of the training images), digests of the
-        weights, of the layers and of all images, and ``task``, the task of the labels. The finetuning is valid for
-        labels of this task, or for any task and target if the network's own outputs were learnt; for these weights and
-        layers; and for images of this size. If the network is trained further or gets other images, it is no longer in
-        its domain.
+        In eval mode, on the device of `model`. All weights but integers are trained, including frozen ones. Its
+        attribute ``heatproof`` has the settings, the history of losses, ``steps`` (number of optimizer steps),
+        ``images_trained`` (number of training images; the others selected the epoch), ``deleted`` (number of deleted
+        patches in all epochs), ``size`` (height and width of the images), ``colour`` (the mean of the training images),
+        digests of the weights, of the layers and of all images, and ``task``, the task of the labels. The finetuning is
+        valid for labels of this task, or for any task and target if the network's own outputs were learnt; for these
+        weights and layers; and for images of this size. If the network is trained further or gets other images, it is
+        no longer in its domain.
 
     Raises
     ------
@@ -109,28 +131,6 @@ def finetune(
     'idsds'
     """
     check_arguments(finetune, locals(), "task", "target")
-    import torch
-
-    from heatproof.api.inputs.arrays import warn_of_range
-    from heatproof.api.inputs.finetuned import RECORD_ATTRIBUTE, layer_digest, weight_digests
-    from heatproof.api.inputs.first_images import check_first_images
-    from heatproof.api.inputs.read import read_inputs
-    from heatproof.api.inputs.targets import TargetSpec
-    from heatproof.core.hooks import counted_as_check
-    from heatproof.core.input_facts import UNSCALED
-    from heatproof.core.network import attach, compilation_disabled, prepare_network, uncompiled
-    from heatproof.core.output_reader import check_targets
-    from heatproof.core.perturb.baselines import BASELINES
-    from heatproof.core.perturb.dataset_mean import mean_colour
-    from heatproof.core.probabilities import warn_of_probabilities
-    from heatproof.core.registry import look_up
-    from heatproof.core.specs import FinetuningSettings
-    from heatproof.core.state import copy_network, enable_gradients, preserve_random_states
-    from heatproof.training.devices import DeviceGroup
-    from heatproof.training.in_domain import SCALE_IMAGES, finetune_in_domain
-    from heatproof.training.loop import Examples, TrainingRun, split_into_batches
-    from heatproof.training.losses import SQUARED, CompleteOutputReader, loss_for_task, scale_of
-
     if not isinstance(model, torch.nn.Module):
         raise HeatproofError(
             f"The model is {type(model).__name__}: give a torch.nn.Module, whose weights can be trained."
@@ -143,7 +143,7 @@ def finetune(
     model = uncompiled(model)
     if isinstance(model, torch.jit.ScriptModule):
         raise HeatproofError("The model is scripted and cannot be trained: pass the module that it was scripted from.")
-    if not any(True for _ in model.parameters()):
+    if not any(map(_is_trained, model.parameters())):
         raise HeatproofError("The model has no weights, and cannot be finetuned: give one that was trained.")
     target_spec = TargetSpec(task, target)
     source = read_inputs(model, images, None if target is not None else targets, target_spec=target_spec, pairs=False)
@@ -154,7 +154,9 @@ def finetune(
     labels, learns_outputs = _labels_to_learn(source, target_spec)
     warn_of_range(images, model)
     look_up(BASELINES, baseline, "baseline")
-    tuned = copy_network(model).requires_grad_()
+    tuned = copy_network(model)
+    for parameter in tuned.parameters():
+        parameter.requires_grad_(_is_trained(parameter))
     loss, scale = loss_for_task(target_spec.kind or None), None
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(int(seed)))
     reader: Any = target_spec.reader() if target is None else CompleteOutputReader()
@@ -220,9 +222,17 @@ def finetune(
     # The attributes of a dataset that computing the mean colour of its training images takes.
     pixels = network.copy_to_device(images[order[validation_count:]]).cpu().numpy()
     dataset: Any = SimpleNamespace(splits={"train": pixels}, images=lambda split, low, high: pixels[low:high])
-    colour = mean_colour(dataset, UNSCALED)
+    with show_progress(progress):
+        colour = mean_colour(dataset, UNSCALED)
     options = {**({"value": colour} if baseline == "mean" else {}), **(baseline_options or {})}
-    with enable_gradients(), preserve_random_states(seed), compilation_disabled(tuned.modules()):
+    step = f"finetuning for {count_words(int(epochs), 'epoch')}"
+    with (
+        enable_gradients(),
+        preserve_random_states(seed),
+        compilation_disabled(tuned.modules()),
+        show_progress(progress),
+        count_images(step, int(epochs) * len(train.labels)),
+    ):
         attached = attach(tuned, reader=reader)
         try:
             training_run = TrainingRun(device_group=DeviceGroup(attached.device))
@@ -257,6 +267,11 @@ def finetune(
     return tuned.eval()
 
 
+def _is_trained(parameter: torch.nn.Parameter) -> bool:
+    """Tell whether a parameter has gradients, which one of integers has not."""
+    return parameter.is_floating_point() or parameter.is_complex()
+
+
 def _labels_to_learn(source: Inputs, target_spec: TargetSpec) -> tuple[torch.Tensor, bool]:
     """Return the labels to learn, and whether these are the network's own outputs.
 
@@ -265,8 +280,6 @@ def _labels_to_learn(source: Inputs, target_spec: TargetSpec) -> tuple[torch.Ten
     HeatproofError
         If labels do not fit the task.
     """
-    import torch
-
     if not target_spec.kind:
         learns_outputs = source.targets is None
         return (

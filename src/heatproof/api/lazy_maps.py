@@ -46,17 +46,17 @@ class LazyMaps(BackendArray):
         return indexing.explicit_indexing_adapter(key, self.shape, outer, self._read)
 
     def _read(self, key: tuple[Any, ...]) -> np.ndarray:
-        indices = [np.arange(count)[one] for count, one in zip(self.shape, key, strict=True)]
+        indices = [np.arange(count)[selection] for count, selection in zip(self.shape, key, strict=True)]
         methods, images, *pixels = map(np.atleast_1d, indices)
         values = np.full((len(methods), len(images), *map(len, pixels)), np.nan, self.dtype)
-        for place, method in enumerate(methods):
+        for position, method in enumerate(methods):
             if (source := self._sources[method]) is None:
                 continue
             folder, index = source
             # Images are read one by one, so that only the requested pixels are in memory.
             for row, image in enumerate(images):
-                values[place, row] = folder.read([self._names[image]])[self._array][0, index][np.ix_(*pixels)]
-        return values.squeeze(tuple(axis for axis, one in enumerate(indices) if not one.ndim))
+                values[position, row] = folder.read([self._names[image]])[self._array][0, index][np.ix_(*pixels)]
+        return values.squeeze(tuple(axis for axis, index_array in enumerate(indices) if not index_array.ndim))
 
 
 def as_variable(maps: LazyMaps) -> Any:

@@ -9,6 +9,7 @@ from heatproof.core.methods import Method
 from heatproof.core.options import check_options, normalise_grid_options, short_repr, to_python_numbers
 from heatproof.core.registry import look_up
 from heatproof.errors import HeatproofError
+from heatproof.explainers.other_libraries import as_function, check_arguments_of, deletes_regions, library_of
 from heatproof.explainers.registry import EXPLAINERS, Explainer, require_library
 
 
@@ -61,8 +62,6 @@ def _select_method(name: str | None, method: Any) -> Method:
             f"The method {name!r} is a class: give an object of it, made as its library says, such as "
             "captum.attr.Saliency(model)."
         )
-    from heatproof.explainers.other_libraries import check_arguments_of, library_of
-
     if library_of(method) is None and callable(method):
         check_arguments_of(name, method)
     return method_wrapping(name, method)
@@ -70,8 +69,6 @@ def _select_method(name: str | None, method: Any) -> Method:
 
 def method_wrapping(name: str, wrapped: Any) -> Method:
     """Return the method of an object of another library, or of a function of model, images and targets."""
-    from heatproof.explainers.other_libraries import as_function, deletes_regions
-
     function, ablates = as_function(name, wrapped), deletes_regions(wrapped)
     return Method(name, Explainer(name, function, {name: True}, ablates=ablates, wraps=wrapped))
 

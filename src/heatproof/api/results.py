@@ -13,6 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from heatproof.core.registry import suggest_name
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import resolve_user_folder
+from heatproof.report.results import read_table
+from heatproof.stores.lazy import open_lazily
+from heatproof.stores.manifest import read_checksummed
+from heatproof.stores.store import describe_store, read_shard_manifests
+from heatproof.stores.tables import read_parquet
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,21 +52,15 @@ class FilesByName(Mapping[str, T]):
 
 
 def _read_table(path: Path) -> pd.DataFrame:
-    from heatproof.report.results import read_table
-
     table = read_table(path, listed=True)
     return table.drop(columns="gap") if "gap" in table and not (table["gap"] != "").any() else table
 
 
 def _read_scores(path: Path) -> pd.DataFrame:
-    from heatproof.stores.tables import read_parquet
-
     return read_parquet(path, listed=True)
 
 
 def _read_arrays(path: Path) -> xarray.Dataset:
-    from heatproof.stores.lazy import open_lazily
-
     return open_lazily(path)
 
 
@@ -158,9 +157,6 @@ class Results:
         >>> results.provenance("idsds_table")["made_from"]  # doctest: +SKIP
         ['scores/digits/cifar_resnet20/finetuned/idsds', ...]
         """
-        from heatproof.stores.manifest import read_checksummed
-        from heatproof.stores.store import describe_store, read_shard_manifests
-
         inside = name.removeprefix("results/")
         base = self.folder / inside.removesuffix(".zarr")
         store = base.with_name(f"{base.name}.zarr")
@@ -175,7 +171,7 @@ class Results:
             if record and target in (*files, *(os.path.splitext(file)[0] for file in files)):
                 return {**record, "made_from": _made_from([record])}
         stores = [f"{kind}/{store}" for kind in STORE_KINDS for store in self.arrays(kind)]
-        known_names = [*self.tables, *stores, *(f"scores/{one}" for one in self.scores)]
+        known_names = [*self.tables, *stores, *(f"scores/{score_name}" for score_name in self.scores)]
         raise HeatproofError(f"The run has nothing called {name!r}: {suggest_name(name, known_names)}")
 
     @property
@@ -203,10 +199,10 @@ def _is_name(value: Any) -> bool:
 def _made_from(manifests: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the inputs of files from their manifests; a store has its name in place of the manifests of its shards."""
     names: dict[str, None] = {}
-    for one in manifests:
-        dataset = one.get("made_by", {}).get("dataset")
+    for manifest in manifests:
+        dataset = manifest.get("made_by", {}).get("dataset")
         listed = dataset.get("manifest") if isinstance(dataset, dict) else None
-        for path in (*one.get("input_sha256", ()), *one.get("read", ()), *filter(_is_name, [listed])):
+        for path in (*manifest.get("input_sha256", ()), *manifest.get("read", ()), *filter(_is_name, [listed])):
             names[re.sub(r"\.\d+\.json$", "", path.removeprefix("results/"))] = None
     return list(names)
 

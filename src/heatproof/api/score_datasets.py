@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xarray
 
 from heatproof.core.grids import patch_sums
 from heatproof.metrics.registry import Metric
@@ -14,8 +15,6 @@ from heatproof.metrics.responses.base import Response
 from heatproof.metrics.scoring import MethodScores
 
 if TYPE_CHECKING:
-    import xarray
-
     from heatproof.api.selected_metrics import SelectedMetric
 
 # Axes of the arrays that a metric reads from a response, after the axis of images.
@@ -32,8 +31,6 @@ def score_dataset(
     metric: SelectedMetric, options: dict[str, Any], image_ids: Sequence[str], scored: MethodScores
 ) -> xarray.Dataset:
     """Return the scores of a method by a metric, with its curves, its options and the settings of its responses."""
-    import xarray
-
     entry, valid = metric.entry, scored.valid
     reasons = [
         "" if is_valid else undefined_reason(image_map, entry)
@@ -105,8 +102,6 @@ def concatenate_methods(
     scored: dict[str, Any], names: Sequence[str] | None, missing_methods: Mapping[str, str]
 ) -> xarray.Dataset:
     """Return the scores of one method, or concatenate those of all methods; methods without maps come last."""
-    import xarray
-
     if names is None:
         return next(iter(scored.values()))
     joined = xarray.concat(
@@ -127,7 +122,7 @@ def _attribute(value: Any) -> Any:
         return int(value)
     if isinstance(value, int | float | str):
         return value
-    if isinstance(value, tuple | list) and all(isinstance(one, int | float | str) for one in value):
+    if isinstance(value, tuple | list) and all(isinstance(number, int | float | str) for number in value):
         return list(value)
     if isinstance(value, dict):
         return json.dumps(value, default=_attribute, sort_keys=True)

@@ -16,7 +16,8 @@ from heatproof.api.inputs.identity import identity_of
 from heatproof.api.score_datasets import undefined_reason
 from heatproof.api.selected_metrics import SelectedMetric, with_responses
 from heatproof.core.batch import Batch
-from heatproof.core.batches import track
+from heatproof.core.batches import count_begun, count_done, count_images, count_words
+from heatproof.core.first_images import described_failures
 from heatproof.core.methods import Method
 from heatproof.core.provenance import code_digest
 from heatproof.errors import NotApplicable
@@ -80,7 +81,20 @@ class Scoring:
 
     def scores(self) -> dict[str, dict[str, Scores]]:
         """Return a mapping from metric to method to scores."""
-        return {name: self._score(metric) for name, metric in track(self.metrics.items(), "scores", unit="metric")}
+        count, scores = len(self.inputs), {}
+        counts = {name: count * self._runs_of(metric) for name, metric in self.metrics.items()}
+        step = f"scores by {count_words(len(self.metrics), 'metric')}"
+        with count_images(step, sum(counts.values())) as counted:
+            for name, metric in self.metrics.items():
+                done = counted.done
+                scores[name] = self._score(metric)
+                # Responses that are cached, or that another metric read before, are done as well.
+                counted.reach(done + counts[name])
+        return scores
+
+    def _runs_of(self, metric: SelectedMetric) -> int:
+        """Return how many times each image is counted for the responses of a metric."""
+        return sum(len(self.methods) if response.needs_maps else 1 for response in metric.responses.values())
 
     def _score(self, metric: SelectedMetric) -> dict[str, Scores]:
         template, responses = with_responses(metric, self.metrics, replace(self.template, methods=self.methods))
@@ -147,10 +161,15 @@ class Scoring:
                 batch = self.inputs.batch(template, rows)
                 if intact is not None:
                     batch = replace(batch, intact=intact.read([keys[row] for row in rows]))
+                if response != INTACT:
+                    count_begun(len(rows))
                 yield batch if method is None else self._with_maps(batch, method, rows)
 
-        for rows, (_, arrays, seconds, passes) in zip(parts, respond_batches(response, batches()), strict=True):
-            if isinstance(arrays, NotApplicable):
-                raise arrays
-            cached.add([keys[row] for row in rows], arrays, seconds, passes)
+        with described_failures(self.inputs.read([0]), template.network):
+            for rows, (_, arrays, seconds, passes) in zip(parts, respond_batches(response, batches()), strict=True):
+                if isinstance(arrays, NotApplicable):
+                    raise arrays
+                cached.add([keys[row] for row in rows], arrays, seconds, passes)
+                if response != INTACT:
+                    count_done(len(rows))
         return cached

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import chain, pairwise
-from threading import Lock
-from typing import TypeVar
+from threading import Lock, RLock
+from typing import Any, TypeVar
 
 import torch
 
@@ -57,8 +57,12 @@ def prefetch(
 log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LINES = 10.0
+# Without a terminal, a call of the API writes a line to stderr this often, so that a log shows that it lives.
+SECONDS_BETWEEN_SIGNS = 30.0
 # None reports progress only to a terminal or a notebook; see `show_progress`.
 _PROGRESS: ContextVar[bool | None] = ContextVar("progress", default=None)
+# The images that the running call of the API counts; None in jobs.
+_COUNTED: ContextVar[CountedImages | None] = ContextVar("counted", default=None)
 
 
 @contextmanager
@@ -87,14 +91,165 @@ def report_progress(line: str, progress: bool | None = None) -> None:
     """Write a progress line to stderr if progress is shown there, otherwise to the log."""
     setting = _PROGRESS.get() if progress is None else progress
     if setting or (setting is None and is_interactive()):
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
+        _write(line)
     else:
         log.info(line)
 
 
+def _write(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def _bar(step: str, unit: str, total: int | None) -> Any:
+    """Return a progress bar that leaves nothing behind in the process."""
+    from tqdm import tqdm
+
+    class Bar(tqdm):  # type: ignore[type-arg]
+        # tqdm's own lock fixes the start method of multiprocessing, and its monitor is a thread that never ends.
+        _lock = RLock()
+        monitor_interval = 0
+
+    return Bar(desc=step, unit=unit, total=total, leave=False)
+
+
+def _plural(unit: str) -> str:
+    return f"{unit}es" if unit.endswith("tch") else f"{unit}s"
+
+
+def count_words(number: int, unit: str) -> str:
+    """Return a number with the name of its unit, which is given in the singular."""
+    return f"{number} {unit if number == 1 else _plural(unit)}"
+
+
+class CountedImages:
+    """Images that a step of a call has to do, and how many are done.
+
+    In a terminal or a notebook they are shown as a bar; otherwise as lines on stderr, one in `SECONDS_BETWEEN_SIGNS`,
+    unless progress is off.
+
+    Parameters
+    ----------
+    step
+        Name of the step, in a word or two.
+    total
+        Number of images, each counted once for every method or metric.
+    """
+
+    def __init__(self, step: str, total: int) -> None:
+        self.step, self.total, self.done = step, total, 0
+        self.setting = _PROGRESS.get()
+        self.interval = SECONDS_BETWEEN_LINES if self.setting else SECONDS_BETWEEN_SIGNS
+        self.start = self.last = time.monotonic()
+        self.bar = _bar(step, "image", total) if self.setting is not False and is_interactive() else None
+        # Of the images that are begun: those that earlier loops and the running one passed, and how many they are.
+        self.begin(0)
+        if self.setting and self.bar is None:
+            # Announce the step first, because its first image may take long.
+            _write(f"{step}: 0 of {count_words(total, 'image')}")
+
+    def begin(self, count: int) -> None:
+        """Note that images are begun, which `add` will count all at once."""
+        self._passed, self._of_running, self._at_most = 0, _no_image, count
+
+    def running(self, so_far: Callable[[], int]) -> None:
+        """Note a loop of passes over images, which may be one of several for the images that are begun.
+
+        Parameters
+        ----------
+        so_far
+            Function that returns how many images the loop has passed, which is called only if a line is written.
+        """
+        self._passed += self._of_running()
+        self._of_running = so_far
+
+    def reach(self, done: int) -> None:
+        """Note how many images are done so far."""
+        self.add(done - self.done)
+
+    def add(self, count: int) -> None:
+        """Count images that are done."""
+        self.done += count
+        self.begin(0)
+        if self.bar is not None:
+            self.bar.update(count)
+        self.show()
+
+    def show(self) -> None:
+        """Write a line, if the last one was long ago."""
+        now = time.monotonic()
+        if self.bar is not None or self.setting is False or now - self.last < self.interval:
+            return
+        self.last = now
+        done = min(self.done + min(self._passed + self._of_running(), self._at_most), self.total)
+        seconds = now - self.start
+        minutes = f"about {(self.total - done) / done * seconds / 60:.1f} min left" if done else ""
+        _write(
+            f"{self.step}: {done} of {count_words(self.total, 'image')}, {minutes or f'{seconds / 60:.1f} min so far'}"
+        )
+
+    def close(self, finished: bool) -> None:
+        """End the step."""
+        if self.bar is not None:
+            self.bar.close()
+        elif self.setting and finished:
+            _write(f"{self.step}: {count_words(self.total, 'image')} in {time.monotonic() - self.start:.1f} s")
+
+
+@contextmanager
+def count_images(step: str, total: int) -> Iterator[CountedImages]:
+    """Show how many images of a step of a call are done, until the end of the context.
+
+    Parameters
+    ----------
+    step, total
+        As in `CountedImages`.
+    """
+    counted = CountedImages(step, total)
+    token = _COUNTED.set(counted)
+    finished = False
+    try:
+        yield counted
+        finished = True
+    finally:
+        _COUNTED.reset(token)
+        counted.close(finished)
+
+
+def show_life() -> None:
+    """Show that the call is alive, as `CountedImages.show` does; nothing happens outside of `count_images`."""
+    counted = _COUNTED.get()
+    if counted is not None:
+        counted.show()
+
+
+def count_begun(count: int) -> None:
+    """Note that images are begun, as `CountedImages.begin` does; nothing happens outside of `count_images`."""
+    counted = _COUNTED.get()
+    if counted is not None:
+        counted.begin(count)
+
+
+def count_done(count: int) -> None:
+    """Count images that are done, as `CountedImages.add` does; nothing happens outside of `count_images`."""
+    counted = _COUNTED.get()
+    if counted is not None:
+        counted.add(count)
+
+
+def note_passes(so_far: Callable[[], int]) -> None:
+    """Note a loop of passes, as `CountedImages.running` does; nothing happens outside of `count_images`."""
+    counted = _COUNTED.get()
+    if counted is not None:
+        counted.running(so_far)
+
+
+def _no_image() -> int:
+    return 0
+
+
 def track(
-    items: Iterable[T], step: str, unit: str = "it", total: int | None = None, *, progress: bool | None = None
+    items: Iterable[T], step: str, unit: str = "item", total: int | None = None, *, progress: bool | None = None
 ) -> Iterator[T]:
     """Yield the items and report progress: with a bar if stderr is a terminal or a notebook, otherwise with log lines.
 
@@ -105,7 +260,7 @@ def track(
     step
         Name of the step, in a word or two.
     unit
-        Name of one item.
+        Name of one item, in the singular.
     total
         Number of items, if `items` has no length.
     progress
@@ -115,15 +270,18 @@ def track(
         total = len(items)
     setting = _PROGRESS.get() if progress is None else progress
     if setting is not False and is_interactive():
-        from tqdm import tqdm
-
-        yield from tqdm(items, desc=step, unit=unit, total=total, leave=False)
+        with _bar(step, unit, total) as bar:
+            for item in items:
+                yield item
+                bar.update()
         return
 
-    of_total = f" of {total}" if total else ""
+    def counted(number: int) -> str:
+        return f"{number} of {count_words(total, unit)}" if total else count_words(number, unit)
+
     if setting:
         # Announce the step first, because its first item may take long.
-        report_progress(f"{step}: 0{of_total} {unit}", setting)
+        report_progress(f"{step}: {counted(0)}", setting)
     start = last = time.monotonic()
     done = 0
     for item in items:
@@ -134,5 +292,6 @@ def track(
             last = now
             rate = done / (now - start)
             remaining = f", {(total - done) / rate:.0f} s left" if total else ""
-            report_progress(f"{step}: {done}{of_total} {unit}, {rate:.2f} {unit}/s{remaining}", setting)
-    report_progress(f"{step}: {done} {unit} in {time.monotonic() - start:.1f} s", setting)
+            report_progress(f"{step}: {counted(done)}, {rate:.2f} {_plural(unit)}/s{remaining}", setting)
+    seconds = time.monotonic() - start
+    report_progress(f"{step}: {count_words(done, unit)} in {seconds:.1f} s", setting)

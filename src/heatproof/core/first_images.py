@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,19 +11,33 @@ from torch import nn
 
 from heatproof.core.hooks import counted_as_check, hooks_of
 from heatproof.core.network import Network, compilation_disabled
-from heatproof.errors import HeatproofError, first_line, machine_fault
+from heatproof.errors import HeatproofError, NotApplicable, first_line, machine_fault
+
+
+def fails_inside(error: BaseException, network: nn.Module | None) -> bool:
+    """Tell whether an exception was raised while a network ran."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return network is not None and any(frame.f_locals.get("self") is network for frame in frames)
 
 
 @contextmanager
-def described_failures(images: torch.Tensor) -> Iterator[None]:
-    """Turn an exception of the network into a HeatproofError of one sentence."""
+def described_failures(images: torch.Tensor, network: nn.Module | None = None) -> Iterator[None]:
+    """Turn an exception of the network into a HeatproofError of one sentence.
+
+    Parameters
+    ----------
+    images
+        Images (B, C, H, W) that the network gets.
+    network
+        The network, if the context does more than run it: an exception from elsewhere is then left as it is.
+    """
     try:
         yield
-    except HeatproofError:
+    except (HeatproofError, NotApplicable):
         raise
     except Exception as error:
         # The caller's network can raise any exception.
-        if machine_fault(error):
+        if machine_fault(error) or (network is not None and not fails_inside(error, network)):
             raise
         description = f"{type(error).__name__}: {first_line(error)[:200]}"
         remedy = "give images that it takes"

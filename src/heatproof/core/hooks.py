@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from heatproof.core.batches import show_life
 from heatproof.core.output_reader import OutputReader
 from heatproof.core.state import ModuleContents
 
@@ -149,6 +150,7 @@ class Hooks:
             self.check_passes += images
         else:
             self.passes += images
+        show_life()
 
     def _is_another_thread(self) -> bool:
         return self.thread is not None and threading.get_ident() != self.thread

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from heatproof.core.batch import PerturbedImages
+from heatproof.core.batches import note_passes
 from heatproof.core.integer_types import widen_dtype
 from heatproof.core.output_reader import check_targets, log_probabilities
 from heatproof.core.probabilities import NEAR_ONE, PROBABILITIES_MESSAGE
@@ -71,6 +72,9 @@ def run_batched(
     # A wrapper that records what passes do is called as it is.
     run = getattr(network, "direct", network)
     on_host = targets.cpu() if reader.function else None
+    # The copy to the host would stall an accelerator, so only a line of progress reads it.
+    latest_rows: torch.Tensor | None = None
+    note_passes(lambda: 0 if latest_rows is None else int(latest_rows.max()) + 1)
     with torch.no_grad():
         for images, rows in batches:
             with reader.only_targets([] if on_host is None else on_host[rows.cpu()].flatten().tolist()):
@@ -100,6 +104,7 @@ def run_batched(
                 largest_logit = logits.amax(1) if has_classes else at_target[:, 0]
                 part |= {"largest_logit": largest_logit, "largest_log_probability": log_probability.amax(1)}
             parts.append(part)
+            latest_rows = rows
         if not parts:
             return {}
         # One transfer at the end, because a transfer in every batch would stall an accelerator.

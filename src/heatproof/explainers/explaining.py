@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from heatproof.core.batch import ApplicabilityFigure, Batch, MapSums
+from heatproof.core.first_images import fails_inside
 from heatproof.core.methods import Method
 from heatproof.core.network import Network
 from heatproof.core.state import NetworkState, preserve_modes, preserve_random_states
@@ -259,9 +260,8 @@ def _reason(error: Exception, network: Any) -> str:
             "it needs the gradient of an image, and the model gives none, as where a part of it runs under no_grad or "
             "is cut off by detach"
         )
-    inside = any(frame.f_locals.get("self") is network for frame, _ in traceback.walk_tb(error.__traceback__))
     last = traceback.extract_tb(error.__traceback__)[-1]
-    subject = "the model fails in it" if network is not None and inside else "it fails"
+    subject = "the model fails in it" if fails_inside(error, network) else "it fails"
     return f"{subject} ({type(error).__name__}: {message}; {Path(last.filename).name}, line {last.lineno})"
 
 

@@ -21,6 +21,8 @@ from heatproof.files.writing import open_lock
 LOCK = ".lock"
 # Seconds between two updates of the modification time of the lock file, by which other hosts see that its holder runs.
 BEAT = 15.0
+# Of each lock that this process holds: the thread that updates its file, and the event that ends the thread.
+_BEATS: dict[IO[str], tuple[threading.Thread, threading.Event]] = {}
 
 
 def lock_folder(folder: str, kind: str = "results folder") -> IO[str]:
@@ -60,7 +62,10 @@ def lock_folder(folder: str, kind: str = "results folder") -> IO[str]:
     file.truncate()
     json.dump(me, file)
     file.flush()
-    threading.Thread(target=_show_life, args=(file,), daemon=True).start()
+    released = threading.Event()
+    beat = threading.Thread(target=_show_life, args=(file, released), daemon=True)
+    _BEATS[file] = beat, released
+    beat.start()
     return file
 
 
@@ -76,6 +81,10 @@ def locked_folder(folder: str, kind: str = "results folder") -> Iterator[None]:
 
 def unlock_folder(file: IO[str]) -> None:
     """Release the lock of a folder."""
+    beat, released = _BEATS.pop(file, (None, None))
+    if beat is not None and released is not None:
+        released.set()
+        beat.join()
     # The file may be closed already, or the folder may be gone.
     with suppress(OSError, ValueError):
         file.seek(0)
@@ -106,8 +115,7 @@ def _is_alive(holder: Mapping[str, Any], me: Mapping[str, Any], age: float) -> b
         return False
 
 
-def _show_life(file: IO[str]) -> None:
-    while not file.closed:
+def _show_life(file: IO[str], released: threading.Event) -> None:
+    while not (file.closed or released.wait(BEAT)):
         with suppress(OSError, ValueError):
             os.utime(file.fileno())
-        time.sleep(BEAT)

@@ -37,13 +37,33 @@ ESCAPED_IN_JSON = re.compile(rb"\\u[dD][89a-fA-F]")
 KEY_IN_JSON, LONG_NUMBER_IN_JSON = re.compile(rb'"\s*:'), re.compile(rb"[0-9]{19}")
 
 
-def resolve_user_folder(folder: str | Path) -> Path:
-    """Return a folder that the user names, with symbolic links on the way to it resolved.
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """Return a path that the user names, with a ``~`` at its start expanded, as a shell does.
+
+    Raises
+    ------
+    HeatproofError
+        If it is no path, or names the home folder of an unknown user.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise HeatproofError(f"The path is {type(path).__name__}: give the name of a file or folder.")
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise HeatproofError(
+            f"{printable_path(path)} begins with the home folder of a user that this machine does not have: write the "
+            "path out, or put ./ before a folder with this name."
+        ) from None
+
+
+def resolve_user_folder(folder: str | os.PathLike[str]) -> Path:
+    """Return a folder that the user names (`user_path`), with symbolic links on the way to it resolved.
 
     The user may name a link; below the folder that is returned, `refuse_links` refuses all links.
     """
+    folder = user_path(folder)
     real = os.path.realpath(folder)
-    return Path(folder) if os.path.abspath(folder) == real else Path(real)
+    return folder if os.path.abspath(folder) == real else Path(real)
 
 
 def refuse_links(path: str | Path) -> Path:
@@ -301,7 +321,7 @@ def reason_of(error: BaseException) -> str:
     return " ".join(message.split())[:200] or type(error).__name__
 
 
-def printable_path(path: str | Path) -> str:
+def printable_path(path: str | os.PathLike[str]) -> str:
     """Return a path as text that can be printed and written, with bytes escaped that are not UTF-8."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 

@@ -8,7 +8,7 @@ from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from heatproof.files.reading import one_sentence_errors, read_bytes
+from heatproof.files.reading import one_sentence_errors, read_bytes, user_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +37,8 @@ def read_user_table(path: str | Path) -> UserTable:
         If it is not a regular file, or is larger than any table.
     """
     with one_sentence_errors(path, *TABLE_REMEDY_AND_KIND):
-        return UserTable(Path(path), read_bytes(path, MOST_BYTES))
+        path = user_path(path)
+        return UserTable(path, read_bytes(path, MOST_BYTES))
 
 
 def rows_of(content: bytes, separator: str) -> Iterator[list[str]]:

@@ -18,7 +18,7 @@ import psutil
 
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import without_formulas
-from heatproof.files.reading import FOLDER, refuse_links
+from heatproof.files.reading import FOLDER, printable_path, reason_of, refuse_links
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,6 +70,35 @@ def open_lock(path: str | Path) -> IO[str]:
 
 
 @contextmanager
+def one_sentence_write_errors(path: str | Path) -> Iterator[None]:
+    """Convert an error of the system while a file that the user names is written into one sentence.
+
+    Raises
+    ------
+    HeatproofError
+        The sentence, which names the file and the remedy.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise HeatproofError(
+            f"{printable_path(path)} cannot be written ({reason_of(error)}): make its folder writable and leave room "
+            "there, or name a file in another folder."
+        ) from error
+
+
+@contextmanager
+def _named(path: Path, aside: Path) -> Iterator[None]:
+    """Let an error of the system name the file that is written, and not the temporary one."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename in (str(aside), aside):
+            error.filename, error.filename2 = str(path), None
+        raise
+
+
+@contextmanager
 def atomic_write(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path to write to, and move the file into place afterwards; a failure leaves nothing behind.
 
@@ -96,18 +125,19 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
             leftover.unlink(missing_ok=True)
     # A random name, so that nobody can place a link there in advance.
     aside = path.with_name(f".{host}.{os.getpid()}.{secrets.token_hex(8)}.{path.name}")
-    # O_EXCL creates a new file, with the permissions that the umask leaves.
-    os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
-    try:
-        yield aside
-        # Without fsync, a power failure could leave the new name without the bytes.
-        with open(aside, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    finally:
-        # On a full disk, a half-written file would take the room that the next attempt needs.
-        with suppress(OSError):
-            aside.unlink()
+    with _named(path, aside):
+        # O_EXCL creates a new file, with the permissions that the umask leaves.
+        os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
+        try:
+            yield aside
+            # Without fsync, a power failure could leave the new name without the bytes.
+            with open(aside, "rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(aside, path)
+        finally:
+            # On a full disk, a half-written file would take the room that the next attempt needs.
+            with suppress(OSError):
+                aside.unlink()
 
 
 def write_json(path: str | Path, value: Any) -> None:

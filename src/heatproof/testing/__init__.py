@@ -6,11 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from heatproof.core.registry import look_up
+from heatproof.testing._explainers import RULES as EXPLAINER_RULES
+from heatproof.testing._metrics import RULES as METRIC_RULES
+from heatproof.testing._naming import explainer_of, metric_of
+from heatproof.testing._rules import Check
 
 if TYPE_CHECKING:
     import torch
 
-    from heatproof.testing._rules import Check, Outcome
+    from heatproof.testing._rules import Outcome
 
 
 def check_explainer(
@@ -97,11 +101,8 @@ def explainer_checks(
     'saliency-returns_its_maps'
     >>> checks[0]()
     """
-    from heatproof.testing._explainers import RULES
-    from heatproof.testing._naming import explainer_of
-
     subject, declared = explainer_of(explainer, dict(options or {}), network)
-    return _checks(RULES, subject, {**declared, **(exempt or {})})
+    return _checks(EXPLAINER_RULES, subject, {**declared, **(exempt or {})})
 
 
 def check_metric(
@@ -162,24 +163,19 @@ def metric_checks(
     HeatproofError
         As `check_metric`.
     """
-    from heatproof.testing._metrics import RULES
-    from heatproof.testing._naming import metric_of
-
     subject, declared = metric_of(metric, dict(options or {}))
-    return _checks(RULES, subject, {**declared, **(exempt or {})})
+    return _checks(METRIC_RULES, subject, {**declared, **(exempt or {})})
 
 
 def _checks(rules: Any, subject: Any, exempt: Mapping[str, str]) -> list[Check]:
-    from heatproof.testing._rules import Check
-
-    known = {rule.__name__: rule for rule in rules}
+    rules_by_name = {rule.__name__: rule for rule in rules}
     for name in exempt:
-        look_up(known, name, "rule")
+        look_up(rules_by_name, name, "rule")
     return [Check(rule, subject, exempt) for rule in rules]
 
 
 def _all(checks: list[Check]) -> list[Outcome]:
     outcomes = [check.outcome for check in checks]
-    if failed := [one.text for one in outcomes if one.state == "failed"]:
+    if failed := [outcome.text for outcome in outcomes if outcome.state == "failed"]:
         raise AssertionError("\n".join(failed))
     return outcomes

@@ -104,7 +104,7 @@ class ExplainerSubject:
         # Copies, so that a cache inside the explainer gets new tensors.
         copied = replace(context, images=context.images.clone(), targets=context.targets.clone())
         with NetworkState(context.output):
-            return {name: one.detach().float().clone() for name, one in self.call(copied).items()}
+            return {name: values.detach().float().clone() for name, values in self.call(copied).items()}
 
     def explain(self, network: nn.Module, images: torch.Tensor, targets: Any = None, **options: Any) -> Maps:
         """Return the maps of `heatproof.explain`."""
@@ -117,7 +117,7 @@ class ExplainerSubject:
         if reason := str(result["reason"].values[0]):
             raise NotApplicable(reason)
         names, maps = result["method"].values, result["attribution"].values
-        return {str(name): torch.from_numpy(one) for name, one in zip(names, maps, strict=True)}
+        return {str(name): torch.from_numpy(values) for name, values in zip(names, maps, strict=True)}
 
     def explain_equivalent(self, case: str, *arguments: Any, **options: Any) -> Maps:
         """Return the maps of `heatproof.explain` in a case that is equivalent to one where it is applicable."""
@@ -147,7 +147,7 @@ def distance(actual: Maps, expected: Maps) -> float:
 
 def select_maps(maps: Maps, rows: Sequence[int]) -> Maps:
     """Return the maps of a subset of the images."""
-    return {name: one[list(rows)] for name, one in maps.items()}
+    return {name: values[list(rows)] for name, values in maps.items()}
 
 
 def select_images(context: Batch, rows: Sequence[int]) -> Batch:

@@ -67,20 +67,20 @@ def returns_its_maps(subject: ExplainerSubject) -> None:
     if not isinstance(maps, Mapping) or list(maps) != announced:
         received = list(maps) if isinstance(maps, Mapping) else type(maps).__name__
         raise RuleBroken(f"returned {received}", f"return a dict with the maps {announced}")
-    for name, one in maps.items():
-        if not isinstance(one, torch.Tensor) or one.dtype != torch.float32:
+    for name, values in maps.items():
+        if not isinstance(values, torch.Tensor) or values.dtype != torch.float32:
             raise RuleBroken(
-                f"returned {getattr(one, 'dtype', type(one).__name__)} for {name!r}", "return float32 tensors"
+                f"returned {getattr(values, 'dtype', type(values).__name__)} for {name!r}", "return float32 tensors"
             )
-        if tuple(one.shape) != expected:
+        if tuple(values.shape) != expected:
             raise RuleBroken(
-                f"returned a map of shape {tuple(one.shape)} for {expected}", "return one value for each pixel"
+                f"returned a map of shape {tuple(values.shape)} for {expected}", "return one value for each pixel"
             )
-        if not one.isfinite().all():
+        if not values.isfinite().all():
             raise RuleBroken(f"returned a value in {name!r} that is not finite", "find where it divides by zero")
-        if one.requires_grad or one.is_inference():
+        if values.requires_grad or values.is_inference():
             raise RuleBroken(f"returned {name!r} as a part of a graph", "detach it")
-        if not (one.flatten(1).amax(1) > one.flatten(1).amin(1)).any():
+        if not (values.flatten(1).amax(1) > values.flatten(1).amin(1)).any():
             raise RuleBroken(
                 f"returned {name!r} with one value everywhere", "raise NotApplicable if the map would be constant"
             )
@@ -93,8 +93,8 @@ def has_its_announced_sign(subject: ExplainerSubject) -> None:
     minima: dict[str, float] = {}
     context = subject.context(subject.network())
     for shift in range(3):
-        for name, one in subject.maps(replace(context, targets=(context.targets + shift) % 3)).items():
-            minima[name] = min(minima.get(name, 0.0), float(one.min()))
+        for name, values in subject.maps(replace(context, targets=(context.targets + shift) % 3)).items():
+            minima[name] = min(minima.get(name, 0.0), float(values.min()))
     for name, signed in subject.explainer.maps.items():
         if signed != (minima[name] < 0):
             description = (
@@ -108,17 +108,17 @@ def leaves_its_inputs(subject: ExplainerSubject) -> None:
     for form, count in ((DEFAULT_FORM, 4), (DEFAULT_FORM, 1), (DEFAULT_FORM, 5), *IMAGE_FORMS[1:]):
         context = subject.context(subject.network(form), random_images(form, count))
         background = context.background(32) if context.background else None
-        inputs = [one for one in (context.images, context.targets, background) if one is not None]
-        before = [one.clone() for one in inputs]
+        inputs = [tensor for tensor in (context.images, context.targets, background) if tensor is not None]
+        before = [tensor.clone() for tensor in inputs]
         maps = subject.call(context)
-        for name, one, copy in zip(("images", "targets", "background"), inputs, before, strict=False):
-            if not torch.equal(one, copy) or one.requires_grad:
+        for name, tensor, copy in zip(("images", "targets", "background"), inputs, before, strict=False):
+            if not torch.equal(tensor, copy) or tensor.requires_grad:
                 shape = tuple(context.images.shape)
                 raise RuleBroken(
                     f"changed the {name}, at images {shape}", "write to a clone, and take gradients at a copy"
                 )
             for key, values in maps.items():
-                if values.untyped_storage().data_ptr() == one.untyped_storage().data_ptr():
+                if values.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
                     raise RuleBroken(f"returned {key!r} as a view of the {name}", "return a clone")
 
 
@@ -126,9 +126,9 @@ def leaves_earlier_maps(subject: ExplainerSubject) -> None:
     """Maps do not change when other images are explained."""
     network = subject.network()
     maps = subject.call(subject.context(network))
-    before = {name: one.clone() for name, one in maps.items()}
+    before = {name: values.clone() for name, values in maps.items()}
     subject.call(subject.context(network, random_images(seed=1)))
-    if any(not torch.equal(maps[name], one) for name, one in before.items()):
+    if any(not torch.equal(maps[name], values) for name, values in before.items()):
         raise RuleBroken("changed maps that it had returned", "return new tensors and no buffer of its own")
 
 
@@ -149,8 +149,8 @@ def stays_in_eval_mode(subject: ExplainerSubject) -> None:
         raise NotApplicable("it gets no network")
     network = subject.network()
     modes = []
-    handles = [one.register_forward_pre_hook(lambda module, _: modes.append(module.training))
-               for one in network.modules()]  # fmt: skip
+    handles = [module.register_forward_pre_hook(lambda module, _: modes.append(module.training))
+               for module in network.modules()]  # fmt: skip
     try:
         subject.call(subject.context(network))
     finally:
@@ -243,7 +243,7 @@ def follows_the_image(subject: ExplainerSubject) -> None:
     with NetworkState(network):
         subject.call(context)
         context.images.copy_(other_images)
-        actual = {name: one.detach().float() for name, one in subject.call(context).items()}
+        actual = {name: values.detach().float() for name, values in subject.call(context).items()}
     require_same(actual, other_maps, "for a tensor that had other values before", "keep nothing between calls")
 
 
@@ -283,18 +283,18 @@ def finds_the_evidence(subject: ExplainerSubject) -> None:
     else:
         # Whether a function is signed can only be read off its maps.
         maps = subject.maps(subject.context(subject.network()))
-        signed = {name: bool((one < 0).any() and (one > 0).any()) for name, one in maps.items()}
+        signed = {name: bool((values < 0).any() and (values > 0).any()) for name, values in maps.items()}
     # The last channel supports the second class, and the first channel opposes the third class.
-    for target, place, sign in ((0, 0, 1), (1, 1, 1), (2, 0, -1)):
+    for target, box, sign in ((0, 0, 1), (1, 1, 1), (2, 0, -1)):
         targets = torch.full((len(images),), target)
-        for name, one in subject.maps(subject.context(network, images, targets=targets)).items():
+        for name, values in subject.maps(subject.context(network, images, targets=targets)).items():
             if sign < 0 and not signed[name]:
                 continue
-            _require_inside(name, one, place, sign)
+            _require_inside(name, values, box, sign)
 
 
-def _require_inside(name: str, maps: torch.Tensor, place: int, sign: int) -> None:
-    rows, columns = BOXES[place]
+def _require_inside(name: str, maps: torch.Tensor, box: int, sign: int) -> None:
+    rows, columns = BOXES[box]
     inside = torch.zeros(maps.shape[1:], dtype=torch.bool)
     inside[rows, columns] = True
     rest = torch.stack([maps[:, ~inside].mean(1), maps[:, inside.T].mean(1)]).amax(0)
@@ -322,10 +322,10 @@ def takes_images_of_any_form(subject: ExplainerSubject) -> None:
     """A single image, images that are not square, and one or several channels give maps of the images' size."""
     for form, count in IMAGE_FORMS:
         context = subject.context(subject.network(form), random_images(form, count))
-        for name, one in subject.maps(context).items():
-            if tuple(one.shape) != (count, *form.size) or not one.isfinite().all():
+        for name, values in subject.maps(context).items():
+            if tuple(values.shape) != (count, *form.size) or not values.isfinite().all():
                 raise RuleBroken(
-                    f"returned {name!r} of shape {tuple(one.shape)} for images {tuple(context.images.shape)}",
+                    f"returned {name!r} of shape {tuple(values.shape)} for images {tuple(context.images.shape)}",
                     "return a finite value for each pixel",
                 )
 
@@ -478,9 +478,9 @@ class _OneLogit(nn.Module):
 def takes_networks_of_one_logit(subject: ExplainerSubject) -> None:
     """One logit z has the same maps as two classes with the logits -z/2 and z/2."""
     images, targets = random_images(), torch.tensor([0, 1, 1, 0])
-    one, two = (_OneLogit(subject.network(), as_two).eval() for as_two in (False, True))
+    single, two = (_OneLogit(subject.network(), as_two).eval() for as_two in (False, True))
     expected = subject.explain(two, images, targets)
-    actual = subject.explain_equivalent("to a network of one logit", one, images, targets)
+    actual = subject.explain_equivalent("to a network of one logit", single, images, targets)
     require_same(actual, expected, "for a network of one logit", "explain the output that it is given", SIMILAR)
 
 
@@ -492,7 +492,9 @@ def explains_probabilities_or_says_no(subject: ExplainerSubject) -> None:
     context = subject.context(network)
     output = nn.Sequential(network, nn.Softmax(-1)).eval()
     maps = subject.maps(replace(context, output=output))
-    if any(tuple(one.shape) != (4, *context.images.shape[2:]) or not one.isfinite().all() for one in maps.values()):
+    if any(
+        tuple(values.shape) != (4, *context.images.shape[2:]) or not values.isfinite().all() for values in maps.values()
+    ):
         raise RuleBroken("returned no maps of probabilities", "raise heatproof.errors.NotApplicable where it has none")
     require_other(maps, subject.maps(context), "as of logits", "explain `explained.output` and not the network")
 
@@ -505,7 +507,7 @@ def says_where_it_does_not_apply(subject: ExplainerSubject) -> None:
         nn.Sequential(nn.Flatten(), nn.Linear(768, 3)),
         tiny_network(NETWORKS["plain_vit"]),
     ]
-    for network in (one.eval().requires_grad_(False) for one in networks_of_other_kinds):
+    for network in (other_network.eval().requires_grad_(False) for other_network in networks_of_other_kinds):
         try:
             subject.maps(subject.context(network))
         except NotApplicable as reason:

@@ -225,18 +225,18 @@ def calls_of(subject: MetricSubject, inputs: ScoringInputs) -> list[MetricCall]:
     return calls
 
 
-def same(one: Any, other: Any) -> bool:
+def same(value: Any, other: Any) -> bool:
     """Tell whether two values are equal, including all nested values and arrays."""
-    if isinstance(one, np.ndarray | torch.Tensor):
-        first, second = np.asarray(one), np.asarray(other)
+    if isinstance(value, np.ndarray | torch.Tensor):
+        first, second = np.asarray(value), np.asarray(other)
         return first.dtype == second.dtype and np.array_equal(first, second, equal_nan=first.dtype.kind in "fc")
-    if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    if hasattr(one, "__dict__") and not callable(one):
-        return all(same(value, vars(other)[key]) for key, value in vars(one).items())
-    return callable(one) or one == other
+    if isinstance(value, Mapping):
+        return value.keys() == other.keys() and all(same(value[key], other[key]) for key in value)
+    if isinstance(value, list | tuple):
+        return len(value) == len(other) and all(map(same, value, other))
+    if hasattr(value, "__dict__") and not callable(value):
+        return all(same(value, vars(other)[key]) for key, value in vars(value).items())
+    return callable(value) or value == other
 
 
 def require_same(actual: Scores, expected: Scores, case: str, remedy: str, limit: float = CLOSE) -> None:
@@ -252,10 +252,10 @@ def require_same(actual: Scores, expected: Scores, case: str, remedy: str, limit
 def returns_scores(subject: MetricSubject) -> None:
     """The function returns float64 scores (N,), whether each is defined, bool (N,), and named curves."""
     inputs = scoring_inputs()
-    for one in calls_of(subject, inputs):
-        if not isinstance(one.returned, tuple) or len(one.returned) not in (2, 3):
-            raise RuleBroken(f"returned {type(one.returned).__name__}", "return scores, validity and a dict of curves")
-        score, valid = (np.asarray(part) for part in one.returned[:2])
+    for call in calls_of(subject, inputs):
+        if not isinstance(call.returned, tuple) or len(call.returned) not in (2, 3):
+            raise RuleBroken(f"returned {type(call.returned).__name__}", "return scores, validity and a dict of curves")
+        score, valid = (np.asarray(part) for part in call.returned[:2])
         if score.shape != (5,) or valid.shape != (5,):
             raise RuleBroken(
                 f"returned scores {score.shape} and validity {valid.shape} for 5 images", "return one of each"
@@ -266,7 +266,7 @@ def returns_scores(subject: MetricSubject) -> None:
             raise RuleBroken("returned a score that is not finite as defined", "set its validity to False")
         if np.isfinite(score[~valid]).any():
             raise RuleBroken("returned a number where the score is undefined", "return NaN there")
-        for name, curve in (one.returned[2] if len(one.returned) == 3 else {}).items():
+        for name, curve in (call.returned[2] if len(call.returned) == 3 else {}).items():
             if np.ndim(curve) not in (1, 2) or (np.ndim(curve) == 2 and len(curve) != 5):
                 raise RuleBroken(f"returned the curve {name!r} of shape {np.shape(curve)}", "return (N, S) or (S,)")
 
@@ -274,8 +274,8 @@ def returns_scores(subject: MetricSubject) -> None:
 def leaves_its_inputs(subject: MetricSubject) -> None:
     """Maps and all other inputs are unchanged."""
     for count in (5, 2, 1):
-        for one in calls_of(subject, scoring_inputs(count=count)):
-            if not same(one.before, one.after):
+        for call in calls_of(subject, scoring_inputs(count=count)):
+            if not same(call.before, call.after):
                 raise RuleBroken(f"wrote to its inputs, of {count} images", "work on copies")
 
 
@@ -328,8 +328,8 @@ def is_repeatable(subject: MetricSubject) -> None:
             results.append(scores_of(subject, inputs))
         scores_of(subject, scoring_inputs(seed=1))
     require_same(results[0], results[1], "in a second call", "draw from the option `seed`", limit=0.0)
-    for one in calls:
-        if not same(one.again(), one.returned):
+    for call in calls:
+        if not same(call.again(), call.returned):
             raise RuleBroken("returned something else for copies of its inputs", "keep nothing between calls")
 
 

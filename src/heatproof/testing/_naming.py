@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -37,7 +38,7 @@ def explainer_of(
     if isinstance(explainer, str):
         entry = look_up(EXPLAINERS, explainer, "explainer")
     elif entry is None:
-        entry = next((one for one in EXPLAINERS.values() if one.function is explainer), None)
+        entry = next((registered for registered in EXPLAINERS.values() if registered.function is explainer), None)
     if library_of(explainer) is not None or isinstance(explainer, type) or not (entry or callable(explainer)):
         raise HeatproofError(
             f"The explainer {short_repr(explainer)} is bound to one network, or is not callable: pass a name, or a "
@@ -57,8 +58,6 @@ def explainer_of(
 
 
 def _takes_one(function: Any) -> bool:
-    import inspect
-
     try:
         inspect.signature(function).bind("context")
     except (TypeError, ValueError):
@@ -79,7 +78,7 @@ def metric_of(metric: Any, options: dict[str, Any]) -> tuple[MetricSubject, Mapp
     if isinstance(metric, str):
         metric = look_up(METRICS, metric, "metric")
     if not isinstance(metric, Metric):
-        entry = next((one for one in METRICS.values() if one.function is metric), None)
+        entry = next((registered for registered in METRICS.values() if registered.function is metric), None)
         if entry is None:
             raise HeatproofError(
                 f"The metric {short_repr(metric)} says nothing of its direction and range: put the decorator "

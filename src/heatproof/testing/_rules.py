@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
+import torch
+
 from heatproof.errors import NotApplicable
+from heatproof.testing._side_effects import restored_process
 
 Rule = Callable[[Any], None]
 
@@ -95,10 +98,6 @@ class Check:
     @cached_property
     def outcome(self) -> Outcome:
         """The outcome of the check."""
-        import torch
-
-        from heatproof.testing._side_effects import restored_process
-
         reason = self.exempt.get(self.name)
         try:
             # Changes that a subject leaves during one rule must not affect the next rule or the caller.

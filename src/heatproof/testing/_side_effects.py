@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import logging
+import multiprocessing
 import os
 import random
 import signal
@@ -28,9 +29,9 @@ def _plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, nn.Module) or depth > 4:
         return ("object", id(value))
     if isinstance(value, dict):
-        return {str(key): _plain(one, depth + 1) for key, one in value.items()}
+        return {str(key): _plain(inner, depth + 1) for key, inner in value.items()}
     if isinstance(value, list | tuple | set):
-        return [_plain(one, depth + 1) for one in value]
+        return [_plain(inner, depth + 1) for inner in value]
     return ("object", id(value)) if callable(value) else repr(value)
 
 
@@ -54,17 +55,17 @@ def network_state(network: nn.Module, skip: Collection[str] = ()) -> dict[str, A
 
 def _loggers() -> dict[str, logging.Logger]:
     table = logging.getLogger().manager.loggerDict
-    return {name: one for name, one in table.items() if isinstance(one, logging.Logger)}
+    return {name: logger for name, logger in table.items() if isinstance(logger, logging.Logger)}
 
 
-def _of_logger(one: logging.Logger) -> tuple[Any, ...]:
-    return one.level, list(one.handlers), one.propagate, one.disabled, list(one.filters)
+def _of_logger(logger: logging.Logger) -> tuple[Any, ...]:
+    return logger.level, list(logger.handlers), logger.propagate, logger.disabled, list(logger.filters)
 
 
-def _put_logger(one: logging.Logger, wanted: tuple[Any, ...]) -> None:
-    level, handlers, one.propagate, one.disabled, filters = wanted
-    one.setLevel(level)
-    one.handlers[:], one.filters[:] = handlers, filters
+def _put_logger(logger: logging.Logger, wanted: tuple[Any, ...]) -> None:
+    level, handlers, logger.propagate, logger.disabled, filters = wanted
+    logger.setLevel(level)
+    logger.handlers[:], logger.filters[:] = handlers, filters
 
 
 def _put_loggers(wanted: Mapping[str, Any]) -> None:
@@ -87,7 +88,7 @@ def _put_environment(wanted: Mapping[str, str]) -> None:
 # Objects in which foreign code may replace functions of torch.
 _PATCHED: tuple[Any, ...] = (
     *(torch, torch.Tensor, nn.functional, nn),
-    *{one for one in vars(nn).values() if isinstance(one, type) and issubclass(one, nn.Module)},
+    *{owner for owner in vars(nn).values() if isinstance(owner, type) and issubclass(owner, nn.Module)},
 )
 
 
@@ -131,7 +132,7 @@ def _put_deterministic(wanted: tuple[bool, bool]) -> None:
 
 
 def _of_signals() -> dict[int, Any]:
-    return {int(one): signal.getsignal(one) for one in signal.valid_signals()}
+    return {int(number): signal.getsignal(number) for number in signal.valid_signals()}
 
 
 def _put_signals(wanted: Mapping[int, Any]) -> None:
@@ -139,6 +140,17 @@ def _put_signals(wanted: Mapping[int, Any]) -> None:
         for number, handler in wanted.items():
             if handler is not None and signal.getsignal(number) != handler:
                 signal.signal(number, handler)
+
+
+def _figures() -> list[int]:
+    """Return the numbers of the figures that pyplot holds, which take memory until the process ends."""
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    return [] if pyplot is None else list(pyplot.get_fignums())
+
+
+def _put_figures(wanted: list[int]) -> None:
+    for number in set(_figures()) - set(wanted):
+        sys.modules["matplotlib.pyplot"].close(number)
 
 
 class _Setting(NamedTuple):
@@ -166,7 +178,7 @@ _SETTINGS: dict[str, _Setting] = {
         lambda state: torch.random.set_rng_state(torch.tensor(state, dtype=torch.uint8)),
     ),
     "NumPy's random state": _Setting(
-        lambda: [one.tolist() if isinstance(one, np.ndarray) else one for one in np.random.get_state()],  # noqa: NPY002
+        lambda: [part.tolist() if isinstance(part, np.ndarray) else part for part in np.random.get_state()],  # noqa: NPY002
         lambda state: np.random.set_state(tuple(state)),  # noqa: NPY002
     ),
     "Python's random state": _Setting(random.getstate, random.setstate),
@@ -183,12 +195,18 @@ _SETTINGS: dict[str, _Setting] = {
         _put_autocast,
     ),
     "threads": _Setting(torch.get_num_threads, torch.set_num_threads),
+    # Once it is fixed, a caller cannot choose another one.
+    "start method of multiprocessing": _Setting(
+        lambda: multiprocessing.get_start_method(allow_none=True),
+        lambda wanted: multiprocessing.set_start_method(wanted, force=True),
+    ),
+    "figures": _Setting(_figures, _put_figures),
     "running threads": _Setting(lambda: set(threading.enumerate()), None),
     "warnings": _listed(warnings, "filters"),
     "show warnings": _attribute(warnings, "showwarning"),
     "root": _Setting(lambda: _of_logger(_root), lambda wanted: _put_logger(_root, wanted)),
     "disabled loggers": _Setting(lambda: _root.manager.disable, _put_disabled),
-    "loggers": _Setting(lambda: {name: _of_logger(one) for name, one in _loggers().items()}, _put_loggers),
+    "loggers": _Setting(lambda: {name: _of_logger(logger) for name, logger in _loggers().items()}, _put_loggers),
     "deterministic": _Setting(
         lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
         _put_deterministic,
@@ -226,7 +244,7 @@ _SETTINGS: dict[str, _Setting] = {
 
 def process_state() -> dict[str, Any]:
     """Return random states, modes of torch, filters, loggers, flags, hooks and functions of torch."""
-    return {name: one.read() for name, one in _SETTINGS.items()}
+    return {name: setting.read() for name, setting in _SETTINGS.items()}
 
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -243,7 +261,7 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]
                 if before[key].get(name) != after[key].get(name) and not name.startswith("PYTEST_")
             ]
         elif key == "running threads":
-            changed += [f"the running thread {one.name!r}" for one in after[key] - before[key]]
+            changed += [f"the running thread {thread.name!r}" for thread in after[key] - before[key]]
         elif before.get(key, "missing") != after.get(key, "missing"):
             changed.append(key)
     return sorted(changed)
@@ -264,9 +282,9 @@ def restored_process() -> Iterator[None]:
     try:
         yield
     finally:
-        for name, one in _SETTINGS.items():
-            if one.put is not None and one.read() != before[name]:
-                one.put(before[name])
+        for name, setting in _SETTINGS.items():
+            if setting.put is not None and setting.read() != before[name]:
+                setting.put(before[name])
 
 
 def seed_everything(seed: int) -> None:

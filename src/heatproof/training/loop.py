@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
-from heatproof.core.batches import prefetch, track
+from heatproof.core.batches import count_done, prefetch, track
 from heatproof.core.grids import AnyGrid, patch_count, patch_masks
 from heatproof.core.randomness import counter_uniform, torch_generator
 from heatproof.core.specs import FinetuningSettings, Schedule
@@ -371,6 +371,7 @@ def _one_epoch(
             device_group.backward(loss)
             optimizer.step()
             total += float(loss.detach()) * len(labels) / device_group.devices
+            count_done(len(labels))
     return device_group.total(total) / count
 
 

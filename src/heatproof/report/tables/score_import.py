@@ -108,7 +108,7 @@ def _read(table: UserTable) -> pd.DataFrame:
     if (result["method"] == "").any():
         raise HeatproofError(f"{path} has a row without a method: give it one, or take the row out.")
     result["score"] = _scores(path, long["score"], result["method"], rows)
-    result["higher_is_better"] = _directions(path, long, result["metric"])
+    result["higher_is_better"], _ = read_directions(path, long.get("higher_is_better"), result["metric"])
     for name in ("family", "image", "class", "kind", "property", "counted_as", "gap"):
         if name in long:
             result[name] = long[name].str.strip()
@@ -187,14 +187,45 @@ def _scores(path: Path, column: pd.Series, methods: pd.Series, rows: np.ndarray)
     return values
 
 
-def _directions(path: Path, long: pd.DataFrame, metrics: pd.Series) -> pd.Series:
-    base_names = {name: base_name(name) for name in set(metrics)}
-    higher_is_better = {name: METRICS[base].higher_is_better for name, base in base_names.items() if base in METRICS}
-    registered = metrics.map(higher_is_better).astype("boolean").fillna(True).astype(bool)
-    if "higher_is_better" not in long:
-        return registered
-    text = long["higher_is_better"].str.strip().str.lower()
-    wrong = ~text.isin([*TRUTH, *MISSING])
-    if wrong.any():
-        raise HeatproofError(f"{path} has {text[wrong].iloc[0]!r} under 'higher_is_better': write true or false.")
-    return text.map(TRUTH).astype("boolean").fillna(registered).astype(bool)
+def read_directions(path: Path | str, given: pd.Series | None, metrics: pd.Series) -> tuple[pd.Series, list[str]]:
+    """Return whether higher is better in each row, and the metrics of which neither the table nor heatproof says it.
+
+    Parameters
+    ----------
+    path
+        What the table is called in messages.
+    given
+        The column ``higher_is_better``; None if there is none.
+    metrics
+        Name of the metric of each row.
+
+    Returns
+    -------
+    directions : pandas.Series of bool
+        That of the column, or else that of heatproof's metric with this name, or else higher is better.
+    unknown : list of str
+        Names of metrics of the third kind.
+
+    Raises
+    ------
+    HeatproofError
+        If a cell of the column is neither true nor false.
+    """
+    registered = {name: METRICS[base].higher_is_better for name in set(metrics) if (base := base_name(name)) in METRICS}
+    directions = metrics.map(registered).astype("boolean")
+    if given is not None:
+        text = as_text(given).str.strip().str.lower().str.removesuffix(".0")
+        wrong = ~text.isin([*TRUTH, *MISSING])
+        if wrong.any():
+            raise HeatproofError(f"{path} has {text[wrong].iloc[0]!r} under 'higher_is_better': write true or false.")
+        directions = text.map(TRUTH).astype("boolean").fillna(directions)
+    return directions.fillna(True).astype(bool), sorted(set(metrics[directions.isna()]))
+
+
+def as_text(column: pd.Series) -> pd.Series:
+    """Return a column of any type as text, empty where a value is missing."""
+    return pd.Series(
+        ["" if missing else str(value) for value, missing in zip(column, column.isna(), strict=True)],
+        index=column.index,
+        dtype=object,
+    )
