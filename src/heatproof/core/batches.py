@@ -14,6 +14,7 @@ from threading import Lock
 from typing import TypeVar
 
 import torch
+from tqdm import tqdm
 
 T = TypeVar("T")
 
@@ -115,8 +116,6 @@ def track(
         total = len(items)
     setting = _PROGRESS.get() if progress is None else progress
     if setting is not False and is_interactive():
-        from tqdm import tqdm
-
         yield from tqdm(items, desc=step, unit=unit, total=total, leave=False)
         return
 

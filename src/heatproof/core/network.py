@@ -83,7 +83,7 @@ class Network:
         parameters = self.module.parameters if isinstance(self.module, nn.Module) else tuple
         first = next(iter(parameters()), None)
         self.device = default_device or torch.device("cpu") if first is None else first.device
-        self.weights = next((one.dtype for one in parameters() if one.is_floating_point()), None)
+        self.weights = next((parameter.dtype for parameter in parameters() if parameter.is_floating_point()), None)
 
     @classmethod
     def of(cls, module: Any, device: torch.device | None = None) -> Network:
@@ -165,8 +165,8 @@ class Network:
 
     def fitting_size(self, name: str, wanted: int) -> int:
         """Return the number of images in a pass that fits what is computed, at most `wanted`."""
-        known = self.batch_sizes.get(name)
-        return wanted if known is None or known.batch_size is None else min(wanted, known.batch_size)
+        adaptive = self.batch_sizes.get(name)
+        return wanted if adaptive is None or adaptive.batch_size is None else min(wanted, adaptive.batch_size)
 
     @property
     def passes(self) -> int:

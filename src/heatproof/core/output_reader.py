@@ -179,7 +179,7 @@ class _Arguments:
 
     def wrote(self) -> bool:
         """Return whether the function wrote to one of its tensors."""
-        return any(one._version != before for one, before in self._versions)
+        return any(tensor._version != before for tensor, before in self._versions)
 
     def read(self, numbers: torch.Tensor) -> None:
         """Record which of the function's numbers (B,) are read when their gradients are taken."""
@@ -206,7 +206,7 @@ class _Arguments:
         if isinstance(value, np.ndarray):
             return value.copy()
         if isinstance(value, tuple):
-            items = [self.copy_of(one, count) for one in value]
+            items = [self.copy_of(part, count) for part in value]
             return type(value)._make(items) if hasattr(value, "_make") else tuple(items)
         if id(value) not in self._copies_by_id:
             self._copies_by_id[id(value)] = value
@@ -236,10 +236,10 @@ class _Arguments:
                 return
         self._copies_by_id[id(value)] = copied = copy.copy(value)
         if is_mapping:
-            for key, one in value.items():
-                copied[key] = self.copy_of(one, count)
+            for key, part in value.items():
+                copied[key] = self.copy_of(part, count)
         elif isinstance(value, list):
-            copied[:] = [self.copy_of(one, count) for one in value]
+            copied[:] = [self.copy_of(part, count) for part in value]
         else:
             for name, item in attributes.items():
                 # Frozen dataclasses refuse setattr.

@@ -239,7 +239,7 @@ def first_changed(
     points = perturbation.points(height, width)
     if perturbation.thresholds is not None:
         values = np.maximum(maps.astype(np.float64), 0)
-        bounds = np.stack([_bounds(one, perturbation.thresholds, perturbation.rescale) for one in values])
+        bounds = np.stack([_bounds(positive, perturbation.thresholds, perturbation.rescale) for positive in values])
         above = values[..., None] > bounds[:, None, None]
         return (points - above.sum(axis=3)).astype(np.int32)
     counts = perturbation.counts(height, width)
@@ -277,8 +277,8 @@ def changed_sums(first: np.ndarray, values: np.ndarray, points: int) -> np.ndarr
         Sums (N, S) float64.
     """
     sums = [
-        np.bincount(one.ravel(), weights=weights.ravel().astype(np.float64), minlength=points + 1)[:points]
-        for one, weights in zip(first, values, strict=True)
+        np.bincount(points_of_image.ravel(), weights=weights.ravel().astype(np.float64), minlength=points + 1)[:points]
+        for points_of_image, weights in zip(first, values, strict=True)
     ]
     return np.cumsum(np.stack(sums), axis=1)
 
