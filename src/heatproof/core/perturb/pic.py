@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from fractions import Fraction
 from io import BytesIO
 from itertools import islice
 from math import ceil
@@ -18,6 +19,7 @@ from scipy.spatial import Delaunay
 from heatproof.core.batch import Batch, PerturbedImages
 from heatproof.core.randomness import numpy_generator
 from heatproof.core.sequences import check_ranking, pixel_ranking
+from heatproof.core.shares import exact_share
 from heatproof.core.threads import numeric_pool
 from heatproof.errors import HeatproofError
 
@@ -83,8 +85,7 @@ def counts_above_quantile(pixels: int, thresholds: Sequence[float] = THRESHOLDS)
     values = [float(t) for t in thresholds]
     if not values or values != sorted(set(values)) or not 0 < values[0] <= values[-1] <= 1:
         raise HeatproofError(f"Thresholds must be increasing, above 0 and at most 1, not {values}.")
-    # The same expression as in numpy.quantile, so that rounding has the same direction.
-    return np.array([pixels - ceil((pixels - 1) * (1 - t)) for t in values], dtype=np.int64)
+    return np.array([pixels - ceil(_rank_of_quantile(t, pixels)) for t in thresholds], dtype=np.int64)
 
 
 def rank_masks(ranking: np.ndarray, height: int, width: int, thresholds: Sequence[float] = THRESHOLDS) -> np.ndarray:
@@ -125,7 +126,15 @@ def quantile_masks(one_map: np.ndarray, thresholds: Sequence[float] = THRESHOLDS
         (K, H, W) bool. For a constant map, every threshold selects all pixels.
     """
     counts_above_quantile(one_map.size, thresholds)
-    return np.stack([one_map >= np.quantile(one_map, 1 - t) for t in thresholds])
+    rising = np.sort(one_map, axis=None)
+    ranks = [_rank_of_quantile(t, one_map.size) for t in thresholds]
+    # A quantile between two pixels selects the upper one.
+    return np.stack([one_map >= rising[ceil(rank)] for rank in ranks])
+
+
+def _rank_of_quantile(threshold: float, pixels: int) -> Fraction:
+    """Return where the quantile ``1 - threshold`` lies among pixels in rising order, 0 for the first one."""
+    return (1 - exact_share(threshold)) * (pixels - 1)
 
 
 def interpolate(image: np.ndarray, visible: np.ndarray) -> np.ndarray:
