@@ -166,7 +166,6 @@ def evaluate(
     from heatproof.api.inputs.first_images import check_first_images
     from heatproof.core.adaptive_batch_size import batch_size_of
     from heatproof.core.network import HALF, prepare_network, require_module
-    from heatproof.core.probabilities import warn_of_probabilities
 
     if isinstance(model, torch.export.ExportedProgram):
         require_module(model)
@@ -200,7 +199,7 @@ def evaluate(
         )
         images, labels = source.images, source.targets
         assert labels is not None
-        check_first_images(network, source.read(source.probe_rows), source)
+        check_first_images(network, source.read(source.probe_rows), source, probabilities="refuse")
         warn_of_range(images, model)
         warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
         values, names, missing_methods = read_maps(maps, source, _scored_targets(metrics, network, source, maps))
@@ -210,8 +209,6 @@ def evaluate(
         }
         # Half precision would lose digits in sums, which are computed in float32.
         images = images.float() if images.dtype in HALF else images.clone() if images.is_inference() else images
-        if network.has_one_logit or network.task == "multilabel":
-            warn_of_probabilities(network)
         not_applicable = {
             name: why
             for name, one in metrics.items()

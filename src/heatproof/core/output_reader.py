@@ -113,7 +113,8 @@ class OutputReader:
         if self.function is not None:
             return self._numbers(output, count, device)
         self.has_one_logit = self.configured_task in (None, "binary") and is_one_logit(output, count)
-        return read_logits(output, count, self.classes, self.configured_task)
+        # A network can write all of its outputs to the same memory.
+        return read_logits(output, count, self.classes, self.configured_task).clone()
 
     def _numbers(self, output: Any, count: int | None, device: torch.device | None) -> torch.Tensor:
         count_targets = len(self.targets)
