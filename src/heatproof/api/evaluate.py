@@ -28,7 +28,6 @@ from heatproof.core.first_images import described_failures
 from heatproof.core.methods import methods_of
 from heatproof.core.network import HALF, prepare_network, require_module
 from heatproof.core.options import BatchSize, check_plain_values, short_repr
-from heatproof.core.probabilities import warn_of_probabilities
 from heatproof.core.tasks import describe_targets
 from heatproof.errors import HeatproofError, NotApplicable, first_line
 from heatproof.explainers.explaining import ExplainerFailed
@@ -201,7 +200,7 @@ def evaluate(
         )
         images, labels = source.images, source.targets
         assert labels is not None
-        check_first_images(network, source.read(source.probe_rows), source)
+        check_first_images(network, source.read(source.probe_rows), source, probabilities="refuse")
         warn_of_range(images, model)
         warn_out_of_domain([selected.options for selected in metrics.values() if selected.is_renamed], domain)
         values, names, missing_methods = read_maps(maps, source, _scored_targets(metrics, network, source, maps))
@@ -212,8 +211,6 @@ def evaluate(
         }
         # Half precision would lose digits in sums, which are computed in float32.
         images = images.float() if images.dtype in HALF else images.clone() if images.is_inference() else images
-        if network.has_one_logit or network.task == "multilabel":
-            warn_of_probabilities(network)
         not_applicable = {
             name: why
             for name, selected in metrics.items()

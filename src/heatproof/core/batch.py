@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from heatproof.core.lazy import torch
 from heatproof.core.methods import Maps, Method, as_maps
 from heatproof.core.tasks import CALLABLE, Need, unsupported_reason
 from heatproof.errors import HeatproofError, NotApplicable
 
 if TYPE_CHECKING:
-    import torch
-
     from heatproof.core.adaptive_batch_size import Attempt
     from heatproof.core.input_facts import InputFacts
     from heatproof.core.network import Network
@@ -55,12 +54,12 @@ class MapSums(NamedTuple):
     ----------
     expected
         (N,), the sums that the maps should have.
-    found
+    actual
         (N,), the sums that they have; None for the sums over their pixels.
     """
 
     expected: torch.Tensor
-    found: torch.Tensor | None
+    actual: torch.Tensor | None
 
 
 @dataclass(frozen=True)
@@ -200,8 +199,6 @@ class Batch:
 
     def intact_images(self) -> Iterator[PerturbedImages]:
         """Yield the images as they are, in batches for `heatproof.core.passes.read_outputs`."""
-        import torch
-
         for rows, chunk, _ in self.chunks():
             yield self.match_layout(chunk), torch.arange(rows.start, rows.stop, device=self.device)
 
@@ -221,8 +218,6 @@ class Batch:
         target
             ``label``, ``predicted``, or a class number.
         """
-        import torch
-
         if target == "label":
             return self
         if target == "predicted":
@@ -232,8 +227,6 @@ class Batch:
     @cached_property
     def both_targets(self) -> torch.Tensor:
         """The target and the class predicted for the intact image, (N, 2) int64; without classes, the target twice."""
-        import torch
-
         assert self.intact is not None, "a response that reads the predicted class must set `needs_intact`"
         targets, predicted = self.targets.cpu(), torch.from_numpy(self.intact["predicted"])
         return torch.stack([targets, torch.where(predicted < 0, targets, predicted)], dim=1)
@@ -270,8 +263,6 @@ class Batch:
         HeatproofError
             If a baseline is named and only the zero baseline is available.
         """
-        import torch
-
         if name is None:
             return torch.zeros_like(self.images)
         if self.named_baseline is None or name == SAME_AS_DROPS:
@@ -302,7 +293,7 @@ class Batch:
             value = max(previous.value, float(values.max()))
         self.figures[name] = ApplicabilityFigure(value, limit, images)
 
-    def note_sum(self, expected: torch.Tensor, found: torch.Tensor | None = None, of: str = "") -> None:
+    def note_sum(self, expected: torch.Tensor, actual: torch.Tensor | None = None, of: str = "") -> None:
         """Record the sums that the maps of these images should have; `heatproof.explain` compares them with the maps.
 
         An explainer that splits its batch calls this method once for each part, in the order of the images.
@@ -311,11 +302,11 @@ class Batch:
         ----------
         expected
             (N,), in units of the output.
-        found
+        actual
             (N,), the sum of each map, if that is not the sum over pixels: for superpixels, whose pixels all have the
             superpixel's value, the sum over superpixels.
         of
             Name of the map; by default the first one.
         """
         if self.sums is not None:
-            self.sums.setdefault(of, []).append(MapSums(expected.detach(), None if found is None else found.detach()))
+            self.sums.setdefault(of, []).append(MapSums(expected.detach(), None if actual is None else actual.detach()))

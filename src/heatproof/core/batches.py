@@ -14,6 +14,7 @@ from threading import Lock, RLock
 from typing import Any, TypeVar
 
 import torch
+from tqdm import tqdm
 
 T = TypeVar("T")
 
@@ -103,7 +104,6 @@ def _write(line: str) -> None:
 
 def _bar(step: str, unit: str, total: int | None) -> Any:
     """Return a progress bar that leaves nothing behind in the process."""
-    from tqdm import tqdm
 
     class Bar(tqdm):  # type: ignore[type-arg]
         # tqdm's own lock fixes the start method of multiprocessing, and its monitor is a thread that never ends.

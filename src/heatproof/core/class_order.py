@@ -54,8 +54,8 @@ def correct_after_exchange(predicted: np.ndarray, labels: np.ndarray, classes: i
     halves = [np.zeros(len(labels), dtype=bool) for _ in range(2)]
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
-        for place, half in enumerate(halves):
-            half[rows[place::2]] = True
+        for offset, half in enumerate(halves):
+            half[rows[offset::2]] = True
     return sum(
         int((best_order(predicted[~half], labels[~half], classes)[labels[half]] == predicted[half]).sum())
         for half in halves

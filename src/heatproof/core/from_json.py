@@ -33,9 +33,9 @@ def as_type(kind: Any, value: Any, label: str) -> Any:
         return value
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        for one in args:
+        for member in args:
             with suppress(ValueError):
-                return as_type(one, value, label)
+                return as_type(member, value, label)
     elif kind is float and type(value) is int:
         return value
     elif origin is Literal:
@@ -89,8 +89,12 @@ def _typed_fields(kind: Any, value: Mapping[str, Any], label: str) -> dict[str, 
 def _fields_of(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
     """Return the types of a dataclass's fields by name, and the names of the fields without a default."""
     hints = _hints(kind)
-    required = [one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING]
-    return {one.name: hints[one.name] for one in fields(kind)}, frozenset(required)
+    required = [
+        attribute.name
+        for attribute in fields(kind)
+        if attribute.default is MISSING and attribute.default_factory is MISSING
+    ]
+    return {attribute.name: hints[attribute.name] for attribute in fields(kind)}, frozenset(required)
 
 
 # Cached, because a job reads a hundred explainers of one class.
@@ -109,5 +113,5 @@ def _read_items(kind: Any, value: Sequence[Any], label: str) -> Any:
         kinds = kinds[:1] * len(value)
     if len(kinds) != len(value):
         raise ValueError(f"{label} has {len(value)} values instead of {len(kinds)}")
-    read = [as_type(one, item, label) for one, item in zip(kinds, value, strict=True)]
+    read = [as_type(item_type, item, label) for item_type, item in zip(kinds, value, strict=True)]
     return read if origin is list else tuple(read) if origin is tuple else kind(*read)

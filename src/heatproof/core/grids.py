@@ -153,14 +153,14 @@ def grid_remedy(grid: AnyGrid, height: int, width: int) -> str:
     closest = as_grid([_closest(rows, height), _closest(columns, width)])
     rule = f"rows have to divide the height and columns the width, so use {format_grid(closest)}"
     # A single patch would cover the image.
-    alternatives = [str(one) for one in nearest if one not in (1, closest)] if rows == columns else []
+    alternatives = [str(side) for side in nearest if side not in (1, closest)] if rows == columns else []
     return rule + (f", or of square grids use {' or '.join(alternatives)}" if alternatives else "")
 
 
 def _closest(side: int, length: int) -> int:
     # Several rows are not replaced with one, which would not divide the image.
-    divisors = [one for one in range(min(side, length, 2), length + 1) if length % one == 0]
-    return min(divisors, key=lambda one: (abs(one - side), one))
+    divisors = [divisor for divisor in range(min(side, length, 2), length + 1) if length % divisor == 0]
+    return min(divisors, key=lambda divisor: (abs(divisor - side), divisor))
 
 
 def format_grid(grid: AnyGrid) -> str:

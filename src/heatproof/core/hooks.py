@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -70,6 +71,8 @@ class Hooks:
         Precisions in which the last check computed; empty before the first.
     network
         The network to which the hooks belong; None while they are attached.
+    operators
+        Higher-order operators of torch that ran functions of theirs while modules were counted.
     contents
         What the modules of the network held before its first pass; None for a network of a job before its check.
     """
@@ -84,6 +87,7 @@ class Hooks:
         self.precisions: frozenset[torch.dtype] = frozenset()
         self.network: Any = None
         self.contents: ModuleContents | None = None
+        self.operators: set[str] = set()
         self._running: list[torch.autocast] = []
         self._reads_output = False
 
@@ -100,8 +104,14 @@ class Hooks:
         in_this_pass: set[nn.Module] = set()
 
         def record(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+            # torch traces the branches of torch.cond with this hook, and has to be able to.
+            if torch.compiler.is_compiling():
+                return
             # A target function may run modules that do not belong to the network.
             if self._reads_output or threading.get_ident() != thread:
+                return
+            if isinstance(module, torch.fx.GraphModule) and (operator := _higher_order_operator()):
+                self.operators.add(operator)
                 return
             if module is network:
                 in_this_pass.clear()
@@ -160,6 +170,17 @@ class Hooks:
             return value
         cast = self.half is not None and value.dtype == torch.float32
         return value.to(self.half) if cast else value.clone()
+
+
+def _higher_order_operator() -> str | None:
+    """Return the name of the higher-order operator of torch that runs the calling code, or None."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        package, _, name = frame.f_globals.get("__name__", "").rpartition(".")
+        if package == "torch._higher_order_ops":
+            return str(name)
+        frame = frame.f_back
+    return None
 
 
 def _first_tensor(inputs: Sequence[Any], named: dict[str, Any]) -> torch.Tensor | None:

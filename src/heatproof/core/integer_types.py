@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from heatproof.errors import HeatproofError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 INTEGER_TYPES = ("int8", "int16", "int32", "int64")
 
@@ -20,9 +19,9 @@ def widen_dtype(dtype: str, maximum: int) -> str:
     HeatproofError
         If no type can.
     """
-    for one in INTEGER_TYPES[INTEGER_TYPES.index(dtype) :]:
-        if maximum < 2 ** (int(one.removeprefix("int")) - 1):
-            return one
+    for wider in INTEGER_TYPES[INTEGER_TYPES.index(dtype) :]:
+        if maximum < 2 ** (int(wider.removeprefix("int")) - 1):
+            return wider
     raise HeatproofError(f"The number {maximum} has more than 64 bits: give smaller ones.")
 
 
@@ -34,8 +33,6 @@ def as_dtype(values: Any, dtype: str, label: str) -> np.ndarray:
     HeatproofError
         If the type is an integer type that cannot hold one of the values, which NumPy would silently overflow.
     """
-    import numpy as np
-
     original = np.asarray(values)
     converted = original.astype(dtype, copy=False)
     if converted.dtype.kind in "iu" and original.dtype != converted.dtype and not np.array_equal(converted, original):

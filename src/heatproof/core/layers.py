@@ -20,8 +20,8 @@ def find_layer(network: torch.nn.Module, name: str, owner: str) -> torch.nn.Modu
     try:
         return network.get_submodule(name)
     except AttributeError:
-        known = [known for known, _ in network.named_modules(remove_duplicate=False) if known]
-        raise HeatproofError(f"The {owner} has no layer {name!r} for CAMs: {suggest_name(name, known)}") from None
+        layers = [layer for layer, _ in network.named_modules(remove_duplicate=False) if layer]
+        raise HeatproofError(f"The {owner} has no layer {name!r} for CAMs: {suggest_name(name, layers)}") from None
 
 
 class GridTap(nn.Module):

@@ -43,7 +43,7 @@ def read_logits(output: Any, count: int | None, classes: int | None = None, task
     """
     candidates = [logits for part in _parts(output) if (logits := _as_matrix(part, count)) is not None]
     if classes is not None and len(candidates) > 1:
-        candidates = [one for one in candidates if one.shape[1] == classes] or candidates
+        candidates = [logits for logits in candidates if logits.shape[1] == classes] or candidates
     if len(candidates) != 1:
         raise HeatproofError(_refusal(output, count, candidates))
     logits = candidates[0] if candidates[0].dtype == torch.float64 else candidates[0].float()
@@ -58,9 +58,9 @@ def read_logits(output: Any, count: int | None, classes: int | None = None, task
     return as_two_logits(logits) if width == 1 else logits
 
 
-def as_two_logits(one: torch.Tensor, dim: int = 1) -> torch.Tensor:
+def as_two_logits(logit: torch.Tensor, dim: int = 1) -> torch.Tensor:
     """Return two logits for one along a dimension of size 1, or the weights of two logits for those of one."""
-    return torch.cat([-one, one], dim=dim) / 2
+    return torch.cat([-logit, logit], dim=dim) / 2
 
 
 def is_one_logit(output: Any, count: int | None) -> bool:
@@ -89,6 +89,8 @@ def _as_matrix(part: Any, count: int | None) -> torch.Tensor | None:
     """Return a part of an output as (B, K); None if it cannot be logits."""
     if not isinstance(part, torch.Tensor) or not part.is_floating_point():
         return None
+    if part.is_nested or part.is_meta:
+        return None
     part = part if part.layout == torch.strided else part.to_dense()
     # A network that squeezes its output returns (B,) for one class, and (K,) for one image.
     if part.ndim < 2:
@@ -105,16 +107,22 @@ def _refusal(output: Any, count: int | None, candidates: list[torch.Tensor]) -> 
     wrap = "wrap it so that it returns one tensor of logits (images, classes)"
     function = "say what is explained as target=lambda output, targets: …, one number for each image"
     if candidates:
-        shapes = " and ".join(str(tuple(one.shape)) for one in candidates)
+        shapes = " and ".join(str(tuple(logits.shape)) for logits in candidates)
         return (
             f"The model returned a {type(output).__name__}{batch} with parts {shapes} that could all be logits: "
             f"{wrap}, or {function}."
         )
     if not isinstance(output, torch.Tensor):
         return f"The model returned a {type(output).__name__}{batch}: {wrap}, or {function}."
+    if output.is_nested:
+        return f"The model returned a nested tensor{batch}: {wrap}, by torch.stack(output.unbind()), or {function}."
+    if output.is_meta:
+        return (
+            f"The model returned a tensor on the device 'meta'{batch}, without values: let it compute on another one."
+        )
     if not output.is_floating_point():
         return f"The model returned {output.dtype} {tuple(output.shape)}{batch}, and logits are floating-point: {wrap}."
     maps = output.ndim == 4 and count in (None, len(output))
-    one = f", or {function}" if maps else ""
+    target_function = f", or {function}" if maps else ""
     no = ", so it is no classifier" if maps else ""
-    return f"The model returned a tensor {tuple(output.shape)}{batch}{no}: {wrap}{one}."
+    return f"The model returned a tensor {tuple(output.shape)}{batch}{no}: {wrap}{target_function}."

@@ -21,7 +21,14 @@ from heatproof.core.adaptive_batch_size import AdaptiveBatchSize, Attempt, Store
 from heatproof.core.callables import CallableModule, as_module, check_eval_mode, check_initialised, modules_named_by
 from heatproof.core.hooks import Hooks, counted_as_check, hooks_of, reader_of
 from heatproof.core.output_reader import OutputReader
-from heatproof.core.pass_records import HALF, PrecisionsMet, check_outputs, check_registered, check_tensors
+from heatproof.core.pass_records import (
+    HALF,
+    PrecisionsMet,
+    check_operators,
+    check_outputs,
+    check_registered,
+    check_tensors,
+)
 from heatproof.core.rounding import largest_difference, rounding_tolerance
 from heatproof.core.state import (
     ModuleContents,
@@ -30,8 +37,9 @@ from heatproof.core.state import (
     exclusive_use,
     preserve_modes,
     preserve_random_states,
+    without_reentrant_checkpoints,
 )
-from heatproof.errors import HeatproofError, machine_fault
+from heatproof.errors import HeatproofError, first_line, machine_fault
 
 # Images that a check passes together; it passes the first and the last of them alone as well.
 CHECKED_IMAGES = 3
@@ -83,7 +91,7 @@ class Network:
         parameters = self.module.parameters if isinstance(self.module, nn.Module) else tuple
         first = next(iter(parameters()), None)
         self.device = default_device or torch.device("cpu") if first is None else first.device
-        self.weights = next((one.dtype for one in parameters() if one.is_floating_point()), None)
+        self.weights = next((parameter.dtype for parameter in parameters() if parameter.is_floating_point()), None)
 
     @classmethod
     def of(cls, module: Any, device: torch.device | None = None) -> Network:
@@ -165,8 +173,8 @@ class Network:
 
     def fitting_size(self, name: str, wanted: int) -> int:
         """Return the number of images in a pass that fits what is computed, at most `wanted`."""
-        known = self.batch_sizes.get(name)
-        return wanted if known is None or known.batch_size is None else min(wanted, known.batch_size)
+        adaptive = self.batch_sizes.get(name)
+        return wanted if adaptive is None or adaptive.batch_size is None else min(wanted, adaptive.batch_size)
 
     @property
     def passes(self) -> int:
@@ -249,23 +257,65 @@ class Network:
             low, high = sample.amin().clamp(max=0), sample.amax().clamp(min=0)
             sample = torch.cat([sample, low + high - sample, sample.flip(-1) / 2])
         with counted_as_check(), torch.no_grad(), self.hooks.counting_modules(self.module) as module_runs:
-            with PrecisionsMet() as precisions_met:
-                batch = sample.flip(0)
-                in_batch, gradients = (
-                    self.outputs_and_gradients(batch) if with_gradients else (self.module(batch), None)
-                )
+            with self._batch_failures(sample):
+                in_batch, gradients, precisions = self._recorded_pass(sample.flip(0), with_gradients)
             in_batch = in_batch.flip(0)
             first, last, again = (self.module(part) for part in (sample[:1], sample[-1:], sample[:1]))
+        check_operators(self.hooks.operators)
         check_registered(self.module, module_runs)
         if self.state is not None:
             self.state.check_parameters()
-        tolerance = partial(self.rounding_tolerance, in_batch, precisions_met.dtypes)
-        check_outputs(in_batch, first, last, again, tolerance(), tolerance(SAME_SIZE_SHARE))
+        tolerance = partial(self.rounding_tolerance, in_batch, precisions)
+        check_outputs(self.module, in_batch, first, last, again, tolerance(), tolerance(SAME_SIZE_SHARE))
         check_tensors(self.module, module_runs)
-        self.hooks.precisions = frozenset({*precisions_met.dtypes, self.weights or self.dtype})
+        self.hooks.precisions = frozenset({*precisions, self.weights or self.dtype})
         self.classes, self.logits = in_batch.shape[1], in_batch[:count]
         self.gradients = None if gradients is None else gradients.flip(0)[:count]
         return self.logits
+
+    def _recorded_pass(
+        self, images: torch.Tensor, with_gradients: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None, set[torch.dtype]]:
+        """Return logits, gradients, and the precisions of the pass as far as they can be followed."""
+
+        def run() -> tuple[torch.Tensor, torch.Tensor | None]:
+            return self.outputs_and_gradients(images) if with_gradients else (self.module(images), None)
+
+        precisions_met = PrecisionsMet()
+        try:
+            with precisions_met:
+                logits, gradients = run()
+        except Exception as error:
+            if isinstance(error, HeatproofError) or machine_fault(error):
+                raise
+            # Higher-order operators, such as flex_attention, run in no dispatch mode.
+            logits, gradients = run()
+        return logits, gradients, precisions_met.dtypes
+
+    @contextmanager
+    def _batch_failures(self, sample: torch.Tensor) -> Iterator[None]:
+        """Say of a network that fails on a batch whether it takes an image alone."""
+        try:
+            yield
+        except Exception as error:
+            # The caller's network can raise any exception.
+            # `described_failures` has the remedy for networks that are exported for one size of batch.
+            is_described = isinstance(error, HeatproofError) or "size()[0]" in str(error)
+            if is_described or machine_fault(error) or not self._takes(sample[:1]):
+                raise
+            raise HeatproofError(
+                f"The model takes one image alone and fails on a batch of {len(sample)} ({type(error).__name__}: "
+                f"{first_line(error)[:200]}): let it take any number of images, whatever batch_size is."
+            ) from error
+
+    def _takes(self, images: torch.Tensor) -> bool:
+        try:
+            self.module(images)
+        except Exception as error:
+            if machine_fault(error):
+                raise
+            return False
+        return True
 
     def rounding_tolerance(
         self, logits: torch.Tensor, precisions: Iterable[torch.dtype] = (), share: float = 1.0
@@ -367,6 +417,7 @@ def prepare_network(
         stack.enter_context(enable_gradients())
         stack.enter_context(preserve_random_states(seed))
         stack.enter_context(preserve_modes())
+        stack.enter_context(without_reentrant_checkpoints())
         stack.enter_context(state)
         stack.enter_context(NetworkState(*(() if function is None else modules_named_by(function))))
         stack.enter_context(compilation_disabled(part for _, part in state.named_modules))

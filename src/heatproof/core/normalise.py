@@ -22,5 +22,5 @@ def normalise(images: np.ndarray, facts: InputFacts) -> torch.Tensor:
             f"The network expects {facts.size[0]}×{facts.size[1]} pixels, but the images have "
             f"{images.shape[-2]}×{images.shape[-1]}: choose a model for that size, or set the model's size option."
         )
-    mean, std = (torch.tensor(one)[:, None, None] for one in normalisation_of(facts, images.shape[1]))
+    mean, std = (torch.tensor(channels)[:, None, None] for channels in normalisation_of(facts, images.shape[1]))
     return ((torch.from_numpy(images) - mean) / std).contiguous(memory_format=torch.channels_last)

@@ -100,8 +100,10 @@ def option_choices(function: Callable[..., Any]) -> dict[str, list[Any]]:
     """Return the keyword-only arguments of a function that take one of a few values, with these values."""
     named = inspect.signature(function).parameters
     expected = {name: _expected(named[name], function) for name in options_of(function)}
-    values = {name: get_args(one) if get_origin(one) is Literal else () for name, one in expected.items()}
-    values |= {name: (True, False) for name, one in expected.items() if one is bool}
+    values = {
+        name: get_args(annotation) if get_origin(annotation) is Literal else () for name, annotation in expected.items()
+    }
+    values |= {name: (True, False) for name, annotation in expected.items() if annotation is bool}
     return {name: list(several) for name, several in values.items() if several}
 
 
@@ -252,8 +254,8 @@ def _narrow_to_shape(value: Any, expected: Any) -> Any:
     Return all expected types if the union does not have both.
     """
     inner = get_args(expected) if get_origin(expected) in (Union, types.UnionType) else ()
-    lists = [one for one in inner if get_origin(one) in LISTS]
-    not_lists = [one for one in inner if one not in lists]
+    lists = [member for member in inner if get_origin(member) in LISTS]
+    not_lists = [member for member in inner if member not in lists]
     if not lists or isinstance(value, str | dict | None) or not any(map(_is_number, not_lists)):
         return expected
     chosen = lists if isinstance(value, list | tuple) else not_lists
@@ -330,9 +332,9 @@ def _fits(value: Any, expected: Any) -> bool:
         ]
         return _fits(value, inner[0]) and all(limit.allows(value) for limit in bounds)
     if origin in (Union, types.UnionType):
-        return any(_fits(value, one) for one in inner)
+        return any(_fits(value, member) for member in inner)
     if origin is Literal:
-        return any(type(value) is type(one) and value == one for one in inner)
+        return any(type(value) is type(choice) and value == choice for choice in inner)
     if origin in (None, type(None)):
         return value is None
     if origin in (int, float, bool, str):

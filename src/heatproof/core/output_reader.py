@@ -113,7 +113,8 @@ class OutputReader:
         if self.function is not None:
             return self._numbers(output, count, device)
         self.has_one_logit = self.configured_task in (None, "binary") and is_one_logit(output, count)
-        return read_logits(output, count, self.classes, self.configured_task)
+        # A network can write all of its outputs to the same memory.
+        return read_logits(output, count, self.classes, self.configured_task).clone()
 
     def _numbers(self, output: Any, count: int | None, device: torch.device | None) -> torch.Tensor:
         count_targets = len(self.targets)
@@ -179,7 +180,7 @@ class _Arguments:
 
     def wrote(self) -> bool:
         """Return whether the function wrote to one of its tensors."""
-        return any(one._version != before for one, before in self._versions)
+        return any(tensor._version != before for tensor, before in self._versions)
 
     def read(self, numbers: torch.Tensor) -> None:
         """Record which of the function's numbers (B,) are read when their gradients are taken."""
@@ -206,7 +207,7 @@ class _Arguments:
         if isinstance(value, np.ndarray):
             return value.copy()
         if isinstance(value, tuple):
-            items = [self.copy_of(one, count) for one in value]
+            items = [self.copy_of(part, count) for part in value]
             return type(value)._make(items) if hasattr(value, "_make") else tuple(items)
         if id(value) not in self._copies_by_id:
             self._copies_by_id[id(value)] = value
@@ -236,10 +237,10 @@ class _Arguments:
                 return
         self._copies_by_id[id(value)] = copied = copy.copy(value)
         if is_mapping:
-            for key, one in value.items():
-                copied[key] = self.copy_of(one, count)
+            for key, part in value.items():
+                copied[key] = self.copy_of(part, count)
         elif isinstance(value, list):
-            copied[:] = [self.copy_of(one, count) for one in value]
+            copied[:] = [self.copy_of(part, count) for part in value]
         else:
             for name, item in attributes.items():
                 # Frozen dataclasses refuse setattr.

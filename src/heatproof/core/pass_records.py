@@ -16,6 +16,8 @@ from heatproof.core.rounding import largest_difference
 from heatproof.errors import HeatproofError
 
 HALF = (torch.float16, torch.bfloat16)
+# Higher-order operators whose functions compute with scores and masks, and hold no layers.
+WITHOUT_LAYERS = {"flex_attention"}
 
 
 class PrecisionsMet(TorchDispatchMode):
@@ -34,6 +36,21 @@ class PrecisionsMet(TorchDispatchMode):
             if isinstance(output, torch.Tensor) and output.dtype in HALF:
                 self.dtypes.add(output.dtype)
         return outputs
+
+
+def check_operators(operators: Iterable[str]) -> None:
+    """Refuse a network whose layers run inside of a higher-order operator, where no hook reaches them.
+
+    Raises
+    ------
+    HeatproofError
+        If there is an operator that can run layers; the message names it.
+    """
+    if operator := min(set(operators) - WITHOUT_LAYERS, default=None):
+        raise HeatproofError(
+            f"The model computes a part of its pass in torch's operator {operator}, where its layers cannot be read: "
+            "call this part itself, for torch.cond after a Python if."
+        )
 
 
 def check_registered(network: nn.Module, passes: Counter[nn.Module]) -> None:
@@ -98,7 +115,16 @@ def _refuse(network: nn.Module, modules: Iterator[nn.Module]) -> None:
     )
 
 
+def _batch_remedy(network: nn.Module) -> str:
+    """Return what to change in a network whose outputs for an image depend on the rest of the batch."""
+    for name, module in network.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
+            return f"give {name!r}, a {type(module).__name__}, running statistics (track_running_stats=True)"
+    return "let it treat each image by itself, as its passes have several images, whatever batch_size is"
+
+
 def check_outputs(
+    network: nn.Module,
     in_batch: torch.Tensor,
     first: torch.Tensor,
     last: torch.Tensor,
@@ -110,6 +136,8 @@ def check_outputs(
 
     Parameters
     ----------
+    network
+        The network, for the message.
     in_batch
         (B, K), the outputs of a batch.
     first, last, again
@@ -136,6 +164,6 @@ def check_outputs(
     difference = largest_difference(torch.cat([first, last]), in_batch[[0, -1]])
     if difference > tolerance:
         raise HeatproofError(
-            f"The model returns other outputs for an image alone than in a batch, by up to {difference:.2g}: remove "
-            "parts that depend on the batch, such as a batch norm without running statistics."
+            f"The model returns other outputs for an image alone than in a batch, by up to {difference:.2g}: "
+            f"{_batch_remedy(network)}."
         )

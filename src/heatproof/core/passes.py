@@ -12,7 +12,7 @@ from heatproof.core.batch import PerturbedImages
 from heatproof.core.batches import note_passes
 from heatproof.core.integer_types import widen_dtype
 from heatproof.core.output_reader import check_targets, log_probabilities
-from heatproof.core.probabilities import NEAR_ONE, PROBABILITIES_MESSAGE
+from heatproof.core.probabilities import PROBABILITIES_MESSAGE, is_distribution
 from heatproof.core.tasks import EXCLUSIVE, task_provides
 from heatproof.errors import HeatproofError
 
@@ -94,9 +94,7 @@ def run_batched(
                 "target_rank": _ranks(logits, at_target, rank_type, has_classes).reshape(shape),
                 # A target function's numbers for targets of other images may be undefined.
                 "finite": (logits if reader.function is None else at_target).isfinite().all(1),
-                "distribution": (logits >= 0).all(1)
-                & ((logits.sum(1) - 1).abs() < NEAR_ONE)
-                & (task in EXCLUSIVE and logits.shape[1] > 1),
+                "distribution": is_distribution(logits) & (task in EXCLUSIVE and logits.shape[1] > 1),
                 "undecided": logits.amax(1) < 1,
                 "rows": rows,
             }

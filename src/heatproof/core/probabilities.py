@@ -1,4 +1,8 @@
-"""Detect outputs that are probabilities although logits are expected: an error if certain, otherwise a warning."""
+"""Detect outputs that are probabilities although logits are expected.
+
+Maps of probabilities can be meant, so `heatproof.explain` warns of all that look like them. Scores read logits, so that
+`heatproof.evaluate`, `heatproof.choose` and the workflow refuse outputs that sum to 1, and warn of others.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ def check_no_probabilities(network: Network) -> None:
     Raises
     ------
     HeatproofError
-        As in `heatproof.core.perturb.batching.run_batched`.
+        With the remedy.
     """
     assert network.logits is not None, "the network is checked first"
     if not network.has_one_logit and network.task in EXCLUSIVE and _sum_to_one(network.logits):
@@ -63,10 +67,7 @@ def describe_probabilities(logits: torch.Tensor, has_one_logit: bool = False, ta
             )
         return None
     if _sum_to_one(logits):
-        return (
-            "The model returns probabilities, which sum to 1 for every image, where logits are read: leave its softmax "
-            "out."
-        )
+        return PROBABILITIES_MESSAGE
     if within:
         return (
             "The model's outputs lie within 0 and 1 for every image and do not sum to 1, as sigmoids of several labels "
@@ -76,7 +77,11 @@ def describe_probabilities(logits: torch.Tensor, has_one_logit: bool = False, ta
     return None
 
 
+def is_distribution(logits: torch.Tensor) -> torch.Tensor:
+    """Return for each row of logits (B, K) whether it could be probabilities of classes, (B,) bool."""
+    return (logits >= 0).all(1) & ((logits.sum(1) - 1).abs() < NEAR_ONE)
+
+
 def _sum_to_one(logits: torch.Tensor) -> bool:
     # Outputs that are only 0 and 1 are not treated as probabilities, some of which would be below 1 for each class.
-    of_one = (logits >= 0).all() and ((logits.sum(1) - 1).abs() < NEAR_ONE).all()
-    return bool(of_one and logits.amax(1).min() < 1)
+    return bool(is_distribution(logits).all() and logits.amax(1).min() < 1)

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,7 +93,7 @@ def as_json(value: Any, codes: set[str] | None = None) -> Any:
 
 @cache
 def _names_of(kind: Hashable) -> tuple[str, ...] | None:
-    return tuple(one.name for one in fields(kind)) if is_dataclass(kind) else None
+    return tuple(attribute.name for attribute in fields(kind)) if is_dataclass(kind) else None
 
 
 def library_versions() -> dict[str, str]:
@@ -153,8 +154,6 @@ def source_path(module: str) -> Path | None:
             if path.is_file():
                 return path
         return None
-    from importlib.util import find_spec
-
     try:
         spec = find_spec(module)
     except (ImportError, ValueError):

@@ -11,11 +11,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
+import numpy as np
+
+from heatproof.core.lazy import torch
 
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -44,15 +44,11 @@ def derive_seed(seed: int, purpose: str, image_id: str = "") -> int:
 
 def torch_generator(seed: int, purpose: str, image_id: str = "") -> torch.Generator:
     """Return a CPU generator, for training loops and for libraries that take one."""
-    import torch
-
     return torch.Generator().manual_seed(derive_seed(seed, purpose, image_id))
 
 
 def numpy_generator(seed: int, purpose: str, image_id: str = "") -> np.random.Generator:
     """Return a NumPy generator for one purpose and one image."""
-    import numpy as np
-
     return np.random.default_rng(derive_seed(seed, purpose, image_id))
 
 
@@ -87,12 +83,11 @@ def counter_bits(
     torch.Tensor
         (N, *shape) int64.
     """
-    import torch
 
-    def place(words: Sequence[torch.Tensor], out: torch.Tensor) -> None:
+    def write(words: Sequence[torch.Tensor], out: torch.Tensor) -> None:
         torch.stack(list(words), -1, out=out)
 
-    return _draw(_seeds(seed, purpose, image_ids), shape, start, device, torch.int64, place)
+    return _draw(_seeds(seed, purpose, image_ids), shape, start, device, torch.int64, write)
 
 
 def counter_uniform(
@@ -114,14 +109,13 @@ def counter_uniform(
     dtype
         The numbers are drawn as float32, the default, and converted.
     """
-    import torch
 
-    def place(words: Sequence[torch.Tensor], out: torch.Tensor) -> None:
+    def write(words: Sequence[torch.Tensor], out: torch.Tensor) -> None:
         for column, word in zip(out.unbind(-1), words, strict=True):
             column.copy_(word >> 8)
         out *= 2.0**-24
 
-    drawn = _draw(_seeds(seed, purpose, image_ids), shape, start, device, torch.float32, place)
+    drawn = _draw(_seeds(seed, purpose, image_ids), shape, start, device, torch.float32, write)
     return drawn.to(dtype or torch.float32)
 
 
@@ -145,9 +139,8 @@ def counter_normal(
     seed, purpose, image_ids, shape, start, device, dtype
         As in `counter_uniform`.
     """
-    import torch
 
-    def place(words: Sequence[torch.Tensor], out: torch.Tensor) -> None:
+    def write(words: Sequence[torch.Tensor], out: torch.Tensor) -> None:
         for first in (0, 2):
             # Half a step is added, because zero has no logarithm.
             radius = words[first].float().mul_(2.0**-32).add_(2.0**-33).log_().mul_(-2).sqrt_()
@@ -155,7 +148,7 @@ def counter_normal(
             torch.mul(radius, angle.cos(), out=out[..., first])
             torch.mul(radius, angle.sin_(), out=out[..., first + 1])
 
-    drawn = _draw(_seeds(seed, purpose, image_ids), shape, start, device, torch.float32, place)
+    drawn = _draw(_seeds(seed, purpose, image_ids), shape, start, device, torch.float32, write)
     return drawn.to(dtype or torch.float32)
 
 
@@ -195,9 +188,6 @@ def philox(counter: Sequence[Any], key: Sequence[Any]) -> list[Any]:
     key
         As the counter, or integers, in shapes that broadcast to that of the counter.
     """
-    import numpy as np
-    import torch
-
     a, b, c, d = counter
     # Both libraries have these functions; writing into existing memory takes half the time.
     library: Any = torch if isinstance(a, torch.Tensor) else np
@@ -219,8 +209,6 @@ def philox(counter: Sequence[Any], key: Sequence[Any]) -> list[Any]:
 
 
 def _seeds(seed: int, purpose: str, image_ids: Sequence[str]) -> torch.Tensor:
-    import torch
-
     return torch.tensor([derive_seed(seed, purpose, name) for name in image_ids], dtype=torch.int64)
 
 
@@ -230,14 +218,12 @@ def _draw(
     start: int,
     device: torch.device | str,
     dtype: torch.dtype,
-    place: Callable[[Sequence[torch.Tensor], torch.Tensor], None],
+    write: Callable[[Sequence[torch.Tensor], torch.Tensor], None],
 ) -> torch.Tensor:
-    """Return the numbers (N, *shape) that `place` computes, block by block, from the four words of each counter.
+    """Return the numbers (N, *shape) that `write` computes, block by block, from the four words of each counter.
 
-    `seeds` are (N,) int64, one for each image. `place` gets words (rows, blocks) and writes into its second argument.
+    `seeds` are (N,) int64, one for each image. `write` gets words (rows, blocks) and writes into its second argument.
     """
-    import torch
-
     device, count = torch.device(device), math.prod(shape)
     first, skipped = divmod(start, 4)
     blocks = -(-(skipped + count) // 4)
@@ -256,5 +242,5 @@ def _draw(
             )
             index = index.numpy() if numpy else index
             words = philox([index & WORD, index >> 32, index * 0, index * 0], [key & WORD, key >> 32])
-            place([torch.from_numpy(word) for word in words] if numpy else words, out)
+            write([torch.from_numpy(word) for word in words] if numpy else words, out)
     return drawn.flatten(1)[:, skipped : skipped + count].reshape(len(seeds), *shape)

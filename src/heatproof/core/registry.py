@@ -53,7 +53,9 @@ def suggest_name(name: str, known_names: Iterable[str], kind: str | None = None)
     names = sorted(known_names)
     if not names:
         return "there are none."
-    starting_with = [one for one in names if one.startswith(name)] if len(name) >= MINIMUM_PREFIX else []
+    starting_with = (
+        [candidate for candidate in names if candidate.startswith(name)] if len(name) >= MINIMUM_PREFIX else []
+    )
     matches = difflib.get_close_matches(
         name, starting_with or names, n=1, cutoff=0 if starting_with else MINIMUM_SIMILARITY
     )
@@ -76,7 +78,7 @@ def fold_name(name: str) -> str:
 def colliding_name(name: str, names: Iterable[str]) -> str | None:
     """Return the first of some names whose files a file system could confuse with those of `name`, or None."""
     folded = fold_name(name)
-    return next((one for one in names if fold_name(one) == folded), None)
+    return next((candidate for candidate in names if fold_name(candidate) == folded), None)
 
 
 def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
@@ -88,8 +90,8 @@ def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
         If the name is unknown; the message suggests the nearest one, or shows how a user's function is written.
     """
     if not isinstance(name, str):
-        known = ", ".join(sorted(table)[:MAXIMUM_LISTED])
-        raise HeatproofError(f"The name of a {kind} is {type(name).__name__}, not a string: use one of {known}.")
+        names = ", ".join(sorted(table)[:MAXIMUM_LISTED])
+        raise HeatproofError(f"The name of a {kind} is {type(name).__name__}, not a string: use one of {names}.")
     if name not in table:
         raise HeatproofError(f"There is no {kind} named {name!r}: {suggest_name(name, table, LIST_COMMANDS.get(kind))}")
     return table[name]
@@ -98,7 +100,7 @@ def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
 def options_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the keyword-only arguments of a function with their defaults."""
     parameters = inspect.signature(function).parameters.values()
-    return {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
+    return {parameter.name: parameter.default for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
 
 
 def select_options(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,9 +251,9 @@ def _import_errors(label: str, remedy: str) -> Iterator[None]:
         yield
     except Exception as error:  # the module's code is the user's, and can fail in any way
         reason = " ".join(str(error).split())
-        place = _folder_of_module(error.name) if isinstance(error, ModuleNotFoundError) and error.name else None
-        if place:
-            remedy = f"put PYTHONPATH={place} before the command, so that it and its jobs find the module"
+        folder = _folder_of_module(error.name) if isinstance(error, ModuleNotFoundError) and error.name else None
+        if folder:
+            remedy = f"put PYTHONPATH={folder} before the command, so that it and its jobs find the module"
         raise HeatproofError(f"The {label} cannot be imported ({reason}): {remedy}.") from None
 
 

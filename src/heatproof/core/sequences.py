@@ -16,6 +16,7 @@ import numpy as np
 
 from heatproof.core.grids import AnyGrid, as_grid, patch_boxes, patch_count
 from heatproof.core.randomness import numpy_generator
+from heatproof.core.shares import count_of_share, exact_share
 from heatproof.errors import HeatproofError
 
 MODES = ("deletion", "insertion")
@@ -140,7 +141,7 @@ class Perturbation:
         if self.thresholds is not None:
             raise HeatproofError("How many pixels lie above a threshold differs between maps: it has no count.")
         if self.fractions is not None:
-            return np.array([int(total * fraction) for fraction in self.fractions], dtype=np.int64)
+            return np.array([count_of_share(fraction, total) for fraction in self.fractions], dtype=np.int64)
         if self.steps is not None:
             if self.steps > total:
                 raise HeatproofError(f"{self.steps} steps are more than the {total} {what}: take fewer steps.")
@@ -239,7 +240,7 @@ def first_changed(
     points = perturbation.points(height, width)
     if perturbation.thresholds is not None:
         values = np.maximum(maps.astype(np.float64), 0)
-        bounds = np.stack([_bounds(one, perturbation.thresholds, perturbation.rescale) for one in values])
+        bounds = np.stack([_bounds(positive, perturbation.thresholds, perturbation.rescale) for positive in values])
         above = values[..., None] > bounds[:, None, None]
         return (points - above.sum(axis=3)).astype(np.int32)
     counts = perturbation.counts(height, width)
@@ -277,8 +278,8 @@ def changed_sums(first: np.ndarray, values: np.ndarray, points: int) -> np.ndarr
         Sums (N, S) float64.
     """
     sums = [
-        np.bincount(one.ravel(), weights=weights.ravel().astype(np.float64), minlength=points + 1)[:points]
-        for one, weights in zip(first, values, strict=True)
+        np.bincount(points_of_image.ravel(), weights=weights.ravel().astype(np.float64), minlength=points + 1)[:points]
+        for points_of_image, weights in zip(first, values, strict=True)
     ]
     return np.cumsum(np.stack(sums), axis=1)
 
@@ -291,8 +292,7 @@ def _bounds(values: np.ndarray, thresholds: Sequence[float], rescale: bool) -> n
     low, high = Fraction(float(values.min()) if rescale else 0), Fraction(float(values.max()))
     bounds = []
     for threshold in thresholds:
-        # The float 0.1 stands for exactly one tenth.
-        exact = low + (1 - Fraction(threshold).limit_denominator(1_000_000)) * (high - low)
+        exact = low + (1 - exact_share(threshold)) * (high - low)
         bound = float(exact)
         bounds.append(bound if Fraction(bound) <= exact else np.nextafter(bound, -np.inf))
     return np.array(bounds)

@@ -10,12 +10,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
+
+import psutil
 
 from heatproof.errors import RESUME_HINT
-
-if TYPE_CHECKING:
-    import psutil
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 # Seconds that child processes, and then this one, have to end by themselves; a scheduler grants about 30. A command has
@@ -175,7 +174,6 @@ def end_with_parent(grace: float = GRACE) -> None:
     pid = os.environ.get(CONTROLLER)
     if not pid:
         return
-    import psutil
 
     def watch() -> None:
         with suppress(psutil.Error):
@@ -200,8 +198,6 @@ def end_processes(find: Callable[[], Iterable[psutil.Process]], grace: float = G
     grace
         Grace time in seconds.
     """
-    import psutil
-
     terminated: set[psutil.Process] = set()
     last = time.monotonic() + grace
     while True:
@@ -227,21 +223,17 @@ def children(recursive: bool = True) -> list[psutil.Process]:
     recursive
         Whether to include processes that the child processes have started.
     """
-    import psutil
-
-    found = []
+    processes = []
     with suppress(psutil.Error):
         for child in psutil.Process().children(recursive):
             with suppress(psutil.Error):
                 if not any("resource_tracker" in part for part in child.cmdline()):
-                    found.append(child)
-    return found
+                    processes.append(child)
+    return processes
 
 
 def _runs(process: psutil.Process) -> bool:
     """Return whether a process is running; zombies, whose exit status nobody has read yet, are not."""
-    import psutil
-
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
@@ -249,8 +241,6 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def _kill(processes: Iterable[psutil.Process]) -> None:
-    import psutil
-
     for process in processes:
         with suppress(psutil.Error):
             process.kill()

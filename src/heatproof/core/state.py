@@ -10,7 +10,7 @@ import operator
 import random
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
+from torch.utils.checkpoint import CheckpointFunction
 
 from heatproof.errors import CallRefused, HeatproofError, first_line, machine_fault
 
@@ -76,6 +77,27 @@ def enable_gradients() -> Iterator[None]:
     """Enable gradients inside this context, even within the caller's `no_grad` and `inference_mode`."""
     with torch.inference_mode(False), torch.enable_grad():
         yield
+
+
+@contextmanager
+def without_reentrant_checkpoints() -> Iterator[None]:
+    """Run the parts that reentrant checkpoints hold without them, because `torch.autograd.grad` refuses these.
+
+    Outputs and gradients are the same, and a pass keeps all of its activations.
+    """
+
+    def run(function: Callable[..., Any], preserve: bool, *inputs: Any) -> Any:
+        return function(*inputs)
+
+    earlier = vars(CheckpointFunction).get("apply")
+    CheckpointFunction.apply = run
+    try:
+        yield
+    finally:
+        if earlier is None:
+            del CheckpointFunction.apply
+        else:
+            CheckpointFunction.apply = earlier
 
 
 @contextmanager

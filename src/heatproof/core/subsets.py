@@ -9,6 +9,7 @@ from typing import overload
 import numpy as np
 
 from heatproof.core.randomness import numpy_generator
+from heatproof.core.shares import count_of_share
 from heatproof.errors import HeatproofError
 
 SIZES = (0.01, 0.015, 0.022, 0.033, 0.049, 0.073, 0.11, 0.16, 0.24, 0.36, 0.54, 0.8)
@@ -37,7 +38,7 @@ class SubsetMasks(Sequence[np.ndarray]):
     def counts(self) -> tuple[int, ...]:
         """Number of pixels of a subset of each size, at least 1 and less than all pixels of the image."""
         pixels = self.height * self.width
-        return tuple(min(max(round(size * pixels), 1), pixels - 1) for size in self.sizes)
+        return tuple(min(max(count_of_share(size, pixels, round), 1), pixels - 1) for size in self.sizes)
 
     def __len__(self) -> int:
         return len(self.image_ids)

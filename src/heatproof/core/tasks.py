@@ -118,8 +118,8 @@ def distinct_targets(targets: Any, count: int) -> tuple[Any, np.ndarray]:
     numbers = np.empty(count, dtype=np.int64)
     # All objects exist at once: an object that is identified by its address must not release it to the next one.
     objects = [targets[row] for row in range(count)]
-    for row, one in enumerate(objects):
-        key = _identity(one)
+    for row, target in enumerate(objects):
+        key = _identity(target)
         if key not in index_by_key:
             index_by_key[key] = len(first_rows)
             first_rows.append(row)
@@ -148,20 +148,20 @@ def _identity(target: Any) -> Hashable:
 
 def repeat_target(distinct: Any, number: int, count: int) -> Any:
     """Return one target, repeated for each image of a batch: an array or tensor (count, …), a list, or None."""
-    one = distinct[number]
-    if one is None and len(distinct) == 1:
+    target = distinct[number]
+    if target is None and len(distinct) == 1:
         return None
     if hasattr(distinct, "expand"):
-        return one[None].expand(count, *one.shape)
-    return np.repeat(np.asarray(one)[None], count, 0) if isinstance(distinct, np.ndarray) else [one] * count
+        return target[None].expand(count, *target.shape)
+    return np.repeat(np.asarray(target)[None], count, 0) if isinstance(distinct, np.ndarray) else [target] * count
 
 
 def describe_targets(kind: str, columns: Sequence[Any], digests: Sequence[str] | None) -> list[str]:
     """Describe the explained targets in words; different targets have different descriptions."""
     if digests is not None:
-        return [f"target {one}" for one in digests]
+        return [f"target {digest}" for digest in digests]
     called = {"multilabel": "label", "regression": "output"}.get(kind, "class")
-    return [f"{called} {one}" for one in columns]
+    return [f"{called} {column}" for column in columns]
 
 
 def row_id(image_id: str, label: str) -> str:

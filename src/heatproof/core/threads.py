@@ -8,10 +8,8 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from threadpoolctl import ThreadpoolController
+from threadpoolctl import ThreadpoolController
 
 # A collected generator can close its pool while the same thread opens another one.
 _lock = RLock()
@@ -60,7 +58,6 @@ def _blas_of_numpy_and_scipy() -> ThreadpoolController:
     """Return a controller of every BLAS except one that torch brings along, because a network may run beside a pool."""
     # The controller sees only what is loaded.
     import scipy.linalg  # noqa: F401
-    from threadpoolctl import ThreadpoolController
 
     controller = ThreadpoolController()
     paths = [Path(library.filepath) for library in controller.lib_controllers]

@@ -12,6 +12,7 @@ from heatproof.core.batch import Batch
 from heatproof.core.input_facts import InputFacts, normalisation_of
 from heatproof.core.options import Bounds, Count
 from heatproof.core.randomness import counter_permutation
+from heatproof.core.shares import count_of_share
 from heatproof.core.tasks import EXCLUSIVE, TASK_NAMES
 from heatproof.errors import NotApplicable
 from heatproof.explainers._batches import as_leaf, pad_single_image_passes, require, split_batch
@@ -119,7 +120,7 @@ def follow_small_gradients(
         return method.attribute(as_leaf(points), target=part.targets, abs=False).detach().flatten(1)
 
     distances = change.abs().flatten(1)
-    together = int(fraction * (distances.shape[1] - 1)) + 1
+    together = count_of_share(fraction, distances.shape[1] - 1) + 1
     progress, total = torch.zeros_like(distances), torch.zeros_like(distances)
     gradients = differentiate(progress)
     for step in range(1, steps + 1):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from heatproof.core.batch import Batch
 from heatproof.core.options import Bounds
+from heatproof.core.shares import count_of_share
 from heatproof.explainers._attention import propagate, read_attention, to_pixels, weigh_by_gradients
 from heatproof.explainers._batches import require, split_batch
 from heatproof.explainers.registry import explainer
@@ -201,7 +202,9 @@ def transition_attention(
         weights = (sum(gradients_on_path[1:], gradients_on_path[0]) / steps).clamp(min=0).mean(1)
         mean_attention = [
             block_attention.mean(1)
-            for block_attention in attention_of_part.attention[int(skipped * len(attention_of_part.attention)) :]
+            for block_attention in attention_of_part.attention[
+                count_of_share(skipped, len(attention_of_part.attention)) :
+            ]
         ]
         maps.append(to_pixels(attention_of_part, run_markov_chain(mean_attention) * weights))
     return {"transition_attention": torch.cat(maps)}

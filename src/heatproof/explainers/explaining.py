@@ -236,8 +236,8 @@ def convergence_delta(method: Method, maps: np.ndarray, sums: Mapping[str, Seque
         records = [*sums.get(name, ()), *(sums.get("", ()) if index == 0 else ())]
         if records:
             totals = maps[:, index].sum(axis=(1, 2), dtype=np.float64)
-            if records[0].found is not None:
-                totals = _concatenate([record.found for record in records])
+            if records[0].actual is not None:
+                totals = _concatenate([record.actual for record in records])
             deltas[:, index] = totals - _concatenate([record.expected for record in records])
     return deltas
 

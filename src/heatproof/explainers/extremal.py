@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from heatproof.core.batch import Batch
 from heatproof.core.options import Bounds, Count
+from heatproof.core.shares import count_of_share
 from heatproof.explainers._batches import pad_single_image, require, split_batch
 from heatproof.explainers.registry import explainer
 
@@ -97,7 +98,7 @@ def extremal_perturbation(
     for area in areas:
         require(0 < area < 1, f"Extremal perturbation needs areas above 0 and below 1, not {area}.")
         require(
-            round(area * height * width) >= 1,
+            count_of_share(area, height * width, round) >= 1,
             f"An area of {area} is less than a pixel of {height}×{width}: leave it out of the option areas.",
         )
     require(steps >= 1, f"Extremal perturbation needs at least 1 step, not {steps}.")
@@ -105,7 +106,7 @@ def extremal_perturbation(
     for name, share in (("sigma", sigma), ("spacing", spacing), ("blur", blur)):
         require(0 < share <= 1, f"Extremal perturbation needs {name} above 0 and at most 1, not {share}.")
     require(0 <= smooth <= 1, f"Extremal perturbation needs smooth between 0 and 1, not {smooth}.")
-    lattice = _Lattice((height, width), sigma * short, max(1, round(spacing * short)), context.images)
+    lattice = _Lattice((height, width), sigma * short, max(1, count_of_share(spacing, short, round)), context.images)
     maps = []
     # As many images as fit in a network pass with all their masks, but at least one, to bound memory.
     for part in split_batch(context, max(1, context.batch_size // len(areas))):
@@ -121,8 +122,9 @@ def find_masks(
     import torch
 
     count = len(context.image_ids)
-    sizes = torch.tensor(areas, dtype=torch.float64) * math.prod(context.images.shape[2:])
-    areas_in_pixels = sizes.round().long().repeat(count).to(context.images.device)
+    pixels = math.prod(context.images.shape[2:])
+    sizes = torch.tensor([count_of_share(area, pixels, round) for area in areas])
+    areas_in_pixels = sizes.repeat(count).to(context.images.device)
     pairs = Batch(
         context.network,
         context.output,

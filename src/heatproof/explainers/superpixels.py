@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ from heatproof.core.batch import Batch
 from heatproof.core.grids import AnyGrid, patch_count
 from heatproof.core.options import Bounds, PatchGrid, PatchGridBounds
 from heatproof.core.randomness import derive_seed
+from heatproof.core.shares import count_of_share
 from heatproof.explainers._batches import pad_single_image_passes, require, split_batch
 from heatproof.explainers._superpixels import Segments, index_patches, index_segments
 from heatproof.explainers.registry import BaselineName, explainer
@@ -58,7 +58,7 @@ def occlusion(
     require(0 < window <= 1, f"Occlusion needs a window above 0 and at most 1, not {window}.")
     require(0 < stride <= window, f"Occlusion needs a stride above 0 and at most its window {window}, not {stride}.")
     channels, *size = context.images.shape[1:]
-    sides, steps = ([max(1, math.floor(share * length)) for length in size] for share in (window, stride))
+    sides, steps = ([max(1, count_of_share(share, length)) for length in size] for share in (window, stride))
     method = Occlusion(pad_single_image_passes(context.output))
     maps = [
         _mean_of_channels(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from heatproof.core.randomness import numpy_generator
+from heatproof.core.shares import count_of_share
 from heatproof.errors import HeatproofError
 
 # Walker et al. (MAS) 2024, section 5.1; shares of a map's maximum.
@@ -124,7 +125,7 @@ def _partial(values: np.ndarray, introduce: bool, generator: np.random.Generator
     flat = values.ravel()
     drawn = generator.permutation(flat.size)
     rising = drawn[np.argsort(flat[drawn], kind="stable")]
-    first, last = (int(flat.size * share) for share in (INTRODUCED if introduce else REMOVED))
+    first, last = (count_of_share(share, flat.size) for share in (INTRODUCED if introduce else REMOVED))
     corrupted = flat.copy()
     corrupted[rising[first:last]] = np.quantile(flat, FILL) if introduce else 0.0
     return corrupted.reshape(values.shape)

@@ -11,18 +11,16 @@ import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from heatproof.core.grids import AnyGrid
+from heatproof.core.grids import AnyGrid, patch_boxes, patch_count
+from heatproof.core.lazy import torch
 from heatproof.core.options import Bounds, PatchGrid, Side
 from heatproof.core.randomness import counter_uniform
 from heatproof.core.registry import RegistryEntry, colliding_name, import_callable, look_up, options_of
 from heatproof.errors import HeatproofError
-
-if TYPE_CHECKING:
-    import torch
 
 BaselineFunction = Callable[..., "torch.Tensor"]
 
@@ -134,8 +132,6 @@ def baseline_images(
     HeatproofError
         If there is no such baseline or option, or the value of an option is invalid.
     """
-    import torch
-
     entry = look_up(BASELINES, name, "baseline")
     for option in options or {}:
         look_up(entry.options, option, f"option of the baseline {name!r}")
@@ -155,8 +151,6 @@ def baseline_images(
 @baseline("zeros")
 def zeros(images: torch.Tensor, image_ids: Sequence[str], seed: int) -> torch.Tensor:
     """Zero after normalisation, the colour of the model's channel means (Hesse et al. 2024, section 3)."""
-    import torch
-
     return torch.zeros_like(images)
 
 
@@ -237,8 +231,6 @@ def _check_channels(label: str, values: Sequence[float], images: torch.Tensor) -
 
 def _one_colour(colour: Sequence[float], images: torch.Tensor) -> torch.Tensor:
     """Return images of one colour, which has one number for each channel."""
-    import torch
-
     return torch.zeros_like(images) + torch.tensor(colour, dtype=torch.float64).to(images)[:, None, None]
 
 
@@ -282,8 +274,6 @@ def background(images: torch.Tensor, image_ids: Sequence[str], seed: int) -> tor
 
     For an object on a uniform background, such as a digit on black, this is the colour of the background.
     """
-    import torch
-
     ring = [images[..., 0, :], images[..., -1, :], images[..., 1:-1, 0], images[..., 1:-1, -1]]
     colour = torch.cat(ring, dim=-1).median(dim=-1).values
     return torch.zeros_like(images) + colour[..., None, None]
@@ -316,10 +306,6 @@ def neighbours(
     HeatproofError
         If `grid` is missing or below 2, because a patch needs a border inside the image.
     """
-    import torch
-
-    from heatproof.core.grids import patch_boxes, patch_count
-
     if grid is None or patch_count(grid) < 2:
         raise HeatproofError(
             "The baseline 'neighbours' fills patches from their border: it is for patch deletion on a grid of 2 or "
@@ -388,8 +374,6 @@ def blur(
     HeatproofError
         If `size` is even, `sigma` is not positive, or `padding` or `kernel` is unknown.
     """
-    import torch
-
     if size < 1 or size % 2 == 0 or sigma <= 0 or padding not in ("zeros", "edge"):
         raise HeatproofError(
             f"The blur baseline cannot use size {size}, sigma {sigma} and padding {padding!r}: "

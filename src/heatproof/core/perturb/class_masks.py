@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from heatproof.core.shares import count_of_share
 from heatproof.errors import HeatproofError
 
 
@@ -45,7 +46,7 @@ def class_masks(labels: np.ndarray, size: int, *, share: float = 0.7, block: int
         for row, column in ((0, 0), (0, 1), (1, 0))
         for corner in ((False, False), (True, True), (False, True), (True, False))
     ]
-    removed = round(share * size**2)
+    removed = count_of_share(share, size**2, round)
     if block and (labels.min() < 0 or labels.max() >= len(corners)):
         raise HeatproofError(
             f"There are {len(corners)} positions for squares, but the largest label is {int(labels.max())}."

@@ -123,7 +123,7 @@ def updated_curves(
             current = batch.match_layout(torch.where(mask, fill, chunk))
             passed = [(current, torch.arange(len(chunk), device=batch.device))]
             outputs.append(run_batched(batch.adapted, passed, targets[rows], ids))
-        parts.append({key: np.stack([one[key] for one in outputs], axis=1) for key in RESPONSES})
+        parts.append({key: np.stack([output[key] for output in outputs], axis=1) for key in RESPONSES})
     read = {key: np.concatenate([part[key] for part in parts]) for key in RESPONSES}
     return read | _sums_of_maps(maps, first, perturbation)
 

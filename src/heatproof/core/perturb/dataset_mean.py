@@ -63,8 +63,8 @@ def dataset_options(
         filled["value"] = mean_colour(dataset, facts)
     if baseline == "black":
         # Options that the user omitted are present as None.
-        known = {key: value for key, value in filled.items() if value is not None}
-        filled = {"mean": list(facts.mean), "std": list(facts.std), **known}
+        stated = {key: value for key, value in filled.items() if value is not None}
+        filled = {"mean": list(facts.mean), "std": list(facts.std), **stated}
     return filled
 
 

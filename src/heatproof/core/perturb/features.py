@@ -195,7 +195,9 @@ def feature_responses(
 
     def batches() -> Iterator[PerturbedImages]:
         for rows, chunk, ids in batch.chunks():
-            drawn = [int(numpy_generator(batch.seed, "in-domain patch", one).integers(len(masks))) for one in ids]
+            drawn = [
+                int(numpy_generator(batch.seed, "in-domain patch", image_id).integers(len(masks))) for image_id in ids
+            ]
             filled = baseline_images(baseline, chunk, ids, batch.seed, baseline_options, grid)
             pairs = torch.stack([chunk, torch.where(masks[drawn], filled, chunk)], dim=1).flatten(0, 1)
             for part in torch.arange(len(pairs), device=batch.device).split(batch.batch_size):

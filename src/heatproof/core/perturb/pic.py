@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from fractions import Fraction
 from io import BytesIO
 from itertools import islice
 from math import ceil
@@ -18,6 +19,7 @@ from scipy.spatial import Delaunay
 from heatproof.core.batch import Batch, PerturbedImages
 from heatproof.core.randomness import numpy_generator
 from heatproof.core.sequences import check_ranking, pixel_ranking
+from heatproof.core.shares import exact_share
 from heatproof.core.threads import numeric_pool
 from heatproof.errors import HeatproofError
 
@@ -83,8 +85,7 @@ def counts_above_quantile(pixels: int, thresholds: Sequence[float] = THRESHOLDS)
     values = [float(t) for t in thresholds]
     if not values or values != sorted(set(values)) or not 0 < values[0] <= values[-1] <= 1:
         raise HeatproofError(f"Thresholds must be increasing, above 0 and at most 1, not {values}.")
-    # The same expression as in numpy.quantile, so that rounding has the same direction.
-    return np.array([pixels - ceil((pixels - 1) * (1 - t)) for t in values], dtype=np.int64)
+    return np.array([pixels - ceil(_rank_of_quantile(t, pixels)) for t in thresholds], dtype=np.int64)
 
 
 def rank_masks(ranking: np.ndarray, height: int, width: int, thresholds: Sequence[float] = THRESHOLDS) -> np.ndarray:
@@ -125,10 +126,18 @@ def quantile_masks(one_map: np.ndarray, thresholds: Sequence[float] = THRESHOLDS
         (K, H, W) bool. For a constant map, every threshold selects all pixels.
     """
     counts_above_quantile(one_map.size, thresholds)
-    return np.stack([one_map >= np.quantile(one_map, 1 - t) for t in thresholds])
+    rising = np.sort(one_map, axis=None)
+    ranks = [_rank_of_quantile(t, one_map.size) for t in thresholds]
+    # A quantile between two pixels selects the upper one.
+    return np.stack([one_map >= rising[ceil(rank)] for rank in ranks])
 
 
-def interpolate(image: np.ndarray, known: np.ndarray) -> np.ndarray:
+def _rank_of_quantile(threshold: float, pixels: int) -> Fraction:
+    """Return where the quantile ``1 - threshold`` lies among pixels in rising order, 0 for the first one."""
+    return (1 - exact_share(threshold)) * (pixels - 1)
+
+
+def interpolate(image: np.ndarray, visible: np.ndarray) -> np.ndarray:
     """Interpolate linearly between known pixels, on their Delaunay triangulation.
 
     The result equals ``scipy.interpolate.griddata(..., method="linear")`` on each channel, but needs one triangulation.
@@ -137,7 +146,7 @@ def interpolate(image: np.ndarray, known: np.ndarray) -> np.ndarray:
     ----------
     image
         (H, W, C) float32.
-    known
+    visible
         (H, W) bool, known pixels; the four corners are always known.
 
     Returns
@@ -145,15 +154,15 @@ def interpolate(image: np.ndarray, known: np.ndarray) -> np.ndarray:
     numpy.ndarray
         (H, W, C) float32. A pixel outside of all triangles gets the channel's mean.
     """
-    known = known.copy()
-    known[np.ix_([0, -1], [0, -1])] = True
+    visible = visible.copy()
+    visible[np.ix_([0, -1], [0, -1])] = True
     filled = image.copy()
-    missing = ~known
+    missing = ~visible
     if not missing.any():
         return filled
     # In row order, because the triangulation of a grid is not unique, and depends on the order of the points.
-    triangles = Delaunay(np.argwhere(known).astype(np.float64))
-    values = LinearNDInterpolator(triangles, image[known])(np.argwhere(missing).astype(np.float64))
+    triangles = Delaunay(np.argwhere(visible).astype(np.float64))
+    values = LinearNDInterpolator(triangles, image[visible])(np.argwhere(missing).astype(np.float64))
     filled[missing] = np.where(np.isnan(values), image.mean(axis=(0, 1)), values)
     return filled
 
@@ -303,13 +312,13 @@ def pic_variants(
         raise HeatproofError(
             f"Maps {maps.shape} do not belong to {len(images)} images of {images.shape[-2]}×{images.shape[-1]}."
         )
-    known = _checked_masks(maps, image_ids, thresholds, batch.seed, ranking, random_mask, masks)
+    masks_of_images = _checked_masks(maps, image_ids, thresholds, batch.seed, ranking, random_mask, masks)
     rendered = denormalise(images, image_ids, mean, std)
     variants = len(thresholds) + 2
     sizes: list[int] = []
 
     def batches() -> Iterator[PerturbedImages]:
-        stream = _variants(rendered, known)
+        stream = _variants(rendered, masks_of_images)
         while chunk := list(islice(stream, batch.batch_size)):
             stacked = torch.from_numpy(np.stack([image for image, _ in chunk])).permute(0, 3, 1, 2).to(device)
             variant = torch.arange(len(sizes), len(sizes) + len(chunk), device=device)
@@ -363,7 +372,7 @@ def _checked_masks(
     return (np.concatenate([always[None], selected(at) | always]) for at in range(count))
 
 
-def _variants(rendered: np.ndarray, known: Iterable[np.ndarray]) -> Iterator[Variant]:
+def _variants(rendered: np.ndarray, masks_of_images: Iterable[np.ndarray]) -> Iterator[Variant]:
     """Yield each interpolated image with its entropy, image by image, in the order of variants."""
 
     def variant(image: np.ndarray, mask: np.ndarray | None) -> Variant:
@@ -372,8 +381,8 @@ def _variants(rendered: np.ndarray, known: Iterable[np.ndarray]) -> Iterator[Var
 
     ready: deque[list[Future[Variant]]] = deque()
     with numeric_pool(torch.get_num_threads()) as pool:
-        for image, masks in zip(rendered, known, strict=True):
-            ready.append([pool.submit(variant, image, one) for one in (*masks, None)])
+        for image, masks in zip(rendered, masks_of_images, strict=True):
+            ready.append([pool.submit(variant, image, mask) for mask in (*masks, None)])
             # One image ahead, so that the threads work during network passes, and memory does not grow with N.
             if len(ready) > 1:
                 yield from (future.result() for future in ready.popleft())

@@ -78,7 +78,7 @@ def subset_variants(
             for part in torch.arange(len(chunk) * variants).split(batch.batch_size):
                 row, variant = part // variants, part % variants
                 # Rows increase within and across batches, so the masks of one image at a time are enough.
-                mask = torch.cat([with_intact(start + one)[variant[row == one]] for one in row.unique().tolist()])
+                mask = torch.cat([with_intact(start + index)[variant[row == index]] for index in row.unique().tolist()])
                 row = row.to(batch.device)
                 yield batch.match_layout(torch.where(mask, baselines[row], chunk[row])), row + start
 
