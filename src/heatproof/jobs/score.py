@@ -294,8 +294,8 @@ def _iterate_scores(
     if not explainers:
         # No method applies, or the metric is undefined for the task, and then it has no responses either.
         return
-    responses = {argument: (response_of(one.response), one.points) for argument, one in spec.responses.items()}
-    output = next((one.output for one in spec.responses.values()), "logit")
+    responses = {argument: (response_of(read.response), read.points) for argument, read in spec.responses.items()}
+    output = next((read.output for read in spec.responses.values()), "logit")
     if "maps" in metric.inputs:
         shape = describe_store(explainers[0].store + ".zarr")["arrays"]["attribution"]["shape"]
         batch = replace(batch, size=tuple(shape[-2:]))
