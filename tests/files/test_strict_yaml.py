@@ -241,8 +241,8 @@ def test_written_values_are_read_back():
 def mutated(content: bytes, draw: random.Random) -> bytes:
     mutant = bytearray(content)
     for _ in range(draw.choice([1, 3, 30])):
-        place = draw.randrange(len(mutant) or 1)
-        mutant[place : place + draw.choice([0, 1, 40])] = draw.choice(
+        position = draw.randrange(len(mutant) or 1)
+        mutant[position : position + draw.choice([0, 1, 40])] = draw.choice(
             [
                 b"",
                 b"&a ",
@@ -265,7 +265,7 @@ def mutated(content: bytes, draw: random.Random) -> bytes:
 
 def test_any_bytes_are_read_or_refused_in_one_sentence(tmp_path):
     path, draw = tmp_path / "c.yaml", random.Random(0)
-    shipped = [one.read_bytes() for one in sorted((workflow_folder() / "config").glob("*.yaml"))]
+    shipped = [config.read_bytes() for config in sorted((workflow_folder() / "config").glob("*.yaml"))]
     refused, lines = 0, set()
     for number in range(1500):
         path.write_bytes(
