@@ -58,11 +58,11 @@ def main(arguments: list[str]) -> None:
     runtime = Runtime(**json.loads(arguments[2]))
     job: Any = as_type(resolve_name(arguments[0]), json.loads(arguments[1]), "the job")
     # Jobs return nothing.
-    found = job.run(runtime) or {}
+    measured = job.run(runtime) or {}
     # ru_maxrss is in kilobytes, on macOS in bytes.
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
     used = {"processor": time.process_time(), "memory": memory, "device_gib": device_memory()}
-    print(json.dumps({**found, **used, "device": device_of(runtime)}))
+    print(json.dumps({**measured, **used, "device": device_of(runtime)}))
 
 
 @dataclass(frozen=True)
@@ -195,10 +195,10 @@ class TimeTraining:
                 labels = network(images.to(device)).cpu()
         # `fit` needs images to validate on; one is enough.
         some_images = Examples(images.repeat(STEPS, 1, 1, 1), torch.cat([labels] * STEPS))
-        one = Examples(images[:1], labels[:1])
-        fit(network, Examples(images, labels), one, schedule, 0)
+        single = Examples(images[:1], labels[:1])
+        fit(network, Examples(images, labels), single, schedule, 0)
         started = time.process_time()
-        training_seconds = _seconds(lambda: fit(network, some_images, one, schedule, 0), device, repeats=1)
+        training_seconds = _seconds(lambda: fit(network, some_images, single, schedule, 0), device, repeats=1)
         validation_seconds = _seconds(
             lambda: validate(network, some_images, schedule.batch_size, schedule.loss), device, repeats=1
         )
