@@ -157,9 +157,9 @@ def folder(tmp_path, monkeypatch):
     generator = np.random.default_rng(0)
     for name in ("cat", "dog"):
         (tmp_path / "photos" / name).mkdir(parents=True)
-        for place in range(20):
+        for number in range(20):
             pixels = generator.integers(1, 256, (16, 16, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{place}.png")
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{number}.png")
     spec = ModelSpec("cifar_resnet20", "heatproof.models.resnet", {"width": 2})
     torch.save(build_network(spec, 2).state_dict(), "net.pth")
     return tmp_path

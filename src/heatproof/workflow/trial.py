@@ -68,7 +68,9 @@ def run_trial(plan: Plan, device: bool = True, gaps: list[str] | None = None) ->
         models = [model for model in plan.models_of(name) if plan.target_function or _is_tried(plan, model)]
         explainers = [entry for entry in plan.explainers.values() if _is_user_code(entry.module)]
         metrics = [
-            one for one in plan.metrics.values() if one.metric.is_custom and not plan.unsupported_reason(name, one.name)
+            choice
+            for choice in plan.metrics.values()
+            if choice.metric.is_custom and not plan.unsupported_reason(name, choice.name)
         ]
         module = plan.datasets[name]["module"]
         has_user_code = models or explainers or metrics or _is_user_code(module) or module == FOLDERS
@@ -238,7 +240,7 @@ def _naming_channels(network: torch.nn.Module, image: torch.Tensor) -> Iterator[
     try:
         yield
     except Exception as error:  # a network can raise any exception
-        first = next((one for one in network.modules() if hasattr(one, "in_channels")), None)
+        first = next((layer for layer in network.modules() if hasattr(layer, "in_channels")), None)
         if first is None or first.in_channels == image.shape[1]:
             raise
         raise HeatproofError(
@@ -249,7 +251,11 @@ def _naming_channels(network: torch.nn.Module, image: torch.Tensor) -> Iterator[
 
 def _require_trainable(plan: Plan, model: str, network: torch.nn.Module) -> None:
     """Raise an error if a model with parameters of half precision is to be trained."""
-    halves = {str(one.dtype).removeprefix("torch.") for one in network.parameters() if one.is_floating_point()}
+    halves = {
+        str(parameter.dtype).removeprefix("torch.")
+        for parameter in network.parameters()
+        if parameter.is_floating_point()
+    }
     halves &= {"float16", "bfloat16"}
     if halves and any(model == trained for trained, _ in plan.trainings()):
         raise HeatproofError(
