@@ -56,17 +56,17 @@ FIXED = {
 
 def identifiers(tree: ast.Module) -> set[str]:
     """Return the names that a module defines: functions, classes, arguments, attributes and variables."""
-    found = set()
+    names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.arg):
-            found.add(node.arg)
+            names.add(node.arg)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
+            names.add(node.id)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            found.add(node.attr)
-    return found
+            names.add(node.attr)
+    return names
 
 
 def parts_of(name: str) -> set[str]:
