@@ -15,8 +15,11 @@ from pkgutil import resolve_name
 from typing import Any, TypedDict
 
 from heatproof.core.from_json import as_type
+from heatproof.core.lazy import torch
 from heatproof.core.signals import end_with_parent
 from heatproof.core.specs import DatasetSpec, FinetuningSettings, Runtime, TrainingSettings
+from heatproof.datasets.checks import open_dataset
+from heatproof.datasets.rows import unwrap_rows
 from heatproof.models.registry import ModelSpec
 
 STEPS = 3
@@ -87,11 +90,8 @@ class TimeWeights:
 
     def run(self, runtime: Runtime) -> TimedPass:
         """Write random weights, and return the times of a forward pass and of a gradient."""
-        import torch
-
         from heatproof.core.adaptive_batch_size import batch_size_of
         from heatproof.core.normalise import normalise
-        from heatproof.datasets.checks import open_dataset
         from heatproof.datasets.reader import reader_of_dataset
         from heatproof.models.network import build_network, configure_torch, save_weights
 
@@ -135,7 +135,6 @@ class TimeResnet50:
         dict
             ``forward``, seconds per image.
         """
-        import torch
         from torchvision.models import resnet50
 
         from heatproof.models.network import configure_torch, set_precision
@@ -165,12 +164,8 @@ class TimeTraining:
 
     def run(self, runtime: Runtime) -> TimedSteps:
         """Time the training loop on a few batches; its start is timed as well, because it imports more than others."""
-        import torch
-
         from heatproof.core.normalise import normalise
-        from heatproof.datasets.checks import open_dataset
         from heatproof.datasets.reader import reader_of_dataset
-        from heatproof.datasets.rows import unwrap_rows
         from heatproof.jobs.train import use_complete_output
         from heatproof.models.network import build_network, configure_torch
         from heatproof.training.loop import Examples, fit, validate
@@ -208,8 +203,6 @@ class TimeTraining:
 
 
 def _seconds(function: Any, device: Any, repeats: int = 2) -> float:
-    import torch
-
     # Processor time excludes other programs; with one thread it is otherwise equal to wall time.
     clock = time.process_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
 
@@ -227,7 +220,6 @@ def device_of(runtime: Runtime) -> str:
     """Return the name of the device that jobs with these settings run on."""
     if "torch" not in sys.modules:
         return ""
-    import torch
 
     from heatproof.models.network import configure_torch
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import warnings
+import zlib
 from collections.abc import Iterator
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -64,8 +66,6 @@ def decompressed(content: bytes, most: int = MOST_BYTES) -> bytes:
     ValueError
         If it is damaged, or has more than `most` bytes after decompression.
     """
-    import zlib
-
     parts = []
     while content.startswith(b"\x1f\x8b"):
         unpacking = zlib.decompressobj(wbits=31)
@@ -111,8 +111,6 @@ def parse_csv(
     ValueError
         If the bytes are not CSV, a row has more cells than the header, or there are too many columns or cells.
     """
-    import warnings
-
     import pandas as pd
 
     # Both characters end a row. pandas fills cells that are missing in a row, so each row counts with all columns.

@@ -17,14 +17,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
 
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import open_regular, parse_json, printable_path, read_result_bytes
 from heatproof.files.writing import atomic_write
-
-if TYPE_CHECKING:
-    import numpy as np
 
 FORMAT = 2
 # Enough for 10 million files with long names; no record is larger.
@@ -148,8 +147,6 @@ def record_files(
     facts
         Further fields of the record.
     """
-    import numpy as np
-
     names = [_from_root(path, root) for path in paths]
     stats = _stats(names, root)
     digests = np.zeros((len(names), 32), np.uint8)
@@ -178,8 +175,6 @@ def file_changes(record: FileRecord, root: str | Path, contents: bool = False) -
     contents
         Whether to read every file.
     """
-    import numpy as np
-
     began = time.time_ns()
     if not is_there(root) and any(name[:1] != b"/" for name in record.paths):
         return FileChanges(record, [], is_missing=True)
@@ -253,8 +248,6 @@ def record_path(manifest: str | Path) -> Path:
 
 def write_record(path: str | Path, record: FileRecord) -> None:
     """Write a record with a checksum, atomically."""
-    import numpy as np
-
     splits = {split: [*record.listed[split], record.rows[split].size] for split in sorted(record.listed)}
     head = {"format": FORMAT, "recorded": record.recorded, "count": len(record.paths), "splits": splits}
     head |= {"lists": record.lists, "shared": record.shared, "named": record.named}
@@ -284,8 +277,6 @@ def read_record(path: str | Path) -> FileRecord | None:
 
 
 def _parsed(content: memoryview, at: int) -> FileRecord:
-    import numpy as np
-
     head = parse_json(bytes(content[:at]))
     count, splits = head["count"], head["splits"]
     numbers = [
@@ -433,8 +424,6 @@ def _from_root(path: str | Path, root: str | Path) -> bytes:
 
 def _stats(names: Sequence[bytes], root: str | Path) -> np.ndarray:
     """Return sizes, times and inodes (N, 4) of files, `GONE` where one is missing."""
-    import numpy as np
-
     top, stats = os.fsencode(root), np.full((len(names), len(GONE)), GONE, np.int64)
 
     def chunk(low: int) -> None:
@@ -455,8 +444,6 @@ def _stats(names: Sequence[bytes], root: str | Path) -> np.ndarray:
 
 def _digests(names: Sequence[bytes], root: str | Path, folders: bool = True) -> np.ndarray:
     """Return the digests (N, 32) of files, and of folders if `folders`; zeros for those that cannot be read."""
-    import numpy as np
-
     top = os.fsencode(root)
 
     def chunk(low: int) -> bytes:

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from heatproof.config.files import read_config
+from heatproof.core.lazy import torch
 from heatproof.core.registry import suggest_name
 from heatproof.errors import HeatproofError
 from heatproof.explainers.registry import EXPLAINERS, require_library
@@ -86,8 +87,6 @@ def describe_layers(plan: Plan) -> list[str]:
 
 
 def _layout(plan: Plan, model: str, shape: tuple[int, ...]) -> str:
-    import torch
-
     from heatproof.explainers._network_traits import inspect_network
     from heatproof.models.network import build_network
 
@@ -194,7 +193,6 @@ def _check_channels(plan: Plan) -> None:
     named = plan.config["similarity"]["channels"]
     if not named:
         return
-    import torch
 
     from heatproof.core.perturb.channels import channel_counts
     from heatproof.models.network import build_without_weights

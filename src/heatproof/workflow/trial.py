@@ -1,6 +1,6 @@
 """Try user code, checkpoint files and the device on a few images before any job starts.
 
-Modules with torch are imported only if a config has something to try, because that takes seconds.
+Modules that import torch are imported only if a config has something to try, because that takes seconds.
 """
 
 from __future__ import annotations
@@ -11,23 +11,28 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from heatproof.core.batch import Batch
+from heatproof.core.dataset import Dataset
+from heatproof.core.lazy import torch
+from heatproof.core.methods import MethodSpec, methods_of
 from heatproof.core.options import as_size_option
 from heatproof.core.tasks import EXCLUSIVE
+from heatproof.datasets.checks import check_dataset, check_image_files, check_target, describe_rows, open_dataset
+from heatproof.datasets.image_files import ImageReader
+from heatproof.datasets.probe_images import probe_rows_of_split, read_rows
+from heatproof.datasets.rows import unwrap_rows
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.metrics.responses.base import respond
+from heatproof.metrics.scoring import score_batches
+from heatproof.models.preprocessing import preprocessing_differences
 from heatproof.plan.graph import Graph
 from heatproof.plan.metrics import MetricChoice
 from heatproof.plan.resolve import ModelChoice
 from heatproof.plan.validate import Plan, require_size
-
-if TYPE_CHECKING:
-    import torch
-
-    from heatproof.core.batch import Batch
-    from heatproof.core.dataset import Dataset
-    from heatproof.core.methods import MethodSpec
-
 
 # Largest number of image files whose headers are read; this takes ten seconds for local files.
 LOOKED_AT = 100_000
@@ -77,7 +82,6 @@ def run_trial(plan: Plan, device: bool = True, gaps: list[str] | None = None) ->
         target = plan.config["target"]
         if not (has_user_code or isinstance(target, int)) or plan.splits_from_results(name):
             continue
-        from heatproof.datasets.checks import check_dataset, check_target, describe_rows, open_dataset
 
         with _trying(f"dataset {name!r}"):
             dataset = open_dataset(plan.dataset_spec(name))
@@ -115,8 +119,6 @@ def inspect_image_files(plan: Plan) -> list[str]:
     HeatproofError
         If image files cannot be read; the message has their number, the first names, and the remedy.
     """
-    from heatproof.datasets.checks import check_image_files, open_dataset
-
     lines = []
     here = [name for name in plan.datasets if not plan.splits_from_results(name)]
     for name in [name for name in here if "root" in plan.datasets[name]["options"]]:
@@ -131,8 +133,6 @@ def inspect_image_files(plan: Plan) -> list[str]:
 
 
 def _few_images(name: str, dataset: Dataset) -> list[str]:
-    from heatproof.datasets.rows import unwrap_rows
-
     splits = {
         split: dataset.splits[split].labels.tolist() for split in ("train", "validation") if split in dataset.splits
     }
@@ -148,9 +148,6 @@ def _few_images(name: str, dataset: Dataset) -> list[str]:
 
 
 def _preprocessing_differences(model: ModelChoice, name: str, dataset: Dataset) -> list[str]:
-    from heatproof.datasets.image_files import ImageReader
-    from heatproof.models.preprocessing import preprocessing_differences
-
     reader = getattr(dataset, "reader", None)
     # By default, images that are no larger than the input are not resized, whatever the weights were trained with.
     if not isinstance(reader, ImageReader) or (reader.is_default_box and reader.box == reader.size):
@@ -308,12 +305,7 @@ def _explain(plan: Plan, entry: MethodSpec, model: str, network: torch.nn.Module
 
 def _score(plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module, dataset: Dataset, name: str) -> None:
     """Score random maps with a user's metric, on responses of a network whose weights may be random."""
-    import numpy as np
-
-    from heatproof.core.methods import methods_of
     from heatproof.core.perturb.dataset_mean import needs_dataset
-    from heatproof.metrics.responses.base import respond
-    from heatproof.metrics.scoring import score_batches
 
     batch = _few(plan, model, network, dataset)
     height, width = batch.images.shape[2:]
@@ -352,11 +344,7 @@ def _score(plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module
 
 def _few(plan: Plan, model: str, network: torch.nn.Module, dataset: Dataset) -> Batch:
     """Return the few images that tell whether an explainer applies, as a run checks it."""
-    import torch
-
-    from heatproof.core.batch import Batch
     from heatproof.core.normalise import normalise
-    from heatproof.datasets.probe_images import probe_rows_of_split, read_rows
 
     rows, split, facts = probe_rows_of_split(dataset), dataset.splits["evaluation"], plan.models[model].facts
     return Batch(
