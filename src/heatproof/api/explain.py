@@ -18,7 +18,7 @@ from heatproof.api.inputs.targets import reported_targets
 from heatproof.api.named_methods import check_names, select_methods
 from heatproof.core.batch import Batch
 from heatproof.core.batches import track
-from heatproof.core.methods import Method
+from heatproof.core.methods import Method, have_signs
 from heatproof.core.options import BatchSize, DefaultCount, check_arguments
 from heatproof.core.provenance import code_digest, digest
 from heatproof.errors import HeatproofError, NotApplicable
@@ -398,7 +398,7 @@ class _MapsOfImages:
         """Tell whether any of the maps has a negative value."""
         keys, size = self.inputs.keys, READ_BATCH_SIZE
         parts = [keys[low : low + size] for low in range(0, len(keys), size)]
-        return self.cached is None or any(bool((self.cached.read(part)["maps"] < 0).any()) for part in parts)
+        return self.cached is None or any(have_signs(self.cached.read(part)["maps"]) for part in parts)
 
     def compute(self, key: str, template: Batch, cache: Cache) -> None:
         """Compute the maps of the method that are not cached yet."""
