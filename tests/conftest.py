@@ -36,15 +36,23 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     markers = [marker for marker in ("slow", "long") if marker in config.option.markexpr.split(" or ")]
     if not markers or config.option.markexpr != " or ".join(markers) or collection_path.suffix != ".py":
         return None
-    text = collection_path.read_text(encoding="utf-8")
-    return None if any(f"mark.{marker}" in text for marker in markers) else True
+    return None if any(_names_marker(collection_path, marker) for marker in markers) else True
+
+
+def _names_marker(path: Path, marker: str) -> bool:
+    return f"mark.{marker}" in path.read_text(encoding="utf-8")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with the tests that run Snakemake: they take longest, and other workers run the rest in the meantime.
 
-    A long test must not be slow as well, because `-m slow` would run it.
+    A long test must not be slow as well, because `-m slow` would run it. Its file must name the marker, because
+    `pytest_ignore_collect` reads it there.
     """
+    for marker in ("slow", "long"):
+        marked = {item.path for item in items if item.get_closest_marker(marker)}
+        if left_out := sorted(str(path) for path in marked if not _names_marker(path, marker)):
+            raise pytest.UsageError(f"`-m {marker}` leaves out, for want of the text mark.{marker}: {left_out}")
     both = [item.nodeid for item in items if item.get_closest_marker("long") and item.get_closest_marker("slow")]
     if both:
         raise pytest.UsageError(f"marked as long and as slow: {', '.join(both)}")

@@ -75,4 +75,4 @@ def without_times(manifest: Any) -> Any:
     """Return a manifest without measured times and without its checksum."""
     if isinstance(manifest, Mapping):
         return {key: without_times(value) for key, value in manifest.items() if key not in ("seconds", CHECKSUM_KEY)}
-    return [without_times(one) for one in manifest] if isinstance(manifest, list) else manifest
+    return [without_times(value) for value in manifest] if isinstance(manifest, list) else manifest

@@ -112,7 +112,7 @@ def _sentence(error: BaseException) -> str | None:
         )
     text = _text(error).lower() if isinstance(error, RuntimeError) else ""
     for words, state, remedy in GPU_FAULTS:
-        if any(one in text for one in words):
+        if any(word in text for word in words):
             return f"The GPU {state}: {remedy}, and run the same command again; {RESUME_HINT}."
     code = error.errno if isinstance(error, OSError) else None
     if code is None or code not in DISK_FULL | PERMISSION_DENIED | {errno.EFBIG, errno.EIO, errno.EMFILE}:

@@ -119,11 +119,11 @@ def test_an_edit_of_one_explainer_keeps_the_other_results(folder, edited, monkey
         make, "explain_batch", lambda method, *rest: (1 + (method.name == "mine")) * explain(method, *rest)
     )
     graph = graph_of()
-    found = verdicts(graph)
-    different = {name for name, difference in found.items() if difference is not None}
+    differences = verdicts(graph)
+    different = {name for name, difference in differences.items() if difference is not None}
     assert {name.split("/")[-1] for name in different if "/maps/" in name} == {"mine.0.json", "mine.1.json"}
-    assert "attribution of 4 of 4 images differs" in found["results/maps/toy/net/finetuned/mine.0.json"]
-    assert found["results/maps/toy/net/finetuned/mine.1.json"] == "its first shard differs"
+    assert "attribution of 4 of 4 images differs" in differences["results/maps/toy/net/finetuned/mine.0.json"]
+    assert differences["results/maps/toy/net/finetuned/mine.1.json"] == "its first shard differs"
     assert not [name for name in different if "/maps/" not in name and "/mine/" not in name]
     results = Results(graph)
     assert not any(
@@ -138,9 +138,9 @@ def test_a_training_that_would_differ_is_not_accepted(folder, edited, monkeypatc
     loop = import_module("heatproof.training.loop")
     epoch = loop._one_epoch
     monkeypatch.setattr(loop, "_one_epoch", lambda *arguments: 1.5 * epoch(*arguments))
-    found = verdicts(graph_of())
-    assert "its first epoch is 0," in found["results/weights/toy/net/pretrained.json"]
-    assert found["results/datasets/toy.json"] is None
+    differences = verdicts(graph_of())
+    assert "its first epoch is 0," in differences["results/weights/toy/net/pretrained.json"]
+    assert differences["results/datasets/toy.json"] is None
 
 
 def test_results_of_another_config_are_not_accepted(folder, edited):

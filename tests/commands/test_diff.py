@@ -40,15 +40,15 @@ def write_with_manifest(table, folder):
 
 @pytest.mark.slow
 def test_chance_is_not_reported_and_a_planted_change_is(tmp_path):
-    false = found = 0
+    false = detected = 0
     for seed in range(40):
         before = run(tmp_path / f"{seed}a", 2 * seed)
         false += diff(before, run(tmp_path / f"{seed}b", 2 * seed + 1)).table["moved"].any()
         table = diff(before, run(tmp_path / f"{seed}c", 1000 + seed, planted=0.3)).table
-        found += table.loc[0, "method"] == "method07" and table.loc[0, "moved"]
+        detected += table.loc[0, "method"] == "method07" and table.loc[0, "moved"]
     # Among 40 pairs of equal runs, at most 5 % on average may have a score that is reported as changed.
     assert false <= 6
-    assert found == 40
+    assert detected == 40
 
 
 def test_scores_of_only_one_run_are_reported(tmp_path):

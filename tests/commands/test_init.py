@@ -30,9 +30,9 @@ def photos(tmp_path, monkeypatch):
     for name in ("cat", "dog"):
         folder = tmp_path / "photos" / name
         folder.mkdir(parents=True)
-        for place in range(20):
+        for number in range(20):
             pixels = generator.integers(0, 256, (48, 40, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(folder / f"{place}.png")
+            Image.fromarray(pixels).save(folder / f"{number}.png")
     return "photos"
 
 
@@ -66,7 +66,7 @@ def test_options_are_chosen_to_fit_published_weights(photos):
     """Published weights of cifar_resnet20 have shortcuts without weights, under other names."""
     spec = ModelSpec("cifar_resnet20", "heatproof.models.resnet", {"shortcut": "A"})
     state = build_network(spec, 10).state_dict()
-    theirs = {f"module.their_{place}.{name.rpartition('.')[2]}": state[name] for place, name in enumerate(state)}
+    theirs = {f"module.their_{position}.{name.rpartition('.')[2]}": state[name] for position, name in enumerate(state)}
     torch.save(theirs, "theirs.th")
     output = init(photos, "cifar_resnet20", checkpoint="theirs.th")
     text = Path("mine.yaml").read_text()
@@ -179,11 +179,11 @@ def test_next_commands_are_quoted_for_a_shell(photos):
 
 
 def test_too_few_images_per_class_give_a_warning(photos):
-    for place in range(1, 20):
+    for number in range(1, 20):
         for name in ("cat", "dog"):
-            Path(f"photos/{name}/{place}.png").rename(f"photos/{name}_{place}.png")
-            Path(f"photos/{name}_{place}").mkdir()
-            Path(f"photos/{name}_{place}.png").rename(f"photos/{name}_{place}/0.png")
+            Path(f"photos/{name}/{number}.png").rename(f"photos/{name}_{number}.png")
+            Path(f"photos/{name}_{number}").mkdir()
+            Path(f"photos/{name}_{number}.png").rename(f"photos/{name}_{number}/0.png")
     init(photos, "cifar_resnet20")
     assert "warning: 28 train and 4 validation images for 40 classes, fewer than two per class" in check_config(
         "mine.yaml"
@@ -278,7 +278,7 @@ def test_weights_of_more_classes_than_folders_can_keep_their_head(outputs, named
 def test_images_without_a_square_grid_get_rows_and_columns(size, grid):
     grids = _grids(*size)
     assert grids[0] == grid
-    assert all(divides(one, *size) for one in grids)
+    assert all(divides(grid, *size) for grid in grids)
 
 
 def test_images_without_any_patch_grid_are_refused():

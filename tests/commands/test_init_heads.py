@@ -31,9 +31,9 @@ def write_images(folder, classes, each):
     generator = np.random.default_rng(0)
     for name in classes:
         (folder / name).mkdir(parents=True)
-        for place in range(each):
+        for number in range(each):
             pixels = generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(folder / name / f"{place}.png")
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
 
 
 @pytest.fixture
@@ -74,10 +74,10 @@ def test_a_head_with_an_output_per_class_is_kept(model, photos):
     settings, output = write_config_for(photos, model, 5)
     assert settings["checkpoint"] == "weights.pth"
     assert "transfer" not in settings
-    (found,) = [line for line in output.splitlines() if line.startswith("weights.pth")]
-    assert "order of the sorted folder names (bee, cat, dog, emu, …)" in found
-    assert "expected_accuracy" in found
-    assert f"# {found}" in Path("mine.yaml").read_text().splitlines()
+    (sentence,) = [line for line in output.splitlines() if line.startswith("weights.pth")]
+    assert "order of the sorted folder names (bee, cat, dog, emu, …)" in sentence
+    assert "expected_accuracy" in sentence
+    assert f"# {sentence}" in Path("mine.yaml").read_text().splitlines()
     plan = make_plan(read_config("mine.yaml"))
     assert plan.fetched_models() == list(plan.models), "nothing trains the network that is explained"
     assert "is sound" in check_config("mine.yaml")
@@ -108,7 +108,7 @@ def test_a_transformers_folder_names_its_outputs(names, options, photos):
     count = len(names or CLASSES)
     config = transformers.ViTConfig(
         hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, image_size=32, patch_size=8,
-        **({"id2label": dict(enumerate(names)), "label2id": {name: place for place, name in enumerate(names)}}
+        **({"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
            if names else {"num_labels": count}),
     )  # fmt: skip
     transformers.ViTForImageClassification(config).save_pretrained("vit")

@@ -48,18 +48,18 @@ def init_config(photos, **options):
     return settings, image_folder(seed=0, **settings), text
 
 
-@pytest.mark.parametrize("place", ["photos/labels.csv", "labels.csv", "photos/metadata.tsv"])
-def test_a_table_in_or_next_to_the_folder_is_found(photos, place):
-    mark = "\t" if place.endswith("tsv") else ","
-    write(place, f"Path{mark}Label", lambda n: f"{n}.png{mark}{('ant', 'bee')[n % 2]}")
+@pytest.mark.parametrize("table", ["photos/labels.csv", "labels.csv", "photos/metadata.tsv"])
+def test_a_table_in_or_next_to_the_folder_is_found(photos, table):
+    mark = "\t" if table.endswith("tsv") else ","
+    write(table, f"Path{mark}Label", lambda n: f"{n}.png{mark}{('ant', 'bee')[n % 2]}")
     settings, dataset, text = init_config(photos)
-    assert settings["labels"] == ("../labels.csv" if place == "labels.csv" else Path(place).name)
+    assert settings["labels"] == ("../labels.csv" if table == "labels.csv" else Path(table).name)
     assert (settings["task"], dataset.class_names) == ("multiclass", ("ant", "bee"))
     assert "for photos: 2 classes; 28 train, 4 validation, 8 evaluation images" in text
     assert "gives 2 classes, by its columns file Path; label Label" in text
     output = check_config("mine.yaml")
     assert "is sound" in output
-    assert f"photographs: {Path(place).name} gives 2 classes, by its columns file Path; label Label" in output
+    assert f"photographs: {Path(table).name} gives 2 classes, by its columns file Path; label Label" in output
 
 
 def test_findings_and_assumptions_are_written_as_comments(photos):

@@ -134,12 +134,12 @@ def test_scores_of_images_widen_the_interval(write):
     rng = np.random.default_rng(1)
     images = pd.concat([tidy().assign(image=f"i{number}") for number in range(12)])
     images["score"] += 3 * rng.normal(size=len(images))
-    found = rank_table(read_scores([write(images)]), repetitions=100)
+    ranking = rank_table(read_scores([write(images)]), repetitions=100)
     means = images.groupby(["model", "method"], as_index=False)["score"].mean()
     alone = rank_table(read_scores([write(means)]), repetitions=100)
-    assert "12 images" in found.note
-    pd.testing.assert_frame_equal(found.meta_rank[["method", "kappa"]], alone.meta_rank[["method", "kappa"]])
-    width = [(one.meta_rank["ci_high"] - one.meta_rank["ci_low"]).mean() for one in (found, alone)]
+    assert "12 images" in ranking.note
+    pd.testing.assert_frame_equal(ranking.meta_rank[["method", "kappa"]], alone.meta_rank[["method", "kappa"]])
+    width = [(table.meta_rank["ci_high"] - table.meta_rank["ci_low"]).mean() for table in (ranking, alone)]
     assert width[0] > width[1]
 
 
@@ -172,10 +172,10 @@ def test_metrics_that_others_represent_are_left_out_and_named(write, capsys):
     rng = np.random.default_rng(1)
     parts = [tidy(metric=name).assign(score=rng.normal(size=18)) for name in ("mas_insertion", "mas_deletion")]
     both = pd.concat([*parts, tidy(metric="mas_difference")])
-    found = rank_table(read_scores([write(both)]), repetitions=20)
-    assert set(found.meta_rank["n_cases"]) == {6}
-    assert set(found.meta_rank["n_networks"]) == {3}
-    assert set(found.tables["properties"]["property"]) == {"incremental insertion", "incremental deletion"}
+    ranking = rank_table(read_scores([write(both)]), repetitions=20)
+    assert set(ranking.meta_rank["n_cases"]) == {6}
+    assert set(ranking.meta_rank["n_networks"]) == {3}
+    assert set(ranking.tables["properties"]["property"]) == {"incremental insertion", "incremental deletion"}
     main(["rank", str(write(both))])
     assert "because other metrics represent them: mas_difference" in capsys.readouterr().out
 
@@ -264,22 +264,22 @@ def test_independent_cases_metrics_and_methods_can_be_chosen(write, tmp_path, ca
     others = {"other": -extra["score"], "third": np.sin(3 * extra["score"])}
     tables += [extra.assign(metric=name, score=score) for name, score in others.items()]
     path, methods = str(write(pd.concat(tables))), ["saliency", "grad_cam", "random"]
-    found = {}
+    rankings = {}
     for name, options in {
         "network": [],
         "case": ["--independent", "case"],
         "part": ["--independent", "case", "--metrics", "idsds,other", "--methods", ",".join(methods)],
     }.items():
         assert main(["rank", path, *options, "--out", str(tmp_path / name)]) == 0
-        found[name] = pd.read_csv(tmp_path / name / "meta_rank.csv").set_index("method")
+        rankings[name] = pd.read_csv(tmp_path / name / "meta_rank.csv").set_index("method")
         printed = capsys.readouterr().out
         word = "3 networks" if name == "network" else "5 test cases" if name == "case" else "4 test cases"
         assert f"over {word};" in printed
-    assert found["case"]["n_cases"].eq(5).all()
-    assert found["case"]["n_networks"].eq(3).all()
-    assert not np.allclose(found["case"]["kappa"], found["network"]["kappa"].reindex(found["case"].index))
-    assert sorted(found["part"].index) == sorted(methods)
-    assert found["part"]["n_cases"].eq(4).all()
+    assert rankings["case"]["n_cases"].eq(5).all()
+    assert rankings["case"]["n_networks"].eq(3).all()
+    assert not np.allclose(rankings["case"]["kappa"], rankings["network"]["kappa"].reindex(rankings["case"].index))
+    assert sorted(rankings["part"].index) == sorted(methods)
+    assert rankings["part"]["n_cases"].eq(4).all()
 
 
 @pytest.mark.parametrize("independent", ["network", "case"])

@@ -56,7 +56,7 @@ def test_schema_and_readme_match_the_classes():
 def enums(node):
     """Yield every list of names in the schema that allows a reference to user code as well."""
     if isinstance(node, dict):
-        if "anyOf" in node and any("pattern" in one for one in node["anyOf"]):
+        if "anyOf" in node and any("pattern" in option for option in node["anyOf"]):
             yield node["anyOf"]
         for child in node.values():
             yield from enums(child)
@@ -66,12 +66,12 @@ def enums(node):
 
 
 def test_the_schema_allows_registered_names_and_references():
-    found = list(enums(SCHEMA))
-    named = [sorted(one["enum"]) for options in found for one in options if "enum" in one]
+    enumerations = list(enums(SCHEMA))
+    named = [sorted(option["enum"]) for options in enumerations for option in options if "enum" in option]
     for registry in (DATASETS, ARCHITECTURES, EXPLAINERS, METRICS, BASELINES):
         assert any(set(names) <= set(registry) for names in named)
-    for options in found:
-        pattern = next(one["pattern"] for one in options if "pattern" in one)
+    for options in enumerations:
+        pattern = next(option["pattern"] for option in options if "pattern" in option)
         assert re.search(pattern, "my.package:build")
         assert not re.search(pattern, "my.package")
         assert not re.search(pattern, "my package:build")
@@ -97,9 +97,9 @@ def test_every_mapping_refuses_unknown_keys():
             for key, child in node.items():
                 yield from objects(child, f"{path}/{key}")
 
-    found = dict(objects(SCHEMA))
-    assert len(found) > 5
-    assert [path for path, node in found.items() if node.get("additionalProperties") is not False] == []
+    nodes = dict(objects(SCHEMA))
+    assert len(nodes) > 5
+    assert [path for path, node in nodes.items() if node.get("additionalProperties") is not False] == []
 
 
 def test_the_defaults_alone_are_a_complete_config():

@@ -28,7 +28,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 def measured(plan, responses):
     """Return costs of one second for the start, and a millisecond for each image and explainer."""
-    found = Measured(1.0, score=JobCost(2.0))
+    costs = Measured(1.0, score=JobCost(2.0))
     for pair in plan.pairs():
         each = dict.fromkeys(plan.model_explainers, 0.001)
         stages = {f"drops {g} {b}": JobCost(1.0, {"drops": 0.001}) for g, b in plan.combinations}
@@ -37,12 +37,12 @@ def measured(plan, responses):
             per_explainer = dict.fromkeys(plan.explainers, 0.001)
             stages |= {f"curves {name}": JobCost(1.0, per_explainer) for name in plan.method_responses}
             stages |= {f"subsets {name}": JobCost(1.0, {"subsets": 0.001}) for name in plan.model_responses}
-        found.stages[pair] = stages | {"pretrain": JobCost(10.0), "finetune finetuned": JobCost(10.0)}
+        costs.stages[pair] = stages | {"pretrain": JobCost(10.0), "finetune finetuned": JobCost(10.0)}
     for dataset in plan.datasets:
-        found.stages[dataset, None] = {
+        costs.stages[dataset, None] = {
             "attribute_reference": JobCost(1.0, dict.fromkeys(plan.reference_explainers, 0.0))
         }
-    return found
+    return costs
 
 
 def training_spec(stage="pretrain", **settings):
@@ -59,21 +59,21 @@ def counts(jobs):
 @pytest.mark.parametrize("way", ["together", "apart"])
 def test_jobs_are_those_of_the_plan(way):
     plan = make_plan(merge(default_config(), {"shard_size": 40, "attribution_jobs": way}))
-    found = counts(jobs_with_costs(plan, measured(plan, True), True))
+    numbers = counts(jobs_with_costs(plan, measured(plan, True), True))
     manifests = [product.manifest for job in Graph(plan).jobs() for product in job.products]
 
     def manifests_in(folder):
         return [manifest for manifest in manifests if manifest.startswith(f"results/{folder}/")]
 
-    assert found["drops"] == len(manifests_in("drops"))
-    assert found["score"] == len(manifests_in("scores")) == len(plan.all_cases())
-    assert found["subsets"] == len(manifests_in("subsets"))
-    assert found["pretrain"] + found["finetune"] == len(manifests_in("weights"))
+    assert numbers["drops"] == len(manifests_in("drops"))
+    assert numbers["score"] == len(manifests_in("scores")) == len(plan.all_cases())
+    assert numbers["subsets"] == len(manifests_in("subsets"))
+    assert numbers["pretrain"] + numbers["finetune"] == len(manifests_in("weights"))
     if way == "apart":
-        assert found["attribute"] == len(manifests_in("maps"))
-        assert found["curves"] == len(manifests_in("curves"))
+        assert numbers["attribute"] == len(manifests_in("maps"))
+        assert numbers["curves"] == len(manifests_in("curves"))
     else:
-        assert found["curves"] == len(manifests_in("curves")) / len(plan.explainers)
+        assert numbers["curves"] == len(manifests_in("curves")) / len(plan.explainers)
 
 
 def test_workers_wait_for_inputs_of_a_job():
@@ -87,9 +87,9 @@ def test_workers_wait_for_inputs_of_a_job():
 def test_a_training_on_several_devices_takes_that_many_workers():
     two = [Job("finetune", 2.0, devices=2), Job("drops", 1.0), Job("drops", 1.0)]
     assert [wall_time(two, workers) for workers in (1, 2, 3, 4)] == [4.0, 3.0, 2.0, 2.0]
-    found = {"splits": {"train": 100, "validation": 10}, "train": 1.0, "validate": 0.5, "read": 0.0}
+    steps = {"splits": {"train": 100, "validation": 10}, "train": 1.0, "validate": 0.5, "read": 0.0}
     seconds = {
-        devices: training_cost(training_spec(epochs=3, devices=devices), found, 1.0).seconds(1) for devices in (1, 4)
+        devices: training_cost(training_spec(epochs=3, devices=devices), steps, 1.0).seconds(1) for devices in (1, 4)
     }
     assert seconds == {1: 1 + 3 * 105.0, 4: 1 + 3 * 30.0}
     plan = make_plan(merge(default_config(), {"finetuning": {"devices": 4}}))
@@ -99,14 +99,14 @@ def test_a_training_on_several_devices_takes_that_many_workers():
 
 def test_hours_and_disk_grow_with_images_and_weights():
     plan = make_plan(default_config())
-    found = measured(plan, True)
-    jobs = jobs_with_costs(plan, found, True)
+    costs = measured(plan, True)
+    jobs = jobs_with_costs(plan, costs, True)
     hours = cost_by_explainer(jobs)
     networks = len(plan.pairs()) * len(plan.weights)
     assert hours["saliency"][0] == pytest.approx(0.001 * plan.images * networks / 3600)
     assert hours["random"][0] == 0
     assert hours["random"][1] > 0
-    apart = jobs_with_costs(make_plan(merge(default_config(), {"attribution_jobs": "apart"})), found, True)
+    apart = jobs_with_costs(make_plan(merge(default_config(), {"attribution_jobs": "apart"})), costs, True)
     for job_list in (jobs, apart):
         left = sum(job.bytes for job in job_list if job.stage == "attribute")
         assert left == pytest.approx(100 * plan.images * networks)
@@ -129,9 +129,9 @@ def test_saved_epochs_wait_for_their_finetuning_and_are_not_trained(tmp_path, mo
 
 
 def test_a_finetuning_validates_twice():
-    found = {"splits": {"train": 100, "validation": 10}, "train": 0.1, "validate": 0.01, "read": 0.0}
-    once = training_cost(training_spec(epochs=2), found, 1.0)
-    twice = training_cost(training_spec("finetune", epochs=2), found, 1.0)
+    steps = {"splits": {"train": 100, "validation": 10}, "train": 0.1, "validate": 0.01, "read": 0.0}
+    once = training_cost(training_spec(epochs=2), steps, 1.0)
+    twice = training_cost(training_spec("finetune", epochs=2), steps, 1.0)
     assert once.seconds(1) == pytest.approx(1 + 2 * (10 + 0.1))
     assert twice.seconds(1) == pytest.approx(1 + 2 * (10 + 0.2))
 
@@ -143,9 +143,9 @@ def test_the_papers_grid_is_planned_without_its_data():
     assert len(plan.pairs()) == 16
     assert plan.images == 50000
     assert len(plan.methods) == 29
-    found = counts(jobs_with_costs(plan, measured(plan, False), False))
-    assert found["attribute"] == 2 * 16 * 10
-    assert found["drops"] == 2 * 16 * 10
+    numbers = counts(jobs_with_costs(plan, measured(plan, False), False))
+    assert numbers["attribute"] == 2 * 16 * 10
+    assert numbers["drops"] == 2 * 16 * 10
 
 
 def test_a_dataset_without_known_files_is_reported(tmp_path):
@@ -174,10 +174,10 @@ def make_plan_of(name):
 
 def test_costs_are_scaled_to_a_device_of_known_throughput():
     plan = make_plan(default_config())
-    found = measured(plan, True)
-    found.forward = dict.fromkeys(plan.pairs(), 0.01)
+    costs = measured(plan, True)
+    costs.forward = dict.fromkeys(plan.pairs(), 0.01)
     dataset, model = plan.pairs()[0]
-    stages = found.stages[dataset, model]
+    stages = costs.stages[dataset, model]
     splits = {"train": 30, "validation": 10}
     for kind, read in {"pretrain": 0.0, "finetune finetuned": 0.1}.items():
         steps = {"splits": splits, "train": (9 - 40 * read) / 30, "validate": 0.0, "read": read}
@@ -185,8 +185,8 @@ def test_costs_are_scaled_to_a_device_of_known_throughput():
         assert stages[kind].seconds(1) == pytest.approx(10)
     before = dict(stages["attribute"].per_image)
     # 100 images per second on this device, 1000 on the other.
-    assert found.as_if((dataset, model), 1000.0) == pytest.approx(10)
-    after = found.stages[dataset, model]["attribute"]
+    assert costs.as_if((dataset, model), 1000.0) == pytest.approx(10)
+    after = costs.stages[dataset, model]["attribute"]
     assert after.per_image == {name: pytest.approx(seconds / 10) for name, seconds in before.items()}
     assert after.fixed == 1.0
     # Ten seconds, including one for the start and four for reading.
@@ -223,9 +223,9 @@ def test_an_invalid_throughput_is_refused_before_work(tmp_path, as_if, message):
 
 def test_the_guard_of_lower_precision_costs_both_precisions_of_its_images():
     plan = make_plan(merge(default_config(), {"precision": {"maps": "bfloat16"}, "precision_guard": {"images": 8}}))
-    found = measured(plan, True)
-    guard = next(job for job in jobs_with_costs(plan, found, True) if job.stage == "guard")
-    each = sum(sum(timed.per_image.values()) for timed in found.stages[plan.pairs()[0]].values())
+    costs = measured(plan, True)
+    guard = next(job for job in jobs_with_costs(plan, costs, True) if job.stage == "guard")
+    each = sum(sum(timed.per_image.values()) for timed in costs.stages[plan.pairs()[0]].values())
     assert guard.seconds == pytest.approx(1.0 + 2 * 8 * each)
 
 
@@ -242,21 +242,21 @@ def test_zero_workers_are_refused():
 
 def test_the_suggested_numbers_of_images_fit_the_budget():
     plan = make_plan(merge(default_config(), {"evaluation": {"images": {"drops": 320, "curves": 80}}}))
-    found = measured(plan, True)
+    costs = measured(plan, True)
 
     def lasts(images):
         fewer = make_plan(merge(default_config(), {"evaluation": images}))
-        return wall_time(jobs_with_costs(fewer, found, True), 1)
+        return wall_time(jobs_with_costs(fewer, costs, True), 1)
 
     full = lasts({"images": {"drops": 320, "curves": 80}})
     shortest = lasts({"images": 2, "accuracy_images": 0})
     budget = (full + shortest) / 2
-    spec = _describe_fitting_images(plan, found, 1, True, budget)
+    spec = _describe_fitting_images(plan, costs, 1, True, budget)
     images = yaml.safe_load(spec.partition("\n\n")[2])["evaluation"]
     assert 0.9 * budget < lasts(images) <= budget
     assert images["images"]["drops"] == pytest.approx(4 * images["images"]["curves"], abs=4)
-    assert "is within the budget" in _describe_fitting_images(plan, found, 1, True, 1.01 * full)
-    assert "No number of images fits" in _describe_fitting_images(plan, found, 1, True, 0.5 * shortest)
+    assert "is within the budget" in _describe_fitting_images(plan, costs, 1, True, 1.01 * full)
+    assert "No number of images fits" in _describe_fitting_images(plan, costs, 1, True, 0.5 * shortest)
 
 
 def test_times_are_parsed_and_invalid_ones_refused():

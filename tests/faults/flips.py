@@ -49,8 +49,8 @@ def flip(run: Run, name: str, draw: random.Random) -> None:
     """Change one bit of a file, but not in white space of JSON."""
     path = run.folder / name
     content = bytearray(path.read_bytes())
-    place = draw.choice([place for place, byte in enumerate(content) if not bytes([byte]).isspace()])
-    content[place] ^= 1 << draw.randrange(8)
+    position = draw.choice([position for position, byte in enumerate(content) if not bytes([byte]).isspace()])
+    content[position] ^= 1 << draw.randrange(8)
     path.write_bytes(content)
     run.strike([name])
 
@@ -79,8 +79,8 @@ def flips(bits: int, seed: int, every: int = 1) -> list[Mapping[str, object]]:
             for number in range(bits):
                 folder = Path(temporary) / f"copy-{number}"
                 folder.mkdir()
-                one, two, message = outcome(finished_run, folder, draw.choice(names), draw)
-                noticed, healed = noticed + one, healed + two
+                is_noticed, two, message = outcome(finished_run, folder, draw.choice(names), draw)
+                noticed, healed = noticed + is_noticed, healed + two
                 shutil.rmtree(folder)
             counts = {"files": len(names), "flips": bits, "noticed": noticed, "healed": healed}
             rows.append({"kind": kind, **counts, "said": message})

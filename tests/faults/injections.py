@@ -102,14 +102,14 @@ def settle(run: Run, finished_run: Run, outcome: Outcome, damaged: str = "") -> 
 
 def heal(run: Run, ended: Ended) -> bool:
     """Apply the remedy in a message, and return whether there was one; it may concern only files of results."""
-    found = REMEDY.search(ended.sentence)
-    if found:
-        assert ".." not in found[1]
-        assert all(part.startswith("results/") for part in found[1].split() if part not in ("rm", "-r")), found[1]
-        parts = [part for part in found[1].split() if part.startswith("results/")]
+    remedy = REMEDY.search(ended.sentence)
+    if remedy:
+        assert ".." not in remedy[1]
+        assert all(part.startswith("results/") for part in remedy[1].split() if part not in ("rm", "-r")), remedy[1]
+        parts = [part for part in remedy[1].split() if part.startswith("results/")]
         run.strike([str(path.relative_to(run.folder)) for part in parts for path in run.folder.glob(part)])
-        subprocess.run(found[1], shell=True, cwd=run.folder, check=True)
-    return bool(found) or "is missing: run your snakemake command with this path as its target" in ended.sentence
+        subprocess.run(remedy[1], shell=True, cwd=run.folder, check=True)
+    return bool(remedy) or "is missing: run your snakemake command with this path as its target" in ended.sentence
 
 
 # ---- processes that end ----------------------------------------------------------------------------------------------
@@ -268,8 +268,8 @@ def read_only(finished_run: Run, folder: Path, draw: random.Random) -> Outcome:
 
 
 def flip_a_bit(content: bytes, draw: random.Random) -> bytes:
-    place = draw.randrange(len(content))
-    return content[:place] + bytes([content[place] ^ (1 << draw.randrange(8))]) + content[place + 1 :]
+    position = draw.randrange(len(content))
+    return content[:position] + bytes([content[position] ^ (1 << draw.randrange(8))]) + content[position + 1 :]
 
 
 def cut_short(content: bytes, draw: random.Random) -> bytes:

@@ -123,33 +123,33 @@ class Run:
 
     def state(self) -> dict[str, Any]:
         """Return the content of every file below the results folder, by its path, without times."""
-        found: dict[str, Any] = {}
+        contents: dict[str, Any] = {}
         for path in sorted(self.folder.glob("results/**/*")):
             name = path.relative_to(self.folder).as_posix()
             if not path.is_file() or STANDING.search(path.name):
                 continue
             recorded = read_json(path) if path.suffix == ".json" else None
             if recorded and "files" in recorded:
-                found[name] = without_measured(without_times(recorded), name)
+                contents[name] = without_measured(without_times(recorded), name)
             elif path.suffix == ".csv" and MEASURED.match(name):
                 rows = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
-                found[name] = [{key: row[key] for key in row if key not in MEASURED_COLUMNS} for row in rows]
+                contents[name] = [{key: row[key] for key in row if key not in MEASURED_COLUMNS} for row in rows]
             elif MEASURED.match(name):
-                found[name] = "measured"
+                contents[name] = "measured"
             elif path.name.endswith(RECORDS):
-                found[name] = without_clock(read_record(path))
+                contents[name] = without_clock(read_record(path))
             else:
-                found[name] = path.read_bytes()
-        return found
+                contents[name] = path.read_bytes()
+        return contents
 
     def broken(self) -> list[str]:
         """Return the manifests that do not match their files."""
-        found = []
+        names = []
         for path in self.folder.glob("results/**/[!.]*.json"):
             recorded = read_json(path)
             if recorded and "files" in recorded and not read_if_intact(path, recorded["key"]):
-                found.append(path.name)
-        return found
+                names.append(path.name)
+        return names
 
 
 def listen() -> None:
@@ -167,7 +167,8 @@ def without_measured(recorded: Mapping[str, Any], name: str) -> dict[str, Any]:
 
     stable = dict(recorded)
     stable["files"] = [
-        {"file": one["file"]} if is_measured(os.path.join(folder, one["file"])) else one for one in recorded["files"]
+        {"file": facts["file"]} if is_measured(os.path.join(folder, facts["file"])) else facts
+        for facts in recorded["files"]
     ]
     read = recorded.get("input_sha256", {})
     # Manifests of shards contain seconds.
@@ -183,7 +184,9 @@ def without_clock(record: FileRecord | None) -> Any:
     """Return the content of a record of files without its time; None if it is damaged."""
     if record is None:
         return None
-    facts = {one.name: getattr(record, one.name) for one in fields(record) if one.name not in ("recorded", "rows")}
+    facts = {
+        field.name: getattr(record, field.name) for field in fields(record) if field.name not in ("recorded", "rows")
+    }
     arrays = {
         "stats": record.stats,
         "digests": record.digests,
@@ -192,9 +195,9 @@ def without_clock(record: FileRecord | None) -> Any:
     return {**facts, **{name: array.tolist() for name, array in arrays.items()}}
 
 
-def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+def differences(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> list[str]:
     """Return the files that differ from the undisturbed run."""
-    return sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+    return sorted(name for name in expected.keys() | actual.keys() if expected.get(name) != actual.get(name))
 
 
 def working(tree: list[psutil.Process]) -> Iterator[tuple[psutil.Process, str]]:
@@ -312,13 +315,19 @@ def bundle_cell(
 def table(cells: Mapping[str, Mapping[str, Any]]) -> str:
     """Return a table in Markdown of the cells, by killed process and stage."""
     rows: dict[str, list[Mapping[str, Any]]] = {}
-    for name, found in cells.items():
-        rows.setdefault(name.partition(": ")[2] or name.partition(" ")[0], []).append(found)
+    for name, group in cells.items():
+        rows.setdefault(name.partition(": ")[2] or name.partition(" ")[0], []).append(group)
     lines = ["| stage | kills | by | resumed | differences |", "| --- | --- | --- | --- | --- |"]
-    for stage, found in {**rows, "all": list(cells.values())}.items():
-        by = ", ".join(sorted({f"{one['signal']} to {one['victim']}" for one in found})) if stage != "all" else ""
-        resumed = sum(not one["wrong"] for one in found)
-        lines.append(f"| {stage} | {len(found)} | {by} | {resumed} | {sum(bool(one['differ']) for one in found)} |")
+    for stage, group in {**rows, "all": list(cells.values())}.items():
+        by = (
+            ", ".join(sorted({f"{result['signal']} to {result['victim']}" for result in group}))
+            if stage != "all"
+            else ""
+        )
+        resumed = sum(not result["wrong"] for result in group)
+        lines.append(
+            f"| {stage} | {len(group)} | {by} | {resumed} | {sum(bool(result['differ']) for result in group)} |"
+        )
     return "\n".join(lines)
 
 
@@ -345,22 +354,22 @@ def main() -> int:
         for name in names:
             if options.only not in name or name in cells:
                 continue
-            found: dict[str, Any] = {}
+            result: dict[str, Any] = {}
             for attempt in range(8):
                 folder = Path(temporary) / "cell"
                 draw = random.Random(f"{options.seed} {name} {attempt}")
-                found = cell(finished_run, expected, name, folder, draw, attempt)
+                result = cell(finished_run, expected, name, folder, draw, attempt)
                 shutil.rmtree(folder)
-                if found:
+                if result:
                     break
-            if not found:
+            if not result:
                 print(f"{name}: ended before it was hit", flush=True)
                 continue
-            cells[name] = found
+            cells[name] = result
             options.out.write_text(json.dumps(cells, indent=1) + "\n")
-            print(f"{name}: {found}", flush=True)
+            print(f"{name}: {result}", flush=True)
     print(table(cells))
-    return int(any(found["wrong"] or found["differ"] for found in cells.values()))
+    return int(any(result["wrong"] or result["differ"] for result in cells.values()))
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
     heads = ("kind", "runs", "hit", "noticed", "same bytes", "lost", "unnoticed", "unread", "seconds")
     rows = [(name, *row[:7], f"{row[7]:.0f}") for name, row in table.items()]
-    sums = [sum(row[place] for row in table.values()) for place in range(8)]
+    sums = [sum(row[column] for row in table.values()) for column in range(8)]
     rows.append(("all", *sums[:7], f"{sums[7]:.0f}"))
     width = max(len(row[0]) for row in rows)
     for row in (heads, *rows):

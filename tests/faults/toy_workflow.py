@@ -86,8 +86,8 @@ class ListedJobs(Graph):
         self.listed = jobs
 
     def job(self, stage: str, wildcards: Mapping[str, object]) -> Job:
-        (found,) = [job for job in self.listed if job.stage == stage and job.wildcards == wildcards]
-        return found
+        (match,) = [job for job in self.listed if job.stage == stage and job.wildcards == wildcards]
+        return match
 
     def jobs(self) -> Iterator[Job]:
         return iter(self.listed)
@@ -169,7 +169,10 @@ class Run:
             return 1
         for seen in unlisted:
             main([self.specs[seen.job.outputs[0]]])
-        for sentence in [*(one for seen in unlisted for one in seen.sentences), *reconcile(ListedJobs(self.jobs))]:
+        for sentence in [
+            *(sentence for seen in unlisted for sentence in seen.sentences),
+            *reconcile(ListedJobs(self.jobs)),
+        ]:
             print(f"heatproof: {sentence}", file=sys.stderr)
         for job in self.jobs:
             if not self.due(job):
@@ -236,7 +239,7 @@ class Run:
 
     def bytes(self) -> dict[str, bytes]:
         """Return the content of every file; of manifests without times and checksums."""
-        found = {}
+        contents = {}
         for path in sorted(self.results.rglob("*")):
             name = str(path.relative_to(self.folder))
             if not path.is_file() or path.name.endswith(".lock"):
@@ -251,8 +254,8 @@ class Run:
                 record = read_record(path)
                 content = record.digests.tobytes() + b"\0".join(record.paths) if record else content
             # Seconds differ between runs.
-            found[name] = b"measured" if path.name.partition(".")[0] == "costs" else content
-        return found
+            contents[name] = b"measured" if path.name.partition(".")[0] == "costs" else content
+        return contents
 
 
 def make_run(folder: Path) -> Run:

@@ -4,8 +4,8 @@ import os
 import random
 import subprocess
 import sys
-import time
 import tracemalloc
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -154,15 +154,34 @@ REFUSED = {
 }
 
 
+# Some ten for each of 100,000 values; work that grows with the square of their number takes billions.
+MOST_CALLS = 5_000_000
+
+
+@contextmanager
+def most_calls(limit):
+    """Fail if more functions are called: unlike seconds, their number does not depend on the machine."""
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+    assert calls < limit
+
+
 @pytest.mark.parametrize("what", REFUSED)
 def test_refused_values_are_named_with_their_line(what, tmp_path):
     text, message = REFUSED[what]
     path = tmp_path / "c.yaml"
     path.write_bytes(text.encode("utf-8"))
-    began = time.monotonic()
-    with pytest.raises(HeatproofError, match=message) as caught:
+    with most_calls(MOST_CALLS), pytest.raises(HeatproofError, match=message) as caught:
         read_config(path)
-    assert time.monotonic() - began < 1
     assert str(caught.value).startswith(f"The config {path} ")
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) - len(str(path)) < 300
@@ -241,8 +260,8 @@ def test_written_values_are_read_back():
 def mutated(content: bytes, draw: random.Random) -> bytes:
     mutant = bytearray(content)
     for _ in range(draw.choice([1, 3, 30])):
-        place = draw.randrange(len(mutant) or 1)
-        mutant[place : place + draw.choice([0, 1, 40])] = draw.choice(
+        position = draw.randrange(len(mutant) or 1)
+        mutant[position : position + draw.choice([0, 1, 40])] = draw.choice(
             [
                 b"",
                 b"&a ",
@@ -265,19 +284,17 @@ def mutated(content: bytes, draw: random.Random) -> bytes:
 
 def test_any_bytes_are_read_or_refused_in_one_sentence(tmp_path):
     path, draw = tmp_path / "c.yaml", random.Random(0)
-    shipped = [one.read_bytes() for one in sorted((workflow_folder() / "config").glob("*.yaml"))]
+    shipped = [config.read_bytes() for config in sorted((workflow_folder() / "config").glob("*.yaml"))]
     refused, lines = 0, set()
     for number in range(1500):
         path.write_bytes(
             draw.randbytes(draw.randrange(200)) if number % 5 == 0 else mutated(draw.choice(shipped), draw)
         )
-        began = time.monotonic()
         try:
             read_config(path)
         except HeatproofError as error:
             refused += 1
             lines.add(str(error).count("\n") + 1)
-        assert time.monotonic() - began < 1
     assert lines == {1}
     assert 500 < refused < 1500
 
@@ -296,12 +313,11 @@ HEAVY = {
 
 
 @pytest.mark.parametrize("what", HEAVY)
-def test_the_largest_configs_take_little_time_and_memory(what, tmp_path):
+def test_the_largest_configs_take_few_calls_and_little_memory(what, tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text(HEAVY[what])
-    began = time.monotonic()
-    read_config(path)
-    assert time.monotonic() - began < 1
+    with most_calls(MOST_CALLS):
+        read_config(path)
     tracemalloc.start()
     try:
         read_config(path)

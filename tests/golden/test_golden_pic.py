@@ -38,7 +38,7 @@ def responses(golden, golden_network, maps):
 
     def run(name, masks):
         if (name, masks) not in computed:
-            ids = [str(place) for place in range(24)]
+            ids = [str(number) for number in range(24)]
             images, targets = torch.from_numpy(data["x"]), torch.from_numpy(data["pred"])
             computed[name, masks] = pic_responses(
                 batch_of(golden_network, images, targets, ids, batch_size=50),
@@ -89,7 +89,7 @@ def test_defaults_equal_the_stored_ones(golden):
 
 def test_denormalised_images_equal_the_8_bit_images(golden):
     data = golden("data")
-    images = denormalise(torch.from_numpy(data["x"]), [str(place) for place in range(24)], data["mean"], data["std"])
+    images = denormalise(torch.from_numpy(data["x"]), [str(number) for number in range(24)], data["mean"], data["std"])
     np.testing.assert_array_equal(images, data["x_uint8"].astype(np.float32) / np.float32(255))
 
 
@@ -111,12 +111,12 @@ def test_entropies_of_stored_images_equal_the_stored_ones(golden):
 @each_map
 def test_masks_by_rank_equal_those_by_quantiles_without_ties(name, maps):
     values = maps(name)
-    ranking = pixel_ranking(values, [str(place) for place in range(24)], 0)
+    ranking = pixel_ranking(values, [str(number) for number in range(24)], 0)
     compared = 0
-    for one, order in zip(values, ranking, strict=True):
-        if len(np.unique(one)) == one.size:
+    for image_map, order in zip(values, ranking, strict=True):
+        if len(np.unique(image_map)) == image_map.size:
             by_rank = rank_masks(order, 32, 32)
-            np.testing.assert_array_equal(by_rank, quantile_masks(one))
+            np.testing.assert_array_equal(by_rank, quantile_masks(image_map))
             np.testing.assert_array_equal(by_rank.sum(axis=(1, 2)), counts_above_quantile(1024))
             compared += 1
     assert compared >= 8

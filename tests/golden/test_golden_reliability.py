@@ -35,8 +35,8 @@ def test_inter_rater_reliability_equals_published_values(golden, case, side):
         ("pypi_alpha_interval", {"level": "interval"}),
         ("pypi_alpha_ordinal", {"level": "ordinal"}),
     ):
-        found = inter_rater_reliability(ranks, **options)
-        assert found == pytest.approx(float(stored[f"{case}__{expected}_{side}"]), abs=1e-9), expected
+        computed = inter_rater_reliability(ranks, **options)
+        assert computed == pytest.approx(float(stored[f"{case}__{expected}_{side}"]), abs=1e-9), expected
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -51,8 +51,8 @@ def test_internal_consistency_reliability_equals_published_values(golden, case):
 @pytest.mark.parametrize("case", CASES)
 def test_inter_method_reliability_equals_published_values(golden, case):
     stored = golden("reliability")
-    found = inter_method_reliability(stored[f"{case}__scores_a"], stored[f"{case}__scores_b"])
-    assert found == pytest.approx(float(stored[f"{case}__imr"]), abs=1e-9)
+    computed = inter_method_reliability(stored[f"{case}__scores_a"], stored[f"{case}__scores_b"])
+    assert computed == pytest.approx(float(stored[f"{case}__imr"]), abs=1e-9)
 
 
 def test_ties_distinguish_the_levels(golden):

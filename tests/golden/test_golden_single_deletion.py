@@ -39,7 +39,7 @@ each_map = pytest.mark.parametrize("name", MAPS)
 def responses(golden, golden_network):
     data = golden("data")
     images, labels = torch.from_numpy(data["x"]), torch.from_numpy(data["y"])
-    ids = [str(place) for place in range(len(images))]
+    ids = [str(number) for number in range(len(images))]
 
     @cache
     def run(tag):

@@ -44,8 +44,8 @@ def written_completeness(model, images, labels, maps):
     scores, intact = [], is_correct(model, images, labels, np.ones(maps.shape, dtype=bool))
     for threshold in TENTHS[::-1]:
         visible = np.ones(maps.shape, dtype=bool)
-        for row, one in enumerate(maps):
-            values = one.ravel().tolist()
+        for row, image_map in enumerate(maps):
+            values = image_map.ravel().tolist()
             low, high = min(values), max(values)
             above = [Fraction(value - low, high - low) > threshold for value in values]
             visible[row] = ~np.array(above).reshape(SIDE, SIDE)
@@ -56,7 +56,10 @@ def written_completeness(model, images, labels, maps):
 def written_soundness(model, images, labels, maps, level, tolerance=Fraction(1, 100)):
     """Compute algorithm 3 with accuracies as numbers of correct images."""
     count = len(maps)
-    falling = [sorted(range(SIDE**2), key=lambda pixel, one=one: (-int(one.flat[pixel]), pixel)) for one in maps]
+    falling = [
+        sorted(range(SIDE**2), key=lambda pixel, image_map=image_map: (-int(image_map.flat[pixel]), pixel))
+        for image_map in maps
+    ]
     false, number_before, right_before = [0] * count, 0, 0
     for share in SHARES[::-1]:
         number = SIDE**2 - int(SIDE**2 * share)
@@ -81,26 +84,26 @@ def written_soundness(model, images, labels, maps, level, tolerance=Fraction(1, 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float32, np.float64])
 def test_completeness_equals_its_written_definition(problem, seed, dtype):
     maps = eight_bits(seed)
-    found = heatproof.evaluate("completeness", *problem, maps.astype(dtype), imputation="baseline")
-    assert np.array_equal(found["completeness"], written_completeness(*problem, maps))
+    result = heatproof.evaluate("completeness", *problem, maps.astype(dtype), imputation="baseline")
+    assert np.array_equal(result["completeness"], written_completeness(*problem, maps))
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_soundness_equals_its_written_definition(problem, seed, dtype):
     maps = eight_bits(seed)
-    found = heatproof.evaluate(
+    result = heatproof.evaluate(
         "soundness", *problem, maps.astype(dtype), imputation="baseline", ties="index", fractions=SHARES, level=0.7
     )
-    assert found["valid"].all()
-    assert np.array_equal(found["score"], written_soundness(*problem, maps, 0.7))
+    assert result["valid"].all()
+    assert np.array_equal(result["score"], written_soundness(*problem, maps, 0.7))
 
 
 def test_soundness_of_logits_compares_the_mean_with_the_start(problem):
     """The gain is that of each image, but counting begins when the mean of all images is above the start."""
     maps, (model, images, labels), start, tolerance = eight_bits(0), problem, 0.5, 0.4
     options = {"fractions": SHARES, "imputation": "baseline", "ties": "index", "output": "logit"}
-    found = heatproof.evaluate("soundness", *problem, maps, start=start, threshold=tolerance, **options)
+    result = heatproof.evaluate("soundness", *problem, maps, start=start, threshold=tolerance, **options)
     falling = np.argsort(-maps.reshape(COUNT, -1).astype(int), axis=1, kind="stable")
     values = np.take_along_axis(maps.reshape(COUNT, -1).astype(float), falling, axis=1)
     false, before, last, expected = np.zeros(COUNT), 0, np.zeros(COUNT), []
@@ -115,7 +118,7 @@ def test_soundness_of_logits_compares_the_mean_with_the_start(problem):
         false += np.where(counted, values[:, before:number].sum(1), 0)
         expected.append(np.clip(1 - false / values[:, :number].sum(1), 0, 1))
         before, last = number, logits
-    np.testing.assert_allclose(found["soundness"].T, expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(result["soundness"].T, expected, rtol=0, atol=1e-12)
     # Some images are below the start while the mean is above it.
     assert ((logits < start) & (logits.mean() > start)).any()
 
@@ -143,10 +146,10 @@ def test_too_few_images_for_the_tolerance_cause_a_warning(problem):
 def test_completeness_is_invariant_to_offset_and_scale(problem):
     maps = np.random.default_rng(0).random((COUNT, SIDE, SIDE))
     scores = [
-        heatproof.evaluate("completeness", *problem, one, imputation="baseline")["completeness"]
-        for one in (maps, maps + 1, maps * 3)
+        heatproof.evaluate("completeness", *problem, offset_maps, imputation="baseline")["completeness"]
+        for offset_maps in (maps, maps + 1, maps * 3)
     ]
-    assert all(np.array_equal(scores[0], one) for one in scores[1:])
+    assert all(np.array_equal(scores[0], score) for score in scores[1:])
     unscaled = heatproof.evaluate("completeness", *problem, maps + 1, imputation="baseline", rescale=False)
     assert not np.array_equal(scores[0], unscaled["completeness"])
 

@@ -303,8 +303,8 @@ def test_a_flipped_bit_in_a_journal_is_detected(tmp_path):
         job.run(dies_at=9)
     second = job.journals[1]
     content = second.read_bytes()
-    place = content.index(np.float32(np.sqrt(5.0)).tobytes())
-    second.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    position = content.index(np.float32(np.sqrt(5.0)).tobytes())
+    second.write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
     job.computed.clear()
     job.run()
     assert job.computed == list(range(4, 10))

@@ -104,7 +104,7 @@ def test_an_explainer_takes_the_baseline_of_the_weights_that_it_explains():
 
     def fill(weights, explainer):
         spec = Graph(plan).spec("attribute", dataset="digits", model="vgg", weights=weights, shard=0)
-        return next(one.options["baseline"] for one in spec.explainers if one.name == explainer)
+        return next(job.options["baseline"] for job in spec.explainers if job.name == explainer)
 
     weights = ("pretrained", "finetuned", "finetuned_background")
     assert [fill(name, "ig_same") for name in weights] == ["mean", "mean", "background"]

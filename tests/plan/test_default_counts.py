@@ -21,9 +21,9 @@ from heatproof.workflow.check import check_config
 def photographs(folder, each, classes="ab"):
     for row, name in enumerate(classes):
         (folder / name).mkdir(parents=True)
-        for place in range(each):
-            Image.fromarray(np.full((16, 16, 3), 20 * row + place % 20, dtype=np.uint8)).save(
-                folder / f"{name}/{place}.png"
+        for number in range(each):
+            Image.fromarray(np.full((16, 16, 3), 20 * row + number % 20, dtype=np.uint8)).save(
+                folder / f"{name}/{number}.png"
             )
     return {"photos": {"dataset": "image_folder", "root": str(folder), "size": 16}}
 

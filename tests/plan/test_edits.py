@@ -30,8 +30,8 @@ WITH_NETWORKS = (
 def rows():
     """Return the cells of the table in docs/reruns.md, by the module that is edited."""
     section = PAGE.read_text(encoding="utf-8").partition(HEADING)[2].partition("\n## ")[0]
-    found = re.findall(r"^\| `(\S+)\.py` \| .* \| (.*) \| (\w+) \| (\w+) \|$", section, re.MULTILINE)
-    return {f"heatproof.{path.replace('/', '.')}": cells for path, *cells in found}
+    cells_of_rows = re.findall(r"^\| `(\S+)\.py` \| .* \| (.*) \| (\w+) \| (\w+) \|$", section, re.MULTILINE)
+    return {f"heatproof.{path.replace('/', '.')}": cells for path, *cells in cells_of_rows}
 
 
 ROWS = rows()
@@ -39,8 +39,8 @@ ROWS = rows()
 
 def keys():
     """Return the keys of all results, by stage and manifest, from a new plan."""
-    for known in (provenance._digest_of, provenance._code_of, methods.templates_digest):
-        known.cache_clear()
+    for cached in (provenance._digest_of, provenance._code_of, methods.templates_digest):
+        cached.cache_clear()
     jobs = Graph(make_plan(merge(default_config(), CONFIG))).jobs()
     return {(job.stage, product.manifest): product.key for job in jobs for product in job.products}
 
@@ -87,13 +87,13 @@ def test_an_edit_starts_the_jobs_on_the_page(module, untouched, after_edit):
         f"{'some ' if changed[stage] < totals[stage] else ''}`{stage}`" for stage in WITH_NETWORKS if changed[stage]
     ]
     reports = {stage for stage in totals if stage not in (*WITH_NETWORKS, "score")}
-    found = [
+    started = [
         set(networks) or {"none"},
         describe_share(changed["score"], totals["score"]),
         describe_share(sum(changed[stage] for stage in reports), sum(totals[stage] for stage in reports)),
     ]
     stages, scores, tables = ROWS[module]
-    assert found == [set(stages.split(", ")), scores, tables]
+    assert started == [set(stages.split(", ")), scores, tables]
 
 
 @pytest.mark.parametrize("module", ["heatproof.explainers.path", "heatproof.core.randomness"])
@@ -112,7 +112,9 @@ def test_an_edit_of_a_template_starts_the_jobs_on_the_page(untouched, monkeypatc
     templates = sorted((methods.ROOT / "report/templates").iterdir())
     assert templates
     for edited in templates:
-        monkeypatch.setattr(methods, "file_digest", lambda path, one=edited: digests(path) + "edited" * (path == one))
+        monkeypatch.setattr(
+            methods, "file_digest", lambda path, changed=edited: digests(path) + "edited" * (path == changed)
+        )
         after = keys()
         changed = {stage for stage, manifest in untouched if after[stage, manifest] != untouched[stage, manifest]}
         assert changed == set(re.findall(r"`(\w+)`", cell))

@@ -52,19 +52,19 @@ def jobs_as_json(plan):
     return [(job.stage, job.wildcards, job.spec_json, job.outputs, job.inputs) for job in Graph(plan).jobs()]
 
 
-@pytest.mark.parametrize(("place", "change"), list(configs_with([4, 4])), ids=lambda one: str(one)[:60])
-def test_a_square_grid_is_the_same_however_it_is_written(place, change):
-    square = next(config for name, config in configs_with(4) if name == place)
+@pytest.mark.parametrize(("key", "change"), list(configs_with([4, 4])), ids=lambda value: str(value)[:60])
+def test_a_square_grid_is_the_same_however_it_is_written(key, change):
+    square = next(config for name, config in configs_with(4) if name == key)
     assert jobs_as_json(plan_of(**change)) == jobs_as_json(plan_of(**square))
 
 
-@pytest.mark.parametrize(("place", "change"), list(configs_with([4, 8])), ids=lambda one: str(one)[:60])
-def test_rows_and_columns_are_another_grid(place, change):
+@pytest.mark.parametrize(("key", "change"), list(configs_with([4, 8])), ids=lambda value: str(value)[:60])
+def test_rows_and_columns_are_another_grid(key, change):
     jsonschema.validate(change, SCHEMA)
-    square, turned = (next(config for name, config in configs_with(grid) if name == place) for grid in (4, [8, 4]))
-    found = [jobs_as_json(plan_of(**one)) for one in (change, square, turned)]
-    assert found[0] != found[1]
-    assert found[0] != found[2]
+    square, turned = (next(config for name, config in configs_with(grid) if name == key) for grid in (4, [8, 4]))
+    jobs = [jobs_as_json(plan_of(**config)) for config in (change, square, turned)]
+    assert jobs[0] != jobs[1]
+    assert jobs[0] != jobs[2]
 
 
 BAD = [[4], [0, 4], [4, 4, 4], "4x8", True, 2.0, [4, "8"], [4, 1025], [1, -1], [True, 4], {"rows": 4}]
@@ -72,22 +72,22 @@ BAD = [[4], [0, 4], [4, 4, 4], "4x8", True, 2.0, [4, "8"], [4, 1025], [1, -1], [
 
 @pytest.mark.parametrize("bad", BAD)
 def test_invalid_grids_are_refused_in_one_sentence(bad):
-    for place, change in configs_with(bad):
+    for key, change in configs_with(bad):
         with pytest.raises(HeatproofError, match=r"\[rows, columns\]( or null)?, not ") as caught:
             plan_of(**change)
-        assert place in str(caught.value)
+        assert key in str(caught.value)
 
 
 @pytest.mark.parametrize(("bad", "bound"), [(0, "at least"), (-4, "at least"), (1025, "at most 1024")])
 def test_the_error_about_a_number_names_its_bound(bad, bound):
-    for place, change in configs_with(bad):
+    for key, change in configs_with(bad):
         with pytest.raises(HeatproofError, match=f"must be .*{bound}.*, not {bad}") as caught:
             plan_of(**change)
-        assert place in str(caught.value)
+        assert key in str(caught.value)
 
 
 # JSON has one type of numbers, and a JSON schema cannot constrain a product.
-@pytest.mark.parametrize("bad", [0, 1, 1025, [2000, 4], *(one for one in BAD if one != 2.0)])
+@pytest.mark.parametrize("bad", [0, 1, 1025, [2000, 4], *(value for value in BAD if value != 2.0)])
 def test_the_schema_refuses_invalid_grids(bad):
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"drops": {"grids": [bad]}}, SCHEMA)

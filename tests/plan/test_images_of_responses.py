@@ -18,12 +18,12 @@ def plan_of(**change):
 
 def reach(plan, stage):
     """Return the position after the last image of the shards of each store of a stage."""
-    found = {}
+    images = {}
     for job in Graph(plan).jobs():
         for product in job.products if job.stage == stage else ():
             store = product.manifest.rsplit(".", 2)[0].rpartition("/")[2]
-            found[store] = max(found.get(store, 0), product.images)
-    return found
+            images[store] = max(images.get(store, 0), product.images)
+    return images
 
 
 def test_each_metric_has_the_images_of_its_responses():
@@ -57,10 +57,12 @@ def test_omitted_kinds_have_the_number_of_images_of_curves():
 
 
 def test_one_number_equals_the_same_number_for_each_kind():
-    one, several = (plan_of(evaluation={"images": images}) for images in (64, {"drops": 64, "curves": 64, "parts": 64}))
+    single, several = (
+        plan_of(evaluation={"images": images}) for images in (64, {"drops": 64, "curves": 64, "parts": 64})
+    )
     keys = [
         [(product.manifest, product.key) for job in Graph(plan).jobs() for product in job.products]
-        for plan in (one, several)
+        for plan in (single, several)
     ]
     assert keys[0] == keys[1]
 

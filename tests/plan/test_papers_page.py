@@ -37,7 +37,7 @@ WANTED = {
     "mas": (range(1, 6), range(1, 4), ("5.2",)),
     "soundness": (range(1, 16), range(1, 4), ()),
 }
-ROWS = [(paper, row) for paper, found in PAPERS.items() for row in found]
+ROWS = [(paper, row) for paper, rows in PAPERS.items() for row in rows]
 TARGETS = sorted({(row.configs, row.target) for _, row in ROWS if row.configs})
 # Excluded from a plan if their package is not installed.
 ABSENT = {name for name in ("bcos",) if importlib.util.find_spec(name) is None}

@@ -21,9 +21,9 @@ def photographs(tmp_path, monkeypatch):
     folders += [f"imagenet_samples/{wnid}" for wnid in ("n01440764", "n01443537", "n01484850", "n15075141")]
     for number, folder in enumerate(folders):
         (tmp_path / "data" / folder).mkdir(parents=True)
-        for place in range(3):
-            pixels = np.full((32, 32, 3), 10 * number + place, dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "data" / folder / f"{number}_{place}.png")
+        for column in range(3):
+            pixels = np.full((32, 32, 3), 10 * number + column, dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "data" / folder / f"{number}_{column}.png")
     for name in CHECKPOINTS:
         (tmp_path / "data" / name).touch()
     monkeypatch.chdir(tmp_path)

@@ -39,9 +39,9 @@ def test_jobs_wait_for_one_file_of_each_job_that_makes_shards(tmp_path, monkeypa
         "results/drops/d/m.1/w/g4_mean.zarr/logit/c/0/0",
         "results/drops/d/m.1/w/g4_mean.0.json",
     ]
-    together = [files[place] for place in (0, 1, 3, 7, 8, 9, 11)]
+    together = [files[position] for position in (0, 1, 3, 7, 8, 9, 11)]
     assert one_file_per_job(files, apart=False) == together
-    apart = [files[place] for place in (0, 1, 2, 3, 4, 7, 8, 9, 10, 11)]
+    apart = [files[position] for position in (0, 1, 2, 3, 4, 7, 8, 9, 10, 11)]
     assert one_file_per_job(files, apart=True) == apart
     for age, file in enumerate(files):
         os.makedirs(os.path.dirname(file), exist_ok=True)
@@ -215,8 +215,8 @@ def test_a_training_requests_its_number_of_devices():
         models=[{"small_vit": {"pretraining": {"devices": 2}}}, "cifar_vgg11_bn"],
         weights=["pretrained", {"finetuned": {"keep": [1]}}, {"wide": {"devices": 4}}],
     )
-    found = {where: plan.training_devices(*where) for where in plan.trainings()}
-    assert found == {
+    devices = {where: plan.training_devices(*where) for where in plan.trainings()}
+    assert devices == {
         ("small_vit", "pretrained"): 2,
         ("cifar_vgg11_bn", "pretrained"): 1,
         **{(model, "finetuned"): 1 for model in ("small_vit", "cifar_vgg11_bn")},
@@ -378,5 +378,5 @@ def test_maps_depend_only_on_their_settings(what):
     for config in (base, {**base, **change}):
         graph = Graph(plan_of(**config))
         maps = [graph.spec("attribute", **WHERE, shard=0), graph.spec("attribute_reference", dataset="digits", shard=0)]
-        keys.append({one.name: one.key for spec in maps for one in spec.explainers})
+        keys.append({explainer.name: explainer.key for spec in maps for explainer in spec.explainers})
     assert {name: keys[0][name] == keys[1][name] for name in stays} == stays

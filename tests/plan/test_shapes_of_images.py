@@ -29,9 +29,9 @@ def photos(tmp_path, monkeypatch):
     generator = np.random.default_rng(0)
     for name in ("cat", "dog"):
         (tmp_path / "photos" / name).mkdir(parents=True)
-        for place in range(12):
+        for number in range(12):
             pixels = generator.integers(0, 256, (48, 64), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{place}.png")
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{number}.png")
     (tmp_path / "nets_of_shapes.py").write_text(BUILD)
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path

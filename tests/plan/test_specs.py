@@ -57,10 +57,10 @@ def plan_of(name):
 @functools.cache
 def jobs_of(name):
     """Return all jobs of a config, by stage."""
-    found = {}
+    jobs = {}
     for job in Graph(plan_of(name)).jobs():
-        found.setdefault(job.stage, []).append(job)
-    return found
+        jobs.setdefault(job.stage, []).append(job)
+    return jobs
 
 
 def test_every_stage_is_in_a_config():
@@ -105,11 +105,14 @@ def test_a_job_runs_the_code_of_its_key(kind):
     (function,) = ast.parse(textwrap.dedent(inspect.getsource(kind.work))).body
     docstring, *imported, returned = function.body
     assert isinstance(docstring.value, ast.Constant)
-    assert [one.module for one in imported] == list(kind.code)
+    assert [statement.module for statement in imported] == list(kind.code)
     assert returned.value.func.id == "partial"
     called, *arguments = returned.value.args
-    assert called.id in [*(name.name for one in imported for name in one.names), *vars(import_module(kind.__module__))]
-    assert all(isinstance(one, ast.Name) or one.value.id == "self" for one in arguments)
+    assert called.id in [
+        *(name.name for statement in imported for name in statement.names),
+        *vars(import_module(kind.__module__)),
+    ]
+    assert all(isinstance(argument, ast.Name) or argument.value.id == "self" for argument in arguments)
 
 
 @dataclass(frozen=True)

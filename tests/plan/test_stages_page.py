@@ -27,7 +27,7 @@ def test_the_page_matches_the_graph():
 def test_every_caption_is_a_text_that_snakemake_can_show(name, tmp_path):
     graph = Graph(make_plan({"report": {"all_metrics": True}}))
     marked = outputs_of(graph, name, lambda file, **report_options: report_options, str, str(tmp_path))
-    for report_options in (one for one in marked if isinstance(one, dict)):
+    for report_options in (flag for flag in marked if isinstance(flag, dict)):
         assert set(report_options["labels"]) == {"what", "kind"}
         text = Path(report_options["caption"]).read_text(encoding="utf-8")
         # Jinja expressions are replaced by text. An error in the markup would break the complete report.

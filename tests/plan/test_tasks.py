@@ -192,8 +192,8 @@ def test_the_code_of_a_target_function_is_part_of_keys(tmp_path, monkeypatch):
     def keys(code):
         module.write_text(f"def total(output, labels):\n    return {code}\n")
         sys.modules.pop("asked_of_it", None)
-        for known in (provenance.read_source, provenance._digest_of, provenance._code_of):
-            known.cache_clear()
+        for cached in (provenance.read_source, provenance._digest_of, provenance._code_of):
+            cached.cache_clear()
         graph = Graph(plan_of("multiclass", target="asked_of_it:total"))
         return {job.stage: job.spec.key for job in graph.jobs() if job.stage in ("finetune", "drops")} | {
             "attribute": graph.jobs_on(["attribute"], {})[0].products[0].key

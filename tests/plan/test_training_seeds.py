@@ -29,9 +29,9 @@ def test_networks_of_one_kind_differ_in_the_seeds_of_both_trainings():
 
 
 def test_the_first_network_equals_that_of_a_run_without_seeds():
-    one, three = (plan_of(models=[TRAINED], training_seeds=seeds) for seeds in (1, 3))
-    for plan in (one, three):
-        assert finetuning(plan, "vgg") == finetuning(one, "vgg")
+    single, three = (plan_of(models=[TRAINED], training_seeds=seeds) for seeds in (1, 3))
+    for plan in (single, three):
+        assert finetuning(plan, "vgg") == finetuning(single, "vgg")
 
 
 def test_published_weights_are_finetuned_several_times_and_scored_once():

@@ -24,28 +24,28 @@ def documented(docstring: str | None, section: str) -> set[str]:
 
 def attributes(node: ast.ClassDef) -> set[str]:
     """Return the fields, properties and attributes that a class defines itself."""
-    found = set()
-    for one in ast.walk(node):
-        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
-            found.add(one.target.id)
-        elif isinstance(one, ast.Assign):
-            found |= {target.id for target in one.targets if isinstance(target, ast.Name)}
-        if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store):
-            found.add(one.attr)
-        if isinstance(one, ast.FunctionDef):
-            found.add(one.name)
-    return found
+    names = set()
+    for part in ast.walk(node):
+        if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
+            names.add(part.target.id)
+        elif isinstance(part, ast.Assign):
+            names |= {target.id for target in part.targets if isinstance(target, ast.Name)}
+        if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
+            names.add(part.attr)
+        if isinstance(part, ast.FunctionDef):
+            names.add(part.name)
+    return names
 
 
 def wrong_names(tree: ast.Module) -> Iterator[str]:
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
-            known = attributes(node)
+            names = attributes(node)
             # Fields of a base class in another module are documented there, or are known by name alone.
             for base in node.bases:
-                known |= attributes(classes[base.id]) if isinstance(base, ast.Name) and base.id in classes else set()
-            for name in documented(ast.get_docstring(node), "Attributes") - known:
+                names |= attributes(classes[base.id]) if isinstance(base, ast.Name) and base.id in classes else set()
+            for name in documented(ast.get_docstring(node), "Attributes") - names:
                 yield f"{node.name}: attribute {name}"
         elif isinstance(node, ast.FunctionDef):
             arguments = [
@@ -55,8 +55,8 @@ def wrong_names(tree: ast.Module) -> Iterator[str]:
                 node.args.vararg,
                 node.args.kwarg,
             ]
-            known = {one.arg for one in arguments if one is not None}
-            for name in documented(ast.get_docstring(node), "Parameters") - known:
+            names = {argument.arg for argument in arguments if argument is not None}
+            for name in documented(ast.get_docstring(node), "Parameters") - names:
                 yield f"{node.name}: parameter {name}"
 
 

@@ -26,9 +26,11 @@ def test_a_page_has_the_numbers_of_the_stored_tables(page):
     block = pages.MARKED.search(text)
     inside = block[0][len(block[1]) :]
     # A table of words has no digit.
-    found = re.search(r"\d", inside) or re.search(r"\w", inside)
-    place = block.start() + len(block[1]) + found.start()
-    changed = text[:place] + (str(9 - int(found[0])) if found[0].isdigit() else found[0].swapcase()) + text[place + 1 :]
+    match = re.search(r"\d", inside) or re.search(r"\w", inside)
+    position = block.start() + len(block[1]) + match.start()
+    changed = (
+        text[:position] + (str(9 - int(match[0])) if match[0].isdigit() else match[0].swapcase()) + text[position + 1 :]
+    )
     assert changed != text
     assert pages.filled(changed) == text, "what is changed does not stay"
 
@@ -45,8 +47,8 @@ def typed(text: str) -> list[str]:
     "page", sorted({str(path.relative_to(SCRIPT.parents[1])) for path in [*SCRIPT.parent.glob("*.md"), *pages.PAGES]})
 )
 def test_no_page_has_typed_numbers_of_a_run(page):
-    found = typed((SCRIPT.parents[1] / page).read_text(encoding="utf-8"))
-    assert bool(found) == (page in NOT_YET), found
+    numbers = typed((SCRIPT.parents[1] / page).read_text(encoding="utf-8"))
+    assert bool(numbers) == (page in NOT_YET), numbers
 
 
 def test_a_typed_number_is_found():

@@ -38,7 +38,7 @@ def template(node: ast.expr) -> str | None:
         if isinstance(part, ast.FormattedValue):
             choice = [part.value.body, part.value.orelse] if isinstance(part.value, ast.IfExp) else []
             form = template(part.format_spec) if part.format_spec else None
-            text += "{" + "|".join(template(one) or "" for one in choice) + (f":{form}" if form else "") + "}"
+            text += "{" + "|".join(template(option) or "" for option in choice) + (f":{form}" if form else "") + "}"
         else:
             text += template(part) or ""
     return text
@@ -54,21 +54,23 @@ def calls() -> Iterator[tuple[str, ast.Call]]:
 
 def places_of_purpose() -> dict[str, int]:
     """Return the place of the argument `purpose` of every function and class that has one."""
-    found = {}
+    positions = {}
     for owner in (node for tree in TREES for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef)):
         for node in owner.body:
             names = [argument.arg for argument in node.args.args] if isinstance(node, ast.FunctionDef) else []
             if "purpose" in names:
                 is_class = isinstance(owner, ast.ClassDef) and node.name == "__init__"
-                found[owner.name if is_class else node.name] = names.index("purpose") - isinstance(owner, ast.ClassDef)
-    return found
+                positions[owner.name if is_class else node.name] = names.index("purpose") - isinstance(
+                    owner, ast.ClassDef
+                )
+    return positions
 
 
 def purposes() -> set[str]:
     """Return the purposes that callers of functions with the argument `purpose` pass."""
     places = places_of_purpose()
     assert {"counter_bits", "derive_seed", "numpy_generator", "torch_generator"} <= set(places)
-    found = set()
+    texts = set()
     for name, call in calls():
         if name in places:
             named = [keyword.value for keyword in call.keywords if keyword.arg == "purpose"]
@@ -77,8 +79,8 @@ def purposes() -> set[str]:
                 continue  # the argument of the caller itself
             text = template(node)
             assert text is not None, f"{ast.unparse(call)}: write the purpose out, or name it `purpose` and hand it on"
-            found.add(text)
-    return found
+            texts.add(text)
+    return texts
 
 
 def reasons(*exceptions: str) -> set[str]:

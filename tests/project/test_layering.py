@@ -128,22 +128,22 @@ def module_name(file: Path) -> str:
 
 def imports(file: Path) -> set[str]:
     """Return every module that a file imports, wherever in it, type-checking imports left out."""
-    found = set()
+    names = set()
     pending = [ast.parse(file.read_text(encoding="utf-8"))]
     while pending:
         node = pending.pop()
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             continue
         if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
+            names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{file}: imports are absolute"
             module = node.module or ""
-            found.update(f"heatproof.{alias.name}" for alias in node.names) if module == "heatproof" else found.add(
+            names.update(f"heatproof.{alias.name}" for alias in node.names) if module == "heatproof" else names.add(
                 module
             )
         pending.extend(ast.iter_child_nodes(node))
-    return found
+    return names
 
 
 def is_former(file: Path) -> bool:
@@ -185,7 +185,7 @@ def test_the_page_on_the_architecture_has_this_table():
     cells = [
         line.split("|")[1:4] for line in page.partition("\n## Packages\n")[2].splitlines() if line.startswith("| `")
     ]
-    listed = {name.strip(" `"): {one.strip() for one in imported.split(",")} - {"–"} for name, _, imported in cells}
+    listed = {name.strip(" `"): {name.strip() for name in imported.split(",")} - {"–"} for name, _, imported in cells}
     low = {"core", "errors", "files"}
     expected = {package: allowed - low for package, allowed in ALLOWED.items() if not package.startswith("_")}
     assert list(listed) == list(expected)
@@ -216,29 +216,29 @@ def test_imports_have_no_cycle_including_those_for_types():
     graph = {}
     for file in FILES:
         code = file.read_text(encoding="utf-8").replace("if TYPE_CHECKING:", "if True:")
-        found = {
+        imported = {
             name
             for node in ast.walk(ast.parse(code))
             if isinstance(node, ast.ImportFrom) and node.col_offset <= 4
             for name in (node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names))
         }
-        graph[module_name(file)] = {name for name in found if name.startswith("heatproof.")} - {module_name(file)}
-    known = {module: names & graph.keys() for module, names in graph.items()}
-    graphlib.TopologicalSorter(known).prepare()
+        graph[module_name(file)] = {name for name in imported if name.startswith("heatproof.")} - {module_name(file)}
+    dependencies = {module: names & graph.keys() for module, names in graph.items()}
+    graphlib.TopologicalSorter(dependencies).prepare()
 
 
 def test_only_the_module_of_the_terminal_imports_snakemake():
-    found = [module for module, names in MODULES.items() if any(n.partition(".")[0] == "snakemake" for n in names)]
-    assert found == ["heatproof.workflow.terminal"]
+    importing = [module for module, names in MODULES.items() if any(n.partition(".")[0] == "snakemake" for n in names)]
+    assert importing == ["heatproof.workflow.terminal"]
 
 
 @pytest.mark.parametrize("part", ["stats", "report"])
 def test_packages_that_only_read_arrays_import_no_network_library(part):
     heavy = {"torch", "torchvision", "timm", "captum", "torchcam", "safetensors"}
     wrong = {
-        module: found
+        module: libraries
         for module, names in MODULES.items()
-        if package_of(module) == part and (found := heavy & {name.partition(".")[0] for name in names})
+        if package_of(module) == part and (libraries := heavy & {name.partition(".")[0] for name in names})
     }
     assert wrong == {}
 
@@ -301,30 +301,32 @@ def arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
     """
     parameters = [*function.args.posonlyargs, *function.args.args]
     parameters += [
-        one for one, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if default is None
+        argument
+        for argument, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+        if default is None
     ]
-    return [one.arg for one in parameters if one.arg not in ("self", "cls")]
+    return [argument.arg for argument in parameters if argument.arg not in ("self", "cls")]
 
 
 def test_no_function_has_many_arguments():
-    found = {
+    functions = {
         f"{module_name(file)}.{node.name}"
         for file in FILES
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and len(arguments(node)) > MOST_ARGUMENTS
     }
-    assert found == AS_THEIRS
+    assert functions == AS_THEIRS
 
 
 def test_the_plan_imports_no_stage():
     """Stages register themselves, so that a new one is declared in one place."""
-    known = {name for module, names in MODULES.items() if package_of(module) == "plan" for name in names}
-    assert not [name for name in known if name.startswith("heatproof.stages")]
+    imported = {name for module, names in MODULES.items() if package_of(module) == "plan" for name in names}
+    assert not [name for name in imported if name.startswith("heatproof.stages")]
 
 
 def test_no_module_of_ours_is_imported_by_a_string():
     """A digest of code follows import statements only; names in configs and specs, and public names, are excepted."""
-    found = {
+    callers = {
         module_name(file)
         for file in FILES
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
@@ -332,9 +334,9 @@ def test_no_module_of_ours_is_imported_by_a_string():
         and (getattr(node.func, "attr", None) or getattr(node.func, "id", None))
         in ("import_module", "__import__", "resolve_name")
         and any(
-            isinstance(one, ast.Constant) and str(one.value).startswith("heatproof")
+            isinstance(part, ast.Constant) and str(part.value).startswith("heatproof")
             for argument in node.args
-            for one in ast.walk(argument)
+            for part in ast.walk(argument)
         )
     }
-    assert found == {"heatproof"}
+    assert callers == {"heatproof"}

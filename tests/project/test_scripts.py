@@ -25,8 +25,9 @@ def test_imported_names_exist(script):
     for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "heatproof":
             absent += [
-                f"{node.module}.{one.name}"
-                for one in node.names
-                if not hasattr(import_module(node.module), one.name) and not source_path(f"{node.module}.{one.name}")
+                f"{node.module}.{alias.name}"
+                for alias in node.names
+                if not hasattr(import_module(node.module), alias.name)
+                and not source_path(f"{node.module}.{alias.name}")
             ]
     assert not absent

@@ -56,8 +56,8 @@ def test_the_site_is_built_without_broken_links(tmp_path):
             if parts.scheme or parts.netloc:
                 continue
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
-            known = target in pages and unquote(parts.fragment) in pages[target].anchors
-            if not (known or (target.is_file() and target not in pages)):
+            is_anchor = target in pages and unquote(parts.fragment) in pages[target].anchors
+            if not (is_anchor or (target.is_file() and target not in pages)):
                 broken.append(f"{path.relative_to(site.resolve())} → {link}")
     assert not broken, broken[:20]
     choice = (site / "generated/heatproof.api.choose.html").read_text(encoding="utf-8")

@@ -54,19 +54,46 @@ FIXED = {
 }
 
 
+# As the name of a local variable or an argument: each says nothing of what it holds.
+LOCALS = {"one", "found", "known", "place"}
+# Arguments that callers name, with the reason, by file.
+PUBLIC_ARGUMENTS: dict[str, dict[str, str]] = {}
+
+
+def local_names(tree: ast.Module) -> set[str]:
+    """Return the names of local variables and arguments: also those of loops, comprehensions and lambdas."""
+    attributes = {
+        target
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for statement in node.body
+        if isinstance(statement, ast.Assign | ast.AnnAssign)
+        for target in (statement.targets if isinstance(statement, ast.Assign) else [statement.target])
+    }
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            names.add(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node not in attributes:
+            names.add(node.id)
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar | ast.FunctionDef) and node.name:
+            names.add(node.name)
+    return names
+
+
 def identifiers(tree: ast.Module) -> set[str]:
     """Return the names that a module defines: functions, classes, arguments, attributes and variables."""
-    found = set()
+    names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.arg):
-            found.add(node.arg)
+            names.add(node.arg)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
+            names.add(node.id)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            found.add(node.attr)
-    return found
+            names.add(node.attr)
+    return names
 
 
 def parts_of(name: str) -> set[str]:
@@ -86,3 +113,37 @@ def test_names_are_words_of_the_field(file):
     names = {file.stem, *identifiers(ast.parse(file.read_text(encoding="utf-8")))}
     named = {name for name in names if private(name)}
     assert named <= FIXED.get(file.relative_to(REPOSITORY).as_posix(), set())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f(one): pass",
+        "def f(*, one=1): pass",
+        "def f():\n    one = 1",
+        "def f():\n    one: int = 1",
+        "def f():\n    def one(): pass",
+        "def f():\n    if one := g(): pass",
+        "for one in (): pass",
+        "a = [one for one in ()]",
+        "a = {b: one for b, (c, one) in ()}",
+        "a = lambda *one: 1",
+        "with f() as (a, one): pass",
+        "try: pass\nexcept E as one: pass",
+        "match a:\n    case [b, *one]: pass",
+        "class A:\n    def f(self, one): pass",
+    ],
+)
+def test_the_search_finds_locals_wherever_they_are_bound(code):
+    assert "one" in local_names(ast.parse(code))
+
+
+def test_attributes_and_columns_are_no_locals():
+    code = "class A:\n    place: str\n    found = ''\nb.known = c['one'] = f(one=1, known=d.place)\n"
+    assert local_names(ast.parse(code)) & LOCALS == set()
+
+
+@pytest.mark.parametrize("file", MODULES, ids=lambda file: file.relative_to(REPOSITORY).as_posix())
+def test_locals_are_called_what_they_hold(file):
+    names = local_names(ast.parse(file.read_text(encoding="utf-8"))) & LOCALS
+    assert names == set(PUBLIC_ARGUMENTS.get(file.relative_to(REPOSITORY).as_posix(), {}))

@@ -59,12 +59,12 @@ def sides(*lengths: int) -> bytes:
     return b"(" + b"".join(map(number, lengths)) + b"t"
 
 
-def put(place: int) -> bytes:
-    return b"r" + struct.pack("<I", place)
+def put(index: int) -> bytes:
+    return b"r" + struct.pack("<I", index)
 
 
-def get(place: int) -> bytes:
-    return b"j" + struct.pack("<I", place)
+def get(index: int) -> bytes:
+    return b"j" + struct.pack("<I", index)
 
 
 def pairs_inside(levels: int) -> bytes:
@@ -92,11 +92,11 @@ PICKLES: dict[str, Callable[[], bytes]] = {
     "a codec that widens": lambda: called("_codecs.encode", text("a" * 10**6), text("utf-32")),
     "a counter of a counter": lambda: called("collections.Counter", text("ab" * 10**6)),
     "a mapping of the same list, often": lambda: (
-        b"](" + b"".join(number(one % 100) + number(1) + b"\x86" for one in range(10**5)) + b"e" + put(0) + b"]("
+        b"](" + b"".join(number(value % 100) + number(1) + b"\x86" for value in range(10**5)) + b"e" + put(0) + b"]("
         + (named("collections.OrderedDict") + get(0) + b"\x85R") * 10**4 + b"e"
     ),
     "state put into mappings, often": lambda: (
-        b"}(" + b"".join(text(str(one)) + b"N" for one in range(10**5)) + b"u" + put(0) + b"]("
+        b"}(" + b"".join(text(str(value)) + b"N" for value in range(10**5)) + b"u" + put(0) + b"]("
         + (named("collections.OrderedDict") + b")R" + get(0) + b"b") * 10**4 + b"e"
     ),
     "a key to hash for ever": lambda: entry(pairs_inside(60), b"N"),
@@ -104,7 +104,7 @@ PICKLES: dict[str, Callable[[], bytes]] = {
         b"(" + b"K\x01" * 10**6 + b"t" + put(0) + b"}(" + (get(0) + b"N") * 10**5 + b"u"
     ),
     "keys of one hash": lambda: (
-        b"}(" + b"".join(number(one * (2**61 - 1)) + b"N" for one in range(1, 10**5)) + b"u"
+        b"}(" + b"".join(number(value * (2**61 - 1)) + b"N" for value in range(1, 10**5)) + b"u"
     ),
     "a function to print for ever": lambda: pairs_inside(40) + b")R",
     "a persistent name to print for ever": lambda: b"(" + pairs_inside(40) + b"tQ",
@@ -116,7 +116,7 @@ PICKLES: dict[str, Callable[[], bytes]] = {
     "sets": lambda: b"](" + b"\x8f" * 10**7 + b"e",
     "lists": lambda: b"](" + b"]" * 2 * 10**7 + b"e",
     "marks": lambda: b"(" * 2 * 10**7,
-    "places of a memo": lambda: b"N" + b"".join(put(one) for one in range(3 * 10**6)),
+    "places of a memo": lambda: b"N" + b"".join(put(index) for index in range(3 * 10**6)),
     "a far place of a memo": lambda: b"Nr\xff\xff\xff\xff",
     "a text longer than the file": lambda: b"X\xff\xff\xff\xff",
     "bytes longer than the file": lambda: b"\x8e" + struct.pack("<Q", 2**40),
@@ -126,7 +126,7 @@ PICKLES: dict[str, Callable[[], bytes]] = {
     "a storage larger than the file": lambda: storage(2**40),
     "a storage of a negative length": lambda: storage(-1),
     "storages without numbers": lambda: (
-        b"](" + b"".join(storage(0, str(one)) for one in range(5 * 10**4)) + b"e"
+        b"](" + b"".join(storage(0, str(key)) for key in range(5 * 10**4)) + b"e"
     ),
     "a tensor of one number, often": lambda: tensor(storage(1), sides(2**20, 2**20), sides(0, 0)),
     "tensors of one storage, often": lambda: (
@@ -174,12 +174,12 @@ def over_each_other() -> bytes:
     """Return an archive in which 1,000 members of 4 MB share the same bytes."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
-        steps = b"](" + b"".join(storage(10**6, str(one)) for one in range(1000)) + b"e"
+        steps = b"](" + b"".join(storage(10**6, str(key)) for key in range(1000)) + b"e"
         archive.writestr("a/data.pkl", b"\x80\x02" + steps + b".")
         archive.writestr("a/data/0", bytes(4 * 10**6))
         shared = archive.getinfo("a/data/0")
-        for one in range(1, 1000):
-            again = zipfile.ZipInfo(f"a/data/{one}")
+        for number in range(1, 1000):
+            again = zipfile.ZipInfo(f"a/data/{number}")
             again.header_offset, again.file_size, again.compress_size = shared.header_offset, 4 * 10**6, 4 * 10**6
             again.CRC = shared.CRC
             archive.filelist.append(again)
@@ -191,8 +191,8 @@ def many_parts(count: int) -> bytes:
     with zipfile.ZipFile(content, "w") as archive:
         archive.writestr("a/data.pkl", b"\x80\x02}.")
         first = archive.getinfo("a/data.pkl")
-        for one in range(count):
-            again = zipfile.ZipInfo(f"{one}")
+        for number in range(count):
+            again = zipfile.ZipInfo(f"{number}")
             again.header_offset, again.CRC = first.header_offset, 0
             archive.filelist.append(again)
     return content.getvalue()
@@ -203,8 +203,8 @@ def with_safetensors_header(header: bytes, data: bytes = b"", length: int | None
 
 
 def many_tensors(count: int) -> bytes:
-    one = {"dtype": "F32", "shape": [1]}
-    parts = {f"{name}.w": {**one, "data_offsets": [4 * name, 4 * name + 4]} for name in range(count)}
+    tensor = {"dtype": "F32", "shape": [1]}
+    parts = {f"{name}.w": {**tensor, "data_offsets": [4 * name, 4 * name + 4]} for name in range(count)}
     return with_safetensors_header(json.dumps(parts).encode(), bytes(4 * count))
 
 
@@ -331,7 +331,7 @@ def read_in_a_process(paths: list[Path], seconds: int = 2) -> list[dict[str, Any
 
 def main(folder: Path, names: list[str]) -> int:
     chosen = {name: make for name, make in bombs().items() if not names or name in names}
-    paths = [folder / f"{place}.pt" for place in range(len(chosen))]
+    paths = [folder / f"{number}.pt" for number in range(len(chosen))]
     for path, make in zip(paths, chosen.values(), strict=True):
         path.write_bytes(make())
     print(f"{'file':<45}{'bytes':>12}{'s':>8}{'MiB':>8}  said")

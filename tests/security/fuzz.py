@@ -72,24 +72,24 @@ ROOM = 3 * 2**30
 def mutate_bytes(content: bytes, draw: random.Random) -> bytes:
     """Return changed bytes: flipped bits, a cut, zeros, a part that is repeated or moved, or an insertion."""
     changed = bytearray(content)
-    place = draw.randrange(len(changed))
-    stop = min(len(changed), place + draw.choice([1, 4, 16, 200]))
+    start = draw.randrange(len(changed))
+    stop = min(len(changed), start + draw.choice([1, 4, 16, 200]))
     how = draw.randrange(7)
     if how == 0:
         for _ in range(draw.choice([1, 1, 1, 3, 30])):
             changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
     elif how == 1:
-        del changed[place:]
+        del changed[start:]
     elif how == 2:
-        changed[place:stop] = bytes(stop - place)
+        changed[start:stop] = bytes(stop - start)
     elif how == 3:
-        changed[place:place] = changed[place:stop]
+        changed[start:start] = changed[start:stop]
     elif how == 4:
-        del changed[place:stop]
+        del changed[start:stop]
     elif how == 5:
-        changed[place:place] = draw.randbytes(draw.choice([1, 8, 100]))
+        changed[start:start] = draw.randbytes(draw.choice([1, 8, 100]))
     else:
-        changed[place:stop] = draw.randbytes(stop - place)
+        changed[start:stop] = draw.randbytes(stop - start)
     return bytes(changed)
 
 

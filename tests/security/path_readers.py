@@ -94,9 +94,9 @@ def read_results() -> Result:
         parts = {"tables": results.tables, "scores": results.scores}
         parts |= {kind: results.arrays(kind) for kind in ("maps", "drops", "curves", "subsets", "features")}
         results_by_part["answer"] = output_of(lambda: results.answer)
-        for part, found in parts.items():
-            for name in found:
-                results_by_part[f"{part}/{name}"] = output_of(lambda found=found, name=name: _digest(found[name]))
+        for part, stored in parts.items():
+            for name in stored:
+                results_by_part[f"{part}/{name}"] = output_of(lambda stored=stored, name=name: _digest(stored[name]))
                 results_by_part[f"{part}/{name} made"] = output_of(
                     lambda part=part, name=name: _plain(
                         results.provenance(name if part == "tables" else f"{part}/{name}")
@@ -107,13 +107,13 @@ def read_results() -> Result:
     return results_by_part
 
 
-def _digest(found: object) -> str:
+def _digest(content: object) -> str:
     import pandas as pd
 
-    if isinstance(found, pd.DataFrame):
-        return hashlib.sha256(found.to_csv().encode()).hexdigest()
+    if isinstance(content, pd.DataFrame):
+        return hashlib.sha256(content.to_csv().encode()).hexdigest()
     every = hashlib.sha256()
-    for name, values in found.variables.items():
+    for name, values in content.variables.items():
         every.update(f"{name}{values.dims}{values.shape}".encode() + values.to_numpy().astype("U").tobytes())
     return every.hexdigest()
 
@@ -131,10 +131,10 @@ def ranked(*paths: str) -> Result:
         return result | {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in tables}
 
 
-def differing(one: str, two: str) -> Result:
+def differing(before: str, two: str) -> Result:
     from heatproof.commands.diff import diff
 
-    return {"diff": output_of(lambda: diff(one, two))}
+    return {"diff": output_of(lambda: diff(before, two))}
 
 
 def verifying(path: str) -> Result:
@@ -235,8 +235,10 @@ def damaged(path: Path, fault: str, siblings: list[Path], older: Path, draw: ran
     aside = Path(tempfile.mkdtemp())
     changed = True
     if fault == "flip":
-        place = draw.randrange(len(content))
-        path.write_bytes(content[:place] + bytes([content[place] ^ 1 << draw.randrange(8)]) + content[place + 1 :])
+        position = draw.randrange(len(content))
+        path.write_bytes(
+            content[:position] + bytes([content[position] ^ 1 << draw.randrange(8)]) + content[position + 1 :]
+        )
     elif fault == "cut":
         path.write_bytes(content[: draw.randrange(len(content))])
     elif fault == "zero":
@@ -310,12 +312,12 @@ def make_runs(work: Path) -> dict[str, Project]:
 
 
 def kinds(folder: Path) -> dict[str, list[Path]]:
-    found: dict[str, list[Path]] = {"bundle": [folder / "run.zip"]}
+    files: dict[str, list[Path]] = {"bundle": [folder / "run.zip"]}
     for path in sorted((folder / "results").rglob("*")):
         if path.is_file() and path.stat().st_size:
             name = path.relative_to(folder).as_posix()
-            found.setdefault(kind_of(name), []).append(path)
-    return found
+            files.setdefault(kind_of(name), []).append(path)
+    return files
 
 
 def start(project: Project, command: str) -> tuple[str, str]:
@@ -365,9 +367,9 @@ def main() -> int:
         for number in range(len(done), options.faults + options.starts):
             draw = random.Random(f"{options.seed} {number}")
             is_start = number >= options.faults
-            kind = draw.choice([one for one in files_of_kind if not (is_start and one == "bundle")])
+            kind = draw.choice([file_kind for file_kind in files_of_kind if not (is_start and file_kind == "bundle")])
             path, fault = draw.choice(files_of_kind[kind]), draw.choice(FAULTS)
-            siblings = [one for one in files_of_kind[kind] if one != path]
+            siblings = [sibling for sibling in files_of_kind[kind] if sibling != path]
             # The bundle of the other run is valid as well.
             has_digest = not path.name.endswith(NO_DIGEST) and (kind, fault) != ("bundle", "older")
             older = other / path.relative_to(folder)

@@ -34,10 +34,10 @@ def audit(tmp_path):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
 
-    def run(known, flaws=(), pip="works"):
-        found = {"dependencies": [{"name": "pillow", "version": "10.0.0", "vulns": list(flaws)}]}
-        settings = {"ANSWER": str(tmp_path / "answer"), "REAL": sys.executable, "PIP": pip, "KNOWN": known}
-        environment = {**os.environ, **settings, "FOUND": json.dumps(found)}
+    def run(listed, flaws=(), pip="works"):
+        report = {"dependencies": [{"name": "pillow", "version": "10.0.0", "vulns": list(flaws)}]}
+        settings = {"ANSWER": str(tmp_path / "answer"), "REAL": sys.executable, "PIP": pip, "KNOWN": listed}
+        environment = {**os.environ, **settings, "FOUND": json.dumps(report)}
         return subprocess.run([AUDIT, tmp_path / "python"], env=environment, capture_output=True, text=True)
 
     return run

@@ -128,7 +128,7 @@ def test_a_file_far_larger_than_the_network_is_refused_before_it_is_read(tmp_pat
 @pytest.mark.parametrize("name", ["features.0.weight", "classifier.bias", "features.1.running_var"])
 @pytest.mark.parametrize(("value", "what"), [(float("nan"), "NaN"), (float("-inf"), "infinite numbers")])
 def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, state, name, value, what):
-    name = name if name in state else next(known for known in state if known.endswith(name.rpartition(".")[2]))
+    name = name if name in state else next(key for key in state if key.endswith(name.rpartition(".")[2]))
     state[name] = state[name].contiguous().clone(memory_format=torch.contiguous_format)
     state[name].view(-1)[-1] = value
     save_file({key: entry.contiguous() for key, entry in state.items()}, tmp_path / "w.safetensors")
@@ -168,7 +168,7 @@ SCHEDULE = Schedule(1, 4, "sgd", 0.1, 0.0, 0.0, "step", 0.1, 1, 0.0, 0)
 
 def assert_bounded(folder, chosen):
     """Each file is refused in a sentence, or read, within the memory and the time that bombs.py allows."""
-    paths = [folder / f"{place}.pt" for place in range(len(chosen))]
+    paths = [folder / f"{number}.pt" for number in range(len(chosen))]
     for path, content in zip(paths, chosen.values(), strict=True):
         path.write_bytes(content)
     outcomes = dict(zip(chosen, read_in_a_process(paths), strict=True))
@@ -247,9 +247,9 @@ def test_a_journal_with_a_right_digest_that_fits_no_training_is_refused(tmp_path
 
 
 def test_two_modules_open_checkpoints():
-    found = set()
+    names = set()
     for file in ROOT.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("torch.load", "safe_open", "load_file")):
-                found.add(file.name)
-    assert found == {"weights_file.py", "saved_by_torch.py"}
+                names.add(file.name)
+    assert names == {"weights_file.py", "saved_by_torch.py"}

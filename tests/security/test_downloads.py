@@ -67,7 +67,7 @@ def address():
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        *((f"redirect{place}", "cannot be fetched") for place in range(len(Handler.places))),
+        *((f"redirect{number}", "cannot be fetched") for number in range(len(Handler.places))),
         ("endless", "has more than 10,000,000 bytes, the limit for this"),
         ("slow", "cannot be fetched \\(fewer than 8,192 bytes per second arrived"),
         ("lies", "has SHA-256 [0-9a-f]{64}, not 0"),

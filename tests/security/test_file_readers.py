@@ -60,16 +60,16 @@ ALLOWED = {
 
 def own_functions(tree: ast.Module) -> set[str]:
     """Return names that a module imports from heatproof, or defines."""
-    found = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("heatproof"):
-            found |= {alias.asname or alias.name for alias in node.names}
-    return found
+            functions |= {alias.asname or alias.name for alias in node.names}
+    return functions
 
 
 def openings(tree: ast.Module) -> list[str]:
     """Return the calls of a module that open a file."""
-    ours, found = own_functions(tree), []
+    ours, calls = own_functions(tree), []
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
@@ -77,8 +77,8 @@ def openings(tree: ast.Module) -> list[str]:
         name = called.rpartition(".")[2]
         is_own = (called in ours) or called.startswith(("self.", "cls."))
         if (name in OPENERS and not is_own) or called in LOADERS:
-            found.append(f"line {node.lineno}: {called}")
-    return found
+            calls.append(f"line {node.lineno}: {called}")
+    return calls
 
 
 def modules() -> dict[str, ast.Module]:
@@ -90,11 +90,11 @@ def modules() -> dict[str, ast.Module]:
 
 
 def test_only_files_reading_and_modules_with_reasons_open_files():
-    found = {name: openings(tree) for name, tree in modules().items()}
-    assert {name: calls for name, calls in found.items() if calls and name not in ALLOWED} == {}
-    assert sorted(name for name in ALLOWED if not found[name]) == []
+    calls_by_module = {name: openings(tree) for name, tree in modules().items()}
+    assert {name: calls for name, calls in calls_by_module.items() if calls and name not in ALLOWED} == {}
+    assert sorted(name for name in ALLOWED if not calls_by_module[name]) == []
 
 
 def test_the_search_finds_calls_that_open_files():
     code = "from heatproof.files.reading import read_bytes\nopen(p)\np.read_text()\nread_bytes(p)\npd.read_csv(p)"
-    assert [one.rpartition(" ")[2] for one in openings(ast.parse(code))] == ["open", "p.read_text", "pd.read_csv"]
+    assert [call.rpartition(" ")[2] for call in openings(ast.parse(code))] == ["open", "p.read_text", "pd.read_csv"]

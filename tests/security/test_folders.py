@@ -46,10 +46,10 @@ def test_a_link_upwards_adds_no_images(folder):
 
 
 def test_links_that_point_at_each_other_are_walked_once(folder):
-    for one, other in (("a", "b"), ("b", "a")):
-        (folder / "cat" / one).mkdir()
-        (folder / "cat" / one / "across").symlink_to(f"../{other}")
-        (folder / "cat" / one / "up").symlink_to("..")
+    for name, other in (("a", "b"), ("b", "a")):
+        (folder / "cat" / name).mkdir()
+        (folder / "cat" / name / "across").symlink_to(f"../{other}")
+        (folder / "cat" / name / "up").symlink_to("..")
     (folder / "cat" / "itself").symlink_to("itself")
     assert len(image_ids(folder)) == 24
 
@@ -70,9 +70,9 @@ def test_the_same_file_counts_once_in_a_class(folder):
     (folder / "cat" / "z.png").symlink_to("0.png")
     (folder / "cat" / "a").mkdir()
     (folder / "cat" / "a" / "link.png").symlink_to("../1.png")
-    found = image_ids(folder)
-    assert len(found) == 24
-    assert "cat/0.png" in found, "not by the name of a link"
+    ids = image_ids(folder)
+    assert len(ids) == 24
+    assert "cat/0.png" in ids, "not by the name of a link"
 
 
 def test_the_same_file_in_two_classes_is_refused(folder):
@@ -141,8 +141,8 @@ def test_imagenet_handles_links_as_other_folders_do(folder, tmp_path):
         for number in range(12):
             (root / "train" / name / f"{number}.png").rename(root / "train" / name / f"{name}{number}.png")
     (root / "train" / "cat" / "again").symlink_to("../..")
-    found = imagenet(seed=0, root=str(root), size=8, validation=0.2)
-    assert sum(len(found.splits[name]) for name in found.splits) == 26
+    dataset = imagenet(seed=0, root=str(root), size=8, validation=0.2)
+    assert sum(len(dataset.splits[name]) for name in dataset.splits) == 26
     (root / "val" / "cat" / "x.png").symlink_to("../../train/cat/cat0.png")
     with pytest.raises(HeatproofError, match="are the same file in two splits"):
         check_dataset(imagenet(seed=0, root=str(root), size=8, validation=0.2), "imagenet")

@@ -139,10 +139,18 @@ def test_every_number_of_an_option_has_bounds(name):
     """It includes options of newly registered functions."""
     function, option, annotation = NUMBERS[name]
     parameters = inspect.signature(function).parameters.values()
-    needed = {one.name: "x" for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty}
-    keywords = tuple(one.name for one in parameters if one.name == "seed" and one.kind is one.KEYWORD_ONLY)
+    needed = {
+        parameter.name: "x"
+        for parameter in parameters
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
+    }
+    keywords = tuple(
+        parameter.name
+        for parameter in parameters
+        if parameter.name == "seed" and parameter.kind is parameter.KEYWORD_ONLY
+    )
     needed = {name: value for name, value in needed.items() if name not in keywords}
-    positional = tuple(one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD)
+    positional = tuple(parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD)
     for value in (10**12, -(10**12), 1e300, -1e300, INF, -INF, NAN):
         option_value = {"x": value} if "Mapping" in annotation else [value] if "Sequence" in annotation else value
         with pytest.raises(HeatproofError, match=f"The option '{option}' of thing ") as caught:

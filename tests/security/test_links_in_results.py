@@ -28,10 +28,10 @@ def outside(tmp_path, monkeypatch):
 
 def linked(outside: Path, path: str) -> Path:
     """Create a link to the file outside, or to its folder if the path ends with a slash."""
-    place = Path(path)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.symlink_to(outside.parent if path.endswith("/") else outside)
-    return place
+    link = Path(path)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(outside.parent if path.endswith("/") else outside)
+    return link
 
 
 WRITTEN = ["results/logs/", "results/logs/drops/", "results/logs/drops/a.log", "results/benchmarks/drops/a/b.tsv"]
@@ -55,16 +55,16 @@ def test_a_pipe_among_logs_is_refused(outside):
 @pytest.mark.parametrize("read", [read_result_bytes, verified_path, verified_bytes])
 @pytest.mark.parametrize("path", ["results/a.csv", "results/deep/"])
 def test_nothing_is_read_through_a_link(outside, read, path):
-    place = linked(outside, path)
+    link = linked(outside, path)
     with pytest.raises(HeatproofError, match="is a symbolic link"):
-        read(place if place.suffix else place / outside.name)
+        read(link if link.suffix else link / outside.name)
 
 
 def test_times_and_bytes_behind_a_link_are_unchanged(outside):
-    place = linked(outside, "results/a.csv")
-    _set_times([str(place)], 10**18)
+    link = linked(outside, "results/a.csv")
+    _set_times([str(link)], 10**18)
     with pytest.raises(HeatproofError, match="is a symbolic link"):
-        write_text(place, "mine")
+        write_text(link, "mine")
     assert (outside.read_text(), outside.stat().st_mtime) == ("private", 1)
 
 
@@ -91,9 +91,9 @@ def test_the_results_folder_may_be_a_link_but_nothing_below_it(outside, tmp_path
     write_text("results/a.csv", "mine")
     assert read_result_bytes("results/a.csv") == read_result_bytes(resolve_user_folder("results") / "a.csv") == b"mine"
     linked(outside, "results/b.csv")
-    for place in ("results/b.csv", resolve_user_folder("results") / "b.csv"):
+    for path in ("results/b.csv", resolve_user_folder("results") / "b.csv"):
         with pytest.raises(HeatproofError, match="is a symbolic link"):
-            refuse_links(place)
+            refuse_links(path)
 
 
 def test_readers_of_results_refuse_pipes(outside):

@@ -22,8 +22,8 @@ def test_each_archive_has_a_digest_and_no_address():
 
 def test_the_lock_has_all_requirements_of_package_and_build():
     locked = {}
-    for one in LOCKED_PACKAGE.finditer(LOCK):
-        locked.setdefault(canonicalize_name(one["name"]), []).append(one["version"])
+    for locked_package in LOCKED_PACKAGE.finditer(LOCK):
+        locked.setdefault(canonicalize_name(locked_package["name"]), []).append(locked_package["version"])
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     for text in (*project["project"]["dependencies"], *project["build-system"]["requires"]):
         requirement = Requirement(text)
@@ -33,7 +33,7 @@ def test_the_lock_has_all_requirements_of_package_and_build():
 
 def test_the_container_image_is_built_from_the_lock_only():
     installs = re.findall(r"pip install [^&\n\\]*", (ROOT / "envs/Dockerfile").read_text())
-    assert [set(re.findall(r"--[a-z-]+", one)) - {"--no-cache-dir"} for one in installs] == [
+    assert [set(re.findall(r"--[a-z-]+", command)) - {"--no-cache-dir"} for command in installs] == [
         {"--require-hashes", "--requirement"},
         {"--no-deps", "--no-build-isolation"},
     ]

@@ -42,7 +42,7 @@ def make_store(path: Path, arrays=MAPS, names=("a", "b"), images=(0, 3), key="k"
     coordinates = {"map": names} if names else {}
     layout = Layout(["i0", "i1", "i2"], np.arange(3), 3, arrays, {"key": "k", "made_by": made_by}, coordinates)
     ensure_metadata(path, layout)
-    files = [write_shard(path, name, 0, 0, np.ones((3, *one.shape), one.dtype)) for name, one in arrays.items()]
+    files = [write_shard(path, name, 0, 0, np.ones((3, *array.shape), array.dtype)) for name, array in arrays.items()]
     facts = {"shard": 0, "images": images, "gap": gap}
     write_manifest(path.with_suffix(".0.json"), files, spec_key=Key("c", "c"), key=key, **facts)
     return path
@@ -137,16 +137,16 @@ def table(folder: Path, name: str, content: pd.DataFrame, **facts) -> Path:
 
 def test_two_files_that_are_exchanged_with_their_manifests_are_damaged(tmp_path):
     results = tmp_path / "results"
-    one, two = (
+    first, two = (
         table(results / "ranking" / net, "table", pd.DataFrame({"method": [net]})).with_suffix("") for net in "ab"
     )
-    assert require_manifest(f"{one}.json")["key"] == "k"
+    assert require_manifest(f"{first}.json")["key"] == "k"
     for ending in (".csv", ".json"):
-        Path(f"{one}{ending}").rename(tmp_path / "aside")
-        Path(f"{two}{ending}").rename(f"{one}{ending}")
+        Path(f"{first}{ending}").rename(tmp_path / "aside")
+        Path(f"{two}{ending}").rename(f"{first}{ending}")
         (tmp_path / "aside").rename(f"{two}{ending}")
     with pytest.raises(HeatproofError, match="damaged"):
-        require_manifest(f"{one}.json")
+        require_manifest(f"{first}.json")
 
 
 def test_a_results_folder_can_have_another_name_and_place(tmp_path):

@@ -38,14 +38,14 @@ REASONS = {
 
 def found_in(tree: ast.Module) -> set[str]:
     """Return imports and calls of a module that could start, unpack or execute what it reads."""
-    found: set[str] = set()
+    calls: set[str] = set()
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         # Naming an exception executes nothing.
         if isinstance(node, ast.ImportFrom) and not all(alias.name.endswith("Error") for alias in node.names):
             names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
         watched = STARTS | UNPACKS | RUNS | {"pickletools", "concurrent.futures.ProcessPoolExecutor"}
-        found |= {name for name in names if name in watched or f"{name}.".startswith(("pickle.", "numpy.load."))}
+        calls |= {name for name in names if name in watched or f"{name}.".startswith(("pickle.", "numpy.load."))}
         if not isinstance(node, ast.Call):
             continue
         called, keywords = ast.unparse(node.func), {word.arg: ast.unparse(word.value) for word in node.keywords}
@@ -57,17 +57,17 @@ def found_in(tree: ast.Module) -> set[str]:
             or called.endswith(("extractall", "unpack_archive", "load_state_dict_from_url", "hub.load"))
             or keywords.get("pretrained") == "True"
         ):
-            found.add(called if called != "np.load" or refused else "np.load with pickles")
-    return found
+            calls.add(called if called != "np.load" or refused else "np.load with pickles")
+    return calls
 
 
 def test_each_module_that_starts_programs_unpacks_or_executes_has_a_reason():
-    found = {
+    calls_by_module = {
         f"{file.relative_to(ROOT).as_posix()}: {name}"
         for file in ROOT.rglob("*.py")
         for name in found_in(ast.parse(file.read_text(encoding="utf-8")))
     }
-    assert found == set(REASONS)
+    assert calls_by_module == set(REASONS)
 
 
 def test_the_search_finds_planted_secrets():

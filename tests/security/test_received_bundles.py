@@ -101,38 +101,64 @@ def with_about(contents, **change):
 
 EDITED = {
     "a table with another score": (
-        lambda one: {**one, "scores.csv": one["scores.csv"].replace(b"0.1", b"0.9")},
+        lambda contents: {**contents, "scores.csv": contents["scores.csv"].replace(b"0.1", b"0.9")},
         "No manifest in .* lists scores.csv",
     ),
-    "a page that no manifest lists": (lambda one: {**one, "report/index.html": b"<p>"}, "lists report/index.html"),
-    "another config": (lambda one: {**one, "config.yaml": b"seed: 7\n"}, "is not the config that about.json records"),
+    "a page that no manifest lists": (
+        lambda contents: {**contents, "report/index.html": b"<p>"},
+        "lists report/index.html",
+    ),
+    "another config": (
+        lambda contents: {**contents, "config.yaml": b"seed: 7\n"},
+        "is not the config that about.json records",
+    ),
     "a manifest of another key": (
-        lambda one: {**one, "scores.json": with_checksum(one["scores.json"], config="other")},
+        lambda contents: {**contents, "scores.json": with_checksum(contents["scores.json"], config="other")},
         "from another config or code",
     ),
     "a manifest that was read from another": (
-        lambda one: {**one, "scores.json": with_checksum(one["scores.json"], key="other")},
+        lambda contents: {**contents, "scores.json": with_checksum(contents["scores.json"], key="other")},
         "was made from another scores.json",
     ),
-    "a manifest without its seal": (lambda one: {**one, "scores.json": b"{}"}, "scores.json in .* is damaged"),
-    "wrong types": (lambda one: {**one, "scores.json": with_checksum(one["scores.json"], files=5)}, "is damaged"),
+    "a manifest without its seal": (
+        lambda contents: {**contents, "scores.json": b"{}"},
+        "scores.json in .* is damaged",
+    ),
+    "wrong types": (
+        lambda contents: {**contents, "scores.json": with_checksum(contents["scores.json"], files=5)},
+        "is damaged",
+    ),
     "a file of elsewhere": (
-        lambda one: {
-            **one,
-            "scores.json": with_checksum(one["scores.json"], files=[{"file": "../../x", "sha256": "", "bytes": 0}]),
+        lambda contents: {
+            **contents,
+            "scores.json": with_checksum(
+                contents["scores.json"], files=[{"file": "../../x", "sha256": "", "bytes": 0}]
+            ),
         },
         "is damaged",
     ),
-    "a manifest that nobody knows": (lambda one: {**one, "more.json": one["scores.json"]}, "is no manifest that"),
-    "a record of wrong types": (lambda one: with_about(one, keys=5), "cannot be read"),
-    "metrics of wrong types": (lambda one: with_about(one, config={"metrics": 5}), "cannot be read"),
-    "a record that is a list": (lambda one: {**one, bundle.ABOUT: b"[]"}, "cannot be read"),
-    "deep nesting": (lambda one: {**one, bundle.ABOUT: b"[" * 10**5}, "cannot be read"),
-    "numbers of 5,000 digits": (lambda one: {**one, bundle.ABOUT: b'{"format":' + b"9" * 5000 + b"}"}, "cannot be"),
-    "an older format": (lambda one: {**one, bundle.ABOUT: b'{"heatproof": "1.0"}'}, "another version of heatproof"),
-    "no record": (lambda one: {name: data for name, data in one.items() if name != bundle.ABOUT}, "has no about.json"),
+    "a manifest that nobody knows": (
+        lambda contents: {**contents, "more.json": contents["scores.json"]},
+        "is no manifest that",
+    ),
+    "a record of wrong types": (lambda contents: with_about(contents, keys=5), "cannot be read"),
+    "metrics of wrong types": (lambda contents: with_about(contents, config={"metrics": 5}), "cannot be read"),
+    "a record that is a list": (lambda contents: {**contents, bundle.ABOUT: b"[]"}, "cannot be read"),
+    "deep nesting": (lambda contents: {**contents, bundle.ABOUT: b"[" * 10**5}, "cannot be read"),
+    "numbers of 5,000 digits": (
+        lambda contents: {**contents, bundle.ABOUT: b'{"format":' + b"9" * 5000 + b"}"},
+        "cannot be",
+    ),
+    "an older format": (
+        lambda contents: {**contents, bundle.ABOUT: b'{"heatproof": "1.0"}'},
+        "another version of heatproof",
+    ),
+    "no record": (
+        lambda contents: {name: data for name, data in contents.items() if name != bundle.ABOUT},
+        "has no about.json",
+    ),
     "neither table": (
-        lambda one: {name: data for name, data in one.items() if name != "scores.csv"},
+        lambda contents: {name: data for name, data in contents.items() if name != "scores.csv"},
         None,
     ),
 }
@@ -266,7 +292,7 @@ def test_random_damage_is_refused_in_one_sentence_or_changes_nothing(contents, t
     for _ in range(400):
         kind = draws.choice(["flip", "cut", "zero", "swap", "append", "twice", "rename", "foreign", "types", "drop"])
         data, start = bytearray(undamaged), draws.randrange(len(undamaged))
-        one, other = draws.sample(names, 2)
+        name, other = draws.sample(names, 2)
         edited = dict(contents)
         if kind == "flip":
             data[start] ^= 1 << draws.randrange(8)
@@ -278,11 +304,11 @@ def test_random_damage_is_refused_in_one_sentence_or_changes_nothing(contents, t
             data += draws.randbytes(draws.randrange(1, 99))
         else:
             if kind == "swap":
-                edited[one], edited[other] = edited[other], edited[one]
+                edited[name], edited[other] = edited[other], edited[name]
             elif kind == "rename":
-                edited[f"{one}x"] = edited.pop(one)
+                edited[f"{name}x"] = edited.pop(name)
             elif kind == "drop":
-                del edited[one]
+                del edited[name]
             elif kind == "types":
                 value = json.loads(edited["scores.json"])
                 wrong = draws.choice([5, "x", None, [], {}, [[]], 1e400, {"a": 1}, True])
@@ -291,19 +317,19 @@ def test_random_damage_is_refused_in_one_sentence_or_changes_nothing(contents, t
             packed(path, edited, zipfile.ZIP_BZIP2 if kind == "foreign" else zipfile.ZIP_STORED)
             if kind == "twice":
                 with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(path, "a") as archive:
-                    archive.writestr(one, contents[other])
+                    archive.writestr(name, contents[other])
             data = bytearray(path.read_bytes())
         valid_bundle.write_bytes(data)
         for call in (bundle.verify, lambda path: bundle.tables([path]), lambda path: diff(path, path)):
             try:
-                found = call(str(valid_bundle))
+                read = call(str(valid_bundle))
             except HeatproofError as error:
                 lines.add(str(error).count("\n"))
                 outcomes["refused"] += 1
                 continue
             outcomes["same"] += 1
-            if isinstance(found, list):
-                assert found[0].content == table, kind
+            if isinstance(read, list):
+                assert read[0].content == table, kind
     assert lines == {0}
     assert outcomes["refused"] > 900
 
@@ -330,8 +356,8 @@ def test_results_that_differ_from_their_manifests_are_refused(tmp_path, damage, 
         (tmp_path / "own").symlink_to(tmp_path / "got")
         assert main(["rank", str(tmp_path / "own")]) == 0, "the folder that is named can be a link"
         return
-    for place in (tmp_path / "got", folder):
-        for command in (["rank", place], ["diff", place, place]):
+    for path in (tmp_path / "got", folder):
+        for command in (["rank", path], ["diff", path, path]):
             assert main(list(map(str, command))) == 1
             assert "scores.csv" in capsys.readouterr().err
     if damage in ("edited", "link", "pipe"):

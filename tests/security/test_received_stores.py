@@ -143,8 +143,10 @@ def test_each_flipped_bit_of_the_metadata_is_noticed(store):
         if "logit" in str(file) or "attribution/c" in str(file):
             continue
         content = file.read_bytes()
-        for place in range(0, len(content), 3):
-            file.write_bytes(content[:place] + bytes([content[place] ^ (1 << place % 8)]) + content[place + 1 :])
+        for position in range(0, len(content), 3):
+            file.write_bytes(
+                content[:position] + bytes([content[position] ^ (1 << position % 8)]) + content[position + 1 :]
+            )
             flips += 1
             try:
                 now, array = describe_store(store), read(store, "attribution", 0, 6)
@@ -152,7 +154,7 @@ def test_each_flipped_bit_of_the_metadata_is_noticed(store):
                 pass
             else:
                 # White space in JSON has no meaning.
-                assert content[place : place + 1].isspace()
+                assert content[position : position + 1].isspace()
                 assert now["image_ids"] == before["image_ids"]
                 np.testing.assert_array_equal(array, expected)
         file.write_bytes(content)
@@ -160,9 +162,9 @@ def test_each_flipped_bit_of_the_metadata_is_noticed(store):
 
 
 def test_swapped_shards_with_valid_checksums_are_damage(store):
-    one, two = (store / f"attribution/c/{shard}/0/0/0" for shard in range(2))
-    first, second = one.read_bytes(), two.read_bytes()
-    one.write_bytes(second)
+    first_file, two = (store / f"attribution/c/{shard}/0/0/0" for shard in range(2))
+    first, second = first_file.read_bytes(), two.read_bytes()
+    first_file.write_bytes(second)
     two.write_bytes(first)
     refused(lambda: read(store, "attribution", 0, 3), "attribution/c/0/0/0/0 is damaged", "rm ")
 

@@ -79,17 +79,17 @@ def test_an_image_of_gigabytes_is_refused_by_its_header(tmp_path, width, height)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("place", [20, 60, 200, 700])
+@pytest.mark.parametrize("position", [20, 60, 200, 700])
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM"])
-def test_truncated_or_overwritten_images_are_read_or_refused_in_one_sentence(tmp_path, kind, place):
+def test_truncated_or_overwritten_images_are_read_or_refused_in_one_sentence(tmp_path, kind, position):
     noise = np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "whole", kind)
     content = (tmp_path / "whole").read_bytes()
-    (tmp_path / "cut.png").write_bytes(content[:place])
+    (tmp_path / "cut.png").write_bytes(content[:position])
     assert "cannot be read" in refused(tmp_path / "cut.png")
     for seed in range(10):
         other = bytearray(content)
-        for at in np.random.default_rng(seed).integers(0, min(place, len(other)), 4):
+        for at in np.random.default_rng(seed).integers(0, min(position, len(other)), 4):
             other[at] ^= 0xFF
         (tmp_path / "other.png").write_bytes(other)
         with suppress(HeatproofError):

@@ -137,9 +137,9 @@ def files_that_libraries_and_tools_read(folder):
         (folder / name).write_text(f"#!/bin/sh\necho > {folder / 'ran'}\n")
         (folder / name).chmod(0o755)
     images = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
-    for place, pixels in enumerate(images):
-        (folder / f"photos/{place % 2}").mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(folder / f"photos/{place % 2}/{place}.png")
+    for number, pixels in enumerate(images):
+        (folder / f"photos/{number % 2}").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"photos/{number % 2}/{number}.png")
     (folder / "mine.csv").write_text("method,image,score\na,x,1\na,y,2\nb,x,0\nb,y,1\n")
 
 

@@ -49,8 +49,8 @@ def assert_remedy_is_to_rewrite_metadata(caught, store):
     assert "\n" not in message
 
 
-def flipped(content: bytes, place: int) -> bytes:
-    return content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :]
+def flipped(content: bytes, position: int) -> bytes:
+    return content[:position] + bytes([content[position] ^ 0x10]) + content[position + 1 :]
 
 
 @pytest.mark.parametrize("array", ARRAYS)
@@ -59,12 +59,12 @@ def test_a_flipped_bit_anywhere_in_a_shard_is_detected(store, damaged, array):
     file = shard_file(store, array, 1, len(ARRAYS[array].dims))
     path = store.__class__(file)
     content = path.read_bytes()
-    for place in range(len(content)):
-        damaged(path, flipped(content, place))
+    for position in range(len(content)):
+        damaged(path, flipped(content, position))
         with pytest.raises(HeatproofError) as caught:
             read(store, array, 3, 6)
         message = str(caught.value)
-        assert f"{file} is damaged" in message, place
+        assert f"{file} is damaged" in message, position
         assert f"rm {file}` and run your snakemake command with this path as its target" in message
         assert "\n" not in message
     assert len(read(store, array, 0, 3)) == 3, "the other shard is whole"
@@ -84,8 +84,8 @@ def test_a_truncated_shard_is_refused(store, damaged, array, keep):
 def test_a_flipped_bit_in_ids_or_labels_is_detected(store, damaged, name):
     file = store / name / "c/0"
     content = file.read_bytes()
-    for place in range(len(content)):
-        damaged(file, flipped(content, place))
+    for position in range(len(content)):
+        damaged(file, flipped(content, position))
         with pytest.raises(HeatproofError, match="damaged") as caught:
             describe_store(store)
         assert_remedy_is_to_rewrite_metadata(caught, store)

@@ -134,18 +134,18 @@ def test_a_file_that_is_far_too_large_is_refused_by_its_size(path, monkeypatch, 
 
 def test_describe_store_returns_ids_labels_and_arrays(path):
     write_shard(path, "attribution", 1, 4, values(0))
-    found = describe_store(path)
-    assert found["image_ids"] == IDS
-    np.testing.assert_array_equal(found["labels"], LABELS)
-    assert found["attributes"]["made_by"] == {"steps": 3}
-    assert found["arrays"]["attribution"] == {
+    description = describe_store(path)
+    assert description["image_ids"] == IDS
+    np.testing.assert_array_equal(description["labels"], LABELS)
+    assert description["attributes"]["made_by"] == {"steps": 3}
+    assert description["arrays"]["attribution"] == {
         "shape": (10, 2, 5, 6),
         "dtype": "float32",
         "shard_size": 4,
         "shards": [1],
     }
-    assert found["arrays"]["logit"]["shard_size"] == 4
-    assert set(found["arrays"]) == {"attribution", "logit", "predicted"}
+    assert description["arrays"]["logit"]["shard_size"] == 4
+    assert set(description["arrays"]) == {"attribution", "logit", "predicted"}
 
 
 @pytest.mark.parametrize(

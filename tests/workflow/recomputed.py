@@ -31,27 +31,27 @@ class Network:
 
     def maps(self) -> dict[str, np.ndarray]:
         """Return the map (N, H, W) of every method that has one."""
-        found = {}
-        own_network, known = "/".join(self.where), f"{self.where[0]}/no_model/no_model"
-        for folder in (own_network, known):
+        maps_by_method = {}
+        own_network, network_free = "/".join(self.where), f"{self.where[0]}/no_model/no_model"
+        for folder in (own_network, network_free):
             for store in sorted((self.results / "maps" / folder).glob("*.zarr")):
                 if (gap := pd.read_json(store.with_suffix(".0.json"), typ="series")["gap"]) is not None:
                     assert gap
                     continue
                 values = array(store, "attribution")[: self.images].astype(float)
-                for place, name in enumerate(array(store, "map").tolist()):
-                    found[name] = values[:, place]
+                for column, name in enumerate(array(store, "map").tolist()):
+                    maps_by_method[name] = values[:, column]
                     if (values < 0).any():
-                        found[f"{name}_abs"] = np.abs(values[:, place])
-        return found
+                        maps_by_method[f"{name}_abs"] = np.abs(values[:, column])
+        return maps_by_method
 
     def curve(self, response: str, method: str) -> dict[str, np.ndarray]:
         """Return every quantity (N, S) of a response along the rankings of a method's maps."""
         explainer = method.removesuffix("_abs")
         (store,) = (self.results / "curves" / "/".join(self.where) / explainer).glob(f"{response}-*.zarr")
-        place = array(store, "method").tolist().index(method)
+        row = array(store, "method").tolist().index(method)
         names, values = array(store, "quantity").tolist(), array(store, "response")[: self.images]
-        return {name: values[:, place, number] for number, name in enumerate(names)}
+        return {name: values[:, row, number] for number, name in enumerate(names)}
 
 
 def single_deletion(network: Network, maps: np.ndarray) -> np.ndarray:
@@ -60,15 +60,15 @@ def single_deletion(network: Network, maps: np.ndarray) -> np.ndarray:
     sums = maps.reshape(images, 4, side, 4, side).sum((2, 4)).reshape(images, 16)
     drops = network.logit[:images, :1] - network.logit[:images, 1:]
     with np.errstate(all="ignore"):
-        return np.array([spearmanr(one, other).statistic for one, other in zip(sums, drops, strict=True)])
+        return np.array([spearmanr(map_sums, other).statistic for map_sums, other in zip(sums, drops, strict=True)])
 
 
 def curve_score(network: Network, method: str, metric: str) -> np.ndarray:
     """Return a score per image from response curves."""
 
     def read(response: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        known = network.curve(response, method)
-        return np.exp(known["log_probability_label"]), known["changed"] / known["pixels"], known["predicted"]
+        curve = network.curve(response, method)
+        return np.exp(curve["log_probability_label"]), curve["changed"] / curve["pixels"], curve["predicted"]
 
     def area(response: str) -> np.ndarray:
         probability, share, _ = read(response)
@@ -98,10 +98,10 @@ def top_sums(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 def mas_curve(network: Network, method: str, maps: np.ndarray, mode: str) -> tuple[np.ndarray, np.ndarray]:
     """Return a curve of MAS and the shares at its points, (N, S) each: Walker et al. 2024, equations 2 to 5."""
-    known = network.curve(
+    arrays = network.curve(
         {"insertion": "insertion_morf_blur", "deletion": "deletion_morf_zeros"}[mode] + "_magnitude", method
     )
-    probability = np.exp(known["log_probability_label"])
+    probability = np.exp(arrays["log_probability_label"])
     if mode == "deletion":
         # A deletion in reverse order is an insertion of the least relevant pixels.
         probability = probability[:, ::-1]
@@ -112,14 +112,14 @@ def mas_curve(network: Network, method: str, maps: np.ndarray, mode: str) -> tup
         response = np.maximum.accumulate(response, axis=1)
     else:
         response = np.minimum.accumulate(response[:, ::-1], axis=1)
-    sums = top_sums(np.abs(maps), known["changed"])
+    sums = top_sums(np.abs(maps), arrays["changed"])
     with np.errstate(all="ignore"):
         density = sums / np.abs(maps).sum((1, 2))[:, None]
         density = density if mode == "insertion" else 1 - density
         penalty = np.abs(response - density) * (-1 if mode == "insertion" else 1)
         aligned = np.clip(response + penalty, 0, 1)
         low, high = aligned.min(1, keepdims=True), aligned.max(1, keepdims=True)
-        return (aligned - low) / np.where(high > low, high - low, np.nan), known["changed"] / known["pixels"]
+        return (aligned - low) / np.where(high > low, high - low, np.nan), arrays["changed"] / arrays["pixels"]
 
 
 def mas(network: Network, method: str, maps: np.ndarray, metric: str) -> np.ndarray:
@@ -130,9 +130,9 @@ def mas(network: Network, method: str, maps: np.ndarray, metric: str) -> np.ndar
 
 def information(network: Network, method: str, metric: str) -> np.ndarray:
     """Return SIC or AIC per image: Kapishnikov et al. 2019, section 4.1."""
-    known = network.curve("pictures", method)
-    probability, entropy = np.exp(known["log_probability_label"]), known["entropy"]
-    right = known["predicted"] == network.labels[: network.images, None]
+    pictures = network.curve("pictures", method)
+    probability, entropy = np.exp(pictures["log_probability_label"]), pictures["entropy"]
+    right = pictures["predicted"] == network.labels[: network.images, None]
     scores = np.full(network.images, np.nan)
     axis = np.linspace(0, 1, 1001)
     for image in range(network.images):
@@ -143,7 +143,7 @@ def information(network: Network, method: str, metric: str) -> np.ndarray:
         y = right[image, 1:-1].astype(float) if metric == "aic" else p[1:-1]
         y = np.maximum.accumulate(np.clip((y - p[0]) / (p[-1] - p[0]), 0, 1))
         points = sorted(zip([*x, 0, 1], range(len(x) + 2), [*y, 0, 1], strict=True))
-        curve = np.interp(axis, [one[0] for one in points], [one[2] for one in points])
+        curve = np.interp(axis, [point[0] for point in points], [point[2] for point in points])
         curve[-1] = 1
         scores[image] = np.trapezoid(curve, axis)
     return scores
@@ -151,9 +151,9 @@ def information(network: Network, method: str, metric: str) -> np.ndarray:
 
 def soundness(network: Network, method: str, maps: np.ndarray) -> np.ndarray:
     """Return soundness per image at an accuracy of 0.5: Li et al. 2024, algorithms 1 and 3, gains of 0.01 tolerated."""
-    known = network.curve("deletion_lerf_road", method)
-    revealed = top_sums(np.maximum(maps, 0), known["pixels"] - known["changed"])[:, ::-1]
-    accuracy = (known["predicted"] == network.labels[: network.images, None]).mean(0)[::-1]
+    response = network.curve("deletion_lerf_road", method)
+    revealed = top_sums(np.maximum(maps, 0), response["pixels"] - response["changed"])[:, ::-1]
+    accuracy = (response["predicted"] == network.labels[: network.images, None]).mean(0)[::-1]
     false, before, reached = 0.0, 0.0, 0.0
     for step, performance in enumerate(accuracy):
         added = revealed[:, step] - (revealed[:, step - 1] if step else 0)
@@ -169,8 +169,8 @@ def soundness(network: Network, method: str, maps: np.ndarray) -> np.ndarray:
 
 def completeness(network: Network, method: str, maps: np.ndarray) -> np.ndarray:
     """Return completeness per image: Li et al. 2024, algorithms 2 and 4, of maps scaled to their range."""
-    known = network.curve("deletion_value_road", method)
-    right = (known["predicted"] == network.labels[: network.images, None]).astype(float)
+    response = network.curve("deletion_value_road", method)
+    right = (response["predicted"] == network.labels[: network.images, None]).astype(float)
     positive = np.maximum(maps, 0).reshape(len(maps), -1)
     low, high = positive.min(1, keepdims=True), positive.max(1, keepdims=True)
     removed = (positive - low > 0.1 * (high - low)).sum(1)
@@ -215,5 +215,5 @@ def compare_with_references(scores: dict[str, np.ndarray], references: list[str]
     """Count the methods above every reference map, by paired one-sided tests with Holm's correction."""
     methods = [name for name in scores if name not in references]
     chances = sorted(max(paired_p_values(scores[name] - scores[rival]) for rival in references) for name in methods)
-    held = [chance * (len(methods) - place) <= 1 - level for place, chance in enumerate(chances)]
+    held = [chance * (len(methods) - rank) <= 1 - level for rank, chance in enumerate(chances)]
     return held.index(False) if False in held else len(held)

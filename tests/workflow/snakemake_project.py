@@ -91,15 +91,17 @@ class Project:
     def tables(self) -> dict[str, bytes]:
         """Return every table, by its path below the results folder."""
         results = self.folder / "results"
-        found = sorted(path for path in results.rglob("*") if path.suffix in (".csv", ".parquet"))
-        names = {path.relative_to(results).as_posix(): path for path in found}
+        paths = sorted(path for path in results.rglob("*") if path.suffix in (".csv", ".parquet"))
+        names = {path.relative_to(results).as_posix(): path for path in paths}
         # Tables of other targets are in a hidden folder.
         return {name: path.read_bytes() for name, path in names.items() if not name.startswith(".")}
 
     def manifests(self) -> dict[str, dict]:
         """Return the contents of all manifests, without times and checksums."""
-        found = {path.relative_to(self.folder): read_json(path) for path in self.folder.glob("results/**/*.json")}
-        return {str(path): without_times(content) for path, content in found.items() if content and "files" in content}
+        contents = {path.relative_to(self.folder): read_json(path) for path in self.folder.glob("results/**/*.json")}
+        return {
+            str(path): without_times(content) for path, content in contents.items() if content and "files" in content
+        }
 
     def copy(self, folder: Path) -> Project:
         """Copy everything, including Snakemake's records."""

@@ -30,15 +30,15 @@ def tables_labels_and_outputs(folder, task, **change):
 def test_accuracy_of_several_labels_equals_scikit_learn(tmp_path):
     accuracy, verdict, labels, outputs = tables_labels_and_outputs(tmp_path, "multilabel")
     # The first rows, one for each label of an image; images without labels are not explained.
-    image_rows, kinds = (one[:IMAGES] for one in np.nonzero(labels == 1))
+    image_rows, kinds = (indices[:IMAGES] for indices in np.nonzero(labels == 1))
     explained = np.unique(image_rows)
     rows = accuracy.set_index(accuracy["label"].fillna("") if "label" in accuracy else pd.Index([""]))
     aurocs = []
     for number, name in enumerate(("kind 0", "kind 1", "kind 2")):
-        known = explained[labels[explained, number] >= 0]
-        aurocs.append(roc_auc_score(labels[known, number], outputs[known, number]))
+        labelled = explained[labels[explained, number] >= 0]
+        aurocs.append(roc_auc_score(labels[labelled, number], outputs[labelled, number]))
         assert rows.loc[name, "auroc"] == pytest.approx(aurocs[-1])
-        assert rows.loc[name, "n_images"] == len(known)
+        assert rows.loc[name, "n_images"] == len(labelled)
         assert rows.loc[name, "recall_clean"] == pytest.approx((outputs[image_rows, kinds] > 0)[kinds == number].mean())
     assert rows.loc["", "auroc"] == pytest.approx(np.mean(aurocs))
     assert rows.loc["", "n_images"] == len(explained)

@@ -30,7 +30,7 @@ def repacked(path, out, **changes):
         contents = {name: archive.read(name) for name in archive.namelist() if name != bundle.SUMS}
     table = changes.pop("table", contents["idsds_table.csv"])
     record = json.loads(contents["tables.json"])
-    facts = next(one for one in record["files"] if one["file"] == "idsds_table.csv")
+    facts = next(listed_file for listed_file in record["files"] if listed_file["file"] == "idsds_table.csv")
     facts |= {"sha256": hashlib.sha256(table).hexdigest(), "bytes": len(table)}
     del record[CHECKSUM_KEY]
     about = json.loads(contents["about.json"])

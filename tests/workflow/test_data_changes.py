@@ -286,11 +286,11 @@ def rows() -> list[str]:
     stages = ["fetch", "pretrain", "finetune", "drops", "attribute", "attribute_reference", "score", "tables"]
     assert {stage for _, _, expected in CASES.values() for stage in expected} == set(stages)
     heads = ["network", "change", *(f"`{stage}`" for stage in stages)]
-    found = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
+    lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
     for name, (fixture, _, expected) in CASES.items():
         counts = (str(expected.get(stage, "–")) for stage in stages)
-        found.append(f"| {' | '.join([networks[fixture], name, *counts])} |")
-    return found
+        lines.append(f"| {' | '.join([networks[fixture], name, *counts])} |")
+    return lines
 
 
 def test_the_page_on_reruns_has_the_table_of_changes():

@@ -112,9 +112,9 @@ def test_temporary_files_of_a_killed_process_are_removed(tmp_path):
 # ---- damage ----------------------------------------------------------------------------------------------------------
 
 
-def flip(path, place):
+def flip(path, position):
     content = path.read_bytes()
-    path.write_bytes(content[:place] + bytes([content[place] ^ 0x04]) + content[place + 1 :])
+    path.write_bytes(content[:position] + bytes([content[position] ^ 0x04]) + content[position + 1 :])
 
 
 @pytest.fixture
@@ -136,16 +136,18 @@ def test_a_flipped_bit_in_weights_is_noticed_by_every_reader(weights):
 
 def test_a_flipped_bit_in_a_manifest_is_noticed(weights):
     manifest = weights.with_suffix(".json")
-    for place in range(0, manifest.stat().st_size, 7):
+    for position in range(0, manifest.stat().st_size, 7):
         before = manifest.read_bytes()
-        flip(manifest, place)
+        flip(manifest, position)
         if read_checksummed(manifest) is None:
             with pytest.raises(HeatproofError, match=f"{manifest} is damaged: remove it with `rm {manifest}`"):
                 require_manifest(manifest)
             with pytest.raises(HeatproofError, match="is damaged"):
                 verified_path(weights)
         else:
-            assert before.decode().split() == manifest.read_text().split() or not before[place : place + 1].strip()
+            assert (
+                before.decode().split() == manifest.read_text().split() or not before[position : position + 1].strip()
+            )
         manifest.write_bytes(before)
 
 

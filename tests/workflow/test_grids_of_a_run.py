@@ -47,7 +47,10 @@ def test_scores_use_the_rows_and_columns_of_the_grid(ran):
     logit = read(str(folder / "drops/digits/vgg/finetuned/g4x8_mean.zarr"), "logit", 0, 6).astype(float)
     maps = read(str(folder / "maps/digits/vgg/finetuned/saliency.zarr"), "attribution", 0, 6)[:, 0]
     sums = maps.reshape(6, 4, 8, 8, 4).sum((2, 4)).reshape(6, 32)
-    expected = [spearmanr(one, drop).statistic for one, drop in zip(sums, logit[:, :1] - logit[:, 1:], strict=True)]
+    expected = [
+        spearmanr(image_sums, drop).statistic
+        for image_sums, drop in zip(sums, logit[:, :1] - logit[:, 1:], strict=True)
+    ]
     table = pd.read_parquet(folder / "scores/digits/vgg/finetuned/idsds.parquet")
     np.testing.assert_allclose(table[table["method"] == "saliency"]["score"], expected, atol=1e-6)
 

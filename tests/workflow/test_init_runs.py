@@ -16,9 +16,9 @@ def test_init_writes_a_config_for_a_folder_of_photographs_that_runs(tmp_path):
     for name, level in (("cat", 60), ("dog", 180)):
         folder = project.folder / "photos" / name
         folder.mkdir(parents=True)
-        for place in range(30):
+        for number in range(30):
             pixels = generator.integers(level - 40, level + 40, (36, 32, 3))
-            Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{place}.png")
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number}.png")
     done = project.heatproof("init", "photos", "--model", "cifar_resnet20", "--out", "mine.yaml")
     assert done.returncode == 0, done.stderr
     project.config = yaml.safe_load((project.folder / "mine.yaml").read_text())

@@ -16,8 +16,8 @@ def test_glibc_keeps_memory_unless_the_user_sets_another_threshold(plan, monkeyp
     for name in MALLOC:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MALLOC_TOP_PAD_", "1")
-    found = job_environment(plan, "here", [])
-    assert {name: found[name] for name in MALLOC} == {**MALLOC, "MALLOC_TOP_PAD_": "1"}
+    variables = job_environment(plan, "here", [])
+    assert {name: variables[name] for name in MALLOC} == {**MALLOC, "MALLOC_TOP_PAD_": "1"}
 
 
 def test_the_package_is_found_in_a_conda_environment(plan):

@@ -32,11 +32,11 @@ def test_commands_without_a_config_use_the_name_and_values_of_the_last_run(worki
     assert load_named_or_last([]).named == ["quick"]
     record_run(read_config("mine.yaml"), [working_folder / "mine.yaml"])
     (working_folder / "mine.yaml").write_text("seed: 4\n")
-    found = load_named_or_last([])
-    assert found.named == ["mine.yaml"]
-    assert found.note.startswith("No config is named: this uses mine.yaml, as the last run in results did (20")
-    assert found.plan.config["seed"] == 3
-    assert list(found.plan.models) == ["zoo", "ant"], "in the order of the config"
+    last = load_named_or_last([])
+    assert last.named == ["mine.yaml"]
+    assert last.note.startswith("No config is named: this uses mine.yaml, as the last run in results did (20")
+    assert last.plan.config["seed"] == 3
+    assert list(last.plan.models) == ["zoo", "ant"], "in the order of the config"
     assert load_named_or_last(["quick"]).note == ""
     assert list(load_named_or_last(["quick"]).plan.models) == ["vgg11"]
 

@@ -104,8 +104,8 @@ def test_the_leaderboard_has_the_networks_and_methods_of_the_paper(board, cases)
 def test_kappa_equals_equations_4_to_6(board, cases):
     """Equation 4, with a tie as half a win and ½ added to both sides, and equation 6, by least squares over pairs."""
     rows, odds = [], []
-    for place, p in enumerate(METHODS):
-        for q in METHODS[place + 1 :]:
+    for number, p in enumerate(METHODS):
+        for q in METHODS[number + 1 :]:
             both = cases[[p, q]].dropna()
             won = sum(1.0 if a > b + 1e-12 else 0.5 if abs(a - b) <= 1e-12 else 0.0 for a, b in both.to_numpy())
             share = (won + 0.5) / (len(both) + 1)
@@ -115,9 +115,9 @@ def test_kappa_equals_equations_4_to_6(board, cases):
     rows.append(np.ones(len(METHODS)))
     odds.append(0.0)
     kappa = np.linalg.lstsq(np.array(rows), np.array(odds), rcond=None)[0]
-    found = board.set_index("method")["kappa"].reindex(METHODS)
+    computed = board.set_index("method")["kappa"].reindex(METHODS)
     # Tables have eight digits.
-    np.testing.assert_allclose(found, kappa, atol=1e-6)
+    np.testing.assert_allclose(computed, kappa, atol=1e-6)
     assert np.ptp(kappa) > 0.1
 
 

@@ -23,10 +23,10 @@ def test_equal_methods_are_separated_no_more_often_than_the_level():
         for kind in range(3)
         for seed in range(2)
     }
-    found = null_control.false_differences(drops, 6, LEVEL).set_index("what")
-    assert (found["trials"] >= 36).all()
-    spread = np.sqrt(LEVEL * (1 - LEVEL) / found["trials"])
-    assert (found["rate"] <= 1 - LEVEL + 4 * spread).all(), found
+    rates = null_control.false_differences(drops, 6, LEVEL).set_index("what")
+    assert (rates["trials"] >= 36).all()
+    spread = np.sqrt(LEVEL * (1 - LEVEL) / rates["trials"])
+    assert (rates["rate"] <= 1 - LEVEL + 4 * spread).all(), rates
 
 
 @pytest.mark.long
@@ -53,6 +53,6 @@ def test_a_run_on_networks_at_chance_separates_methods_no_more_often_than_the_le
     assert len(verdict) == 4
     assert (verdict["verdict"] == "at chance").mean() >= 0.75, verdict[["model", "verdict", "sentence"]]
     drops = null_control.cached_drops(results, 32)
-    found = null_control.false_differences(drops, 25, LEVEL).set_index("what")
-    spread = np.sqrt(LEVEL * (1 - LEVEL) / found["trials"])
-    assert (found["rate"] <= 1 - LEVEL + 4 * spread).all(), found
+    rates = null_control.false_differences(drops, 25, LEVEL).set_index("what")
+    spread = np.sqrt(LEVEL * (1 - LEVEL) / rates["trials"])
+    assert (rates["rate"] <= 1 - LEVEL + 4 * spread).all(), rates

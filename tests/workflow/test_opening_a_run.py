@@ -49,13 +49,13 @@ def check_provenance_of_a_cell(results):
     assert f"scores/{name}.parquet" in results.provenance("idsds_table")["made_from"]
     seen, waiting = {}, list(provenance["made_from"])
     while waiting:
-        one = waiting.pop()
-        if one not in seen:
-            seen[one] = results.provenance(one)
-            waiting += seen[one]["made_from"]
-    assert {one.partition("/")[0] for one in seen} == {"maps", "drops", "weights", "datasets"}
+        result = waiting.pop()
+        if result not in seen:
+            seen[result] = results.provenance(result)
+            waiting += seen[result]["made_from"]
+    assert {name.partition("/")[0] for name in seen} == {"maps", "drops", "weights", "datasets"}
     listed = seen[f"datasets/{cell.dataset}.json"]["splits"]["evaluation"]["ids"]
     assert set(rows["image"]) <= set(listed)
-    drops = next(record for one, record in seen.items() if one.startswith("drops/"))
+    drops = next(record for name, record in seen.items() if name.startswith("drops/"))
     assert {"seconds", "device", "images"} <= drops["manifests"][0].keys()
     assert drops["attributes"]["made_by"]

@@ -57,9 +57,9 @@ def test_one_logit_has_the_scores_of_the_equal_network_with_two(tmp_path):
     folders = [tmp_path / name for name in ("one_logit", "two_logits_of_one")]
     for folder in folders:
         folder.mkdir()
-    one, two = (run(folder, 2, 1, f"toy_plugin:{folder.name}").folder / "results" for folder in folders)
+    single, two = (run(folder, 2, 1, f"toy_plugin:{folder.name}").folder / "results" for folder in folders)
     for name in ("scores.csv", "idsds_table.csv"):
-        first, second = (pd.read_csv(folder / name) for folder in (one, two))
+        first, second = (pd.read_csv(folder / name) for folder in (single, two))
         assert len(first) > 5
         pd.testing.assert_frame_equal(first, second, rtol=0, atol=1e-6)
 

@@ -1,6 +1,7 @@
 """A user's explainers and metrics that fail: `check` reports them, and a run goes on with the others."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -157,9 +158,9 @@ def folder(tmp_path, monkeypatch):
     generator = np.random.default_rng(0)
     for name in ("cat", "dog"):
         (tmp_path / "photos" / name).mkdir(parents=True)
-        for place in range(20):
+        for number in range(20):
             pixels = generator.integers(1, 256, (16, 16, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{place}.png")
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{number}.png")
     spec = ModelSpec("cifar_resnet20", "heatproof.models.resnet", {"width": 2})
     torch.save(build_network(spec, 2).state_dict(), "net.pth")
     return tmp_path
@@ -204,13 +205,33 @@ def test_working_components_pass_the_check(change, folder):
     assert "is sound" in check_config(config(folder, **change))
 
 
-def ran(path):
+def ran(path, *more):
     plan = make_plan(read_config(path))
     graph = Graph(plan)
     for job in graph.jobs():
-        if job.stage in ("prepare", "fetch", "attribute", "attribute_reference", "drops", "score"):
+        if job.stage in ("prepare", "fetch", "attribute", "attribute_reference", "drops", *more, "score"):
             job.spec.work(plan.runtime())()
     return graph
+
+
+def minus_a_half(model, images, targets):
+    return images.abs().sum(1) - 0.5
+
+
+def test_maps_without_negative_values_are_one_method_in_a_run(folder):
+    """As in `heatproof.choose`: their absolute values are the same method."""
+    path = config(folder, ["fine", "minus_a_half"], ["ids"])
+    graph = ran(path, "curves")
+    for job in graph.jobs():
+        if job.stage == "score":
+            scored, manifest = pd.read_parquet(job.spec.files["scores"]), read_checksummed(job.spec.manifest)
+            assert {"fine", "minus_a_half", "minus_a_half_abs"} <= {*scored["method"], *manifest["gaps"]}
+            assert "fine_abs" not in {*scored["method"], *manifest["gaps"]}
+    tables = graph.spec("tables")
+    tables.work(graph.plan.runtime())()
+    table = pd.read_csv(tables.files["idsds_table"])
+    assert "fine_abs" not in set(table["method"])
+    assert {"fine", "minus_a_half", "minus_a_half_abs", "random"} <= set(table["method"])
 
 
 def test_a_run_skips_failing_components_with_a_reason_and_scores_all_others(folder, capsys):
@@ -235,8 +256,6 @@ def test_a_run_skips_failing_components_with_a_reason_and_scores_all_others(fold
     for function, (_, reason) in BAD_METRICS.items():
         assert reason in scored[function.__name__]["gaps"]["fine"]
     assert "fine" not in scored["own_mutates"]["gaps"]
-    import pandas as pd
-
     table = pd.read_parquet(
         next(job.spec.files["scores"] for job in graph.jobs() if job.stage == "score" and job.spec.case.metric == "sds")
     )

@@ -96,16 +96,16 @@ def command(*arguments: str) -> Callable[[], object]:
         running._start = lambda *_, **__: None
         Path("a.yaml").unlink(missing_ok=True)
         values = vars(cli._parser().parse_args(arguments))
-        found = cli.resolve_name(values.pop("run"))
-        return found(*values.pop("paths", ()), **values)
+        command = cli.resolve_name(values.pop("run"))
+        return command(*values.pop("paths", ()), **values)
 
     return run
 
 
 def open_part(part: str, name: str) -> Callable[[], object]:
     def read() -> object:
-        found = getattr(heatproof.open("results"), part)[name]
-        return found if part in ("tables", "scores") else found.load()
+        stored = getattr(heatproof.open("results"), part)[name]
+        return stored if part in ("tables", "scores") else stored.load()
 
     return read
 
@@ -218,7 +218,7 @@ def cell(project: Project, name: str, check: str) -> str:
     message = result["answer"]
     # The message must name the file, or the config, store, table or folder that it belongs to.
     names = [path.name, path.name.partition(".")[0], reader.file, "the config", "results", "cache"]
-    if not any(one in message for one in names):
+    if not any(name in message for name in names):
         raise AssertionError(f"{name}, {check}: {message[-500:]}")
     if message.startswith("sentence: "):
         return "refused"
@@ -260,14 +260,14 @@ def rows_of_the_page() -> dict[str, list[str]]:
 
 
 def test_every_command_and_function_that_takes_a_path_has_a_row():
-    choices = next(one.choices for one in cli._parser()._actions if one.choices)
+    choices = next(action.choices for action in cli._parser()._actions if action.choices)
     covered = {name.split()[0].rstrip(",") for name in PATH_READERS}
     assert set(choices) <= covered
     takes = {
         name
         for name in heatproof.__all__
-        if inspect.isfunction(found := getattr(heatproof, name))
-        and any("Path" in str(one.annotation) for one in inspect.signature(found).parameters.values())
+        if inspect.isfunction(function := getattr(heatproof, name))
+        and any("Path" in str(parameter.annotation) for parameter in inspect.signature(function).parameters.values())
     }
     assert takes <= covered
     assert list(rows_of_the_page()) == list(PATH_READERS)
@@ -278,8 +278,8 @@ def test_a_subset_of_cells_agrees_with_the_page(received):
     """Every third command or function is tested with one check, so that every check is used."""
     page = rows_of_the_page()
     for number, name in list(enumerate(PATH_READERS))[::3]:
-        place = number % len(CHECKS)
-        assert cell(received, name, list(CHECKS)[place]) == page[name][place], name
+        check = number % len(CHECKS)
+        assert cell(received, name, list(CHECKS)[check]) == page[name][check], name
 
 
 @pytest.mark.long

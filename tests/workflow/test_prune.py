@@ -24,8 +24,8 @@ def shards(project, folder):
 @pytest.mark.slow
 def test_tables_remain_current_without_maps_and_responses(project):
     tables = project.tables()
-    output, found = prune(project)
-    assert found == {"maps": 6, "responses": 2, "epochs": 0, "others": 0, "targets": 0, "leftovers": 0}
+    output, counts = prune(project)
+    assert counts == {"maps": 6, "responses": 2, "epochs": 0, "others": 0, "targets": 0, "leftovers": 0}
     assert re.search(r"maps +6 .* [1-9]\d* passes, ", output)
     assert shards(project, "maps")
     assert "Nothing was removed" in output

@@ -41,7 +41,7 @@ def test_the_report_and_the_results_name_neither_folders_nor_the_machine(project
         f"{os.uname().nodename}.{getpass.getuser()}",
     }
     for text in [page.encode(), *inside, *written]:
-        assert not [place for place in places if len(place) > len("/root") and place.encode() in text]
+        assert not [path for path in places if len(path) > len("/root") and path.encode() in text]
 
 
 # ---- planted secrets -------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def secrets_in(folder: Path, planted: set[str]) -> set[tuple[str, str]]:
     for store in folder.rglob("*.zarr"):
         # The compressed part has the metadata, including names of images and classes.
         parts.append((str(store), repr(describe_store(store)).encode()))
-    return {(name, one) for name, data in parts for one in planted if one.encode() in data}
+    return {(name, secret) for name, data in parts for secret in planted if secret.encode() in data}
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_no_planted_secret_is_published(project, home, server_address, monkeypat
         (published / f"{command[0]}.txt").write_text(done.stdout)
     # A name of two letters occurs in many words.
     places = {str(project.folder), str(home), os.uname().nodename, f"{os.uname().nodename}.{getpass.getuser()}"}
-    planted = {*SECRETS, *(place for place in places if len(place) > len("/root"))}
+    planted = {*SECRETS, *(path for path in places if len(path) > len("/root"))}
     assert secrets_in(published, planted) == set()
     assert secrets_in(project.folder / "results", planted) == set()
     with zipfile.ZipFile(published / "one.zip") as archive:

@@ -47,8 +47,8 @@ def results(once):
 
 @pytest.fixture(scope="module")
 def networks(results):
-    found = [(model, weights) for model in ("vgg", "resnet") for weights in ("pretrained", "finetuned")]
-    return {where: recomputed.Network(results, "digits", *where, IMAGES, SEEN) for where in found}
+    keys = [(model, weights) for model in ("vgg", "resnet") for weights in ("pretrained", "finetuned")]
+    return {where: recomputed.Network(results, "digits", *where, IMAGES, SEEN) for where in keys}
 
 
 def score_with_map(network, method, maps, metric):
@@ -62,16 +62,16 @@ def score_with_map(network, method, maps, metric):
 @pytest.fixture(scope="module")
 def scores(networks):
     """All scores of images, by network, metric and method."""
-    found = {}
+    scores_by_method = {}
     for where, network in networks.items():
         drops = "idsds" if where[1] == "finetuned" else "sds"
         for method, maps in network.maps().items():
-            found[(*where, drops, method)] = recomputed.single_deletion(network, maps)
+            scores_by_method[(*where, drops, method)] = recomputed.single_deletion(network, maps)
             for metric in METRICS:
-                found[(*where, metric, method)] = recomputed.curve_score(network, method, metric)
+                scores_by_method[(*where, metric, method)] = recomputed.curve_score(network, method, metric)
             for metric in WITH_MAPS:
-                found[(*where, metric, method)] = score_with_map(network, method, maps, metric)
-    return found
+                scores_by_method[(*where, metric, method)] = score_with_map(network, method, maps, metric)
+    return scores_by_method
 
 
 @pytest.mark.slow
@@ -91,13 +91,13 @@ def test_means_intervals_and_ranks_equal_the_recomputation(results, networks, sc
     assert len(table)
     for (model, weights, metric), rows in table.groupby(["model", "weights", "metric"]):
         expected = [scores[model, weights, metric, method] for method in rows["method"]]
-        means = np.array([np.nanmean(one) for one in expected])
+        means = np.array([np.nanmean(values) for values in expected])
         assert_allclose(rows["score"], means, **CLOSE)
         assert_allclose(rows["rank"], recomputed.ranks(means, metric not in LOWER))
         # Student's interval with the spread of 100 resamples, known to 7 %. Discrete scores have another spread.
         ends = zip(expected, rows["ci_low"], rows["ci_high"], strict=True) if name == "idsds_table" else ()
-        for one, low, high in ends:
-            assert (high - low) / 2 == pytest.approx(recomputed.student(one[~np.isnan(one)]), rel=0.4, abs=1e-9)
+        for values, low, high in ends:
+            assert (high - low) / 2 == pytest.approx(recomputed.student(values[~np.isnan(values)]), rel=0.4, abs=1e-9)
         network = networks[model, weights]
         wrong = (network.predicted[:IMAGES, 0] != network.labels[:IMAGES]).mean()
         assert_allclose(rows["share_wrong"], wrong, **CLOSE)
@@ -131,6 +131,6 @@ def test_meta_rank_equals_the_recomputation(results, scores):
 def test_the_verdict_counts_the_methods_above_the_references(results, scores):
     for row in pd.read_csv(results / "verdict.csv").to_dict("records"):
         where = row["model"], row["weights"], row["metric"]
-        known = {key[3]: values for key, values in scores.items() if key[:3] == where}
-        references = [name for name in known if name.removesuffix("_abs") in ("random", "edges")]
-        assert row["n_above_references"] == recomputed.compare_with_references(known, references)
+        method_scores = {key[3]: values for key, values in scores.items() if key[:3] == where}
+        references = [name for name in method_scores if name.removesuffix("_abs") in ("random", "edges")]
+        assert row["n_above_references"] == recomputed.compare_with_references(method_scores, references)

@@ -119,8 +119,8 @@ def test_times_in_order_are_unchanged(folder, with_memory):
     jobs = chain()
     if with_memory:
         remember()
-    for place, job in enumerate(jobs):
-        date(1_500_000_000 + place, *job.outputs)
+    for number, job in enumerate(jobs):
+        date(1_500_000_000 + number, *job.outputs)
     before = times(*jobs)
     reconcile(Jobs(*jobs))
     assert times(*jobs) == before
@@ -202,8 +202,8 @@ def test_damage_is_named_if_snakemake_has_records(folder, how):
     """A missing file is left to jobs that read it; a damaged file is reported at the start, and made again."""
     dataset, weights, maps, _ = chain()
     remember()
-    for place, job in enumerate((dataset, weights, maps)):
-        date(1_500_000_000 + place, *job.outputs)
+    for number, job in enumerate((dataset, weights, maps)):
+        date(1_500_000_000 + number, *job.outputs)
     BROKEN[how](maps)
     left = [path for path in maps.outputs if os.path.exists(path)]
     before = [os.stat(path).st_mtime for path in left]
@@ -373,13 +373,13 @@ def test_results_without_their_checkpoint_or_its_digest_are_not_current(folder, 
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-@pytest.mark.parametrize("known", [False, True])
-def test_another_checkpoint_is_noticed_whatever_the_times_of_results(folder, known, ahead, monkeypatch):
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_another_checkpoint_is_noticed_whatever_the_times_of_results(folder, is_recorded, ahead, monkeypatch):
     """With and without a record of its bytes, and with the same size and time."""
     weights = fetched()
     remember()
     monkeypatch.setattr(sources, "STEP", -(10**9))
-    if known:
+    if is_recorded:
         reconcile(Jobs(weights))
         assert Path("results/.sources").is_file()
     date(time.time() + 10**8 if ahead else 10**9, *weights.outputs)
@@ -447,10 +447,12 @@ def test_a_damaged_record_of_checkpoints_is_not_trusted(folder, monkeypatch):
 
 
 def record_of_images(*contents, listed="list"):
-    digests = np.array([list(hashlib.sha256(one.encode()).digest()) for one in contents], np.uint8).reshape(-1, 32)
+    digests = np.array([list(hashlib.sha256(content.encode()).digest()) for content in contents], np.uint8).reshape(
+        -1, 32
+    )
     names = [f"{row}.png".encode() for row in range(len(contents))]
-    known = {"listed": {"evaluation": (listed, len(contents))}, "rows": {"evaluation": np.arange(len(contents))}}
-    return sources.FileRecord(names, np.zeros((len(contents), 3), np.int64), digests, 0, **known)
+    facts = {"listed": {"evaluation": (listed, len(contents))}, "rows": {"evaluation": np.arange(len(contents))}}
+    return sources.FileRecord(names, np.zeros((len(contents), 3), np.int64), digests, 0, **facts)
 
 
 def shard_of(record, start, stop):
@@ -538,11 +540,11 @@ def test_a_killed_switch_of_targets_mixes_no_results(tmp_path, monkeypatch, move
             fill(target)
     left, rename = [None] * moves, Path.rename
 
-    def killed(path, place):
+    def killed(path, target):
         if not left:
             raise KeyboardInterrupt
         left.pop()
-        return rename(path, place)
+        return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", killed)
     with pytest.raises(KeyboardInterrupt):

@@ -96,7 +96,7 @@ def test_a_signal_ends_a_run_with_its_jobs(project, whose, number):
             os.killpg(running.pid, number)
             time.sleep(0.2)
     elif whose == "Snakemake":
-        next(one for one in tree if "snakemake" in _command(one)).send_signal(number)
+        next(process for process in tree if "snakemake" in _command(process)).send_signal(number)
     else:
         running.send_signal(number)
     assert_ended(running, tree, number, "run" if whose == "plain Snakemake" else "command")
@@ -146,15 +146,15 @@ COMMANDS = {
 
 
 def files(folder: Path) -> set[str]:
-    found = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    return {name for name in found if not name.endswith((".lock", ".pyc")) and ".snakemake" not in name}
+    names = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return {name for name in names if not name.endswith((".lock", ".pyc")) and ".snakemake" not in name}
 
 
 @pytest.mark.parametrize(
     ("command", "number"),
     [
-        pytest.param(command, number, marks=pytest.mark.slow if place % 3 == which else pytest.mark.long)
-        for place, command in enumerate(COMMANDS)
+        pytest.param(command, number, marks=pytest.mark.slow if index % 3 == which else pytest.mark.long)
+        for index, command in enumerate(COMMANDS)
         for which, number in enumerate(SIGNALS)
     ],
 )

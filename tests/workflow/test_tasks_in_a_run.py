@@ -100,7 +100,9 @@ def test_not_applicable_methods_have_a_row_with_the_reason(tmp_path, target_name
     assert len(table.loc["by_probability"]) == len(table.loc["by_logit"]) == 4
     assert table.loc["by_logit", "score"].notna().all()
     # One curve was computed, and its store does not claim to have probabilities.
-    (response,) = (name for name, one in toy.plan.method_responses.items() if toy.plan.reads_response("toy", one))
+    (response,) = (
+        name for name, response in toy.plan.method_responses.items() if toy.plan.reads_response("toy", response)
+    )
     store = f"{tmp_path}/results/curves/toy/net/pretrained/true/{response}.zarr"
     quantities = describe_store(store)["coordinates"]["quantity"]
     values = dict(zip(quantities, np.moveaxis(read(store, "response", 0, 9), 2, 0), strict=True))
@@ -128,8 +130,8 @@ def test_targets_do_not_depend_on_shards(tmp_path):
         run(project(folder, "all_numbers", "interacting", shard_size=size, weights=["pretrained"]))
     for name in ("scores/toy/net/pretrained/sds.parquet", "idsds_table.csv"):
         read_table = pd.read_csv if name.endswith("csv") else pd.read_parquet
-        one, other = (read_table(folder / "results" / name) for folder in (one_shard, several_shards))
-        pd.testing.assert_frame_equal(one, other)
+        single, other = (read_table(folder / "results" / name) for folder in (one_shard, several_shards))
+        pd.testing.assert_frame_equal(single, other)
 
 
 @pytest.mark.parametrize(("task", "target", "target_name"), [("multilabel", 2, "multilabel"), ("binary", 1, "binary")])
@@ -281,11 +283,11 @@ def test_curves_reliability_and_sorting_name_their_targets(tmp_path, monkeypatch
     curves = pd.read_csv(tmp_path / "results/figures/curves/toy/net/pretrained.csv")
     assert set(curves.loc[curves["metric"] == "logit", "y_name"]) == {axis_name}
     toy.make("reliability")
-    found = pd.read_csv(tmp_path / "results/ranking/reliability.csv").set_index("metric")
+    reliability = pd.read_csv(tmp_path / "results/ranking/reliability.csv").set_index("metric")
     image_count = pd.read_parquet(tmp_path / "results/scores/toy/net/pretrained/logit.parquet")["image"].nunique()
     # MAS is undefined on images whose output does not rise, for all methods.
-    assert set(found["n_images"] + found["n_undefined"]) == {image_count}
-    assert ("mas_difference" in found.index) == (target_name == "multilabel")
+    assert set(reliability["n_images"] + reliability["n_undefined"]) == {image_count}
+    assert ("mas_difference" in reliability.index) == (target_name == "multilabel")
     drawn = []
     monkeypatch.setattr("heatproof.report.figures.sorting.draw_sorting", lambda image, maps, *rest: drawn.extend(maps))
     monkeypatch.setattr(

@@ -59,7 +59,7 @@ def maps_on_page(project):
     (dataset,) = json.loads(text)["datasets"]
     uris = dataset["images"][0]["uri"], dataset["cells"][0][0][0]["uri"]
     drawn = [Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))) for uri in uris]
-    return dataset, *(np.asarray(one) for one in drawn)
+    return dataset, *(np.asarray(image) for image in drawn)
 
 
 def scored(project):

@@ -38,11 +38,11 @@ def copy_as_the_dockerfile_does(folder):
         if line.startswith("COPY "):
             *names, target = line.split()[1:]
             for name in names:
-                one = REPOSITORY / name
-                if one.is_dir():
-                    shutil.copytree(one, folder / target, ignore=shutil.ignore_patterns("__pycache__"))
+                source = REPOSITORY / name
+                if source.is_dir():
+                    shutil.copytree(source, folder / target, ignore=shutil.ignore_patterns("__pycache__"))
                 else:
-                    shutil.copy(one, folder / target)
+                    shutil.copy(source, folder / target)
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from heatproof.core.adaptive_batch_size import batch_size_of
 from heatproof.core.batch import Batch
 from heatproof.core.batches import count_done, count_images, count_words, show_progress
 from heatproof.core.input_facts import InputFacts
-from heatproof.core.methods import Method
+from heatproof.core.methods import Method, have_signs
 from heatproof.core.network import prepare_network, require_module
 from heatproof.core.options import BatchSize, DefaultCount, check_arguments
 from heatproof.core.provenance import code_digest, digest
@@ -388,7 +388,7 @@ class _MapsOfImages:
 
     def _is_signed(self) -> bool:
         """Tell whether any of the maps has a negative value."""
-        return self.cached is None or any(bool((maps < 0).any()) for maps in self._parts())
+        return self.cached is None or any(have_signs(maps) for maps in self._parts())
 
     def _is_constant(self) -> bool:
         """Tell whether each of the maps has the same value at every pixel."""

@@ -167,13 +167,13 @@ def _files_to_pack(graph: Graph, command: str) -> tuple[dict[str, bytes], dict[s
 
 def _is_packed(name: str) -> bool:
     folder, _, last = name.rpartition("/")
-    return any(folder == one.rpartition("/")[0] and fnmatch(last, one.rpartition("/")[2]) for one in PACKED)
+    return any(folder == pattern.rpartition("/")[0] and fnmatch(last, pattern.rpartition("/")[2]) for pattern in PACKED)
 
 
 def _listed(manifest: Mapping[str, Any], name: str) -> dict[str, str]:
     """Return the SHA-256 of the files that a manifest lists, by their paths in the results folder."""
     folder = os.path.dirname(name)
-    return {os.path.normpath(os.path.join(folder, one["file"])): one["sha256"] for one in manifest["files"]}
+    return {os.path.normpath(os.path.join(folder, facts["file"])): facts["sha256"] for facts in manifest["files"]}
 
 
 def _as_yaml(config: Mapping[str, Any]) -> bytes:
@@ -281,8 +281,11 @@ def _require_manifests(path: str | Path, members: Mapping[str, Member], record: 
         if Key.of(recorded) != record.keys[name]:
             raise HeatproofError(f"{name} in {path} is from another config or code than {ABOUT} says: {AGAIN}.")
         folder = os.path.dirname(name)
-        for one in recorded["files"]:
-            file, facts = os.path.normpath(os.path.join(folder, one["file"])), (one["sha256"], one["bytes"])
+        for listed_file in recorded["files"]:
+            file, facts = (
+                os.path.normpath(os.path.join(folder, listed_file["file"])),
+                (listed_file["sha256"], listed_file["bytes"]),
+            )
             if listed.setdefault(file, facts) != facts:
                 raise HeatproofError(f"Two manifests in {path} disagree on {file}: {AGAIN}.")
         keys[name] = recorded.get("key")
@@ -292,11 +295,11 @@ def _require_manifests(path: str | Path, members: Mapping[str, Member], record: 
             raise HeatproofError(f"No manifest in {path} lists {name} with the bytes that it has: {AGAIN}.")
     digests = {file: member.sha256 for file, member in members.items()}
     for name, recorded in read:
-        for known, stated in ((digests, recorded.get("input_sha256", {})), (keys, recorded.get("read", {}))):
+        for computed, stated in ((digests, recorded.get("input_sha256", {})), (keys, recorded.get("read", {}))):
             for file, value in stated.items():
                 path_in_results = PurePosixPath(file)
                 inside = str(path_in_results.relative_to(RESULTS)) if path_in_results.is_relative_to(RESULTS) else ""
-                if known.get(inside, value) != value:
+                if computed.get(inside, value) != value:
                     raise HeatproofError(f"{name} in {path} was made from another {inside} than it has: {AGAIN}.")
 
 
@@ -309,7 +312,7 @@ def tables(paths: Sequence[str | Path]) -> list[UserTable]:
         If a table cannot be read, a table of a run differs from its manifest, or bundles cannot be compared. The
         message says why: two bundles have the same network, or differ in a dataset, a metric, the target or the drops.
     """
-    found: list[UserTable] = []
+    user_tables: list[UserTable] = []
     abouts: dict[str, tuple[BundleRecord, bytes]] = {}
     for path in map(Path, paths):
         if path.is_dir():
@@ -317,20 +320,20 @@ def tables(paths: Sequence[str | Path]) -> list[UserTable]:
             table = next((inside / name for name in RANKED if os.path.lexists(inside / name)), None)
             if table is None:
                 raise HeatproofError(f"{path} has neither {' nor '.join(RANKED)}: name a run's results, or a table.")
-            found.append(UserTable(table, verified_bytes(table, most=MOST_BYTES)))
+            user_tables.append(UserTable(table, verified_bytes(table, most=MOST_BYTES)))
         elif path.suffix.lower() == ".zip":
             members, record = read(path, dict.fromkeys(RANKED, MOST_BYTES))
             name = next((name for name in RANKED if name in members), None)
             if name is None:
                 raise HeatproofError(f"{path} has neither {' nor '.join(RANKED)}: {AGAIN}.")
-            found.append(UserTable(path / name, members[name].content))
+            user_tables.append(UserTable(path / name, members[name].content))
             abouts[str(path)] = (record, members[name].content)
         elif FOLDER in path.absolute().parts and _is_of_a_run(path):
-            found.append(UserTable(path, verified_bytes(path, listed=False, most=MOST_BYTES)))
+            user_tables.append(UserTable(path, verified_bytes(path, listed=False, most=MOST_BYTES)))
         else:
-            found.append(read_user_table(path))
+            user_tables.append(read_user_table(path))
     _require_comparable(abouts)
-    return found
+    return user_tables
 
 
 def _is_of_a_run(table: Path) -> bool:
@@ -352,8 +355,8 @@ def _require_comparable(abouts: Mapping[str, tuple[BundleRecord, bytes]]) -> Non
                 )
         with one_sentence_errors(f"The table in {path}", AGAIN):
             rows = csv.DictReader(io.StringIO(table.decode("utf-8-sig")))
-            found = {(row["dataset"], row["model"], row["weights"]) for row in rows}
-        for case in found:
+            networks = {(row["dataset"], row["model"], row["weights"]) for row in rows}
+        for case in networks:
             other = cases.setdefault(case, path)
             if other != path:
                 raise HeatproofError(

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pkgutil import resolve_name
 from typing import Any
 
+from heatproof.core.grids import parse_grid_name
 from heatproof.core.options import parse_duration
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import escaped
@@ -171,8 +172,6 @@ def _names(text: str) -> list[str]:
 
 
 def _grid(text: str) -> Any:
-    from heatproof.core.grids import parse_grid_name
-
     return parse_grid_name(text)
 
 

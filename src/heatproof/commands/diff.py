@@ -99,7 +99,7 @@ def _join(before: pd.DataFrame, after: pd.DataFrame, level: float) -> pd.DataFra
     columns = [*KEY, *NUMBERS, "in_best_set"]
     both = before[columns].merge(after[columns], on=KEY, how="outer", suffixes=("_before", "_after"), indicator="only")
     width = norm.ppf((1 + level) / 2)
-    errors = [(both[f"ci_high_{one}"] - both[f"ci_low_{one}"]) / (2 * width) for one in ("before", "after")]
+    errors = [(both[f"ci_high_{when}"] - both[f"ci_low_{when}"]) / (2 * width) for when in ("before", "after")]
     error = np.hypot(*errors)
     change = both["score_after"] - both["score_before"]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -107,9 +107,9 @@ def _join(before: pd.DataFrame, after: pd.DataFrame, level: float) -> pd.DataFra
         sizes = np.where(change == 0, 0.0, change.abs() / error)
     p = pd.Series(2 * norm.sf(sizes), index=both.index)
     moved = pd.Series(False, index=both.index)
-    known = p.notna()
-    if known.any():
-        moved[known] = multipletests(p[known], alpha=1 - level, method="holm")[0]
+    defined = p.notna()
+    if defined.any():
+        moved[defined] = multipletests(p[defined], alpha=1 - level, method="holm")[0]
     table = both[KEY].assign(
         before=both["score_before"],
         after=both["score_after"],
@@ -137,9 +137,9 @@ def _sentences(table: pd.DataFrame) -> Iterator[str]:
     sentence = f"Of {len(shared)} scores in both runs, {len(moved)} changed by more than their intervals"
     yield f"{sentence}{f'; {without_interval} have no interval in one of them' if without_interval else ''}."
     for row in moved.head(MOST).to_dict("records"):
-        place = f"{row['dataset']} / {row['model']} {row['weights']}, {row['metric']}"
+        location = f"{row['dataset']} / {row['model']} {row['weights']}, {row['metric']}"
         interval = f"{rounded(row['change_low'], 3)} to {rounded(row['change_high'], 3)}"
-        yield f"  {row['method']} on {place}: {rounded(row['before'], 3)} → {rounded(row['after'], 3)} ({interval})"
+        yield f"  {row['method']} on {location}: {rounded(row['before'], 3)} → {rounded(row['after'], 3)} ({interval})"
     if len(moved) > MOST:
         yield f"  and {len(moved) - MOST} more"
     for key, part in shared.groupby(CASE, sort=True):
@@ -151,8 +151,8 @@ def _sentences(table: pd.DataFrame) -> Iterator[str]:
         if entered or left:
             phrases = [f"{join_names(entered)} entered"] * bool(entered) + [f"{join_names(left)} left"] * bool(left)
             yield f"The set of the best on {' / '.join(case[:3])}, {case[3]}: {', '.join(phrases)}."
-    for one, order in (("before", "first"), ("after", "second")):
-        alone = table[table["only"] == one]
+    for when, order in (("before", "first"), ("after", "second")):
+        alone = table[table["only"] == when]
         if len(alone):
             methods = sorted(set(alone["method"]) - set(shared["method"]))
             sentence = f", including all of {join_names(methods[:MOST])}" if methods else ""
@@ -161,15 +161,20 @@ def _sentences(table: pd.DataFrame) -> Iterator[str]:
 
 def print_diff(before: str, after: str, out: str | None = None) -> None:
     """Print the differences between two runs, and write them to a table or a page if `out` is given."""
-    found = diff(before, after)
-    print(escaped(str(found)))
+    difference = diff(before, after)
+    print(escaped(str(difference)))
     if out is None:
         return
     if out.endswith(".html"):
-        rows = found.table.to_dict("records")
-        values = {"names": public([before, after]), "found": found.sentences, "rows": rows, "number": format_number}
+        rows = difference.table.to_dict("records")
+        values = {
+            "names": public([before, after]),
+            "found": difference.sentences,
+            "rows": rows,
+            "number": format_number,
+        }
         write_text(out, render("diff.html", title="Changes between two runs", **values))
     elif out.endswith(".csv"):
-        write_table(found.table, out)
+        write_table(difference.table, out)
     else:
         raise HeatproofError(f"--out is {out}: give it a name that ends in .csv or .html.")

@@ -117,23 +117,23 @@ def init(
     top = Path(photos).expanduser()
     table = find_labels(top, labels, task, _columns_of(columns)) if top.is_dir() else None
     of_labels: dict[str, Any] = table.options if table else {"task": task} if task else {}
-    known = look_up(DATASETS, "image_folder", "dataset").load(seed=0, root=photos, **of_labels)
+    dataset = look_up(DATASETS, "image_folder", "dataset").load(seed=0, root=photos, **of_labels)
     sizes = sizes_below(top)
     sides = [min(size) for size in sizes]
     middle = round(median(sides))
     published_size = published.pop("size", None)
     height, width = facts.size or (height_and_width(published_size) if published_size else _fitting(sizes))
     grids = _grids(height, width)
-    counts = {name: len(known.splits[name]) for name in ("train", "validation", "evaluation")}
-    spec = DatasetSpec("image_folder", "", {}, 0, task=getattr(known, "task", "multiclass"))
+    counts = {name: len(dataset.splits[name]) for name in ("train", "validation", "evaluation")}
+    spec = DatasetSpec("image_folder", "", {}, 0, task=getattr(dataset, "task", "multiclass"))
     # Rows are scored, not images: an image with several labels has one row for each.
-    scored = len(as_rows(known, spec).splits["evaluation"])
-    _require_enough(photos, known.num_classes, counts, scored)
+    scored = len(as_rows(dataset, spec).splits["evaluation"])
+    _require_enough(photos, dataset.num_classes, counts, scored)
     trained: dict[str, Any] = {"checkpoint": checkpoint} if checkpoint else {}
     head = _Head("", False, {})
     if checkpoint:
         order = "labels of the table" if table else "sorted folder names"
-        head = _read_head(settings, checkpoint, order, known)
+        head = _read_head(settings, checkpoint, order, dataset)
         trained |= {} if head.is_kept else {"transfer": True}
     if checkpoint or not is_known:
         # Given explicitly, because heatproof's architectures do not know the preprocessing of other people's weights.
@@ -171,7 +171,7 @@ def init(
     comments = HEAD.format(
         # Escaped, because text after a line break would not be part of the comment.
         photos=escaped(photos, keep=""),
-        classes=_describe_task(getattr(known, "task", "multiclass"), known.num_classes),
+        classes=_describe_task(getattr(dataset, "task", "multiclass"), dataset.num_classes),
         splits=", ".join(f"{count} {split}" for split, count in counts.items()),
         smallest=min(sides),
         middle=middle,
@@ -188,13 +188,13 @@ def init(
     scratch = f"It trains {name} from scratch: give published weights with --checkpoint{_weights_of(settings)}."
     weights = OWN_WEIGHTS if checkpoint else scratch
     comments += f"# {OWN_WEIGHTS}\n" if checkpoint or not is_known else ""
-    comments += f"# {head.found}\n" if head.found else ""
+    comments += f"# {head.sentence}\n" if head.sentence else ""
     comments += "".join(f"# {line}\n" for line in _describe_table(table))
     write_text(out, comments + dump(config))
     quoted = shlex.quote(out)
     published_size = [
         f"{out} is written. {weights}",
-        *([head.found] if head.found else []),
+        *([head.sentence] if head.sentence else []),
         *_describe_table(table),
         "Next:",
     ]
@@ -210,13 +210,13 @@ def _metrics_of(task: str) -> list[Any]:
 
 def _columns_of(arguments: Sequence[str]) -> dict[str, Any]:
     """Return options of the dataset from arguments ``what=name``."""
-    found: dict[str, list[str]] = {}
-    for one in arguments:
-        what, _, name = one.partition("=")
+    columns: dict[str, list[str]] = {}
+    for argument in arguments:
+        what, _, name = argument.partition("=")
         if not name:
-            raise HeatproofError(f"--column {one}: write what it is and its name, such as label=diagnosis.")
-        found.setdefault(what, []).append(name)
-    return {what: names if len(names) > 1 else names[0] for what, names in found.items()}
+            raise HeatproofError(f"--column {argument}: write what it is and its name, such as label=diagnosis.")
+        columns.setdefault(what, []).append(name)
+    return {what: names if len(names) > 1 else names[0] for what, names in columns.items()}
 
 
 def _describe_task(task: str, count: int) -> str:
@@ -228,7 +228,7 @@ def _describe_table(table: FoundTable | None) -> list[str]:
     """Return lines for comments on a table of labels."""
     if table is None:
         return []
-    lines = [*(f"{note}." for note in table.table.notes), *(f"Assumed: {one}." for one in table.assumptions)]
+    lines = [*(f"{note}." for note in table.table.notes), *(f"Assumed: {sentence}." for sentence in table.assumptions)]
     return [escaped(" ".join(line.split()), keep="") for line in lines]
 
 
@@ -237,7 +237,7 @@ class _Head(NamedTuple):
 
     Attributes
     ----------
-    found
+    sentence
         A sentence for the user; "" if nothing is known about the head.
     is_kept
         Whether the head is used; otherwise a new one is trained.
@@ -245,7 +245,7 @@ class _Head(NamedTuple):
         Options of the dataset that map labels to outputs of the head.
     """
 
-    found: str
+    sentence: str
     is_kept: bool
     labels: dict[str, Any]
 
@@ -287,8 +287,8 @@ def _read_head(settings: dict[str, Any], checkpoint: str, named: str, dataset: A
         f"{file} has {head.outputs} output{'s' * (head.outputs != 1)}, and there are {len(classes)} classes: a new "
         "head is trained (transfer: true)"
     )
-    known = f"outputs: {{{escaped(classes[0], keep='')}: number, …}} and num_outputs: {head.outputs}"
-    among = f"; where the classes are among the {head.outputs}, give the dataset {known} instead"
+    mapping = f"outputs: {{{escaped(classes[0], keep='')}: number, …}} and num_outputs: {head.outputs}"
+    among = f"; where the classes are among the {head.outputs}, give the dataset {mapping} instead"
     return _Head(f"{replaced}{among if head.outputs > len(classes) else ''}.", False, {})
 
 
@@ -368,10 +368,10 @@ def facts_of(settings: Mapping[str, Any]) -> tuple[InputFacts, bool]:
 
 def sizes_below(folder: Path) -> list[tuple[int, int]]:
     """Return height and width, in pixels, of a sample of the image files below a folder, from their headers."""
-    found = image_files_below(folder)
+    files = image_files_below(folder)
     sizes = []
     # Evenly spaced, so that the sample has all classes.
-    for image in found[:: max(len(found) // LOOKED_AT, 1)]:
+    for image in files[:: max(len(files) // LOOKED_AT, 1)]:
         # The dataset reports image files that cannot be opened.
         with suppress(HeatproofError):
             sizes.append(image_file_size(folder / image.path))
@@ -411,8 +411,8 @@ def _grids(height: int, width: int) -> list[Any]:
 
 def _divisors(length: int) -> list[int]:
     """Return the numbers of patches that divide a side, those of `GRIDS` first."""
-    found = [count for count in range(2, min(length, 33)) if length % count == 0]
-    return sorted(found, key=lambda count: (GRIDS.index(count) if count in GRIDS else len(GRIDS), count))
+    divisors = [count for count in range(2, min(length, 33)) if length % count == 0]
+    return sorted(divisors, key=lambda count: (GRIDS.index(count) if count in GRIDS else len(GRIDS), count))
 
 
 def _multiple(side: int) -> int:

@@ -21,7 +21,7 @@ def in_columns(rows: Rows, right: Collection[int] = ()) -> list[str]:
         Indices of the columns that are aligned to the right.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    forms = [f"{'>' if place in right else '<'}{width}" for place, width in enumerate(widths)]
+    forms = [f"{'>' if column in right else '<'}{width}" for column, width in enumerate(widths)]
     return ["  ".join(map(format, row, forms)).rstrip() for row in rows]
 
 

@@ -129,9 +129,9 @@ def prune(
     with locked_folder(str(folder)):
         results = Results(graph)
         damaged = list(filter(None, (results.damage(product) for job in graph.jobs() for product in job.products)))
-        found = find(graph, wanted, folder)
-        lines = [_line(kind, [one for one in found if one.kind == kind]) for kind in KINDS]
-        removed = sum(one.remove() for one in found if one.kind in delete)
+        prunable = find(graph, wanted, folder)
+        lines = [_line(kind, [files for files in prunable if files.kind == kind]) for kind in KINDS]
+        removed = sum(files.remove() for files in prunable if files.kind in delete)
     last = (
         f"Removed {format_bytes(removed)}."
         if delete
@@ -169,20 +169,20 @@ def find(graph: Graph, wanted: Sequence[Job], folder: str | Path = RESULTS) -> l
         if id(job) in requested or any(results.manifest(product.manifest) for product in job.products):
             for file in job.inputs:
                 readers.setdefault(file, []).append(job)
-    found = [*_stores(jobs, readers, results), *_epochs(jobs, readers, results), *_others(jobs, folder)]
-    found += [Prunable("targets", path.name, [path]) for path in sorted(folder.glob(".targets/*"))]
+    prunable = [*_stores(jobs, readers, results), *_epochs(jobs, readers, results), *_others(jobs, folder)]
+    prunable += [Prunable("targets", path.name, [path]) for path in sorted(folder.glob(".targets/*"))]
     journals = [path for name in STORED for path in sorted(folder.glob(f"{name}/**/.*.journal"))]
     # Temporary folders of shards have the name of the store with a suffix.
     temporary = [path for name in STORED for path in sorted(folder.glob(f"{name}/**/.*.zarr.*")) if path.is_dir()]
-    found.append(Prunable("leftovers", "journals and half-written shards", [*journals, *temporary]))
-    return [one for one in found if one.bytes]
+    prunable.append(Prunable("leftovers", "journals and half-written shards", [*journals, *temporary]))
+    return [files for files in prunable if files.bytes]
 
 
-def _line(kind: str, found: Sequence[Prunable]) -> str:
-    again = f"{sum(one.passes for one in found):,} passes, {sum(one.seconds for one in found):,.0f} s"
-    cost = again if any(one.passes or one.seconds for one in found) else ""
-    size = format_bytes(sum(one.bytes for one in found))
-    return f"{kind:<10} {len(found):>7} {size:>9} {cost:<34} {KINDS[kind]}"
+def _line(kind: str, prunable: Sequence[Prunable]) -> str:
+    again = f"{sum(files.passes for files in prunable):,} passes, {sum(files.seconds for files in prunable):,.0f} s"
+    cost = again if any(files.passes or files.seconds for files in prunable) else ""
+    size = format_bytes(sum(files.bytes for files in prunable))
+    return f"{kind:<10} {len(prunable):>7} {size:>9} {cost:<34} {KINDS[kind]}"
 
 
 def _is_done(job: Job, results: Results) -> bool:
@@ -218,17 +218,17 @@ def _epochs(jobs: Sequence[Job], readers: Mapping[str, list[Job]], results: Resu
 
 def _others(jobs: Sequence[Job], folder: Path) -> Iterator[Prunable]:
     """Yield stores and scores in the folder that no job of the config makes."""
-    known = {_base(product.manifest) for job in jobs for product in job.products}
-    found: dict[str, list[Path]] = {}
+    planned = {_base(product.manifest) for job in jobs for product in job.products}
+    unplanned: dict[str, list[Path]] = {}
     for name in FOLDERS:
         for path in sorted(folder.glob(f"{name}/**/*")):
             if path.name.startswith(".") or ".zarr/" in path.as_posix():
                 continue
             ending = path.suffix in (".zarr", ".parquet") or (path.suffix == ".json" and path.is_file())
             base = _base(path.as_posix())
-            if ending and base not in known:
-                found.setdefault(base, []).append(path)
-    for base, paths in found.items():
+            if ending and base not in planned:
+                unplanned.setdefault(base, []).append(path)
+    for base, paths in unplanned.items():
         manifests = [read_checksummed(path) or {} for path in paths if path.suffix == ".json"]
         passes = sum(recorded.get("network_passes", 0) for recorded in manifests)
         seconds = sum(recorded.get("seconds", 0.0) for recorded in manifests)

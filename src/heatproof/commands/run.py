@@ -58,7 +58,7 @@ def run(
     SystemExit
         With Snakemake's exit status if it is not 0.
     """
-    files = [str(config_file(one).resolve()) for one in configs]
+    files = [str(config_file(config).resolve()) for config in configs]
     # Errors of the config are reported here in one sentence, and not by Snakemake.
     read_config(*files)
     _start(files, cores=cores, profile=profile, targets=targets, more=[*(["--dry-run"] if dry else []), *more])
@@ -82,7 +82,7 @@ def _start(
     command += ["--workflow-profile", str(folder / "profiles/default")]
     if profile is not None:
         # The name of a shipped profile takes precedence; a folder of that name is written ./slurm.
-        shipped = {one.name: str(one) for one in (folder / "profiles").iterdir()}
+        shipped = {profile.name: str(profile) for profile in (folder / "profiles").iterdir()}
         command += ["--profile", shipped.get(profile, profile)]
     if cores is not None or profile is None:
         command += ["--cores", cores or "all"]
@@ -212,17 +212,19 @@ def status(configs: Sequence[str]) -> str:
     stages: dict[str, list[bool]] = {}
     damaged: list[str] = []
     for job in graph.jobs_leading_to(graph.targets()):
-        found = list(filter(None, map(results.damage, job.products)))
-        is_made = all(results.manifest(one.manifest) and not results.is_stale(job, one) for one in job.products)
-        stages.setdefault(job.stage, []).append(is_made and not found)
-        damaged += found
-    are_made = [one for jobs in stages.values() for one in jobs]
+        damage = list(filter(None, map(results.damage, job.products)))
+        is_made = all(
+            results.manifest(product.manifest) and not results.is_stale(job, product) for product in job.products
+        )
+        stages.setdefault(job.stage, []).append(is_made and not damage)
+        damaged += damage
+    are_made = [is_made for jobs in stages.values() for is_made in jobs]
     lines = [f"{stage:<16} {sum(jobs):>5} of {len(jobs):>5} jobs" for stage, jobs in stages.items()]
     remaining = len(are_made) - sum(are_made)
     rest = f", {remaining} are left: {_command(run_config.named)} runs them." if remaining else "."
     summary = f"{sum(are_made)} of {len(are_made)} jobs are finished{rest}"
     notes = [
         *filter(None, [run_config.note]),
-        *(sentence for one in seen.values() for sentence in one.sentences),
+        *(sentence for changes in seen.values() for sentence in changes.sentences),
     ]
     return "\n".join([*notes, *damaged, *lines, "", summary])

@@ -41,7 +41,7 @@ def default_config(folder: str | Path | None = None) -> Config:
         never searched: it may belong to someone else, and a config names code that is run.
     """
     candidates = [Path(folder) / DEFAULT_CONFIG] if folder is not None else []
-    path = next((one for one in candidates if one.is_file()), workflow_folder() / DEFAULT_CONFIG)
+    path = next((candidate for candidate in candidates if candidate.is_file()), workflow_folder() / DEFAULT_CONFIG)
     default = read_mapping(path)
     evaluation = default.get("evaluation")
     if isinstance(evaluation, dict):
@@ -82,14 +82,14 @@ def config_file(name_or_path: str | Path) -> Path:
         If neither exists.
     """
     shipped = workflow_folder() / "config"
-    shipped_configs = {one.stem: one for one in shipped.glob("*.yaml")}
+    shipped_configs = {file.stem: file for file in shipped.glob("*.yaml")}
     if str(name_or_path) in shipped_configs:
         return shipped_configs[str(name_or_path)]
     if os.path.exists(name_or_path):
         return Path(name_or_path)
     folder, name = os.path.split(name_or_path)
     # Endings are left out, because they would make all names similar.
-    similar = {one.stem: str(Path(folder) / one.name) for one in sorted(Path(folder or ".").glob("*.y*ml"))}
+    similar = {file.stem: str(Path(folder) / file.name) for file in sorted(Path(folder or ".").glob("*.y*ml"))}
     is_path = bool(folder) or Path(name).suffix in (".yaml", ".yml")
     close = get_close_matches(Path(name).stem, similar, n=1)
     if is_path and close:

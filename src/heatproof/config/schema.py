@@ -479,21 +479,22 @@ def _expand_baselines(config: Config) -> Config:
     return {**expanded, "weights": weights}
 
 
-def shorten_baseline_names(config: Any, found: dict[str, None], is_baseline: bool = False) -> Any:
+def shorten_baseline_names(config: Any, replaced: dict[str, None], is_baseline: bool = False) -> Any:
     """Return a config in which every reference to a user's baseline is replaced by the name of the callable.
 
-    Add the references to `found`. Names of baselines are parts of paths and tables, where ``package.module:callable``
-    is not allowed.
+    Add the references to `replaced`. Names of baselines are parts of paths and tables, where
+    ``package.module:callable`` is not allowed.
     """
     if isinstance(config, Mapping):
         kinds = {"baseline": str, "baselines": list}
         return {
-            key: shorten_baseline_names(one, found, isinstance(one, kinds.get(key, ()))) for key, one in config.items()
+            key: shorten_baseline_names(value, replaced, isinstance(value, kinds.get(key, ())))
+            for key, value in config.items()
         }
     if isinstance(config, list):
-        return [shorten_baseline_names(one, found, is_baseline) for one in config]
+        return [shorten_baseline_names(value, replaced, is_baseline) for value in config]
     if is_baseline and isinstance(config, str) and ":" in config:
-        found[config] = None
+        replaced[config] = None
         return config.rpartition(":")[2]
     return config
 

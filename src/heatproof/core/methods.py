@@ -47,6 +47,14 @@ def as_maps(maps: Maps | np.ndarray) -> Maps:
     return maps if isinstance(maps, Maps) else Maps(maps)
 
 
+def have_signs(maps: Maps | np.ndarray) -> bool:
+    """Return whether any map (N, M, H, W) has a negative value; otherwise it equals its absolute values."""
+    all_maps = as_maps(maps)
+    if all_maps.absolute is None:
+        return bool((all_maps.values < 0).any())
+    return bool((all_maps.values < all_maps.absolute).any())
+
+
 @dataclass(frozen=True)
 class Method:
     """A method: an explainer with its options, the index of one of its maps, and ``raw`` or ``abs``.
@@ -156,6 +164,11 @@ class MethodSpec:
     grid: Grid | None = None
     store: str = ""
     key: Key = NO_KEY
+
+    @property
+    def is_custom(self) -> bool:
+        """Whether it is a user's function, of which only its maps tell whether they are signed."""
+        return is_reference(self.kind)
 
     @property
     def methods(self) -> list[Method]:

@@ -146,19 +146,19 @@ def jobs_to_tables(graph: Graph, responses: bool) -> list[PlannedJob]:
     return graph.jobs_leading_to(file for spec in specs for file in spec.files.values())
 
 
-def training_cost(spec: Training, found: CountedSteps, start_up: float) -> JobCost:
+def training_cost(spec: Training, counted: CountedSteps, start_up: float) -> JobCost:
     """Return the cost of a training: reading the images, and epochs over training and validation images.
 
     A finetuning validates on every image twice, intact and with a patch deleted. Several devices are assumed to share
     the training images evenly, without overhead, and one of them validates. The time for the start and for reading
     images does not depend on the device.
     """
-    train, validation = found["splits"]["train"], found["splits"]["validation"]
+    train, validation = counted["splits"]["train"], counted["splits"]["validation"]
     twice = 2 if spec.name == "finetune" else 1
     devices = spec.training.devices
-    epoch = train * found["train"] / devices + twice * validation * found["validate"]
-    start = max(start_up, found.get("start", 0.0))
-    return JobCost(start + (train + validation) * found["read"], {"epochs": spec.training.epochs * epoch})
+    epoch = train * counted["train"] / devices + twice * validation * counted["validate"]
+    start = max(start_up, counted.get("start", 0.0))
+    return JobCost(start + (train + validation) * counted["read"], {"epochs": spec.training.epochs * epoch})
 
 
 def jobs_with_costs(plan: Plan, measured: Measured, responses: bool) -> list[Job]:

@@ -15,8 +15,11 @@ from pkgutil import resolve_name
 from typing import Any, TypedDict
 
 from heatproof.core.from_json import as_type
+from heatproof.core.lazy import torch
 from heatproof.core.signals import end_with_parent
 from heatproof.core.specs import DatasetSpec, FinetuningSettings, Runtime, TrainingSettings
+from heatproof.datasets.checks import open_dataset
+from heatproof.datasets.rows import unwrap_rows
 from heatproof.models.registry import ModelSpec
 
 STEPS = 3
@@ -58,11 +61,11 @@ def main(arguments: list[str]) -> None:
     runtime = Runtime(**json.loads(arguments[2]))
     job: Any = as_type(resolve_name(arguments[0]), json.loads(arguments[1]), "the job")
     # Jobs return nothing.
-    found = job.run(runtime) or {}
+    measured = job.run(runtime) or {}
     # ru_maxrss is in kilobytes, on macOS in bytes.
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
     used = {"processor": time.process_time(), "memory": memory, "device_gib": device_memory()}
-    print(json.dumps({**found, **used, "device": device_of(runtime)}))
+    print(json.dumps({**measured, **used, "device": device_of(runtime)}))
 
 
 @dataclass(frozen=True)
@@ -87,11 +90,8 @@ class TimeWeights:
 
     def run(self, runtime: Runtime) -> TimedPass:
         """Write random weights, and return the times of a forward pass and of a gradient."""
-        import torch
-
         from heatproof.core.adaptive_batch_size import batch_size_of
         from heatproof.core.normalise import normalise
-        from heatproof.datasets.checks import open_dataset
         from heatproof.datasets.reader import reader_of_dataset
         from heatproof.models.network import build_network, configure_torch, save_weights
 
@@ -135,7 +135,6 @@ class TimeResnet50:
         dict
             ``forward``, seconds per image.
         """
-        import torch
         from torchvision.models import resnet50
 
         from heatproof.models.network import configure_torch, set_precision
@@ -165,12 +164,8 @@ class TimeTraining:
 
     def run(self, runtime: Runtime) -> TimedSteps:
         """Time the training loop on a few batches; its start is timed as well, because it imports more than others."""
-        import torch
-
         from heatproof.core.normalise import normalise
-        from heatproof.datasets.checks import open_dataset
         from heatproof.datasets.reader import reader_of_dataset
-        from heatproof.datasets.rows import unwrap_rows
         from heatproof.jobs.train import use_complete_output
         from heatproof.models.network import build_network, configure_torch
         from heatproof.training.loop import Examples, fit, validate
@@ -195,10 +190,10 @@ class TimeTraining:
                 labels = network(images.to(device)).cpu()
         # `fit` needs images to validate on; one is enough.
         some_images = Examples(images.repeat(STEPS, 1, 1, 1), torch.cat([labels] * STEPS))
-        one = Examples(images[:1], labels[:1])
-        fit(network, Examples(images, labels), one, schedule, 0)
+        single = Examples(images[:1], labels[:1])
+        fit(network, Examples(images, labels), single, schedule, 0)
         started = time.process_time()
-        training_seconds = _seconds(lambda: fit(network, some_images, one, schedule, 0), device, repeats=1)
+        training_seconds = _seconds(lambda: fit(network, some_images, single, schedule, 0), device, repeats=1)
         validation_seconds = _seconds(
             lambda: validate(network, some_images, schedule.batch_size, schedule.loss), device, repeats=1
         )
@@ -208,8 +203,6 @@ class TimeTraining:
 
 
 def _seconds(function: Any, device: Any, repeats: int = 2) -> float:
-    import torch
-
     # Processor time excludes other programs; with one thread it is otherwise equal to wall time.
     clock = time.process_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
 
@@ -227,7 +220,6 @@ def device_of(runtime: Runtime) -> str:
     """Return the name of the device that jobs with these settings run on."""
     if "torch" not in sys.modules:
         return ""
-    import torch
 
     from heatproof.models.network import configure_torch
 

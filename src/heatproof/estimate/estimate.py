@@ -158,9 +158,9 @@ def _describe_fitting_images(
         )
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        found, seconds = lasts(middle)
+        fitting, seconds = lasts(middle)
         if seconds <= within:
-            low, images = middle, found
+            low, images = middle, fitting
         else:
             high = middle
     images_text = ", ".join(f"{kind}: {count}" for kind, count in images.items())
@@ -255,14 +255,14 @@ def shards_to_time(graph: Graph, jobs: list[PlannedJob]) -> dict[tuple[str, str 
 
     The jobs have all explainers, and the last weights of the config.
     """
-    found: dict[tuple[str, str | None], dict[str, PlannedJob]] = {}
+    shards: dict[tuple[str, str | None], dict[str, PlannedJob]] = {}
     fixed = {"weights": graph.plan.weights[-1], "shard": 0}
     for job in filter(account.is_shard, jobs):
-        kinds, kind = found.setdefault(account.network_of(job), {}), account.kind_of(job)
+        kinds, kind = shards.setdefault(account.network_of(job), {}), account.kind_of(job)
         if kind not in kinds:
             where = {name: fixed.get(name, value) for name, value in job.wildcards.items() if name != "explainer"}
             kinds[kind] = graph.job(job.stage, where)
-    return found
+    return shards
 
 
 def time_all(
@@ -289,7 +289,7 @@ def time_all(
     jobs = account.jobs_to_tables(graph, responses)
     kinds = shards_to_time(graph, jobs)
     # Size of images to the seconds of a gradient, and the costs, of the network that was timed.
-    known: dict[Any, tuple[float, dict[str, JobCost], TimedSteps]] = {}
+    by_size: dict[Any, tuple[float, dict[str, JobCost], TimedSteps]] = {}
     for dataset in plan.datasets if plan.reference_explainers else ():
         bench.report_progress(f"reference maps of {dataset}")
         measured.stages[dataset, None] = {kind: bench.shard(job) for kind, job in kinds[dataset, None].items()}
@@ -298,8 +298,8 @@ def time_all(
         network = bench.weights(dataset, model)
         measured.forward[dataset, model] = network["forward"]
         size = tuple(network["size"])
-        if size in known and time.monotonic() - began > budget:
-            gradient, stages, steps = known[size]
+        if size in by_size and time.monotonic() - began > budget:
+            gradient, stages, steps = by_size[size]
             ratio = network["gradient"] / gradient
             stages = {name: timed.scaled(ratio) for name, timed in stages.items()}
             steps = {**steps, "train": steps["train"] * ratio, "validate": steps["validate"] * ratio}
@@ -307,7 +307,7 @@ def time_all(
         else:
             stages = {kind: bench.shard(job) for kind, job in kinds[dataset, model].items()}
             steps = bench.training(dataset, model, plan.weights[-1])
-            known.setdefault(size, (network["gradient"], stages, steps))
+            by_size.setdefault(size, (network["gradient"], stages, steps))
             if not measured.score.fixed:
                 names = list(plan.metrics_of(plan.weights[-1], model))[:1]
                 names += list(plan.metrics) if responses else []
@@ -315,9 +315,9 @@ def time_all(
         options, splits = plan.datasets[dataset]["options"], network["splits"]
         if dataset in missing:
             splits = {"train": options["train_images"], "validation": options["train_images"] // 50}
-        found: CountedSteps = {**steps, "splits": splits}
+        counted: CountedSteps = {**steps, "splits": splits}
         trained = {
-            account.kind_of(job): account.training_cost(cast("Training", job.spec), found, measured.start_up)
+            account.kind_of(job): account.training_cost(cast("Training", job.spec), counted, measured.start_up)
             for job in jobs
             if job.stage in account.TRAININGS and account.network_of(job) == (dataset, model)
         }
@@ -356,7 +356,7 @@ def _table(name: str, where: str, bench: Bench, measured: account.Measured, work
         lines.append(f"At most {gpu:.1f} GiB of the GPU's memory, with {bench.images} images at once.")
     lines += ["", f"The most expensive explainers, in {unit} for maps and for the responses to them:"]
     for name, hours in [*account.cost_by_explainer(jobs).items()][:8]:
-        lines.append(f"  {name:<30} " + " ".join(f"{one * 3600 / length:9.3g}" for one in hours))
+        lines.append(f"  {name:<30} " + " ".join(f"{seconds * 3600 / length:9.3g}" for seconds in hours))
     return lines
 
 

@@ -94,24 +94,24 @@ class Bench:
         if child.returncode:
             last = (child.stderr.strip() or "no message").splitlines()[-1]
             raise HeatproofError(f"{what} fails on the first {self.images} images: {last[:300]}")
-        found = json.loads(child.stdout.strip().splitlines()[-1])
-        self.device = found["device"] or self.device
-        seconds = min(wall, found["processor"]) if found["device"] in ("", "cpu") else wall
-        return seconds, found["memory"], {**found, "share": seconds / wall}
+        measured = json.loads(child.stdout.strip().splitlines()[-1])
+        self.device = measured["device"] or self.device
+        seconds = min(wall, measured["processor"]) if measured["device"] in ("", "cpu") else wall
+        return seconds, measured["memory"], {**measured, "share": seconds / wall}
 
     def shard(self, job: Job) -> JobCost:
         """Run a job that makes shards of stores, and return its cost, with that of each store from its manifest."""
         spec = cast("ShardStage", job.spec)
-        seconds, memory, found = self.run(replace(spec, shard=ShardRange(0, self.images, (0, self.images))))
-        timed = JobCost(seconds, memory=memory, device_memory=found["device_gib"])
+        seconds, memory, measured = self.run(replace(spec, shard=ShardRange(0, self.images, (0, self.images))))
+        timed = JobCost(seconds, memory=memory, device_memory=measured["device_gib"])
         names = [entry.name for entry in getattr(spec, "explainers", ())] or [job.stage]
         for name, product in zip(names, job.products, strict=True):
             manifest = read_json(product.manifest)
             if manifest is None or manifest["gap"]:
                 continue
-            timed.per_image[name] = manifest["seconds"] * found["share"] / self.images
+            timed.per_image[name] = manifest["seconds"] * measured["share"] / self.images
             timed.bytes_per_image += sum(facts["bytes"] for facts in manifest["files"]) / self.images
-            timed.fixed -= manifest["seconds"] * found["share"]
+            timed.fixed -= manifest["seconds"] * measured["share"]
         timed.fixed = max(timed.fixed, 0.0)
         return timed
 
@@ -148,10 +148,10 @@ class Bench:
         for metric in metrics:
             job = Graph(self.plan).job("score", self.plan.case(*where, metric).where)
             spec = replace(cast("Score", job.spec), shard_size=self.images)
-            one, used, _ = self.run(replace(spec, images=1))
+            least, used, _ = self.run(replace(spec, images=1))
             more, used, _ = self.run(replace(spec, images=self.images))
             # Differences below a tenth of a second are noise of the start.
-            slope = (more - one) / max(self.images - 1, 1) if more - one > 0.1 else 0.0
-            total, marginal, memory = total + one, marginal + slope, max(memory, used)
+            slope = (more - least) / max(self.images - 1, 1) if more - least > 0.1 else 0.0
+            total, marginal, memory = total + least, marginal + slope, max(memory, used)
         count = max(len(metrics), 1)
         return JobCost(total / count, {"score": marginal / count}, memory=memory)

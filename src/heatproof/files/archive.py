@@ -72,16 +72,16 @@ def read_archive(path: str | Path, wanted: Mapping[str, int], remedy: str, kind:
         _require_plain_end(file)
         with zipfile.ZipFile(file) as archive:
             listed = archive.infolist()
-            if len(listed) > MOST_MEMBERS or sum(one.file_size for one in listed) > MOST_UNPACKED:
+            if len(listed) > MOST_MEMBERS or sum(member.file_size for member in listed) > MOST_UNPACKED:
                 raise ValueError(f"it holds more than {MOST_MEMBERS:,} files or {MOST_UNPACKED >> 30} GiB")
             seen = set[str]()
-            for one in listed:
-                _require_plain(one)
+            for member in listed:
+                _require_plain(member)
                 # On file systems that ignore case, both would be one file.
-                if one.filename.casefold() in seen:
-                    raise ValueError(f"it has {one.filename} twice")
-                seen.add(one.filename.casefold())
-            return {one.filename: _read(archive, one, wanted) for one in listed}
+                if member.filename.casefold() in seen:
+                    raise ValueError(f"it has {member.filename} twice")
+                seen.add(member.filename.casefold())
+            return {member.filename: _read(archive, member, wanted) for member in listed}
 
 
 def _require_plain_end(file: io.BufferedReader) -> None:

@@ -81,10 +81,10 @@ def public(value: Any) -> Any:
         return [public(item) for item in value]
     if not isinstance(value, str) or value.isalnum():
         return value
-    found = _public_text(value)
+    text = _public_text(value)
     # Percent-encoding hides nothing from a reader.
-    decoded = unquote(found)
-    return found if decoded == found or _public_text(decoded) == decoded else public(decoded)
+    decoded = unquote(text)
+    return text if decoded == text or _public_text(decoded) == decoded else public(decoded)
 
 
 def plain_addresses(value: Any) -> Any:
@@ -93,7 +93,7 @@ def plain_addresses(value: Any) -> Any:
         return {plain_addresses(key): plain_addresses(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain_addresses(item) for item in value]
-    return ADDRESS.sub(lambda one: _plain_address(one[0]), value) if isinstance(value, str) else value
+    return ADDRESS.sub(lambda match: _plain_address(match[0]), value) if isinstance(value, str) else value
 
 
 def _keeps_a_secret(key: Any) -> bool:
@@ -103,12 +103,12 @@ def _keeps_a_secret(key: Any) -> bool:
 def _public_text(text: str) -> str:
     if WHOLE_PATH.match(text) and "://" not in text:
         return _without_location(text)
-    text = QUOTED.sub(lambda one: f"{one[1]}{_without_location(one[2])}{one[1]}", text)
+    text = QUOTED.sub(lambda match: f"{match[1]}{_without_location(match[2])}{match[1]}", text)
     return TOKEN.sub(_public_token, text)
 
 
-def _public_token(found: re.Match[str]) -> str:
-    token, kind = found[0], found.lastgroup
+def _public_token(match: re.Match[str]) -> str:
+    token, kind = match[0], match.lastgroup
     if kind == "address":
         scheme, slashes, rest = re.split(r"(:/+)", token, maxsplit=1)
         local = "file" in scheme.lower().split("+") or len(slashes) != len("://")
@@ -148,9 +148,9 @@ def without_secrets(text: str, address: str) -> str:
     secrets = [*start.partition("/")[0].rpartition("@")[0].split(":"), *more]
     # Short texts are skipped, because they could be parts of words. The longest secret comes first, because it may
     # contain another one.
-    known = sorted((re.escape(secret) for secret in secrets if len(secret) > SHORT), key=len, reverse=True)
+    patterns = sorted((re.escape(secret) for secret in secrets if len(secret) > SHORT), key=len, reverse=True)
     parts = text.split(address)
-    return _plain_address(address).join(re.sub("|".join(known), "…", part) if known else part for part in parts)
+    return _plain_address(address).join(re.sub("|".join(patterns), "…", part) if patterns else part for part in parts)
 
 
 def without_formulas(table: pd.DataFrame) -> pd.DataFrame:
@@ -172,17 +172,21 @@ def _without_formula(cell: Any) -> Any:
         return cell
     # pandas does not quote a lone \r in a CSV file, and the rest of the cell would begin a row.
     cell = cell.replace("\r", "\n")
-    return FORMULA.sub(lambda found: _with_apostrophe(found, cell), cell)
+    return FORMULA.sub(lambda match: _with_apostrophe(match, cell), cell)
 
 
-def _with_apostrophe(found: re.Match[str], cell: str) -> str:
-    before, start, rest = found[0][:-1], found[0][-1], cell[found.end() - 1 :]
+def _with_apostrophe(match: re.Match[str], cell: str) -> str:
+    before, start, rest = match[0][:-1], match[0][-1], cell[match.end() - 1 :]
     # A cell ends at the separator that precedes it; the first cell of a text can end at any.
-    ends = [rest.partition(one)[0] for one in set(before) if one.isspace() or re.match(f"[{SEPARATORS}]", one)]
-    if found.start() == 0 or not ends:
+    ends = [
+        rest.partition(character)[0]
+        for character in set(before)
+        if character.isspace() or re.match(f"[{SEPARATORS}]", character)
+    ]
+    if match.start() == 0 or not ends:
         ends.append(rest)
     if before.endswith(APOSTROPHE) or all(map(_is_number, ends)):
-        return found[0]
+        return match[0]
     return f"{before}{APOSTROPHE}{start}"
 
 
@@ -210,6 +214,8 @@ def escaped(text: str, keep: str = "\n\t") -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(
-        one if one in keep or unicodedata.category(one) not in HIDDEN else one.encode("unicode_escape").decode()
-        for one in text
+        character
+        if character in keep or unicodedata.category(character) not in HIDDEN
+        else character.encode("unicode_escape").decode()
+        for character in text
     )

@@ -239,10 +239,10 @@ def _parse_integer(digits: str) -> int:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    values = dict(pairs)
+    if len(values) < len(pairs):
         raise ValueError("it has a key twice")
-    return found
+    return values
 
 
 def read_json(path: str | Path) -> dict[str, Any] | None:

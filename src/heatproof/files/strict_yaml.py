@@ -109,10 +109,10 @@ def load(text: str, name: str = "The YAML") -> Any:
     HeatproofError
         As `read_mapping` does.
     """
-    if found := DECEPTIVE.search(text):
-        line = text.count("\n", 0, found.start()) + 1
+    if match := DECEPTIVE.search(text):
+        line = text.count("\n", 0, match.start()) + 1
         raise HeatproofError(
-            f"{name} has the character {found[0]!a} in line {line}, which makes the text look different from what is "
+            f"{name} has the character {match[0]!a} in line {line}, which makes the text look different from what is "
             "read: remove it, or write it so, in double quotes."
         )
     for line, words in enumerate(text.split("\n"), 1):
@@ -294,13 +294,13 @@ def _short(text: str) -> str:
 def _where(error: yaml.YAMLError, text: str) -> str:
     """Return the position of a syntax error and its usual cause, as the end of a sentence."""
     mark = getattr(error, "problem_mark", None)
-    place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+    position = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
     lines = text.splitlines()
     if mark and mark.line < len(lines) and lines[mark.line][mark.column : mark.column + 1] == "\t":
-        return f"{place}: a tab stands there, and YAML is indented with spaces."
+        return f"{position}: a tab stands there, and YAML is indented with spaces."
     return (
-        f"{place}: look there and in the line before for an indentation that differs from its neighbours', a missing "
-        "space behind a colon, or a bracket or quote that is not closed."
+        f"{position}: look there and in the line before for an indentation that differs from its neighbours', a "
+        "missing space behind a colon, or a bracket or quote that is not closed."
     )
 
 

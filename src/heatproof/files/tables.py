@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import warnings
+import zlib
 from collections.abc import Iterator
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -65,8 +67,6 @@ def decompressed(content: bytes, most: int = MOST_BYTES) -> bytes:
     ValueError
         If it is damaged, or has more than `most` bytes after decompression.
     """
-    import zlib
-
     parts = []
     while content.startswith(b"\x1f\x8b"):
         unpacking = zlib.decompressobj(wbits=31)
@@ -112,8 +112,6 @@ def parse_csv(
     ValueError
         If the bytes are not CSV, a row has more cells than the header, or there are too many columns or cells.
     """
-    import warnings
-
     import pandas as pd
 
     # Both characters end a row. pandas fills cells that are missing in a row, so each row counts with all columns.
@@ -156,8 +154,8 @@ def parse_parquet(content: bytes, columns: list[str] | None = None) -> pd.DataFr
             if decompressed > MOST_UNPACKED:
                 raise ValueError(f"it has more than {MOST_UNPACKED >> 30} GiB, unpacked")
             batches.append(batch)
-        found = Table.from_batches(batches, None if batches else file.schema_arrow)
-        return found.cast(_plain(found.schema)).to_pandas(use_threads=False)
+        table = Table.from_batches(batches, None if batches else file.schema_arrow)
+        return table.cast(_plain(table.schema)).to_pandas(use_threads=False)
     except ArrowException as error:
         raise ValueError(str(error)) from None
 
@@ -175,9 +173,9 @@ def _texts_of(content: bytes) -> list[str]:
 
     schema = ParquetFile(BufferReader(content)).schema
     columns = [schema.column(number) for number in range(len(schema))]
-    if any(one.max_repetition_level or one.path != one.name for one in columns):
+    if any(column.max_repetition_level or column.path != column.name for column in columns):
         raise ValueError("it has columns of lists or mappings")
-    return [one.path for one in columns if one.physical_type == "BYTE_ARRAY"]
+    return [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
 
 
 def _unpacked(column: Any) -> int:
@@ -195,5 +193,8 @@ def _plain(schema: Any) -> Any:
     from pyarrow import field, types
     from pyarrow import schema as schema_of
 
-    fields = [field(one.name, one.type.value_type if types.is_dictionary(one.type) else one.type) for one in schema]
+    fields = [
+        field(column.name, column.type.value_type if types.is_dictionary(column.type) else column.type)
+        for column in schema
+    ]
     return schema_of(fields, schema.metadata)

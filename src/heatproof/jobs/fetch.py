@@ -158,16 +158,16 @@ def _convert(job: CheckpointStage, target: Path, most: int = ACCURACY_IMAGES) ->
 
 
 def _fitting_binary_network(
-    model: ModelSpec, state: Mapping[str, torch.Tensor], one: torch.nn.Module, reader: OutputReader
+    model: ModelSpec, state: Mapping[str, torch.Tensor], single: torch.nn.Module, reader: OutputReader
 ) -> torch.nn.Module:
     """Return the binary classifier that weights fit: with one output, or with two if they have two."""
     two = build_network(model, 2, reader=reader)
     heads = partial(find_head, model)
     fits = [
         not describe_misfits(match_names(state, network_state, heads)[0], network_state)
-        for network_state in (one.state_dict(), two.state_dict())
+        for network_state in (single.state_dict(), two.state_dict())
     ]
-    return two if fits == [False, True] else one
+    return two if fits == [False, True] else single
 
 
 def find_fitting_options(model: ModelSpec, state: Mapping[str, torch.Tensor], classes: int) -> dict[str, Any] | None:
@@ -231,8 +231,10 @@ def inspect_head(model: ModelSpec, path: Path, classes: int) -> Head:
 def _remedy(model: ModelSpec, state: Mapping[str, torch.Tensor], classes: int) -> str:
     """Return the remedy for weights that do not fit a network."""
     entry = ARCHITECTURES.get(model.architecture)
-    known = ", ".join(f"{name}={value}" for name, value in entry.options.items() if value is not ...) if entry else ""
-    note = f" (by default {known}; `heatproof list models` shows them)" if known else ""
+    defaults = (
+        ", ".join(f"{name}={value}" for name, value in entry.options.items() if value is not ...) if entry else ""
+    )
+    note = f" (by default {defaults}; `heatproof list models` shows them)" if defaults else ""
     fitting = find_fitting_options(model, state, classes)
     if fitting is not None and fitting != model.options:
         written = yaml.safe_dump(fitting, default_flow_style=True, sort_keys=False).strip()

@@ -54,13 +54,13 @@ def guard(spec: Guard, runtime: Runtime) -> None:
     try:
         for job in (*spec.exact, *spec.lower):
             load_spec(job.run, job.spec).run(runtime)
-        both = {one: (_scores(one.exact), _scores(one.lower)) for one in spec.scores}
+        both = {scores: (_scores(scores.exact), _scores(scores.lower)) for scores in spec.scores}
     finally:
         shutil.rmtree(spec.folder, ignore_errors=True)
     rows, swapped = [], []
     for scores, (exact, lower) in both.items():
-        found, swaps = compare(exact, lower, higher_is_better=scores.higher_is_better)
-        rows.append(found.assign(metric=scores.metric))
+        measured, swaps = compare(exact, lower, higher_is_better=scores.higher_is_better)
+        rows.append(measured.assign(metric=scores.metric))
         swapped += [(scores.metric, *pair) for pair in swaps]
     table = pd.concat(rows, ignore_index=True)
     largest = table["difference"].abs().max()
@@ -76,10 +76,10 @@ def guard(spec: Guard, runtime: Runtime) -> None:
 
 
 def _error_message(spec: Guard, swapped: list[tuple[str, str, str]], table: str) -> str:
-    metric, one, two = swapped[0]
+    metric, first, two = swapped[0]
     more = f", and {len(swapped) - 1} more pairs" if len(swapped) > 1 else ""
     return (
-        f"{spec.about} would turn the order of {one} and {two} in {metric}{more}, which float32 tells apart on "
+        f"{spec.about} would turn the order of {first} and {two} in {metric}{more}, which float32 tells apart on "
         f"{spec.images} images: see {table}; set precision: float32 for the stages where that happens, or "
         "precision_guard: {refuse: false}."
     )
@@ -145,10 +145,10 @@ def _scores(path: str) -> pd.DataFrame:
 def all_guards(spec: Precision) -> None:
     """Write one table from the tables of all networks."""
     tables = [
-        parse_csv(verified_bytes(one.table, listed=False), text=False).assign(
-            **{key: getattr(one, key) for key in NETWORK}
+        parse_csv(verified_bytes(network.table, listed=False), text=False).assign(
+            **{key: getattr(network, key) for key in NETWORK}
         )
-        for one in spec.networks
+        for network in spec.networks
     ]
     write_table(pd.concat(tables, ignore_index=True)[[*NETWORK, *COLUMNS]], spec.files["table"])
-    publish_tables(spec, spec.files.values(), [one.table for one in spec.networks])
+    publish_tables(spec, spec.files.values(), [network.table for network in spec.networks])

@@ -77,7 +77,7 @@ def _describe_evaluation_rows(dataset: Rows) -> dict[str, list[Any]]:
     return {
         "ids": list(rows.ids),
         "labels": rows.labels.tolist(),
-        "pictures": [images[one] for one in dataset.image_numbers.tolist()],
+        "pictures": [images[number] for number in dataset.image_numbers.tolist()],
         "given": dataset.source_labels.tolist(),
     }
 
@@ -121,7 +121,7 @@ def _files_by_position(files: Any) -> list[Any]:
     If images have single files, the only list is the argument itself.
     """
     is_list = isinstance(files, list | tuple)
-    lengths = {len(one) if isinstance(one, tuple) else 0 for one in files} if is_list else set()
+    lengths = {len(paths) if isinstance(paths, tuple) else 0 for paths in files} if is_list else set()
     return list(zip(*files, strict=True)) if len(lengths) == 1 and lengths != {0} else [files]
 
 
@@ -147,8 +147,8 @@ def _make_record(
     image_files = getattr(dataset, "image_files", _no_files)
     if not callable(image_files):
         raise HeatproofError(f"`image_files` of the dataset {spec.name!r} has to be a method that takes a split.")
-    place = {path: row for row, path in enumerate([*lists, *shared])}
-    if len(place) < len(lists) + len(shared):
+    rows_by_path = {path: row for row, path in enumerate([*lists, *shared])}
+    if len(rows_by_path) < len(lists) + len(shared):
         raise HeatproofError(
             f"The dataset {spec.name!r} names a file in `list_files` and in `shared_files`: leave it in `shared_files`."
         )
@@ -160,13 +160,16 @@ def _make_record(
                 f"The dataset {spec.name!r} names {len(files[0])} files in `image_files` for the {len(split['ids'])} "
                 f"images of {name}: return one for each image, or none."
             )
-        found = [np.array([place.setdefault(path, len(place)) for path in column], np.int64) for column in files]
-        rows[name] = found[0] if len(found) == 1 else np.stack(found, axis=1)
+        path_rows = [
+            np.array([rows_by_path.setdefault(path, len(rows_by_path)) for path in column], np.int64)
+            for column in files
+        ]
+        rows[name] = path_rows[0] if len(path_rows) == 1 else np.stack(path_rows, axis=1)
         content = [facts["class_names"], facts.get("preprocessing"), split]
         listed[name] = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(), len(split["ids"])
     record = record_files(
         data_root(spec.options),
-        list(place),
+        list(rows_by_path),
         began,
         previous,
         len(lists),
@@ -175,5 +178,5 @@ def _make_record(
         listed=listed,
         rows=rows,
     )
-    _check_readable(record, list(place), spec.name)
+    _check_readable(record, list(rows_by_path), spec.name)
     return record

@@ -172,7 +172,11 @@ def _open(
         unsupported_reason, read_from = maps["gap"], {f"{spec.store}.{job.shard.number}.json": maps["key"]}
         # A map response depends on all images on which the maps depend.
         value_ranges.update(images for images in ranges_of(maps) if images[0] != EVALUATION)
-        manifest_ranges.update(one for one in ranges_of(maps) if one[0] == EVALUATION and one[1] != job.shard.images[0])
+        manifest_ranges.update(
+            image_range
+            for image_range in ranges_of(maps)
+            if image_range[0] == EVALUATION and image_range[1] != job.shard.images[0]
+        )
         made_by["explainer"] = {key: getattr(spec, key) for key in ("name", "kind", "options")}
         name, methods = spec.name, spec.methods
         if response.recomputes_maps:

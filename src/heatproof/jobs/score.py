@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from heatproof.core.batch import Batch
-from heatproof.core.methods import MethodSpec
+from heatproof.core.methods import MethodSpec, have_signs
 from heatproof.core.provenance import digest
 from heatproof.errors import HeatproofError
 from heatproof.files.writing import write_table
@@ -128,7 +128,7 @@ def _read_manifests(spec: Score, metric: Metric, rows: ScoredRows) -> tuple[list
         recorded.unscored_reasons |= {method.name: reason for explainer in explainers for method in explainer.methods}
         explainers = []
     for explainer in list(explainers):
-        bases = [explainer.store] if "maps" in metric.inputs else []
+        bases = [explainer.store] if "maps" in metric.inputs or explainer.is_custom else []
         bases += [response.store.format(explainer=explainer.name) for response in spec.responses.values()]
         for base in dict.fromkeys(bases):
             manifests = _read_shards(spec, base, recorded.keys)
@@ -182,7 +182,12 @@ def score(spec: Score) -> None:
     scores, failed = _score_methods(spec, metric, explainers, batch, scored)
     recorded.unscored_reasons |= failed
     ids = np.array(rows.image_ids or batch.image_ids[: spec.images], dtype=object)[scored]
+    absolute_twins = _methods_equal_to_raw(spec, explainers, batch.image_ids)
     names = [method.name for explainer in spec.explainers for method in explainer.methods]
+    names = [name for name in names if name not in absolute_twins]
+    recorded.unscored_reasons = {
+        name: reason for name, reason in recorded.unscored_reasons.items() if name not in absolute_twins
+    }
     table = _table(
         spec, {name: scores[name] for name in names if name in scores}, ids, rows.target_names(classes[scored])
     )
@@ -202,6 +207,23 @@ def score(spec: Score) -> None:
         read=recorded.keys,
         data=joined_data([*recorded.data, *recorded.drops]),
     )
+
+
+def _methods_equal_to_raw(spec: Score, explainers: Sequence[MethodSpec], ids: Sequence[str]) -> set[str]:
+    """Return the absolute methods of user's functions whose maps have no negative value, as `heatproof.choose` does.
+
+    They are the same method as the raw maps. The plan has both, because only the maps tell whether they are signed;
+    no table has them, because all tables are computed from these scores.
+    """
+    names: set[str] = set()
+    for explainer in explainers:
+        starts = range(0, spec.images, spec.shard_size) if explainer.is_custom else ()
+        parts = ((start, min(start + spec.shard_size, spec.images)) for start in starts)
+        if explainer.is_custom and not any(
+            have_signs(stored_maps(f"{explainer.store}.zarr", *part, ids)) for part in parts
+        ):
+            names |= {method.name for method in explainer.methods if method.transform == "abs"}
+    return names
 
 
 def _read_shards(spec: Score, base: str, keys: dict[str, str]) -> list[dict[str, Any]]:
@@ -277,8 +299,9 @@ def stored_curves(spec: Score) -> Iterator[MethodScores]:
     metric, rows, failed = _metric_of(spec), _rows_of(spec), dict[str, str]()
     explainers, _ = _read_manifests(spec, metric, rows)
     batch, _, _, scored = _read_images(spec, rows)
+    absolute_twins = _methods_equal_to_raw(spec, explainers, batch.image_ids)
     for scores in _iterate_scores(spec, metric, explainers, batch, scored, failed):
-        if scores.method not in failed:
+        if scores.method not in failed and scores.method not in absolute_twins:
             yield scores
 
 
@@ -294,8 +317,8 @@ def _iterate_scores(
     if not explainers:
         # No method applies, or the metric is undefined for the task, and then it has no responses either.
         return
-    responses = {argument: (response_of(one.response), one.points) for argument, one in spec.responses.items()}
-    output = next((one.output for one in spec.responses.values()), "logit")
+    responses = {argument: (response_of(read.response), read.points) for argument, read in spec.responses.items()}
+    output = next((read.output for read in spec.responses.values()), "logit")
     if "maps" in metric.inputs:
         shape = describe_store(explainers[0].store + ".zarr")["arrays"]["attribution"]["shape"]
         batch = replace(batch, size=tuple(shape[-2:]))

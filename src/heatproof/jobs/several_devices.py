@@ -253,8 +253,8 @@ def synchronise_batch_norm(model: nn.Module) -> None:
     """
     from timm.layers import BatchNormAct2d, convert_sync_batchnorm
 
-    known = {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, BatchNormAct2d}
+    batch_norms = {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, BatchNormAct2d}
     for parent in list(model.modules()):
         for name, layer in list(parent.named_children()):
-            if type(layer) in known:
+            if type(layer) in batch_norms:
                 setattr(parent, name, convert_sync_batchnorm(layer))

@@ -297,7 +297,7 @@ class Shard:
         )
         if unsupported_reason is not None:
             arrays = self.layout.arrays.items()
-            values = [{name: np.full((stop - start, *one.shape), np.nan, one.dtype) for name, one in arrays}]
+            values = [{name: np.full((stop - start, *array.shape), np.nan, array.dtype) for name, array in arrays}]
         ranges = (*self.origin.value_ranges, *self.origin.manifest_ranges)
         files = [
             write_shard(self.store, name, self.shard, start, np.concatenate([part[name] for part in values]))

@@ -235,7 +235,7 @@ def use_complete_output(network: torch.nn.Module, examples: list[Examples], batc
     with torch.no_grad():
         outputs = [network(images[at : min(at + batch_size, first)].to(device)) for at in range(0, first, batch_size)]
     scale = reader.scale_of(torch.cat(outputs)).cpu()
-    return [replace(one, scale=scale) for one in examples]
+    return [replace(part, scale=scale) for part in examples]
 
 
 def _history(history: list[EpochRow]) -> str:

@@ -61,10 +61,10 @@ def comparisons(plan: Plan, model: str) -> Iterator[Comparison]:
     yield from conventions.drops()
     for factor, named in {"seed": conventions.seeds(), "weights": conventions.kinds_of_weights()}.items():
         for setting in settings:
-            found = [
+            levels = [
                 (level, w, metric, "raw") for level, w in named.items() if (metric := conventions.metric(w, setting))
             ]
-            yield from _if_varied(factor, setting, found)
+            yield from _if_varied(factor, setting, levels)
     if any(len(entry.methods) > len(entry.maps) for entry in plan.explainers.values()):
         for setting in settings:
             if metric := conventions.metric(conventions.default_weights, setting):
@@ -103,9 +103,9 @@ class Conventions:
     @cached_property
     def finetunings(self) -> dict[str, dict[str, Any]]:
         """Name of finetuned weights to the settings of their finetuning."""
-        known = {name: self.plan.finetuning(self.model, name) for name in self.plan.weights}
+        settings_by_weights = {name: self.plan.finetuning(self.model, name) for name in self.plan.weights}
         seed = {"seed": self.plan.config["seed"]}
-        return {name: {**seed, **settings} for name, settings in known.items() if settings is not None}
+        return {name: {**seed, **settings} for name, settings in settings_by_weights.items() if settings is not None}
 
     @cached_property
     def default_weights(self) -> str:
@@ -138,21 +138,21 @@ class Conventions:
 
     def single_deletion(self, weights: str, combination: tuple[Grid, str, str]) -> str | None:
         """Return the single-deletion metric of a grid, baseline and output; None if these weights have none."""
-        known = self.plan.metrics_of(weights, self.model) if weights in self.plan.weights else {}
-        return next((name for name, combined in known.items() if combined == combination), None)
+        combinations = self.plan.metrics_of(weights, self.model) if weights in self.plan.weights else {}
+        return next((name for name, combined in combinations.items() if combined == combination), None)
 
     def metric(self, weights: str, setting: str) -> str | None:
         """Return the metric of a setting on certain weights; None if they are not scored with it."""
         if setting == SINGLE_DELETION:
             return self.single_deletion(weights, self.default_combination)
-        known = self.plan.metrics_on(weights, self.model) if weights in self.plan.weights else []
-        return setting if setting in known else None
+        metrics = self.plan.metrics_on(weights, self.model) if weights in self.plan.weights else []
+        return setting if setting in metrics else None
 
     def drops(self) -> Iterator[Comparison]:
         """Yield comparisons of grids, baselines and outputs of patch drops, first on weights in-domain for each."""
         drops, default_combination = self.plan.config["drops"], self.default_combination
         baselines = sorted(drops["baselines"], key=lambda value: value != default_combination[1])
-        for place, factor, values in (
+        for position, factor, values in (
             (0, "grid", sorted(drops["grids"], key=grid_sort_key)),
             (1, "baseline", baselines),
         ):
@@ -165,7 +165,7 @@ class Conventions:
                 }
                 for setting, weights in weights_of_setting.items():
                     if metric := self.single_deletion(
-                        weights, (*default_combination[:place], value, *default_combination[place + 1 :])
+                        weights, (*default_combination[:position], value, *default_combination[position + 1 :])
                     ):
                         settings.setdefault(setting, []).append((_level_name(factor, value), weights, metric, "raw"))
             if self.finetunings and len(settings.get("in-domain", ())) < 2:
@@ -174,31 +174,31 @@ class Conventions:
                     name: settings[name] for name in sorted(settings, key=lambda name: name != self.default_weights)
                 }
             for setting, levels in settings.items():
-                yield from _if_varied(factor, setting, levels, _level_name(factor, default_combination[place]))
+                yield from _if_varied(factor, setting, levels, _level_name(factor, default_combination[position]))
         for weights in dict.fromkeys([self.default_weights, PRETRAINED]):
             scored = {
                 output: self.single_deletion(weights, (*default_combination[:2], output)) for output in drops["outputs"]
             }
-            found = [(output, weights, metric, "raw") for output, metric in scored.items() if metric]
-            yield from _if_varied("output", weights, found)
+            outputs = [(output, weights, metric, "raw") for output, metric in scored.items() if metric]
+            yield from _if_varied("output", weights, outputs)
 
     def weights_finetuned_for(self, factor: str, value: Any) -> str:
         """Return the weights finetuned for a grid or baseline, and otherwise as the default weights; "" if none."""
-        found = [name for name, settings in self.finetunings.items() if settings == {**self.settings, factor: value}]
-        return min(found, key=lambda name: name != self.default_weights, default="")
+        weights = [name for name, settings in self.finetunings.items() if settings == {**self.settings, factor: value}]
+        return min(weights, key=lambda name: name != self.default_weights, default="")
 
     def seeds(self) -> dict[str, str]:
         """Return the weights that differ from the default ones only in the seed of their finetuning, by seed."""
-        found = {f"seed {self.settings['seed']}": self.default_weights}
+        weights_by_seed = {f"seed {self.settings['seed']}": self.default_weights}
         for name, settings in self.finetunings.items():
             if {**settings, "seed": self.settings["seed"]} == self.settings:
-                found.setdefault(f"seed {settings['seed']}", name)
-        return found
+                weights_by_seed.setdefault(f"seed {settings['seed']}", name)
+        return weights_by_seed
 
     def kinds_of_weights(self) -> dict[str, str]:
         """Return the weights before, during and after the default finetuning: the same grid, baseline and seed."""
 
-        def place(name: str) -> tuple[bool, float]:
+        def order(name: str) -> tuple[bool, float]:
             epoch = EPOCH.search(name)
             return name != PRETRAINED, float(epoch[1]) if epoch else float("inf")
 
@@ -211,7 +211,7 @@ class Conventions:
             for name in self.plan.weights
             if deletion(self.finetunings.get(name, self.settings)) == default_deletion
         ]
-        return {name: name for name in sorted(same_deletion, key=place)}
+        return {name: name for name in sorted(same_deletion, key=order)}
 
     def options(self) -> Iterator[Comparison]:
         """Yield comparisons of metrics of one kind that differ in one option only."""
@@ -244,7 +244,7 @@ def _level_name(factor: str, value: Any) -> str:
 
 def all_comparisons(plan: Plan) -> list[Compared]:
     """Return the comparisons on all networks; a comparison that several networks share is listed once."""
-    found: dict[tuple[Any, ...], Compared] = {}
+    compared: dict[tuple[Any, ...], Compared] = {}
     for dataset, model in plan.pairs():
         for factor, setting, named_reference, all_levels in comparisons(plan, model):
             # A metric that is not applicable has no scores to compare.
@@ -253,8 +253,10 @@ def all_comparisons(plan: Plan) -> list[Compared]:
                 continue
             reference = named_reference if named_reference in [level[0] for level in levels] else levels[0][0]
             same = (factor, setting, reference, *levels)
-            found.setdefault(same, Compared(factor, setting, reference, levels, [])).networks.append((dataset, model))
-    return list(found.values())
+            compared.setdefault(same, Compared(factor, setting, reference, levels, [])).networks.append(
+                (dataset, model)
+            )
+    return list(compared.values())
 
 
 def factors(plan: Plan) -> list[str]:
@@ -275,10 +277,10 @@ def compared_cases(plan: Plan) -> list[Case]:
 
 def default_cases(plan: Plan) -> list[Case]:
     """Return the test case of single deletion on the default weights of every dataset and model."""
-    found = [(pair, Conventions(plan, pair[1])) for pair in plan.pairs()]
+    conventions_by_pair = [(pair, Conventions(plan, pair[1])) for pair in plan.pairs()]
     return [
         plan.case(
             *pair, conventions.default_weights, conventions.metric(conventions.default_weights, SINGLE_DELETION) or ""
         )
-        for pair, conventions in found
+        for pair, conventions in conventions_by_pair
     ]

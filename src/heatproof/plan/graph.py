@@ -160,7 +160,12 @@ class Graph:
     def upstream_keys(self, job: Job) -> dict[str, Key]:
         """Return the manifests of the inputs of a job, each with the key that it must have."""
         producers = [(file, self.producers[file]) for file in job.inputs if file in self.producers]
-        return {one.manifest: one.key for file, producer in producers for one in producer.products if file in one.files}
+        return {
+            product.manifest: product.key
+            for file, producer in producers
+            for product in producer.products
+            if file in product.files
+        }
 
     def for_plan(self, plan: Plan) -> Graph:
         """Return the job graph of another plan."""
@@ -168,9 +173,11 @@ class Graph:
 
     def jobs_on(self, stages: Iterable[str], where: Wildcards) -> list[Job]:
         """Return the jobs of some stages for one network, given by its wildcards, and those for all networks."""
-        candidates = [(name, one) for name in stages for one in STAGES[name].all_wildcards(self.plan)]
+        candidates = [(name, wildcards) for name in stages for wildcards in STAGES[name].all_wildcards(self.plan)]
         matching = [
-            (name, one) for name, one in candidates if all(one.get(key, where[key]) == where[key] for key in where)
+            (name, wildcards)
+            for name, wildcards in candidates
+            if all(wildcards.get(key, where[key]) == where[key] for key in where)
         ]
         return [self.job(name, wildcards) for name, wildcards in matching]
 
@@ -184,12 +191,12 @@ class Graph:
         among
             Jobs to choose from; None for all jobs of the graph.
         """
-        wanted, found = set(files), []
+        wanted, jobs = set(files), []
         for job in reversed(self.jobs() if among is None else among):
             if not wanted.isdisjoint(job.outputs):
-                found.append(job)
+                jobs.append(job)
                 wanted.update(job.inputs)
-        return found[::-1]
+        return jobs[::-1]
 
     def depths(self) -> Iterator[tuple[Job, int]]:
         """Yield every job with its depth, the length of the longest path of jobs that leads to it; upstream first."""

@@ -66,7 +66,7 @@ class MetricChoice:
     @property
     def kinds(self) -> set[str]:
         """Kinds of responses that it reads, by the keys of `evaluation.images`."""
-        return {one.rule for one in self.responses.values()} & {"curves", "subsets", "parts"} or {"drops"}
+        return {response.rule for response in self.responses.values()} & {"curves", "subsets", "parts"} or {"drops"}
 
 
 def read_metric(
@@ -108,10 +108,10 @@ def read_metric(
             "called idsds where the weights are in-domain, else sds."
         )
     # The workflow takes the other options from the model or the dataset.
-    known = {key: value for key, value in metric.options.items() if key not in metric.reads.evaluate_only_options}
-    unknown = [key for key in settings if key not in known]
+    defaults = {key: value for key, value in metric.options.items() if key not in metric.reads.evaluate_only_options}
+    unknown = [key for key in settings if key not in defaults]
     if unknown:
-        raise HeatproofError(f"The {what} has no option {unknown[0]!r}: {suggest_name(str(unknown[0]), known)}")
+        raise HeatproofError(f"The {what} has no option {unknown[0]!r}: {suggest_name(str(unknown[0]), defaults)}")
     for function in (metric.options_function, metric.function):
         options_of_function = {key: value for key, value in settings.items() if key in options_of(function)}
         check_options(
@@ -119,14 +119,14 @@ def read_metric(
         )
     settings = normalise_grid_options(settings, metric.options_function, metric.function)
     domain = None
-    if "baseline" not in settings and known.get("baseline") == "zeros":
+    if "baseline" not in settings and defaults.get("baseline") == "zeros":
         # In the papers, zero is the mean colour, so the baseline of the run replaces it. A baseline that fills patches
         # from their border cannot fill single pixels; for these it is the mean.
-        patches = "grid" in known and (settings.get("grid") or known["grid"])
+        patches = "grid" in defaults and (settings.get("grid") or defaults["grid"])
         can_fill = patches or "grid" not in look_up(BASELINES, reference[1], "baseline").options
         domain = reference[1] if can_fill else "mean"
         settings = {**settings, "baseline": domain}
-    if "target" in known:
+    if "target" in defaults:
         if settings.get("target", target) != target:
             raise HeatproofError(
                 f"The {what} scores target: {settings['target']}, and the maps of this run explain target: {target}: "
@@ -135,7 +135,7 @@ def read_metric(
             )
         # In responses, the target of the run has the place of the label.
         settings = {**settings, "target": "label"}
-    options = {**known, **settings}
+    options = {**defaults, **settings}
     check_defaults(options, what)
     try:
         responses = metric.responses(metric.reads.complete(options, reference), sizes)
@@ -157,16 +157,16 @@ def read_metric(
 
 def _metric_of_reference(reference: str) -> Metric:
     function = import_callable(reference, "metric")
-    found = [metric for metric in METRICS.values() if metric.function is function]
-    if not found:
+    matching = [metric for metric in METRICS.values() if metric.function is function]
+    if not matching:
         raise HeatproofError(
             f"The metric {reference!r} says nothing of its direction and range: put the decorator "
             "`heatproof.metrics.registry.metric` before it."
         )
-    if len(found) > 1:
-        names = " and ".join(repr(metric.name) for metric in found)
+    if len(matching) > 1:
+        names = " and ".join(repr(metric.name) for metric in matching)
         raise HeatproofError(f"The metric {reference!r} is entered as {names}: give each a function of its own.")
-    return found[0]
+    return matching[0]
 
 
 def _check_grids(responses: Iterable[Response], sizes: Sequence[tuple[int, int]]) -> None:

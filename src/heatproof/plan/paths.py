@@ -55,11 +55,11 @@ def producing_job(file: str, apart: bool) -> tuple[str, ...]:
     apart
         Whether each explainer has its own jobs.
     """
-    found = SHARD.match(file)
-    if found is None:
+    match = SHARD.match(file)
+    if match is None:
         return (file,)
-    kind, place, *shard = found.groups(default="")
-    parts = place.split("/")
+    kind, location, *shard = match.groups(default="")
+    parts = location.split("/")
     if not apart and kind in EXPLAINER_AT:
         parts.pop(EXPLAINER_AT[kind])
     return kind, *parts, "".join(shard)

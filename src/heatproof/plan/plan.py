@@ -106,7 +106,7 @@ class Plan(Selection):
     def case(self, dataset: str, model: str, weights: str, metric: str) -> Case:
         """Return the test case of a network and a metric."""
         entry = self.entry(model, weights, metric)
-        drops = next((one.settings for one in entry.responses.values() if one.rule == Patches.rule), {})
+        drops = next((response.settings for response in entry.responses.values() if response.rule == Patches.rule), {})
         published = self.finetuning(model, weights) is None and model in self.fetched_models()
         seed = None if published else self.training(model, weights).get("seed", self.config["seed"])
         network, target = NetworkName(dataset, model, weights), str(self.config["target"])
@@ -138,4 +138,7 @@ class Plan(Selection):
         Each is the response that is computed, and the points of it to read (None for all): responses that differ only
         in their points share one store.
         """
-        return {argument: self.shared_responses.get(one, (one, None)) for argument, one in entry.responses.items()}
+        return {
+            argument: self.shared_responses.get(response, (response, None))
+            for argument, response in entry.responses.items()
+        }

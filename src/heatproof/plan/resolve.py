@@ -138,7 +138,7 @@ def read_explainer(name: str, settings: dict[str, Any]) -> MethodSpec:
     kind = settings.pop("explainer", name)
     if is_reference(kind):
         function = import_callable(kind, "explainer")
-        registered = next((known for known in EXPLAINERS.values() if known.function is function), None)
+        registered = next((explainer for explainer in EXPLAINERS.values() if explainer.function is function), None)
         entry = registered or Explainer(name, function, {name: True})
     else:
         entry = _find(EXPLAINERS, kind, "explainer", name, settings)

@@ -111,14 +111,14 @@ class Selection:
             )
         files = {fold_name(name): name for name in entries}
         for entry in list(entries.values()):
-            for place in range(1, self.config["training_seeds"]):
-                name = f"{entry.name}_seed{place}"
+            for number in range(1, self.config["training_seeds"]):
+                name = f"{entry.name}_seed{number}"
                 if other := files.get(fold_name(name)):
                     raise HeatproofError(
                         f"The model {other!r} has the name that `training_seeds` gives to {entry.name!r}: rename it."
                     )
                 pretraining, finetuning = (
-                    {**settings, "seed": settings.get("seed", self.config["seed"]) + place}
+                    {**settings, "seed": settings.get("seed", self.config["seed"]) + number}
                     for settings in (entry.pretraining, entry.finetuning)
                 )
                 entries[name] = replace(
@@ -177,7 +177,7 @@ class Selection:
     @cached_property
     def saved_epochs(self) -> dict[str, tuple[str, int]]:
         """Name of the weights of every kept epoch to the entry that it is of, and the epoch."""
-        found, files = {}, {fold_name(name): name for name in self.config["weights"]}
+        epochs, files = {}, {fold_name(name): name for name in self.config["weights"]}
         for entry in self.config["weights"]:
             for epoch in self.keep(entry):
                 name = f"{entry}_epoch{epoch}"
@@ -186,8 +186,8 @@ class Selection:
                         f"The weights {other!r} have the name that epoch {epoch} of {entry!r} gets by `keep`: rename "
                         "them."
                     )
-                found[name] = (entry, epoch)
-        return found
+                epochs[name] = (entry, epoch)
+        return epochs
 
     @cached_property
     def model_explainers(self) -> list[str]:
@@ -284,12 +284,12 @@ class Selection:
     @cached_property
     def _response_images(self) -> dict[str, int]:
         """Name of each response to the largest number of images of a metric of the config that reads it."""
-        found: dict[str, int] = {}
+        images: dict[str, int] = {}
         for name, entry in self.metrics.items():
             for read in entry.responses.values():
                 response = self.shared_responses[read][0].name
-                found[response] = max(found.get(response, 0), self.images_of(name))
-        return found
+                images[response] = max(images.get(response, 0), self.images_of(name))
+        return images
 
     def response_images(self, response: Response) -> int:
         """Return the number of images of a response."""
@@ -352,7 +352,7 @@ class Selection:
     def channels_of(self, dataset: str, model: str) -> int:
         """Return the number of channels of images, from the options of the dataset or the model, or from its mean."""
         stated = (self.datasets[dataset]["options"].get("channels"), self.models[model].options.get("channels"))
-        return next((one for one in stated if isinstance(one, int)), len(self.models[model].facts.mean))
+        return next((count for count in stated if isinstance(count, int)), len(self.models[model].facts.mean))
 
     def models_of(self, dataset: str) -> list[str]:
         """Return the models for a dataset."""
@@ -414,8 +414,10 @@ class Selection:
             return self.metrics[metric]
         grid, baseline, output = self.metrics_of(weights, model)[metric]
         responses = {Patches.argument: Patches({"grid": grid, "baseline": baseline})}
-        known = METRICS[base_name(metric)]
-        return MetricChoice(metric, known, {"truncate": False}, responses, known.function.__module__, output)
+        description = METRICS[base_name(metric)]
+        return MetricChoice(
+            metric, description, {"truncate": False}, responses, description.function.__module__, output
+        )
 
     @cached_property
     def shared_responses(self) -> dict[Response, tuple[Response, list[int] | None]]:

@@ -224,7 +224,7 @@ class Stage:
     @classmethod
     def paths(cls, results: Folder, **where: Any) -> dict[str, str]:
         """Return the paths of `outputs` in a results folder, by name."""
-        return {name: results.file(one.path.format(**where)) for name, one in cls.outputs.items()}
+        return {name: results.file(output.path.format(**where)) for name, output in cls.outputs.items()}
 
     @classmethod
     def common(cls, plan: Plan) -> dict[str, Any]:
@@ -247,7 +247,7 @@ class Stage:
     def complete(self, plan: Plan, **where: Any) -> Self:
         """Return the spec with the fields that the graph fills in: folder, files, common fields and key."""
         results = plan.results
-        files = {name: results.file(one.path.format(**where)) for name, one in self.planned_outputs(plan).items()}
+        files = {name: results.file(output.path.format(**where)) for name, output in self.planned_outputs(plan).items()}
         manifest = results.file(self.manifest_path.format(**where))
         spec = replace(self, results=results, files=files, manifest=manifest, **self.common(plan))
         return spec if spec.key != NO_KEY else replace(spec, key=key_of(spec.identity, spec.modules))
@@ -362,7 +362,9 @@ def load_spec(reference: str, plain: Mapping[str, Any]) -> Any:
     if module.startswith(f"{STAGES_PACKAGE}."):
         with suppress(ImportError):
             import_module(module)
-    kind = next((one for one in STAGES.loaded_entries() if f"{one.__module__}:{one.__qualname__}" == reference), None)
+    kind = next(
+        (stage for stage in STAGES.loaded_entries() if f"{stage.__module__}:{stage.__qualname__}" == reference), None
+    )
     if kind is None:
         raise ValueError(f"{reference!r:.80} is no stage of heatproof or of a plugin")
     return as_type(kind, plain, "the job")

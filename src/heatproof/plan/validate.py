@@ -69,12 +69,12 @@ def _check_leaderboard(plan: Plan) -> None:
     leaderboard = plan.config["leaderboard"]
     if not leaderboard["metrics"]:
         return
-    for key, known in (("metrics", plan.metric_names()), ("methods", plan.methods)):
+    for key, allowed in (("metrics", plan.metric_names()), ("methods", plan.methods)):
         for name in leaderboard[key]:
-            if name not in known:
+            if name not in allowed:
                 raise HeatproofError(
                     f"leaderboard.{key} names {name!r}, and the config has no such {key.removesuffix('s')}: "
-                    f"{suggest_name(name, known)}"
+                    f"{suggest_name(name, allowed)}"
                 )
     if len(leaderboard["methods"]) == 1:
         raise HeatproofError(
@@ -210,8 +210,8 @@ def require_size(plan: Plan, dataset: str, model: str) -> None:
         If both sizes are known and differ.
     """
     entry, image_size = plan.models[model], plan.datasets[dataset]["size"]
-    known = ARCHITECTURES.get(entry.architecture)
-    input_size = {**known.options, **entry.options}.get("size") if known else None
+    architecture = ARCHITECTURES.get(entry.architecture)
+    input_size = {**architecture.options, **entry.options}.get("size") if architecture else None
     if (
         input_size
         and image_size
@@ -239,7 +239,7 @@ def _check_grids(plan: Plan, dataset: str, model: str) -> None:
     tuned = filter(None, (plan.finetuning(model, weights) for weights in plan.weights))
     grids = {("drops", grid) for grid in plan.config["drops"]["grids"]}
     grids |= {("finetuning", finetuning["grid"]) for finetuning in tuned}
-    for where, grid in sorted(grids, key=lambda one: (one[0], grid_sort_key(one[1]))):
+    for where, grid in sorted(grids, key=lambda pair: (pair[0], grid_sort_key(pair[1]))):
         if not divides(grid, *size):
             square = isinstance(grid, int) and size[0] == size[1]
             alternatives = f"take one of {', '.join(map(str, square_grids(*size)[1:]))}"
@@ -315,7 +315,7 @@ def _check_parts(plan: Plan, dataset: str) -> None:
     """Raise an error if a metric needs parts, and a dataset of heatproof has none; a job checks a user's dataset."""
     entry = DATASETS.get(plan.datasets[dataset]["kind"])
     if plan.part_metrics and entry is not None and not entry.parts:
-        with_parts = " or ".join(repr(name) for name, known in DATASETS.items() if known.parts)
+        with_parts = " or ".join(repr(name) for name, dataset in DATASETS.items() if dataset.parts)
         raise HeatproofError(
             f"The metric {plan.part_metrics[0]!r} needs a dataset whose parts are known, and {dataset!r} has none: "
             f"take {with_parts}, or leave the metric out."

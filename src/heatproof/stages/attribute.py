@@ -81,12 +81,15 @@ class MapsStage(ShardStage):
     def products(self) -> list[Product]:
         """Return one shard of the store of each explainer."""
         number = self.shard.number
-        return [shard_product(self.shard, one.key, map_files(one.store, number)) for one in self.explainers]
+        return [
+            shard_product(self.shard, explainer.key, map_files(explainer.store, number))
+            for explainer in self.explainers
+        ]
 
     def sampled(self, images: tuple[int, int], manifests: Collection[str]) -> Self:
         """Return the spec restricted to a range of images and to the explainers whose manifests are named."""
         number = self.shard.number
-        explainers = [one for one in self.explainers if map_files(one.store, number)[0] in manifests]
+        explainers = [explainer for explainer in self.explainers if map_files(explainer.store, number)[0] in manifests]
         return replace(self, explainers=explainers, shard=replace(self.shard, images=images))
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
@@ -218,10 +221,10 @@ def maps_of(graph: JobGraph, network: NetworkName, explainer: str) -> MethodSpec
 
 def _stored(graph: JobGraph, network: NetworkName, name: str) -> MethodSpec:
     plan, (dataset, model, weights) = graph.plan, network
-    inputs, entry, known = graph.compute_once(_maps_of, network), plan.explainers[name], model != NO_MODEL
-    network_modules = [plan.models[model].module, *plan.target_modules] if known else []
+    inputs, entry, has_network = graph.compute_once(_maps_of, network), plan.explainers[name], model != NO_MODEL
+    network_modules = [plan.models[model].module, *plan.target_modules] if has_network else []
     modules = [*MapsStage.code, *network_modules, entry.module]
-    drops = (plan.finetuning(model, weights) if known else None) or plan.config["finetuning"]
+    drops = (plan.finetuning(model, weights) if has_network else None) or plan.config["finetuning"]
     options = plan.explainer_options(name, drops["baseline"])
     filled = options.get("baseline")
     stored = replace(
@@ -233,7 +236,7 @@ def _stored(graph: JobGraph, network: NetworkName, name: str) -> MethodSpec:
     )
     if filled:
         modules += baseline_modules(filled)
-    if known and "cam_layer" not in entry.needs:
+    if has_network and "cam_layer" not in entry.needs:
         # The layer that CAMs read does not affect other maps.
         inputs = replace(inputs, model=plan.trained_spec(model))
     settings = {

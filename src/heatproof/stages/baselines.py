@@ -38,8 +38,8 @@ def baseline_cases(plan: Plan) -> list[Case]:
     cases = [case for case in plan.test_cases() if base_name(case.metric) == "idsds" and case.grid == plan.reference[0]]
     cases = [case for case in cases if case.network.weights not in plan.saved_epochs]
     first = {(case.network[:2], case.baseline): case for case in reversed(cases) if case.output == cases[0].output}
-    found = [case for case in cases if first.get((case.network[:2], case.baseline)) is case]
-    return found if len({case.baseline for case in found}) > 1 else []
+    first_cases = [case for case in cases if first.get((case.network[:2], case.baseline)) is case]
+    return first_cases if len({case.baseline for case in first_cases}) > 1 else []
 
 
 @stage("baselines")

@@ -115,7 +115,7 @@ def directions_of(graph: JobGraph, cases: Iterable[Case]) -> dict[str, bool]:
 
 def case_keys(cases: Iterable[Case]) -> list[CaseKey]:
     """Return test cases as tuples, grouped by network."""
-    return sorted(((*case.network, case.metric) for case in cases), key=lambda place: place[:3])
+    return sorted(((*case.network, case.metric) for case in cases), key=lambda key: key[:3])
 
 
 def all_metrics(plan: Plan) -> bool:

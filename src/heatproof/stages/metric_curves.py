@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 def cases_with_curves(plan: Plan) -> dict[NetworkName, list[Case]]:
     """Return for each network the test cases whose metrics read curves, in the order of the config."""
-    found: dict[NetworkName, list[Case]] = {}
+    cases: dict[NetworkName, list[Case]] = {}
     for case in plan.all_cases():
         entry = plan.entry(case.network.model, case.network.weights, case.metric)
         if issubclass(entry.metric.reads, Curves | InformationCurves) and not plan.unsupported_reason(
             case.network.dataset, case.metric
         ):
-            found.setdefault(case.network, []).append(case)
-    return found if plan.explainers else {}
+            cases.setdefault(case.network, []).append(case)
+    return cases if plan.explainers else {}
 
 
 @stage("metric_curves")
@@ -79,7 +79,7 @@ class MetricCurves(Report):
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return the spec of the job, and the files that it waits for."""
         plan = graph.plan
-        cases = next(cases for one, cases in cases_with_curves(plan).items() if one._asdict() == where)
+        cases = next(cases for network, cases in cases_with_curves(plan).items() if network._asdict() == where)
         spec = cls(
             network=list(cases[0].network),
             scores=[graph.spec("score", **case.where) for case in cases],
@@ -91,7 +91,7 @@ class MetricCurves(Report):
     @property
     def modules(self) -> list[str]:
         """The modules whose code the job can run, including those of the metrics."""
-        return [*super().modules, *dict.fromkeys(one.module for one in self.scores)]
+        return [*super().modules, *dict.fromkeys(score.module for score in self.scores)]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return the function that writes the figure and the table."""

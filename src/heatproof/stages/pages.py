@@ -325,7 +325,7 @@ class ReportPage(Report):
             independent=leaderboard["independent"] if (leaderboard := plan.config["leaderboard"])["metrics"] else "",
         )
         inputs = [file for of in figures.values() for file in of.files.values()]
-        inputs += [file for one in spec.page_tables.values() for file in (one.path, one.manifest)]
+        inputs += [file for table in spec.page_tables.values() for file in (table.path, table.manifest)]
         return spec, [*inputs, *dataset_files(plan), *_read_of_networks(plan, spec), *_scores(plan, cases)]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
@@ -339,14 +339,14 @@ def _links(plan: Plan) -> dict[str, str]:
     """Return the files of other stages that the page links to."""
     named = {"checks": ["page"], "overview": ["places_png"], "reliability": ["consistency_png"]}
     named |= {"similarity": ["figure"]}
-    found = {f"{name}.{out}": STAGES[name].outputs[out].path for name, outputs in named.items() for out in outputs}
-    found["figure.idsds"] = Figure.outputs["svg"].path.format(figure="idsds")
-    return {name: plan.results.file(path) for name, path in found.items()}
+    paths = {f"{name}.{out}": STAGES[name].outputs[out].path for name, outputs in named.items() for out in outputs}
+    paths["figure.idsds"] = Figure.outputs["svg"].path.format(figure="idsds")
+    return {name: plan.results.file(path) for name, path in paths.items()}
 
 
 def _network(plan: Plan, network: NetworkName, cases: list[Case]) -> PageNetwork:
     metrics = plan.metrics_of(network.weights, network.model)
-    cases_of_network = [one for one in cases if one.network == network]
+    cases_of_network = [case for case in cases if case.network == network]
     first = [metric for metric in metrics if base_name(metric) == "idsds"] or list(metrics)
     return PageNetwork(
         where=network._asdict(),
@@ -362,9 +362,9 @@ def _network(plan: Plan, network: NetworkName, cases: list[Case]) -> PageNetwork
 def _curves(plan: Plan) -> list[PageCurve]:
     """Return the response curves on the page, with the metrics that read them. Other responses are not curves."""
     read = [
-        (plan.shared_responses[one][0].name, metric)
+        (plan.shared_responses[response][0].name, metric)
         for metric, of in plan.metrics.items()
-        for one in of.responses.values()
+        for response in of.responses.values()
     ]
     return [
         PageCurve(

@@ -126,7 +126,7 @@ class Guard(Stage):
         ]
         weights, precision = plan.results.weights.format(**where), plan.config["precision"]
         if not isinstance(precision, str):
-            precision = ", ".join(f"{stage}: {one}" for stage, one in precision.items())
+            precision = ", ".join(f"{stage}: {dtype}" for stage, dtype in precision.items())
         spec = cls(
             refuse=plan.config["precision_guard"]["refuse"],
             weights=weights,
@@ -207,7 +207,9 @@ class Precision(Stage):
         """Return the spec of the job, and the files that it waits for."""
         guards = [(graph.spec("guard", **network), network) for network in Guard.all_wildcards(graph.plan)]
         networks = [GuardedNetwork(spec.files["table"], **network) for spec, network in guards]
-        return cls(networks=networks, upstream=[spec.key for spec, _ in guards]), [one.table for one in networks]
+        return cls(networks=networks, upstream=[spec.key for spec, _ in guards]), [
+            network.table for network in networks
+        ]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return the function that writes the table."""

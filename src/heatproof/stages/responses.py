@@ -75,7 +75,7 @@ class ResponseStage(ShardStage):
     def products(self) -> list[Product]:
         """Return one shard of the store, or of the store of each explainer."""
         kind, number = response_of(self.response), self.shard.number
-        stores = [(one.key, self.store.format(explainer=one.name)) for one in self.explainers]
+        stores = [(explainer.key, self.store.format(explainer=explainer.name)) for explainer in self.explainers]
         return [
             shard_product(self.shard, key, response_files(kind, store, number))
             for key, store in stores or [(self.key, self.store)]
@@ -84,7 +84,7 @@ class ResponseStage(ShardStage):
     def sampled(self, images: tuple[int, int], manifests: Collection[str]) -> Self:
         """Return the spec restricted to a range of images and to the explainers whose manifests are named."""
         products = zip(self.explainers, self.products(), strict=False)
-        explainers = [one for one, product in products if product.manifest in manifests]
+        explainers = [explainer for explainer, product in products if product.manifest in manifests]
         return replace(self, explainers=explainers, shard=replace(self.shard, images=images))
 
     def work(self, runtime: Runtime) -> Callable[[], None]:

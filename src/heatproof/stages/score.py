@@ -158,18 +158,21 @@ def _read_responses(plan: Plan, case: Case) -> dict[str, tuple[Response, list[in
     return plan.responses_read_by(plan.entry(case.network.model, case.network.weights, case.metric))
 
 
-def _reads_maps(plan: Plan, case: Case) -> bool:
+def _explainers_with_maps(plan: Plan, case: Case) -> list[str]:
+    """Return the explainers whose maps are read: by the metric, or to tell whether a user's maps are signed."""
+    if plan.unsupported_reason(case.network.dataset, case.metric):
+        return []
     entry = plan.entry(case.network.model, case.network.weights, case.metric)
-    return "maps" in entry.metric.inputs and not plan.unsupported_reason(case.network.dataset, case.metric)
+    reads_maps = "maps" in entry.metric.inputs
+    names = [*plan.model_explainers, *plan.reference_explainers]
+    return [name for name in names if reads_maps or plan.explainers[name].is_custom]
 
 
 def _upstream(graph: JobGraph, case: Case) -> Key:
     """Return one key for all inputs of the scores of a test case."""
     plan, network = graph.plan, case.network
     keys = [response_key(graph, network, plan.intact_drops(network))]
-    if _reads_maps(plan, case):
-        explainers = [*plan.model_explainers, *plan.reference_explainers]
-        keys += [maps_of(graph, network, name).key for name in explainers]
+    keys += [maps_of(graph, network, name).key for name in _explainers_with_maps(plan, case)]
     for response, _ in _read_responses(plan, case).values():
         if response.needs_maps:
             keys += [response_explainer(graph, network, response, name).key for name in plan.explainers]
@@ -180,12 +183,12 @@ def _upstream(graph: JobGraph, case: Case) -> Key:
 
 def inputs_of(plan: Plan, case: Case) -> list[str]:
     """Return the files of the shards that the scores of a test case are computed from."""
-    network, reads_maps = case.network, _reads_maps(plan, case)
+    network, explainers_with_maps = case.network, _explainers_with_maps(plan, case)
     files, intact = [], plan.intact_drops(network)
     for shard in plan.shards(plan.images_of(case.metric)):
         files.append(response_file(intact, plan.store_of(network, intact), "predicted", shard))
         for explainer in plan.explainers:
-            if reads_maps:
+            if explainer in explainers_with_maps:
                 files.append(map_file(plan.maps_of(*network, explainer), shard))
             for response, _ in _read_responses(plan, case).values():
                 files += response_files(response, plan.store_of(network, response, explainer), shard)

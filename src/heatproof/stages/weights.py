@@ -40,8 +40,8 @@ def _at_pretrained(path: str) -> str:
 
 def _on_datasets(plan: Plan, models: Iterable[str]) -> list[Wildcards]:
     """Return the wildcards of models, each on all of its datasets."""
-    known = set(models)
-    return [{"dataset": dataset, "model": name} for dataset, name in plan.pairs() if name in known]
+    names = set(models)
+    return [{"dataset": dataset, "model": name} for dataset, name in plan.pairs() if name in names]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +198,7 @@ class Training(Stage):
 
     def products(self) -> list[Product]:
         """Return the weights with their history and saved epochs."""
-        return [replace(one, saved_epochs=tuple(self.keep)) for one in super().products()]
+        return [replace(product, saved_epochs=tuple(self.keep)) for product in super().products()]
 
 
 @stage("pretrain")
@@ -275,7 +275,9 @@ class Finetune(Training):
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return the wildcards of all models on their datasets, with every finetuning of the config."""
-        return [{**pair, "weights": one} for pair in _on_datasets(plan, plan.models) for one in plan.finetuned()]
+        return [
+            {**pair, "weights": weights} for pair in _on_datasets(plan, plan.models) for weights in plan.finetuned()
+        ]
 
     @classmethod
     def wildcard_constraints(cls, plan: Plan) -> Mapping[str, Iterable[str]]:
@@ -337,7 +339,9 @@ class KeepEpoch(Stage):
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
         """Return the wildcards of all models on their datasets, with every saved epoch."""
-        return [{**pair, "weights": one} for pair in _on_datasets(plan, plan.models) for one in plan.saved_epochs]
+        return [
+            {**pair, "weights": weights} for pair in _on_datasets(plan, plan.models) for weights in plan.saved_epochs
+        ]
 
     @classmethod
     def wildcard_constraints(cls, plan: Plan) -> Mapping[str, Iterable[str]]:

@@ -86,15 +86,15 @@ class _File:
         ValueError, OSError, HeatproofError
             If the file is damaged, or cannot be read.
         """
-        found = []
+        images = []
         with open_regular(refuse_links(self.path)) as file:
-            for place in places:
-                file.seek(self.begin + place * self.description.image_bytes)
+            for row in places:
+                file.seek(self.begin + row * self.description.image_bytes)
                 content = file.read(self.description.image_bytes)
-                if _digest(content) != self.description.digests[place]:
+                if _digest(content) != self.description.digests[row]:
                     raise ValueError("its bytes are not those that were written")
-                found.append(_arrays(content, self.description.arrays))
-        return found
+                images.append(_arrays(content, self.description.arrays))
+        return images
 
 
 @dataclass(eq=False)
@@ -132,7 +132,7 @@ class BatchFolder:
         return list(self._places)
 
     def _take(self, file: _File) -> None:
-        self._places.update({name: (file, place) for place, name in enumerate(file.description.names)})
+        self._places.update({name: (file, row) for row, name in enumerate(file.description.names)})
 
     def _forget(self, path: Path, error: Exception) -> None:
         """Remove a damaged file, so that its values are computed again."""
@@ -140,15 +140,15 @@ class BatchFolder:
             raise error
         log.info("%s is damaged and is made again (%s)", path, error)
         path.unlink(missing_ok=True)
-        self._places = {name: known for name, known in self._places.items() if known[0].path != path}
+        self._places = {name: location for name, location in self._places.items() if location[0].path != path}
 
     def missing(self, names: Sequence[str]) -> list[int]:
         """Return the positions in `names` of the images without values, after verifying the values of all others."""
         files: dict[Path, tuple[_File, list[int]]] = {}
         for name in dict.fromkeys(names):
             if name in self._places:
-                file, place = self._places[name]
-                files.setdefault(file.path, (file, []))[1].append(place)
+                file, position = self._places[name]
+                files.setdefault(file.path, (file, []))[1].append(position)
         for path, (file, places) in files.items():
             try:
                 file.read(places)
@@ -193,11 +193,11 @@ class BatchFolder:
         HeatproofError
             If the values of an image are missing or damaged.
         """
-        found: list[dict[str, np.ndarray]] = []
+        images: list[dict[str, np.ndarray]] = []
         for name in names:
-            file, place = self._places[name]
+            file, row = self._places[name]
             try:
-                found += file.read([place])
+                images += file.read([row])
             except Exception as error:
                 sentence = machine_fault(error) or (
                     f"{file.path} is damaged or missing ({error}): repeat the call that wrote it, to write it again."
@@ -205,7 +205,7 @@ class BatchFolder:
                 raise HeatproofError(sentence) from None
         arrays = self.arrays or {}
         return {
-            name: np.stack([one[name] for one in found]) if found else np.empty((0, *shape), dtype)
+            name: np.stack([arrays[name] for arrays in images]) if images else np.empty((0, *shape), dtype)
             for name, (dtype, shape) in arrays.items()
         }
 
@@ -244,10 +244,10 @@ def _digest(content: bytes) -> str:
 
 
 def _arrays(content: bytes, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    found, begin = {}, 0
+    arrays_by_name, begin = {}, 0
     for name in sorted(arrays):
         dtype, shape = arrays[name]
         count = math.prod(shape)
-        found[name] = np.frombuffer(content, dtype, count, begin).reshape(shape)
+        arrays_by_name[name] = np.frombuffer(content, dtype, count, begin).reshape(shape)
         begin += count * np.dtype(dtype).itemsize
-    return found
+    return arrays_by_name

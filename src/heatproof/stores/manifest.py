@@ -195,8 +195,8 @@ def write_checksummed(path: str | Path, value: Mapping[str, Any]) -> None:
     """Write a mapping as JSON with a checksum of its content, atomically."""
     # The checksum is of the value as it will be read: JSON turns tuples into lists and keys into text, and bytes of
     # names that are not UTF-8 become question marks.
-    place, text = _place(path), json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
-    plain = {**json.loads(text), "format": FORMAT, **({PATH_FIELD: place} if place else {})}
+    location, text = _place(path), json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+    plain = {**json.loads(text), "format": FORMAT, **({PATH_FIELD: location} if location else {})}
     write_json(path, {**plain, CHECKSUM_KEY: digest(plain)})
 
 
@@ -246,8 +246,8 @@ def _unsealed(value: dict[str, Any] | None, path: Path) -> dict[str, Any] | None
             f"{path} was made by another version of heatproof, whose results this version cannot read: move the "
             "results folder away, or use the other version."
         )
-    place = value.pop(PATH_FIELD, "")
-    is_here = isinstance(place, str) and (not place or os.path.abspath(path).endswith(os.sep + place))
+    location = value.pop(PATH_FIELD, "")
+    is_here = isinstance(location, str) and (not location or os.path.abspath(path).endswith(os.sep + location))
     return value if is_here and _is_sound(value, path.parent) else None
 
 
@@ -261,7 +261,7 @@ def _is_inside(folder: Path, facts: Mapping[str, Any]) -> bool:
     """Return whether an entry of a manifest names a file inside the results folder of the manifest."""
     name, parts = facts["file"], folder.parts
     # No file can have such a name, and looking for it would raise other errors than "it is missing".
-    if "\0" in name or any(len(one.encode("utf-8", "replace")) > MOST_NAME_BYTES for one in name.split("/")):
+    if "\0" in name or any(len(part.encode("utf-8", "replace")) > MOST_NAME_BYTES for part in name.split("/")):
         return False
     above = parts[::-1].index(FOLDER) if FOLDER in parts else 0
     inside = os.path.normpath(name).split("/")
@@ -365,7 +365,9 @@ def _recorded(path: Path, manifest: str | Path | None, must_be_listed: bool) -> 
         return None
     entries = (facts for content in manifests for facts in (content or {}).get("files", ()))
     here = os.path.normpath(path)
-    recorded = next((one for one in entries if os.path.normpath(manifest_path.parent / one["file"]) == here), None)
+    recorded = next(
+        (facts for facts in entries if os.path.normpath(manifest_path.parent / facts["file"]) == here), None
+    )
     if recorded is None and (is_single or must_be_listed):
         raise HeatproofError(
             f"No manifest lists {path}, so it cannot be verified that a run wrote it: remove it, and run your "
@@ -465,7 +467,7 @@ def shard_manifest_paths(store: str | Path) -> list[Path]:
         names = os.listdir(store.parent)
     except OSError:
         return []
-    numbers = sorted(int(found[1]) for found in map(manifest.fullmatch, names) if found)
+    numbers = sorted(int(match[1]) for match in map(manifest.fullmatch, names) if match)
     return [store.parent / f"{base}.{number}.json" for number in numbers]
 
 

@@ -17,14 +17,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
 
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import open_regular, parse_json, printable_path, read_result_bytes
 from heatproof.files.writing import atomic_write
-
-if TYPE_CHECKING:
-    import numpy as np
 
 FORMAT = 2
 # Enough for 10 million files with long names; no record is larger.
@@ -90,10 +89,10 @@ class FileRecord:
         listed, count = self.listed.get(split, ("", 0))
         if not listed or not 0 <= start <= stop <= count:
             return None
-        found = hashlib.sha256(listed.encode())
-        found.update(self.digests[self.lists : self.lists + self.shared].tobytes())
-        found.update(self.digests[self.rows[split][start:stop]].tobytes())
-        return found.hexdigest()
+        digest = hashlib.sha256(listed.encode())
+        digest.update(self.digests[self.lists : self.lists + self.shared].tobytes())
+        digest.update(self.digests[self.rows[split][start:stop]].tobytes())
+        return digest.hexdigest()
 
     def without_lists(self) -> FileRecord:
         """Return the record without splits, because files that determine them have changed."""
@@ -126,7 +125,7 @@ def record_files(
     root: str | Path,
     paths: Sequence[str | Path],
     began: int,
-    known: FileRecord | None = None,
+    earlier: FileRecord | None = None,
     lists: int = 0,
     **facts: Any,
 ) -> FileRecord:
@@ -140,7 +139,7 @@ def record_files(
         The files; relative paths are relative to the working folder.
     began
         Time at which the caller began to read the files, in nanoseconds since 1970.
-    known
+    earlier
         An earlier record: files with the same size, times and inode are not read again.
     lists
         Number of files, from the first on, that determine which images there are. If such a file has changed since
@@ -148,17 +147,15 @@ def record_files(
     facts
         Further fields of the record.
     """
-    import numpy as np
-
     names = [_from_root(path, root) for path in paths]
     stats = _stats(names, root)
     digests = np.zeros((len(names), 32), np.uint8)
     todo = np.ones(len(names), bool)
-    if known is not None and len(known.paths):
-        place = {name: row for row, name in enumerate(known.paths)}
-        then = np.array([place.get(name, -1) for name in names], np.int64)
-        same = (then >= 0) & (stats == known.stats[then]).all(1) & (stats[:, 2] < known.recorded - STEP)
-        digests[same], todo = known.digests[then[same]], ~same
+    if earlier is not None and len(earlier.paths):
+        row_of = {name: row for row, name in enumerate(earlier.paths)}
+        then = np.array([row_of.get(name, -1) for name in names], np.int64)
+        same = (then >= 0) & (stats == earlier.stats[then]).all(1) & (stats[:, 2] < earlier.recorded - STEP)
+        digests[same], todo = earlier.digests[then[same]], ~same
     for first, last in ((0, lists), (lists, len(names))):
         rows = first + np.flatnonzero(todo[first:last])
         digests[rows] = _digests([names[row] for row in rows], root, folders=first < lists)
@@ -178,8 +175,6 @@ def file_changes(record: FileRecord, root: str | Path, contents: bool = False) -
     contents
         Whether to read every file.
     """
-    import numpy as np
-
     began = time.time_ns()
     if not is_there(root) and any(name[:1] != b"/" for name in record.paths):
         return FileChanges(record, [], is_missing=True)
@@ -219,11 +214,11 @@ def file_digests(
     return now, digests
 
 
-def is_same_record(known: FileRecord | None, now: FileRecord) -> bool:
+def is_same_record(earlier: FileRecord | None, now: FileRecord) -> bool:
     """Return whether an earlier record is as good as the present one: the same files need not be read."""
-    if known is None or known.paths != now.paths or (known.stats != now.stats).any():
+    if earlier is None or earlier.paths != now.paths or (earlier.stats != now.stats).any():
         return False
-    return bool((known.digests == now.digests).all() and (now.stats[:, 2] < known.recorded - STEP).all())
+    return bool((earlier.digests == now.digests).all() and (now.stats[:, 2] < earlier.recorded - STEP).all())
 
 
 # ---- the file ------------------------------------------------------------------------------------------------------
@@ -239,7 +234,7 @@ def is_there(root: str | Path) -> bool:
     """Return whether the root of a dataset has content; a disk that is not mounted leaves an empty folder."""
     try:
         with os.scandir(root) as entries:
-            return any(not one.name.startswith(".") for one in entries)
+            return any(not member.name.startswith(".") for member in entries)
     except NotADirectoryError:
         return True
     except OSError:
@@ -253,8 +248,6 @@ def record_path(manifest: str | Path) -> Path:
 
 def write_record(path: str | Path, record: FileRecord) -> None:
     """Write a record with a checksum, atomically."""
-    import numpy as np
-
     splits = {split: [*record.listed[split], record.rows[split].size] for split in sorted(record.listed)}
     head = {"format": FORMAT, "recorded": record.recorded, "count": len(record.paths), "splits": splits}
     head |= {"lists": record.lists, "shared": record.shared, "named": record.named}
@@ -284,11 +277,15 @@ def read_record(path: str | Path) -> FileRecord | None:
 
 
 def _parsed(content: memoryview, at: int) -> FileRecord:
-    import numpy as np
-
     head = parse_json(bytes(content[:at]))
     count, splits = head["count"], head["splits"]
-    numbers = [count, head["recorded"], head["lists"], head["shared"], *(n for one in splits.values() for n in one[1:])]
+    numbers = [
+        count,
+        head["recorded"],
+        head["lists"],
+        head["shared"],
+        *(n for split in splits.values() for n in split[1:]),
+    ]
     if head["format"] != FORMAT or any(type(number) is not int or number < 0 for number in numbers):
         raise ValueError("not of this format")
 
@@ -299,9 +296,9 @@ def _parsed(content: memoryview, at: int) -> FileRecord:
             size *= length
         if at + size > len(content):
             raise ValueError("cut off")
-        found = np.frombuffer(content[at : at + size], kind).reshape(shape)
+        array = np.frombuffer(content[at : at + size], kind).reshape(shape)
         at += size
-        return found
+        return array
 
     stats, digests = taken("<i8", count, 4), taken("u1", count, 32)
     rows = {split: taken("<i8", int(files)) for split, (_, _, files) in splits.items()}
@@ -335,12 +332,12 @@ class ImagesRead:
 
         It is empty if there is no record, as outside a workflow.
         """
-        found: dict[str, list[list[Any]]] = {}
+        image_ranges: dict[str, list[list[Any]]] = {}
         for split, start, stop in sorted(set(ranges)) if self.record else ():
             assert self.record is not None
-            of_split = found.setdefault(f"{self.dataset}/{split}", [])
+            of_split = image_ranges.setdefault(f"{self.dataset}/{split}", [])
             of_split.append([start, stop, self.record.digest(split, start, stop) or ""])
-        return found
+        return image_ranges
 
     def all_images_of(self, *splits: str) -> list[tuple[str, int, int]]:
         """Return the ranges of all images of some splits."""
@@ -373,22 +370,26 @@ def images_of(manifest: str) -> ImagesRead:
 def records_same_data(recorded: Mapping[str, Any], data: Data) -> bool:
     """Return whether a manifest has the present digests of ranges of images, as `ImagesRead.data` returns them."""
     then = recorded.get("data", {})
-    return all(list(one) in then.get(name, ()) for name, ranges in data.items() for one in ranges)
+    return all(list(image_range) in then.get(name, ()) for name, ranges in data.items() for image_range in ranges)
 
 
 def ranges_of(recorded: Mapping[str, Any]) -> list[tuple[str, int, int]]:
     """Return the ranges of images that a manifest names: split, first image, image after the last."""
-    named = [(name.rpartition("/")[2], one) for name, ranges in recorded.get("data", {}).items() for one in ranges]
+    named = [
+        (name.rpartition("/")[2], image_range)
+        for name, ranges in recorded.get("data", {}).items()
+        for image_range in ranges
+    ]
     return [(split, start, stop) for split, (start, stop, _) in named]
 
 
 def joined_data(recorded: Iterable[Mapping[str, Any]]) -> dict[str, list[list[Any]]]:
     """Return the union of the field `data` of several manifests."""
-    found: dict[str, set[tuple[Any, ...]]] = {}
-    for one in recorded:
-        for name, ranges in one.get("data", {}).items():
-            found.setdefault(name, set()).update(map(tuple, ranges))
-    return {name: sorted(map(list, ranges), key=str) for name, ranges in sorted(found.items())}
+    ranges_by_name: dict[str, set[tuple[Any, ...]]] = {}
+    for record in recorded:
+        for name, ranges in record.get("data", {}).items():
+            ranges_by_name.setdefault(name, set()).update(map(tuple, ranges))
+    return {name: sorted(map(list, ranges), key=str) for name, ranges in sorted(ranges_by_name.items())}
 
 
 def is_same_data(recorded: Mapping[str, Any], record: Callable[[str], FileRecord | None]) -> bool:
@@ -423,21 +424,19 @@ def _from_root(path: str | Path, root: str | Path) -> bytes:
 
 def _stats(names: Sequence[bytes], root: str | Path) -> np.ndarray:
     """Return sizes, times and inodes (N, 4) of files, `GONE` where one is missing."""
-    import numpy as np
-
     top, stats = os.fsencode(root), np.full((len(names), len(GONE)), GONE, np.int64)
 
     def chunk(low: int) -> None:
         # One stat for each file and little else, because there can be millions of files.
-        found = []
+        rows = []
         for name in names[low : low + LOOKED_AT]:
             try:
-                one = os.stat(_place(name, top))
+                status = os.stat(_place(name, top))
             except OSError:
-                found.append(GONE)
+                rows.append(GONE)
             else:
-                found.append((one.st_size, one.st_mtime_ns, one.st_ctime_ns, one.st_ino & MOST_INODE))
-        stats[low : low + LOOKED_AT] = found
+                rows.append((status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino & MOST_INODE))
+        stats[low : low + LOOKED_AT] = rows
 
     _in_threads(chunk, range(0, len(names), LOOKED_AT))
     return stats
@@ -445,16 +444,14 @@ def _stats(names: Sequence[bytes], root: str | Path) -> np.ndarray:
 
 def _digests(names: Sequence[bytes], root: str | Path, folders: bool = True) -> np.ndarray:
     """Return the digests (N, 32) of files, and of folders if `folders`; zeros for those that cannot be read."""
-    import numpy as np
-
     top = os.fsencode(root)
 
     def chunk(low: int) -> bytes:
         places = [_place(name, top) for name in names[low : low + READ]]
         return b"".join(_digest(at) if folders or not os.path.isdir(at) else UNKNOWN for at in places)
 
-    found = _in_threads(chunk, range(0, len(names), READ))
-    return np.frombuffer(b"".join(found), np.uint8).reshape(-1, 32)
+    digests = _in_threads(chunk, range(0, len(names), READ))
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
 
 
 def _place(name: bytes, top: bytes) -> bytes:
@@ -465,7 +462,7 @@ def _place(name: bytes, top: bytes) -> bytes:
 def _names(folder: bytes) -> list[bytes]:
     """Return the sorted names in a folder, without hidden files; names of folders end with a slash."""
     with os.scandir(folder) as entries:
-        return sorted(one.name + b"/" * one.is_dir() for one in entries if not one.name.startswith(b"."))
+        return sorted(member.name + b"/" * member.is_dir() for member in entries if not member.name.startswith(b"."))
 
 
 def _digest(path: bytes) -> bytes:
@@ -480,6 +477,6 @@ def _digest(path: bytes) -> bytes:
 
 def _in_threads(function: Callable[[int], T], arguments: Sequence[int]) -> list[T]:
     if len(arguments) < 2:
-        return [function(one) for one in arguments]
+        return [function(argument) for argument in arguments]
     with ThreadPoolExecutor(THREADS) as pool:
         return list(pool.map(function, arguments))

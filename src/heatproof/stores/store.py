@@ -296,7 +296,7 @@ def read(store: str | Path, array: str, start: int, stop: int, ids: Sequence[str
 
 
 def _read_by_id(opened: Store, array: str, ids: Sequence[str]) -> np.ndarray:
-    places = {image: place for place, image in enumerate(opened.image_ids)}
+    places = {image: row for row, image in enumerate(opened.image_ids)}
     missing = next((image for image in ids if image not in places), None)
     if missing is not None:
         raise HeatproofError(f"{opened.path} has no image {missing!r}: it was made from another dataset.")
@@ -313,7 +313,7 @@ def read_shard_manifests(store: str | Path) -> list[dict[str, Any]]:
         images that the store does not have.
     """
     opened, folder = open_store(store), os.path.dirname(store)
-    found = []
+    manifests = []
     for listing in shard_manifest_paths(store):
         manifest = _shard_manifest(opened, str(listing))
         if "images" not in manifest or manifest["images"][1] > len(opened.image_ids):
@@ -325,8 +325,8 @@ def read_shard_manifests(store: str | Path) -> list[dict[str, Any]]:
                 raise HeatproofError(
                     f"{file} is damaged (it has another size): remove it with `rm {file}` and {TARGET}"
                 )
-        found.append(manifest)
-    return found
+        manifests.append(manifest)
+    return manifests
 
 
 def _shard_manifest(opened: Store, listing: str) -> dict[str, Any]:
@@ -352,7 +352,7 @@ def _check_shard(opened: Store, facts: ArrayMetadata, path: str, shard: int, rem
     listing = f"{str(opened.path).removesuffix('.zarr')}.{shard}.json"
     recorded = _shard_manifest(opened, listing)
     relative = os.path.relpath(path, Path(listing).parent)
-    entry = next((one for one in recorded["files"] if one["file"] == relative), None)
+    entry = next((facts for facts in recorded["files"] if facts["file"] == relative), None)
     signature = _signature(path)
     # The size is compared first, because a far larger file would take minutes to read.
     is_larger = entry is not None and signature and signature[1] > entry["bytes"]
@@ -537,11 +537,11 @@ def _coordinate(path: str, name: str, facts: ArrayMetadata, sha256: str) -> Any:
         read_bytes(_inside(path, f"{name}/c/0")), facts.shape[0], facts.dtype
     ):
         raise ValueError(f"{name} has another size than its shape says")
-    known = (name, sha256, facts)
-    if known not in _decoded:
+    key = (name, sha256, facts)
+    if key not in _decoded:
         values = np.asarray(zarr.open_array(f"{path}/{name}", mode="r", zarr_format=3)[:])
-        _decoded[known] = values if values.dtype.kind == "i" else tuple(map(str, values))
-    return _decoded[known]
+        _decoded[key] = values if values.dtype.kind == "i" else tuple(map(str, values))
+    return _decoded[key]
 
 
 def describe_store(store: str | Path) -> dict[str, Any]:

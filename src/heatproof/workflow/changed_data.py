@@ -78,7 +78,7 @@ def inspect_data(graph: Graph, contents: bool = False) -> dict[str, DatasetChang
     contents
         Whether to read every file, and not only those whose size or times differ from the record.
     """
-    found = {}
+    changes_of = {}
     for name in graph.plan.datasets:
         job = graph.job("prepare", {"dataset": name})
         (product,) = job.products
@@ -92,13 +92,13 @@ def inspect_data(graph: Graph, contents: bool = False) -> dict[str, DatasetChang
         if changes is not None and not same and changes.is_missing:
             # The record is from other files than the list of images.
             changes = None
-        found[name] = DatasetChanges(job, changes, same or (changes is None and not is_there(root)))
-    return found
+        changes_of[name] = DatasetChanges(job, changes, same or (changes is None and not is_there(root)))
+    return changes_of
 
 
 def changes_by_dataset(seen: Mapping[str, DatasetChanges]) -> dict[str, FileChanges]:
     """Return the changes of the files of datasets, by name of the dataset."""
-    return {name: one.file_changes for name, one in seen.items() if one.file_changes is not None}
+    return {name: dataset.file_changes for name, dataset in seen.items() if dataset.file_changes is not None}
 
 
 def describe_changes(graph: Graph, contents: bool = False) -> list[str]:
@@ -117,15 +117,17 @@ def describe_changes(graph: Graph, contents: bool = False) -> list[str]:
         One line for each change, and one for the jobs.
     """
     seen = inspect_data(graph, contents)
-    lines = [sentence for one in seen.values() for sentence in one.sentences]
+    lines = [sentence for dataset in seen.values() for sentence in dataset.sentences]
     results = Results(graph, changes_by_dataset(seen), contents)
     repeated, changed_files = Counter[str](), set[str]()
-    jobs_with_files = [(job, one.manifest) for job in graph.jobs() if job.sources for one in job.products]
+    jobs_with_files = [(job, product.manifest) for job in graph.jobs() if job.sources for product in job.products]
     finished = [(job, manifest) for job, manifest in jobs_with_files if results.manifest(manifest)]
-    checkpoints = dict.fromkeys(path for one in finished for path in results.changed_user_files(*one))
+    checkpoints = dict.fromkeys(
+        path for job_and_manifest in finished for path in results.changed_user_files(*job_and_manifest)
+    )
     lines += [f"The checkpoint {path} changed: results that depend on it are recomputed." for path in checkpoints]
     for job, _ in graph.depths():
-        current = [one.manifest for one in job.products if results.has_current_key(one)]
+        current = [product.manifest for product in job.products if results.has_current_key(product)]
         same = changed_files.isdisjoint(job.inputs) and all(
             results.inputs_unchanged(job, manifest) for manifest in current
         )

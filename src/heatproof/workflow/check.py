@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from heatproof.config.files import read_config
+from heatproof.core.lazy import torch
 from heatproof.core.registry import suggest_name
 from heatproof.errors import HeatproofError
 from heatproof.explainers.registry import EXPLAINERS, require_library
@@ -86,8 +87,6 @@ def describe_layers(plan: Plan) -> list[str]:
 
 
 def _layout(plan: Plan, model: str, shape: tuple[int, ...]) -> str:
-    import torch
-
     from heatproof.explainers._network_traits import inspect_network
     from heatproof.models.network import build_network
 
@@ -194,26 +193,25 @@ def _check_channels(plan: Plan) -> None:
     named = plan.config["similarity"]["channels"]
     if not named:
         return
-    import torch
 
     from heatproof.core.perturb.channels import channel_counts
     from heatproof.models.network import build_without_weights
 
-    layers, has, known = plan.channels.settings["layers"], dict[str, int](), set[str]()
+    layers, has, names = plan.channels.settings["layers"], dict[str, int](), set[str]()
     for dataset, model in plan.pairs():
         network = build_without_weights(plan.model_spec(model), num_classes=2).eval()
-        known |= {name for name, _ in network.named_modules(remove_duplicate=False) if name}
+        names |= {name for name, _ in network.named_modules(remove_duplicate=False) if name}
         # If the size is not known, any common one will do.
         height, width = plan.size_of(dataset, model) or (64, 64)
-        device = next((one.device for one in network.parameters()), torch.device("cpu"))
+        device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
         images = torch.zeros(2, plan.channels_of(dataset, model), height, width, device=device)
         for layer, count in channel_counts(network, images, layers).items():
             has[layer] = max(has.get(layer, -1), count)
     for entry in named:
         layer, channel = layer_and_channel(entry)
-        if layer not in known:
+        if layer not in names:
             raise HeatproofError(
-                f"similarity.channels names {entry!r}, a layer that no model has: {suggest_name(layer, known)}"
+                f"similarity.channels names {entry!r}, a layer that no model has: {suggest_name(layer, names)}"
             )
         if layer in has and (count := has[layer]) <= (channel or 0):
             what = f"no more than {count} channels on a grid" if count else "no channels on a grid, once in a pass,"
@@ -226,5 +224,5 @@ def _check_channels(plan: Plan) -> None:
 def _is_known(model: ModelChoice) -> bool:
     """Return whether a model's layer for CAMs is that of its architecture, or contains it, so that it must exist."""
     entry = ARCHITECTURES.get(model.architecture)
-    known = entry.facts_for(model.options, model.stated).cam_layer if entry else None
-    return known is not None and f"{known}.".startswith(f"{model.facts.cam_layer}.")
+    cam_layer = entry.facts_for(model.options, model.stated).cam_layer if entry else None
+    return cam_layer is not None and f"{cam_layer}.".startswith(f"{model.facts.cam_layer}.")

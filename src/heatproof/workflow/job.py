@@ -13,6 +13,7 @@ from contextlib import suppress
 
 import psutil
 
+from heatproof.core.perturb.baselines import register_baselines
 from heatproof.core.provenance import Key
 from heatproof.core.registry import load_plugins
 from heatproof.core.signals import EndedBySignal, end_with_parent, received_signal, run_process, signal_handling
@@ -59,8 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 )
         load_plugins(runtime.plugins)
         if runtime.baselines:
-            from heatproof.core.perturb.baselines import register_baselines
-
             register_baselines(runtime.baselines)
         try:
             job = load_spec(request["run"], request["spec"])

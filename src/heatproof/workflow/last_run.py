@@ -40,7 +40,11 @@ def record_run(config: Mapping[str, Any], named: Sequence[str | Path], folder: s
         The results folder.
     """
     when = datetime.now().astimezone().isoformat(sep=" ", timespec="minutes")
-    record = {"named": [_name_of(one) for one in named], "values": plain_addresses(config), "when": when}
+    record = {
+        "named": [_name_of(config_name) for config_name in named],
+        "values": plain_addresses(config),
+        "when": when,
+    }
     write_checksummed(refuse_links(Path(folder) / RECORD), record)
 
 

@@ -90,7 +90,7 @@ def reconcile(
                 mark_stale(job, product, depth)
             elif results.is_current(job, product) or results.is_pruned(job, product):
                 # A time in the future would make everything that is made from now on look old.
-                if min(known := modification_times(product.files)) < newest or max(known) > now:
+                if min(times := modification_times(product.files)) < newest or max(times) > now:
                     _set_times(product.files, newest)
             elif results.is_stale(job, product):
                 # If only files of a dataset changed, its images have already been listed again, except in a dry run.
@@ -225,16 +225,18 @@ class Results:
         Inputs of current files are not considered, because Snakemake does not make them again. Pruned files are made
         again if one of the returned jobs reads them.
         """
-        requested, read, found = set(files), set[str](), list[Job]()
+        requested, read, jobs = set(files), set[str](), list[Job]()
         for job in reversed(self.graph.jobs_leading_to(requested)):
             is_read = not read.isdisjoint(job.outputs)
             if not is_read and requested.isdisjoint(job.outputs):
                 continue
-            is_usable = self.is_current if is_read else lambda *one: self.is_current(*one) or self.is_pruned(*one)
+            is_usable = (
+                self.is_current if is_read else lambda *of_job: self.is_current(*of_job) or self.is_pruned(*of_job)
+            )
             if not all(is_usable(job, product) for product in job.products):
-                found.append(job)
+                jobs.append(job)
                 read.update(job.inputs)
-        return found[::-1]
+        return jobs[::-1]
 
     def is_complete(self, product: Product) -> bool:
         """Return whether all files of a result exist, with the sizes in its manifest."""
@@ -296,8 +298,10 @@ class Results:
         recorded = (self.manifest(manifest) or {}).get("input_sha256", {})
         digests = self._sources[1] if job.sources else {}
         # The job need not be one of the graph.
-        digests = {**digests, **file_digests(None, [one for one in job.sources if one not in digests])[1]}
-        return [one for one in job.sources if digests.get(one, "") != recorded.get(public(Path(one).as_posix()))]
+        digests = {**digests, **file_digests(None, [source for source in job.sources if source not in digests])[1]}
+        return [
+            source for source in job.sources if digests.get(source, "") != recorded.get(public(Path(source).as_posix()))
+        ]
 
     def remember_sources(self) -> None:
         """Write the record of the user's files, so that the next start reads only files that have changed."""

@@ -169,9 +169,9 @@ def start_run(graph: Graph, folder: str, dry_run: bool) -> None:
         remove_specs(folder)
         refuse_links(Path(folder) / RECORD)
         atexit.register(shutil.rmtree, Path(folder) / SPECS, ignore_errors=True)
-    found = update_data_records(graph, folder, dry_run)
+    records = update_data_records(graph, folder, dry_run)
     # Damage is reported here, because Snakemake takes an existing file for complete, and possibly no job reads it.
-    _print_messages(f"{sentence} A run that needs it recomputes it." for sentence in reconcile(graph, found))
+    _print_messages(f"{sentence} A run that needs it recomputes it." for sentence in reconcile(graph, records))
     if dry_run:
         unlock_folder(held)
 
@@ -191,11 +191,11 @@ def update_data_records(graph: Graph, folder: str, dry_run: bool) -> dict[str, F
         If the files of a dataset are not a valid dataset any more.
     """
     seen = inspect_data(graph)
-    for one in seen.values():
-        _print_messages(one.sentences)
+    for changes in seen.values():
+        _print_messages(changes.sentences)
     if not dry_run:
-        for one in (*seen.values(), *_of_other_rows(graph, seen)):
-            _list_again(graph, one, folder)
+        for changes in (*seen.values(), *_of_other_rows(graph, seen)):
+            _list_again(graph, changes, folder)
     return changes_by_dataset(seen) if dry_run else {}
 
 

@@ -1,6 +1,6 @@
 """Try user code, checkpoint files and the device on a few images before any job starts.
 
-Modules with torch are imported only if a config has something to try, because that takes seconds.
+Modules that import torch are imported only if a config has something to try, because that takes seconds.
 """
 
 from __future__ import annotations
@@ -11,23 +11,28 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from heatproof.core.batch import Batch
+from heatproof.core.dataset import Dataset
+from heatproof.core.lazy import torch
+from heatproof.core.methods import MethodSpec, methods_of
 from heatproof.core.options import as_size_option
 from heatproof.core.tasks import EXCLUSIVE
+from heatproof.datasets.checks import check_dataset, check_image_files, check_target, describe_rows, open_dataset
+from heatproof.datasets.image_files import ImageReader
+from heatproof.datasets.probe_images import probe_rows_of_split, read_rows
+from heatproof.datasets.rows import unwrap_rows
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.metrics.responses.base import respond
+from heatproof.metrics.scoring import score_batches
+from heatproof.models.preprocessing import preprocessing_differences
 from heatproof.plan.graph import Graph
 from heatproof.plan.metrics import MetricChoice
 from heatproof.plan.resolve import ModelChoice
 from heatproof.plan.validate import Plan, require_size
-
-if TYPE_CHECKING:
-    import torch
-
-    from heatproof.core.batch import Batch
-    from heatproof.core.dataset import Dataset
-    from heatproof.core.methods import MethodSpec
-
 
 # Largest number of image files whose headers are read; this takes ten seconds for local files.
 LOOKED_AT = 100_000
@@ -68,14 +73,15 @@ def run_trial(plan: Plan, device: bool = True, gaps: list[str] | None = None) ->
         models = [model for model in plan.models_of(name) if plan.target_function or _is_tried(plan, model)]
         explainers = [entry for entry in plan.explainers.values() if _is_user_code(entry.module)]
         metrics = [
-            one for one in plan.metrics.values() if one.metric.is_custom and not plan.unsupported_reason(name, one.name)
+            choice
+            for choice in plan.metrics.values()
+            if choice.metric.is_custom and not plan.unsupported_reason(name, choice.name)
         ]
         module = plan.datasets[name]["module"]
         has_user_code = models or explainers or metrics or _is_user_code(module) or module == FOLDERS
         target = plan.config["target"]
         if not (has_user_code or isinstance(target, int)) or plan.splits_from_results(name):
             continue
-        from heatproof.datasets.checks import check_dataset, check_target, describe_rows, open_dataset
 
         with _trying(f"dataset {name!r}"):
             dataset = open_dataset(plan.dataset_spec(name))
@@ -113,8 +119,6 @@ def inspect_image_files(plan: Plan) -> list[str]:
     HeatproofError
         If image files cannot be read; the message has their number, the first names, and the remedy.
     """
-    from heatproof.datasets.checks import check_image_files, open_dataset
-
     lines = []
     here = [name for name in plan.datasets if not plan.splits_from_results(name)]
     for name in [name for name in here if "root" in plan.datasets[name]["options"]]:
@@ -129,8 +133,6 @@ def inspect_image_files(plan: Plan) -> list[str]:
 
 
 def _few_images(name: str, dataset: Dataset) -> list[str]:
-    from heatproof.datasets.rows import unwrap_rows
-
     splits = {
         split: dataset.splits[split].labels.tolist() for split in ("train", "validation") if split in dataset.splits
     }
@@ -146,9 +148,6 @@ def _few_images(name: str, dataset: Dataset) -> list[str]:
 
 
 def _preprocessing_differences(model: ModelChoice, name: str, dataset: Dataset) -> list[str]:
-    from heatproof.datasets.image_files import ImageReader
-    from heatproof.models.preprocessing import preprocessing_differences
-
     reader = getattr(dataset, "reader", None)
     # By default, images that are no larger than the input are not resized, whatever the weights were trained with.
     if not isinstance(reader, ImageReader) or (reader.is_default_box and reader.box == reader.size):
@@ -238,7 +237,7 @@ def _naming_channels(network: torch.nn.Module, image: torch.Tensor) -> Iterator[
     try:
         yield
     except Exception as error:  # a network can raise any exception
-        first = next((one for one in network.modules() if hasattr(one, "in_channels")), None)
+        first = next((layer for layer in network.modules() if hasattr(layer, "in_channels")), None)
         if first is None or first.in_channels == image.shape[1]:
             raise
         raise HeatproofError(
@@ -249,7 +248,11 @@ def _naming_channels(network: torch.nn.Module, image: torch.Tensor) -> Iterator[
 
 def _require_trainable(plan: Plan, model: str, network: torch.nn.Module) -> None:
     """Raise an error if a model with parameters of half precision is to be trained."""
-    halves = {str(one.dtype).removeprefix("torch.") for one in network.parameters() if one.is_floating_point()}
+    halves = {
+        str(parameter.dtype).removeprefix("torch.")
+        for parameter in network.parameters()
+        if parameter.is_floating_point()
+    }
     halves &= {"float16", "bfloat16"}
     if halves and any(model == trained for trained, _ in plan.trainings()):
         raise HeatproofError(
@@ -302,12 +305,7 @@ def _explain(plan: Plan, entry: MethodSpec, model: str, network: torch.nn.Module
 
 def _score(plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module, dataset: Dataset, name: str) -> None:
     """Score random maps with a user's metric, on responses of a network whose weights may be random."""
-    import numpy as np
-
-    from heatproof.core.methods import methods_of
     from heatproof.core.perturb.dataset_mean import needs_dataset
-    from heatproof.metrics.responses.base import respond
-    from heatproof.metrics.scoring import score_batches
 
     batch = _few(plan, model, network, dataset)
     height, width = batch.images.shape[2:]
@@ -346,11 +344,7 @@ def _score(plan: Plan, entry: MetricChoice, model: str, network: torch.nn.Module
 
 def _few(plan: Plan, model: str, network: torch.nn.Module, dataset: Dataset) -> Batch:
     """Return the few images that tell whether an explainer applies, as a run checks it."""
-    import torch
-
-    from heatproof.core.batch import Batch
     from heatproof.core.normalise import normalise
-    from heatproof.datasets.probe_images import probe_rows_of_split, read_rows
 
     rows, split, facts = probe_rows_of_split(dataset), dataset.splits["evaluation"], plan.models[model].facts
     return Batch(
