@@ -169,7 +169,7 @@ def print_diff(before: str, after: str, out: str | None = None) -> None:
         rows = difference.table.to_dict("records")
         values = {
             "names": public([before, after]),
-            "found": difference.sentences,
+            "sentences": difference.sentences,
             "rows": rows,
             "number": format_number,
         }
