@@ -23,11 +23,11 @@ class KnownDrops(torch.nn.Module):
         self.linear, self.product = torch.nn.Linear(3 * SIDE**2, outputs).double(), product
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        found = self.linear(images.flatten(1))
+        outputs = self.linear(images.flatten(1))
         if self.product:
             first, last = self.sums(images)
-            found = found + (first * last)[:, None] * torch.arange(1, found.shape[1] + 1)
-        return found
+            outputs = outputs + (first * last)[:, None] * torch.arange(1, outputs.shape[1] + 1)
+        return outputs
 
     @staticmethod
     def sums(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -35,13 +35,13 @@ class KnownDrops(torch.nn.Module):
 
     def maps(self, images: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Return maps whose sums over patches are the drops of the outputs times weights (N, K)."""
-        found = images * (weights @ self.linear.weight).reshape(images.shape)
+        maps = images * (weights @ self.linear.weight).reshape(images.shape)
         if self.product:
-            first, last = (one[:, None, None, None] for one in self.sums(images))
+            first, last = (total[:, None, None, None] for total in self.sums(images))
             times = (weights @ torch.arange(1, weights.shape[1] + 1).double())[:, None, None, None]
-            found[..., :STEP, :STEP] += times * images[..., :STEP, :STEP] * last
-            found[..., -STEP:, -STEP:] += times * images[..., -STEP:, -STEP:] * first
-        return found.sum(1).detach()
+            maps[..., :STEP, :STEP] += times * images[..., :STEP, :STEP] * last
+            maps[..., -STEP:, -STEP:] += times * images[..., -STEP:, -STEP:] * first
+        return maps.sum(1).detach()
 
 
 def _hot(columns, width: int) -> torch.Tensor:
@@ -95,21 +95,23 @@ def test_choose_finds_the_true_maps(case: str, product: bool) -> None:
     network, images, targets, options, maps = _known(case, product)
     rows = LABELS.nonzero()[:, 0] if case == "multilabel" else torch.arange(COUNT)
     columns = LABELS.nonzero()[:, 1] if case == "multilabel" else torch.zeros(COUNT).long()
-    known = {}
-    for row, column, one in zip(rows.tolist(), columns.tolist(), maps, strict=True):
-        known[images[row].numpy().tobytes(), column] = one
+    map_of = {}
+    for row, column, values in zip(rows.tolist(), columns.tolist(), maps, strict=True):
+        map_of[images[row].numpy().tobytes(), column] = values
 
     def true(model, images, targets):
         row_labels = targets.tolist() if case == "multilabel" else [0] * len(images)
-        return torch.stack([known[one.numpy().tobytes(), label] for one, label in zip(images, row_labels, strict=True)])
+        return torch.stack(
+            [map_of[image.numpy().tobytes(), label] for image, label in zip(images, row_labels, strict=True)]
+        )
 
     def negative(model, images, targets):
         return -true(model, images, targets)
 
     measures = {"sds": {"grid": GRID, "baseline": "zeros"}}
-    found = heatproof.choose(network, images, targets, [true, negative], measures=measures, **options)
-    assert found.best == "true"
-    means = found.table.set_index("method")["sds"]
+    choice = heatproof.choose(network, images, targets, [true, negative], measures=measures, **options)
+    assert choice.best == "true"
+    means = choice.table.set_index("method")["sds"]
     assert means["true"] == pytest.approx(1, abs=1e-6)
     # Absolute values lose the signs, and the signs are all wrong: with either of them, the method scores lower.
     assert means[[name for name in means.index if name.startswith("negative")]].max() < 0.9
@@ -241,7 +243,7 @@ def test_targets_of_functions_have_any_type_and_are_aligned_by_image() -> None:
     network, images = KnownDrops(3, False).eval(), torch.randn(4, 3, SIDE, SIDE, dtype=torch.float64)
 
     def picked(output: torch.Tensor, targets) -> torch.Tensor:
-        return torch.stack([one["abc".index(name)] for one, name in zip(output, targets, strict=True)])
+        return torch.stack([row["abc".index(name)] for row, name in zip(output, targets, strict=True)])
 
     result = heatproof.explain(network, images, list("abca"), "input_x_gradient", target=picked)
     assert result["target"].values.tolist() == list("abca")
@@ -291,7 +293,7 @@ def test_a_metric_that_is_not_applicable_has_a_reason_and_no_pass() -> None:
     for name, kind in (("rise_deletion", "a probability"), ("road_morf", "a class decision")):
         assert np.isnan(scores[name]["score"]).all()
         assert not scores[name]["valid"].any()
-        assert all(f"reads {kind}" in one for one in scores[name]["reason"].values)
+        assert all(f"reads {kind}" in reason for reason in scores[name]["reason"].values)
     assert scores["sds"]["valid"].all()
     # Logits are numbers.
     result = heatproof.evaluate("rise_deletion", network, images, targets, maps, output="logit", steps=4, **options)
@@ -310,8 +312,8 @@ def test_an_image_counts_once_however_many_labels_it_has() -> None:
     network, images, targets, options, _ = _known("multilabel", True)
     measures = {"sds": {"grid": GRID, "baseline": "zeros"}}
     methods = ["saliency", "input_x_gradient"]
-    found = heatproof.choose(network, images, targets, methods, measures=measures, **options)
-    assert found.images == (COUNT // 2, COUNT // 2)
+    choice = heatproof.choose(network, images, targets, methods, measures=measures, **options)
+    assert choice.images == (COUNT // 2, COUNT // 2)
     # Every label three times, as columns of equal outputs, adds no information.
     tripled = KnownDrops(9, False).eval()
     with torch.no_grad():
@@ -321,8 +323,8 @@ def test_an_image_counts_once_however_many_labels_it_has() -> None:
     once = heatproof.choose(network, images, targets, ["saliency"], measures=measures, **options).table
     thrice = heatproof.choose(tripled, images, targets.repeat(1, 3), ["saliency"], measures=measures, **options).table
     scores = [
-        one[one["method"].str.startswith("saliency")][["sds", "sds, low", "sds, high"]].to_numpy(float)
-        for one in (once, thrice)
+        choice[choice["method"].str.startswith("saliency")][["sds", "sds, low", "sds, high"]].to_numpy(float)
+        for choice in (once, thrice)
     ]
     assert np.isfinite(scores[0]).all()
     assert scores[1] == pytest.approx(scores[0], abs=1e-9)
@@ -331,24 +333,24 @@ def test_an_image_counts_once_however_many_labels_it_has() -> None:
 @pytest.mark.filterwarnings("ignore:The network (answers|finds)")
 def test_a_choice_of_several_labels_is_also_reported_by_label(tmp_path) -> None:
     network, images, targets, options, _ = _known("multilabel", False)
-    found = heatproof.choose(
+    choice = heatproof.choose(
         network, images, targets, ["input_x_gradient"], measures={"sds": {"grid": GRID, "baseline": "zeros"}}, **options
     )
-    assert list(found.by_label.columns) == ["label", "images", "methods", "verdict"]
-    first = found.by_label.iloc[0]
+    assert list(choice.by_label.columns) == ["label", "images", "methods", "verdict"]
+    first = choice.by_label.iloc[0]
     assert (first["label"], first["images"], first["methods"], first["verdict"]) == (
         "0", COUNT // 2, "input_x_gradient", "found",
     )  # fmt: skip
-    rest = found.by_label.iloc[1:]
+    rest = choice.by_label.iloc[1:]
     assert (rest["images"] < 16).all()
     assert set(rest["verdict"]) == {"too few images"}
-    assert "By label" in str(found)
-    again = heatproof.Choice.load(found.save(tmp_path / "choice.json"))
-    assert again == found
-    assert again.by_label.equals(found.by_label)
-    assert "By label" in found.save(tmp_path / "choice.html").read_text()
-    one = heatproof.choose(network, images, None, ["input_x_gradient"], measures={"sds": {"baseline": "zeros"}})
-    assert one.by_label is None
+    assert "By label" in str(choice)
+    again = heatproof.Choice.load(choice.save(tmp_path / "choice.json"))
+    assert again == choice
+    assert again.by_label.equals(choice.by_label)
+    assert "By label" in choice.save(tmp_path / "choice.html").read_text()
+    single = heatproof.choose(network, images, None, ["input_x_gradient"], measures={"sds": {"baseline": "zeros"}})
+    assert single.by_label is None
 
 
 @pytest.mark.filterwarnings("ignore:The network (answers|finds)")
@@ -356,7 +358,7 @@ def test_copies_of_an_image_add_no_information_about_a_label() -> None:
     network, images, targets, options, _ = _known("multilabel", False)
     measures = {"sds": {"grid": GRID, "baseline": "zeros"}}
     with pytest.warns(UserWarning, match="copies of others"):
-        found = heatproof.choose(
+        choice = heatproof.choose(
             network,
             images[:16].repeat(5, 1, 1, 1),
             targets[:16].repeat(5, 1),
@@ -364,8 +366,8 @@ def test_copies_of_an_image_add_no_information_about_a_label() -> None:
             measures=measures,
             **options,
         )
-    assert (found.by_label["images"] <= 8).all()
-    assert set(found.by_label["verdict"]) == {"too few images"}
+    assert (choice.by_label["images"] <= 8).all()
+    assert set(choice.by_label["verdict"]) == {"too few images"}
 
 
 def test_measures_that_are_not_applicable_are_refused() -> None:
@@ -406,7 +408,7 @@ def test_a_cache_distinguishes_tasks_functions_and_targets(tmp_path, product: bo
         assert (
             not seen
             or name in ("labels", "numbers")
-            or not any(np.array_equal(cached["attribution"].values, one) for one in seen)
+            or not any(np.array_equal(cached["attribution"].values, earlier) for earlier in seen)
         )
         seen.append(cached["attribution"].values)
     # Results for the same target are not computed twice.
@@ -416,11 +418,11 @@ def test_a_cache_distinguishes_tasks_functions_and_targets(tmp_path, product: bo
     for targets, options in calls.values():
         before = heatproof.explain(network, images, targets, "input_x_gradient", cache=tmp_path, **options)
         assert not any(before["reason"].values)
-    files = sorted(tmp_path.rglob("*.npz")) or sorted(one for one in tmp_path.rglob("*") if one.is_file())
-    stamps = [one.stat().st_mtime_ns for one in files if "maps" in one.parts]
+    files = sorted(tmp_path.rglob("*.npz")) or sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    stamps = [path.stat().st_mtime_ns for path in files if "maps" in path.parts]
     for targets, options in calls.values():
         heatproof.explain(network, images, targets, "input_x_gradient", cache=tmp_path, **options)
-    assert [one.stat().st_mtime_ns for one in files if "maps" in one.parts] == stamps
+    assert [path.stat().st_mtime_ns for path in files if "maps" in path.parts] == stamps
 
 
 def test_a_function_without_an_identity_is_refused_only_with_a_cache(tmp_path) -> None:
@@ -452,7 +454,7 @@ def test_image_scores_accept_tasks_and_target_functions() -> None:
 def test_a_ranking_per_image_applies_to_each_of_its_labels() -> None:
     network, images, targets, options, maps = _known("multilabel", False)
     image_rows = LABELS.nonzero()[:, 0]
-    order = torch.stack([one.argsort() for one in images.sum(1).flatten(1)]).numpy()
+    order = torch.stack([image.argsort() for image in images.sum(1).flatten(1)]).numpy()
     by_image = heatproof.evaluate("rise_deletion", network, images, targets, maps, ranking=order, steps=4, **options)
     by_row = heatproof.evaluate(
         "rise_deletion", network, images, targets, maps, ranking=order[image_rows], steps=4, **options
@@ -463,7 +465,7 @@ def test_a_ranking_per_image_applies_to_each_of_its_labels() -> None:
 OUTPUTS = {
     "a map": lambda images: images[:, :2],
     "a dict of maps": lambda images: {"out": images[:, :2], "aux": images},
-    "a list of dicts": lambda images: [{"boxes": one} for one in images],
+    "a list of dicts": lambda images: [{"boxes": image} for image in images],
 }
 
 

@@ -69,7 +69,7 @@ def explained(name, channels):
 
 @pytest.mark.parametrize("channels", CHANNELS)
 @pytest.mark.parametrize(
-    "name", [pytest.param(one, marks=pytest.mark.slow) if one in SLOW else one for one in EXPLAINERS]
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in EXPLAINERS]
 )
 def test_every_explainer_makes_maps_or_gives_a_reason(name, channels):
     result = explained(name, channels)

@@ -16,9 +16,9 @@ PAGE = (Path(__file__).parents[2] / "docs/api.md").read_text(encoding="utf-8")
 
 def blocks(title):
     part = re.search(rf"^## {title}.*?(?=^## )", PAGE, re.S | re.M)[0]
-    found = re.findall(r"^```python\n(.*?)^```", part, re.S | re.M)
-    assert found
-    return found
+    blocks = re.findall(r"^```python\n(.*?)^```", part, re.S | re.M)
+    assert blocks
+    return blocks
 
 
 @pytest.mark.filterwarnings("ignore")

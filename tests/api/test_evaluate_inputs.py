@@ -46,29 +46,29 @@ def test_images_of_any_number_of_channels_are_scored(metric, channels):
         with pytest.raises(HeatproofError, match="need one or three"):
             heatproof.evaluate(metric, model, images, labels, maps)
         return
-    found = heatproof.evaluate(metric, model, images, labels, maps, **needed(metric, images))
-    assert found.sizes["image"] == COUNT
+    result = heatproof.evaluate(metric, model, images, labels, maps, **needed(metric, images))
+    assert result.sizes["image"] == COUNT
 
 
 @pytest.mark.parametrize("metric", OURS)
 def test_one_logit_is_scored_as_two_classes(metric):
     model, images, labels, maps = problem(classes=1)
     options = needed(metric, images)
-    one = heatproof.evaluate(metric, model, images, labels, maps, **options)
+    alone = heatproof.evaluate(metric, model, images, labels, maps, **options)
 
     def both(images):
         logit = model(images)
         return torch.cat([-logit, logit], dim=1) / 2
 
     two = heatproof.evaluate(metric, both, images, labels, maps, **options)
-    assert (one.attrs.pop("task"), two.attrs.pop("task")) == ("binary", "multiclass")
-    xarray.testing.assert_identical(one, two)
+    assert (alone.attrs.pop("task"), two.attrs.pop("task")) == ("binary", "multiclass")
+    xarray.testing.assert_identical(alone, two)
 
 
 @pytest.mark.parametrize("metric", ["ids", "deletion_morf", "rise_insertion"])
 def test_one_logit_does_not_score_every_map_alike(metric):
     model, images, labels, maps = problem(classes=1)
-    scores = [heatproof.evaluate(metric, model, images, labels, one)["score"] for one in (maps, -maps)]
+    scores = [heatproof.evaluate(metric, model, images, labels, signed)["score"] for signed in (maps, -maps)]
     assert (scores[0] != scores[1]).all()
 
 
@@ -181,11 +181,11 @@ def test_named_dimensions_are_put_into_order():
     names = ("image", "y", "x")
     cube = xarray.DataArray(maps.numpy(), dims=names)
     named_images = xarray.DataArray(images.numpy(), dims=("image", "channel", "y", "x"))
-    for one in (cube, cube.transpose("x", "image", "y"), cube.transpose("image", "x", "y")):
-        assert plain.equals(heatproof.evaluate("ids", model, images, labels, one)["score"])
-    for one in (named_images, named_images.transpose("image", "y", "x", "channel")):
+    for form in (cube, cube.transpose("x", "image", "y"), cube.transpose("image", "x", "y")):
+        assert plain.equals(heatproof.evaluate("ids", model, images, labels, form)["score"])
+    for form in (named_images, named_images.transpose("image", "y", "x", "channel")):
         of_labels = xarray.DataArray(labels.numpy(), dims="image")
-        assert plain.equals(heatproof.evaluate("ids", model, one, of_labels, cube)["score"])
+        assert plain.equals(heatproof.evaluate("ids", model, form, of_labels, cube)["score"])
     with pytest.raises(HeatproofError, match="dimensions sample, y, x: name them image, y, x"):
         heatproof.evaluate("ids", model, images, labels, cube.rename(image="sample"))
     with pytest.raises(HeatproofError, match="dimensions image, y, x: name them image, channel, y, x"):
@@ -213,8 +213,8 @@ def test_invalid_types_of_options_are_refused(metric, options, sentence):
 
 
 def test_numpy_numbers_are_accepted_as_options():
-    found = heatproof.evaluate("ids", *problem(), steps=np.int64(8))
-    assert found.equals(heatproof.evaluate("ids", *problem(), steps=8))
+    result = heatproof.evaluate("ids", *problem(), steps=np.int64(8))
+    assert result.equals(heatproof.evaluate("ids", *problem(), steps=8))
 
 
 def test_images_of_another_precision_than_the_model_are_refused():
@@ -297,6 +297,6 @@ def test_an_undefined_score_has_the_reason_of_its_metric(metric, why):
     with torch.no_grad():
         for values in model.parameters():
             values.zero_()
-    found = heatproof.evaluate(metric, model, images, labels, maps)
-    assert not found["valid"].any()
-    assert all(why in reason for reason in found["reason"].values)
+    result = heatproof.evaluate(metric, model, images, labels, maps)
+    assert not result["valid"].any()
+    assert all(why in reason for reason in result["reason"].values)

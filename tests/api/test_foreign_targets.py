@@ -44,7 +44,7 @@ def number(target: Any) -> int:
 
 
 def of_class(output, targets):
-    chosen = torch.tensor([0 if one is None else number(one) for one in targets])
+    chosen = torch.tensor([0 if target is None else number(target) for target in targets])
     return output.gather(1, chosen[:, None])[:, 0]
 
 
@@ -60,11 +60,11 @@ class Lazy:
 
 KINDS: dict[str, Any] = {
     "a frame of several types": pd.DataFrame({"class": CLASS.numpy(), "name": ["x"] * COUNT}),
-    "objects in columns": np.array([[int(one), None] for one in CLASS], dtype=object),
-    "lists of several lengths": [[int(one)] * (1 + int(one)) for one in CLASS],
-    "rows of several types": [[int(one), "x"] for one in CLASS],
-    "some of them None": [None if one == 0 else int(one) for one in CLASS],
-    "dicts": [{"class": int(one)} for one in CLASS],
+    "objects in columns": np.array([[int(number), None] for number in CLASS], dtype=object),
+    "lists of several lengths": [[int(number)] * (1 + int(number)) for number in CLASS],
+    "rows of several types": [[int(number), "x"] for number in CLASS],
+    "some of them None": [None if number == 0 else int(number) for number in CLASS],
+    "dicts": [{"class": int(number)} for number in CLASS],
     "made when asked for": Lazy(),
 }
 
@@ -102,10 +102,10 @@ WRAPS = {
 @pytest.mark.parametrize("batch_size", [1, 2, 64])
 @pytest.mark.parametrize("wrap", WRAPS)
 def test_a_function_that_writes_to_its_arguments_changes_no_result(images, wrap: str, batch_size: int) -> None:
-    wrapped, found = WRAPS[wrap]
+    wrapped, kind = WRAPS[wrap]
 
     def shifted(output, targets):
-        logits = found(output)
+        logits = kind(output)
         logits *= 2
         logits[:, 1:] -= logits[:, :1]
         targets += 1
@@ -137,8 +137,8 @@ def test_a_function_that_does_not_write_shares_the_memory_of_outputs_and_targets
     heatproof.explain(Linear(wrap), images, masks, "input_x_gradient", target=over_mask, progress=False)
     # Every image has its own mask, and one batch has most of them; copies would have as many addresses.
     rest = seen[3:]
-    assert len({one[0] for one in rest}) <= len(outputs) < len(rest)
-    assert {one[1] for one in rest} == {0}
+    assert len({output[0] for output in rest}) <= len(outputs) < len(rest)
+    assert {output[1] for output in rest} == {0}
 
 
 def test_a_function_that_writes_only_sometimes_is_refused(images) -> None:
@@ -239,12 +239,12 @@ def test_maps_of_labels_require_their_task_even_if_an_image_has_no_label(
 
 def test_finetuning_needs_known_labels_to_train_and_to_select_the_epoch(images) -> None:
     seen = set()
-    for known in ([], *([row] for row in range(COUNT))):
+    for labelled_rows in ([], *([row] for row in range(COUNT))):
         labels = np.full((COUNT, CLASSES), -1)
-        labels[known] = 1
-        with pytest.raises(HeatproofError, match=r"None of the \d+ images that .* has a known label") as found:
+        labels[labelled_rows] = 1
+        with pytest.raises(HeatproofError, match=r"None of the \d+ images that .* has a known label") as raised:
             heatproof.finetune(Linear(), images, labels, task="multilabel")
-        seen.add(str(found.value).split(" images that ")[1].split(" has a known label")[0])
+        seen.add(str(raised.value).split(" images that ")[1].split(" has a known label")[0])
     assert seen == {"are trained on", "select the epoch"}
 
 

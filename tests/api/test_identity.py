@@ -39,42 +39,42 @@ def imported(tmp_path, monkeypatch):
     yield read
     for name in [*written, *(name.partition(".")[0] for name in written)]:
         sys.modules.pop(name, None)
-    sys.modules.update({name: one for name, one in modules.items() if one is not None})
+    sys.modules.update({name: module for name, module in modules.items() if module is not None})
 
 
 MODULES = {
-    "a module with the name of one of Python's": lambda one: {"profile": FUNCTION + one},
-    "a value of a module": lambda one: {
+    "a module with the name of one of Python's": lambda code: {"profile": FUNCTION + code},
+    "a value of a module": lambda code: {
         "own": "import others\n" + FUNCTION + "images.sum(1) * others.SETTINGS['scale']",
-        "others": f"SETTINGS = {{'scale': {len(one)}}}",
+        "others": f"SETTINGS = {{'scale': {len(code)}}}",
     },
-    "an object of a module": lambda one: {
+    "an object of a module": lambda code: {
         "own": "import others\n" + FUNCTION + "images.sum(1) * others.SCALE.value",
-        "others": f"class Scale:\n    pass\nSCALE = Scale()\nSCALE.value = {len(one)}",
+        "others": f"class Scale:\n    pass\nSCALE = Scale()\nSCALE.value = {len(code)}",
     },
-    "a module that a module imports": lambda one: {
+    "a module that a module imports": lambda code: {
         "own": "import others\n" + FUNCTION + "others.helper(images)",
         "others": "import further\ndef helper(images):\n    return further.helper(images)",
-        "further": f"def helper(images):\n    return {one}",
+        "further": f"def helper(images):\n    return {code}",
     },
-    "an import in a function": lambda one: {
+    "an import in a function": lambda code: {
         "own": "def method(model, images, targets):\n    from others import helper\n    return helper(images)",
-        "others": f"def helper(images):\n    return {one}",
+        "others": f"def helper(images):\n    return {code}",
     },
-    "a module of a package": lambda one: {
+    "a module of a package": lambda code: {
         "own": "import pack.inner\n" + FUNCTION + "pack.inner.helper(images)",
-        "pack.inner": f"def helper(images):\n    return {one}",
+        "pack.inner": f"def helper(images):\n    return {code}",
     },
-    "a module of a package, imported in a function": lambda one: {
+    "a module of a package, imported in a function": lambda code: {
         "own": "def method(model, images, targets):\n    from pack import inner\n    return inner.helper(images)",
-        "pack.inner": f"def helper(images):\n    return {one}",
+        "pack.inner": f"def helper(images):\n    return {code}",
     },
 }
 
 
 @pytest.mark.parametrize("case", MODULES)
 def test_an_edited_module_is_noticed_and_an_equal_one_is_not(case, imported):
-    first, again, edited = (identity_of(imported(MODULES[case](one))) for one in (ONE, ONE, OTHER))
+    first, again, edited = (identity_of(imported(MODULES[case](code))) for code in (ONE, ONE, OTHER))
     assert first == again != edited
 
 
@@ -102,7 +102,7 @@ CLASS = "class Method:\n    def __call__(self, model, images, targets):\n       
 PAIRS = {
     "a function that was run as text": (run(FUNCTION + ONE), run(FUNCTION + OTHER)),
     "a class that was run as text": (run(CLASS.format(ONE)), run(CLASS.format(OTHER))),
-    "a class of a notebook": tuple(run(CLASS.format(one), {"__name__": "__main__"}) for one in (ONE, OTHER)),
+    "a class of a notebook": tuple(run(CLASS.format(code), {"__name__": "__main__"}) for code in (ONE, OTHER)),
     "an attribute of a function": (with_attribute(1), with_attribute(2)),
     "constants in other brackets": (lambda: print((1, 2), 3), lambda: print(1, (2, 3))),
 }
@@ -110,13 +110,13 @@ PAIRS = {
 
 @pytest.mark.parametrize("case", PAIRS)
 def test_different_functions_have_different_identities(case):
-    one, other = PAIRS[case]
-    assert identity_of(one) == identity_of(one) != identity_of(other)
+    first, other = PAIRS[case]
+    assert identity_of(first) == identity_of(first) != identity_of(other)
 
 
 def test_a_function_that_claims_a_library_module_is_identified_by_its_code(imported):
-    def identity_of_text(one):
-        method = imported({"own": FUNCTION + one})
+    def identity_of_text(text):
+        method = imported({"own": FUNCTION + text})
         method.__module__ = "torch.nn.functional"
         return identity_of(method)
 

@@ -67,32 +67,32 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_maps_are_aligned_with_their_images_in_any_form(change, network, images, targets, dataset, scored):
-    found = heatproof.evaluate("sds", network, images, targets, CHANGES[change](dataset))
-    np.testing.assert_array_equal(found["score"].values, scored)
-    np.testing.assert_array_equal(found["image"].values, dataset["image"].values)
+    result = heatproof.evaluate("sds", network, images, targets, CHANGES[change](dataset))
+    np.testing.assert_array_equal(result["score"].values, scored)
+    np.testing.assert_array_equal(result["image"].values, dataset["image"].values)
 
 
 def test_a_repeated_image_has_the_same_map_each_time(network, images, targets, dataset, scored):
-    found = heatproof.evaluate("sds", network, images[[4, 2, 4]], targets[[4, 2, 4]], dataset)
-    np.testing.assert_allclose(found["score"].values, scored[:, [4, 2, 4]], atol=1e-6)
+    result = heatproof.evaluate("sds", network, images[[4, 2, 4]], targets[[4, 2, 4]], dataset)
+    np.testing.assert_allclose(result["score"].values, scored[:, [4, 2, 4]], atol=1e-6)
 
 
 def test_images_and_maps_reordered_together_are_aligned(network, images, targets, dataset, scored):
-    found = heatproof.evaluate("sds", network, images[ORDER], targets[ORDER], dataset.isel(image=ORDER))["score"]
-    np.testing.assert_array_equal(found, scored[:, ORDER])
+    scores = heatproof.evaluate("sds", network, images[ORDER], targets[ORDER], dataset.isel(image=ORDER))["score"]
+    np.testing.assert_array_equal(scores, scored[:, ORDER])
     # The order of the maps is unchanged, because numbers from 0 are not labels.
-    found = heatproof.evaluate("sds", network, images[ORDER], targets[ORDER], dataset)["score"]
-    np.testing.assert_array_equal(found, scored[:, ORDER])
+    scores = heatproof.evaluate("sds", network, images[ORDER], targets[ORDER], dataset)["score"]
+    np.testing.assert_array_equal(scores, scored[:, ORDER])
 
 
 def test_a_subset_of_the_images_has_its_maps(network, images, targets, dataset, scored):
-    found = heatproof.evaluate("sds", network, images[3:7], targets[3:7], dataset)["score"]
-    np.testing.assert_array_equal(found, scored[:, 3:7])
+    scores = heatproof.evaluate("sds", network, images[3:7], targets[3:7], dataset)["score"]
+    np.testing.assert_array_equal(scores, scored[:, 3:7])
 
 
 def test_methods_are_found_by_name(network, images, targets, dataset, scored):
-    found = heatproof.evaluate("sds", network, images, targets, dataset.isel(method=[2, 0, 1]))["score"]
-    np.testing.assert_array_equal(found.sel({"method": METHODS}), scored)
+    scores = heatproof.evaluate("sds", network, images, targets, dataset.isel(method=[2, 0, 1]))["score"]
+    np.testing.assert_array_equal(scores.sel({"method": METHODS}), scored)
 
 
 def test_equal_images_are_distinguished_by_class_then_name_then_order(network, images):
@@ -101,8 +101,8 @@ def test_equal_images_are_distinguished_by_class_then_name_then_order(network, i
     dataset = heatproof.explain(network, same, classes, ["input_x_gradient"])
     right = heatproof.evaluate("sds", network, same, classes, dataset)["score"].values
     for order in ([3, 2, 1, 0], [1, 2, 3, 0]):
-        found = heatproof.evaluate("sds", network, same, classes, dataset.isel(image=order))["score"]
-        np.testing.assert_array_equal(found, right)
+        scores = heatproof.evaluate("sds", network, same, classes, dataset.isel(image=order))["score"]
+        np.testing.assert_array_equal(scores, right)
         both = heatproof.evaluate("sds", network, same[order], classes[order], dataset.isel(image=order))["score"]
         np.testing.assert_array_equal(both, right[:, order])
 
@@ -112,15 +112,15 @@ def test_maps_are_aligned_by_the_names_that_the_caller_gives(network, images, ta
     options = {"image_ids": NAMES}
     right = heatproof.evaluate("sds", network, images, targets, named, **options)["score"]
     np.testing.assert_array_equal(right, scored[0])
-    found = heatproof.evaluate("sds", network, images, targets, named.isel(image=ORDER), **options)["score"]
-    np.testing.assert_array_equal(found, scored[0])
+    scores = heatproof.evaluate("sds", network, images, targets, named.isel(image=ORDER), **options)["score"]
+    np.testing.assert_array_equal(scores, scored[0])
     named_images = xarray.DataArray(images.numpy(), {"image": NAMES}, ("image", "channel", "y", "x"))
-    found = heatproof.evaluate("sds", network, named_images.isel(image=ORDER), targets[ORDER], named)["score"]
-    np.testing.assert_array_equal(found, scored[0][ORDER])
+    scores = heatproof.evaluate("sds", network, named_images.isel(image=ORDER), targets[ORDER], named)["score"]
+    np.testing.assert_array_equal(scores, scored[0][ORDER])
     # Names as xarray and pandas represent them.
     for ids in (named["image"], pd.Index(NAMES), np.array(NAMES)):
-        found = heatproof.evaluate("sds", network, images, targets, named.isel(image=ORDER), image_ids=ids)["score"]
-        np.testing.assert_array_equal(found, scored[0])
+        scores = heatproof.evaluate("sds", network, images, targets, named.isel(image=ORDER), image_ids=ids)["score"]
+        np.testing.assert_array_equal(scores, scored[0])
 
 
 TARGETS = {
@@ -136,16 +136,16 @@ TARGETS = {
 @pytest.mark.parametrize("change", TARGETS)
 def test_labelled_targets_are_aligned(change, network, images, targets, dataset):
     labelled = TARGETS[change](targets)
-    found = heatproof.explain(network, images, labelled, ["saliency"], image_ids=NAMES)
-    np.testing.assert_array_equal(found["target"], targets)
-    np.testing.assert_array_equal(found["attribution"][0], one_method(dataset))
+    explained = heatproof.explain(network, images, labelled, ["saliency"], image_ids=NAMES)
+    np.testing.assert_array_equal(explained["target"], targets)
+    np.testing.assert_array_equal(explained["attribution"][0], one_method(dataset))
     scores = heatproof.evaluate("sds", network, images, labelled, dataset, image_ids=NAMES)["score"]
     np.testing.assert_array_equal(scores, heatproof.evaluate("sds", network, images, targets, dataset)["score"])
 
 
 def test_the_targets_of_maps_can_be_passed_as_targets(network, images, targets, dataset, scored):
-    found = heatproof.evaluate("sds", network, images, dataset["target"].isel(image=ORDER), dataset)["score"]
-    np.testing.assert_array_equal(found, scored)
+    scores = heatproof.evaluate("sds", network, images, dataset["target"].isel(image=ORDER), dataset)["score"]
+    np.testing.assert_array_equal(scores, scored)
 
 
 def test_without_targets_maps_are_scored_by_the_class_that_they_explain(network, images, targets):
@@ -240,9 +240,9 @@ def test_a_metric_of_the_predicted_class_ignores_targets(network, images, target
     with torch.no_grad():
         predicted = network(pixels).argmax(1)
     maps = heatproof.explain(network, pixels, None, ["saliency"])
-    found = heatproof.evaluate("sic", network, pixels, (predicted + 1) % 4, maps, target="predicted")
+    result = heatproof.evaluate("sic", network, pixels, (predicted + 1) % 4, maps, target="predicted")
     right = heatproof.evaluate("sic", network, pixels, predicted, maps, target="predicted")
-    np.testing.assert_array_equal(found["score"], right["score"])
+    np.testing.assert_array_equal(result["score"], right["score"])
     others = heatproof.explain(network, pixels, (predicted + 1) % 4, ["saliency"])
     with pytest.raises(HeatproofError, match=r"image '0' explains class \d and the network predicts \d: give maps"):
         heatproof.evaluate("sic", network, pixels, predicted, others, target="predicted")
@@ -259,7 +259,7 @@ def test_rankings_are_aligned(network, images, targets, dataset):
     right = heatproof.evaluate("ids", network, images, targets, maps, ranking=ranking, **options)["score"]
     labelled = xarray.DataArray(ranking, {"image": NAMES}, ("image", "pixel"))
     table = pd.DataFrame(ranking, NAMES)
-    for one in (
+    for labelled_ranking in (
         labelled,
         labelled.isel(image=ORDER),
         labelled.T,
@@ -267,8 +267,8 @@ def test_rankings_are_aligned(network, images, targets, dataset):
         table,
         table.iloc[ORDER],
     ):
-        found = heatproof.evaluate("ids", network, images, targets, maps, ranking=one, **options)["score"]
-        np.testing.assert_array_equal(found, right)
+        scores = heatproof.evaluate("ids", network, images, targets, maps, ranking=labelled_ranking, **options)["score"]
+        np.testing.assert_array_equal(scores, right)
     with pytest.raises(HeatproofError, match="ranking"):
         heatproof.evaluate("ids", network, images, targets, dataset, ranking=labelled.isel(image=ORDER), steps=8)
 
@@ -278,27 +278,27 @@ def test_parts_and_their_drops_are_aligned(network, images, targets, dataset):
     masks = np.zeros((12, 3, 16, 16), dtype=bool)
     masks[:, 0, :4], masks[:, 1, 4:10], masks[:, 2, 10:] = True, True, True
     removed = images.numpy()[:, None] * ~masks[:, :, None]
-    known = {"image": NAMES, "part": parts}
+    coordinates = {"image": NAMES, "part": parts}
     labelled = {
-        "masks": xarray.DataArray(masks, known, ("image", "part", "y", "x")),
-        "removed": xarray.DataArray(removed, known, ("image", "part", "channel", "y", "x")),
-        "drops": xarray.DataArray(np.random.default_rng(1).random((12, 3)), known, ("image", "part")),
+        "masks": xarray.DataArray(masks, coordinates, ("image", "part", "y", "x")),
+        "removed": xarray.DataArray(removed, coordinates, ("image", "part", "channel", "y", "x")),
+        "drops": xarray.DataArray(np.random.default_rng(1).random((12, 3)), coordinates, ("image", "part")),
     }
 
     def score(**options):
-        found = heatproof.evaluate("part_deletion", network, images, targets, maps, image_ids=NAMES, **options)
-        return found["score"].values
+        scores = heatproof.evaluate("part_deletion", network, images, targets, maps, image_ids=NAMES, **options)
+        return scores["score"].values
 
     for other in ("removed", "drops"):
         right = score(masks=masks, **{other: labelled[other].values})
         changed = {"image": ORDER, "part": [2, 0, 1]}
-        for one in (
+        for values in (
             labelled[other],
             labelled[other].isel(image=ORDER),
             labelled[other].isel(changed),
             labelled[other].isel(changed).transpose(),
         ):
-            np.testing.assert_array_equal(score(masks=labelled["masks"], **{other: one}), right)
+            np.testing.assert_array_equal(score(masks=labelled["masks"], **{other: values}), right)
         with pytest.raises(HeatproofError, match=f"The {other} are of the parts 'head', 'body', 'wing'"):
             score(masks=labelled["masks"], **{other: labelled[other].assign_coords(part=["head", "body", "wing"])})
         with pytest.raises(HeatproofError, match="dimensions image, piece"):
@@ -363,7 +363,7 @@ def test_exchanged_arguments_of_quality_functions_are_refused(function, network,
 
 def test_a_comparison_does_not_depend_on_the_order_of_its_results(network, images, targets, dataset):
     scores = heatproof.evaluate(["sds", "rise_deletion"], network, images, targets, dataset, steps=8)
-    moved = {name: one.isel(image=ORDER, method=[2, 0, 1]) for name, one in scores.items()}
+    moved = {name: dataset_of_metric.isel(image=ORDER, method=[2, 0, 1]) for name, dataset_of_metric in scores.items()}
     moved["sds"] = scores["sds"]
     pd.testing.assert_frame_equal(
         heatproof.compare(moved).table.sort_values("method", ignore_index=True),
@@ -375,22 +375,22 @@ def test_a_table_can_have_names_in_its_index(network, images, targets, dataset):
     scores = heatproof.evaluate("sds", network, images, targets, dataset)
     table = scores["score"].to_dataframe()[["score"]]
     right = heatproof.compare(table.reset_index())
-    for one in (table, table.iloc[::-1], table.reset_index("method"), table.reset_index("image")):
+    for form in (table, table.iloc[::-1], table.reset_index("method"), table.reset_index("image")):
         pd.testing.assert_frame_equal(
-            heatproof.compare(one).table.sort_values("method", ignore_index=True),
+            heatproof.compare(form).table.sort_values("method", ignore_index=True),
             right.table.sort_values("method", ignore_index=True),
         )
 
 
 def drawn(dataset, **options):
     axes = Figure().subplots(1, 5).ravel()
-    return [one.images[0].get_array() for one in heatproof.plot.maps(dataset, axes=axes, **options) if one.images]
+    return [axis.images[0].get_array() for axis in heatproof.plot.maps(dataset, axes=axes, **options) if axis.images]
 
 
 def test_images_of_a_plot_are_selected_by_name(images, dataset):
     right = drawn(dataset, image="3")
-    for one in (dataset.isel(image=ORDER), dataset.transpose("y", "x", "method", "image")):
-        for mine, theirs in zip(drawn(one, image="3"), right, strict=True):
+    for order in (dataset.isel(image=ORDER), dataset.transpose("y", "x", "method", "image")):
+        for mine, theirs in zip(drawn(order, image="3"), right, strict=True):
             np.testing.assert_array_equal(mine, theirs)
     named_images = xarray.DataArray(images.numpy(), {"image": dataset["image"].values}, ("image", "channel", "y", "x"))
     first = drawn(dataset, image="3", picture=images[3])[0]
@@ -409,8 +409,8 @@ def test_maps_of_a_function_have_named_axes_in_any_order(channels, network, imag
         axes = ("image", "channel", "y", "x") if channels else AXES
         return xarray.DataArray(plain(model, batch, classes).numpy(), dims=axes).T
 
-    found = heatproof.explain(network, images, targets, {"plain": plain, "labelled": labelled})["attribution"]
-    np.testing.assert_array_equal(*found)
+    maps = heatproof.explain(network, images, targets, {"plain": plain, "labelled": labelled})["attribution"]
+    np.testing.assert_array_equal(*maps)
 
 
 def test_recomputed_maps_and_masks_have_named_axes_in_any_order(network, images, targets, dataset):
@@ -419,17 +419,17 @@ def test_recomputed_maps_and_masks_have_named_axes_in_any_order(network, images,
 
     options = {"update": True, "steps": 4}
     plain = lambda pixels, classes: pixels.abs().sum(1)  # noqa: E731
-    found, right = (
-        heatproof.evaluate("deletion_morf", network, images, targets, dataset, explain=one, **options)["score"]
-        for one in (labelled, plain)
+    scores, right = (
+        heatproof.evaluate("deletion_morf", network, images, targets, dataset, explain=explain, **options)["score"]
+        for explain in (labelled, plain)
     )
-    np.testing.assert_array_equal(found, right)
+    np.testing.assert_array_equal(scores, right)
     mask = np.zeros((16, 16), dtype=bool)
     mask[0, :5] = True
     pixels = images.sigmoid()
     maps = heatproof.explain(network, pixels, targets, ["saliency"])
-    found, right = (
-        heatproof.evaluate("sic", network, pixels, targets, maps, random_mask=one)["score"]
-        for one in (xarray.DataArray(mask, dims=("y", "x")).T, mask)
+    scores, right = (
+        heatproof.evaluate("sic", network, pixels, targets, maps, random_mask=random_mask)["score"]
+        for random_mask in (xarray.DataArray(mask, dims=("y", "x")).T, mask)
     )
-    np.testing.assert_array_equal(found, right)
+    np.testing.assert_array_equal(scores, right)

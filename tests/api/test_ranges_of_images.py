@@ -58,6 +58,6 @@ def test_a_recorded_input_range_is_compared_with_the_images(name, call, recwarn)
     for images, expected in ((PIXELS, of_pixels), (NORMALISED, of_normalised)):
         recwarn.clear()
         CALLS[call](make(), images)
-        messages = [str(one.message) for one in recwarn if "between 0 and 1" in str(one.message)]
+        messages = [str(warning.message) for warning in recwarn if "between 0 and 1" in str(warning.message)]
         assert len(messages) == (expected is not None)
-        assert all(expected in one for one in messages)
+        assert all(expected in message for message in messages)

@@ -95,9 +95,9 @@ LABELLED = {
 @pytest.mark.parametrize("form", LABELLED)
 def test_a_loader_gives_images_and_their_labels(form, network, images, targets):
     labels = (targets + 1) % 4
-    found = heatproof.explain(network, LABELLED[form](images, labels), None, ["saliency"])
+    explained = heatproof.explain(network, LABELLED[form](images, labels), None, ["saliency"])
     right = heatproof.explain(network, images, labels, ["saliency"])
-    xarray.testing.assert_identical(found.drop_vars("seconds"), right.drop_vars("seconds"))
+    xarray.testing.assert_identical(explained.drop_vars("seconds"), right.drop_vars("seconds"))
 
 
 UNLABELLED = {
@@ -105,7 +105,7 @@ UNLABELLED = {
     "a list of batches": lambda x: list(x.split(5)),
     "an array": lambda x: x.numpy(),
     "a labelled array": lambda x: xarray.DataArray(x.numpy(), dims=("image", "channel", "y", "x")).T,
-    "a list of dicts": lambda x: [{"x": one} for one in x.split(5)],
+    "a list of dicts": lambda x: [{"x": batch} for batch in x.split(5)],
 }
 
 
@@ -113,29 +113,31 @@ UNLABELLED = {
 @pytest.mark.parametrize("has_targets", [False, True])
 def test_images_without_labels_get_targets_or_the_predicted_class(form, has_targets, network, images, targets):
     labels = (targets + 1) % 4 if has_targets else None
-    found = heatproof.explain(network, UNLABELLED[form](images), labels, ["saliency"])
+    explained = heatproof.explain(network, UNLABELLED[form](images), labels, ["saliency"])
     right = heatproof.explain(network, images, labels if has_targets else targets, ["saliency"])
     # Predicting the classes takes one pass of each image.
     right.attrs["check_passes"] += 0 if has_targets else len(images)
-    xarray.testing.assert_identical(found.drop_vars("seconds"), right.drop_vars("seconds"))
+    xarray.testing.assert_identical(explained.drop_vars("seconds"), right.drop_vars("seconds"))
 
 
 def test_given_targets_take_precedence_over_labels(network, images, targets):
     labels = (targets + 1) % 4
     loader = DataLoader(TensorDataset(images, targets), 5)
-    found = heatproof.explain(network, loader, labels, ["saliency"], image_ids=list("abcdefghijkl"))
-    np.testing.assert_array_equal(found["target"], labels)
-    assert found["image"].values.tolist() == list("abcdefghijkl")
+    explained = heatproof.explain(network, loader, labels, ["saliency"], image_ids=list("abcdefghijkl"))
+    np.testing.assert_array_equal(explained["target"], labels)
+    assert explained["image"].values.tolist() == list("abcdefghijkl")
 
 
 def test_other_functions_accept_loaders(network, images, targets):
     labels = (targets + 1) % 4
     loader = DataLoader(TensorDataset(images, labels), 5)
     maps = heatproof.explain(network, loader, None, ["saliency"])
-    found = heatproof.evaluate("sds", network, loader, None, maps)
-    xarray.testing.assert_identical(found, heatproof.evaluate("sds", network, images, labels, maps))
-    both = [heatproof.finetune(network, one, classes, epochs=1) for one, classes in ((loader, None), (images, labels))]
-    for mine, theirs in zip(*(one.parameters() for one in both), strict=True):
+    result = heatproof.evaluate("sds", network, loader, None, maps)
+    xarray.testing.assert_identical(result, heatproof.evaluate("sds", network, images, labels, maps))
+    both = [
+        heatproof.finetune(network, inputs, classes, epochs=1) for inputs, classes in ((loader, None), (images, labels))
+    ]
+    for mine, theirs in zip(*(tuned.parameters() for tuned in both), strict=True):
         assert torch.equal(mine, theirs)
     assert both[0].heatproof["labels"] == "given"
 
@@ -145,15 +147,15 @@ def test_choose_accepts_loaders_and_classes(network):
     images = torch.randn(90, 3, 16, 16, generator=torch.Generator().manual_seed(8))
     with torch.no_grad():
         labels = network(images).argmax(1)
-    classes = [int(one) for one in labels.bincount().argsort()[-2:]]
+    classes = [int(number) for number in labels.bincount().argsort()[-2:]]
     loader = DataLoader(TensorDataset(images, labels), 16)
-    found = heatproof.choose(network, loader, None, ["saliency", "input_x_gradient"], classes=classes)
-    rows = sum(labels == one for one in classes).bool()
+    choice = heatproof.choose(network, loader, None, ["saliency", "input_x_gradient"], classes=classes)
+    rows = sum(labels == number for number in classes).bool()
     right = heatproof.choose(network, images[rows], labels[rows], ["saliency", "input_x_gradient"])
-    assert found.sentence == right.sentence
-    assert sum(found.images) == int(rows.sum())
+    assert choice.sentence == right.sentence
+    assert sum(choice.images) == int(rows.sum())
     columns = [name for name in right.table if name != "seconds"]
-    assert found.table[columns].equals(right.table[columns])
+    assert choice.table[columns].equals(right.table[columns])
 
 
 def test_images_are_read_lazily(images, targets):
@@ -174,7 +176,7 @@ class Listed(Samples):
         return self.labels.tolist()
 
 
-@pytest.mark.parametrize("form", [lambda one: one, lambda one: Subset(one, range(600))])
+@pytest.mark.parametrize("form", [lambda dataset: dataset, lambda dataset: Subset(dataset, range(600))])
 def test_listed_labels_avoid_reading_the_images(form, images, targets):
     dataset = Listed(images.repeat(50, 1, 1, 1), targets.repeat(50))
     source = read_inputs(None, form(dataset), classes=[int(targets[0])])
@@ -238,7 +240,7 @@ class Fails(Samples):
 
 
 def in_order_of_brightness(batch):
-    return default_collate(sorted(batch, key=lambda one: float(one[0].sum())))
+    return default_collate(sorted(batch, key=lambda sample: float(sample[0].sum())))
 
 
 REFUSED = {
@@ -319,28 +321,28 @@ CLASSES = [0, 0, 1, 1, 1, 1, 2, 2, 2]
 
 @pytest.mark.parametrize("kind", [str, lambda path: path])
 def test_a_folder_has_names_and_classes(kind, network, photos):
-    found = heatproof.explain(network, kind(photos), None, ["saliency"], transform=transform)
-    assert found["image"].values.tolist() == PATHS
-    assert found["target"].values.tolist() == CLASSES
+    explained = heatproof.explain(network, kind(photos), None, ["saliency"], transform=transform)
+    assert explained["image"].values.tolist() == PATHS
+    assert explained["target"].values.tolist() == CLASSES
     pixels = torch.stack([transform(Image.open(photos / path)) for path in PATHS])
     right = heatproof.explain(network, pixels, CLASSES, ["saliency"], image_ids=PATHS)
-    xarray.testing.assert_identical(found.drop_vars("seconds"), right.drop_vars("seconds"))
+    xarray.testing.assert_identical(explained.drop_vars("seconds"), right.drop_vars("seconds"))
 
 
 def test_system_folders_are_not_classes(network, photos):
     for name in ("__MACOSX", "@eaDir"):
         (photos / name).mkdir()
         (photos / name / "._0.png").write_bytes(b"")
-    found = heatproof.explain(network, photos, None, "saliency", transform=transform)
-    assert found["target"].values.tolist() == [0] * 2 + [1] * 4 + [2] * 3
+    explained = heatproof.explain(network, photos, None, "saliency", transform=transform)
+    assert explained["target"].values.tolist() == [0] * 2 + [1] * 4 + [2] * 3
 
 
 def test_a_loader_of_a_folder_has_the_same_names_and_classes(network, photos):
     torchvision = pytest.importorskip("torchvision")
     dataset = torchvision.datasets.ImageFolder(photos, transform)
-    found = heatproof.explain(network, DataLoader(dataset, 4), None, ["saliency"])
+    explained = heatproof.explain(network, DataLoader(dataset, 4), None, ["saliency"])
     right = heatproof.explain(network, photos, None, ["saliency"], transform=transform)
-    xarray.testing.assert_identical(found.drop_vars("seconds"), right.drop_vars("seconds"))
+    xarray.testing.assert_identical(explained.drop_vars("seconds"), right.drop_vars("seconds"))
     part = heatproof.explain(network, DataLoader(Subset(dataset, [8, 1]), 4), None, ["saliency"])
     assert part["image"].values.tolist() == [PATHS[8], PATHS[1]]
     assert part["target"].values.tolist() == [2, 0]
@@ -360,11 +362,11 @@ def test_a_model_of_timm_defines_the_transform(photos):
 
 
 def test_a_folder_without_classes_is_explained_for_the_predicted_class(network, photos):
-    found = heatproof.explain(network, photos / "bee", None, ["saliency"], transform=transform)
-    pixels = torch.stack([transform(Image.open(photos / "bee" / name)) for name in found["image"].values])
+    explained = heatproof.explain(network, photos / "bee", None, ["saliency"], transform=transform)
+    pixels = torch.stack([transform(Image.open(photos / "bee" / name)) for name in explained["image"].values])
     with torch.no_grad():
-        assert found["target"].values.tolist() == network(pixels).argmax(1).tolist()
-    assert found["image"].values.tolist() == [f"{number}.png" for number in range(4)]
+        assert explained["target"].values.tolist() == network(pixels).argmax(1).tolist()
+    assert explained["image"].values.tolist() == [f"{number}.png" for number in range(4)]
 
 
 def laid_out(photos, how):
@@ -434,22 +436,22 @@ def test_a_transform_with_a_tensor_is_refused(network, images, targets):
 def test_a_subset_of_the_classes_keeps_the_image_names(form, classes, network, images):
     labels = torch.arange(12) % 4
     inputs = (images, labels) if form == "tensor" else (DataLoader(TensorDataset(images, labels), 5), None)
-    found = heatproof.explain(network, *inputs, ["saliency", "random"], classes=classes)
+    explained = heatproof.explain(network, *inputs, ["saliency", "random"], classes=classes)
     expected = heatproof.explain(network, images, labels, ["saliency", "random"])
     rows = [row for row in range(12) if row % 4 in (1, 3)]
-    assert found["image"].values.tolist() == [str(row) for row in rows]
-    np.testing.assert_array_equal(found["attribution"], expected["attribution"][:, rows])
+    assert explained["image"].values.tolist() == [str(row) for row in rows]
+    np.testing.assert_array_equal(explained["attribution"], expected["attribution"][:, rows])
 
 
 def test_classes_of_a_folder_can_be_selected_by_name(network, photos):
-    found = heatproof.explain(network, photos, None, ["saliency"], transform=transform, classes=["cat", 0])
-    assert found["target"].values.tolist() == [0, 0, 2, 2, 2]
+    explained = heatproof.explain(network, photos, None, ["saliency"], transform=transform, classes=["cat", 0])
+    assert explained["target"].values.tolist() == [0, 0, 2, 2, 2]
 
 
 def test_classes_without_labels_are_the_predicted_ones(network, images, targets):
-    one = int(targets[0])
-    found = heatproof.explain(network, images, None, ["saliency"], classes=[one])
-    assert found["image"].values.tolist() == [str(row) for row in range(12) if targets[row] == one]
+    chosen = int(targets[0])
+    explained = heatproof.explain(network, images, None, ["saliency"], classes=[chosen])
+    assert explained["image"].values.tolist() == [str(row) for row in range(12) if targets[row] == chosen]
 
 
 @pytest.mark.parametrize(

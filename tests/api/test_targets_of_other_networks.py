@@ -15,8 +15,12 @@ BOXES = torch.tensor([[4.0, 4, 16, 16], [12.0, 12, 30, 30]]).repeat(COUNT // 2, 
 
 def matched(output, boxes):
     """Return the score of the box that overlaps most with the target box."""
-    overlaps = [torchvision.ops.box_iou(box[None], one["boxes"])[0] for one, box in zip(output, boxes, strict=True)]
-    return torch.stack([one["scores"][overlap.argmax()] for one, overlap in zip(output, overlaps, strict=True)])
+    overlaps = [
+        torchvision.ops.box_iou(box[None], detected["boxes"])[0] for detected, box in zip(output, boxes, strict=True)
+    ]
+    return torch.stack(
+        [detected["scores"][overlap.argmax()] for detected, overlap in zip(output, overlaps, strict=True)]
+    )
 
 
 def _backbone() -> torch.nn.Module:
@@ -68,10 +72,10 @@ def test_the_score_of_a_detected_box_can_be_a_target(kind: str) -> None:
     scores = heatproof.evaluate("sds", network, images[:8], BOXES[:8], maps, baseline="zeros", target=matched)["score"]
     # Occlusion with the windows of the grid equals the deletion of its patches.
     assert float(scores.sel({"method": "occlusion"}).mean("image")) > 0.9
-    found = heatproof.choose(
+    choice = heatproof.choose(
         network, images, BOXES, ["input_x_gradient"], measures={"sds": {"baseline": "zeros"}}, target=matched
     )
-    assert found.table["sds"].notna().all()
+    assert choice.table["sds"].notna().all()
     with pytest.raises(HeatproofError, match="score it without finetuning"):
         heatproof.finetune(network, images, target=matched)
 
@@ -108,8 +112,8 @@ def test_similarity_to_an_embedding_can_be_a_target() -> None:
     scores = heatproof.evaluate("sds", network, images, texts, maps, grid=8, baseline="zeros", target=similar)["score"]
     # The cells of its map are the patches.
     assert scores.sel({"method": "feature_ablation"}).values == pytest.approx(np.ones(COUNT), abs=1e-3)
-    found = heatproof.choose(network, images, texts, ["input_x_gradient", "grad_cam"], target=similar)
-    assert set(found.table["method"]) >= {"grad_cam", "random", "edges"}
+    choice = heatproof.choose(network, images, texts, ["input_x_gradient", "grad_cam"], target=similar)
+    assert set(choice.table["method"]) >= {"grad_cam", "random", "edges"}
 
 
 def test_a_class_within_a_mask_of_a_segmentation_can_be_a_target() -> None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 
 from heatproof.core.named_axes import IMAGE_DIMS, in_dimension_order
 from heatproof.core.options import short_repr
 from heatproof.errors import HeatproofError
-
-if TYPE_CHECKING:
-    import torch
 
 # Keys under which loaders and libraries return images.
 IMAGE_KEYS = ("image", "images", "pixel_values", "img", "imgs", "x", "input", "inputs")
@@ -34,8 +32,6 @@ def check_images(images: Any) -> torch.Tensor:
     HeatproofError
         One sentence for the first thing that is wrong, with what to write in its place.
     """
-    import torch
-
     images = in_dimension_order(images, IMAGE_DIMS, "images")
     is_array = isinstance(images, np.ndarray)
     if is_array:
@@ -102,14 +98,14 @@ def _remedy(images: Any) -> str:
         return f"give {read}(images)[None], normalised as the model expects"
     if isinstance(images, list | tuple) and images:
         if _is_pil(images[0]):
-            return f"give torch.stack([{read}(one) for one in images]), of one size and normalised as the model expects"
+            return f"give torch.stack([{read}(image) for image in images]), one size, normalised as the model expects"
         if isinstance(images[0], str | Path):
             return (
-                "give the folder of these images, or torch.stack([transform(PIL.Image.open(one).convert('RGB')) for "
-                "one in images])"
+                "give the folder of these images, or torch.stack([transform(PIL.Image.open(image).convert('RGB')) for "
+                "image in images])"
             )
-        shapes = list(dict.fromkeys(tuple(getattr(one, "shape", ())) for one in images))
-        if len(shapes) > 1 and all(len(one) in (2, 3, 4) for one in shapes):
+        shapes = list(dict.fromkeys(tuple(getattr(image, "shape", ())) for image in images))
+        if len(shapes) > 1 and all(len(shape) in (2, 3, 4) for shape in shapes):
             return f"their shapes differ, as {shapes[0]} and {shapes[1]}; resize them to one, and give one tensor"
         if shapes != [()]:
             joined = "torch.cat" if len(shapes[0]) == 4 else "torch.stack"
@@ -137,15 +133,13 @@ def check_targets(targets: Any, count: int) -> torch.Tensor:
     HeatproofError
         One sentence for the first thing that is wrong, with what to write in its place.
     """
-    import torch
-
     remedy = f"give one class number for each of the {count} images"
     if targets is None:
         raise HeatproofError(
             f"The targets are None: {remedy}; model(images).argmax(1) are the classes that it predicts."
         )
     values = in_dimension_order(targets, ("image",), "targets")
-    if isinstance(values, list | tuple) and any(isinstance(one, str) for one in values[:1]):
+    if isinstance(values, list | tuple) and any(isinstance(value, str) for value in values[:1]):
         values = np.array(values, dtype=str)
     if hasattr(values, "iloc") and getattr(values, "ndim", 1) == 2 and values.shape[1] == 1:
         values = values.iloc[:, 0]
@@ -155,7 +149,7 @@ def check_targets(targets: Any, count: int) -> torch.Tensor:
         if kind in "OUST" and kind and array.size and isinstance(array.ravel()[0], str | bytes):
             raise HeatproofError(
                 f"The targets are class names, as {short_repr(str(array.ravel()[0]))}: give their numbers, as "
-                "[names.index(one) for one in targets], with `names` in the order of the model's outputs."
+                "[names.index(name) for name in targets], with `names` in the order of the model's outputs."
             )
         try:
             # Nullable integers of pandas are converted to an object array.
@@ -222,8 +216,6 @@ def check_finite(images: torch.Tensor, ids: Sequence[Any]) -> None:
     HeatproofError
         If a value is not finite; the message names the first such image.
     """
-    import torch
-
     bad = (~torch.isfinite(images.flatten(1))).any(1).nonzero().flatten().tolist()
     if bad:
         raise HeatproofError(f"Image {ids[bad[0]]!r} has a value that is not finite: leave the image out.")
@@ -264,7 +256,7 @@ def takes_pixels(model: Any) -> bool:
     if configuration is not None and "mean" in configuration and "std" in configuration:
         return normalisation_of(model) is None
     modules = model.modules() if hasattr(model, "modules") else ()
-    first = next((one for one in modules if next(one.children(), None) is None), None)
+    first = next((module for module in modules if next(module.children(), None) is None), None)
     # torchvision.transforms.Normalize has these attributes; a batch norm has `running_mean` and `running_var`.
     return first is not None and all(hasattr(first, name) for name in ("mean", "std"))
 
@@ -275,7 +267,7 @@ def normalisation_of(model: Any) -> tuple[tuple[float, ...], tuple[float, ...]] 
     if configuration is None or "mean" not in configuration or "std" not in configuration:
         return None
     mean, std = tuple(map(float, configuration["mean"])), tuple(map(float, configuration["std"]))
-    return (mean, std) if any(mean) or any(one != 1 for one in std) else None
+    return (mean, std) if any(mean) or any(deviation != 1 for deviation in std) else None
 
 
 def configuration_of(model: Any) -> Mapping[str, Any] | None:

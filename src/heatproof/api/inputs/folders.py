@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from heatproof.api.inputs.arrays import configuration_of
 from heatproof.api.inputs.loaders import REPEATED_IMAGES, refuse_random
@@ -12,9 +14,6 @@ from heatproof.api.inputs.source import Inputs
 from heatproof.datasets.image_files import image_files_below, list_classes, search_hint, subfolders
 from heatproof.datasets.open_image import open_rgb
 from heatproof.errors import HeatproofError, first_line, is_out_of_memory
-
-if TYPE_CHECKING:
-    import torch
 
 HELD_OUT = ("test", "val", "valid", "validation")
 
@@ -36,8 +35,6 @@ def read_folder(folder: str | Path, model: Any, transform: Callable[[Any], Any] 
     HeatproofError
         If the folder does not exist or has no image files, there is no transform, or a file cannot be read.
     """
-    import torch
-
     top = Path(folder).expanduser()
     if not top.is_dir():
         if top.exists():
@@ -63,8 +60,8 @@ def read_folder(folder: str | Path, model: Any, transform: Callable[[Any], Any] 
 
     def read(rows: Sequence[int]) -> torch.Tensor:
         images = [_pil_image(top / ids[row], ids[row], transform) for row in rows]
-        for row, one in zip(rows, images, strict=True):
-            shapes.setdefault(tuple(one.shape), ids[row])
+        for row, image in zip(rows, images, strict=True):
+            shapes.setdefault(tuple(image.shape), ids[row])
         if len(shapes) > 1:
             (first, name), (second, other) = list(shapes.items())[:2]
             raise HeatproofError(
@@ -73,7 +70,7 @@ def read_folder(folder: str | Path, model: Any, transform: Callable[[Any], Any] 
             )
         return torch.stack(images)
 
-    repeated = sorted({round(place * (len(ids) - 1) / (REPEATED_IMAGES - 1)) for place in range(REPEATED_IMAGES)})
+    repeated = sorted({round(number * (len(ids) - 1) / (REPEATED_IMAGES - 1)) for number in range(REPEATED_IMAGES)})
     refuse_random(read, repeated, ids, "The `transform`")
     targets = None if numbers is None else torch.tensor(numbers, dtype=torch.int64)
     return Inputs(ids, read, targets, is_named=True, is_labelled=targets is not None, class_names=tuple(names))
@@ -102,8 +99,6 @@ def _listed(top: Path) -> tuple[list[str], list[str], list[int] | None]:
 
 
 def _pil_image(path: Path, name: str, transform: Callable[[Any], Any]) -> torch.Tensor:
-    import torch
-
     pil_image = open_rgb(path, 1)
     try:
         image = transform(pil_image)

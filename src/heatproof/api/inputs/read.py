@@ -146,20 +146,20 @@ def _select_classes(source: Inputs, classes: Any) -> Inputs:
             f"classes is {short_repr(classes)}: give a list of class numbers, as classes=[{short_repr(listed)}]."
         )
     selected = {}
-    for one in listed:
-        number = one
-        if isinstance(one, str):
+    for name in listed:
+        number = name
+        if isinstance(name, str):
             if not source.class_names:
                 raise HeatproofError(
-                    f"classes has the name {one!r}, and only a folder of class folders has names of classes: give "
+                    f"classes has the name {name!r}, and only a folder of class folders has names of classes: give "
                     "numbers."
                 )
-            if one not in source.class_names:
-                raise HeatproofError(f"There is no class folder {one!r}: {suggest_name(one, source.class_names)}")
-            number = source.class_names.index(one)
-        elif isinstance(one, bool | np.bool_) or not isinstance(one, int | np.integer):
-            raise HeatproofError(f"classes has {short_repr(one)}: give class numbers, as classes=[0, 3].")
-        selected[int(number)] = one
+            if name not in source.class_names:
+                raise HeatproofError(f"There is no class folder {name!r}: {suggest_name(name, source.class_names)}")
+            number = source.class_names.index(name)
+        elif isinstance(name, bool | np.bool_) or not isinstance(name, int | np.integer):
+            raise HeatproofError(f"classes has {short_repr(name)}: give class numbers, as classes=[0, 3].")
+        selected[int(number)] = name
     if not selected:
         raise HeatproofError("classes is empty: name at least one class, or leave it out for all images.")
     if source.targets is None:
