@@ -14,7 +14,7 @@ import pandas as pd
 
 from heatproof.api.choice import BY_LABEL, Choice, typed_table
 from heatproof.api.measures import check_needs, default_measures, describe_measures, select_measures
-from heatproof.core.class_order import MOSTLY_RIGHT, describe_exchange
+from heatproof.core.class_order import MOSTLY_RIGHT
 from heatproof.core.methods import Method, methods_of
 from heatproof.core.options import BatchSize, Bounds, check_arguments
 from heatproof.core.tasks import task_provides
@@ -221,7 +221,7 @@ def _predicts_targets(network: Network, source: Inputs) -> torch.Tensor | None:
             )
         return right
     predictions = predict_classes(network, source)
-    _warn_of_targets(predictions.numpy(), targets.numpy(), network.logits.shape[1])
+    _warn_of_targets(predictions.numpy(), targets.numpy(), network.logits.shape[1], source.read(source.probe_rows))
     return targets == predictions
 
 
@@ -526,14 +526,15 @@ def _unique(names: Sequence[str]) -> list[str]:
     return unique
 
 
-def _warn_of_targets(predictions: np.ndarray, targets: np.ndarray, classes: int) -> None:
+def _warn_of_targets(predictions: np.ndarray, targets: np.ndarray, classes: int, images: torch.Tensor) -> None:
     """Warn the caller of `choose` if the network seldom predicts the target, and name a likely cause."""
+    from heatproof.api.inputs.first_images import CHECK_NUMBERS, reason_for_low_accuracy
+
     right = int((predictions == targets).sum())
     if right < MOSTLY_RIGHT * len(targets):
-        exchanged = describe_exchange(predictions, targets, classes)
+        reason = reason_for_low_accuracy(predictions, targets, classes, images)
         warnings.warn(
-            f"The network predicts the target on {right} of {len(targets)} images: if the targets are labels, "
-            f"check that their numbers are the network's classes.{' ' * bool(exchanged)}{exchanged}",
+            f"The network predicts the target on {right} of {len(targets)} images: {reason or CHECK_NUMBERS}",
             stacklevel=4,
         )
 

@@ -163,7 +163,7 @@ def evaluate(
         )
     import torch
 
-    from heatproof.api.inputs.first_images import check_first_images
+    from heatproof.api.inputs.first_images import check_first_images, warn_of_labels
     from heatproof.core.adaptive_batch_size import batch_size_of
     from heatproof.core.network import HALF, prepare_network, require_module
     from heatproof.core.probabilities import warn_of_probabilities
@@ -201,6 +201,7 @@ def evaluate(
         images, labels = source.images, source.targets
         assert labels is not None
         check_first_images(network, source.read(source.probe_rows), source)
+        warn_of_labels(network, source)
         warn_of_range(images, model)
         warn_out_of_domain([one.options for one in metrics.values() if one.is_renamed], domain)
         values, names, missing_methods = read_maps(maps, source, _scored_targets(metrics, network, source, maps))

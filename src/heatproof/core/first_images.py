@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,9 +13,28 @@ from heatproof.core.hooks import counted_as_check, hooks_of
 from heatproof.core.network import Network, compilation_disabled
 from heatproof.errors import HeatproofError, first_line, machine_fault
 
+# Arguments by which networks of images and texts take the text.
+TEXT_ARGUMENTS = ("input_ids", "text", "texts", "tokens", "captions")
+
+
+def other_arguments(module: nn.Module) -> list[str]:
+    """Return the names of the arguments that a network needs beside images: required ones, and texts."""
+    try:
+        parameters = list(inspect.signature(module.forward).parameters.values())
+    except (TypeError, ValueError):  # a scripted or compiled network
+        return []
+    texts = [parameter for parameter in parameters if parameter.name in TEXT_ARGUMENTS]
+    required = [
+        parameter
+        for parameter in parameters[1:]
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    return list(dict.fromkeys(parameter.name for parameter in (*required, *texts)))
+
 
 @contextmanager
-def described_failures(images: torch.Tensor) -> Iterator[None]:
+def described_failures(images: torch.Tensor, module: nn.Module) -> Iterator[None]:
     """Turn an exception of the network into a HeatproofError of one sentence."""
     try:
         yield
@@ -26,6 +46,11 @@ def described_failures(images: torch.Tensor) -> Iterator[None]:
             raise
         description = f"{type(error).__name__}: {first_line(error)[:200]}"
         remedy = "give images that it takes"
+        if names := other_arguments(module):
+            remedy = (
+                f"it takes {' and '.join(names)} beside images, so give a module whose forward(images) passes them to "
+                "it, and returns for example the similarity of each image to some texts"
+            )
         if "size()[0]" in description:
             remedy = (
                 "it was exported for one size of batch, so give the network itself, or export it with "
@@ -66,6 +91,6 @@ def pass_as_check(network: Network, images: torch.Tensor) -> torch.Tensor:
         If images have another precision than the weights, or the network fails on them.
     """
     network.check_precision(images)
-    with described_failures(images), counted_as_check(), torch.no_grad():
+    with described_failures(images, network.module), counted_as_check(), torch.no_grad():
         numbers: torch.Tensor = network.module(network.copy_to_device(images))
     return numbers

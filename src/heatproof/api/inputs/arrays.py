@@ -32,7 +32,8 @@ def check_images(images: Any) -> torch.Tensor:
     HeatproofError
         One sentence for the first thing that is wrong, with what to write in its place.
     """
-    images = in_dimension_order(images, IMAGE_DIMS, "images")
+    if not isinstance(images, list | tuple):
+        images = in_dimension_order(images, IMAGE_DIMS, "images")
     is_array = isinstance(images, np.ndarray)
     if is_array:
         try:
@@ -58,7 +59,7 @@ def check_images(images: Any) -> torch.Tensor:
     if images.ndim == 4 and images.dtype in (torch.uint8, torch.int16, torch.int32, torch.int64):
         raise HeatproofError(
             f"The images are {description}, whole "
-            f"numbers{' with their channels is_channels_last' if is_channels_last else ''}: give "
+            f"numbers{' with their channels last' if is_channels_last else ''}: give "
             f"({ordered}.float().div(255) - mean) / std, normalised as the model expects."
         )
     if images.ndim == 3 and images.is_floating_point() and images.numel():
@@ -83,10 +84,10 @@ def check_images(images: Any) -> torch.Tensor:
 
 
 def _kind(images: Any) -> str:
-    if _is_pil(images):
+    if is_pil(images):
         return "a PIL image"
     if isinstance(images, list | tuple) and images:
-        inside = "PIL images" if _is_pil(images[0]) else type(images[0]).__name__
+        inside = "PIL images" if is_pil(images[0]) else type(images[0]).__name__
         return f"a {type(images).__name__} of {inside}"
     return type(images).__name__
 
@@ -94,10 +95,10 @@ def _kind(images: Any) -> str:
 def _remedy(images: Any) -> str:
     """Return the remedy, as a line to copy, for images that are not a tensor."""
     read = "torchvision.transforms.functional.to_tensor"
-    if _is_pil(images):
+    if is_pil(images):
         return f"give {read}(images)[None], normalised as the model expects"
     if isinstance(images, list | tuple) and images:
-        if _is_pil(images[0]):
+        if is_pil(images[0]):
             return f"give torch.stack([{read}(image) for image in images]), one size, normalised as the model expects"
         if isinstance(images[0], str | Path):
             return (
@@ -121,7 +122,8 @@ def _remedy(images: Any) -> str:
     return "give a float tensor (images, channels, height, width)"
 
 
-def _is_pil(value: Any) -> bool:
+def is_pil(value: Any) -> bool:
+    """Return whether a value is a PIL image."""
     return any(kind.__module__.startswith("PIL.") for kind in type(value).__mro__)
 
 
@@ -176,7 +178,9 @@ def check_targets(targets: Any, count: int) -> torch.Tensor:
             "task='multilabel' and columns of 0 and 1, if these are labels of which an image can have several, else "
             f"{remedy}."
         )
-    if labels.shape == (count,) and labels.is_floating_point():
+    # As the binary cross entropy of torch takes labels.
+    is_binary = labels.shape == (count,) and labels.is_floating_point() and bool(((labels == 0) | (labels == 1)).all())
+    if labels.shape == (count,) and labels.is_floating_point() and not is_binary:
         if bool(torch.isfinite(labels).all() and (labels == labels.round()).all()):
             raise HeatproofError(f"The targets are {description}: {remedy} as whole numbers, here targets.long().")
         raise HeatproofError(

@@ -112,7 +112,9 @@ def domain_of(model: Any, images: Any = None, task: str = "") -> Domain:
         descriptions = {"": "classes", CALLABLE: "a target function"}
         both_tasks = [descriptions.get(name, f"task={name!r}") for name in (record_task, task)]
         return Domain(None, "the network was finetuned on labels of {}, and asked about {}".format(*both_tasks), {})
-    size, record_size = tuple(getattr(images, "shape", ()))[-2:], tuple(record["size"])
+    # Nested tensors have no shape; `read_inputs` refuses them.
+    shape = () if getattr(images, "is_nested", False) else getattr(images, "shape", ())
+    size, record_size = tuple(shape)[-2:], tuple(record["size"])
     if len(size) == 2 and size != record_size:
         sizes = " and these have ".join(f"{height}×{width}" for height, width in (record_size, size))
         return Domain(None, f"the network was finetuned on images of {sizes} pixels", {})

@@ -15,6 +15,7 @@ import numpy as np
 
 from heatproof.core.named_axes import is_labelled_array
 from heatproof.core.options import short_repr
+from heatproof.core.plain_values import as_plain_values
 from heatproof.core.tasks import CALLABLE, describe_targets
 from heatproof.errors import HeatproofError
 
@@ -231,6 +232,7 @@ def align_to_images(name: str, values: Any, images: Inputs) -> Any:
         values = values.transpose(*axes).values
     elif hasattr(values, "iloc"):
         values = values.to_numpy()
+    values = as_plain_values(values, name)
     if (
         rows is None
         and images.image_numbers is not None

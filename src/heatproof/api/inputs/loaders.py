@@ -21,7 +21,7 @@ from torch.utils.data import (
     SubsetRandomSampler,
 )
 
-from heatproof.api.inputs.arrays import IMAGE_KEYS, check_images, check_targets
+from heatproof.api.inputs.arrays import IMAGE_KEYS, check_images, check_targets, is_pil
 from heatproof.api.inputs.source import READ_BATCH_SIZE, Inputs, source_of_tensor
 from heatproof.core.named_axes import is_labelled_array
 from heatproof.core.state import preserve_random_states
@@ -71,7 +71,7 @@ def is_loader(images: Any) -> bool:
     is_other_type = isinstance(images, str | bytes | Mapping | set | frozenset | np.ndarray | torch.Tensor)
     if is_other_type or is_labelled_array(images) or hasattr(images, "data_vars") or hasattr(images, "iloc"):
         return False
-    return isinstance(images, Iterable) and not any(kind.__module__.startswith("PIL.") for kind in type(images).__mro__)
+    return isinstance(images, Iterable) and not is_pil(images)
 
 
 def read_loader(images: Any) -> tuple[Inputs, LoaderInfo]:
@@ -107,7 +107,7 @@ def _read_by_number(loader: Any) -> tuple[Inputs, LoaderInfo]:
             "`sampler`."
         )
     names = _file_names(dataset)
-    ids = [str(row) for row in range(len(places))] if names is None else [names[number] for number in places]
+    ids = [str(number) if names is None else names[number] for number in places]
 
     def read_batch(rows: Sequence[int]) -> tuple[torch.Tensor, Any]:
         numbers = [places[row] for row in rows]
@@ -135,7 +135,7 @@ def _read_by_number(loader: Any) -> tuple[Inputs, LoaderInfo]:
             )
         return images
 
-    repeated = sorted({round(number * (len(ids) - 1) / (REPEATED_IMAGES - 1)) for number in range(REPEATED_IMAGES)})
+    repeated = spread_rows(len(ids))
     refuse_random(read, repeated, ids, "The loader")
 
     def labels(must_be_classes: bool) -> Any:
@@ -184,6 +184,11 @@ def _places(loader: Any) -> tuple[list[int], bool]:
     )
     # An unknown sampler that shuffles: take the order of the dataset, which does not change.
     return (first, False) if first == second else (sorted(first), True)
+
+
+def spread_rows(count: int) -> list[int]:
+    """Return numbers of a few images, from the first of `count` to the last, that are read repeatedly."""
+    return sorted({round(number * (count - 1) / (REPEATED_IMAGES - 1)) for number in range(REPEATED_IMAGES)})
 
 
 def refuse_random(read: Any, rows: Sequence[int], ids: Sequence[str], what: str) -> None:

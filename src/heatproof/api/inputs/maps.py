@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
 
 from heatproof.api.inputs.labels import (
     IMAGE_DIGEST,
@@ -166,7 +167,7 @@ def _values(maps: Any, images: Inputs, scored: Sequence[ScoredTargets]) -> np.nd
             check_explained(explained if rows is None else [explained[row] for row in rows], scored_targets, images.ids)
     maps = in_dimension_order(maps, MAP_DIMS, "maps")
     if hasattr(maps, "detach"):
-        maps = maps.detach().to_dense().cpu() if maps.is_sparse else maps.detach().cpu()
+        maps = maps.detach().cpu() if maps.layout == torch.strided else maps.detach().to_dense().cpu()
         # NumPy has no bfloat16.
         maps = (maps.float() if maps.is_floating_point() and maps.itemsize < 4 else maps).numpy()
     try:

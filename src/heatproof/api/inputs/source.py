@@ -36,7 +36,7 @@ class Inputs:
     targets
         (N,) int64, the class of each image, or the column of the network's output; None if unknown.
     is_named
-        Whether ids are those of the caller or of files; otherwise they are consecutive numbers.
+        Whether ids are those of the caller or of files; otherwise they are numbers of images.
     is_labelled
         Whether the caller passed targets, or they come with the images; otherwise the network predicted them.
     is_checked

@@ -26,9 +26,11 @@ from heatproof.core.first_images import pass_as_check
 from heatproof.core.named_axes import is_labelled_array
 from heatproof.core.options import short_repr
 from heatproof.core.output_reader import OutputReader
+from heatproof.core.plain_values import as_plain_values
 from heatproof.core.provenance import digest
 from heatproof.core.tasks import CALLABLE, EXCLUSIVE, check_task, distinct_targets
 from heatproof.errors import HeatproofError
+from heatproof.explainers.registry import EXPLAINERS
 
 if TYPE_CHECKING:
     from heatproof.api.inputs.source import Inputs
@@ -131,6 +133,7 @@ def assign_targets(
     source = replace(source, kind=target_spec.kind, targets=None, is_labelled=False)
     if target_spec.target is not None:
         return _with_function_targets(source, targets, target_spec.target, network)
+    _check_no_methods(targets)
     if target_spec.kind == "regression":
         return _with_regression_targets(source, targets, network)
     if targets is None:
@@ -154,16 +157,24 @@ def assign_targets(
     return replace(source, targets=check_targets(targets, len(source)), is_labelled=True)
 
 
+def _check_no_methods(targets: Any) -> None:
+    """Refuse names of methods in the place of targets, which stand before the methods."""
+    names = [targets] if isinstance(targets, str) else targets
+    if isinstance(names, list | tuple | dict) and names and all(isinstance(name, str) for name in names):
+        methods = [name for name in names if name in EXPLAINERS]
+        if len(methods) == len(names):
+            raise HeatproofError(f"The targets are names of methods: did you mean methods={short_repr(methods)}?")
+
+
 def _as_array(targets: Any) -> Any:
-    """Return targets as an array or a tensor if possible, else unchanged; the dimension of images comes first."""
+    """Return targets as plain values of an array or a tensor if possible; the dimension of images comes first."""
     if is_labelled_array(targets):
         other_dims = [dim for dim in targets.dims if dim != "image"]
-        return (targets.transpose("image", *other_dims) if "image" in targets.dims else targets).values
+        targets = (targets.transpose("image", *other_dims) if "image" in targets.dims else targets).values
     if hasattr(targets, "iloc"):
-        return targets.to_numpy()
-    if not isinstance(targets, list | tuple) or not targets:
-        return targets
-    if _is_row(targets[0]):
+        targets = targets.to_numpy()
+    targets = as_plain_values(targets, "targets")
+    if isinstance(targets, list | tuple) and targets and _is_row(targets[0]):
         with suppress(TypeError, ValueError):
             return np.asarray([row.detach().cpu().numpy() if hasattr(row, "detach") else row for row in targets])
     return targets
