@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 import xarray
-from torch.utils.data import DataLoader, TensorDataset
+from PIL import Image
+from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
+from torchvision.transforms.functional import to_tensor
 
 import heatproof
 from heatproof.errors import HeatproofError
@@ -165,3 +167,172 @@ def test_maps_of_any_kind_that_a_function_returns(kind):
             reason = str(result()["reason"].values[0])
         assert ("not finite" in reason) == ("not finite" in sentence)
         assert reason
+
+
+PICTURES = [Image.fromarray((image.sigmoid() * 255).byte().permute(1, 2, 0).numpy()) for image in IMAGES]
+FUNCTIONS_WITH_TRANSFORM = {
+    "explain": lambda images, **options: (
+        heatproof.explain(MODEL, images, TARGETS, ["saliency"], **options)["attribution"].values
+    ),
+    "choose": lambda images, **options: (
+        heatproof.choose(
+            MODEL, images, TARGETS, ["saliency"], measures={"sds": {"grid": 2, "baseline": "zeros"}}, **options
+        )
+        .table["sds"]
+        .values
+    ),
+}
+
+
+def saved(pictures, folder):
+    paths = [folder / f"{number:02}.png" for number in range(len(pictures))]
+    for picture, path in zip(pictures, paths, strict=True):
+        picture.save(path)
+    return paths
+
+
+PICTURE_KINDS = {
+    "PIL images": lambda pictures, folder: pictures,
+    "a tuple": lambda pictures, folder: tuple(pictures),
+    "arrays": lambda pictures, folder: [np.asarray(picture) for picture in pictures],
+    "paths": saved,
+    "paths as texts": lambda pictures, folder: [str(path) for path in saved(pictures, folder)],
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("function", FUNCTIONS_WITH_TRANSFORM)
+@pytest.mark.parametrize("kind", PICTURE_KINDS)
+def test_a_list_of_pictures_is_read_with_a_transform(kind, function, tmp_path):
+    call = FUNCTIONS_WITH_TRANSFORM[function]
+    pictures = PICTURE_KINDS[kind](PICTURES, tmp_path)
+    images = torch.stack([to_tensor(picture) for picture in PICTURES])
+    np.testing.assert_allclose(call(pictures, transform=to_tensor), call(images), rtol=1e-5, atol=1e-6)
+    with pytest.raises(HeatproofError, match=r"`transform` fails on the image '.*0"):
+        call(pictures, transform=lambda picture: 1 / 0)
+
+
+def test_pictures_are_named_by_their_paths(tmp_path):
+    paths = saved(PICTURES, tmp_path)
+    maps = heatproof.explain(MODEL, paths, TARGETS, ["saliency"], transform=to_tensor)
+    assert maps["image"].values.tolist() == [str(path) for path in paths]
+    with pytest.raises(HeatproofError, match="unique id"):
+        heatproof.explain(MODEL, [paths[0]] * 3, None, ["saliency"], transform=to_tensor)
+
+
+def test_a_sampler_keeps_the_numbers_of_the_data_set():
+    rows = [9, 3, 7]
+    loader = DataLoader(TensorDataset(IMAGES, TARGETS), 2, sampler=SubsetRandomSampler(rows))
+    maps = heatproof.explain(MODEL, loader, None, ["random"])
+    assert maps["image"].values.tolist() == ["3", "7", "9"]
+    # Names seed random numbers, so an image has the map that it has among all.
+    expected = heatproof.explain(MODEL, IMAGES, TARGETS, ["random"])["attribution"][:, sorted(rows)]
+    np.testing.assert_array_equal(maps["attribution"], expected)
+
+
+@pytest.mark.parametrize("targets", [["grad_cam"], ["grad_cam", "saliency"], "grad_cam", {"rise": {"masks": 8}}])
+def test_methods_in_the_place_of_targets_are_named(targets):
+    with pytest.raises(HeatproofError, match=r"The targets are names of methods: did you mean methods=\['"):
+        heatproof.choose(MODEL, IMAGES, targets)
+
+
+class OneLogit(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3 * SIDE * SIDE, 1)
+
+    def forward(self, images):
+        return self.linear(images.flatten(1))
+
+
+def test_labels_of_two_classes_may_be_floats():
+    network = OneLogit().eval()
+    labels = (torch.arange(COUNT) % 2).float()
+    maps = heatproof.explain(network, IMAGES, labels, ["saliency"])
+    expected = heatproof.explain(network, IMAGES, labels.long(), ["saliency"])
+    assert maps.drop_vars("seconds").identical(expected.drop_vars("seconds"))
+    assert maps["target"].values.tolist() == labels.tolist()
+
+
+REGRESSION = {
+    "explain": lambda network, values: heatproof.explain(network, IMAGES, values, ["saliency"], task="regression"),
+    "evaluate": lambda network, values: heatproof.evaluate(
+        "sds", network, IMAGES, values, MAPS, task="regression", grid=4
+    ),
+}
+
+
+@pytest.mark.parametrize("function", REGRESSION)
+def test_targets_that_a_regression_ignores_cause_a_warning(function):
+    network, values = OneLogit().eval(), torch.linspace(0, 1, COUNT)
+    with pytest.warns(UserWarning, match="The targets are not used, because the number itself"):
+        REGRESSION[function](network, values)
+
+
+def messages_of(function, images, targets):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        FUNCTIONS[function](images, targets)
+    return [(str(warning.message), warning.filename) for warning in caught]
+
+
+class LargestChannel(torch.nn.Module):
+    """Predicts the channel with the largest mean, so that labels and predictions are known."""
+
+    def forward(self, images):
+        return 9 * images.mean((2, 3))
+
+
+@pytest.mark.parametrize("function", ["explain", "evaluate", "choose"])
+@pytest.mark.parametrize(
+    ("shift", "pixels", "sentence"),
+    [
+        (0, False, None),
+        (1, False, "would be right on 16 if labels were exchanged one to one, 0 as 2"),
+        (1, True, "exchanged one to one"),
+        (None, False, None),
+        (None, True, "the images lie between 0 and 1, so if it was trained on images that were normalised"),
+    ],
+)
+def test_labels_that_the_network_seldom_predicts_cause_one_warning(shift, pixels, sentence, function, monkeypatch):
+    monkeypatch.setitem(globals(), "MODEL", LargestChannel().eval())
+    labels = torch.arange(COUNT) % 3
+    images = torch.rand(COUNT, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1)) * 0.5
+    images[torch.arange(COUNT), labels] += 0.5
+    images = images if pixels else (images - 0.5) / 0.2
+    # Without a shift, the labels answer another question: no exchange helps.
+    given = (labels + shift) % 3 if shift is not None else (torch.arange(COUNT) // 3) % 3
+    messages = [message for message in messages_of(function, images, given) if "predicts the target" in message[0]]
+    if sentence is None:
+        # `choose` also warns without a cause, because its verdict is about these labels.
+        assert function == "choose" or not messages
+        assert not any("exchanged" in message or "between 0 and 1" in message for message, _ in messages)
+        return
+    ((message, file),) = messages
+    assert sentence in message
+    assert file == __file__
+
+
+class WithText(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3 * SIDE * SIDE, 4)
+
+    def forward(self, images, text=None):
+        return self.linear(images.flatten(1)) @ text.T
+
+
+class WithCaptions(WithText):
+    def forward(self, images, captions, scale=1):
+        return super().forward(images, captions)
+
+
+@pytest.mark.parametrize(("network", "name"), [(WithText, "text"), (WithCaptions, "captions")])
+def test_a_network_that_needs_more_than_images_is_named(network, name):
+    with pytest.raises(HeatproofError, match=f"it takes {name} beside images, so give a module whose forward"):
+        heatproof.explain(network().eval(), IMAGES, None, ["saliency"])
+
+
+def test_callable_as_a_task_is_explained():
+    with pytest.raises(HeatproofError, match="give the function as `target`, and no task"):
+        heatproof.explain(MODEL, IMAGES, None, ["saliency"], task="callable")

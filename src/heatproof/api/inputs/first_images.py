@@ -110,7 +110,7 @@ def reason_for_low_accuracy(predictions: np.ndarray, targets: np.ndarray, classe
     if exchanged := describe_exchange(predictions, targets, classes):
         return f"{CHECK_NUMBERS} {exchanged}"
     low, high = float(images.min()), float(images.max())
-    if not (0 <= low <= high <= 1 and high - low > PHOTO_RANGE):
+    if not 0 <= low <= high <= 1 or high - low <= PHOTO_RANGE:
         return ""
     return (
         "the images lie between 0 and 1, so if it was trained on images that were normalised (by mean and std), "

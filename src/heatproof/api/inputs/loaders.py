@@ -21,7 +21,8 @@ from torch.utils.data import (
     SubsetRandomSampler,
 )
 
-from heatproof.api.inputs.arrays import IMAGE_KEYS, check_images, check_targets, is_pil
+from heatproof.api.inputs.arrays import IMAGE_KEYS, check_images, is_pil
+from heatproof.api.inputs.class_targets import check_targets
 from heatproof.api.inputs.source import READ_BATCH_SIZE, Inputs, source_of_tensor
 from heatproof.core.named_axes import is_labelled_array
 from heatproof.core.state import preserve_random_states

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from heatproof.api.inputs.arrays import check_targets
+from heatproof.api.inputs.class_targets import check_targets
 from heatproof.api.inputs.first_images import predict_classes
 from heatproof.api.inputs.identity import identity_of
 from heatproof.api.inputs.labels import labels_of, match_rows
