@@ -37,7 +37,7 @@ class KnownDrops(torch.nn.Module):
         """Return maps whose sums over patches are the drops of the outputs times weights (N, K)."""
         maps = images * (weights @ self.linear.weight).reshape(images.shape)
         if self.product:
-            first, last = (image[:, None, None, None] for image in self.sums(images))
+            first, last = (total[:, None, None, None] for total in self.sums(images))
             times = (weights @ torch.arange(1, weights.shape[1] + 1).double())[:, None, None, None]
             maps[..., :STEP, :STEP] += times * images[..., :STEP, :STEP] * last
             maps[..., -STEP:, -STEP:] += times * images[..., -STEP:, -STEP:] * first
@@ -95,14 +95,14 @@ def test_choose_finds_the_true_maps(case: str, product: bool) -> None:
     network, images, targets, options, maps = _known(case, product)
     rows = LABELS.nonzero()[:, 0] if case == "multilabel" else torch.arange(COUNT)
     columns = LABELS.nonzero()[:, 1] if case == "multilabel" else torch.zeros(COUNT).long()
-    values_by_key = {}
+    map_of = {}
     for row, column, values in zip(rows.tolist(), columns.tolist(), maps, strict=True):
-        values_by_key[images[row].numpy().tobytes(), column] = values
+        map_of[images[row].numpy().tobytes(), column] = values
 
     def true(model, images, targets):
         row_labels = targets.tolist() if case == "multilabel" else [0] * len(images)
         return torch.stack(
-            [values_by_key[image.numpy().tobytes(), label] for image, label in zip(images, row_labels, strict=True)]
+            [map_of[image.numpy().tobytes(), label] for image, label in zip(images, row_labels, strict=True)]
         )
 
     def negative(model, images, targets):
@@ -243,7 +243,7 @@ def test_targets_of_functions_have_any_type_and_are_aligned_by_image() -> None:
     network, images = KnownDrops(3, False).eval(), torch.randn(4, 3, SIDE, SIDE, dtype=torch.float64)
 
     def picked(output: torch.Tensor, targets) -> torch.Tensor:
-        return torch.stack([value["abc".index(name)] for value, name in zip(output, targets, strict=True)])
+        return torch.stack([row["abc".index(name)] for row, name in zip(output, targets, strict=True)])
 
     result = heatproof.explain(network, images, list("abca"), "input_x_gradient", target=picked)
     assert result["target"].values.tolist() == list("abca")
@@ -293,7 +293,7 @@ def test_a_metric_that_is_not_applicable_has_a_reason_and_no_pass() -> None:
     for name, kind in (("rise_deletion", "a probability"), ("road_morf", "a class decision")):
         assert np.isnan(scores[name]["score"]).all()
         assert not scores[name]["valid"].any()
-        assert all(f"reads {kind}" in scored_values for scored_values in scores[name]["reason"].values)
+        assert all(f"reads {kind}" in reason for reason in scores[name]["reason"].values)
     assert scores["sds"]["valid"].all()
     # Logits are numbers.
     result = heatproof.evaluate("rise_deletion", network, images, targets, maps, output="logit", steps=4, **options)
@@ -349,8 +349,8 @@ def test_a_choice_of_several_labels_is_also_reported_by_label(tmp_path) -> None:
     assert again == choice
     assert again.by_label.equals(choice.by_label)
     assert "By label" in choice.save(tmp_path / "choice.html").read_text()
-    choice = heatproof.choose(network, images, None, ["input_x_gradient"], measures={"sds": {"baseline": "zeros"}})
-    assert choice.by_label is None
+    single = heatproof.choose(network, images, None, ["input_x_gradient"], measures={"sds": {"baseline": "zeros"}})
+    assert single.by_label is None
 
 
 @pytest.mark.filterwarnings("ignore:The network (answers|finds)")

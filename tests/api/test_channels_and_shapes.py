@@ -69,8 +69,7 @@ def explained(name, channels):
 
 @pytest.mark.parametrize("channels", CHANNELS)
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(explainer, marks=pytest.mark.slow) if explainer in SLOW else explainer for explainer in EXPLAINERS],
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in EXPLAINERS]
 )
 def test_every_explainer_makes_maps_or_gives_a_reason(name, channels):
     result = explained(name, channels)

@@ -54,21 +54,21 @@ def test_images_of_any_number_of_channels_are_scored(metric, channels):
 def test_one_logit_is_scored_as_two_classes(metric):
     model, images, labels, maps = problem(classes=1)
     options = needed(metric, images)
-    result = heatproof.evaluate(metric, model, images, labels, maps, **options)
+    alone = heatproof.evaluate(metric, model, images, labels, maps, **options)
 
     def both(images):
         logit = model(images)
         return torch.cat([-logit, logit], dim=1) / 2
 
     two = heatproof.evaluate(metric, both, images, labels, maps, **options)
-    assert (result.attrs.pop("task"), two.attrs.pop("task")) == ("binary", "multiclass")
-    xarray.testing.assert_identical(result, two)
+    assert (alone.attrs.pop("task"), two.attrs.pop("task")) == ("binary", "multiclass")
+    xarray.testing.assert_identical(alone, two)
 
 
 @pytest.mark.parametrize("metric", ["ids", "deletion_morf", "rise_insertion"])
 def test_one_logit_does_not_score_every_map_alike(metric):
     model, images, labels, maps = problem(classes=1)
-    scores = [heatproof.evaluate(metric, model, images, labels, values)["score"] for values in (maps, -maps)]
+    scores = [heatproof.evaluate(metric, model, images, labels, signed)["score"] for signed in (maps, -maps)]
     assert (scores[0] != scores[1]).all()
 
 
@@ -181,11 +181,11 @@ def test_named_dimensions_are_put_into_order():
     names = ("image", "y", "x")
     cube = xarray.DataArray(maps.numpy(), dims=names)
     named_images = xarray.DataArray(images.numpy(), dims=("image", "channel", "y", "x"))
-    for transposed in (cube, cube.transpose("x", "image", "y"), cube.transpose("image", "x", "y")):
-        assert plain.equals(heatproof.evaluate("ids", model, images, labels, transposed)["score"])
-    for image in (named_images, named_images.transpose("image", "y", "x", "channel")):
+    for form in (cube, cube.transpose("x", "image", "y"), cube.transpose("image", "x", "y")):
+        assert plain.equals(heatproof.evaluate("ids", model, images, labels, form)["score"])
+    for form in (named_images, named_images.transpose("image", "y", "x", "channel")):
         of_labels = xarray.DataArray(labels.numpy(), dims="image")
-        assert plain.equals(heatproof.evaluate("ids", model, image, of_labels, cube)["score"])
+        assert plain.equals(heatproof.evaluate("ids", model, form, of_labels, cube)["score"])
     with pytest.raises(HeatproofError, match="dimensions sample, y, x: name them image, y, x"):
         heatproof.evaluate("ids", model, images, labels, cube.rename(image="sample"))
     with pytest.raises(HeatproofError, match="dimensions image, y, x: name them image, channel, y, x"):

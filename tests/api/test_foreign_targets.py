@@ -60,11 +60,11 @@ class Lazy:
 
 KINDS: dict[str, Any] = {
     "a frame of several types": pd.DataFrame({"class": CLASS.numpy(), "name": ["x"] * COUNT}),
-    "objects in columns": np.array([[int(label), None] for label in CLASS], dtype=object),
-    "lists of several lengths": [[int(label)] * (1 + int(label)) for label in CLASS],
-    "rows of several types": [[int(label), "x"] for label in CLASS],
-    "some of them None": [None if label == 0 else int(label) for label in CLASS],
-    "dicts": [{"class": int(label)} for label in CLASS],
+    "objects in columns": np.array([[int(number), None] for number in CLASS], dtype=object),
+    "lists of several lengths": [[int(number)] * (1 + int(number)) for number in CLASS],
+    "rows of several types": [[int(number), "x"] for number in CLASS],
+    "some of them None": [None if number == 0 else int(number) for number in CLASS],
+    "dicts": [{"class": int(number)} for number in CLASS],
     "made when asked for": Lazy(),
 }
 
@@ -102,10 +102,10 @@ WRAPS = {
 @pytest.mark.parametrize("batch_size", [1, 2, 64])
 @pytest.mark.parametrize("wrap", WRAPS)
 def test_a_function_that_writes_to_its_arguments_changes_no_result(images, wrap: str, batch_size: int) -> None:
-    wrapped, unwrapped = WRAPS[wrap]
+    wrapped, kind = WRAPS[wrap]
 
     def shifted(output, targets):
-        logits = unwrapped(output)
+        logits = kind(output)
         logits *= 2
         logits[:, 1:] -= logits[:, :1]
         targets += 1
@@ -137,8 +137,8 @@ def test_a_function_that_does_not_write_shares_the_memory_of_outputs_and_targets
     heatproof.explain(Linear(wrap), images, masks, "input_x_gradient", target=over_mask, progress=False)
     # Every image has its own mask, and one batch has most of them; copies would have as many addresses.
     rest = seen[3:]
-    assert len({row[0] for row in rest}) <= len(outputs) < len(rest)
-    assert {row[1] for row in rest} == {0}
+    assert len({output[0] for output in rest}) <= len(outputs) < len(rest)
+    assert {output[1] for output in rest} == {0}
 
 
 def test_a_function_that_writes_only_sometimes_is_refused(images) -> None:

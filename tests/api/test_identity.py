@@ -43,38 +43,38 @@ def imported(tmp_path, monkeypatch):
 
 
 MODULES = {
-    "a module with the name of one of Python's": lambda function: {"profile": FUNCTION + function},
-    "a value of a module": lambda function: {
+    "a module with the name of one of Python's": lambda code: {"profile": FUNCTION + code},
+    "a value of a module": lambda code: {
         "own": "import others\n" + FUNCTION + "images.sum(1) * others.SETTINGS['scale']",
-        "others": f"SETTINGS = {{'scale': {len(function)}}}",
+        "others": f"SETTINGS = {{'scale': {len(code)}}}",
     },
-    "an object of a module": lambda function: {
+    "an object of a module": lambda code: {
         "own": "import others\n" + FUNCTION + "images.sum(1) * others.SCALE.value",
-        "others": f"class Scale:\n    pass\nSCALE = Scale()\nSCALE.value = {len(function)}",
+        "others": f"class Scale:\n    pass\nSCALE = Scale()\nSCALE.value = {len(code)}",
     },
-    "a module that a module imports": lambda function: {
+    "a module that a module imports": lambda code: {
         "own": "import others\n" + FUNCTION + "others.helper(images)",
         "others": "import further\ndef helper(images):\n    return further.helper(images)",
-        "further": f"def helper(images):\n    return {function}",
+        "further": f"def helper(images):\n    return {code}",
     },
-    "an import in a function": lambda function: {
+    "an import in a function": lambda code: {
         "own": "def method(model, images, targets):\n    from others import helper\n    return helper(images)",
-        "others": f"def helper(images):\n    return {function}",
+        "others": f"def helper(images):\n    return {code}",
     },
-    "a module of a package": lambda function: {
+    "a module of a package": lambda code: {
         "own": "import pack.inner\n" + FUNCTION + "pack.inner.helper(images)",
-        "pack.inner": f"def helper(images):\n    return {function}",
+        "pack.inner": f"def helper(images):\n    return {code}",
     },
-    "a module of a package, imported in a function": lambda function: {
+    "a module of a package, imported in a function": lambda code: {
         "own": "def method(model, images, targets):\n    from pack import inner\n    return inner.helper(images)",
-        "pack.inner": f"def helper(images):\n    return {function}",
+        "pack.inner": f"def helper(images):\n    return {code}",
     },
 }
 
 
 @pytest.mark.parametrize("case", MODULES)
 def test_an_edited_module_is_noticed_and_an_equal_one_is_not(case, imported):
-    first, again, edited = (identity_of(imported(MODULES[case](text))) for text in (ONE, ONE, OTHER))
+    first, again, edited = (identity_of(imported(MODULES[case](code))) for code in (ONE, ONE, OTHER))
     assert first == again != edited
 
 
@@ -102,7 +102,7 @@ CLASS = "class Method:\n    def __call__(self, model, images, targets):\n       
 PAIRS = {
     "a function that was run as text": (run(FUNCTION + ONE), run(FUNCTION + OTHER)),
     "a class that was run as text": (run(CLASS.format(ONE)), run(CLASS.format(OTHER))),
-    "a class of a notebook": tuple(run(CLASS.format(text), {"__name__": "__main__"}) for text in (ONE, OTHER)),
+    "a class of a notebook": tuple(run(CLASS.format(code), {"__name__": "__main__"}) for code in (ONE, OTHER)),
     "an attribute of a function": (with_attribute(1), with_attribute(2)),
     "constants in other brackets": (lambda: print((1, 2), 3), lambda: print(1, (2, 3))),
 }

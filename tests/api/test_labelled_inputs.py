@@ -78,21 +78,21 @@ def test_a_repeated_image_has_the_same_map_each_time(network, images, targets, d
 
 
 def test_images_and_maps_reordered_together_are_aligned(network, images, targets, dataset, scored):
-    result = heatproof.evaluate("sds", network, images[ORDER], targets[ORDER], dataset.isel(image=ORDER))["score"]
-    np.testing.assert_array_equal(result, scored[:, ORDER])
+    scores = heatproof.evaluate("sds", network, images[ORDER], targets[ORDER], dataset.isel(image=ORDER))["score"]
+    np.testing.assert_array_equal(scores, scored[:, ORDER])
     # The order of the maps is unchanged, because numbers from 0 are not labels.
-    result = heatproof.evaluate("sds", network, images[ORDER], targets[ORDER], dataset)["score"]
-    np.testing.assert_array_equal(result, scored[:, ORDER])
+    scores = heatproof.evaluate("sds", network, images[ORDER], targets[ORDER], dataset)["score"]
+    np.testing.assert_array_equal(scores, scored[:, ORDER])
 
 
 def test_a_subset_of_the_images_has_its_maps(network, images, targets, dataset, scored):
-    result = heatproof.evaluate("sds", network, images[3:7], targets[3:7], dataset)["score"]
-    np.testing.assert_array_equal(result, scored[:, 3:7])
+    scores = heatproof.evaluate("sds", network, images[3:7], targets[3:7], dataset)["score"]
+    np.testing.assert_array_equal(scores, scored[:, 3:7])
 
 
 def test_methods_are_found_by_name(network, images, targets, dataset, scored):
-    result = heatproof.evaluate("sds", network, images, targets, dataset.isel(method=[2, 0, 1]))["score"]
-    np.testing.assert_array_equal(result.sel({"method": METHODS}), scored)
+    scores = heatproof.evaluate("sds", network, images, targets, dataset.isel(method=[2, 0, 1]))["score"]
+    np.testing.assert_array_equal(scores.sel({"method": METHODS}), scored)
 
 
 def test_equal_images_are_distinguished_by_class_then_name_then_order(network, images):
@@ -101,8 +101,8 @@ def test_equal_images_are_distinguished_by_class_then_name_then_order(network, i
     dataset = heatproof.explain(network, same, classes, ["input_x_gradient"])
     right = heatproof.evaluate("sds", network, same, classes, dataset)["score"].values
     for order in ([3, 2, 1, 0], [1, 2, 3, 0]):
-        result = heatproof.evaluate("sds", network, same, classes, dataset.isel(image=order))["score"]
-        np.testing.assert_array_equal(result, right)
+        scores = heatproof.evaluate("sds", network, same, classes, dataset.isel(image=order))["score"]
+        np.testing.assert_array_equal(scores, right)
         both = heatproof.evaluate("sds", network, same[order], classes[order], dataset.isel(image=order))["score"]
         np.testing.assert_array_equal(both, right[:, order])
 
@@ -112,15 +112,15 @@ def test_maps_are_aligned_by_the_names_that_the_caller_gives(network, images, ta
     options = {"image_ids": NAMES}
     right = heatproof.evaluate("sds", network, images, targets, named, **options)["score"]
     np.testing.assert_array_equal(right, scored[0])
-    result = heatproof.evaluate("sds", network, images, targets, named.isel(image=ORDER), **options)["score"]
-    np.testing.assert_array_equal(result, scored[0])
+    scores = heatproof.evaluate("sds", network, images, targets, named.isel(image=ORDER), **options)["score"]
+    np.testing.assert_array_equal(scores, scored[0])
     named_images = xarray.DataArray(images.numpy(), {"image": NAMES}, ("image", "channel", "y", "x"))
-    result = heatproof.evaluate("sds", network, named_images.isel(image=ORDER), targets[ORDER], named)["score"]
-    np.testing.assert_array_equal(result, scored[0][ORDER])
+    scores = heatproof.evaluate("sds", network, named_images.isel(image=ORDER), targets[ORDER], named)["score"]
+    np.testing.assert_array_equal(scores, scored[0][ORDER])
     # Names as xarray and pandas represent them.
     for ids in (named["image"], pd.Index(NAMES), np.array(NAMES)):
-        result = heatproof.evaluate("sds", network, images, targets, named.isel(image=ORDER), image_ids=ids)["score"]
-        np.testing.assert_array_equal(result, scored[0])
+        scores = heatproof.evaluate("sds", network, images, targets, named.isel(image=ORDER), image_ids=ids)["score"]
+        np.testing.assert_array_equal(scores, scored[0])
 
 
 TARGETS = {
@@ -144,8 +144,8 @@ def test_labelled_targets_are_aligned(change, network, images, targets, dataset)
 
 
 def test_the_targets_of_maps_can_be_passed_as_targets(network, images, targets, dataset, scored):
-    result = heatproof.evaluate("sds", network, images, dataset["target"].isel(image=ORDER), dataset)["score"]
-    np.testing.assert_array_equal(result, scored)
+    scores = heatproof.evaluate("sds", network, images, dataset["target"].isel(image=ORDER), dataset)["score"]
+    np.testing.assert_array_equal(scores, scored)
 
 
 def test_without_targets_maps_are_scored_by_the_class_that_they_explain(network, images, targets):
@@ -259,7 +259,7 @@ def test_rankings_are_aligned(network, images, targets, dataset):
     right = heatproof.evaluate("ids", network, images, targets, maps, ranking=ranking, **options)["score"]
     labelled = xarray.DataArray(ranking, {"image": NAMES}, ("image", "pixel"))
     table = pd.DataFrame(ranking, NAMES)
-    for labelled_array in (
+    for labelled_ranking in (
         labelled,
         labelled.isel(image=ORDER),
         labelled.T,
@@ -267,8 +267,8 @@ def test_rankings_are_aligned(network, images, targets, dataset):
         table,
         table.iloc[ORDER],
     ):
-        result = heatproof.evaluate("ids", network, images, targets, maps, ranking=labelled_array, **options)["score"]
-        np.testing.assert_array_equal(result, right)
+        scores = heatproof.evaluate("ids", network, images, targets, maps, ranking=labelled_ranking, **options)["score"]
+        np.testing.assert_array_equal(scores, right)
     with pytest.raises(HeatproofError, match="ranking"):
         heatproof.evaluate("ids", network, images, targets, dataset, ranking=labelled.isel(image=ORDER), steps=8)
 
@@ -286,19 +286,19 @@ def test_parts_and_their_drops_are_aligned(network, images, targets, dataset):
     }
 
     def score(**options):
-        result = heatproof.evaluate("part_deletion", network, images, targets, maps, image_ids=NAMES, **options)
-        return result["score"].values
+        scores = heatproof.evaluate("part_deletion", network, images, targets, maps, image_ids=NAMES, **options)
+        return scores["score"].values
 
     for other in ("removed", "drops"):
         right = score(masks=masks, **{other: labelled[other].values})
         changed = {"image": ORDER, "part": [2, 0, 1]}
-        for labelled_masks in (
+        for values in (
             labelled[other],
             labelled[other].isel(image=ORDER),
             labelled[other].isel(changed),
             labelled[other].isel(changed).transpose(),
         ):
-            np.testing.assert_array_equal(score(masks=labelled["masks"], **{other: labelled_masks}), right)
+            np.testing.assert_array_equal(score(masks=labelled["masks"], **{other: values}), right)
         with pytest.raises(HeatproofError, match=f"The {other} are of the parts 'head', 'body', 'wing'"):
             score(masks=labelled["masks"], **{other: labelled[other].assign_coords(part=["head", "body", "wing"])})
         with pytest.raises(HeatproofError, match="dimensions image, piece"):
@@ -363,7 +363,7 @@ def test_exchanged_arguments_of_quality_functions_are_refused(function, network,
 
 def test_a_comparison_does_not_depend_on_the_order_of_its_results(network, images, targets, dataset):
     scores = heatproof.evaluate(["sds", "rise_deletion"], network, images, targets, dataset, steps=8)
-    moved = {name: scored_values.isel(image=ORDER, method=[2, 0, 1]) for name, scored_values in scores.items()}
+    moved = {name: dataset_of_metric.isel(image=ORDER, method=[2, 0, 1]) for name, dataset_of_metric in scores.items()}
     moved["sds"] = scores["sds"]
     pd.testing.assert_frame_equal(
         heatproof.compare(moved).table.sort_values("method", ignore_index=True),
@@ -375,24 +375,22 @@ def test_a_table_can_have_names_in_its_index(network, images, targets, dataset):
     scores = heatproof.evaluate("sds", network, images, targets, dataset)
     table = scores["score"].to_dataframe()[["score"]]
     right = heatproof.compare(table.reset_index())
-    for rearranged in (table, table.iloc[::-1], table.reset_index("method"), table.reset_index("image")):
+    for form in (table, table.iloc[::-1], table.reset_index("method"), table.reset_index("image")):
         pd.testing.assert_frame_equal(
-            heatproof.compare(rearranged).table.sort_values("method", ignore_index=True),
+            heatproof.compare(form).table.sort_values("method", ignore_index=True),
             right.table.sort_values("method", ignore_index=True),
         )
 
 
 def drawn(dataset, **options):
     axes = Figure().subplots(1, 5).ravel()
-    return [
-        values.images[0].get_array() for values in heatproof.plot.maps(dataset, axes=axes, **options) if values.images
-    ]
+    return [axis.images[0].get_array() for axis in heatproof.plot.maps(dataset, axes=axes, **options) if axis.images]
 
 
 def test_images_of_a_plot_are_selected_by_name(images, dataset):
     right = drawn(dataset, image="3")
-    for rearranged in (dataset.isel(image=ORDER), dataset.transpose("y", "x", "method", "image")):
-        for mine, theirs in zip(drawn(rearranged, image="3"), right, strict=True):
+    for order in (dataset.isel(image=ORDER), dataset.transpose("y", "x", "method", "image")):
+        for mine, theirs in zip(drawn(order, image="3"), right, strict=True):
             np.testing.assert_array_equal(mine, theirs)
     named_images = xarray.DataArray(images.numpy(), {"image": dataset["image"].values}, ("image", "channel", "y", "x"))
     first = drawn(dataset, image="3", picture=images[3])[0]
@@ -411,8 +409,8 @@ def test_maps_of_a_function_have_named_axes_in_any_order(channels, network, imag
         axes = ("image", "channel", "y", "x") if channels else AXES
         return xarray.DataArray(plain(model, batch, classes).numpy(), dims=axes).T
 
-    explained = heatproof.explain(network, images, targets, {"plain": plain, "labelled": labelled})["attribution"]
-    np.testing.assert_array_equal(*explained)
+    maps = heatproof.explain(network, images, targets, {"plain": plain, "labelled": labelled})["attribution"]
+    np.testing.assert_array_equal(*maps)
 
 
 def test_recomputed_maps_and_masks_have_named_axes_in_any_order(network, images, targets, dataset):
@@ -421,17 +419,17 @@ def test_recomputed_maps_and_masks_have_named_axes_in_any_order(network, images,
 
     options = {"update": True, "steps": 4}
     plain = lambda pixels, classes: pixels.abs().sum(1)  # noqa: E731
-    result, right = (
-        heatproof.evaluate("deletion_morf", network, images, targets, dataset, explain=function, **options)["score"]
-        for function in (labelled, plain)
+    scores, right = (
+        heatproof.evaluate("deletion_morf", network, images, targets, dataset, explain=explain, **options)["score"]
+        for explain in (labelled, plain)
     )
-    np.testing.assert_array_equal(result, right)
+    np.testing.assert_array_equal(scores, right)
     mask = np.zeros((16, 16), dtype=bool)
     mask[0, :5] = True
     pixels = images.sigmoid()
     maps = heatproof.explain(network, pixels, targets, ["saliency"])
-    result, right = (
+    scores, right = (
         heatproof.evaluate("sic", network, pixels, targets, maps, random_mask=random_mask)["score"]
         for random_mask in (xarray.DataArray(mask, dims=("y", "x")).T, mask)
     )
-    np.testing.assert_array_equal(result, right)
+    np.testing.assert_array_equal(scores, right)

@@ -51,7 +51,7 @@ IMAGES = {
     ),
     "a list of pictures": (
         lambda x: PIL_IMAGES,
-        r"list of PIL images: give torch.stack\(\[.*to_tensor\(one\) for one in",
+        r"list of PIL images: give torch.stack\(\[.*to_tensor\(image\) for image in",
     ),
     "a list of tensors": (list, r"give torch.stack\(images\)"),
     "a tuple of tensors": (tuple, r"give torch.stack\(images\)"),
@@ -160,13 +160,13 @@ VALID = {
 @pytest.mark.parametrize("case", VALID)
 def test_valid_images_are_read_unchanged(case, images):
     converted = VALID[case](images)
-    inputs = read_inputs(None, converted).images
+    images_read = read_inputs(None, converted).images
     wanted = (
         torch.from_numpy(np.ascontiguousarray(converted)) if isinstance(converted, np.ndarray) else converted.detach()
     )
-    assert inputs.dtype == wanted.dtype
-    assert inputs.stride() == wanted.stride()
-    assert torch.equal(inputs, wanted)
+    assert images_read.dtype == wanted.dtype
+    assert images_read.stride() == wanted.stride()
+    assert torch.equal(images_read, wanted)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
@@ -294,7 +294,7 @@ def test_images_without_normalisation_cause_a_warning_if_it_is_known(case, funct
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         FUNCTIONS[function](model, converted, classes)
-    sentences = [str(warning.message) for warning in caught if str(warning.message).startswith("The images")]
-    assert len(sentences) == (sentence is not None)
+    messages = [str(warning.message) for warning in caught if str(warning.message).startswith("The images")]
+    assert len(messages) == (sentence is not None)
     if sentence is not None:
-        assert re.search(sentence, sentences[0])
+        assert re.search(sentence, messages[0])

@@ -15,8 +15,12 @@ BOXES = torch.tensor([[4.0, 4, 16, 16], [12.0, 12, 30, 30]]).repeat(COUNT // 2, 
 
 def matched(output, boxes):
     """Return the score of the box that overlaps most with the target box."""
-    overlaps = [torchvision.ops.box_iou(box[None], value["boxes"])[0] for value, box in zip(output, boxes, strict=True)]
-    return torch.stack([value["scores"][overlap.argmax()] for value, overlap in zip(output, overlaps, strict=True)])
+    overlaps = [
+        torchvision.ops.box_iou(box[None], detected["boxes"])[0] for detected, box in zip(output, boxes, strict=True)
+    ]
+    return torch.stack(
+        [detected["scores"][overlap.argmax()] for detected, overlap in zip(output, overlaps, strict=True)]
+    )
 
 
 def _backbone() -> torch.nn.Module:

@@ -26,7 +26,7 @@ from heatproof.api.measures import check_needs, default_measures, describe_measu
 from heatproof.api.named_methods import select_methods
 from heatproof.api.scores import Scoring
 from heatproof.core.batches import report_progress, show_progress
-from heatproof.core.class_order import MOSTLY_RIGHT, describe_exchange
+from heatproof.core.class_order import MOSTLY_RIGHT
 from heatproof.core.first_images import pass_as_check
 from heatproof.core.methods import Method, methods_of
 from heatproof.core.network import prepare_network, require_module
@@ -217,7 +217,7 @@ def _predicts_targets(network: Network, source: Inputs) -> torch.Tensor | None:
             )
         return right
     predictions = predict_classes(network, source)
-    _warn_of_targets(predictions.numpy(), targets.numpy(), network.logits.shape[1])
+    _warn_of_targets(predictions.numpy(), targets.numpy(), network.logits.shape[1], source.read(source.probe_rows))
     return targets == predictions
 
 
@@ -512,14 +512,15 @@ def _unique(names: Sequence[str]) -> list[str]:
     return unique
 
 
-def _warn_of_targets(predictions: np.ndarray, targets: np.ndarray, classes: int) -> None:
+def _warn_of_targets(predictions: np.ndarray, targets: np.ndarray, classes: int, images: torch.Tensor) -> None:
     """Warn the caller of `choose` if the network seldom predicts the target, and name a likely cause."""
+    from heatproof.api.inputs.first_images import CHECK_NUMBERS, reason_for_low_accuracy
+
     right = int((predictions == targets).sum())
     if right < MOSTLY_RIGHT * len(targets):
-        exchanged = describe_exchange(predictions, targets, classes)
+        reason = reason_for_low_accuracy(predictions, targets, classes, images)
         warnings.warn(
-            f"The network predicts the target on {right} of {len(targets)} images: if the targets are labels, "
-            f"check that their numbers are the network's classes.{' ' * bool(exchanged)}{exchanged}",
+            f"The network predicts the target on {right} of {len(targets)} images: {reason or CHECK_NUMBERS}",
             stacklevel=4,
         )
 

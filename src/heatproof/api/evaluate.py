@@ -12,7 +12,7 @@ import torch
 
 from heatproof.api.inputs.arrays import warn_of_range
 from heatproof.api.inputs.finetuned import domain_of, warn_out_of_domain
-from heatproof.api.inputs.first_images import check_first_images, predict_classes
+from heatproof.api.inputs.first_images import check_first_images, predict_classes, warn_of_labels
 from heatproof.api.inputs.identity import identity_of
 from heatproof.api.inputs.labels import ScoredTargets, align_options, align_to_images
 from heatproof.api.inputs.maps import explained_classes, read_maps
@@ -201,6 +201,7 @@ def evaluate(
         images, labels = source.images, source.targets
         assert labels is not None
         check_first_images(network, source.read(source.probe_rows), source, probabilities="refuse")
+        warn_of_labels(network, source)
         warn_of_range(images, model)
         warn_out_of_domain([selected.options for selected in metrics.values() if selected.is_renamed], domain)
         values, names, missing_methods = read_maps(maps, source, _scored_targets(metrics, network, source, maps))
@@ -323,7 +324,7 @@ def _respond_to_all(needed: Mapping[Any, tuple[Response, Batch]], metrics: str) 
 def _respond(response: Response, batch: Batch) -> dict[str, np.ndarray]:
     """Respond to a batch, and name the option `explain` or the model if its function fails."""
     try:
-        with described_failures(batch.images, batch.network):
+        with described_failures(batch.images, batch.network, from_elsewhere=False):
             return respond(response, batch)
     except NotApplicable as reason:
         if isinstance(reason, ExplainerFailed):

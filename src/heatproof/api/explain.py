@@ -15,7 +15,7 @@ import xarray
 
 from heatproof.api.cache import Cache, MethodKeys, locked_cache, network_cache
 from heatproof.api.inputs.arrays import check_finite, check_images, warn_of_range
-from heatproof.api.inputs.first_images import check_first_images
+from heatproof.api.inputs.first_images import check_first_images, warn_of_labels
 from heatproof.api.inputs.labels import IMAGE_DIGEST, TARGET_DIGEST, TASK
 from heatproof.api.inputs.read import read_inputs
 from heatproof.api.inputs.source import READ_BATCH_SIZE
@@ -177,6 +177,7 @@ def explain(
         probes = source.read(source.probe_rows)
         warn_of_range(source.images if source.is_checked else probes, model)
         check_first_images(network, probes, source, with_gradients=root is not None, probabilities="warn")
+        warn_of_labels(network, source)
         template = batch_template(network, seed, batch_size, layer, background)
         dataset = explain_inputs(named_methods, source, template, network_cache(root, source, network, target_spec))
         return dataset.assign_attrs(batch_size=batch_size)

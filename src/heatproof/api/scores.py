@@ -165,7 +165,7 @@ class Scoring:
                     count_begun(len(rows))
                 yield batch if method is None else self._with_maps(batch, method, rows)
 
-        with described_failures(self.inputs.read([0]), template.network):
+        with described_failures(self.inputs.read([0]), template.network, from_elsewhere=False):
             for rows, (_, arrays, seconds, passes) in zip(parts, respond_batches(response, batches()), strict=True):
                 if isinstance(arrays, NotApplicable):
                     raise arrays

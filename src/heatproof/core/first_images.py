@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,16 +21,39 @@ def fails_inside(error: BaseException, network: nn.Module | None) -> bool:
     return network is not None and any(frame.f_locals.get("self") is network for frame in frames)
 
 
+# Arguments by which networks of images and texts take the text.
+TEXT_ARGUMENTS = ("input_ids", "text", "texts", "tokens", "captions")
+
+
+def other_arguments(module: nn.Module) -> list[str]:
+    """Return the names of the arguments that a network needs beside images: required ones, and texts."""
+    try:
+        parameters = list(inspect.signature(module.forward).parameters.values())
+    except (TypeError, ValueError):  # a scripted or compiled network
+        return []
+    texts = [parameter for parameter in parameters if parameter.name in TEXT_ARGUMENTS]
+    required = [
+        parameter
+        for parameter in parameters[1:]
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    return list(dict.fromkeys(parameter.name for parameter in (*required, *texts)))
+
+
 @contextmanager
-def described_failures(images: torch.Tensor, network: nn.Module | None = None) -> Iterator[None]:
+def described_failures(images: torch.Tensor, module: nn.Module, *, from_elsewhere: bool = True) -> Iterator[None]:
     """Turn an exception of the network into a HeatproofError of one sentence.
 
     Parameters
     ----------
     images
         Images (B, C, H, W) that the network gets.
-    network
-        The network, if the context does more than run it: an exception from elsewhere is then left as it is.
+    module
+        The network.
+    from_elsewhere
+        Whether exceptions that were not raised while the network ran are described as well; False where the context
+        does more than run it.
     """
     try:
         yield
@@ -37,10 +61,15 @@ def described_failures(images: torch.Tensor, network: nn.Module | None = None) -
         raise
     except Exception as error:
         # The caller's network can raise any exception.
-        if machine_fault(error) or (network is not None and not fails_inside(error, network)):
+        if machine_fault(error) or not (from_elsewhere or fails_inside(error, module)):
             raise
         description = f"{type(error).__name__}: {first_line(error)[:200]}"
         remedy = "give images that it takes"
+        if names := other_arguments(module):
+            remedy = (
+                f"it takes {' and '.join(names)} beside images, so give a module whose forward(images) passes them to "
+                "it, and returns for example the similarity of each image to some texts"
+            )
         if "size()[0]" in description:
             remedy = (
                 "it was exported for one size of batch, so give the network itself, or export it with "
@@ -81,6 +110,6 @@ def pass_as_check(network: Network, images: torch.Tensor) -> torch.Tensor:
         If images have another precision than the weights, or the network fails on them.
     """
     network.check_precision(images)
-    with described_failures(images), counted_as_check(), torch.no_grad():
+    with described_failures(images, network.module), counted_as_check(), torch.no_grad():
         numbers: torch.Tensor = network.module(network.copy_to_device(images))
     return numbers

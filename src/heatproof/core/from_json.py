@@ -33,9 +33,9 @@ def as_type(kind: Any, value: Any, label: str) -> Any:
         return value
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        for member in args:
+        for alternative in args:
             with suppress(ValueError):
-                return as_type(member, value, label)
+                return as_type(alternative, value, label)
     elif kind is float and type(value) is int:
         return value
     elif origin is Literal:
@@ -89,12 +89,8 @@ def _typed_fields(kind: Any, value: Mapping[str, Any], label: str) -> dict[str, 
 def _fields_of(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
     """Return the types of a dataclass's fields by name, and the names of the fields without a default."""
     hints = _hints(kind)
-    required = [
-        attribute.name
-        for attribute in fields(kind)
-        if attribute.default is MISSING and attribute.default_factory is MISSING
-    ]
-    return {attribute.name: hints[attribute.name] for attribute in fields(kind)}, frozenset(required)
+    required = [field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING]
+    return {field.name: hints[field.name] for field in fields(kind)}, frozenset(required)
 
 
 # Cached, because a job reads a hundred explainers of one class.
@@ -113,5 +109,5 @@ def _read_items(kind: Any, value: Sequence[Any], label: str) -> Any:
         kinds = kinds[:1] * len(value)
     if len(kinds) != len(value):
         raise ValueError(f"{label} has {len(value)} values instead of {len(kinds)}")
-    read = [as_type(item_type, item, label) for item_type, item in zip(kinds, value, strict=True)]
-    return read if origin is list else tuple(read) if origin is tuple else kind(*read)
+    parts = [as_type(part_kind, part, label) for part_kind, part in zip(kinds, value, strict=True)]
+    return parts if origin is list else tuple(parts) if origin is tuple else kind(*parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from heatproof.core.plain_values import as_plain_values
 from heatproof.errors import HeatproofError
 
 IMAGE_DIMS = ("image", "channel", "y", "x")
@@ -16,18 +17,20 @@ def is_labelled_array(values: Any) -> bool:
 
 
 def in_dimension_order(values: Any, names: tuple[str, ...], label: str) -> Any:
-    """Return the array of an xarray.DataArray with its dimensions in the order of `names`; other objects unchanged.
+    """Return the array of an xarray.DataArray with its dimensions in the order of `names`, as plain values.
+
+    Other arrays and tensors keep their dimensions, and are returned as `as_plain_values` does.
 
     Raises
     ------
     HeatproofError
-        If its dimensions have other names.
+        If its dimensions have other names, or as in `as_plain_values`.
     """
     if not is_labelled_array(values):
-        return values
+        return as_plain_values(values, label)
     if sorted(map(str, values.dims)) != sorted(names):
         raise HeatproofError(
             f"The {label} have the dimensions {', '.join(map(str, values.dims))}: name them {', '.join(names)}, or "
             "pass the array without names in this order."
         )
-    return values.transpose(*names).values
+    return as_plain_values(values.transpose(*names).values, label)

@@ -17,11 +17,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import ge, gt, le, lt
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from heatproof.core.grids import MAXIMUM_SIDE, as_grid, normalise_grid_settings
 from heatproof.core.registry import options_of, suggest_name
 from heatproof.errors import HeatproofError
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler, TypeAdapter
+    from pydantic_core import CoreSchema
 
 PLAIN = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", type(None): "null"}
 LISTS = (list, tuple, set, frozenset, abc.Sequence, abc.Iterable, abc.Collection)
@@ -100,10 +104,8 @@ def option_choices(function: Callable[..., Any]) -> dict[str, list[Any]]:
     """Return the keyword-only arguments of a function that take one of a few values, with these values."""
     named = inspect.signature(function).parameters
     expected = {name: _expected(named[name], function) for name in options_of(function)}
-    values = {
-        name: get_args(annotation) if get_origin(annotation) is Literal else () for name, annotation in expected.items()
-    }
-    values |= {name: (True, False) for name, annotation in expected.items() if annotation is bool}
+    values = {name: get_args(kind) if get_origin(kind) is Literal else () for name, kind in expected.items()}
+    values |= {name: (True, False) for name, kind in expected.items() if kind is bool}
     return {name: list(several) for name, several in values.items() if several}
 
 
@@ -254,8 +256,8 @@ def _narrow_to_shape(value: Any, expected: Any) -> Any:
     Return all expected types if the union does not have both.
     """
     inner = get_args(expected) if get_origin(expected) in (Union, types.UnionType) else ()
-    lists = [member for member in inner if get_origin(member) in LISTS]
-    not_lists = [member for member in inner if member not in lists]
+    lists = [kind for kind in inner if get_origin(kind) in LISTS]
+    not_lists = [kind for kind in inner if kind not in lists]
     if not lists or isinstance(value, str | dict | None) or not any(map(_is_number, not_lists)):
         return expected
     chosen = lists if isinstance(value, list | tuple) else not_lists
@@ -301,8 +303,8 @@ def _expected(parameter: inspect.Parameter, function: Callable[..., Any]) -> Any
     annotation = parameter.annotation
     if isinstance(annotation, str):
         try:
-            # The annotation is in the source of an imported module, which could run the same code itself.
-            annotation = eval(annotation, _namespace(function))  # noqa: S307
+            alone = types.SimpleNamespace(__annotations__={parameter.name: annotation})
+            annotation = get_type_hints(alone, _namespace(function), include_extras=True)[parameter.name]
         except Exception:  # see the module's docstring
             annotation = Any
     if annotation is not parameter.empty:
@@ -322,31 +324,27 @@ def _namespace(function: Any) -> dict[str, Any]:
 
 
 def _fits(value: Any, expected: Any) -> bool:
-    origin, inner = get_origin(expected) or expected, get_args(expected)
-    if origin is Annotated:
-        numbers = isinstance(value, int | float)
-        bounds = [
-            limit
-            for limit in inner[1:]
-            if isinstance(limit, PatchGridBounds) or (numbers and isinstance(limit, Bounds))
-        ]
-        return _fits(value, inner[0]) and all(limit.allows(value) for limit in bounds)
-    if origin in (Union, types.UnionType):
-        return any(_fits(value, member) for member in inner)
-    if origin is Literal:
-        return any(type(value) is type(choice) and value == choice for choice in inner)
-    if origin in (None, type(None)):
-        return value is None
-    if origin in (int, float, bool, str):
-        # In Python, bool is a subclass of int.
-        fitting = int | float if origin is float else origin
-        return isinstance(value, fitting) and isinstance(value, bool) == (origin is bool)
-    if origin in LISTS and isinstance(value, list | tuple):
-        each = inner if len(inner) > 1 and inner[1] is not Ellipsis else [*inner[:1]] * len(value)
-        return not inner or (len(value) == len(each) and all(map(_fits, value, each)))
-    if origin in MAPPINGS and isinstance(value, dict):
-        return len(inner) < 2 or all(_fits(item, inner[1]) for item in value.values())
-    return origin not in (*LISTS, *MAPPINGS)
+    adapter = _adapter_of(expected)
+    if adapter is None:
+        return True
+    try:
+        # As JSON, in which configs and specs of jobs hold options: a list may stand for a tuple, nothing else differs.
+        adapter.validate_json(json.dumps(value), strict=True)
+    except ValueError:
+        return False
+    return True
+
+
+@functools.cache
+def _adapter_of(expected: Any) -> TypeAdapter[Any] | None:
+    """Return the validator of an annotation; None if it holds a user's class, whose values the function checks."""
+    # Jobs declare options and do not check them; the import would take a quarter of their start.
+    from pydantic import TypeAdapter
+
+    try:
+        return TypeAdapter(expected)
+    except Exception:  # see the module's docstring
+        return None
 
 
 def _describe_type(expected: Any) -> str:
@@ -369,6 +367,18 @@ def _describe_type(expected: Any) -> str:
     if origin in MAPPINGS:
         return "a mapping"
     return PLAIN.get(type(None) if origin is None else origin, getattr(origin, "__name__", str(origin)))
+
+
+def _checked(schema: CoreSchema, allows: Callable[[Any], bool]) -> CoreSchema:
+    """Return pydantic's schema of an annotation whose values must also satisfy a condition."""
+    from pydantic_core import core_schema
+
+    def check(value: Any) -> Any:
+        if not allows(value):
+            raise ValueError
+        return value
+
+    return core_schema.no_info_after_validator_function(check, schema)
 
 
 @dataclass(frozen=True)
@@ -398,6 +408,10 @@ class Bounds:
         limits = ((ge, self.least), (gt, self.above), (le, self.most), (lt, self.below))
         return all(limit is None or holds(value, limit) for holds, limit in limits)
 
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        # Alternatives that are no numbers, such as null or a list, have no bounds.
+        return _checked(handler(source), lambda value: not isinstance(value, int | float) or self.allows(value))
+
     def __str__(self) -> str:
         words = {"of at least": self.least, "above": self.above, "of at most": self.most, "below": self.below}
         return " and ".join(f"{word} {limit:g}" for word, limit in words.items() if limit is not None)
@@ -422,6 +436,9 @@ class PatchGridBounds:
         except HeatproofError:
             return False
         return grid >= self.least if isinstance(grid, int) else max(grid) <= MAXIMUM_SIDE
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return _checked(handler(source), self.allows)
 
     def __str__(self) -> str:
         return f"a whole number of at least {self.least} and of at most {MAXIMUM_SIDE} or [rows, columns]"

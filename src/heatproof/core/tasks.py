@@ -50,6 +50,10 @@ def check_task(task: str | None) -> None:
     HeatproofError
         With the known tasks.
     """
+    if task == CALLABLE:
+        raise HeatproofError(
+            f"The task is {task!r}, as results call a target function: give the function as `target`, and no task."
+        )
     if task is not None and task not in TASKS:
         raise HeatproofError(f"The task is {task!r}: take one of {', '.join(TASKS)}, or leave it out.")
 

@@ -1,20 +1,17 @@
-"""Checks of images, targets and ids that callers pass as arrays, with the remedy in each error message."""
+"""Images that callers pass as tensors or arrays, their ids and the range of their values."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 
 from heatproof.core.named_axes import IMAGE_DIMS, in_dimension_order
-from heatproof.core.options import short_repr
 from heatproof.errors import HeatproofError
-
-if TYPE_CHECKING:
-    import torch
 
 # Keys under which loaders and libraries return images.
 IMAGE_KEYS = ("image", "images", "pixel_values", "img", "imgs", "x", "input", "inputs")
@@ -34,9 +31,8 @@ def check_images(images: Any) -> torch.Tensor:
     HeatproofError
         One sentence for the first thing that is wrong, with what to write in its place.
     """
-    import torch
-
-    images = in_dimension_order(images, IMAGE_DIMS, "images")
+    if not isinstance(images, list | tuple):
+        images = in_dimension_order(images, IMAGE_DIMS, "images")
     is_array = isinstance(images, np.ndarray)
     if is_array:
         try:
@@ -66,7 +62,7 @@ def check_images(images: Any) -> torch.Tensor:
     if images.ndim == 4 and images.dtype in (torch.uint8, torch.int16, torch.int32, torch.int64):
         raise HeatproofError(
             f"The images are {description}, whole "
-            f"numbers{' with their channels is_channels_last' if is_channels_last else ''}: give "
+            f"numbers{' with their channels last' if is_channels_last else ''}: give "
             f"({ordered}.float().div(255) - mean) / std, normalised as the model expects."
         )
     if images.ndim == 3 and images.is_floating_point() and images.numel():
@@ -91,10 +87,10 @@ def check_images(images: Any) -> torch.Tensor:
 
 
 def _kind(images: Any) -> str:
-    if _is_pil(images):
+    if is_pil(images):
         return "a PIL image"
     if isinstance(images, list | tuple) and images:
-        inside = "PIL images" if _is_pil(images[0]) else type(images[0]).__name__
+        inside = "PIL images" if is_pil(images[0]) else type(images[0]).__name__
         return f"a {type(images).__name__} of {inside}"
     return type(images).__name__
 
@@ -102,18 +98,21 @@ def _kind(images: Any) -> str:
 def _remedy(images: Any) -> str:
     """Return the remedy, as a line to copy, for images that are not a tensor."""
     read = "torchvision.transforms.functional.to_tensor"
-    if _is_pil(images):
+    if is_pil(images):
         return f"give {read}(images)[None], normalised as the model expects"
     if isinstance(images, list | tuple) and images:
-        if _is_pil(images[0]):
-            return f"give torch.stack([{read}(one) for one in images]), of one size and normalised as the model expects"
+        if is_pil(images[0]):
+            return (
+                f"give torch.stack([{read}(image) for image in images]), of one size and normalised as the model "
+                "expects, or heatproof.explain and heatproof.choose a `transform`"
+            )
         if isinstance(images[0], str | Path):
             return (
-                "give the folder of these images, or torch.stack([transform(PIL.Image.open(one).convert('RGB')) for "
-                "one in images])"
+                "give the folder of these images, or torch.stack([transform(PIL.Image.open(image).convert('RGB')) for "
+                "image in images])"
             )
-        shapes = list(dict.fromkeys(tuple(getattr(one, "shape", ())) for one in images))
-        if len(shapes) > 1 and all(len(one) in (2, 3, 4) for one in shapes):
+        shapes = list(dict.fromkeys(tuple(getattr(image, "shape", ())) for image in images))
+        if len(shapes) > 1 and all(len(shape) in (2, 3, 4) for shape in shapes):
             return f"their shapes differ, as {shapes[0]} and {shapes[1]}; resize them to one, and give one tensor"
         if shapes != [()]:
             joined = "torch.cat" if len(shapes[0]) == 4 else "torch.stack"
@@ -129,75 +128,9 @@ def _remedy(images: Any) -> str:
     return "give a float tensor (images, channels, height, width)"
 
 
-def _is_pil(value: Any) -> bool:
+def is_pil(value: Any) -> bool:
+    """Return whether a value is a PIL image."""
     return any(kind.__module__.startswith("PIL.") for kind in type(value).__mro__)
-
-
-def check_targets(targets: Any, count: int) -> torch.Tensor:
-    """Return the class of each image, (N,) int64.
-
-    Raises
-    ------
-    HeatproofError
-        One sentence for the first thing that is wrong, with what to write in its place.
-    """
-    import torch
-
-    remedy = f"give one class number for each of the {count} images"
-    if targets is None:
-        raise HeatproofError(
-            f"The targets are None: {remedy}; model(images).argmax(1) are the classes that it predicts."
-        )
-    values = in_dimension_order(targets, ("image",), "targets")
-    if isinstance(values, list | tuple) and any(isinstance(one, str) for one in values[:1]):
-        values = np.array(values, dtype=str)
-    if hasattr(values, "iloc") and getattr(values, "ndim", 1) == 2 and values.shape[1] == 1:
-        values = values.iloc[:, 0]
-    if not isinstance(values, torch.Tensor):
-        array = np.asarray(values) if hasattr(values, "dtype") or hasattr(values, "iloc") else values
-        kind = getattr(getattr(array, "dtype", None), "kind", "")
-        if kind in "OUST" and kind and array.size and isinstance(array.ravel()[0], str | bytes):
-            raise HeatproofError(
-                f"The targets are class names, as {short_repr(str(array.ravel()[0]))}: give their numbers, as "
-                "[names.index(one) for one in targets], with `names` in the order of the model's outputs."
-            )
-        try:
-            # Nullable integers of pandas are converted to an object array.
-            values = array.tolist() if kind == "O" else array
-            # A copy, because arrays of pandas are read-only, about which torch warns.
-            values = torch.as_tensor(np.array(values) if isinstance(values, np.ndarray) else values)
-        except (TypeError, ValueError, RuntimeError, OverflowError):
-            raise HeatproofError(f"The targets are {type(targets).__name__}: {remedy}.") from None
-    labels = values if values.layout == torch.strided else values.to_dense()
-    description = f"{labels.dtype} {tuple(labels.shape)}"
-    if labels.ndim == 0 and count != 1:
-        raise HeatproofError(f"The targets are one number: {remedy}, as torch.full(({count},), {labels.item()}).")
-    if labels.ndim == 2 and len(labels) == count and labels.shape[1] == 1:
-        raise HeatproofError(f"The targets are {description}: {remedy}, as targets[:, 0].")
-    if labels.ndim == 2 and len(labels) == count:
-        is_one_hot = bool(((labels == 0) | (labels == 1)).all() and (labels.sum(1) == 1).all())
-        if is_one_hot:
-            raise HeatproofError(
-                f"The targets are {description}, one column a class: give targets.argmax(1); or task='multilabel', if "
-                "these are labels of which an image can have several."
-            )
-        raise HeatproofError(
-            f"The targets are {description}, and several classes of an image exclude each other: give "
-            "task='multilabel' and columns of 0 and 1, if these are labels of which an image can have several, else "
-            f"{remedy}."
-        )
-    if labels.shape == (count,) and labels.is_floating_point():
-        if bool(torch.isfinite(labels).all() and (labels == labels.round()).all()):
-            raise HeatproofError(f"The targets are {description}: {remedy} as whole numbers, here targets.long().")
-        raise HeatproofError(
-            f"The targets are {description}, and a class is a whole number: {remedy}; or task='regression', if the "
-            "model returns a number."
-        )
-    if labels.shape == (count,) and labels.dtype == torch.bool:
-        raise HeatproofError(f"The targets are {description}: {remedy}, where true is class 1, as targets.long().")
-    if labels.shape != (count,) or labels.is_complex():
-        raise HeatproofError(f"The targets are {description}: {remedy}.")
-    return labels.detach().long()
 
 
 def check_ids(image_ids: Any, count: int) -> list[str]:
@@ -226,8 +159,6 @@ def check_finite(images: torch.Tensor, ids: Sequence[Any]) -> None:
     HeatproofError
         If a value is not finite; the message names the first such image.
     """
-    import torch
-
     bad = (~torch.isfinite(images.flatten(1))).any(1).nonzero().flatten().tolist()
     if bad:
         raise HeatproofError(f"Image {ids[bad[0]]!r} has a value that is not finite: leave the image out.")
@@ -268,7 +199,7 @@ def takes_pixels(model: Any) -> bool:
     if configuration is not None and "mean" in configuration and "std" in configuration:
         return normalisation_of(model) is None
     modules = model.modules() if hasattr(model, "modules") else ()
-    first = next((one for one in modules if next(one.children(), None) is None), None)
+    first = next((module for module in modules if next(module.children(), None) is None), None)
     # torchvision.transforms.Normalize has these attributes; a batch norm has `running_mean` and `running_var`.
     return first is not None and all(hasattr(first, name) for name in ("mean", "std"))
 
@@ -279,7 +210,7 @@ def normalisation_of(model: Any) -> tuple[tuple[float, ...], tuple[float, ...]] 
     if configuration is None or "mean" not in configuration or "std" not in configuration:
         return None
     mean, std = tuple(map(float, configuration["mean"])), tuple(map(float, configuration["std"]))
-    return (mean, std) if any(mean) or any(one != 1 for one in std) else None
+    return (mean, std) if any(mean) or any(deviation != 1 for deviation in std) else None
 
 
 def configuration_of(model: Any) -> Mapping[str, Any] | None:

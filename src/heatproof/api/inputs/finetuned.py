@@ -7,15 +7,15 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from heatproof.core.callables import named_parts
 from heatproof.core.grids import Grid, as_grid
 from heatproof.core.perturb.baselines import BASELINES
 from heatproof.core.tasks import CALLABLE
 from heatproof.metrics.single_deletion import PatchDeletion
-
-if TYPE_CHECKING:
-    import torch
 
 # The attribute of a network that holds the record of its finetuning.
 RECORD_ATTRIBUTE = "heatproof"
@@ -88,8 +88,6 @@ def domain_of(model: Any, images: Any = None, task: str = "") -> Domain:
         model = modules.get("module" if is_parallel else "_orig_mod", model) if isinstance(modules, dict) else model
     record = _record_of(model)
     if record is None:
-        from heatproof.core.callables import named_parts
-
         has_finetuned_part = any(_record_of(module) for _, module in named_parts(model))
         return Domain(
             None,
@@ -114,7 +112,9 @@ def domain_of(model: Any, images: Any = None, task: str = "") -> Domain:
         descriptions = {"": "classes", CALLABLE: "a target function"}
         both_tasks = [descriptions.get(name, f"task={name!r}") for name in (record_task, task)]
         return Domain(None, "the network was finetuned on labels of {}, and asked about {}".format(*both_tasks), {})
-    size, record_size = tuple(getattr(images, "shape", ()))[-2:], tuple(record["size"])
+    # Nested tensors have no shape; `read_inputs` refuses them.
+    shape = () if getattr(images, "is_nested", False) else getattr(images, "shape", ())
+    size, record_size = tuple(shape)[-2:], tuple(record["size"])
     if len(size) == 2 and size != record_size:
         sizes = " and these have ".join(f"{height}×{width}" for height, width in (record_size, size))
         return Domain(None, f"the network was finetuned on images of {sizes} pixels", {})
@@ -172,8 +172,8 @@ def layer_digest(model: torch.nn.Module) -> str:
     descriptions = [repr(model)]
     for name, module in model.named_modules():
         for key in ("_forward_pre_hooks", "_forward_hooks"):
-            descriptions += [f"{name}.{key}: {_code_of(one)}" for one in vars(module).get(key, {}).values()]
-        descriptions += [f"{name}.{key}: {_code_of(one)}" for key, one in vars(module).items() if key == "forward"]
+            descriptions += [f"{name}.{key}: {_code_of(hook)}" for hook in vars(module).get(key, {}).values()]
+        descriptions += [f"{name}.{key}: {_code_of(value)}" for key, value in vars(module).items() if key == "forward"]
     return hashlib.blake2b(re.sub(r"0x[0-9a-fA-F]+", "", "\n".join(descriptions)).encode(), digest_size=8).hexdigest()
 
 
@@ -194,8 +194,6 @@ def weight_digests(model: torch.nn.Module) -> dict[str, str]:
 
 def tensor_digest(values: Iterable[Any], precision: str = "float32") -> str:
     """Return a digest, 16 hexadecimal digits, of tensors in a floating-point precision, and of other values."""
-    import torch
-
     checksum = hashlib.blake2b(digest_size=8)
     for value in values:
         if not isinstance(value, torch.Tensor):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Literal
 
+import numpy as np
 import torch
 
+from heatproof.api.inputs.arrays import PHOTO_RANGE
 from heatproof.api.inputs.source import Inputs
+from heatproof.core.class_order import MOSTLY_RIGHT, describe_exchange
 from heatproof.core.first_images import described_failures, pass_as_check
 from heatproof.core.network import Network
 from heatproof.core.output_reader import check_targets
 from heatproof.core.probabilities import check_no_probabilities, warn_of_probabilities
+from heatproof.core.tasks import task_provides
 from heatproof.errors import HeatproofError
 
 
@@ -43,7 +48,7 @@ def check_first_images(
     HeatproofError
         As in `heatproof.core.network.Network.check`, or if the network has no output for a target.
     """
-    with described_failures(images):
+    with described_failures(images, network.module):
         network.check(images, with_gradients)
     if rows is not None:
         _check_columns(network, rows)
@@ -70,6 +75,47 @@ def _check_columns(network: Network, rows: Inputs) -> None:
             "for each label, in the order of the model's outputs."
         )
     check_targets(rows.targets, network.classes, rows.ids, network.task, network.has_one_logit)
+
+
+# Enough for an exchange of labels to show, and cheap beside any method.
+LABELS_CHECKED = 64
+CHECK_NUMBERS = "if the targets are labels, check that their numbers are the network's classes."
+
+
+def warn_of_labels(network: Network, inputs: Inputs) -> None:
+    """Warn the caller of a function of the API if a checked network seldom predicts labels for a reason that shows.
+
+    Targets may be any classes that the caller wants explained, so a network that is seldom right is no reason alone.
+    """
+    if not inputs.is_labelled or inputs.kind or not task_provides(network.task, "decision"):
+        return
+    count = len(inputs)
+    rows = sorted({round(number * (count - 1) / LABELS_CHECKED) for number in range(LABELS_CHECKED + 1)})
+    images = inputs.read(rows)
+    predictions = pass_as_check(network, images).argmax(1).cpu().numpy()
+    targets = inputs.explained_targets[rows].cpu().numpy()
+    reason = reason_for_low_accuracy(predictions, targets, network.classes or 0, images)
+    if reason and len(np.unique(targets)) > 1:
+        warnings.warn(
+            f"The network predicts the target on {int((predictions == targets).sum())} of {len(targets)} images: "
+            f"{reason}",
+            stacklevel=3,
+        )
+
+
+def reason_for_low_accuracy(predictions: np.ndarray, targets: np.ndarray, classes: int, images: torch.Tensor) -> str:
+    """Return why a network may seldom predict the targets (N,) of its images, as the end of a sentence; else empty."""
+    if int((predictions == targets).sum()) >= MOSTLY_RIGHT * len(targets):
+        return ""
+    if exchanged := describe_exchange(predictions, targets, classes):
+        return f"{CHECK_NUMBERS} {exchanged}"
+    low, high = float(images.min()), float(images.max())
+    if not 0 <= low <= high <= 1 or high - low <= PHOTO_RANGE:
+        return ""
+    return (
+        "the images lie between 0 and 1, so if it was trained on images that were normalised (by mean and std), "
+        "normalise these alike."
+    )
 
 
 def predict_classes(network: Network, images: Inputs) -> torch.Tensor:

@@ -41,6 +41,7 @@ from types import (
 from typing import Any
 
 import numpy as np
+import torch
 
 from heatproof.core.provenance import PACKAGE, code_digest
 from heatproof.errors import HeatproofError
@@ -86,7 +87,7 @@ def identity_of(value: Any, network: Any = None) -> str:
     serialiser = _Serialiser()
     if network is not None:
         for number, (_, module) in enumerate(network.named_modules()):
-            serialiser.known[id(module)] = (-number - 1, module)
+            serialiser.numbered[id(module)] = (-number - 1, module)
     return hashlib.sha256(" ".join(serialiser.serialise(value, "")).encode()).hexdigest()
 
 
@@ -115,7 +116,7 @@ class _Serialiser:
     def __init__(self, refuses: bool = True, code_only: bool = False) -> None:
         self.refuses, self.code_only = refuses, code_only
         # A reference to each object is kept, because Python reuses the address of a deleted object.
-        self.known: dict[int, tuple[int, Any]] = {}
+        self.numbered: dict[int, tuple[int, Any]] = {}
 
     def serialise(self, value: Any, where: str) -> Iterator[str]:
         """Yield the words of a value; `where` is its path from the serialised value, for messages."""
@@ -123,19 +124,17 @@ class _Serialiser:
         if kind in PLAIN_TYPES:
             yield f"{kind.__name__}:{value!r}"
             return
-        if id(value) in self.known:
-            yield f"#{self.known[id(value)][0]}"
+        if id(value) in self.numbered:
+            yield f"#{self.numbered[id(value)][0]}"
             return
-        self.known[id(value)] = (len(self.known), value)
-        if len(self.known) > MOST_OBJECTS and not self.code_only:
+        self.numbered[id(value)] = (len(self.numbered), value)
+        if len(self.numbered) > MOST_OBJECTS and not self.code_only:
             raise HeatproofError(_unreadable_message(where, value, "refers to too many objects"))
         yield f"{kind.__module__}.{kind.__qualname__}("
         yield from self._inside(value, where)
         yield ")"
 
     def _inside(self, value: Any, where: str) -> Iterator[str]:
-        import torch
-
         if isinstance(value, torch.nn.Module):
             yield from self._network(value)
         elif isinstance(value, torch.Tensor):
@@ -143,14 +142,14 @@ class _Serialiser:
         elif isinstance(value, np.ndarray | np.generic):
             yield from self._array(np.asarray(value), where)
         elif isinstance(value, Mapping):
-            yield from self._attributes({f"[{key!r:.40}]": (key, one) for key, one in value.items()}, where)
+            yield from self._attributes({f"[{key!r:.40}]": (key, part) for key, part in value.items()}, where)
         elif isinstance(value, list | tuple):
-            for place, one in enumerate(value):
-                yield from self.serialise(one, f"{where}[{place}]")
+            for index, part in enumerate(value):
+                yield from self.serialise(part, f"{where}[{index}]")
         elif isinstance(value, set | frozenset):
             # Sorted, because the order of a set differs between processes.
             yield from sorted(
-                " ".join(_Serialiser(self.refuses, self.code_only).serialise(one, where)) for one in value
+                " ".join(_Serialiser(self.refuses, self.code_only).serialise(part, where)) for part in value
             )
         elif isinstance(value, functools.partial):
             yield from self.serialise((value.func, value.args, value.keywords), where)
@@ -167,7 +166,11 @@ class _Serialiser:
         elif isinstance(value, C_FUNCTIONS):
             yield f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', value)}"
             owner = getattr(value, "__self__", None)
-            if not (owner is None or isinstance(owner, ModuleType) or any(owner is one for one in GLOBAL_GENERATORS)):
+            if not (
+                owner is None
+                or isinstance(owner, ModuleType)
+                or any(owner is generator for generator in GLOBAL_GENERATORS)
+            ):
                 yield from self.serialise(owner, where)
         elif isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format | enum.Enum | PurePath):
             yield str(value)
@@ -175,20 +178,20 @@ class _Serialiser:
             yield from self._object(value, where)
 
     def _network(self, network: Any) -> Iterator[str]:
-        import torch
-
         common_attributes = vars(torch.nn.Module()).keys()
         for name, module in network.named_modules():
-            if module is not network and id(module) in self.known:
-                yield f"{name} #{self.known[id(module)][0]}"
+            if module is not network and id(module) in self.numbered:
+                yield f"{name} #{self.numbered[id(module)][0]}"
                 continue
             yield f"{name} {ADDRESS.sub('', module.extra_repr())}"
             yield from self.serialise(type(module), name)
             tensors = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
-            yield from (f"{key}={_tensor(one)}" for key, one in tensors)
+            yield from (f"{key}={_tensor(tensor)}" for key, tensor in tensors)
             if not self.code_only:
-                attributes = {key: one for key, one in vars(module).items() if key not in common_attributes}
-                yield from self._attributes({f".{key}": (key, one) for key, one in attributes.items()}, name)
+                attributes = {key: attribute for key, attribute in vars(module).items() if key not in common_attributes}
+                yield from self._attributes(
+                    {f".{key}": (key, attribute) for key, attribute in attributes.items()}, name
+                )
 
     def _array(self, values: np.ndarray, where: str) -> Iterator[str]:
         if values.dtype.hasobject:
@@ -201,14 +204,14 @@ class _Serialiser:
         kind = type(value)
         yield from self.serialise(kind, where)
         attributes = dict(getattr(value, "__dict__", {}))
-        slots = [name for one in kind.__mro__ for name in _as_list(one.__dict__.get("__slots__", ()))]
+        slots = [name for base in kind.__mro__ for name in _as_list(base.__dict__.get("__slots__", ()))]
         attributes |= {name: getattr(value, name) for name in slots if hasattr(value, name) and name != "__weakref__"}
         # The state of an object of a C class without visible attributes cannot be read.
         shows = hasattr(value, "__dict__") or slots or kind is object
-        if not shows or any(_is_of_c(one) for one in kind.__mro__):
+        if not shows or any(_is_of_c(base) for base in kind.__mro__):
             yield from self._unreadable(where, value)
             return
-        yield from self._attributes({f".{name}": (name, one) for name, one in attributes.items()}, where)
+        yield from self._attributes({f".{name}": (name, attribute) for name, attribute in attributes.items()}, where)
 
     def _attributes(self, items: Mapping[str, tuple[Any, Any]], where: str) -> Iterator[str]:
         for suffix, (name, value) in items.items():
@@ -231,8 +234,8 @@ class _Serialiser:
                 continue
             yield from self._referenced(name, content, where)
         if not is_of_library:
-            for name, one in vars(function).items():
-                yield from self._referenced(name, one, where)
+            for name, attribute in vars(function).items():
+                yield from self._referenced(name, attribute, where)
             for name in sorted(_global_names(function.__code__)):
                 if name in function.__globals__:
                     yield from self._referenced(name, function.__globals__[name], where)
@@ -260,14 +263,21 @@ class _Serialiser:
             return
         for base in kind.__bases__:
             yield from self.serialise(base, where)
-        for name, one in sorted(vars(kind).items()):
-            inner = getattr(one, "__func__", None) or getattr(one, "fget", None) or getattr(one, "func", None) or one
+        for name, attribute in sorted(vars(kind).items()):
+            inner = (
+                getattr(attribute, "__func__", None)
+                or getattr(attribute, "fget", None)
+                or getattr(attribute, "func", None)
+                or attribute
+            )
             if isinstance(inner, FunctionType):
                 yield name
                 yield from self.serialise(inner, where)
-            elif not self.code_only and not name.startswith(("__", "_abc_")) and not inspect.isdatadescriptor(one):
+            elif (
+                not self.code_only and not name.startswith(("__", "_abc_")) and not inspect.isdatadescriptor(attribute)
+            ):
                 yield name
-                yield from self.serialise(one, f"{where}.{name}")
+                yield from self.serialise(attribute, f"{where}.{name}")
 
     def _code(self, code: CodeType) -> Iterator[str]:
         yield f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {code.co_freevars}"
@@ -285,9 +295,9 @@ class _Serialiser:
         yield module.__name__
         refuses, self.refuses = self.refuses, False
         try:
-            for name, one in sorted(vars(module).items()):
+            for name, content in sorted(vars(module).items()):
                 if not name.startswith("__"):
-                    yield from self._referenced(name, one, "")
+                    yield from self._referenced(name, content, "")
         finally:
             self.refuses = refuses
 
@@ -298,8 +308,8 @@ class _Serialiser:
 
 
 def _unreadable_message(where: str, value: Any, why: str) -> str:
-    place = f"its {where.strip('.')!r}" if where.strip(".") else "it"
-    return f"{place} is a {type(value).__name__}, which {why}, so that it cannot be identified"
+    subject = f"its {where.strip('.')!r}" if where.strip(".") else "it"
+    return f"{subject} is a {type(value).__name__}, which {why}, so that it cannot be identified"
 
 
 def _constant(value: Any) -> Iterator[str]:
@@ -307,16 +317,14 @@ def _constant(value: Any) -> Iterator[str]:
         yield f"{sorted(map(repr, value))}"
     elif isinstance(value, tuple):
         yield "("
-        for one in value:
-            yield from _constant(one)
+        for part in value:
+            yield from _constant(part)
         yield ")"
     else:
         yield repr(value)
 
 
 def _tensor(value: Any) -> str:
-    import torch
-
     tensor = value.detach()
     if tensor.is_sparse or tensor.is_quantized or tensor.is_nested:
         return f"{tensor.dtype} {tuple(tensor.shape)} {tensor}"
@@ -370,7 +378,7 @@ def _is_library_file(file: str | None) -> bool:
     if file is None or file in ("built-in", "frozen"):
         return True
     paths = sysconfig.get_paths()
-    installed = {paths[one] for one in ("stdlib", "platstdlib", "purelib", "platlib")}
+    installed = {paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
     installed |= {*site.getsitepackages(), site.getusersitepackages(), str(Path(__file__).parents[1])}
     return any(folder in Path(file).parents for folder in map(Path, installed))
 
@@ -384,7 +392,7 @@ def _is_of_c(kind: type) -> bool:
     c_types = (WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType)
     members = vars(kind)
     return kind is not object and (
-        any(isinstance(one, c_types) for one in members.values())
+        any(isinstance(member, c_types) for member in members.values())
         or isinstance(members.get("__new__"), BuiltinFunctionType)
     )
 
@@ -396,10 +404,10 @@ def _global_names(code: CodeType) -> set[str]:
 
 def _imported_names(code: CodeType, seen: Mapping[str, Any]) -> set[str]:
     """Return the full names of the modules that code imports, and of the names that it imports from them."""
-    found, steps = set(), list(dis.get_instructions(code))
+    modules, steps = set(), list(dis.get_instructions(code))
     for level, names, step in zip(steps, steps[1:], steps[2:], strict=False):
         if step.opname == "IMPORT_NAME":
             with suppress(ImportError, TypeError, ValueError):
                 module = importlib.util.resolve_name("." * level.argval + step.argval, seen.get("__package__"))
-                found |= {module, *(f"{module}.{name}" for name in names.argval or ())}
-    return found.union(*(_imported_names(inner, seen) for inner in code.co_consts if isinstance(inner, CodeType)))
+                modules |= {module, *(f"{module}.{name}" for name in names.argval or ())}
+    return modules.union(*(_imported_names(inner, seen) for inner in code.co_consts if isinstance(inner, CodeType)))

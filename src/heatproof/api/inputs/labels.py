@@ -15,6 +15,7 @@ import numpy as np
 
 from heatproof.core.named_axes import is_labelled_array
 from heatproof.core.options import short_repr
+from heatproof.core.plain_values import as_plain_values
 from heatproof.core.tasks import CALLABLE, describe_targets
 from heatproof.errors import HeatproofError
 
@@ -84,10 +85,10 @@ def labels_of(values: Any) -> Labels | None:
     def labels_along_image(name: str) -> np.ndarray | None:
         if name not in values.coords:
             return None
-        found = values.coords[name]
-        if name != "image" and found.ndim == 0:
-            return np.full(values.sizes["image"], found.values)
-        return found.values if found.dims == ("image",) else None
+        coordinate = values.coords[name]
+        if name != "image" and coordinate.ndim == 0:
+            return np.full(values.sizes["image"], coordinate.values)
+        return coordinate.values if coordinate.dims == ("image",) else None
 
     names, digests, of_targets, kind = (
         labels_along_image("image"),
@@ -99,10 +100,10 @@ def labels_of(values: Any) -> Labels | None:
         return None
     return Labels(
         None if names is None else [str(name) for name in names.tolist()],
-        None if digests is None else [str(one) for one in digests.tolist()],
+        None if digests is None else [str(digest) for digest in digests.tolist()],
         labels_along_image("target"),
         kind="" if kind is None or not len(kind) else str(kind[0]),
-        target_digests=None if of_targets is None else [str(one) for one in of_targets.tolist()],
+        target_digests=None if of_targets is None else [str(digest) for digest in of_targets.tolist()],
     )
 
 
@@ -178,12 +179,16 @@ def _match_by_content(labels: Labels, images: Inputs, what: str, explained: Sequ
             key = their_digests[row], with_class and theirs_explained[row], with_name and their_ids[row]
             rest[key].append(row)
         for image in range(count):
-            found = rest.get((our_digests[image], with_class and ours_explained[image], with_name and our_ids[image]))
-            if rows[image] < 0 and found:
-                rows[image] = found.pop()
+            rows_left = rest.get(
+                (our_digests[image], with_class and ours_explained[image], with_name and our_ids[image])
+            )
+            if rows[image] < 0 and rows_left:
+                rows[image] = rows_left.pop()
                 unused.discard(rows[image])
     # An image that occurs more often than its maps uses the same map again.
-    reusable = {(one, kind): row for row, (one, kind) in enumerate(zip(their_digests, theirs_explained, strict=True))}
+    reusable = {
+        (digest, kind): row for row, (digest, kind) in enumerate(zip(their_digests, theirs_explained, strict=True))
+    }
     rows = [
         reusable.get((our_digests[image], ours_explained[image]), -1) if row < 0 else row
         for image, row in enumerate(rows)
@@ -223,10 +228,11 @@ def align_to_images(name: str, values: Any, images: Inputs) -> Any:
                     f"The {name} have the dimensions {', '.join(dims)}: name them {', '.join(axes)}, or give the "
                     "array without names in this order."
                 )
-            axes = ("image", next(one for one in dims if one != "image"))
+            axes = ("image", next(dim for dim in dims if dim != "image"))
         values = values.transpose(*axes).values
     elif hasattr(values, "iloc"):
         values = values.to_numpy()
+    values = as_plain_values(values, name)
     if (
         rows is None
         and images.image_numbers is not None
@@ -238,7 +244,7 @@ def align_to_images(name: str, values: Any, images: Inputs) -> Any:
     return values if rows is None else values[rows]
 
 
-def align_options(options: dict[str, Any], images: Inputs, known: dict[int, Any]) -> dict[str, Any]:
+def align_options(options: dict[str, Any], images: Inputs, aligned_by_id: dict[int, Any]) -> dict[str, Any]:
     """Return the options of a metric, with arrays in the order of the images and parts in the order of the masks.
 
     Parameters
@@ -247,7 +253,7 @@ def align_options(options: dict[str, Any], images: Inputs, known: dict[int, Any]
         Options of one metric.
     images
         The scored images.
-    known
+    aligned_by_id
         Cache of aligned arrays by the `id` of the original. Metrics with the same array then share network passes.
     """
     arrays = {name: value for name, value in options.items() if name in AXES and value is not None}
@@ -260,12 +266,12 @@ def align_options(options: dict[str, Any], images: Inputs, known: dict[int, Any]
                 raise HeatproofError(
                     f"The {name} are of the parts {_join_first(value_parts)} and the masks of {_join_first(parts)}."
                 )
-            value = value.isel(part=[value_parts.index(one) for one in parts])
+            value = value.isel(part=[value_parts.index(part) for part in parts])
             aligned[name] = align_to_images(name, value, images)
             continue
-        if id(value) not in known:
-            known[id(value)] = align_to_images(name, value, images)
-        aligned[name] = known[id(value)]
+        if id(value) not in aligned_by_id:
+            aligned_by_id[id(value)] = align_to_images(name, value, images)
+        aligned[name] = aligned_by_id[id(value)]
     return aligned
 
 
@@ -290,7 +296,7 @@ def select_option_rows(options: dict[str, Any], rows: Any, count: int) -> dict[s
 
 def _parts_of(values: Any) -> list[str] | None:
     if is_labelled_array(values) and "part" in values.dims and "part" in values.coords:
-        return [str(one) for one in values.coords["part"].values.tolist()]
+        return [str(name) for name in values.coords["part"].values.tolist()]
     return None
 
 
@@ -330,12 +336,12 @@ def check_explained(explained: Sequence[str], scored: ScoredTargets, ids: Sequen
     if len(explained) != len(ids):
         # The check of the shape of the maps reports a different number of maps and images.
         return
-    differs = [one != other for one, other in zip(explained, scored.explained, strict=True)]
+    differs = [described != wanted for described, wanted in zip(explained, scored.explained, strict=True)]
     first = differs.index(True) if any(differs) else None
     if first is None:
         return
     map_target, scored_target = explained[first], scored.explained[first]
-    kinds = [one.partition(" ")[0] for one in (map_target, scored_target)]
+    kinds = [description.partition(" ")[0] for description in (map_target, scored_target)]
     if kinds[0] == kinds[1] == "target":
         raise HeatproofError(
             f"The map of image {ids[first]!r} explains another target than the one that is scored: give the target "

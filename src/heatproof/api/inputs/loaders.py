@@ -7,17 +7,26 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+)
 
-from heatproof.api.inputs.arrays import IMAGE_KEYS, check_images, check_targets
+from heatproof.api.inputs.arrays import IMAGE_KEYS, check_images, is_pil
+from heatproof.api.inputs.class_targets import check_targets
 from heatproof.api.inputs.source import READ_BATCH_SIZE, Inputs, source_of_tensor
 from heatproof.core.named_axes import is_labelled_array
+from heatproof.core.state import preserve_random_states
 from heatproof.errors import HeatproofError, first_line, is_out_of_memory
-
-if TYPE_CHECKING:
-    import torch
 
 LABEL_KEYS = ("label", "labels", "target", "targets", "y", "class", "classes", "class_id")
 # Parts of custom keys of labels, such as "fine_label".
@@ -52,9 +61,6 @@ class AmbiguousLabelKeys(tuple[str, ...]):
 
 def is_loader(images: Any) -> bool:
     """Return whether an argument is an iterable of images: a loader, a dataset, a generator or a list of batches."""
-    import torch
-    from torch.utils.data import DataLoader, Dataset
-
     if isinstance(images, DataLoader | Dataset):
         return True
     if isinstance(images, list | tuple):
@@ -66,7 +72,7 @@ def is_loader(images: Any) -> bool:
     is_other_type = isinstance(images, str | bytes | Mapping | set | frozenset | np.ndarray | torch.Tensor)
     if is_other_type or is_labelled_array(images) or hasattr(images, "data_vars") or hasattr(images, "iloc"):
         return False
-    return isinstance(images, Iterable) and not any(kind.__module__.startswith("PIL.") for kind in type(images).__mro__)
+    return isinstance(images, Iterable) and not is_pil(images)
 
 
 def read_loader(images: Any) -> tuple[Inputs, LoaderInfo]:
@@ -77,8 +83,6 @@ def read_loader(images: Any) -> tuple[Inputs, LoaderInfo]:
     HeatproofError
         If it has no images, images of different shapes, or images that differ each time they are read.
     """
-    from torch.utils.data import DataLoader, Dataset, IterableDataset
-
     if isinstance(images, list | tuple) and _holds_samples(images):
         images = DataLoader(images, batch_size=READ_BATCH_SIZE)  # type: ignore[arg-type]
     if isinstance(images, Dataset) and not isinstance(images, IterableDataset):
@@ -104,13 +108,13 @@ def _read_by_number(loader: Any) -> tuple[Inputs, LoaderInfo]:
             "`sampler`."
         )
     names = _file_names(dataset)
-    ids = [str(row) for row in range(len(places))] if names is None else [names[place] for place in places]
+    ids = [str(number) if names is None else names[number] for number in places]
 
     def read_batch(rows: Sequence[int]) -> tuple[torch.Tensor, Any]:
         numbers = [places[row] for row in rows]
         with loader_errors(f"on image {ids[rows[0]]!r}" if len(rows) == 1 else f"on images from {ids[rows[0]]!r}"):
             read_together = getattr(dataset, "__getitems__", None)
-            samples = read_together(numbers) if read_together is not None else [dataset[place] for place in numbers]
+            samples = read_together(numbers) if read_together is not None else [dataset[number] for number in numbers]
             _check_equal_shapes(samples, [ids[row] for row in rows])
             images, labels = split_batch(loader.collate_fn(samples))
         images = check_images(images)
@@ -132,7 +136,7 @@ def _read_by_number(loader: Any) -> tuple[Inputs, LoaderInfo]:
             )
         return images
 
-    repeated = sorted({round(place * (len(ids) - 1) / (REPEATED_IMAGES - 1)) for place in range(REPEATED_IMAGES)})
+    repeated = spread_rows(len(ids))
     refuse_random(read, repeated, ids, "The loader")
 
     def labels(must_be_classes: bool) -> Any:
@@ -145,7 +149,7 @@ def _read_by_number(loader: Any) -> tuple[Inputs, LoaderInfo]:
             if must_be_classes:
                 probe_classes = check_targets(probe_labels, len(repeated))
             if listed is not None:
-                targets = check_targets([listed[place] for place in places], len(places))
+                targets = check_targets([listed[number] for number in places], len(places))
                 if bool((targets[repeated] == probe_classes).all()):
                     return targets
             batches_of_rows = [
@@ -159,8 +163,6 @@ def _read_by_number(loader: Any) -> tuple[Inputs, LoaderInfo]:
 
 def _places(loader: Any) -> tuple[list[int], bool]:
     """Return the numbers of the images that a loader selects, and whether their order changes."""
-    from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
-
     sampler, count = loader.sampler, len(loader.dataset)
     is_plain_batching = type(loader.batch_sampler) is BatchSampler
     if is_plain_batching and isinstance(sampler, SequentialSampler):
@@ -176,13 +178,18 @@ def _places(loader: Any) -> tuple[list[int], bool]:
         return sorted(map(int, sampler.indices)), True
     first, second = (
         [
-            int(place)
-            for place in (sampler if is_plain_batching else (one for batch in loader.batch_sampler for one in batch))
+            int(number)
+            for number in (sampler if is_plain_batching else (row for batch in loader.batch_sampler for row in batch))
         ]
         for _ in range(2)
     )
     # An unknown sampler that shuffles: take the order of the dataset, which does not change.
     return (first, False) if first == second else (sorted(first), True)
+
+
+def spread_rows(count: int) -> list[int]:
+    """Return numbers of a few images, from the first of `count` to the last, that are read repeatedly."""
+    return sorted({round(number * (count - 1) / (REPEATED_IMAGES - 1)) for number in range(REPEATED_IMAGES)})
 
 
 def refuse_random(read: Any, rows: Sequence[int], ids: Sequence[str], what: str) -> None:
@@ -204,8 +211,6 @@ def refuse_random(read: Any, rows: Sequence[int], ids: Sequence[str], what: str)
     HeatproofError
         If an image changes; the message names it.
     """
-    import torch
-
     with preserved_random_states():
         first = read(rows)
         for repetition in range(max(REPETITIONS, 16 // len(rows)) - 1):
@@ -221,8 +226,6 @@ def refuse_random(read: Any, rows: Sequence[int], ids: Sequence[str], what: str)
 
 def _read_all(batches: Iterable[Any]) -> tuple[Inputs, LoaderInfo]:
     """Read all batches into memory."""
-    import torch
-
     images: list[torch.Tensor] = []
     labels: list[Any] = []
     with preserved_random_states(batches), loader_errors("during iteration"):
@@ -245,7 +248,7 @@ def _read_all(batches: Iterable[Any]) -> tuple[Inputs, LoaderInfo]:
     all_images = torch.cat(images)
 
     def all_labels(must_be_classes: bool) -> Any:
-        if any(one is None for one in labels):
+        if any(part is None for part in labels):
             return None
         _check_label_keys(labels[0])
         return _joined(labels)
@@ -309,21 +312,19 @@ def preserved_random_states(loader: Any = None) -> Iterator[None]:
 
     Iteration over a loader draws a seed.
     """
-    import torch
-
-    from heatproof.core.state import preserve_random_states
-
     holders = (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
     generators = {
-        id(one): one for holder in holders if isinstance(one := getattr(holder, "generator", None), torch.Generator)
+        id(generator): generator
+        for holder in holders
+        if isinstance(generator := getattr(holder, "generator", None), torch.Generator)
     }
-    states = [(one, one.get_state()) for one in generators.values()]
+    states = [(generator, generator.get_state()) for generator in generators.values()]
     try:
         with preserve_random_states():
             yield
     finally:
-        for one, state in states:
-            one.set_state(state)
+        for generator, state in states:
+            generator.set_state(state)
 
 
 def _check_equal_shapes(samples: Sequence[Any], ids: Sequence[str]) -> None:
@@ -333,9 +334,10 @@ def _check_equal_shapes(samples: Sequence[Any], ids: Sequence[str]) -> None:
         if shape is not None:
             shapes.setdefault(tuple(shape), name)
     if len(shapes) > 1:
-        (one, first), (other, second) = list(shapes.items())[:2]
+        (first_shape, first), (second_shape, second) = list(shapes.items())[:2]
         raise HeatproofError(
-            f"The images {first!r} and {second!r} of the loader have the shapes {one} and {other}: resize all to one."
+            f"The images {first!r} and {second!r} of the loader have the shapes {first_shape} and {second_shape}: "
+            "resize all to one."
         )
 
 
@@ -349,11 +351,9 @@ def _in_rows(part: Any, count: int) -> Any:
     HeatproofError
         If there are as many tensors as images, so that a tensor could be a row or a column.
     """
-    import torch
-
     if not isinstance(part, list | tuple) or not part:
         return part
-    if not all(isinstance(one, torch.Tensor) and one.shape == (count,) for one in part):
+    if not all(isinstance(column, torch.Tensor) and column.shape == (count,) for column in part):
         return part
     if len(part) == count > 1:
         raise HeatproofError(
@@ -364,11 +364,9 @@ def _in_rows(part: Any, count: int) -> Any:
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-    import torch
-
     if all(isinstance(part, torch.Tensor) for part in parts):
         return torch.cat([part.reshape(-1) if part.ndim == 0 else part for part in parts])
-    return [one for part in parts for one in (part.tolist() if hasattr(part, "tolist") else part)]
+    return [label for part in parts for label in (part.tolist() if hasattr(part, "tolist") else part)]
 
 
 def _listed_targets(dataset: Any) -> Sequence[Any] | None:
@@ -376,7 +374,7 @@ def _listed_targets(dataset: Any) -> Sequence[Any] | None:
     inner = getattr(dataset, "dataset", None)
     if inner is not None and hasattr(dataset, "indices"):
         listed = _listed_targets(inner)
-        return None if listed is None else [listed[place] for place in dataset.indices]
+        return None if listed is None else [listed[number] for number in dataset.indices]
     listed = getattr(dataset, "targets", None)
     if listed is None or getattr(dataset, "target_transform", None) is not None or len(listed) != len(dataset):
         return None
@@ -388,7 +386,7 @@ def _file_names(dataset: Any) -> list[str] | None:
     inner = getattr(dataset, "dataset", None)
     if inner is not None and hasattr(dataset, "indices"):
         names = _file_names(inner)
-        return None if names is None else [names[place] for place in dataset.indices]
+        return None if names is None else [names[number] for number in dataset.indices]
     samples, root = getattr(dataset, "samples", None), getattr(dataset, "root", None)
     if not (isinstance(samples, list) and isinstance(root, str | Path) and len(samples) == len(dataset)):
         return None

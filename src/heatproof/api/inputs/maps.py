@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
 
 from heatproof.api.inputs.labels import (
     IMAGE_DIGEST,
@@ -16,6 +17,7 @@ from heatproof.api.inputs.labels import (
     match_rows,
 )
 from heatproof.core.named_axes import MAP_DIMS, in_dimension_order, is_labelled_array
+from heatproof.core.perturb.curves import check_maps
 from heatproof.errors import HeatproofError
 
 if TYPE_CHECKING:
@@ -121,7 +123,7 @@ def _methods(maps: Any) -> tuple[Any, dict[str, str]]:
         names = maps["method"].values.tolist()
         return _named([(name, maps.isel(method=row, drop=True)) for row, name in enumerate(names)], gaps), gaps
     if isinstance(maps, Mapping):
-        arrays = {name: _of_one(one) for name, one in maps.items()}
+        arrays = {name: _of_one(values) for name, values in maps.items()}
         return _named(arrays.items(), gaps), gaps
     return maps, gaps
 
@@ -135,39 +137,37 @@ def _with_labels(maps: Any) -> Any:
     for name in ("target", IMAGE_DIGEST, TARGET_DIGEST):
         if name in maps.data_vars and "image" in maps[name].dims:
             values = maps[name]
-            other_dims = [one for one in values.dims if one not in ("image", "method")]
+            other_dims = [dim for dim in values.dims if dim not in ("image", "method")]
             array = array.assign_coords({name: values.isel(dict.fromkeys(other_dims, 0), drop=True)})
     return array
 
 
 def _of_one(maps: Any) -> Any:
     """Return the maps of one method, without the dimension ``method``."""
-    found = _with_labels(maps) if hasattr(maps, "data_vars") and "attribution" in maps else maps
-    is_one = is_labelled_array(found) and "method" in found.dims and found.sizes["method"] == 1
-    return found.isel(method=0, drop=True) if is_one else found
+    array = _with_labels(maps) if hasattr(maps, "data_vars") and "attribution" in maps else maps
+    is_one = is_labelled_array(array) and "method" in array.dims and array.sizes["method"] == 1
+    return array.isel(method=0, drop=True) if is_one else array
 
 
 def _named(pairs: Any, gaps: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    maps_by_name: dict[str, Any] = {}
     for name, values in pairs:
         if name is None or name == "" or name != name:
             raise HeatproofError(f"The maps have a method without a name ({name!r}): give each method a name.")
-        if str(name) in found:
+        if str(name) in maps_by_name:
             raise HeatproofError(f"The maps have the method {str(name)!r} twice: give each method a name of its own.")
-        found[str(name)] = values
-    return {name: values for name, values in found.items() if name not in gaps}
+        maps_by_name[str(name)] = values
+    return {name: values for name, values in maps_by_name.items() if name not in gaps}
 
 
 def _values(maps: Any, images: Inputs, scored: Sequence[ScoredTargets]) -> np.ndarray:
-    from heatproof.core.perturb.curves import check_maps
-
     labels, rows = labels_of(maps), match_rows(maps, images, "maps", scored[0].explained if scored else None)
     if labels is not None and (explained := labels.explained) is not None:
         for scored_targets in scored:
             check_explained(explained if rows is None else [explained[row] for row in rows], scored_targets, images.ids)
     maps = in_dimension_order(maps, MAP_DIMS, "maps")
     if hasattr(maps, "detach"):
-        maps = maps.detach().to_dense().cpu() if maps.is_sparse else maps.detach().cpu()
+        maps = maps.detach().cpu() if maps.layout == torch.strided else maps.detach().to_dense().cpu()
         # NumPy has no bfloat16.
         maps = (maps.float() if maps.is_floating_point() and maps.itemsize < 4 else maps).numpy()
     try:

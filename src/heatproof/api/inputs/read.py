@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from heatproof.api.inputs.arrays import check_finite, check_ids, check_images
 from heatproof.api.inputs.folders import read_folder
 from heatproof.api.inputs.labels import labels_of
 from heatproof.api.inputs.loaders import LoaderInfo, is_loader, read_loader
+from heatproof.api.inputs.pictures import has_transform, is_pictures, read_pictures
 from heatproof.api.inputs.source import Inputs, source_of_tensor
 from heatproof.api.inputs.targets import TargetSpec, align_targets, assign_targets, labels_of_maps
 from heatproof.core.named_axes import is_labelled_array
@@ -48,7 +51,8 @@ def read_inputs(
         The model. One of timm has a transform for the image files of a folder.
     images
         A float tensor or array (N, C, H, W), an xarray.DataArray, a torch DataLoader or dataset, any other iterable of
-        batches, which is read once into memory, or the path of a folder of image files.
+        batches, which is read once into memory, a list of pictures or of paths of image files, or the path of a folder
+        of image files.
     targets
         Targets as in `heatproof.explain`. None for the targets that `maps` explain, or else the labels that come with
         the images, or else the predictions of the network.
@@ -57,7 +61,7 @@ def read_inputs(
     classes
         Class numbers, or names of class folders; images with other targets are left out.
     transform
-        For a folder, a function from a PIL image to a tensor (C, H, W).
+        For a folder or a list of pictures, a function from a PIL image to a tensor (C, H, W).
     maps
         Maps that are scored on the images.
     network
@@ -95,6 +99,7 @@ def read_inputs(
     if source.is_checked:
         check_finite(source.images, source.ids)
     target_spec = target_spec or TargetSpec()
+    are_given = targets is not None
     if targets is None and maps is not None:
         targets = labels_of_maps(maps, source, target_spec, network)
     elif targets is not None:
@@ -102,15 +107,20 @@ def read_inputs(
     if targets is None:
         targets = _targets_of_images(source, model, loaded, target_spec)
     source = assign_targets(source, targets, target_spec, network, pairs)
+    if are_given and source.kind == "regression" and source.targets is not None:
+        _warn_of_unused_targets(source)
     return source if classes is None else _select_classes(source, classes)
 
 
 def _source(model: Any, images: Any, transform: Transform | None) -> tuple[Inputs, LoaderInfo | None]:
     if isinstance(images, str | Path):
         return read_folder(images, model, transform), None
+    if is_pictures(images) and (transform is not None or has_transform(model)):
+        return read_pictures(images, model, transform), None
     if transform is not None:
         raise HeatproofError(
-            f"`transform` reads the images of a folder, and the images are {type(images).__name__}: leave it out."
+            "`transform` reads image files and a list of pictures, and the images are "
+            f"{type(images).__name__}: leave it out."
         )
     if is_loader(images):
         return read_loader(images)
@@ -118,6 +128,16 @@ def _source(model: Any, images: Any, transform: Transform | None) -> tuple[Input
     checked = check_images(images)
     names = None if labels is None or labels.ids is None else check_ids(labels.ids, len(checked))
     return source_of_tensor(checked, names), None
+
+
+def _warn_of_unused_targets(source: Inputs) -> None:
+    """Warn the caller of a function of the API if targets are values of a regression and select none of its outputs."""
+    if source.labels is None or not torch.equal(source.explained_targets.double(), source.labels):
+        warnings.warn(
+            "The targets are not used, because the number itself that a regression returns is explained: leave them "
+            "out, or select one of several outputs by whole numbers.",
+            stacklevel=4,
+        )
 
 
 def _targets_of_images(source: Inputs, model: Any, loaded: LoaderInfo | None, target_spec: TargetSpec) -> Any:
@@ -146,20 +166,20 @@ def _select_classes(source: Inputs, classes: Any) -> Inputs:
             f"classes is {short_repr(classes)}: give a list of class numbers, as classes=[{short_repr(listed)}]."
         )
     selected = {}
-    for one in listed:
-        number = one
-        if isinstance(one, str):
+    for name in listed:
+        number = name
+        if isinstance(name, str):
             if not source.class_names:
                 raise HeatproofError(
-                    f"classes has the name {one!r}, and only a folder of class folders has names of classes: give "
+                    f"classes has the name {name!r}, and only a folder of class folders has names of classes: give "
                     "numbers."
                 )
-            if one not in source.class_names:
-                raise HeatproofError(f"There is no class folder {one!r}: {suggest_name(one, source.class_names)}")
-            number = source.class_names.index(one)
-        elif isinstance(one, bool | np.bool_) or not isinstance(one, int | np.integer):
-            raise HeatproofError(f"classes has {short_repr(one)}: give class numbers, as classes=[0, 3].")
-        selected[int(number)] = one
+            if name not in source.class_names:
+                raise HeatproofError(f"There is no class folder {name!r}: {suggest_name(name, source.class_names)}")
+            number = source.class_names.index(name)
+        elif isinstance(name, bool | np.bool_) or not isinstance(name, int | np.integer):
+            raise HeatproofError(f"classes has {short_repr(name)}: give class numbers, as classes=[0, 3].")
+        selected[int(number)] = name
     if not selected:
         raise HeatproofError("classes is empty: name at least one class, or leave it out for all images.")
     if source.targets is None:

@@ -7,14 +7,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from heatproof.api.inputs.arrays import check_finite
+from heatproof.api.inputs.finetuned import tensor_digest
 from heatproof.api.inputs.identity import identity_of
 from heatproof.core.provenance import digest
 from heatproof.core.tasks import describe_targets
+from heatproof.datasets.probe_images import is_blank, probe_rows
 
 if TYPE_CHECKING:
-    import torch
-
     from heatproof.core.batch import Batch
 
 # Number of images per read when iterating over all images.
@@ -34,7 +36,7 @@ class Inputs:
     targets
         (N,) int64, the class of each image, or the column of the network's output; None if unknown.
     is_named
-        Whether ids are those of the caller or of files; otherwise they are consecutive numbers.
+        Whether ids are those of the caller or of files; otherwise they are numbers of images.
     is_labelled
         Whether the caller passed targets, or they come with the images; otherwise the network predicted them.
     is_checked
@@ -94,8 +96,6 @@ class Inputs:
     @cached_property
     def probe_rows(self) -> list[int]:
         """Rows of the few images that decide whether a method is applicable."""
-        from heatproof.datasets.probe_images import is_blank, probe_rows
-
         return probe_rows(self.digests, lambda row: is_blank(self.read([row])[0]))
 
     @cached_property
@@ -132,8 +132,6 @@ class Inputs:
     @cached_property
     def digests(self) -> list[str]:
         """A digest of the content of each image; see `heatproof.api.inputs.finetuned.tensor_digest`."""
-        from heatproof.api.inputs.finetuned import tensor_digest
-
         return [tensor_digest([image]) for _, part in self.batches() for image in part]
 
     @property

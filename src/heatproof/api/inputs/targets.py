@@ -14,22 +14,27 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
+import torch
 
-from heatproof.api.inputs.arrays import check_targets
+from heatproof.api.inputs.class_targets import check_targets
+from heatproof.api.inputs.first_images import predict_classes
 from heatproof.api.inputs.identity import identity_of
 from heatproof.api.inputs.labels import labels_of, match_rows
+from heatproof.api.inputs.maps import explained_classes, methods_of_maps
+from heatproof.core.first_images import pass_as_check
 from heatproof.core.named_axes import is_labelled_array
 from heatproof.core.options import short_repr
+from heatproof.core.output_reader import OutputReader
+from heatproof.core.plain_values import as_plain_values
 from heatproof.core.provenance import digest
 from heatproof.core.tasks import CALLABLE, EXCLUSIVE, check_task, distinct_targets
 from heatproof.errors import HeatproofError
+from heatproof.explainers.registry import EXPLAINERS
 
 if TYPE_CHECKING:
-    import torch
-
     from heatproof.api.inputs.source import Inputs
     from heatproof.core.network import Network
-    from heatproof.core.output_reader import OutputReader
 
 Target = Callable[[Any, Any], "torch.Tensor"]
 OUTPUT_EXAMPLE = "target=lambda output, targets: output[:, 0]"
@@ -72,8 +77,6 @@ class TargetSpec:
 
     def reader(self) -> OutputReader:
         """Return the reader of the network's output; `assign_targets` sets the targets of a target function in it."""
-        from heatproof.core.output_reader import OutputReader
-
         return OutputReader(self.task, self.target)
 
     def identity(self, network: Any) -> list[str]:
@@ -130,13 +133,12 @@ def assign_targets(
     source = replace(source, kind=target_spec.kind, targets=None, is_labelled=False)
     if target_spec.target is not None:
         return _with_function_targets(source, targets, target_spec.target, network)
+    _check_no_methods(targets)
     if target_spec.kind == "regression":
         return _with_regression_targets(source, targets, network)
     if targets is None:
         if network is None:
             return source
-        from heatproof.api.inputs.first_images import predict_classes
-
         return replace(source, targets=predict_classes(network, source))
     if target_spec.kind == "multilabel":
         array = _as_array(targets)
@@ -144,7 +146,9 @@ def assign_targets(
             if hasattr(targets, "columns") and not source.class_names:
                 source = replace(source, class_names=tuple(map(str, targets.columns)))
             return _with_label_rows(source, multi_hot(array, len(source)), pairs)
-        if isinstance(array, list | tuple | dict) and not np.all([isinstance(one, int | np.integer) for one in array]):
+        if isinstance(array, list | tuple | dict) and not np.all(
+            [isinstance(number, int | np.integer) for number in array]
+        ):
             raise HeatproofError(
                 f"The targets are {type(targets).__name__} of {type(next(iter(array), None)).__name__}: give one "
                 "column for each label, 1 where an image has it, 0 where it has not and -1 where that is not known."
@@ -153,30 +157,36 @@ def assign_targets(
     return replace(source, targets=check_targets(targets, len(source)), is_labelled=True)
 
 
+def _check_no_methods(targets: Any) -> None:
+    """Refuse names of methods in the place of targets, which stand before the methods."""
+    names = [targets] if isinstance(targets, str) else targets
+    if isinstance(names, list | tuple | dict) and names and all(isinstance(name, str) for name in names):
+        methods = [name for name in names if name in EXPLAINERS]
+        if len(methods) == len(names):
+            raise HeatproofError(f"The targets are names of methods: did you mean methods={short_repr(methods)}?")
+
+
 def _as_array(targets: Any) -> Any:
-    """Return targets as an array or a tensor if possible, else unchanged; the dimension of images comes first."""
+    """Return targets as plain values of an array or a tensor if possible; the dimension of images comes first."""
     if is_labelled_array(targets):
-        other_dims = [one for one in targets.dims if one != "image"]
-        return (targets.transpose("image", *other_dims) if "image" in targets.dims else targets).values
+        other_dims = [dim for dim in targets.dims if dim != "image"]
+        targets = (targets.transpose("image", *other_dims) if "image" in targets.dims else targets).values
     if hasattr(targets, "iloc"):
-        return targets.to_numpy()
-    if not isinstance(targets, list | tuple) or not targets:
-        return targets
-    if _is_row(targets[0]):
+        targets = targets.to_numpy()
+    targets = as_plain_values(targets, "targets")
+    if isinstance(targets, list | tuple) and targets and _is_row(targets[0]):
         with suppress(TypeError, ValueError):
-            return np.asarray([one.detach().cpu().numpy() if hasattr(one, "detach") else one for one in targets])
+            return np.asarray([row.detach().cpu().numpy() if hasattr(row, "detach") else row for row in targets])
     return targets
 
 
-def _is_row(one: Any) -> bool:
-    return isinstance(one, list | tuple | np.ndarray) or (hasattr(one, "detach") and one.ndim > 0)
+def _is_row(row: Any) -> bool:
+    return isinstance(row, list | tuple | np.ndarray) or (hasattr(row, "detach") and row.ndim > 0)
 
 
 def _floats(array: np.ndarray) -> np.ndarray:
     """Return numbers of any shape as float64; missing values of pandas become NaN."""
     if array.dtype.kind == "O":
-        import pandas as pd
-
         array = np.where(pd.isna(array), np.nan, array)
     return array.astype(np.float64)
 
@@ -189,26 +199,26 @@ def multi_hot(values: Any, count: int) -> torch.Tensor:
     HeatproofError
         If a value is none of these or NaN, or the number of rows is not N.
     """
-    import torch
-
     try:
-        found = values if isinstance(values, torch.Tensor) else torch.as_tensor(_floats(np.asarray(values)))
+        labels = values if isinstance(values, torch.Tensor) else torch.as_tensor(_floats(np.asarray(values)))
     except (TypeError, ValueError):
         raise HeatproofError(
             "The targets are no numbers: give 1 where an image has a label, 0 where it has not, and -1 where that is "
             "not known."
         ) from None
-    found = (found if found.layout == torch.strided else found.to_dense()).detach().cpu().double()
-    found = torch.where(found.isnan(), -1.0, found)
-    if len(found) != count:
-        raise HeatproofError(f"The targets have {len(found)} rows and there are {count} images: give one row for each.")
-    other = found[(found != 0) & (found != 1) & (found != -1)]
+    labels = (labels if labels.layout == torch.strided else labels.to_dense()).detach().cpu().double()
+    labels = torch.where(labels.isnan(), -1.0, labels)
+    if len(labels) != count:
+        raise HeatproofError(
+            f"The targets have {len(labels)} rows and there are {count} images: give one row for each."
+        )
+    other = labels[(labels != 0) & (labels != 1) & (labels != -1)]
     if len(other):
         raise HeatproofError(
             f"The targets have the value {float(other[0]):g}: give 1 where an image has a label, 0 where it has not, "
             "and -1 or NaN where that is not known."
         )
-    return found.to(torch.int8)
+    return labels.to(torch.int8)
 
 
 def _with_label_rows(source: Inputs, labels: torch.Tensor, pairs: bool) -> Inputs:
@@ -233,10 +243,6 @@ CALLER_STACKLEVEL = 5
 
 def _with_regression_targets(source: Inputs, targets: Any, network: Network | None) -> Inputs:
     """Return the images with the explained output: the only one, or those that integer targets select."""
-    import torch
-
-    from heatproof.core.first_images import pass_as_check
-
     values = None
     if targets is not None:
         values = _regression_values(_as_array(targets), len(source))
@@ -256,31 +262,27 @@ def _with_regression_targets(source: Inputs, targets: Any, network: Network | No
 
 def _regression_values(values: Any, count: int) -> torch.Tensor:
     """Return the values (N,) or (N, K) of a regression as a tensor."""
-    import torch
-
     try:
         array = np.asarray(values) if not isinstance(values, torch.Tensor) else values
         if not isinstance(array, torch.Tensor) and array.dtype.kind == "O":
             array = _floats(array)
-        found = torch.as_tensor(array).detach()
+        values = torch.as_tensor(array).detach()
     except (TypeError, ValueError, RuntimeError):
         raise HeatproofError(
             f"The targets of task='regression' are {type(values).__name__}: give one number for each of the {count} "
             "images."
         ) from None
-    found = found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found
-    if found.is_complex() or found.dtype == torch.bool or found.ndim not in (1, 2) or len(found) != count:
+    values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+    if values.is_complex() or values.dtype == torch.bool or values.ndim not in (1, 2) or len(values) != count:
         raise HeatproofError(
-            f"The targets of task='regression' are {found.dtype} {tuple(found.shape)}: give one number for each of the "
-            f"{count} images."
+            f"The targets of task='regression' are {values.dtype} {tuple(values.shape)}: give one number for each of "
+            f"the {count} images."
         )
-    return found
+    return values
 
 
 def _with_function_targets(source: Inputs, targets: Any, function: Target, network: Network | None) -> Inputs:
     """Return the images with the number of the unique target of each."""
-    import torch
-
     array = _as_array(targets)
     if isinstance(array, np.ndarray) and array.dtype.kind in "biuf":
         # The target function receives tensors.
@@ -292,7 +294,7 @@ def _with_function_targets(source: Inputs, targets: Any, function: Target, netwo
     if network is not None:
         network.reader.targets, model = unique_targets, network.module
     function_identity = _identity_or_address(function, model)
-    digests = [digest([function_identity, _identity_or_address(one)]) for one in unique_targets]
+    digests = [digest([function_identity, _identity_or_address(target)]) for target in unique_targets]
     return replace(
         source,
         targets=torch.from_numpy(numbers),
@@ -312,9 +314,9 @@ def reported_targets(source: Inputs) -> np.ndarray:
     columns = source.targets.cpu().numpy()
     if source.kind != CALLABLE:
         return columns
-    targets = [one.item() if getattr(one, "ndim", 1) == 0 else one for one in source.unique_targets]
+    targets = [target.item() if getattr(target, "ndim", 1) == 0 else target for target in source.unique_targets]
     for kinds in ((int,), (str,)):
-        if all(isinstance(one, kinds) and not isinstance(one, bool) for one in targets):
+        if all(isinstance(target, kinds) and not isinstance(target, bool) for target in targets):
             return np.array(targets)[columns]
     return columns
 
@@ -324,16 +326,14 @@ def labels_of_maps(maps: Any, source: Inputs, target_spec: TargetSpec, network: 
 
     With several labels, these are all labels of an image that maps explain.
     """
-    from heatproof.api.inputs.maps import explained_classes, methods_of_maps
-
     if target_spec.kind == CALLABLE:
         return None
     source = replace(source, kind=target_spec.kind)
     if target_spec.kind != "multilabel":
         return explained_classes(maps, source)
     for values in methods_of_maps(maps):
-        if (found := _labels_from_pairs(values, source, network)) is not None:
-            return found
+        if (labels := _labels_from_pairs(values, source, network)) is not None:
+            return labels
     return explained_classes(maps, source)
 
 
@@ -347,8 +347,8 @@ def align_targets(targets: Any, source: Inputs, target_spec: TargetSpec, network
     """
     # Such targets can be the coordinate of maps, which has a row for each label of an image.
     can_be_pairs = target_spec.kind == "multilabel" and is_labelled_array(targets) and targets.ndim == 1
-    if can_be_pairs and (found := _labels_from_pairs(targets, source, network)) is not None:
-        return found
+    if can_be_pairs and (labels := _labels_from_pairs(targets, source, network)) is not None:
+        return labels
     rows = match_rows(targets, source, "targets")
     if rows is None:
         return targets
@@ -362,13 +362,11 @@ def _labels_from_pairs(values: Any, source: Inputs, network: Network | None) -> 
         return None
     if labels.targets.dtype.kind not in "iu" or not set(source.digests) & set(labels.digests):
         return None
-    places: dict[str, list[int]] = {}
-    for row, one in enumerate(source.digests):
-        places.setdefault(one, []).append(row)
-    from heatproof.core.first_images import pass_as_check
-
+    rows_by_digest: dict[str, list[int]] = {}
+    for row, image_digest in enumerate(source.digests):
+        rows_by_digest.setdefault(image_digest, []).append(row)
     width = max(pass_as_check(network, source.read([0])).shape[1], int(labels.targets.max(initial=0)) + 1)
-    found = np.zeros((len(source), width), dtype=np.int8)
-    for one, label in zip(labels.digests, labels.targets.tolist(), strict=True):
-        found[places.get(one, []), label] = 1
-    return found
+    multi_hot_labels = np.zeros((len(source), width), dtype=np.int8)
+    for image_digest, label in zip(labels.digests, labels.targets.tolist(), strict=True):
+        multi_hot_labels[rows_by_digest.get(image_digest, []), label] = 1
+    return multi_hot_labels
