@@ -105,7 +105,7 @@ def _write(line: str) -> None:
 def _bar(step: str, unit: str, total: int | None) -> Any:
     """Return a progress bar that leaves nothing behind in the process."""
 
-    class Bar(tqdm):  # type: ignore[type-arg]
+    class Bar(tqdm):
         # tqdm's own lock fixes the start method of multiprocessing, and its monitor is a thread that never ends.
         _lock = RLock()
         monitor_interval = 0

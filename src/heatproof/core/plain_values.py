@@ -40,14 +40,15 @@ def as_plain_values(values: Any, label: str) -> Any:
 
 def _plain_array(values: np.ndarray) -> np.ndarray:
     if isinstance(values, np.ma.MaskedArray):
+        masked: Any = values
         if not np.ma.is_masked(values):
             values = values.data
         elif values.dtype.kind in "biu":
-            values = values.astype(np.float64).filled(np.nan)
+            values = masked.astype(np.float64).filled(np.nan)
         elif values.dtype.kind in "fc":
-            values = values.filled(np.nan)
+            values = masked.filled(np.nan)
         else:
-            values = values.astype(object).filled(None)
+            values = masked.astype(object).filled(None)
     # torch takes no other byte order.
     return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
 

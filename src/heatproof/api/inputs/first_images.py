@@ -77,7 +77,7 @@ def _check_columns(network: Network, rows: Inputs) -> None:
     check_targets(rows.targets, network.classes, rows.ids, network.task, network.has_one_logit)
 
 
-# Enough for an exchange of labels to show, and cheap beside any method.
+# Enough for an exchange of labels to show.
 LABELS_CHECKED = 64
 CHECK_NUMBERS = "if the targets are labels, check that their numbers are the network's classes."
 
@@ -86,8 +86,13 @@ def warn_of_labels(network: Network, inputs: Inputs) -> None:
     """Warn the caller of a function of the API if a checked network seldom predicts labels for a reason that shows.
 
     Targets may be any classes that the caller wants explained, so a network that is seldom right is no reason alone.
+    More images are passed only if the network is seldom right on the images of its check.
     """
     if not inputs.is_labelled or inputs.kind or not task_provides(network.task, "decision"):
+        return
+    assert network.logits is not None, "the network is checked first"
+    checked = inputs.explained_targets[inputs.probe_rows[: len(network.logits)]].cpu()
+    if int((network.logits.argmax(1).cpu() == checked).sum()) >= MOSTLY_RIGHT * len(checked):
         return
     count = len(inputs)
     rows = sorted({round(number * (count - 1) / LABELS_CHECKED) for number in range(LABELS_CHECKED + 1)})
