@@ -27,7 +27,8 @@ def paired_p_values(differences: np.ndarray) -> np.ndarray:
     Parameters
     ----------
     differences
-        (..., N), NaN where one of the two scores is undefined.
+        (..., N), NaN where one of the two scores is undefined; 0 where they are tied, as
+        `heatproof.stats.ranks.untied_differences` returns them.
 
     Returns
     -------
@@ -37,12 +38,12 @@ def paired_p_values(differences: np.ndarray) -> np.ndarray:
     from scipy.stats import t as student
 
     values = np.asarray(differences, dtype=float)
-    known = ~np.isnan(values)
-    values = np.where(known, values, 0)
-    n = known.sum(axis=-1)
+    defined = ~np.isnan(values)
+    values = np.where(defined, values, 0)
+    n = defined.sum(axis=-1)
     at_least_two = np.maximum(n, 2)
     mean = values.sum(axis=-1) / at_least_two
-    deviations = np.where(known, values - mean[..., None], 0)
+    deviations = np.where(defined, values - mean[..., None], 0)
     spread = np.sqrt((deviations**2).sum(axis=-1) / (at_least_two - 1))
     with np.errstate(divide="ignore", invalid="ignore"):
         t = mean * np.sqrt(n) / spread
@@ -50,10 +51,10 @@ def paired_p_values(differences: np.ndarray) -> np.ndarray:
         part = skewness / np.sqrt(n)
         corrected = t + part * (1 + 2 * t**2) / 6 + part**2 * t**3 / 27
     t = np.where(n > 2, np.fmin(t, corrected), t)
-    is_constant = spread <= TOLERANCE * np.maximum(1, np.abs(mean))
-    t = np.where(is_constant, np.where(mean > TOLERANCE, np.inf, -np.inf), t)
+    is_constant = spread <= TOLERANCE * np.abs(mean)
+    t = np.where(is_constant, np.where(mean > 0, np.inf, -np.inf), t)
     p = np.where(n > 1, student.sf(t, at_least_two - 1), 1)
-    return np.maximum(p, SKEWED ** (np.abs(values) > TOLERANCE).sum(axis=-1))
+    return np.maximum(p, SKEWED ** (values != 0).sum(axis=-1))
 
 
 def holm(p: np.ndarray, level: float) -> np.ndarray:

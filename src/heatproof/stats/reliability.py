@@ -85,13 +85,13 @@ def inter_rater_reliability(ranks: np.ndarray, *, variant: str = "alpha", level:
         raise HeatproofError("The published variant exists for interval α only: leave level='interval'.")
     import krippendorff
 
-    known = _as_matrix(ranks)
-    known = known[~np.isnan(known).any(axis=1)]
+    complete = _as_matrix(ranks)
+    complete = complete[~np.isnan(complete).any(axis=1)]
     # krippendorff raises an error where all values are equal, because no disagreement is expected then.
-    if min(known.shape) < 2 or np.all(known == known[0, 0]):
+    if min(complete.shape) < 2 or np.all(complete == complete[0, 0]):
         return float("nan")
-    alpha = float(krippendorff.alpha(reliability_data=known, level_of_measurement=level))
-    images = len(known)
+    alpha = float(krippendorff.alpha(reliability_data=complete, level_of_measurement=level))
+    images = len(complete)
     return alpha if variant == "alpha" else 1 - (1 - alpha) * (images - 1) / images
 
 
@@ -176,8 +176,8 @@ def inter_method_reliability(scores: np.ndarray, others: np.ndarray) -> float:
     first, second = np.atleast_2d(np.asarray(scores, dtype=float)), np.atleast_2d(np.asarray(others, dtype=float))
     if first.shape != second.shape or len(first) != 1:
         raise HeatproofError(f"Scores {np.shape(scores)} and {np.shape(others)}: give two rows of the same images.")
-    known = ~np.isnan(first[0]) & ~np.isnan(second[0])
-    return float(spearman_rows(first[:, known], second[:, known])[0])
+    defined = ~np.isnan(first[0]) & ~np.isnan(second[0])
+    return float(spearman_rows(first[:, defined], second[:, defined])[0])
 
 
 def reliability_table(scores: pd.DataFrame, magnitudes: MagnitudeMetrics = NO_MAGNITUDES) -> pd.DataFrame:
@@ -218,7 +218,7 @@ def reliability_table(scores: pd.DataFrame, magnitudes: MagnitudeMetrics = NO_MA
             for first in range(values.shape[1])
             for second in range(first)
         ]
-        known = [value for value in pairs if not np.isnan(value)]
+        correlations = [value for value in pairs if not np.isnan(value)]
         of_maps = all_scores[magnitudes.one_per_map(names)].to_numpy()
         rows.append(
             {
@@ -226,7 +226,7 @@ def reliability_table(scores: pd.DataFrame, magnitudes: MagnitudeMetrics = NO_MA
                 "alpha": inter_rater_reliability(ranks),
                 "alpha_published": inter_rater_reliability(ranks, variant="published"),
                 "alpha_magnitudes": inter_rater_reliability(image_ranks(of_maps)),
-                "inter_method": float(np.mean(known)) if known else float("nan"),
+                "inter_method": float(np.mean(correlations)) if correlations else float("nan"),
                 "n_methods": values.shape[1],
                 "n_images": int(complete.sum()),
                 "n_undefined": int((~complete).sum()),
@@ -289,10 +289,10 @@ def consistency_table(
         return left.to_numpy(), right.to_numpy()
 
     rows = []
-    for (index, (one, first)), (other_index, (other, second)) in combinations(enumerate(cases), 2):
-        if any(one[name] != other[name] for name in network):
+    for (index, (case, first)), (other_index, (other_case, second)) in combinations(enumerate(cases), 2):
+        if any(case[name] != other_case[name] for name in network):
             continue
-        names = one["metric"], other["metric"]
+        names = case["metric"], other_case["metric"]
         shared = [str(name) for name in first if name in second]
         methods = tuple(magnitudes.counted_methods(shared, *names))
         values = aligned(index, other_index, methods)
@@ -304,7 +304,7 @@ def consistency_table(
         else:
             pair = OPTIONS if kinds.get(names[0], names[0]) == kinds.get(names[1], names[1]) else METRIC
         scored = int((~np.isnan(np.concatenate(values, axis=1)).any(axis=1)).sum()) if methods else 0
-        network_names = [one[name] for name in network]
+        network_names = [case[name] for name in network]
         rows.append([*network_names, *names, pair, pairs, published, absolute, len(methods), scored])
     return pd.DataFrame(rows, columns=columns)
 

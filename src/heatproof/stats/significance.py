@@ -71,9 +71,9 @@ def pairwise_wilcoxon(scores: pd.DataFrame, *, level: float = 0.05) -> pd.DataFr
     table = pd.DataFrame(
         rows, columns=["method", "other", "n_images", "n_equal", "mean_difference", "effect", "p"]
     ).assign(p_holm=np.nan)
-    known = table["p"].notna()
-    if known.any():
-        table.loc[known, "p_holm"] = multipletests(table.loc[known, "p"], method="holm")[1]
+    tested = table["p"].notna()
+    if tested.any():
+        table.loc[tested, "p_holm"] = multipletests(table.loc[tested, "p"], method="holm")[1]
     return table.assign(significant=table["p_holm"] < level)
 
 

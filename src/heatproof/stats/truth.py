@@ -96,8 +96,8 @@ def _compare(
     """Return the columns of a comparison from ``n_methods`` on."""
     images = truth.index.intersection(metric.index)
     both = [table.loc[images] for table in (metric, truth)]
-    known = [table.columns[table.notna().mean() > 0.5] for table in both]
-    methods = [name for name in known[1].intersection(known[0]) if name not in left_out]
+    scored = [table.columns[table.notna().mean() > 0.5] for table in both]
+    methods = [name for name in scored[1].intersection(scored[0]) if name not in left_out]
     metric_scores, true_scores = (table[methods].to_numpy(dtype=float) for table in both)
     nan = float("nan")
     if len(methods) < MINIMUM_METHODS:
@@ -120,7 +120,7 @@ def _compare(
         len(images),
         *(float(value) for value in (correlation, low[0], high[0], mean, each_low[0], each_high[0])),
         undefined,
-        ", ".join(methods[one] for one in chosen),
+        ", ".join(methods[index] for index in chosen),
         methods[best],
         float(true_means[best] - true_means[chosen].mean()) if chosen else nan,
     ]
@@ -140,10 +140,10 @@ def spearman_of_images(metric: np.ndarray, truth: np.ndarray) -> np.ndarray:
         (N,) in [-1, 1], over the methods that both score on that image; NaN with fewer than `MINIMUM_METHODS` of them,
         or where all of their scores are equal.
     """
-    known = ~np.isnan(metric) & ~np.isnan(truth)
+    defined = ~np.isnan(metric) & ~np.isnan(truth)
     correlations = np.full(len(metric), np.nan)
-    for pattern in np.unique(known, axis=0):
-        rows = (known == pattern).all(axis=1)
+    for pattern in np.unique(defined, axis=0):
+        rows = (defined == pattern).all(axis=1)
         if pattern.sum() >= MINIMUM_METHODS:
             correlations[rows] = spearman_rows(metric[rows][:, pattern], truth[rows][:, pattern])
     return correlations

@@ -55,14 +55,14 @@ def variance_table(scores: pd.DataFrame) -> pd.DataFrame:
             wide = rows_of_dataset.pivot(index=["kind", "model"], columns="image", values="score").dropna(axis=1)
             if wide.shape[1] > 1:
                 datasets.append((wide.to_numpy(dtype=float), wide.index.get_level_values("kind").to_numpy()))
-        found, counts = components(datasets)
-        total = sum(value for value in found.values() if not np.isnan(value))
+        variances, counts = components(datasets)
+        total = sum(value for value in variances.values() if not np.isnan(value))
         for name in COMPONENTS:
-            known = not np.isnan(found[name])
+            is_defined = not np.isnan(variances[name])
             where = {"metric": metric, "weights": weights, "method": method, "component": name}
-            note = "" if known else MISSING[name] if datasets else "defined on fewer than two common images"
-            share = found[name] / total if known and total > 0 else np.nan
-            rows.append({**where, "variance": found[name], "share": share, "n": counts[name], "note": note})
+            note = "" if is_defined else MISSING[name] if datasets else "defined on fewer than two common images"
+            share = variances[name] / total if is_defined and total > 0 else np.nan
+            rows.append({**where, "variance": variances[name], "share": share, "n": counts[name], "note": note})
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 

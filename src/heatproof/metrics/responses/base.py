@@ -125,9 +125,11 @@ class Response(ABC):
 
     def __init_subclass__(cls) -> None:
         if cls.__dict__.get("kind"):
-            known = KINDS.get(cls.kind, cls).__module__
-            if known != cls.__module__:
-                raise HeatproofError(f"There is a response {cls.kind!r} in {known}: enter yours under another kind.")
+            existing_module = KINDS.get(cls.kind, cls).__module__
+            if existing_module != cls.__module__:
+                raise HeatproofError(
+                    f"There is a response {cls.kind!r} in {existing_module}: enter yours under another kind."
+                )
             KINDS[cls.kind] = cls
 
     def __eq__(self, other: object) -> bool:
@@ -252,6 +254,11 @@ class Response(ABC):
     def points_of(self, other: Response) -> list[int] | None:
         """Return the indices of another response's points among the points of this one; None if some are missing."""
         return None
+
+    @property
+    def fineness(self) -> int:
+        """Number of points at which others can read the response, which overrides `points_of`; 0 if it does not."""
+        return 0
 
     def needed_arrays(self, output: str) -> Sequence[str]:
         """Return the names of the arrays that a metric of an output (``logit`` or ``probability``) reads."""
@@ -481,9 +488,7 @@ def shared_responses(responses: Iterable[Response]) -> dict[Response, tuple[Resp
     chosen: dict[Response, tuple[Response, list[int] | None]] = {}
     for response in unique:
         finer = [(other, points) for other in unique if (points := other.points_of(response)) is not None]
-        # Of the responses that can be shared, the one with the most fractions of a sequence is used.
-        fractions = [len(other.settings.get("fractions") or ()) for other, _ in finer]
-        chosen[response] = finer[int(np.argmax(fractions))] if finer else (response, None)
+        chosen[response] = max(finer, key=lambda pair: pair[0].fineness) if finer else (response, None)
     return chosen
 
 

@@ -123,8 +123,8 @@ class Parts(NetworkResponse):
 
 def _as_masks(masks: Any) -> np.ndarray:
     """Return int8 masks, which have component numbers, unchanged, and all others, such as 0 and 255, as bool."""
-    found = _array(masks)
-    return found if found.dtype == np.int8 else found.astype(bool)
+    array = _array(masks)
+    return array if array.dtype == np.int8 else array.astype(bool)
 
 
 def _array(values: Any) -> np.ndarray:
