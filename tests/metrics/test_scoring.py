@@ -95,6 +95,26 @@ def test_a_score_that_is_not_finite_is_undefined(value, where, inputs_of_a_metri
     np.testing.assert_array_equal(columns[0], np.where(expected, 0.5, np.nan))
 
 
+def test_a_masked_score_is_undefined_as_nan_is():
+    """The values under a mask were scores."""
+    entry = METRICS["idsds"]
+    hidden = np.arange(5) == 1
+
+    def masked(*inputs, **options):
+        return (
+            np.ma.masked_array(np.full(5, 0.5), hidden),
+            np.ma.masked_array(np.ones(5, dtype=bool), hidden[::-1]),
+            {"curve": np.ma.masked_array(np.ones((5, 2)), np.stack([hidden] * 2, axis=1))},
+        )
+
+    metric = replace(entry, function=_like(entry.function, masked))
+    inputs = dict.fromkeys(entry.inputs) | {"image_ids": list("abcde")}
+    score, valid, curves = metric.score(inputs, metric.options)
+    np.testing.assert_array_equal(valid, ~hidden & ~hidden[::-1])
+    np.testing.assert_array_equal(score, np.where(valid, 0.5, np.nan))
+    np.testing.assert_array_equal(curves["curve"][:, 0], np.where(hidden, np.nan, 1))
+
+
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
