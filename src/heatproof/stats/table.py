@@ -141,6 +141,12 @@ def property_of(metric: str, kinds: Mapping[str, str] | None = None) -> str:
     return (entry.measures if entry else "") or base_name(metric)
 
 
+def registered_direction(metric: str) -> bool | None:
+    """Return whether higher is better for heatproof's metric with this name in tables; None if there is none."""
+    entry = METRICS.get(base_name(metric))
+    return None if entry is None else entry.higher_is_better
+
+
 def properties_table(scores: pd.DataFrame, **options: Any) -> pd.DataFrame:
     """Rank the methods within each property that the metrics of a table measure.
 
