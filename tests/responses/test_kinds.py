@@ -122,6 +122,24 @@ def test_a_response_with_more_points_is_shared_by_those_with_fewer():
     }
 
 
+def test_a_response_with_other_names_for_its_points_shares_the_finest():
+    """Sharing once read the option `fractions` of every kind by name."""
+
+    class Levels(NetworkResponse):
+        run = None
+
+        @property
+        def fineness(self):
+            return len(self.settings["levels"])
+
+        def points_of(self, other):
+            own, others = self.settings["levels"], other.settings["levels"]
+            return [own.index(level) for level in others] if set(others) < set(own) else None
+
+    few, more, most = (Levels({"levels": levels}) for levels in ([2], [1, 2], [0, 1, 2]))
+    assert shared_responses([few, more, most]) == {few: (most, [2]), more: (most, [1, 2]), most: (most, None)}
+
+
 @pytest.mark.parametrize(
     "response",
     [response for response in EXAMPLES if isinstance(response, MapResponse)],

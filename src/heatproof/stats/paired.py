@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from scipy.stats import t as student
+from statsmodels.stats.power import TTestPower
 
 from heatproof.stats.ranks import TOLERANCE
 
@@ -35,11 +37,11 @@ def paired_p_values(differences: np.ndarray) -> np.ndarray:
     numpy.ndarray
         (...) in [0, 1]; 1 where fewer than two differences are known or all are zero.
     """
-    from scipy.stats import t as student
-
     values = np.asarray(differences, dtype=float)
     defined = ~np.isnan(values)
     values = np.where(defined, values, 0)
+    # Scaled by a power of two, which is exact, so that no square or cube of a difference underflows or overflows.
+    values = np.ldexp(values, -np.frexp(np.abs(values).max(axis=-1, keepdims=True, initial=0))[1])
     n = defined.sum(axis=-1)
     at_least_two = np.maximum(n, 2)
     mean = values.sum(axis=-1) / at_least_two
@@ -114,8 +116,6 @@ def images_for_power(tests: int, *, effect: float = 0.5, power: float = 0.8, lev
     power
         Probability of finding the effect, in (0, 1).
     """
-    from statsmodels.stats.power import TTestPower
-
     minimum = minimum_images(tests, level)
     power_analysis = TTestPower()
     test = {"effect_size": effect, "alpha": (1 - level) / tests, "alternative": "larger"}

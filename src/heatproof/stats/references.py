@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from scipy.stats import t as student
 
 from heatproof.core.randomness import numpy_generator
 from heatproof.stats.paired import holm, images_for_power, paired_p_values
@@ -108,8 +109,6 @@ def images_needed(values: np.ndarray, references: np.ndarray, *, level: float = 
     float
         An integer, or NaN where the scores give no evidence of a difference.
     """
-    from scipy.stats import t as student
-
     mean, error = _mean_and_error(values[:, None] - references)
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.nan_to_num((mean / error).min(axis=1), nan=-np.inf)

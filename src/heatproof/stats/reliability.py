@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import combinations
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+import krippendorff
 import numpy as np
+import pandas as pd
+from scipy.stats import rankdata
 
 from heatproof.errors import HeatproofError
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.stats.magnitudes import NO_MAGNITUDES, MagnitudeMetrics
 from heatproof.stats.per_image import CASE, iterate_test_cases
 from heatproof.stats.ranks import to_dense_ranks
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Level = Literal["ordinal", "interval"]
 LEVELS = ("ordinal", "interval")
@@ -46,8 +46,6 @@ def image_ranks(scores: np.ndarray, higher_is_better: bool = True) -> np.ndarray
         (N, M) float64 in [1, M]; a row that contains a NaN is NaN throughout, because ranks among fewer methods are not
         comparable.
     """
-    from scipy.stats import rankdata
-
     places = to_dense_ranks(_as_matrix(scores)).astype(float)
     return rankdata(-places if higher_is_better else places, axis=1, nan_policy="propagate")
 
@@ -83,8 +81,6 @@ def inter_rater_reliability(ranks: np.ndarray, *, variant: str = "alpha", level:
     _check_option("level", level, LEVELS)
     if variant == "published" and level != "interval":
         raise HeatproofError("The published variant exists for interval α only: leave level='interval'.")
-    import krippendorff
-
     complete = _as_matrix(ranks)
     complete = complete[~np.isnan(complete).any(axis=1)]
     # krippendorff raises an error where all values are equal, because no disagreement is expected then.
@@ -131,8 +127,6 @@ def internal_consistency_reliability(ranks: np.ndarray, others: np.ndarray, *, v
 
 def _unit_rows(ranks: np.ndarray) -> np.ndarray:
     """Return the centred ranks of each row, scaled to length 1; NaN for a row that is constant or has a NaN."""
-    from scipy.stats import rankdata
-
     if not ranks.size:
         return ranks
     centred = rankdata(ranks, axis=1, nan_policy="propagate") - (ranks.shape[1] + 1) / 2
@@ -204,8 +198,6 @@ def reliability_table(scores: pd.DataFrame, magnitudes: MagnitudeMetrics = NO_MA
     HeatproofError
         As in `iterate_test_cases`.
     """
-    import pandas as pd
-
     rows = []
     for case, all_scores in iterate_test_cases(scores):
         names = list(map(str, all_scores))
@@ -269,8 +261,6 @@ def consistency_table(
     HeatproofError
         As in `iterate_test_cases`.
     """
-    import pandas as pd
-
     kinds, baseline_groups = kinds or {}, baselines_of or {}
     network = [name for name in CASE[:3] if name in scores.columns]
     columns = [*network, "metric", "other", "pair", "icr", "icr_published", "icr_magnitudes", "n_methods", "n_images"]

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import bootstrap_means, percentile_interval
 from heatproof.stats.consistency import MINIMUM_METHODS
 from heatproof.stats.per_image import iterate_test_cases
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ALL, USE_MODEL = "all", "those that know the model"
 COLUMNS = (
@@ -75,8 +72,6 @@ def truth_table(
         `MINIMUM_METHODS` methods and where all mean scores are equal. Methods that the metric or the truth leaves
         undefined on half of the images or more are left out.
     """
-    import pandas as pd
-
     cases: dict[tuple[str, str, str], dict[str, pd.DataFrame]] = {}
     for case, wide in iterate_test_cases(scores):
         cases.setdefault((case["dataset"], case["model"], case["weights"]), {})[case["metric"]] = wide

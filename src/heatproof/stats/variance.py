@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import pandas as pd
+import pandas as pd
 
 COMPONENTS = ("dataset", "network", "seed", "image", "residual")
 COLUMNS = ("metric", "weights", "method", "component", "variance", "share", "n", "note")
@@ -44,8 +42,6 @@ def variance_table(scores: pd.DataFrame) -> pd.DataFrame:
         images, or scores (residual) behind it; ``note``, the reason why a component is missing. Images are those on
         which the method has a score on all networks of the dataset.
     """
-    import pandas as pd
-
     rows: list[dict[str, Any]] = []
     kinds = scores["kind"] if "kind" in scores else scores["model"]
     table = scores.assign(kind=kinds)

@@ -2,8 +2,8 @@
 
 The class of a kind of response declares its settings, the arrays of its store, how the network is run on a batch of
 images, and which inputs metrics get from the result. The workflow and `heatproof.evaluate` use the same classes. The
-workflow imports this module and those of the kinds when it builds its plan, so they import torch, and the code that
-runs networks, only inside `run` and similar methods.
+workflow imports this module and those of the kinds when it builds its plan without torch, so they import the code that
+runs networks only inside `run` and similar methods.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from heatproof.core.specs import ResponseSpec
 from heatproof.errors import HeatproofError, NotApplicable
 
 if TYPE_CHECKING:
-    import torch
+    from heatproof.core.lazy import torch
 
 Explain = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 Options = Mapping[str, Any]

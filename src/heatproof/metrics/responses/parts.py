@@ -13,6 +13,7 @@ import numpy as np
 
 from heatproof.core.batch import Arrays, Batch
 from heatproof.core.dataset import HasParts
+from heatproof.core.lazy import torch
 from heatproof.errors import HeatproofError
 from heatproof.metrics.responses.base import Array, Contents, FirstBatch, NetworkResponse
 
@@ -80,8 +81,6 @@ class Parts(NetworkResponse):
 
     def run(self, batch: Batch) -> Arrays:
         """Return the outputs, the importance of each part, and the masks; or the drops that a caller passed."""
-        import torch
-
         from heatproof.core.batches import READ_LOCK
         from heatproof.core.normalise import normalise
         from heatproof.core.passes import read_variants
