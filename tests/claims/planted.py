@@ -78,19 +78,19 @@ def _(name, sign):
 
 def ordered(turned, noise=0.02, **more):
     """Return evidence in which methods have one order, and the reverse order if `turned` returns True."""
-    place = {name: i for i, name in enumerate(METHODS)}
-    return plant(lambda case, m: 0.1 * place[m.name] * (-1 if turned(case) else 1), noise=noise, **more)
+    rank_of = {name: i for i, name in enumerate(METHODS)}
+    return plant(lambda case, m: 0.1 * rank_of[m.name] * (-1 if turned(case) else 1), noise=noise, **more)
 
 
 def between_models(sign, **more):
     """Return evidence in which networks rank methods alike, each in a different order, or half of them alike."""
-    place = {name: i for i, name in enumerate(METHODS)}
+    rank_of = {name: i for i, name in enumerate(METHODS)}
     orders = np.random.default_rng(0).permuted(np.tile(np.arange(len(METHODS)), (8, 1)), axis=1)
     alike = {1: 8, -1: 0, 0: 7}[sign]
 
     def level(case, m):
         network = int(case.model[-1])
-        return 0.1 * (place[m.name] if network < alike else orders[network, place[m.name]])
+        return 0.1 * (rank_of[m.name] if network < alike else orders[network, rank_of[m.name]])
 
     return plant(level, noise=0.02, models=MANY, **more)
 
@@ -142,16 +142,16 @@ def _(name, sign):
     """Return evidence in which the other dataset reverses the order of the categories, or that within each of them."""
     within = "within" in name
     category = {method: i for i, methods in enumerate(BY_CATEGORY.values()) for method in methods}
-    place = {method: i for methods in BY_CATEGORY.values() for i, method in enumerate(methods)}
+    rank_of = {method: i for methods in BY_CATEGORY.values() for i, method in enumerate(methods)}
     reverses = {1: "categories", -1: "methods", 0: "methods" if within else ""}[sign]
 
     def level(case, m):
         # For the case at the limit, only half of the networks.
         reversed_here = reverses if case.dataset == "other" and (sign or case.model > "net_b") else ""
         first = category[m.name] * (-1 if reversed_here == "categories" else 1)
-        return first + 0.1 * place[m.name] * (-1 if reversed_here == "methods" else 1)
+        return first + 0.1 * rank_of[m.name] * (-1 if reversed_here == "methods" else 1)
 
-    return plant(level, methods=list(place), datasets=("toy", "other"), noise=0.02 if sign or within else 5 * NOISY)
+    return plant(level, methods=list(rank_of), datasets=("toy", "other"), noise=0.02 if sign or within else 5 * NOISY)
 
 
 @planted("ranks_agree_between_checkpoints")
@@ -195,15 +195,15 @@ def _(name, sign):
 
 def blurred(sign, second, limit, *, scored=lambda case: True, **more):
     """Return evidence with orders that agree, are reversed, or correlate at about the limit with some noise."""
-    place = {name: i for i, name in enumerate(METHODS)}
+    rank_of = {name: i for i, name in enumerate(METHODS)}
     near = dict(zip(METHODS, NEAR[limit], strict=True))
 
     def level(case, m):
         if not scored(case):
             return None
         if not second(case) or sign == 1:
-            return 0.1 * place[m.name]
-        return -0.1 * place[m.name] if sign == -1 else 0.1 * near[m.name]
+            return 0.1 * rank_of[m.name]
+        return -0.1 * rank_of[m.name] if sign == -1 else 0.1 * near[m.name]
 
     return plant(level, noise=0.02 if sign else NOISY / 2, **more)
 
@@ -257,11 +257,11 @@ def _(name, sign):
 
 @planted("mas_more_consistent_than_rise", "mas_more_consistent_than_pic")
 def _(name, sign):
-    place = {method: i for i, method in enumerate(METHODS)}
+    rank_of = {method: i for i, method in enumerate(METHODS)}
     rival = "rise_insertion" if "rise" in name else "sic"
     spread = {"mas_insertion": 0.1 + 0.09 * sign, rival: 0.1 - 0.09 * sign}
     return plant(
-        lambda case, m: spread[case.kind] * place[m.name], metrics=("mas_insertion", rival), noise=0.2, **PRETRAINED
+        lambda case, m: spread[case.kind] * rank_of[m.name], metrics=("mas_insertion", rival), noise=0.2, **PRETRAINED
     )
 
 

@@ -77,23 +77,29 @@ def plant(
     case_fields = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
     defaults = {"options": {}, "higher_is_better": True, "grid": 4, "baseline": "zeros", "pixels": 32}
     cases = [
-        Case(dataset, model, one, name, **{"kind": name, **defaults, **_of_kind(fields.get("kind", name)), **fields})
+        Case(
+            dataset,
+            model,
+            weights_name,
+            name,
+            **{"kind": name, **defaults, **_of_kind(fields.get("kind", name)), **fields},
+        )
         for dataset in datasets
         for model in models
-        for one in weights
+        for weights_name in weights
         for name, fields in case_fields.items()
     ]
     planted_methods = [method(name) for name in methods]
     rows = []
-    for place, case in enumerate(cases):
-        generator = numpy_generator(seed, "planted scores", str(place))
-        for one in planted_methods:
+    for number, case in enumerate(cases):
+        generator = numpy_generator(seed, "planted scores", str(number))
+        for planted_method in planted_methods:
             drawn = noise * generator.standard_normal(images)
-            mean = level(case, one)
+            mean = level(case, planted_method)
             if mean is not None:
                 where = {"dataset": case.dataset, "model": case.model, "weights": case.weights, "metric": case.metric}
                 rows += [
-                    {**where, "method": one.name, "image": i, "score": mean + deviation}
+                    {**where, "method": planted_method.name, "image": i, "score": mean + deviation}
                     for i, deviation in enumerate(drawn)
                 ]
     return Evidence(pd.DataFrame(rows), cases, planted_methods, models, accuracy, draws=Resampling(0, repetitions))

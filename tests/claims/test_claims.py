@@ -96,7 +96,9 @@ def test_networks_are_resampled_as_well_as_images():
     """Networks that disagree widen the interval, which resampled images cannot show."""
     evidence = plant(lambda case, m: {"net_a": 0.3, "net_b": 0.1}.get(case.model, 0.0) * (m.name == IG), noise=0.01)
     cases, pairs = evidence.in_domain_cases(), [(METHODS.index(IG), 0)]
-    images, networks = (one.difference(cases, pairs).draws for one in (evidence, evidence.over_networks()))
+    images, networks = (
+        measured_from.difference(cases, pairs).draws for measured_from in (evidence, evidence.over_networks())
+    )
     assert images[0] == networks[0]
     assert networks.std() > 5 * images.std()
 
@@ -118,9 +120,9 @@ def test_claims_on_design_use_welchs_test_over_means_of_trainings():
     )
     groups = [[value for name, value in chance.items() if name.startswith(side)] for side in ("deep", "resnet")]
     expected = ttest_ind(*groups, equal_var=False)
-    found = estimate(measured, 0, 0.95, 0)
-    assert found.p == pytest.approx(expected.pvalue)
-    assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval()))
+    estimated = estimate(measured, 0, 0.95, 0)
+    assert estimated.p == pytest.approx(expected.pvalue)
+    assert (estimated.low, estimated.high) == pytest.approx(tuple(expected.confidence_interval()))
     assert measured.seeds == 5
 
 
@@ -151,7 +153,9 @@ def test_a_model_without_a_counterpart_is_not_compared():
 
 def test_families_are_compared_where_both_have_batch_norm_or_neither():
     plain = Model("plain", "vgg", 11, 1.0, False, True)
-    models = {one.name: one for one in (RESNET, plain, replace(plain, name="bn", batch_norm=True))}
+    models = {
+        architecture.name: architecture for architecture in (RESNET, plain, replace(plain, name="bn", batch_norm=True))
+    }
     evidence = plant(lambda case, m: 0.4, models=models)
     assert family_pairs(evidence, evidence.in_domain_cases(), "vgg", "resnet") == [(("toy", "bn"), ("toy", "resnet"))]
 
@@ -188,9 +192,9 @@ def test_consistency_is_the_mean_correlation_between_images():
     images = chosen.shape[1]
     pairs = [(a, b) for a in range(images) for b in range(a)]
     expected = np.mean([spearmanr(chosen[:, a], chosen[:, b]).statistic for a, b in pairs])
-    found = evidence.consistency(0)
-    assert found[0] == pytest.approx(expected)
-    assert np.quantile(found[1:], 0.005) < expected < np.quantile(found[1:], 0.995)
+    agreement = evidence.consistency(0)
+    assert agreement[0] == pytest.approx(expected)
+    assert np.quantile(agreement[1:], 0.005) < expected < np.quantile(agreement[1:], 0.995)
 
 
 def test_ranks_are_correlated_as_by_scipy():
@@ -247,10 +251,10 @@ def test_registered_architectures_state_their_design(architecture, options, expe
 def of_magnitudes(*, tied):
     """Return evidence in which MAS and RISE rank absolute maps equally well, and RISE ranks maps with signs better."""
     signed = ("saliency", "input_x_gradient", "integrated_gradients", "guided_backprop", "deconvnet")
-    place = {name: i for i, name in enumerate(signed)}
+    rank_of = {name: i for i, name in enumerate(signed)}
     spread = {"mas_deletion": {"raw": 0.2, "abs": 0.2}, "rise_deletion": {"raw": 2.0, "abs": 0.02}}
     evidence = plant(
-        lambda case, m: spread[case.kind][m.transform] * place[m.kind],
+        lambda case, m: spread[case.kind][m.transform] * rank_of[m.kind],
         metrics=("mas_deletion", "rise_deletion"),
         methods=[*signed, *(f"{name}_abs" for name in signed)],
         weights=("pretrained",),

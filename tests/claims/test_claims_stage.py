@@ -47,10 +47,10 @@ def test_ranking_the_table_of_scores_gives_the_ranking_of_the_run(scored):
         scored.make(stage)
     results = scored.folder / "results"
     for table, ranking in (("scores", "ranking/ranking"), ("idsds_table", "meta_rank")):
-        found = rank_table(read_scores([results / f"{table}.csv"])).meta_rank
+        ranked = rank_table(read_scores([results / f"{table}.csv"])).meta_rank
         spec = pd.read_csv(results / f"{ranking}.csv")
         columns = ["method", "kappa", "rank", "n_cases", "n_networks"]
-        pd.testing.assert_frame_equal(found[columns], spec[columns], check_dtype=False, atol=1e-6)
+        pd.testing.assert_frame_equal(ranked[columns], spec[columns], check_dtype=False, atol=1e-6)
     scores = pd.read_csv(results / "scores.csv", keep_default_na=False)
     assert set(scores["property"]) == {"single deletion", "incremental deletion", "incremental insertion"}
     assert set(scores["counted_as"]) == {""}
@@ -66,13 +66,13 @@ def test_reliability_tables_cover_all_methods_and_metrics(scored):
     scored.make("reliability")
     files = scored.job("reliability").spec.files
     assert all((scored.folder / file).stat().st_size for file in files.values())
-    found = {name: pd.read_csv(scored.folder / path) for name, path in files.items() if path.endswith(".csv")}
+    tables = {name: pd.read_csv(scored.folder / path) for name, path in files.items() if path.endswith(".csv")}
     methods = len(scored.plan.methods)
-    assert sorted(found["ranking"]["method"]) == sorted(scored.plan.methods)
-    assert found["ranking"]["n_cases"].max() == len(scored.plan.all_cases())
+    assert sorted(tables["ranking"]["method"]) == sorted(scored.plan.methods)
+    assert tables["ranking"]["n_cases"].max() == len(scored.plan.all_cases())
     cases = len(scored.plan.all_cases())
-    assert len(found["consistency"]) == cases * (cases - 1) / 2
-    assert found["consistency"]["spearman"].between(-1, 1).all()
-    assert len(found["significance"]) == methods * (methods - 1) / 2
-    assert (found["significance"]["p_holm"] >= found["significance"]["p"]).all()
-    assert set(found["reliability"]["metric"]) == {"idsds", *CURVES}
+    assert len(tables["consistency"]) == cases * (cases - 1) / 2
+    assert tables["consistency"]["spearman"].between(-1, 1).all()
+    assert len(tables["significance"]) == methods * (methods - 1) / 2
+    assert (tables["significance"]["p_holm"] >= tables["significance"]["p"]).all()
+    assert set(tables["reliability"]["metric"]) == {"idsds", *CURVES}

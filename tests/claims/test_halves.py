@@ -35,9 +35,9 @@ def many_methods(means, noise, seed, images=64, skewed=False):
     methods, rows, cases = [f"m{i:02}" for i in range(means.shape[1])], [], []
     for metric in DELETION:
         shared = draw(len(methods), images)
-        for place, mean in enumerate(means):
+        for number, mean in enumerate(means):
             scores = mean[:, None] + noise * (shared + draw(len(methods), images)) / np.sqrt(2)
-            where = {"dataset": "toy", "model": f"net_{place}", "weights": "pretrained", "metric": metric}
+            where = {"dataset": "toy", "model": f"net_{number}", "weights": "pretrained", "metric": metric}
             table = pd.DataFrame({"method": np.repeat(methods, images), "image": list(range(images)) * len(methods)})
             rows.append(table.assign(score=scores.ravel(), **where))
             cases.append(Case(*where.values(), metric, {}, True, grid=4, baseline="zeros"))
@@ -66,7 +66,7 @@ def test_the_product_of_vectors_is_spearmans_and_kendalls_correlation():
 def test_orders_are_of_pairs_within_or_between_groups():
     groups, methods = {0: "a", 1: "a", 2: "b", 3: ""}, np.arange(4)
     within, between = (
-        pair_orders(groups, within=one)(np.array([3.0, 1.0, 2.0, 9.0]), methods) for one in (True, False)
+        pair_orders(groups, within=is_within)(np.array([3.0, 1.0, 2.0, 9.0]), methods) for is_within in (True, False)
     )
     np.testing.assert_allclose(within, [1])
     np.testing.assert_allclose(between, np.array([1, -1]) / np.sqrt(2))
@@ -74,17 +74,17 @@ def test_orders_are_of_pairs_within_or_between_groups():
 
 def test_each_half_is_correlated_with_the_other_half():
     images = [str(i) for i in range(20)]
-    one, other = np.random.default_rng(0).normal(size=(2, 7, 20))
+    scores, other_scores = np.random.default_rng(0).normal(size=(2, 7, 20))
     halves, methods = split_images(images, 0, "toy"), np.arange(7)
-    found = mean_product(
-        *(half_vectors("toy", halves, scores, images, methods, centred_ranks) for scores in (one, other))
+    product = mean_product(
+        *(half_vectors("toy", halves, values, images, methods, centred_ranks) for values in (scores, other_scores))
     )
     expected = []
     for first in halves.first:
         assert first.sum() == 10
         for a, b in ((first, ~first), (~first, first)):
-            expected.append(spearmanr(one[:, a].mean(axis=1), other[:, b].mean(axis=1)).statistic)
-    assert found.value == pytest.approx(np.mean(expected), abs=1e-6)
+            expected.append(spearmanr(scores[:, a].mean(axis=1), other_scores[:, b].mean(axis=1)).statistic)
+    assert product.value == pytest.approx(np.mean(expected), abs=1e-6)
 
 
 @pytest.mark.parametrize("noise", [0.1, 3])
@@ -117,9 +117,9 @@ def test_too_few_images_and_no_ranking_are_not_testable():
 )
 def test_a_difference_is_reproduced_below_one_and_contradicted_above_alike(value, low, high, expected):
     assert DIFFER.limit == 1
-    found = estimate(judge_claim(DIFFER, many_methods(np.tile(np.arange(6.0), (2, 1)), 0.1, 0))[1], 1, 0.95, 64)
-    found = found._replace(value=value, low=low, high=high)
-    assert verdict_of(found, "below", 1.0, ALIKE) == expected
+    estimated = estimate(judge_claim(DIFFER, many_methods(np.tile(np.arange(6.0), (2, 1)), 0.1, 0))[1], 1, 0.95, 64)
+    estimated = estimated._replace(value=value, low=low, high=high)
+    assert verdict_of(estimated, "below", 1.0, ALIKE) == expected
     assert decisive_limit(value, "below", 1.0, ALIKE) == (ALIKE if value > ALIKE else 1.0)
 
 
@@ -155,10 +155,10 @@ def reversed_for(**fields):
 
 
 def test_baselines_that_the_paper_does_not_compare_are_not_tested():
-    found = row("ranks_agree_between_baselines", reversed_for(baseline="background"))
-    assert found["verdict"] == "not testable here"
-    assert "zeros with drops to random and blur" in found["reason"]
-    assert "background and mean" in found["reason"]
+    tested = row("ranks_agree_between_baselines", reversed_for(baseline="background"))
+    assert tested["verdict"] == "not testable here"
+    assert "zeros with drops to random and blur" in tested["reason"]
+    assert "background and mean" in tested["reason"]
 
 
 def test_random_and_blur_are_not_compared():

@@ -54,9 +54,9 @@ ALIKE = {
 @pytest.mark.parametrize("name", ALIKE)
 def test_methods_that_are_alike_are_open_nineteen_times_of_twenty(name):
     """This also holds where the quantity is the extreme one of several, which differs from each by chance."""
-    one, wrong = dict(list(VGGS.items())[:1]), 0
+    network, wrong = dict(list(VGGS.items())[:1]), 0
     for seed in range(200):
-        evidence = plant(lambda case, m: 0.3, methods=ALIKE[name], models=one, noise=0.3, images=64, seed=seed)
+        evidence = plant(lambda case, m: 0.3, methods=ALIKE[name], models=network, noise=0.3, images=64, seed=seed)
         entry = CLAIMS[name]
         wrong += verdict_of(estimate(entry.test(evidence), entry.limit, 0.95, 64), entry.side, entry.limit) != "open"
     assert wrong <= 20, "more than three standard errors above 10 of 200"

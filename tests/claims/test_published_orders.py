@@ -13,15 +13,17 @@ from heatproof.report.figures.networks import draw_published
 
 def run_like(factor: float, network: str = "resnet18", images: int = 24) -> Evidence:
     """Return a run whose methods have the scores of a published network, times a factor, with noise between images."""
-    known = published_evidence("reproduction")
-    at = next(i for i, one in enumerate(known.cases) if one.model == network and one.kind == "idsds")
-    methods = [one for place, one in enumerate(known.methods) if not np.isnan(known.means[0, at, place])]
-    scores = [known.means[0, at, known.methods.index(one)] for one in methods]
+    published = published_evidence("reproduction")
+    at = next(i for i, case in enumerate(published.cases) if case.model == network and case.kind == "idsds")
+    methods = [
+        method for column, method in enumerate(published.methods) if not np.isnan(published.means[0, at, column])
+    ]
+    scores = [published.means[0, at, published.methods.index(method)] for method in methods]
     noise = np.random.default_rng(0).normal(0, 0.1, (images, len(methods)))
     rows = [
-        {"method": one.name, "image": str(i), "score": factor * score + noise[i, place]}
+        {"method": method.name, "image": str(i), "score": factor * score + noise[i, column]}
         for i in range(images)
-        for place, (one, score) in enumerate(zip(methods, scores, strict=True))
+        for column, (method, score) in enumerate(zip(methods, scores, strict=True))
     ]
     case = Case("mine", "net", "finetuned", "idsds", "idsds", {}, True, grid=4, baseline="mean")
     model = Model("net", "resnet", 18, 1.0, True, True)
@@ -68,6 +70,6 @@ def test_few_methods_are_not_compared():
 def test_kendall_is_that_of_scipy():
     generator = np.random.default_rng(1)
     a, b = generator.integers(0, 6, (2, 5, 12)).astype(float)
-    expected = [kendalltau(one, other).statistic for one, other in zip(a, b, strict=True)]
+    expected = [kendalltau(ranks, other_ranks).statistic for ranks, other_ranks in zip(a, b, strict=True)]
     assert kendall_rows(a, b) == pytest.approx(expected)
     assert np.isnan(kendall_rows(np.ones((1, 4)), b[:1, :4])).all()

@@ -25,8 +25,8 @@ def test_options_on_the_page_exist():
         if line.startswith("| `"):
             cells = line.strip("|").split("|")
             names = re.findall(r"`(\w+)`", cells[0])
-            known = common.union(*(METRICS[name].options for name in names))
-            assert set(re.findall(r"`(\w+)=", cells[3])) <= known
+            options = common.union(*(METRICS[name].options for name in names))
+            assert set(re.findall(r"`(\w+)=", cells[3])) <= options
 
 
 def test_the_examples_on_the_page_run():

@@ -38,9 +38,9 @@ def test_hausdorff_equals_scipy():
 
 def test_pairwise_distances_ignore_undefined_points():
     holed = curve(np.where(AXIS < 0.5, np.nan, 0.0))
-    found = pairwise_distances({"one": curve(0.0), "two": curve(0.4), "holed": holed})
-    assert found["one", "two"] == pytest.approx(0.4)
-    assert found["one", "holed"] == pytest.approx(0.5)
+    distances = pairwise_distances({"one": curve(0.0), "two": curve(0.4), "holed": holed})
+    assert distances["one", "two"] == pytest.approx(0.4)
+    assert distances["one", "holed"] == pytest.approx(0.5)
     assert np.isnan(hausdorff(curve(0.0), curve(np.nan)))
 
 

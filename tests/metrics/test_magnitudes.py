@@ -15,7 +15,7 @@ RANKED = [name for name in OURS if name.startswith(("rise", "mas", "deletion", "
 def test_metrics_declare_whether_they_score_magnitudes(name):
     subject, inputs = MetricSubject(METRICS[name]), scoring_inputs()
     maps = np.random.default_rng(3).normal(size=inputs.maps.shape).astype(np.float32)
-    signed, absolute = (scores_of(subject, inputs._replace(maps=one)) for one in (maps, np.abs(maps)))
+    signed, absolute = (scores_of(subject, inputs._replace(maps=maps_of_sign)) for maps_of_sign in (maps, np.abs(maps)))
     both = signed.valid & absolute.valid
     assert both.any()
     alike = np.allclose(signed.score[both], absolute.score[both], atol=1e-6)

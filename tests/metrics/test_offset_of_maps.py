@@ -21,7 +21,7 @@ def scored():
 
     def score(metric, share):
         moved = maps + share * maps.amax((1, 2), keepdim=True)
-        ids = [str(place) for place in range(IMAGES)]
+        ids = [str(index) for index in range(IMAGES)]
         return heatproof.evaluate(metric, network, images, torch.zeros(IMAGES, dtype=int), moved, image_ids=ids)[
             "score"
         ]

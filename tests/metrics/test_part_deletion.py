@@ -106,8 +106,8 @@ def test_masks_can_be_widened():
     drops = np.array([[3.0, 2.0, 1.0]])
     np.testing.assert_allclose(part_deletion(maps, drops, masks, ["a"])[0], spearmanr([0, 1, 0], drops[0]).statistic)
     for pixels, sums in ((1, [0, 1, 0]), (2, [5, 1, 0])):
-        found = part_deletion(maps, drops, masks, ["a"], widen=pixels)[0]
-        np.testing.assert_allclose(found, spearmanr(sums, drops[0]).statistic)
+        score = part_deletion(maps, drops, masks, ["a"], widen=pixels)[0]
+        np.testing.assert_allclose(score, spearmanr(sums, drops[0]).statistic)
 
 
 def test_components_of_a_part_are_widened_separately():
@@ -118,8 +118,8 @@ def test_components_of_a_part_are_widened_separately():
     masks[0, 0, 3, 3], masks[0, 0, 3, 5], masks[0, 1, 0, 0], masks[0, 2, 6, 8] = 1, 2, 1, 1
     drops = np.array([[3.0, 2.0, 1.0]])
     for typed_masks, sums in ((masks, [4, 3, 1]), (masks.astype(bool), [2, 3, 1]), (masks.astype(np.int64), [2, 3, 1])):
-        found = part_deletion(maps, drops, typed_masks, ["a"], widen=1)[0]
-        np.testing.assert_allclose(found, spearmanr(sums, drops[0]).statistic)
+        score = part_deletion(maps, drops, typed_masks, ["a"], widen=1)[0]
+        np.testing.assert_allclose(score, spearmanr(sums, drops[0]).statistic)
         unwidened = part_deletion(maps, drops, typed_masks, ["a"])[0]
         np.testing.assert_allclose(unwidened, spearmanr([0, 3, 1], drops[0]).statistic)
 
@@ -146,15 +146,15 @@ def test_the_variant_of_its_authors_equals_a_value_computed_by_hand():
     np.testing.assert_allclose(score[0], 0.85)
     assert np.nanmean(score) == pytest.approx(0.85), "the second image's sums are all zero"
     # Without the eye: beak 2, foot 1, tail 3, wing 4 by the map and 2, 1, 4, 3 by the drops.
-    found = {
+    scores = {
         name: part_deletion(
             maps, drops, masks, ["a", "b"], **{key: value for key, value in authors.items() if key != name}
         )[0]
         for name in authors
     }
-    np.testing.assert_allclose(found["hidden"][0], (1 + (1 - 6 * 2 / (4 * 15))) / 2)
-    np.testing.assert_allclose(found["rescale"][0], 0.7)
-    assert np.isnan(found["widen"]).all(), "no value of the map lies in a part itself"
+    np.testing.assert_allclose(scores["hidden"][0], (1 + (1 - 6 * 2 / (4 * 15))) / 2)
+    np.testing.assert_allclose(scores["rescale"][0], 0.7)
+    assert np.isnan(scores["widen"]).all(), "no value of the map lies in a part itself"
     np.testing.assert_allclose(part_deletion(maps, drops, masks.astype(bool), ["a", "b"], **authors)[0][0], 0.8)
 
 
@@ -171,12 +171,12 @@ def test_a_hidden_part_is_left_out():
     maps = np.random.default_rng(0).normal(size=(3, 8, 8))
     drops = np.random.default_rng(1).normal(size=(3, 4))
     masks = squares([[1, 1, 1, 1], [1, 0, 1, 1], [0, 1, 0, 0]])
-    found, valid, _ = part_deletion(maps, drops, masks, list("abc"))
+    score, valid, _ = part_deletion(maps, drops, masks, list("abc"))
     assert valid.tolist() == [True, True, False]
     for row, visible in ((0, [0, 1, 2, 3]), (1, [0, 2, 3])):
         sums = [maps[row][masks[row, part]].sum() for part in visible]
-        np.testing.assert_allclose(found[row], spearmanr(sums, drops[row, visible]).statistic)
-    assert np.isnan(found[2])
+        np.testing.assert_allclose(score[row], spearmanr(sums, drops[row, visible]).statistic)
+    assert np.isnan(score[2])
 
 
 @pytest.mark.parametrize("what", ["constant map", "zero map", "equal drops", "drop of NaN", "no part"])
@@ -190,8 +190,8 @@ def test_undefined_scores_are_nan(what):
         drops[0, 2] = np.nan
     elif what != "no part":
         maps = np.full((1, 8, 8), 0.1 if what == "constant map" else 0.0)
-    found, valid, _ = part_deletion(maps, drops, masks, ["a"])
-    assert np.isnan(found).all()
+    score, valid, _ = part_deletion(maps, drops, masks, ["a"])
+    assert np.isnan(score).all()
     assert not valid.any()
 
 

@@ -42,8 +42,8 @@ def planted():
 def test_the_true_map_scores_best_its_negative_worst_and_a_constant_is_undefined(planted):
     model, images, labels, truth = planted
     for maps, expected in ((truth, 1.0), (-truth, -1.0)):
-        found = heatproof.evaluate("patch_insertion", model, images, labels, maps)
-        np.testing.assert_allclose(found["score"], expected)
+        result = heatproof.evaluate("patch_insertion", model, images, labels, maps)
+        np.testing.assert_allclose(result["score"], expected)
     flat = heatproof.evaluate("patch_insertion", model, images, labels, torch.ones_like(truth))
     assert not flat["valid"].any()
 

@@ -1,6 +1,20 @@
 import numpy as np
 import pytest
+import torch
+from network_responses import batch_of, pic_responses
+from scipy.interpolate import griddata
+from torch import nn
 
+import heatproof
+from heatproof.core.perturb.pic import (
+    counts_above_quantile,
+    entropy,
+    interpolate,
+    quantile_masks,
+    random_mask,
+    rank_masks,
+)
+from heatproof.core.sequences import pixel_ranking
 from heatproof.errors import HeatproofError
 from heatproof.metrics.pic import aggregate_curve, aic_scores, area, information_axis, information_curves, sic_scores
 
@@ -125,9 +139,6 @@ def test_invalid_arguments_are_refused_with_the_remedy(call, message):
 
 @pytest.fixture
 def scene():
-    import torch
-    from torch import nn
-
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 5 * 5, 3)).eval()
     levels = np.random.default_rng(1).integers(0, 256, (5, 3, 12, 12))
@@ -137,8 +148,6 @@ def scene():
 
 
 def respond(scene, take=slice(None), **options):
-    from network_responses import batch_of, pic_responses
-
     network, images, maps, targets, ids = scene
     arguments = {"mean": [0.5] * 3, "std": [0.25] * 3, "thresholds": (0.05, 0.3, 0.75), **options}
     how = {key: arguments.pop(key) for key in ("seed", "batch_size", "device") if key in arguments}
@@ -146,8 +155,6 @@ def respond(scene, take=slice(None), **options):
 
 
 def test_responses_do_not_depend_on_batches_threads_or_other_images(scene):
-    import torch
-
     together = respond(scene)
     assert set(together) == {"logit", "log_probability", "predicted", "target_rank", "entropy"}
     assert {values.shape for values in together.values()} == {(5, 5)}
@@ -165,8 +172,6 @@ def test_responses_do_not_depend_on_batches_threads_or_other_images(scene):
 
 
 def test_the_last_variant_is_the_image_itself(scene):
-    import torch
-
     network, images, *_ = scene
     with torch.inference_mode():
         expected = network(images)[:, 0].numpy()
@@ -182,9 +187,6 @@ def test_several_targets_have_one_logit_each(scene):
 
 
 def test_rank_masks_split_ties_and_quantile_masks_do_not(scene):
-    from heatproof.core.perturb.pic import counts_above_quantile, quantile_masks, rank_masks
-    from heatproof.core.sequences import pixel_ranking
-
     tied = scene[2][0]
     counts = counts_above_quantile(144, (0.05, 0.3, 0.75))
     by_rank = rank_masks(pixel_ranking(tied[None], ["a"], 0)[0], 12, 12, (0.05, 0.3, 0.75))
@@ -195,8 +197,6 @@ def test_rank_masks_split_ties_and_quantile_masks_do_not(scene):
 
 
 def test_the_argument_ranking_replaces_the_ranking_of_the_maps(scene):
-    from heatproof.core.sequences import pixel_ranking
-
     _, _, maps, _, ids = scene
     ranking = pixel_ranking(maps, ids, 0)
     for name, values in respond(scene).items():
@@ -205,10 +205,6 @@ def test_the_argument_ranking_replaces_the_ranking_of_the_maps(scene):
 
 
 def test_interpolation_equals_griddata_exactly():
-    from scipy.interpolate import griddata
-
-    from heatproof.core.perturb.pic import interpolate
-
     generator = np.random.default_rng(4)
     image = generator.random((20, 17, 3), dtype=np.float32)
     for share in (0.02, 0.3, 0.8):
@@ -223,17 +219,37 @@ def test_interpolation_equals_griddata_exactly():
     np.testing.assert_array_equal(interpolate(image, np.ones((20, 17), dtype=bool)), image)
 
 
-def test_the_random_mask_depends_on_the_seed_and_the_size():
-    from heatproof.core.perturb.pic import random_mask
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("shape", [(1, 40), (40, 1)])
+def test_images_one_pixel_high_or_wide_are_interpolated_along_their_line(shape, channels):
+    """A line of pixels has no triangulation, which was a traceback of Qhull."""
+    generator = np.random.default_rng(0)
+    image = generator.random((*shape, channels)).astype(np.float32)
+    mask = generator.random(shape) < 0.3
+    mask.flat[[0, -1]] = False, True
+    filled = interpolate(image, mask).reshape(40, channels)
+    given = np.union1d(np.flatnonzero(mask), [0, 39])
+    expected = griddata(given, image.reshape(40, channels)[given], np.arange(40), "linear")
+    np.testing.assert_allclose(filled, expected, atol=1e-6)
 
+
+@pytest.mark.parametrize("metric", ["sic", "aic"])
+def test_images_one_pixel_high_have_scores(metric):
+    generator = torch.Generator().manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 40, 4)).eval()
+    images, maps = torch.rand(2, 3, 1, 40, generator=generator), torch.rand(2, 1, 40, generator=generator)
+    options = {"metric": metric, "exclude": "none", "mean": [0.0] * 3, "std": [1.0] * 3}
+    scores = heatproof.evaluate({metric: options}, network, images, [0, 1], maps)
+    assert scores[metric]["score"].shape == (2,)
+
+
+def test_the_random_mask_depends_on_the_seed_and_the_size():
     assert random_mask(9, 7, 0).sum() == 10
     np.testing.assert_array_equal(random_mask(9, 7, 0), random_mask(9, 7, 0))
     assert np.any(random_mask(9, 7, 0) != random_mask(9, 7, 1))
 
 
 def test_entropy_is_of_one_or_three_channels(scene):
-    from heatproof.core.perturb.pic import entropy
-
     assert entropy(np.zeros((12, 12, 1), dtype=np.float32)) > 0
     with pytest.raises(HeatproofError, match="one or three"):
         entropy(np.zeros((12, 12, 4), dtype=np.float32))

@@ -22,8 +22,8 @@ def spoil(value):
     if isinstance(value, np.ndarray):
         value[...] = 7
     elif isinstance(value, dict):
-        for one in value.values():
-            spoil(one)
+        for inner in value.values():
+            spoil(inner)
     elif isinstance(value, list):
         value.clear()
     elif hasattr(value, "arrays"):
@@ -45,19 +45,19 @@ def test_a_metric_that_writes_to_its_inputs_changes_no_score(name, inputs_of_a_m
     model, images, targets, maps = inputs_of_a_metric
     names = [name, "sds", "rise_deletion"]
     before = heatproof.evaluate(names, model, images, targets, maps)
-    copies = {key: one.clone() for key, one in maps.items()}
+    copies = {key: values.clone() for key, values in maps.items()}
     entry = METRICS[name]
 
     def writes(*inputs, **options):
         result = entry.function(*inputs, **options)
-        for one in [*inputs, *options.values()]:
-            spoil(one)
+        for argument in [*inputs, *options.values()]:
+            spoil(argument)
         return result
 
     monkeypatch.setitem(METRICS, name, replace(entry, function=_like(entry.function, writes)))
     after = heatproof.evaluate(names, model, images, targets, maps)
-    for one in names:
-        np.testing.assert_array_equal(after[one]["score"], before[one]["score"])
+    for metric in names:
+        np.testing.assert_array_equal(after[metric]["score"], before[metric]["score"])
     assert all(torch.equal(maps[key], copies[key]) for key in maps)
 
 
@@ -84,15 +84,35 @@ def test_a_score_that_is_not_finite_is_undefined(value, where, inputs_of_a_metri
         scored = heatproof.evaluate("idsds", *inputs_of_a_metric)
         assert scored.attrs["undefined"] == 2
         assert scored["reason"].values[:, 1].tolist() == [scored["reason"].values[0, 1]] * 2 != ["", ""]
-        found = scored["score"].values[0], scored["valid"].values[0]
+        columns = scored["score"].values[0], scored["valid"].values[0]
     else:
         run = request.getfixturevalue("project")(explainers=["random"]).attribute().drop().score()
         rows = run.scores("idsds")
         rows = rows[rows["method"] == "random"]
-        found = rows["score"].to_numpy(), rows["valid"].to_numpy()
-    expected = np.arange(len(found[0])) != 1
-    np.testing.assert_array_equal(found[1], expected)
-    np.testing.assert_array_equal(found[0], np.where(expected, 0.5, np.nan))
+        columns = rows["score"].to_numpy(), rows["valid"].to_numpy()
+    expected = np.arange(len(columns[0])) != 1
+    np.testing.assert_array_equal(columns[1], expected)
+    np.testing.assert_array_equal(columns[0], np.where(expected, 0.5, np.nan))
+
+
+def test_a_masked_score_is_undefined_as_nan_is():
+    """The values under a mask were scores."""
+    entry = METRICS["idsds"]
+    hidden = np.arange(5) == 1
+
+    def masked(*inputs, **options):
+        return (
+            np.ma.masked_array(np.full(5, 0.5), hidden),
+            np.ma.masked_array(np.ones(5, dtype=bool), hidden[::-1]),
+            {"curve": np.ma.masked_array(np.ones((5, 2)), np.stack([hidden] * 2, axis=1))},
+        )
+
+    metric = replace(entry, function=_like(entry.function, masked))
+    inputs = dict.fromkeys(entry.inputs) | {"image_ids": list("abcde")}
+    score, valid, curves = metric.score(inputs, metric.options)
+    np.testing.assert_array_equal(valid, ~hidden & ~hidden[::-1])
+    np.testing.assert_array_equal(score, np.where(valid, 0.5, np.nan))
+    np.testing.assert_array_equal(curves["curve"][:, 0], np.where(hidden, np.nan, 1))
 
 
 @pytest.mark.parametrize(
@@ -126,18 +146,18 @@ def test_scores_of_any_array_are_float64(returned, inputs_of_a_metric, monkeypat
 
 def test_methods_are_all_maps_and_absolute_values_of_signed_ones():
     maps = np.random.default_rng(0).normal(size=(2, 2, 4, 4))
-    found = methods_of({"signed": True, "not": False})
-    assert [(one.name, one.index, one.transform) for one in found] == [
+    methods = methods_of({"signed": True, "not": False})
+    assert [(method.name, method.index, method.transform) for method in methods] == [
         ("signed", 0, "raw"),
         ("signed_abs", 0, "abs"),
         ("not", 1, "raw"),
     ]
-    np.testing.assert_array_equal(found[1].select_maps(maps), abs(maps[:, 0]))
-    np.testing.assert_array_equal(found[2].select_maps(Maps(maps)), maps[:, 1])
+    np.testing.assert_array_equal(methods[1].select_maps(maps), abs(maps[:, 0]))
+    np.testing.assert_array_equal(methods[2].select_maps(Maps(maps)), maps[:, 1])
     # Absolute values are taken of pixels, before patches are summed.
     sums = Maps(maps, abs(maps) + 1)
-    np.testing.assert_array_equal(found[1].select_maps(sums), abs(maps[:, 0]) + 1)
-    np.testing.assert_array_equal(found[1].select_maps(sums.take_images([1])), abs(maps[1:, 0]) + 1)
+    np.testing.assert_array_equal(methods[1].select_maps(sums), abs(maps[:, 0]) + 1)
+    np.testing.assert_array_equal(methods[1].select_maps(sums.take_images([1])), abs(maps[1:, 0]) + 1)
     assert Method("one").select_maps(sums).base is maps
 
 

@@ -45,8 +45,8 @@ def scores(problem):
         for level in levels:
             option = {"at" if name == "completeness" else "level": level}
             for method in METHODS:
-                found = heatproof.evaluate(name, model, images, labels, maps[method], imputation="baseline", **option)
-                value = float(found["score"].mean())
+                result = heatproof.evaluate(name, model, images, labels, maps[method], imputation="baseline", **option)
+                value = float(result["score"].mean())
                 rows.append({"metric": f"{name}_{level}", "property": name, "method": method, "score": value})
     return pd.DataFrame(rows).assign(dataset="d", model="m", weights="w", higher_is_better=True)
 
@@ -54,10 +54,12 @@ def scores(problem):
 def test_the_levels_are_the_points_of_the_curve(problem):
     model, images, labels, maps = problem
     all_thresholds = heatproof.evaluate("completeness", model, images, labels, maps["noisy"], imputation="baseline")
-    for place, at in enumerate((0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)):
-        one = heatproof.evaluate("completeness", model, images, labels, maps["noisy"], imputation="baseline", at=at)
-        np.testing.assert_array_equal(one["score"], all_thresholds["completeness"][:, place])
-    assert not np.array_equal(one["score"], all_thresholds["score"])
+    for column, at in enumerate((0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)):
+        at_threshold = heatproof.evaluate(
+            "completeness", model, images, labels, maps["noisy"], imputation="baseline", at=at
+        )
+        np.testing.assert_array_equal(at_threshold["score"], all_thresholds["completeness"][:, column])
+    assert not np.array_equal(at_threshold["score"], all_thresholds["score"])
 
 
 def test_a_level_outside_the_thresholds_is_refused(problem):

@@ -103,8 +103,8 @@ def test_the_pixels_above_each_threshold_are_imputed(thresholds):
     assert scores["score"].item() == pytest.approx(np.mean(list(above.values())))
     assert scores["completeness"][0].values.tolist() == sorted(above.values())
     for share, count in above.items():
-        one = heatproof.evaluate("completeness", model, torch.ones(1, 1, 7, 7), [0], values, at=share, **options)
-        assert one["score"].item() == count
+        result = heatproof.evaluate("completeness", model, torch.ones(1, 1, 7, 7), [0], values, at=share, **options)
+        assert result["score"].item() == count
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,10 @@ def test_draws_depend_on_seed_and_id_alone():
 
 def test_draws_equal_those_of_stored_responses():
     """Scoring draws the subsets again, perhaps with another NumPy; any change would invalidate old responses."""
-    drawn = [[np.flatnonzero(mask).tolist() for mask in one] for one in subset_masks(IDS[:2], 4, 4, (0.1, 0.25), 2, 0)]
+    drawn = [
+        [np.flatnonzero(mask).tolist() for mask in masks_of_size]
+        for masks_of_size in subset_masks(IDS[:2], 4, 4, (0.1, 0.25), 2, 0)
+    ]
     assert drawn == [
         [[10, 11], [9, 10], [1, 2, 5, 14], [2, 8, 9, 15]],
         [[7, 13], [7, 10], [6, 7, 14, 15], [6, 10, 13, 15]],
@@ -110,7 +113,7 @@ def test_sums_are_right_for_more_subsets_than_one_product_has():
 
 def test_several_maps_of_an_image_share_the_draw(maps, masks):
     several = np.stack([maps, -2 * maps, maps + 1], axis=1)
-    expected = np.stack([subset_sums(several[:, place], masks, IDS) for place in range(3)], axis=1)
+    expected = np.stack([subset_sums(several[:, column], masks, IDS) for column in range(3)], axis=1)
     np.testing.assert_allclose(subset_sums(several, masks, IDS), expected, rtol=0, atol=1e-13)
 
 

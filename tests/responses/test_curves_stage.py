@@ -412,4 +412,4 @@ def test_a_resumed_job_has_complete_manifests(project, monkeypatch):
         for toy in (killed, undisturbed)
     ]
     assert manifests[0] == manifests[1]
-    assert all(one["check_passes"] for one in manifests[0].values())
+    assert all(manifest["check_passes"] for manifest in manifests[0].values())

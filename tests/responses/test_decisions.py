@@ -26,11 +26,11 @@ ARRAYS = {"logit": LOGITS, "log_probability": -np.log1p(np.exp(-LOGITS)), "predi
 @pytest.mark.parametrize("target", [0, 1])
 def test_a_label_is_predicted_by_its_own_logit(target):
     curve = ResponseCurve(ARRAYS, CLASSES, 1, "multilabel")
-    found = curve.read("accuracy", ("label", "predicted")[target])
-    np.testing.assert_array_equal(found, LOGITS[:, :, target] > 0)
+    decided = curve.read("accuracy", ("label", "predicted")[target])
+    np.testing.assert_array_equal(decided, LOGITS[:, :, target] > 0)
     # As by its probability; a logit of 0 is not a decision.
     probability = curve.read("probability", ("label", "predicted")[target])
-    np.testing.assert_array_equal(found, probability > 0.5)
+    np.testing.assert_array_equal(decided, probability > 0.5)
 
 
 @pytest.mark.parametrize("task", ["binary", "multiclass"])
@@ -44,8 +44,8 @@ def test_a_class_decision_is_the_predicted_class(task):
 @pytest.mark.parametrize(("task", "expected"), [("multilabel", LOGITS[:, :, 0] > 0), ("multiclass", PREDICTED == 0)])
 def test_aic_reads_the_decision_of_the_task(task, expected):
     response = InformationCurves({"thresholds": (0.5,)})
-    quantities = {f"{name}_{which}": ARRAYS[name][:, :, place] for name in ("logit", "log_probability")
-                  for place, which in enumerate(("label", "predicted"))}  # fmt: skip
+    quantities = {f"{name}_{which}": ARRAYS[name][:, :, index] for name in ("logit", "log_probability")
+                  for index, which in enumerate(("label", "predicted"))}  # fmt: skip
     quantities |= {"predicted": PREDICTED, "intact": np.ones((2, 3)), "entropy": np.full((2, 3), 100)}
     inputs = response.as_argument(
         quantities, Batch(None, None, None, None, np.zeros(2, dtype=int), ("a", "b"), 0, stated_task=task)
@@ -72,9 +72,9 @@ def test_label_outputs_are_those_of_every_label_of_the_intact_image():
     images = torch.linspace(-1, 1, 4)[:, None, None, None].expand(4, 3, 2, 2).contiguous()
     targets, data = torch.tensor([0, 2, 0, 1]), WithClassNames()
     batch = Batch(network, network, None, images, targets, list("abcd"), 0, batch_size=3, dataset=data)
-    found = LabelOutputs().run(batch)
-    np.testing.assert_allclose(found["logit"], network(images))
-    np.testing.assert_allclose(found["log_probability"], nn.functional.logsigmoid(network(images)), atol=1e-6)
+    outputs = LabelOutputs().run(batch)
+    np.testing.assert_allclose(outputs["logit"], network(images))
+    np.testing.assert_allclose(outputs["log_probability"], nn.functional.logsigmoid(network(images)), atol=1e-6)
     contents = LabelOutputs().contents(batch, "weather", lambda: batch)
     assert contents.sizes == {"variant": 3}
     assert contents.coordinates == {"variant": ["sun", "rain", "fog"]}

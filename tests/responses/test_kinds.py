@@ -32,17 +32,17 @@ IMAGES = Batch(None, None, None, None, np.array([2, 1]), ("a", "b"), 0, size=(8,
 
 def examples():
     """Return a response of every kind that a metric reads, with the metric's default options."""
-    found = {}
+    responses = {}
     for entry in METRICS.values():
         if entry.function.__module__.startswith("heatproof."):
             for response in entry.responses(entry.reads.complete(entry.options)).values():
-                found.setdefault(response.name, response)
-    return list(found.values())
+                responses.setdefault(response.name, response)
+    return list(responses.values())
 
 
 EXAMPLES = examples()
 # All metrics must be imported, because some define a kind.
-OURS = {kind: found for kind, found in KINDS.items() if found.__module__.startswith("heatproof.")}
+OURS = {kind: response for kind, response in KINDS.items() if response.__module__.startswith("heatproof.")}
 
 
 def curves(**change):
@@ -99,7 +99,7 @@ def test_the_code_digest_of_a_kind_covers_the_modules_that_run_it(kind):
 
 def test_two_kinds_of_one_name_are_refused():
     before = dict(KINDS)
-    with pytest.raises(HeatproofError, match=r"There is a response 'curves' in heatproof\.responses\.curves"):
+    with pytest.raises(HeatproofError, match=r"There is a response 'curves' in heatproof\.metrics\.responses\.curves"):
         type("Mine", (NetworkResponse,), {"kind": "curves", "__module__": "mine"})
     assert before == KINDS
 
@@ -122,8 +122,28 @@ def test_a_response_with_more_points_is_shared_by_those_with_fewer():
     }
 
 
+def test_a_response_with_other_names_for_its_points_shares_the_finest():
+    """Sharing once read the option `fractions` of every kind by name."""
+
+    class Levels(NetworkResponse):
+        run = None
+
+        @property
+        def fineness(self):
+            return len(self.settings["levels"])
+
+        def points_of(self, other):
+            own, others = self.settings["levels"], other.settings["levels"]
+            return [own.index(level) for level in others] if set(others) < set(own) else None
+
+    few, more, most = (Levels({"levels": levels}) for levels in ([2], [1, 2], [0, 1, 2]))
+    assert shared_responses([few, more, most]) == {few: (most, [2]), more: (most, [1, 2]), most: (most, None)}
+
+
 @pytest.mark.parametrize(
-    "response", [one for one in EXAMPLES if isinstance(one, MapResponse)], ids=lambda one: one.name
+    "response",
+    [response for response in EXAMPLES if isinstance(response, MapResponse)],
+    ids=lambda response: response.name,
 )
 def test_a_metric_gets_the_values_that_a_store_has(response):
     """A metric gets the same inputs in memory and from a store: one function casts arrays and selects points."""
@@ -133,8 +153,8 @@ def test_a_metric_gets_the_values_that_a_store_has(response):
     arrays = response.cast({"response": values})
     assert arrays["response"].dtype == response.array_specs["response"].dtype
     (got,) = response.inputs("x", at_points(arrays, 1, [0]), IMAGES, "logit").values()
-    place = response.quantities.index("change" if response.kind == "explanations" else "predicted")
-    expected = values[:, 1, place, :1]
+    quantity = response.quantities.index("change" if response.kind == "explanations" else "predicted")
+    expected = values[:, 1, quantity, :1]
     if isinstance(got, ResponseCurve):
         np.testing.assert_array_equal(got.arrays["predicted"], expected)
         np.testing.assert_array_equal(got.classes[:, 0], IMAGES.labels)

@@ -42,7 +42,9 @@ ROWS = [
     ["part_deletion"],
 ]
 OPTIONS = {
-    one if isinstance(one, str) else one[0]: {} if isinstance(one, str) else one[1] for row in ROWS for one in row
+    metric if isinstance(metric, str) else metric[0]: {} if isinstance(metric, str) else metric[1]
+    for row in ROWS
+    for metric in row
 }
 # Variants of each image in every row, besides the intact images of curves and information curves; and explanations.
 PASSES = [17, 4, 4 + 4, 4 + 4, 9, 96, 9, 15, 7, 2, 3]
@@ -100,14 +102,14 @@ def evaluate(case, names):
     options = {name: {**OPTIONS.get(name, {}), **extra_inputs.get(name, {})} for name in names}
     # An argument that no metric reads is an error.
     reads = {"explain": explain} if any(response.recomputes_maps for name in names for response in read(name)) else {}
-    found = heatproof.evaluate(options, network, images, labels, maps, **reads)
-    return found, counter
+    result = heatproof.evaluate(options, network, images, labels, maps, **reads)
+    return result, counter
 
 
 def metrics_without_row():
     """Return metrics without a row, one for each response that they read, whose passes are measured separately."""
-    known = [entry.function.__module__.startswith("heatproof.") for entry in METRICS.values()]
-    names = [name for name, ours in zip(METRICS, known, strict=True) if ours and name not in OPTIONS]
+    is_ours = [entry.function.__module__.startswith("heatproof.") for entry in METRICS.values()]
+    names = [name for name, ours in zip(METRICS, is_ours, strict=True) if ours and name not in OPTIONS]
 
     covered = {response for name in OPTIONS if name in METRICS for response in read(name)}
     return {read(name): name for name in names if not covered.issuperset(read(name))}
@@ -116,15 +118,15 @@ def metrics_without_row():
 def test_evaluate_computes_each_response_once(case):
     separate = {name: evaluate(case, [name])[1].forwards for name in metrics_without_row().values()}
     more = sum(count - CHECKED - IMAGES * METRICS[name].reads.needs_intact for name, count in separate.items())
-    found, counter = evaluate(case, [*OPTIONS, *metrics_without_row().values()])
-    assert list(found)[: len(OPTIONS)] == list(OPTIONS)
+    results, counter = evaluate(case, [*OPTIONS, *metrics_without_row().values()])
+    assert list(results)[: len(OPTIONS)] == list(OPTIONS)
     assert counter.forwards - CHECKED == IMAGES * (1 + sum(PASSES)) + more
     assert counter.backwards == IMAGES * 2, "the explanations of changed images, and no more"
 
 
 @pytest.mark.parametrize(("row", "passes"), list(zip(ROWS, PASSES, strict=True)))
 def test_metrics_over_one_response_take_its_passes_once(case, row, passes):
-    names = [one if isinstance(one, str) else one[0] for one in row]
+    names = [metric if isinstance(metric, str) else metric[0] for metric in row]
     together, counter = evaluate(case, names)
     needs_intact = METRICS[names[0]].reads.needs_intact
     assert counter.forwards - CHECKED == IMAGES * (passes + needs_intact)
@@ -254,7 +256,7 @@ TRACEBACKS = {
 @pytest.mark.parametrize(("name", "call"), [("deletion_lerf_zeros_updated", 3), ("explanations", 1)])
 def test_an_error_in_recomputing_maps_is_a_reason(saliency_plan, monkeypatch, tmp_path, caplog, name, call):
     """The call after the intact images and those of the first point, in which the perturbed images are explained."""
-    job = next(one for one in all_jobs(saliency_plan) if one.response.kind == name or f"/{name}-" in one.store)
+    job = next(job for job in all_jobs(saliency_plan) if job.response.kind == name or f"/{name}-" in job.store)
     monkeypatch.setattr(respond_module, "load_network", lambda *arguments: broken(load_network(*arguments), call))
     monkeypatch.setattr(respond_module, "check_loaded", lambda *arguments: 0)
     with caplog.at_level("INFO"):
@@ -270,7 +272,7 @@ def test_the_traceback_of_a_network_error_crosses_few_modules(
 ):
     """From the function of the stage to the network's code: the kind of response, and what runs the batches."""
     name, call, between = TRACEBACKS[kind]
-    job = next(one for one in all_jobs(saliency_plan) if one.response.kind == name or f"/{name}-" in one.store)
+    job = next(job for job in all_jobs(saliency_plan) if job.response.kind == name or f"/{name}-" in job.store)
     monkeypatch.setattr(respond_module, "load_network", lambda *arguments: broken(load_network(*arguments), call))
     monkeypatch.setattr(respond_module, "check_loaded", lambda *arguments: 0)
     with pytest.raises(ZeroDivisionError) as raised:

@@ -68,8 +68,8 @@ def test_a_larger_difference_never_has_a_larger_p(skew):
     ],
 )
 def test_p_values_of_few_differences_are_cautious(differences, p):
-    found = paired_p_values(np.array(differences))
-    assert found == pytest.approx(p) if p else found >= SKEWED**3
+    value = paired_p_values(np.array(differences))
+    assert value == pytest.approx(p) if p else value >= SKEWED**3
 
 
 def test_holm_equals_that_of_statsmodels():
@@ -88,9 +88,9 @@ def test_too_few_images_exclude_no_method_and_enough_do(methods, level):
     too_few = best_set(certain[:, 1:], level=level)
     assert too_few.members.all()
     assert too_few.reason == f"{least - 1} images are too few to distinguish {methods} methods: {least} are needed"
-    found = best_set(certain, level=level)
-    assert found.reason == ""
-    assert found.members.tolist() == [True] + [False] * (methods - 1)
+    best = best_set(certain, level=level)
+    assert best.reason == ""
+    assert best.members.tolist() == [True] + [False] * (methods - 1)
 
 
 def test_methods_are_compared_on_common_images_and_empty_ones_are_excluded():
@@ -98,8 +98,8 @@ def test_methods_are_compared_on_common_images_and_empty_ones_are_excluded():
     scores[0] += 3
     scores[1, 5:] = np.nan
     scores[3] = np.nan
-    found = best_set(scores)
-    assert found.members.tolist() == [True, True, False, False]
+    best = best_set(scores)
+    assert best.members.tolist() == [True, True, False, False]
     assert best_set(np.full((2, 9), np.nan)).members.tolist() == [False, False]
     assert best_set(scores[:1, :2]) == (np.array([True]), "")
 
@@ -154,10 +154,10 @@ def test_few_networks_exclude_no_method_and_name_the_number_needed():
     assert too_few.members.all()
     assert too_few.reason == "5 networks: 6 are needed to distinguish methods, because fewer may agree by chance"
     # Some methods rank last in all networks; reversing one order moves them to those in the middle.
-    found = best_set_over_networks(scores)
-    assert found.reason == ""
-    assert found.members[4]
-    assert not found.members[0]
+    best = best_set_over_networks(scores)
+    assert best.reason == ""
+    assert best.members[4]
+    assert not best.members[0]
 
 
 @pytest.mark.parametrize("noise", [name for name in NOISE if name != "one of all"])
@@ -165,8 +165,8 @@ def test_few_networks_exclude_no_method_and_name_the_number_needed():
 def test_equally_best_methods_of_networks_are_seldom_left_out(noise, networks):
     rng = np.random.default_rng(networks)
     runs = 200
-    found = [not best_set_over_networks(NOISE[noise](rng, (10, networks)).T).members.all() for _ in range(runs)]
-    assert np.mean(found) <= 0.05 + 2.5 * np.sqrt(0.05 * 0.95 / runs)
+    excluded = [not best_set_over_networks(NOISE[noise](rng, (10, networks)).T).members.all() for _ in range(runs)]
+    assert np.mean(excluded) <= 0.05 + 2.5 * np.sqrt(0.05 * 0.95 / runs)
 
 
 def test_shared_images_are_not_agreement_of_networks():
@@ -187,15 +187,15 @@ def test_a_method_on_few_networks_is_not_excluded():
     rng = np.random.default_rng(9)
     scores = np.arange(6.0) + 0.01 * rng.normal(size=(13, 6))
     scores[4:, 0] = np.nan
-    found = best_set_over_networks(scores)
-    assert found.members[0]
-    assert not found.members[1]
+    best = best_set_over_networks(scores)
+    assert best.members[0]
+    assert not best.members[1]
 
 
 def references(effect, images, methods, seed):
     scores = np.random.default_rng(seed).normal(size=(methods + 2, images))
     scores[2] += effect * np.sqrt(2)
-    names = ["edges", "random", *(f"method_{place}" for place in range(methods))]
+    names = ["edges", "random", *(f"method_{number}" for number in range(methods))]
     return pd.DataFrame(scores, names)
 
 
@@ -205,21 +205,21 @@ def test_a_number_of_images_is_seldom_named_where_no_method_differs(methods):
     named = [
         compare_with_references(references(0, 40, methods, seed), ["edges", "random"], 0.95) for seed in range(runs)
     ]
-    assert sum(not np.isnan(one.needed) for one in named) <= 0.05 * runs + 2.5 * np.sqrt(0.05 * runs)
-    assert sum(bool(one.methods) for one in named) <= 0.05 * runs
+    assert sum(not np.isnan(comparison.needed) for comparison in named) <= 0.05 * runs + 2.5 * np.sqrt(0.05 * runs)
+    assert sum(bool(comparison.methods) for comparison in named) <= 0.05 * runs
 
 
 @pytest.mark.parametrize("methods", [8, 24])
 def test_the_named_number_of_images_suffices(methods):
-    found, named, then = 0, [], 0
+    detected, named, then = 0, [], 0
     for seed in range(100):
         above = compare_with_references(references(0.5, 40, methods, seed), ["edges", "random"], 0.95)
-        found += bool(above.methods)
+        detected += bool(above.methods)
         if not np.isnan(above.needed):
             named.append(above.needed)
             fresh = references(0.5, int(above.needed), methods, 10_000 + seed)
             then += bool(compare_with_references(fresh, ["edges", "random"], 0.95).methods)
-    assert len(named) >= 0.35 * (100 - found)
+    assert len(named) >= 0.35 * (100 - detected)
     assert then >= 0.7 * len(named)
     assert 40 < np.median(named) <= 3 * images_for_power(methods)
 

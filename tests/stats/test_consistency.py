@@ -19,13 +19,13 @@ def scores_with_gaps(cases=6, methods=20, gaps=0.3, seed=0):
 @pytest.mark.parametrize("gaps", [0.0, 0.3])
 def test_matrices_equal_those_of_scipy_over_shared_methods(gaps):
     scores = scores_with_gaps(gaps=gaps)
-    found = agreement(scores)
+    correlations = agreement(scores)
     for a in range(len(scores)):
         for b in range(len(scores)):
             both = ~np.isnan(scores[a]) & ~np.isnan(scores[b])
-            assert found.shared[a, b] == both.sum()
-            assert found.spearman[a, b] == pytest.approx(spearmanr(scores[a, both], scores[b, both]).statistic)
-            assert found.kendall[a, b] == pytest.approx(kendalltau(scores[a, both], scores[b, both]).statistic)
+            assert correlations.shared[a, b] == both.sum()
+            assert correlations.spearman[a, b] == pytest.approx(spearmanr(scores[a, both], scores[b, both]).statistic)
+            assert correlations.kendall[a, b] == pytest.approx(kendalltau(scores[a, both], scores[b, both]).statistic)
 
 
 def test_few_shared_methods_and_constant_cases_have_no_value():

@@ -10,16 +10,16 @@ from heatproof.plan.comparisons import Compared
 from heatproof.report.tables.protocol import check_tables
 from heatproof.stages.checks import Checks
 
-METHODS = [f"method_{place}" for place in range(6)]
+METHODS = [f"method_{number}" for number in range(6)]
 NETWORK = {"dataset": "digits", "model": "net", "weights": "pretrained"}
 
 
 def scores_of(metric, values):
     """Return values (methods, images) as a tidy table of scores."""
     rows = [
-        {"method": method, "image": f"image-{place}", "score": score, "metric": metric}
+        {"method": method, "image": f"image-{number}", "score": score, "metric": metric}
         for method, row in zip(METHODS, values, strict=True)
-        for place, score in enumerate(row)
+        for number, score in enumerate(row)
     ]
     return pd.DataFrame(rows).assign(**NETWORK)
 
@@ -57,7 +57,7 @@ def test_resampled_images_are_the_same_for_metrics_of_more_and_fewer_images():
     methods = [Method(name) for name in METHODS]
     models = {"net": Model("net", "net", None, None, False, False)}
     evidence = Evidence(table, cases, methods, models, draws=Resampling(0, 50))
-    known = np.where(np.arange(40) < 10, values, np.nan)
+    defined = np.where(np.arange(40) < 10, values, np.nan)
     # Another draw would differ in the first digits; a sum over another number of methods differs in the last.
-    np.testing.assert_allclose(evidence.means[1:, 1], bootstrap_means(known, 0, 50).T, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(evidence.means[1:, 1], bootstrap_means(defined, 0, 50).T, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(evidence.means[0, 1], values[:, :10].mean(1))

@@ -5,7 +5,7 @@ import pytest
 
 from heatproof.stats.flips import METHOD_COLUMNS, PAIR_COLUMNS, compare_levels
 
-NAMES = [f"m{place}" for place in range(8)]
+NAMES = [f"m{number}" for number in range(8)]
 UP = {"a": True, "b": True}
 
 
@@ -21,9 +21,9 @@ def test_a_planted_flip_is_found():
     """The second method falls to the seventh place, and five others rise by one."""
     before, after = planted(range(8)), planted([0, 2, 3, 4, 5, 6, 1, 7], seed=1)
     methods, pairs = compare_levels({"a": before, "b": after}, NAMES, "a", UP, repetitions=200)
-    found = methods[methods["level"] == "b"].set_index("method")
-    assert found["rank_change"].to_dict() == {"m0": 0, "m1": 5, **{f"m{i}": -1 for i in range(2, 7)}, "m7": 0}
-    assert found.loc["m1", ["rank", "rank_change_low", "rank_change_high"]].tolist() == [7, 5, 5]
+    changes = methods[methods["level"] == "b"].set_index("method")
+    assert changes["rank_change"].to_dict() == {"m0": 0, "m1": 5, **{f"m{i}": -1 for i in range(2, 7)}, "m7": 0}
+    assert changes.loc["m1", ["rank", "rank_change_low", "rank_change_high"]].tolist() == [7, 5, 5]
     (row,) = pairs.to_dict("records")
     assert row["spearman"] == pytest.approx(1 - 6 * (25 + 5) / (8 * 63))
     assert (row["n_moved"], row["n_moved_surely"], row["first"], row["other_first"]) == (1, 6, "m0", "m0")
@@ -36,10 +36,12 @@ def test_a_method_defined_on_few_images_at_one_level_has_no_rank():
     before, after = planted(range(8)), planted(range(8), seed=1)
     after[3, 5:] = np.nan
     for least, count in ((0.5, 7), (0.0, 8)):
-        found, pairs = compare_levels({"a": before, "b": after}, NAMES, "a", UP, repetitions=20, least_coverage=least)
+        by_method, pairs = compare_levels(
+            {"a": before, "b": after}, NAMES, "a", UP, repetitions=20, least_coverage=least
+        )
         assert pairs.loc[0, "n_methods"] == count
-        assert found.loc[found["method"] == "m3", "rank"].isna().all() == (count == 7)
-        assert found.loc[found["method"] == "m3", "score"].notna().all()
+        assert by_method.loc[by_method["method"] == "m3", "rank"].isna().all() == (count == 7)
+        assert by_method.loc[by_method["method"] == "m3", "score"].notna().all()
 
 
 def test_the_same_scores_do_not_move():

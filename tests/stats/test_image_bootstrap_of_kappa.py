@@ -25,25 +25,25 @@ def rank_by_images(scores, **options):
 def test_kappa_is_that_of_the_means(over):
     scores = draw_scores()
     expected = meta_rank(np.stack([values.mean(axis=1) for values in scores]), repetitions=60)
-    found = rank_by_images(scores, over=over)
+    result = rank_by_images(scores, over=over)
     for name in ("kappa", "rank", "n_cases", "bradley_terry"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+        np.testing.assert_array_equal(getattr(result, name), getattr(expected, name))
     if over == "cases":
-        np.testing.assert_array_equal(found.ci_low, expected.ci_low)
-    assert (found.ci_low <= found.ci_high).all()
-    assert found.repetitions == 60
+        np.testing.assert_array_equal(result.ci_low, expected.ci_low)
+    assert (result.ci_low <= result.ci_high).all()
+    assert result.repetitions == 60
 
 
 def test_images_are_drawn_once_for_all_cases_of_a_dataset():
     scores = draw_scores()
-    found = rank_by_images(scores, over="images", seed=3, level=0.8)
+    result = rank_by_images(scores, over="images", seed=3, level=0.8)
     drawn = numpy_generator(3, "bootstrap over images of d").integers(IMAGES, size=(60, IMAGES))
     kappas = [
         meta_rank(np.stack([values[:, places].mean(axis=1) for values in scores]), repetitions=2).kappa
         for places in drawn
     ]
-    np.testing.assert_allclose(found.ci_low, np.quantile(kappas, 0.1, axis=0), atol=1e-9)
-    np.testing.assert_allclose(found.ci_high, np.quantile(kappas, 0.9, axis=0), atol=1e-9)
+    np.testing.assert_allclose(result.ci_low, np.quantile(kappas, 0.1, axis=0), atol=1e-9)
+    np.testing.assert_allclose(result.ci_high, np.quantile(kappas, 0.9, axis=0), atol=1e-9)
 
 
 def test_without_noise_of_images_only_cases_matter():
@@ -70,11 +70,11 @@ def test_undefined_images_and_methods_are_left_out():
     scores = draw_scores()
     scores[0][1, :10] = np.nan
     scores[2][3] = np.nan
-    found = rank_by_images(scores)
-    assert found.n_cases.tolist() == [5, 5, 5, 4]
+    result = rank_by_images(scores)
+    assert result.n_cases.tolist() == [5, 5, 5, 4]
     means = np.stack([np.nanmean(np.vstack([values, np.zeros(IMAGES)]), axis=1)[:-1] for values in scores[:2]])
     assert means[0, 1] == pytest.approx(scores[0][1, 10:].mean())
-    assert not np.isnan(found.ci_low).any()
+    assert not np.isnan(result.ci_low).any()
 
 
 def test_invalid_input_is_refused():

@@ -25,7 +25,9 @@ def table(networks=METRICS, seed=0, ties=0, gaps=0):
             values = rng.normal(size=len(METHODS))
             values[:ties] = values[0]
             values[len(values) - gaps :] = np.nan
-            rows += [("d", model, "w", metric, *one) for one in zip(METHODS, values, strict=True)]
+            rows += [
+                ("d", model, "w", metric, *method_and_score) for method_and_score in zip(METHODS, values, strict=True)
+            ]
     table_of_scores = pd.DataFrame(rows, columns=[*CASE, "method", "score"])
     return table_of_scores.assign(higher_is_better=table_of_scores["metric"] != "deletion_morf")
 
@@ -39,8 +41,8 @@ def kappa_of_the_paper(scores):
             won = 0.0
             for case in cases:
                 up = 1 if case["higher_is_better"].all() else -1
-                one, other = (up * case.loc[case["method"] == name, "score"].item() for name in (p, q))
-                won += 1.0 if one > other else 0.5 if one == other else 0.0
+                score, other_score = (up * case.loc[case["method"] == name, "score"].item() for name in (p, q))
+                won += 1.0 if score > other_score else 0.5 if score == other_score else 0.0
             share = (won + 0.5) / (len(cases) + 1)
             odds.loc[p, q] = np.log(share / (1 - share))
     return odds.mean(axis=1)
@@ -65,7 +67,7 @@ def test_networks_of_several_cases_count_once_by_default():
 
 @pytest.mark.parametrize("gaps", [0, 2])
 def test_with_one_case_per_network_both_rules_agree(gaps):
-    scores = table({f"net{place}": ("deletion_morf",) for place in range(7)}, gaps=gaps)
+    scores = table({f"net{number}": ("deletion_morf",) for number in range(7)}, gaps=gaps)
     each = {independent: meta_rank_table(scores, independent=independent) for independent in ("network", "case")}
     pd.testing.assert_frame_equal(each["network"], each["case"])
 
@@ -74,11 +76,11 @@ def test_with_one_case_per_network_both_rules_agree(gaps):
 def test_an_independent_case_counts_like_a_separate_network(gaps):
     """κ, its interval and the set of the best are those of a table in which each test case is a separate network."""
     scores = table(gaps=gaps)
-    names = [f"net{place}" for place in scores.groupby(CASE).ngroup()]
+    names = [f"net{number}" for number in scores.groupby(CASE).ngroup()]
     each = meta_rank_table(scores, independent="case"), meta_rank_table(scores.assign(model=names))
     assert each[0]["n_networks"].tolist() == [3 if count else 0 for count in each[0]["n_cases"]]
     assert each[1]["n_networks"].tolist() == each[1]["n_cases"].tolist()
-    cases, networks = (one.drop(columns="n_networks") for one in each)
+    cases, networks = (ranking.drop(columns="n_networks") for ranking in each)
     networks["note"] = networks["note"].str.replace("network", "test case")
     pd.testing.assert_frame_equal(cases, networks)
 

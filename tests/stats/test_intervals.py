@@ -65,16 +65,16 @@ def covers(coverage):
 @pytest.mark.parametrize("networks", [3, 6, 13])
 def test_intervals_cover_where_cases_of_a_network_are_alike(simulation, networks):
     """With test cases as independent, the intervals of three networks contained κ in 0.6 of the runs."""
-    found = simulation.over_networks(networks, 0.9, 60, resamples=100)
-    assert covers(found["after"][0])
-    assert found["before"][0] < 0.8
-    assert found["after"][2] > found["before"][2]
+    coverage = simulation.over_networks(networks, 0.9, 60, resamples=100)
+    assert covers(coverage["after"][0])
+    assert coverage["before"][0] < 0.8
+    assert coverage["after"][2] > coverage["before"][2]
 
 
 def test_intervals_of_mean_scores_cover(simulation):
-    found = simulation.over_scores(3, 0.5, 60, images=8)
-    assert 0.92 <= found["after"][0] <= 0.98
-    assert found["before"][0] < 0.92
+    coverage = simulation.over_scores(3, 0.5, 60, images=8)
+    assert 0.92 <= coverage["after"][0] <= 0.98
+    assert coverage["before"][0] < 0.92
 
 
 @pytest.mark.slow

@@ -30,13 +30,13 @@ def test_the_mean_is_over_labels_that_have_a_score():
     rows = rows_of(2, 2)
     rows.loc[(rows["method"] == "a") & (rows["image"] == "p0"), "score"] = [1.0, np.nan]
     rows.loc[(rows["method"] == "b") & (rows["image"] == "p0"), ["score", "valid"]] = [np.nan, False]
-    found = one_score_per_image(rows).set_index(["method", "image"])
-    assert found.loc[("a", "p0"), "score"] == 1.0
-    assert found.loc[("a", "p0"), "valid"]
-    assert np.isnan(found.loc[("b", "p0"), "score"])
-    assert not found.loc[("b", "p0"), "valid"]
-    assert set(found["class"]) == {""}
-    assert len(found) == 6
+    means = one_score_per_image(rows).set_index(["method", "image"])
+    assert means.loc[("a", "p0"), "score"] == 1.0
+    assert means.loc[("a", "p0"), "valid"]
+    assert np.isnan(means.loc[("b", "p0"), "score"])
+    assert not means.loc[("b", "p0"), "valid"]
+    assert set(means["class"]) == {""}
+    assert len(means) == 6
 
 
 def test_a_table_with_one_class_per_image_is_returned_unchanged():
@@ -57,9 +57,11 @@ def test_intervals_do_not_shrink_with_the_number_of_labels(labels):
     table = score_table(one_score_per_image(rows_of(labels)), pd.DataFrame(), 0, directions={"sds": True}).set_index(
         "method"
     )
-    one = score_table(one_score_per_image(rows_of(1)), pd.DataFrame(), 0, directions={"sds": True}).set_index("method")
+    with_one_label = score_table(
+        one_score_per_image(rows_of(1)), pd.DataFrame(), 0, directions={"sds": True}
+    ).set_index("method")
     assert table["n_images"].tolist() == [20] * 3
-    wide, narrow = ((found["ci_high"] - found["ci_low"]).mean() for found in (one, table))
+    wide, narrow = ((summary["ci_high"] - summary["ci_low"]).mean() for summary in (with_one_label, table))
     assert narrow == pytest.approx(wide, rel=0.5)
 
 

@@ -65,9 +65,9 @@ def test_method_without_any_score_comes_last(scores):
 def test_split_resamples_are_reported(scores, caplog):
     chain = [("resnet", ("gradient", "integrated")), ("vgg", ("integrated", "random")), ("vit", ("random", "edges"))]
     rows = [
-        {"dataset": "d", "model": model, "weights": "w", "metric": "idsds", "method": method, "score": place}
+        {"dataset": "d", "model": model, "weights": "w", "metric": "idsds", "method": method, "score": rank}
         for model, methods in chain
-        for place, method in enumerate(methods)
+        for rank, method in enumerate(methods)
     ]
     with caplog.at_level(logging.WARNING):
         meta_rank_table(pd.DataFrame(rows).assign(higher_is_better=True), repetitions=100)

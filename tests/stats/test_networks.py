@@ -43,11 +43,11 @@ def test_the_same_cases_twice_give_the_same_ranking(column):
 def test_repeated_cases_in_groups_change_nothing():
     scores = np.random.default_rng(0).normal(size=(5, 4)) + np.arange(4)
     scores[1, 2] = np.nan
-    one = meta_rank(scores)
-    two = meta_rank(np.repeat(scores, 3, axis=0), groups=np.repeat(list("abcde"), 3).tolist())
+    single = meta_rank(scores)
+    doubled = meta_rank(np.repeat(scores, 3, axis=0), groups=np.repeat(list("abcde"), 3).tolist())
     for name in ("kappa", "ci_low", "ci_high", "bradley_terry", "n_networks"):
-        np.testing.assert_allclose(getattr(two, name), getattr(one, name), atol=1e-5)
-    np.testing.assert_array_equal(two.n_cases, 3 * one.n_cases)
+        np.testing.assert_allclose(getattr(doubled, name), getattr(single, name), atol=1e-5)
+    np.testing.assert_array_equal(doubled.n_cases, 3 * single.n_cases)
     _, by_case = stability(np.repeat(scores, 3, axis=0), list("abcd"), [*map(str, range(15))], np.repeat(range(5), 3))
     assert (by_case["spearman"] == 1).all(), "two of three equal cases say what the three do"
 
@@ -72,23 +72,23 @@ def test_all_cases_of_a_network_are_drawn_together():
 def test_seeds_of_one_kind_are_one_independent_case():
     table = tidy(networks=6)
     table["kind"] = table["model"].map(lambda name: "kind" if name in ("net 3", "net 4", "net 5") else name)
-    found = meta_rank_table(table)
-    assert set(found["n_networks"]) == {4}
-    assert set(found["n_cases"]) == {6}
+    ranking = meta_rank_table(table)
+    assert set(ranking["n_networks"]) == {4}
+    assert set(ranking["n_cases"]) == {6}
     assert set(meta_rank_table(table.drop(columns="kind"))["n_networks"]) == {6}
 
 
 @pytest.mark.parametrize("networks", [1, 2, 3])
 def test_few_networks_have_a_reason_and_no_interval(networks):
     """Two test cases of one network once had the interval [1.431, 1.431]."""
-    found = meta_rank_table(tidy(networks, metrics=("idsds", "sds")))
+    ranking = meta_rank_table(tidy(networks, metrics=("idsds", "sds")))
     if networks < MINIMUM_NETWORKS:
-        assert found[["ci_low", "ci_high"]].isna().all(axis=None)
-        assert found["note"].str.contains(f"{networks} network.*: an interval needs {MINIMUM_NETWORKS}").all()
+        assert ranking[["ci_low", "ci_high"]].isna().all(axis=None)
+        assert ranking["note"].str.contains(f"{networks} network.*: an interval needs {MINIMUM_NETWORKS}").all()
     else:
-        assert (found["ci_low"] < found["ci_high"]).all()
-        assert found["note"].str.contains(f"{networks} networks: 6 are needed").all()
-    assert found["in_best_set"].isna().all(), "so few networks may agree by chance"
+        assert (ranking["ci_low"] < ranking["ci_high"]).all()
+        assert ranking["note"].str.contains(f"{networks} networks: 6 are needed").all()
+    assert ranking["in_best_set"].isna().all(), "so few networks may agree by chance"
 
 
 def test_an_interval_has_width_where_all_networks_agree():
@@ -99,12 +99,12 @@ def test_an_interval_has_width_where_all_networks_agree():
 def test_images_are_drawn_within_networks():
     rng = np.random.default_rng(0)
     scores = [0.5 * np.arange(4)[:, None] + rng.normal(size=(4, 20)) for _ in range(4)]
-    one = meta_rank_over_images(scores, images_of=["d"] * 4, repetitions=50)
-    two = meta_rank_over_images(
+    single = meta_rank_over_images(scores, images_of=["d"] * 4, repetitions=50)
+    doubled = meta_rank_over_images(
         [values for values in scores for _ in range(2)], images_of=["d"] * 8, groups=list("aabbccdd"), repetitions=50
     )
     for name in ("kappa", "ci_low", "ci_high"):
-        np.testing.assert_allclose(getattr(two, name), getattr(one, name), atol=1e-9)
+        np.testing.assert_allclose(getattr(doubled, name), getattr(single, name), atol=1e-9)
 
 
 def test_correlations_are_drawn_by_network():
@@ -129,16 +129,16 @@ def test_groups_must_match_the_cases():
 
 
 def test_properties_count_equally_in_a_network():
-    one = tidy(metrics=("soundness", "road_morf"), seed=4)
-    more = pd.concat([one, one[one["metric"] == "road_morf"].assign(metric="deletion_morf")])
-    np.testing.assert_allclose(by_method(meta_rank_table(more))["kappa"], by_method(meta_rank_table(one))["kappa"])
-    found = properties_table(more)
-    assert dict(zip(found["property"], found["metrics"], strict=True)) == {
+    scores = tidy(metrics=("soundness", "road_morf"), seed=4)
+    more = pd.concat([scores, scores[scores["metric"] == "road_morf"].assign(metric="deletion_morf")])
+    np.testing.assert_allclose(by_method(meta_rank_table(more))["kappa"], by_method(meta_rank_table(scores))["kappa"])
+    properties = properties_table(more)
+    assert dict(zip(properties["property"], properties["metrics"], strict=True)) == {
         "soundness": "soundness",
         "incremental deletion": "deletion_morf, road_morf",
     }
-    alone = by_method(meta_rank_table(one[one["metric"] == "soundness"]))
-    np.testing.assert_allclose(by_method(found[found["property"] == "soundness"])["kappa"], alone["kappa"])
+    alone = by_method(meta_rank_table(scores[scores["metric"] == "soundness"]))
+    np.testing.assert_allclose(by_method(properties[properties["property"] == "soundness"])["kappa"], alone["kappa"])
 
 
 def test_metrics_have_the_property_that_they_measure():
@@ -179,6 +179,6 @@ def test_the_columns_gap_and_counted_as_decide():
     table = tidy(metrics=("a", "b")).assign(counted_as="", gap="")
     table.loc[table["metric"] == "b", "counted_as"] = "a"
     table.loc[table["method"] == METHODS[0], "gap"] = "defined on 1 of 64 images, a rank needs 32"
-    found = counted_rows(table)
-    assert set(found["metric"]) == {"a"}
-    assert found.loc[found["method"] == METHODS[0], "score"].isna().all()
+    counted = counted_rows(table)
+    assert set(counted["metric"]) == {"a"}
+    assert counted.loc[counted["method"] == METHODS[0], "score"].isna().all()

@@ -33,8 +33,8 @@ def test_rank_is_one_more_than_the_number_of_better_methods(scores):
 
 @given(score_tables)
 def test_wins_are_counted_pair_by_pair(scores):
-    one, other = scores[:, :, None], scores[:, None, :]
-    expected = ((one > other) + 0.5 * (one == other)).sum(axis=0)
+    rows, columns = scores[:, :, None], scores[:, None, :]
+    expected = ((rows > columns) + 0.5 * (rows == columns)).sum(axis=0)
     np.fill_diagonal(expected, 0)
     np.testing.assert_array_equal(pairwise_wins(scores), expected)
 

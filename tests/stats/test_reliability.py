@@ -39,10 +39,10 @@ def test_alpha_is_one_for_agreement_and_zero_at_chance():
 def test_noise_lowers_reliability():
     rng = np.random.default_rng(1)
     quality, noise = np.arange(6.0), rng.standard_normal((40, 6))
-    found = [inter_rater_reliability(image_ranks(quality + spread * noise)) for spread in (0.1, 1, 3, 10)]
-    assert found == sorted(found, reverse=True)
-    assert found[0] > 0.95
-    assert found[-1] < 0.3
+    alphas = [inter_rater_reliability(image_ranks(quality + spread * noise)) for spread in (0.1, 1, 3, 10)]
+    assert alphas == sorted(alphas, reverse=True)
+    assert alphas[0] > 0.95
+    assert alphas[-1] < 0.3
 
 
 def test_the_published_variant_scales_the_disagreement():
@@ -114,12 +114,12 @@ def test_the_reliability_table_has_a_row_per_metric():
     holed = good.copy()
     holed.iloc[0, 0] = np.nan
     table = reliability_table(pd.concat([tidy(good, "up"), tidy(-good, "down", False), tidy(holed, "holed")]))
-    found = table.set_index("metric")
-    assert found.loc["up", "alpha"] == pytest.approx(found.loc["down", "alpha"])
-    assert 0.5 < found.loc["up", "alpha"] < 1
-    assert found.loc["up", "alpha_published"] > found.loc["up", "alpha"]
-    assert found["n_images"].tolist() == [10, 10, 9]
-    assert found["n_undefined"].tolist() == [0, 0, 1]
+    by_metric = table.set_index("metric")
+    assert by_metric.loc["up", "alpha"] == pytest.approx(by_metric.loc["down", "alpha"])
+    assert 0.5 < by_metric.loc["up", "alpha"] < 1
+    assert by_metric.loc["up", "alpha_published"] > by_metric.loc["up", "alpha"]
+    assert by_metric["n_images"].tolist() == [10, 10, 9]
+    assert by_metric["n_undefined"].tolist() == [0, 0, 1]
     with pytest.raises(HeatproofError, match="no column 'image'"):
         reliability_table(tidy(good).drop(columns="image"))
     with pytest.raises(HeatproofError, match="more than one score"):
@@ -152,16 +152,16 @@ def planted(seed=0, images=40):
 def test_tied_rows_do_not_count_twice_in_alpha():
     both, tied, separate = planted()
     scores = pd.concat([named_scores(tied, "mas", both), named_scores(separate, "rise", both)])
-    found = reliability_table(scores, MAGNITUDES).set_index("metric")
+    by_metric = reliability_table(scores, MAGNITUDES).set_index("metric")
     once = inter_rater_reliability(image_ranks(tied[:, :4]))
-    assert found.loc["mas", "alpha"] == pytest.approx(once)
-    assert found.loc["mas", "n_methods"] == 4
-    assert found.loc["mas", "inter_method"] < 1
+    assert by_metric.loc["mas", "alpha"] == pytest.approx(once)
+    assert by_metric.loc["mas", "n_methods"] == 4
+    assert by_metric.loc["mas", "inter_method"] < 1
     # For `rise` all eight rows are separate methods; both metrics are compared over the absolute ones.
-    assert found.loc["rise", "alpha"] == pytest.approx(inter_rater_reliability(image_ranks(separate)))
-    assert found.loc["rise", "n_methods"] == 8
+    assert by_metric.loc["rise", "alpha"] == pytest.approx(inter_rater_reliability(image_ranks(separate)))
+    assert by_metric.loc["rise", "n_methods"] == 8
     of_absolute = inter_rater_reliability(image_ranks(separate[:, 4:]))
-    np.testing.assert_allclose(found.loc[["mas", "rise"], "alpha_magnitudes"], [once, of_absolute])
+    np.testing.assert_allclose(by_metric.loc[["mas", "rise"], "alpha_magnitudes"], [once, of_absolute])
     counted_twice = reliability_table(scores).set_index("metric")
     assert counted_twice.loc["mas", "alpha"] != pytest.approx(once, abs=1e-4)
 

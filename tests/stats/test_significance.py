@@ -72,20 +72,20 @@ def test_equal_and_missing_scores_are_not_significant():
 
 def test_the_nemenyi_difference_is_that_of_demsar():
     # Demšar 2006, section 3.2.2: four methods on 14 data sets, q = 2.569.
-    found = critical_difference(planted(14), posthoc="nemenyi")
-    assert found.difference == pytest.approx(2.569 * np.sqrt(4 * 5 / (6 * 14)), abs=2e-3)
-    assert list(found.ranks.index) == list("abcd")
-    assert found.ranks.mean() == pytest.approx(2.5)
-    gaps = np.abs(np.subtract.outer(found.ranks.to_numpy(), found.ranks.to_numpy()))
-    np.testing.assert_array_equal(found.p.to_numpy() < 0.05, gaps > found.difference)
+    difference = critical_difference(planted(14), posthoc="nemenyi")
+    assert difference.difference == pytest.approx(2.569 * np.sqrt(4 * 5 / (6 * 14)), abs=2e-3)
+    assert list(difference.ranks.index) == list("abcd")
+    assert difference.ranks.mean() == pytest.approx(2.5)
+    gaps = np.abs(np.subtract.outer(difference.ranks.to_numpy(), difference.ranks.to_numpy()))
+    np.testing.assert_array_equal(difference.p.to_numpy() < 0.05, gaps > difference.difference)
 
 
 def test_a_wilcoxon_diagram_has_the_p_values_of_the_table():
     scores = planted(25, 0.5)
-    found = critical_difference(scores)
-    assert found.difference is None
+    difference = critical_difference(scores)
+    assert difference.difference is None
     for row in pairwise_wilcoxon(scores).itertuples():
-        assert found.p.loc[row.method, row.other] == found.p.loc[row.other, row.method] == row.p_holm
+        assert difference.p.loc[row.method, row.other] == difference.p.loc[row.other, row.method] == row.p_holm
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,8 @@ def table():
         tidy(shuffled, "floor only"),
         tidy(np.ones_like(true), "constant"),
     ]
-    found = truth_table(pd.concat(scores), ["parts"], REFERENCES, seed=3, repetitions=300)
-    return found.set_index(["metric", "methods"])
+    comparisons = truth_table(pd.concat(scores), ["parts"], REFERENCES, seed=3, repetitions=300)
+    return comparisons.set_index(["metric", "methods"])
 
 
 def test_the_metric_that_is_the_truth_agrees_in_every_draw(table):
@@ -69,7 +69,7 @@ def test_methods_that_tie_are_all_chosen():
     row = truth_table(scores, ["parts"], REFERENCES, repetitions=50).set_index("methods").loc[ALL]
     tied = np.flatnonzero(np.round(true.mean(0) / 4) == 0)
     assert len(tied) > 1
-    assert set(row["chosen"].split(", ")) == {METHODS[one] for one in tied}
+    assert set(row["chosen"].split(", ")) == {METHODS[index] for index in tied}
     assert row["lost"] == pytest.approx(true.mean(0)[0] - true.mean(0)[tied].mean())
 
 
@@ -112,11 +112,11 @@ def test_correlations_of_images_equal_those_of_scipy():
     rng = np.random.default_rng(0)
     ours, true = rng.integers(0, 4, (2, 30, 7)).astype(float)
     ours[0, :3], ours[1, 2] = np.nan, np.nan
-    found = spearman_of_images(ours, true)
-    assert np.isnan(found[0])
+    correlations = spearman_of_images(ours, true)
+    assert np.isnan(correlations[0])
     for row in range(1, 30):
         is_known = ~np.isnan(ours[row])
-        assert found[row] == pytest.approx(spearmanr(ours[row][is_known], true[row][is_known]).statistic)
+        assert correlations[row] == pytest.approx(spearmanr(ours[row][is_known], true[row][is_known]).statistic)
 
 
 def test_the_figure_has_every_metric_and_interval(table):

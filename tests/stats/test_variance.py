@@ -31,22 +31,22 @@ def components(table):
 
 
 def test_planted_components_are_found():
-    found = components(variance_table(planted()))
+    variances = components(variance_table(planted()))
     for name, value in PLANTED.items():
         # The factor with fewest levels has 40 datasets: its standard error is 0.11, by 200 such runs with mean 0.39.
-        assert found.loc[name, "variance"] == pytest.approx(value, abs=0.25 if name == "dataset" else 0.05), name
-    assert found["share"].sum() == pytest.approx(1)
-    assert found["n"].to_dict() == {"dataset": 40, "network": 200, "seed": 600, "image": 1200, "residual": 18000}
-    assert (found["note"] == "").all()
+        assert variances.loc[name, "variance"] == pytest.approx(value, abs=0.25 if name == "dataset" else 0.05), name
+    assert variances["share"].sum() == pytest.approx(1)
+    assert variances["n"].to_dict() == {"dataset": 40, "network": 200, "seed": 600, "image": 1200, "residual": 18000}
+    assert (variances["note"] == "").all()
 
 
 def test_components_without_levels_are_missing_with_a_reason():
-    one = planted(datasets=1, seeds=1)
-    found = components(variance_table(one.drop(columns="kind")))
-    assert list(variance_table(one)) == list(COLUMNS)
-    assert found["variance"].isna().to_dict() == {name: name in ("dataset", "seed") for name in COMPONENTS}
-    assert found.loc["seed", "note"] == "no model is trained with several seeds"
-    assert found.loc["dataset", "note"] == "one dataset"
+    scores = planted(datasets=1, seeds=1)
+    variances = components(variance_table(scores.drop(columns="kind")))
+    assert list(variance_table(scores)) == list(COLUMNS)
+    assert variances["variance"].isna().to_dict() == {name: name in ("dataset", "seed") for name in COMPONENTS}
+    assert variances.loc["seed", "note"] == "no model is trained with several seeds"
+    assert variances.loc["dataset", "note"] == "one dataset"
     alone = components(variance_table(planted(datasets=1, kinds=1, seeds=1)))
     assert alone["variance"].isna().all()
     assert alone.loc["residual", "note"].startswith("one network on every dataset")

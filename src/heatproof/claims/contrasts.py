@@ -22,9 +22,9 @@ def network_kinds(e: Evidence, cases: Sequence[int]) -> dict[NetworkKind, Model]
 def pairs_differing_in(e: Evidence, cases: Sequence[int], changed: str) -> Pairs:
     """Return the pairs of kinds on one dataset that differ only in one property of `DESIGN`, the larger value first."""
     pairs = []
-    for (a, one), (b, other) in combinations(network_kinds(e, cases).items(), 2):
-        value, other_value = getattr(one, changed), getattr(other, changed)
-        same = all(getattr(one, name) == getattr(other, name) for name in DESIGN if name != changed)
+    for (a, kind), (b, other_kind) in combinations(network_kinds(e, cases).items(), 2):
+        value, other_value = getattr(kind, changed), getattr(other_kind, changed)
+        same = all(getattr(kind, name) == getattr(other_kind, name) for name in DESIGN if name != changed)
         if a[0] == b[0] and same and None not in (value, other_value) and value != other_value:
             pairs.append((a, b) if value > other_value else (b, a))
     return pairs
@@ -38,10 +38,10 @@ def family_pairs(e: Evidence, cases: Sequence[int], first: str, second: str) -> 
     all_kinds = network_kinds(e, cases)
     return [
         (a, b)
-        for a, one in all_kinds.items()
-        for b, other in all_kinds.items()
-        if a[0] == b[0] and (one.family, other.family) == (first, second) and one.bias and other.bias
-        if one.batch_norm == other.batch_norm or "vit" in (first, second)
+        for a, kind in all_kinds.items()
+        for b, other_kind in all_kinds.items()
+        if a[0] == b[0] and (kind.family, other_kind.family) == (first, second) and kind.bias and other_kind.bias
+        if kind.batch_norm == other_kind.batch_norm or "vit" in (first, second)
     ]
 
 
@@ -96,9 +96,9 @@ def values_by_training(
     """Return one value per training, by kind of network; trainings without a value are left out."""
     by_training: dict[NetworkKind, dict[str, list[float]]] = {}
     for case in cases:
-        found = value(case)
-        if not np.isnan(found):
-            by_training.setdefault(e.network_kind(case), {}).setdefault(e.cases[case].model, []).append(found)
+        case_value = value(case)
+        if not np.isnan(case_value):
+            by_training.setdefault(e.network_kind(case), {}).setdefault(e.cases[case].model, []).append(case_value)
     return {
         network_kind: np.array([np.mean(rows) for rows in models.values()])
         for network_kind, models in by_training.items()

@@ -311,19 +311,19 @@ class Evidence:
         of
             What the quantities are, for the basis.
         """
-        known = [(part, {self.network_kind(c) for c in cases}) for part, cases in zip(parts, owners, strict=True)]
-        known = [(part, units) for part, units in known if not np.isnan(part[0])]
-        required(known, "no test case has scores of all compared methods")
-        order = sorted(set().union(*(units for _, units in known)))
+        defined = [(part, {self.network_kind(c) for c in cases}) for part, cases in zip(parts, owners, strict=True)]
+        defined = [(part, units) for part, units in defined if not np.isnan(part[0])]
+        required(defined, "no test case has scores of all compared methods")
+        order = sorted(set().union(*(units for _, units in defined)))
         counts = self.network_counts(len(order))
         weights = np.stack(
-            [np.prod([counts[:, order.index(network_kind)] for network_kind in units], axis=0) for _, units in known]
+            [np.prod([counts[:, order.index(network_kind)] for network_kind in units], axis=0) for _, units in defined]
         )
-        values = np.stack([part for part, _ in known])
+        values = np.stack([part for part, _ in defined])
         weights = np.where(np.isnan(values), 0, weights)
         total = weights.sum(0)
         draws = np.where(total > 0, (weights * np.nan_to_num(values)).sum(0) / np.where(total > 0, total, 1), np.nan)
-        return Measurement(draws, f"{of}: {len(known)}, networks: {len(order)}", len(order))
+        return Measurement(draws, f"{of}: {len(defined)}, networks: {len(order)}", len(order))
 
     def network_counts(self, networks: int) -> np.ndarray:
         """Return how often each network is drawn, (1 + R, networks); all ones where networks are not drawn."""
@@ -400,19 +400,24 @@ class Evidence:
                 )
                 continue
             chosen = np.array(self.counted_methods(*pair, *compared_with), dtype=int)
-            known = chosen[~np.isnan(self.means[0, list(pair)][:, chosen]).any(axis=0)]
-            if len(known) < MINIMUM_METHODS or feature(self.means[0, pair[0], known], known).size < MINIMUM_METHODS:
+            methods = chosen[~np.isnan(self.means[0, list(pair)][:, chosen]).any(axis=0)]
+            if (
+                len(methods) < MINIMUM_METHODS
+                or feature(self.means[0, pair[0], methods], methods).size < MINIMUM_METHODS
+            ):
                 continue
             if all(self.image_names[case] == [ALL_IMAGES] for case in pair):
-                one, other = (feature(self.means[0, case, known], known) for case in pair)
+                vector, other_vector = (feature(self.means[0, case, methods], methods) for case in pair)
                 compared.append(
-                    ComparedPair(noiseless_product(float((one * other).sum())), noiseless_product(1), networks)
+                    ComparedPair(
+                        noiseless_product(float((vector * other_vector).sum())), noiseless_product(1), networks
+                    )
                 )
                 continue
-            keys = [(case, *known) for case in pair]
+            keys = [(case, *methods) for case in pair]
             for key in keys:
                 if key not in vectors:
-                    vectors[key] = self._half_vectors(key[0], known, feature, halves)
+                    vectors[key] = self._half_vectors(key[0], methods, feature, halves)
                     itself[key] = mean_product(vectors[key], vectors[key])
             between = mean_product(*(vectors[key] for key in keys))
             if not np.isnan([between.value, *(itself[key].value for key in keys)]).any():
@@ -482,10 +487,10 @@ class Evidence:
 def correlate_ranks(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return the Spearman correlation of each row (R, M) of two arrays; NaN for constant rows."""
     ranks = [rankdata(values, axis=1) for values in (a, b)]
-    one, other = (values - values.mean(1, keepdims=True) for values in ranks)
-    scale = np.sqrt((one**2).sum(1) * (other**2).sum(1))
+    centred, other_centred = (values - values.mean(1, keepdims=True) for values in ranks)
+    scale = np.sqrt((centred**2).sum(1) * (other_centred**2).sum(1))
     with np.errstate(invalid="ignore", divide="ignore"):
-        return (one * other).sum(1) / scale
+        return (centred * other_centred).sum(1) / scale
 
 
 def mean_known(values: np.ndarray) -> np.ndarray:

@@ -86,7 +86,7 @@ def split_images(images: Sequence[str], seed: int, dataset: str) -> Halves:
     generator = numpy_generator(seed, "halves of the images for claims", dataset)
     first = np.argsort(np.argsort(generator.random((SPLITS, count)), axis=1), axis=1) < count // 2
     blocks = generator.permutation(count) % min(count, BLOCKS)
-    return Halves(first, blocks, {image: place for place, image in enumerate(images)})
+    return Halves(first, blocks, {image: index for index, image in enumerate(images)})
 
 
 class HalfVectors(NamedTuple):
@@ -114,12 +114,12 @@ def half_vectors(
     first, blocks = halves.first[:, places].astype(float), halves.blocks[places]
     count = halves.blocks.max() + 1
     without_block = np.concatenate([np.ones((1, len(places))), (blocks != np.arange(count)[:, None]).astype(float)])
-    known = ~np.isnan(scores)
-    values = np.where(known, scores, 0)
+    defined = ~np.isnan(scores)
+    values = np.where(defined, scores, 0)
     means = []
     for half in (first, 1 - first):
         weights = (half[:, None] * without_block[None]).reshape(-1, len(places))
-        total, number = weights @ values.T, weights @ known.T.astype(float)
+        total, number = weights @ values.T, weights @ defined.T.astype(float)
         mean = np.divide(total, number, out=np.full_like(total, np.nan), where=number > 0)
         means.append(feature(mean, methods).reshape(len(first), 1 + count, -1))
     return HalfVectors(dataset, np.stack(means).astype(np.float32))
@@ -137,15 +137,15 @@ class MeanProduct(NamedTuple):
         return self.without_blocks.get(dataset, self.value)
 
 
-def mean_product(one: HalfVectors, other: HalfVectors) -> MeanProduct:
+def mean_product(vectors: HalfVectors, other_vectors: HalfVectors) -> MeanProduct:
     """Return the mean over splits of the products of one feature on one half and the other on the other half."""
-    a, b = one.values, other.values
+    a, b = vectors.values, other_vectors.values
     splits = _both_ways(a[:, :, :1], b[:, :, :1])[:, 0]
-    if one.dataset == other.dataset:
-        without_blocks = {one.dataset: _mean(_both_ways(a[:, :, 1:], b[:, :, 1:]))}
+    if vectors.dataset == other_vectors.dataset:
+        without_blocks = {vectors.dataset: _mean(_both_ways(a[:, :, 1:], b[:, :, 1:]))}
     else:
-        without_blocks = {one.dataset: _mean(_both_ways(a[:, :, 1:], b[:, :, :1]))}
-        without_blocks[other.dataset] = _mean(_both_ways(a[:, :, :1], b[:, :, 1:]))
+        without_blocks = {vectors.dataset: _mean(_both_ways(a[:, :, 1:], b[:, :, :1]))}
+        without_blocks[other_vectors.dataset] = _mean(_both_ways(a[:, :, :1], b[:, :, 1:]))
     return MeanProduct(float(_mean(splits)), splits, without_blocks)
 
 
@@ -155,18 +155,20 @@ def _both_ways(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _mean(values: np.ndarray) -> np.ndarray:
     """Return the mean over splits, without splits in which a method has no score or all methods have the same."""
-    known = ~np.isnan(values)
-    return np.where(known.any(0), np.where(known, values, 0).sum(0) / np.maximum(known.sum(0), 1), np.nan)
+    defined = ~np.isnan(values)
+    return np.where(defined.any(0), np.where(defined, values, 0).sum(0) / np.maximum(defined.sum(0), 1), np.nan)
 
 
-def ceiling_of(one: MeanProduct, other: MeanProduct) -> MeanProduct:
+def ceiling_of(product: MeanProduct, other_product: MeanProduct) -> MeanProduct:
     """Return the geometric mean of the agreements of two rankings with themselves; by split to first order."""
-    first, second = max(one.value, _SMALL), max(other.value, _SMALL)
+    first, second = max(product.value, _SMALL), max(other_product.value, _SMALL)
     value = np.sqrt(first * second)
-    splits = value / 2 * (one.splits / first + other.splits / second)
+    splits = value / 2 * (product.splits / first + other_product.splits / second)
     without_blocks = {
-        dataset: np.sqrt(np.maximum(one.without(dataset), _SMALL) * np.maximum(other.without(dataset), _SMALL))
-        for dataset in {*one.without_blocks, *other.without_blocks}
+        dataset: np.sqrt(
+            np.maximum(product.without(dataset), _SMALL) * np.maximum(other_product.without(dataset), _SMALL)
+        )
+        for dataset in {*product.without_blocks, *other_product.without_blocks}
     }
     return MeanProduct(float(value), splits, without_blocks)
 

@@ -42,8 +42,8 @@ def smoothgrad_pairs(e: Evidence) -> list[tuple[int, int]]:
 
 def lead_over(e: Evidence, cases: list[int], first: list[int], others: list[int]) -> Measurement:
     """Return by how much the best of some methods exceeds the best of others, over test cases with scores of both."""
-    found = e.mean_over_cases(cases, lambda case: e.best_score(case, first) - e.best_score(case, others))
-    return found._replace(choices=max(len(first), len(others)))
+    lead = e.mean_over_cases(cases, lambda case: e.best_score(case, first) - e.best_score(case, others))
+    return lead._replace(choices=max(len(first), len(others)))
 
 
 def post_hoc_methods(e: Evidence) -> list[int]:
@@ -93,10 +93,10 @@ def grad_cam_and_xgrad_cam_lead_the_cams(e: Evidence) -> Measurement:
     """Grad-CAM and XGrad-CAM are the two best CAMs."""
     two = [e.find_method("grad_cam"), e.find_method("xgrad_cam")]
     others = _without(e.find_methods(CAMS), two, "the config has no other CAM")
-    found = e.mean_over_cases(
+    lead = e.mean_over_cases(
         e.in_domain_cases(), lambda case: e.means[:, case, two].min(axis=1) - e.best_score(case, others)
     )
-    return found._replace(choices=max(len(two), len(others)))
+    return lead._replace(choices=max(len(two), len(others)))
 
 
 @claim(PAPER, "section 4.2, figure 2 b and c, table 5", "smallest difference, absolute minus raw (IDS, fixed)", above=0)

@@ -93,8 +93,8 @@ def _compare_intrinsic(e: Evidence, kind: str) -> Measurement:
     models = {c: e.model_of(c) for c in cases}
     resnets = [c for c, model in models.items() if model.family == "resnet" and model.batch_norm and model.bias]
     # Whether a user's network is intrinsically interpretable follows from its having such a map.
-    known = [index for index in e.methods_using_model() if e.methods[index].kind in INTRINSIC]
-    resnets = [c for c in resnets if np.isnan(e.means[0, c, known]).all()]
+    intrinsic_methods = [index for index in e.methods_using_model() if e.methods[index].kind in INTRINSIC]
+    resnets = [c for c in resnets if np.isnan(e.means[0, c, intrinsic_methods]).all()]
     theirs = values_by_training(
         e, required(resnets, "the config has no ResNet to compare with"), lambda c: float(e.best_score(c, rivals)[0])
     )

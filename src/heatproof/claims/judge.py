@@ -94,15 +94,15 @@ def _published_row(entry: Claim, evidence: Evidence, level: float) -> dict[str, 
         # The claim needs several trainings of a network, and the tables have one.
         return {"value": untestable.value, "reason": f"because {untestable}"}
     limit = entry.decisive_limit(measured.draws[0])
-    found = estimate(measured, limit, level, measured.networks)
-    row = {"value": found.value, "basis": measured.basis}
+    estimated = estimate(measured, limit, level, measured.networks)
+    row = {"value": estimated.value, "basis": measured.basis}
     if measured.networks < MINIMUM_NETWORKS:
-        met = found.value > entry.limit if entry.side == "above" else found.value < entry.limit
+        met = estimated.value > entry.limit if entry.side == "above" else estimated.value < entry.limit
         outcome = "satisfies the rule" if met else "does not satisfy the rule"
         return {**row, "reason": f"because {_describe_networks(measured.networks)} no interval; the value {outcome}"}
-    verdict = verdict_of(found, entry.side, limit)
+    verdict = verdict_of(estimated, entry.side, limit)
     reason = f"the interval includes {limit:g}" if verdict == OPEN else ""
-    return {**row, "low": found.low, "high": found.high, "verdict": verdict, "reason": reason}
+    return {**row, "low": estimated.low, "high": estimated.high, "verdict": verdict, "reason": reason}
 
 
 def _describe_networks(networks: int) -> str:
@@ -130,11 +130,11 @@ def _row(entry: Claim, evidence: Evidence, level: float) -> dict[str, Any]:
         return {**row, "reason": f"because {few}: the run has {measured.networks}"}
     cases = measured.networks if over_networks else evidence.images
     limit = entry.decisive_limit(measured.draws[0])
-    found: Estimate = estimate(measured, limit, level, cases)
-    if np.isnan([found.value, found.low, found.high, found.p]).any():
+    estimated: Estimate = estimate(measured, limit, level, cases)
+    if np.isnan([estimated.value, estimated.low, estimated.high, estimated.p]).any():
         return {**row, "reason": "because the quantity is undefined on these images"}
-    row |= {"value": found.value, "ci_low": found.low, "ci_high": found.high, "p": found.p}
+    row |= {"value": estimated.value, "ci_low": estimated.low, "ci_high": estimated.high, "p": estimated.p}
     if measured.seeds:
         row["seeds"] = measured.seeds
-    verdict = verdict_of(found, entry.side, limit)
+    verdict = verdict_of(estimated, entry.side, limit)
     return {**row, "verdict": verdict, "reason": f"the interval includes {limit:g}" if verdict == OPEN else ""}

@@ -101,7 +101,9 @@ def _kappa_difference(e: Evidence, kind: str, choose: np.ufunc) -> Measurement:
     units = sorted({e.network_kind(c) for c in required(cases, "no test case has scores of all of these methods")})
     counts = e.network_counts(len(units))[:, [units.index(e.network_kind(c)) for c in cases]]
     scores = e.means[:, cases][:, :, chosen]
-    kappa = np.stack([compute_kappa(one, weights=count)[0] for one, count in zip(scores, counts, strict=True)])
+    kappa = np.stack(
+        [compute_kappa(case_scores, weights=count)[0] for case_scores, count in zip(scores, counts, strict=True)]
+    )
     draws = kappa[:, column] - choose.reduce(np.delete(kappa, column, axis=1), axis=1)
     basis = f"test cases: {len(cases)}, networks: {len(units)}, methods: {len(chosen)}"
     return Measurement(draws, basis, len(units), choices=len(chosen) - 1)

@@ -132,13 +132,13 @@ def mas_depends_less_on_the_baseline(e: Evidence) -> Measurement:
 def _gains_over_ig(e: Evidence, kind: str, *ensembles: str) -> list[Measurement]:
     """Return the difference of each ensemble of IG from IG itself."""
     plain, cases = e.find_method("integrated_gradients", "abs"), e.out_of_domain_cases(kind)
-    found = []
+    differences = []
     for name in ensembles:
         # Both metrics read absolute values; squared maps and variances are not negative.
         transform = "abs" if name == "smoothgrad" else "raw"
         ensemble = e.find_method("noise_integrated_gradients", transform, map=f"integrated_gradients_{name}")
-        found.append(e.difference(cases, [(ensemble, plain)]))
-    return found
+        differences.append(e.difference(cases, [(ensemble, plain)]))
+    return differences
 
 
 @claim(SOUNDNESS_PAPER, "section 5.3, figure 8 a", LESS_IG.format("smallest difference", "soundness"), above=0)

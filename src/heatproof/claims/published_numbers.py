@@ -91,13 +91,13 @@ def _scores(datasets: tuple[str, ...]) -> Evidence:
     weights = printed["metric"].map({"idsds": "finetuned", "ids": "pretrained", "sds": "pretrained"})
     printed = printed.assign(dataset="imagenet", output="logit", weights=weights)
     scores = pd.concat([released, printed], ignore_index=True).assign(image="mean")
-    place = ["dataset", "model", "weights", "metric"]
+    case_columns = ["dataset", "model", "weights", "metric"]
     # Printed scores have fewer digits, so that they are used only where no score was released.
-    scores = scores.drop_duplicates([*place, "method"], keep="first")
+    scores = scores.drop_duplicates([*case_columns, "method"], keep="first")
     without = [("imagenet", name, "finetuned", "idsds") for name in accuracy["model"]]
-    places = dict.fromkeys([*scores[place].itertuples(index=False, name=None), *without])
-    cases = [_case(*one) for one in places]
-    models = {name: model(name) for name in dict.fromkeys(one[1] for one in places)}
+    names_of_cases = dict.fromkeys([*scores[case_columns].itertuples(index=False, name=None), *without])
+    cases = [_case(*names) for names in names_of_cases]
+    models = {name: model(name) for name in dict.fromkeys(names[1] for names in names_of_cases)}
     return Evidence(scores, cases, [method(name) for name in scores["method"].unique()], models, _accuracy(accuracy))
 
 

@@ -81,24 +81,26 @@ def published_orders(evidence: Evidence, level: float = 0.95) -> tuple[pd.DataFr
 
 
 def _shared_methods(evidence: Evidence) -> Iterator[_SharedMethods]:
-    known = published_evidence("reproduction")
-    assert known is not None
-    known_as = {(one.kind, one.map, one.transform): place for place, one in enumerate(known.methods)}
+    published = published_evidence("reproduction")
+    assert published is not None
+    index_of = {
+        (described.kind, described.map, described.transform): index for index, described in enumerate(published.methods)
+    }
     pairs: dict[int, int] = {}
-    for place, one in enumerate(evidence.methods):
-        same = known_as.get((one.kind, one.map, one.transform))
+    for own_index, described in enumerate(evidence.methods):
+        same = index_of.get((described.kind, described.map, described.transform))
         if same is not None:
-            pairs.setdefault(same, place)
+            pairs.setdefault(same, own_index)
     for index, case in enumerate(evidence.cases):
         if case.kind not in KINDS or not evidence.values.get(index, np.empty(0)).size:
             continue
-        for dataset in dict.fromkeys(other.dataset for other in known.cases):
+        for dataset in dict.fromkeys(other.dataset for other in published.cases):
             networks = [
-                place
-                for place, other in enumerate(known.cases)
+                number
+                for number, other in enumerate(published.cases)
                 if (other.kind, other.dataset, other.output) == ("idsds", dataset, case.output)
             ]
-            scores = known.means[0][np.ix_(networks, list(pairs))]
+            scores = published.means[0][np.ix_(networks, list(pairs))]
             run_scores = evidence.means[:, index, list(pairs.values())]
             # Leave out methods that few published networks were scored with, then networks that lack a method.
             is_shared = (~np.isnan(scores)).sum(0) > len(networks) / 2
@@ -107,10 +109,10 @@ def _shared_methods(evidence: Evidence) -> Iterator[_SharedMethods]:
             if is_shared.sum() < MINIMUM_METHODS or len(scores) < 2:
                 continue
             names, published_names = (
-                [one.name for one, use in zip(chosen, is_shared, strict=True) if use]
+                [described.name for described, use in zip(chosen, is_shared, strict=True) if use]
                 for chosen in (
-                    [evidence.methods[place] for place in pairs.values()],
-                    [known.methods[place] for place in pairs],
+                    [evidence.methods[index] for index in pairs.values()],
+                    [published.methods[index] for index in pairs],
                 )
             )
             where = {**dict(zip(CASE, (*case.network, case.metric), strict=True)), "published": dataset}
@@ -124,14 +126,17 @@ def _agreement(shared: _SharedMethods, evidence: Evidence, level: float) -> dict
     for name, correlate in zip(COEFFICIENTS, (correlate_ranks, kendall_rows), strict=True):
         each = np.stack(
             [
-                correlate(shared.run_scores, np.broadcast_to(one, shared.run_scores.shape))
-                for one in shared.published_scores
+                correlate(shared.run_scores, np.broadcast_to(published_scores, shared.run_scores.shape))
+                for published_scores in shared.published_scores
             ],
             axis=1,
         )
         draws = (each * drawn).sum(1) / drawn.sum(1)
         low, high = np.nanquantile(draws[1:], [(1 - level) / 2, (1 + level) / 2]) if len(draws) > 1 else (np.nan,) * 2
-        among = [correlate(one[None], other[None])[0] for one, other in combinations(shared.published_scores, 2)]
+        among = [
+            correlate(first_scores[None], second_scores[None])[0]
+            for first_scores, second_scores in combinations(shared.published_scores, 2)
+        ]
         row |= {name: draws[0], f"{name}_low": low, f"{name}_high": high, f"{name}_among": float(np.mean(among))}
     return row
 
@@ -139,6 +144,6 @@ def _agreement(shared: _SharedMethods, evidence: Evidence, level: float) -> dict
 def kendall_rows(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return Kendall's τ-b of each row (R, M) of two arrays; NaN for constant rows."""
     first, second = np.triu_indices(a.shape[1], 1)
-    one, other = (np.sign(values[:, first] - values[:, second]) for values in (a, b))
-    size = np.sqrt((one**2).sum(1) * (other**2).sum(1))
-    return np.divide((one * other).sum(1), size, out=np.full(len(a), np.nan), where=size > 0)
+    signs, other_signs = (np.sign(values[:, first] - values[:, second]) for values in (a, b))
+    size = np.sqrt((signs**2).sum(1) * (other_signs**2).sum(1))
+    return np.divide((signs * other_signs).sum(1), size, out=np.full(len(a), np.nan), where=size > 0)

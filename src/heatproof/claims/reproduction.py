@@ -40,8 +40,8 @@ def edge_maps(e: Evidence) -> list[int]:
 
 def small_image_cases(e: Evidence, cases: list[int]) -> list[int]:
     """Return the test cases whose images are as small as CIFAR's."""
-    known = [c for c in cases if (e.cases[c].pixels or SMALL + 1) <= SMALL]
-    return required(known, f"no dataset has images with sides of at most {SMALL} pixels")
+    small = [c for c in cases if (e.cases[c].pixels or SMALL + 1) <= SMALL]
+    return required(small, f"no dataset has images with sides of at most {SMALL} pixels")
 
 
 @claim(
@@ -54,18 +54,18 @@ def edges_beat_smoothed_ig_on_vgg(e: Evidence) -> Measurement:
     """Both edge maps, which do not use the model, beat the raw map of IG with SmoothGrad on VGGs."""
     # The study's raw map scores up to 0.128 on VGGs (section 5.3). The absolute map beats the edge maps, and the basis
     # reports the difference.
-    found = _edge_lead(e, smoothed_ig(e))
+    lead = _edge_lead(e, smoothed_ig(e))
     with suppress(Untestable):
         absolute = _edge_lead(e, smoothed_ig(e, "abs")).draws[0]
-        found = found._replace(basis=f"{found.basis}, against the absolute map: {absolute:.3f}")
-    return found
+        lead = lead._replace(basis=f"{lead.basis}, against the absolute map: {absolute:.3f}")
+    return lead
 
 
 def _edge_lead(e: Evidence, other: int) -> Measurement:
     two = edge_maps(e)
     cases = e.in_domain_cases(model=lambda model: model.family == "vgg")
-    found = e.mean_over_cases(cases, lambda c: e.means[:, c, two].min(axis=1) - e.means[:, c, other])
-    return found._replace(choices=len(two))
+    lead = e.mean_over_cases(cases, lambda c: e.means[:, c, two].min(axis=1) - e.means[:, c, other])
+    return lead._replace(choices=len(two))
 
 
 @claim(PAPER, "section 5.3, figure 1 b", "mean change of IDSDS over CAMs, VGG minus ResNet", below=0)

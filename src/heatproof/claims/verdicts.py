@@ -115,15 +115,15 @@ def estimate(measured: Measurement, limit: float, level: float, cases: int) -> E
     return Estimate(value, float(low), float(high), float(p))
 
 
-def verdict_of(found: Estimate, side: str, limit: float, opposite: float | None = None) -> str:
+def verdict_of(estimated: Estimate, side: str, limit: float, opposite: float | None = None) -> str:
     """Return the verdict by the interval alone: on the claim's side of the limit, on the other side, or on both.
 
     With an `opposite`, the limit is that of `decisive_limit`.
     """
-    limit = decisive_limit(found.value, side, limit, opposite)
-    if np.isnan(found.low) or found.low <= limit <= found.high:
+    limit = decisive_limit(estimated.value, side, limit, opposite)
+    if np.isnan(estimated.low) or estimated.low <= limit <= estimated.high:
         return OPEN
-    return REPRODUCED if (found.low > limit) == (side == "above") else CONTRADICTED
+    return REPRODUCED if (estimated.low > limit) == (side == "above") else CONTRADICTED
 
 
 def decisive_limit(value: float, side: str, limit: float, opposite: float | None = None) -> float:
@@ -148,8 +148,8 @@ def extreme_of(parts: Sequence[Measurement], choose: np.ufunc) -> Measurement:
 def adjusted_p_values(p: Sequence[float]) -> np.ndarray:
     """Return Benjamini and Hochberg's q-values of p-values; NaN stays NaN."""
     values = np.asarray(p, dtype=float)
-    known = ~np.isnan(values)
+    defined = ~np.isnan(values)
     q = np.full(len(values), np.nan)
-    if known.any():
-        q[known] = false_discovery_control(values[known], method="bh")
+    if defined.any():
+        q[defined] = false_discovery_control(values[defined], method="bh")
     return q

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from itertools import combinations
 
 import numpy as np
+from scipy.spatial.distance import cdist
 
 from heatproof.errors import HeatproofError
 
@@ -35,8 +36,6 @@ def hausdorff(first: np.ndarray, second: np.ndarray, *, kind: str = "hausdorff")
     HeatproofError
         If the kind is unknown, or the points are not pairs.
     """
-    from scipy.spatial.distance import cdist
-
     if kind not in KINDS:
         raise HeatproofError(f"kind is {kind!r}: take one of {', '.join(KINDS)}.")
     points = [np.asarray(curve, dtype=np.float64) for curve in (first, second)]

@@ -205,8 +205,8 @@ def aic_scores(
     return _scores("aic", curves, probability, entropy, exclude, min_prediction)
 
 
-def _normalise(values: np.ndarray, zero: np.ndarray, one: np.ndarray) -> np.ndarray:
-    span = np.where(one == zero, np.nan, one - zero)
+def _normalise(values: np.ndarray, zero: np.ndarray, full: np.ndarray) -> np.ndarray:
+    span = np.where(full == zero, np.nan, full - zero)
     return np.clip((values - zero) / span, 0, 1)
 
 

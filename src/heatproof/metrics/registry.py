@@ -209,7 +209,7 @@ class Metric(RegistryEntry):
                 f"The metric {self.name!r} returned a {type(result).__name__}: return the scores (N,), whether each is "
                 "defined (N,) and, if it has any, a dict of curves."
             )
-        score, defined = np.asarray(result[0], dtype=np.float64), np.asarray(result[1], dtype=bool)
+        score, defined = _filled(result[0], np.nan, np.float64), _filled(result[1], False, bool)
         count = len(inputs["image_ids"])
         if not score.shape == defined.shape == (count,):
             raise HeatproofError(
@@ -217,8 +217,17 @@ class Metric(RegistryEntry):
                 f"{defined.shape} for {count} images: return one of each for every image."
             )
         valid = defined & np.isfinite(score)
-        curves = {name: np.asarray(values) for name, values in (result[2] if len(result) == 3 else {}).items()}
+        curves = {name: _curve(values) for name, values in (result[2] if len(result) == 3 else {}).items()}
         return np.where(valid, score, np.nan), valid, curves
+
+
+def _filled(values: Any, fill: Any, dtype: Any) -> np.ndarray:
+    """Return values as an array, with `fill` where they are masked: a masked score is undefined, as NaN is."""
+    return np.ma.filled(np.ma.asarray(values, dtype=dtype), fill)
+
+
+def _curve(values: Any) -> np.ndarray:
+    return _filled(values, np.nan, np.float64) if np.ma.isMaskedArray(values) else np.asarray(values)
 
 
 def need_of_output(options: Mapping[str, Any]) -> Need:

@@ -113,11 +113,11 @@ class PatchDeletion(NamedTuple):
         return all(_is_close(value, other.options[key]) for key, value in self.options.items())
 
 
-def _is_close(one: Any, other: Any) -> bool:
+def _is_close(value: Any, other_value: Any) -> bool:
     try:
-        return np.shape(one) == np.shape(other) and np.allclose(one, other)
+        return np.shape(value) == np.shape(other_value) and np.allclose(value, other_value)
     except TypeError:  # strings and None
-        return bool(one == other)
+        return bool(value == other_value)
 
 
 def single_deletion_name(finetuned: PatchDeletion | None, scored: PatchDeletion) -> str:

@@ -12,7 +12,7 @@ from heatproof.core.randomness import numpy_generator
 from heatproof.stats.kappa import resampled_kappa
 from heatproof.stats.meta_rank import count_networks, group_numbers, shares_in_groups
 from heatproof.stats.paired import count_ordered_pairs, holm, images_for_power, minimum_images, paired_p_values
-from heatproof.stats.ranks import to_dense_ranks
+from heatproof.stats.ranks import to_dense_ranks, untied_differences
 
 # For at most this many networks, the permutation test reverses the orders of every subset of the networks; for more
 # networks, those of random subsets.
@@ -78,9 +78,8 @@ def best_set(scores: np.ndarray, *, level: float = 0.95) -> BestSet:
         return BestSet(members, f"{images} images are too few to distinguish {methods} methods: {minimum} are needed")
     p = np.ones(methods)
     for index, method_scores in enumerate(values):
-        p[index] = paired_p_values(np.delete(values, index, axis=0) - method_scores).min(initial=1.0) * max(
-            1, methods - 1
-        )
+        ahead = untied_differences(np.delete(values, index, axis=0), method_scores)
+        p[index] = paired_p_values(ahead).min(initial=1.0) * max(1, methods - 1)
     # `p` has an entry for each method that has scores.
     members[members] = ~holm(p, level)
     return BestSet(members, "")

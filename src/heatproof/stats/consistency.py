@@ -149,15 +149,15 @@ def agreement_by_factor(
 def _mean_of_pairs(
     values: np.ndarray, pairs: np.ndarray, counts: np.ndarray, network: np.ndarray, level: float
 ) -> tuple[float, float, float]:
-    known = pairs & ~np.isnan(values)
-    if not known.any():
+    is_counted = pairs & ~np.isnan(values)
+    if not is_counted.any():
         return float("nan"), float("nan"), float("nan")
-    mean = float(values[known].mean())
-    networks = network[known.any(axis=0) | known.any(axis=1)]
-    if known.sum() < 2 or len(set(networks)) < MINIMUM_NETWORKS:
+    mean = float(values[is_counted].mean())
+    networks = network[is_counted.any(axis=0) | is_counted.any(axis=1)]
+    if is_counted.sum() < 2 or len(set(networks)) < MINIMUM_NETWORKS:
         return mean, float("nan"), float("nan")
-    weight = ((counts @ known) * counts).sum(axis=1)
-    total = ((counts @ np.where(known, values, 0)) * counts).sum(axis=1)
+    weight = ((counts @ is_counted) * counts).sum(axis=1)
+    total = ((counts @ np.where(is_counted, values, 0)) * counts).sum(axis=1)
     means = np.full((1, len(counts)), np.nan)
     np.divide(total, weight, out=means[0], where=weight > 0)
     low, high = percentile_interval(means, level)

@@ -137,22 +137,22 @@ def compare_levels(
     halves = _halves({name: values[name][is_ranked] for name in names}, seed)
     rows = []
     for a, b in combinations(range(len(names)), 2):
-        one, other = names[a], names[b]
+        level_name, other_name = names[a], names[b]
         low, high = np.nan, np.nan
         if is_ranked.sum() >= MINIMUM_METHODS:
-            drawn = spearman_rows(draws[one][:, is_ranked], draws[other][:, is_ranked])
+            drawn = spearman_rows(draws[level_name][:, is_ranked], draws[other_name][:, is_ranked])
             (low,), (high,) = percentile_interval(drawn[None], level)
         change_low = change_high = change_mean = np.nan
-        if directions[one] == directions[other]:
-            changes = _means(_changes(levels[one], levels[other], seed, repetitions)[is_ranked].T)
+        if directions[level_name] == directions[other_name]:
+            changes = _means(_changes(levels[level_name], levels[other_name], seed, repetitions)[is_ranked].T)
             change_mean = changes[0]
             (change_low,), (change_high,) = percentile_interval(changes[None, 1:], level)
-        moves = ranks[other] - ranks[one]
-        rank_changes = percentile_interval((drawn_ranks[other] - drawn_ranks[one]).T, level)
+        moves = ranks[other_name] - ranks[level_name]
+        rank_changes = percentile_interval((drawn_ranks[other_name] - drawn_ranks[level_name]).T, level)
         rows.append(
             {
-                "level": one,
-                "other_level": other,
+                "level": level_name,
+                "other_level": other_name,
                 "n_methods": int(is_ranked.sum()),
                 "spearman": correlations.spearman[a, b],
                 "spearman_low": low,
@@ -165,8 +165,8 @@ def compare_levels(
                 "score_change_high": change_high,
                 "n_moved": int((np.abs(moves) > PLACES).sum()),
                 "n_moved_surely": int(((rank_changes[0] > 0) | (rank_changes[1] < 0)).sum()),
-                "first": _first(ranks[one], methods),
-                "other_first": _first(ranks[other], methods),
+                "first": _first(ranks[level_name], methods),
+                "other_first": _first(ranks[other_name], methods),
             }
         )
     return pd.concat(tables, ignore_index=True), pd.DataFrame(rows, columns=list(PAIR_COLUMNS))

@@ -12,7 +12,7 @@ from heatproof.core.randomness import numpy_generator
 from heatproof.errors import HeatproofError
 from heatproof.metrics.bootstrap import bootstrap_interval, draw_counts
 from heatproof.stats.kappa import component_numbers, half_win_spread, resampled_kappa, solve_kappa, win_balance
-from heatproof.stats.ranks import bradley_terry, pairwise_wins, rank_methods, to_dense_ranks
+from heatproof.stats.ranks import KAPPA_SIZE, bradley_terry, pairwise_wins, rank_methods, to_dense_ranks
 
 REPETITIONS = 1000
 # Fewest networks for an interval of κ. In benchmarks/coverage.py, intervals of two networks are wider than the range of
@@ -169,7 +169,7 @@ def meta_rank(
         kappa=for_all_methods(kappa),
         ci_low=for_all_methods(low),
         ci_high=for_all_methods(high),
-        rank=rank_methods(for_all_methods(kappa)),
+        rank=rank_methods(for_all_methods(kappa), size=KAPPA_SIZE),
         n_cases=n_cases,
         n_networks=n_networks,
         bradley_terry=for_all_methods(strengths),

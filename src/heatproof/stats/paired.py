@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from scipy.stats import t as student
+from statsmodels.stats.power import TTestPower
 
 from heatproof.stats.ranks import TOLERANCE
 
@@ -27,22 +29,23 @@ def paired_p_values(differences: np.ndarray) -> np.ndarray:
     Parameters
     ----------
     differences
-        (..., N), NaN where one of the two scores is undefined.
+        (..., N), NaN where one of the two scores is undefined; 0 where they are tied, as
+        `heatproof.stats.ranks.untied_differences` returns them.
 
     Returns
     -------
     numpy.ndarray
         (...) in [0, 1]; 1 where fewer than two differences are known or all are zero.
     """
-    from scipy.stats import t as student
-
     values = np.asarray(differences, dtype=float)
-    known = ~np.isnan(values)
-    values = np.where(known, values, 0)
-    n = known.sum(axis=-1)
+    defined = ~np.isnan(values)
+    values = np.where(defined, values, 0)
+    # Scaled by a power of two, which is exact, so that no square or cube of a difference underflows or overflows.
+    values = np.ldexp(values, -np.frexp(np.abs(values).max(axis=-1, keepdims=True, initial=0))[1])
+    n = defined.sum(axis=-1)
     at_least_two = np.maximum(n, 2)
     mean = values.sum(axis=-1) / at_least_two
-    deviations = np.where(known, values - mean[..., None], 0)
+    deviations = np.where(defined, values - mean[..., None], 0)
     spread = np.sqrt((deviations**2).sum(axis=-1) / (at_least_two - 1))
     with np.errstate(divide="ignore", invalid="ignore"):
         t = mean * np.sqrt(n) / spread
@@ -50,10 +53,10 @@ def paired_p_values(differences: np.ndarray) -> np.ndarray:
         part = skewness / np.sqrt(n)
         corrected = t + part * (1 + 2 * t**2) / 6 + part**2 * t**3 / 27
     t = np.where(n > 2, np.fmin(t, corrected), t)
-    is_constant = spread <= TOLERANCE * np.maximum(1, np.abs(mean))
-    t = np.where(is_constant, np.where(mean > TOLERANCE, np.inf, -np.inf), t)
+    is_constant = spread <= TOLERANCE * np.abs(mean)
+    t = np.where(is_constant, np.where(mean > 0, np.inf, -np.inf), t)
     p = np.where(n > 1, student.sf(t, at_least_two - 1), 1)
-    return np.maximum(p, SKEWED ** (np.abs(values) > TOLERANCE).sum(axis=-1))
+    return np.maximum(p, SKEWED ** (values != 0).sum(axis=-1))
 
 
 def holm(p: np.ndarray, level: float) -> np.ndarray:
@@ -113,8 +116,6 @@ def images_for_power(tests: int, *, effect: float = 0.5, power: float = 0.8, lev
     power
         Probability of finding the effect, in (0, 1).
     """
-    from statsmodels.stats.power import TTestPower
-
     minimum = minimum_images(tests, level)
     power_analysis = TTestPower()
     test = {"effect_size": effect, "alpha": (1 - level) / tests, "alternative": "larger"}

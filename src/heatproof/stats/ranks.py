@@ -12,12 +12,17 @@ from heatproof.core.integer_types import widen_dtype
 _PAIRS = 1_048_576
 # float32 represents all integers up to this one.
 EXACT = 2**24
-# Scores that differ by less are tied, in every ranking: relative to the larger score, and absolute for scores below 1.
-# The rounding error of a mean of ten thousand numbers, and of κ, is at most 1e4 × 2^-53.
+# Scores that differ by less, relative to the larger one, are tied in every ranking. The rounding error of a mean of ten
+# thousand numbers, and of κ, is at most 1e4 × 2^-53.
 TOLERANCE = 1e-12
+# Positive and negative numbers cancel in a mean, which leaves an error of some 2^-53 of their size. So where scores
+# have both signs, those that differ by less than this, relative to the largest score, are tied as well.
+CANCELLATION = 64 * 2.0**-52
+# Size of κ, which is a log-odds: equal κ of methods differ by the rounding of sums of such numbers.
+KAPPA_SIZE = 1.0
 
 
-def rank_methods(scores: np.ndarray, higher_is_better: bool = True) -> np.ndarray:
+def rank_methods(scores: np.ndarray, higher_is_better: bool = True, *, size: float = 0.0) -> np.ndarray:
     """Rank methods by competition ranking: the best has rank 1, ties share the smallest rank.
 
     Parameters
@@ -26,19 +31,21 @@ def rank_methods(scores: np.ndarray, higher_is_better: bool = True) -> np.ndarra
         (..., M), ranked along the last axis.
     higher_is_better
         Direction of the scores.
+    size
+        As in `to_dense_ranks`.
 
     Returns
     -------
     numpy.ndarray
-        (..., M) float64; NaN where the score is NaN, which does not affect the other ranks. Scores within `TOLERANCE`
-        of their neighbour share a rank.
+        (..., M) float64; NaN where the score is NaN, which does not affect the other ranks. Scores that are tied with
+        their neighbour, see `to_dense_ranks`, share a rank.
 
     Examples
     --------
     >>> rank_methods(np.array([0.5, 0.9, 0.5, np.nan]))
     array([ 2.,  1.,  2., nan])
     """
-    ranks = to_dense_ranks(scores).astype(np.float64)
+    ranks = to_dense_ranks(scores, size=size).astype(np.float64)
     return rankdata(-ranks if higher_is_better else ranks, method="min", axis=-1, nan_policy="omit")
 
 
@@ -77,23 +84,55 @@ def pairwise_wins(scores: np.ndarray, weights: np.ndarray | None = None) -> np.n
     return wins
 
 
-def to_dense_ranks(scores: np.ndarray) -> np.ndarray:
-    """Return dense ranks of each row in the order of the scores; scores within `TOLERANCE` are tied, and NaN stays NaN.
+def to_dense_ranks(scores: np.ndarray, *, size: float = 0.0) -> np.ndarray:
+    """Return dense ranks of each row in the order of the scores; scores that differ by rounding only are tied.
 
-    Ranks are float32, or float64 where a row is too long for float32 to represent all ranks.
+    The rule is relative, so that scores in another unit have the same ranks: see `TOLERANCE` and `CANCELLATION`.
+
+    Parameters
+    ----------
+    scores
+        (..., M), ranked along the last axis.
+    size
+        Size of the numbers from which the scores were computed, where it is known: `TOLERANCE` is relative to it where
+        both scores are smaller. `KAPPA_SIZE` for κ.
+
+    Returns
+    -------
+    numpy.ndarray
+        (..., M), 1 is the lowest, and NaN stays NaN. float32, or float64 where a row is too long for float32 to
+        represent all ranks.
     """
     order = np.argsort(scores, axis=-1, kind="stable")
     ordered = np.take_along_axis(scores, order, axis=-1)
     below, above = ordered[..., :-1], ordered[..., 1:]
     with np.errstate(invalid="ignore"):
-        # The difference of infinite scores is infinite or NaN, so that they have no tolerance.
-        limit = TOLERANCE * np.maximum(1, np.where(np.isfinite(above), np.maximum(np.abs(below), np.abs(above)), 1))
-        is_apart = above - below > np.where(np.isfinite(limit), limit, 0)
+        is_apart = above - below > np.maximum(_rounding(below, above, size), _cancellation(ordered))
     dtype = np.float32 if scores.shape[-1] <= EXACT else np.float64
     ranks = np.ones(scores.shape, dtype=dtype)
     np.put_along_axis(ranks, order[..., 1:], 1 + np.cumsum(is_apart, axis=-1, dtype=dtype), axis=-1)
     ranks[np.isnan(scores)] = np.nan
     return ranks
+
+
+def untied_differences(scores: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return `scores` less `others`; 0 where the two are tied by `TOLERANCE`, and NaN where one is NaN."""
+    with np.errstate(invalid="ignore"):
+        differences = scores - others
+        return np.where(np.abs(differences) <= _rounding(scores, others), 0.0, differences)
+
+
+def _rounding(scores: np.ndarray, others: np.ndarray, size: float = 0.0) -> np.ndarray:
+    """Return the largest difference by which two scores are tied; infinite scores have no tolerance."""
+    larger = np.maximum(np.maximum(np.abs(scores), np.abs(others)), size)
+    return np.where(np.isfinite(larger), TOLERANCE * larger, 0.0)
+
+
+def _cancellation(ordered: np.ndarray) -> np.ndarray:
+    """Return the rounding error (..., 1) that cancellation leaves in increasing scores; 0 where all have one sign."""
+    finite = np.where(np.isfinite(ordered), ordered, 0.0)
+    lowest, highest = finite.min(axis=-1, keepdims=True, initial=0), finite.max(axis=-1, keepdims=True, initial=0)
+    return np.where((lowest < 0) & (highest > 0), CANCELLATION * np.maximum(-lowest, highest), 0.0)
 
 
 # Pairs handled at a time.

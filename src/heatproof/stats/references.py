@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from scipy.stats import t as student
 
 from heatproof.core.randomness import numpy_generator
 from heatproof.stats.paired import holm, images_for_power, paired_p_values
+from heatproof.stats.ranks import untied_differences
 
 # A number of images is reported at this share of the nominal error rate, because its test is approximate.
 CAUTION = 0.8
@@ -62,16 +64,21 @@ def compare_with_references(
     seed
         Seed of the random signs behind `ReferenceComparison.needed`.
     """
-    known = scores[scores.notna().sum(axis=1) > 1]
-    means = known.mean(axis=1)
-    methods = [name for name in known.index if name not in references]
-    reference_names = [name for name in known.index if name in references]
+    compared = scores[scores.notna().sum(axis=1) > 1]
+    means = compared.mean(axis=1)
+    methods = [name for name in compared.index if name not in references]
+    reference_names = [name for name in compared.index if name in references]
     best = max(methods, key=means.__getitem__, default="")
     reference = max(reference_names, key=means.__getitem__, default="")
     if not methods or not reference_names:
         return ReferenceComparison(methods, best, reference, math.nan)
-    values, reference_rows = known.loc[methods].to_numpy(dtype=float), known.loc[reference_names].to_numpy(dtype=float)
-    p = np.max([paired_p_values(values - reference_scores) for reference_scores in reference_rows], axis=0)
+    values, reference_rows = (
+        compared.loc[methods].to_numpy(dtype=float),
+        compared.loc[reference_names].to_numpy(dtype=float),
+    )
+    p = np.max(
+        [paired_p_values(untied_differences(values, reference_scores)) for reference_scores in reference_rows], axis=0
+    )
     above = [name for name, is_above in zip(methods, holm(p, level), strict=True) if is_above]
     return ReferenceComparison(
         above, best, reference, math.nan if above else images_needed(values, reference_rows, level=level, seed=seed)
@@ -102,8 +109,6 @@ def images_needed(values: np.ndarray, references: np.ndarray, *, level: float = 
     float
         An integer, or NaN where the scores give no evidence of a difference.
     """
-    from scipy.stats import t as student
-
     mean, error = _mean_and_error(values[:, None] - references)
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.nan_to_num((mean / error).min(axis=1), nan=-np.inf)
@@ -130,17 +135,17 @@ def images_needed(values: np.ndarray, references: np.ndarray, *, level: float = 
 
 def _means(scores: np.ndarray) -> np.ndarray:
     """Return the means of the known values along the last axis; -inf where no value is known."""
-    known = ~np.isnan(scores)
-    n = known.sum(axis=-1)
-    return np.where(n > 0, np.where(known, scores, 0).sum(axis=-1) / np.maximum(n, 1), -np.inf)
+    defined = ~np.isnan(scores)
+    n = defined.sum(axis=-1)
+    return np.where(n > 0, np.where(defined, scores, 0).sum(axis=-1) / np.maximum(n, 1), -np.inf)
 
 
 def _mean_and_error(differences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean of known values along the last axis, and its standard error; NaN with fewer than two values."""
-    known = ~np.isnan(differences)
-    n = known.sum(axis=-1)
-    mean = np.where(known, differences, 0).sum(axis=-1) / np.maximum(n, 1)
-    squares = np.where(known, differences - mean[..., None], 0) ** 2
+    defined = ~np.isnan(differences)
+    n = defined.sum(axis=-1)
+    mean = np.where(defined, differences, 0).sum(axis=-1) / np.maximum(n, 1)
+    squares = np.where(defined, differences - mean[..., None], 0) ** 2
     with np.errstate(divide="ignore", invalid="ignore"):
         error = np.sqrt(squares.sum(axis=-1) / (n - 1) / n)
     return np.where(n > 1, mean, np.nan), error
@@ -148,6 +153,6 @@ def _mean_and_error(differences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _signed_means(scores: np.ndarray, signs: np.ndarray) -> np.ndarray:
     """Return the means (M, R) of the deviations from the mean of scores (M, N), with signs (R, N)."""
-    known = ~np.isnan(scores)
-    deviations = np.where(known, scores - _means(scores)[:, None], 0)
-    return deviations @ signs.T / np.maximum(known.sum(axis=1), 1)[:, None]
+    defined = ~np.isnan(scores)
+    deviations = np.where(defined, scores - _means(scores)[:, None], 0)
+    return deviations @ signs.T / np.maximum(defined.sum(axis=1), 1)[:, None]

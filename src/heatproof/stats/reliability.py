@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import combinations
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+import krippendorff
 import numpy as np
+import pandas as pd
+from scipy.stats import rankdata
 
 from heatproof.errors import HeatproofError
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.stats.magnitudes import NO_MAGNITUDES, MagnitudeMetrics
 from heatproof.stats.per_image import CASE, iterate_test_cases
 from heatproof.stats.ranks import to_dense_ranks
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Level = Literal["ordinal", "interval"]
 LEVELS = ("ordinal", "interval")
@@ -46,8 +46,6 @@ def image_ranks(scores: np.ndarray, higher_is_better: bool = True) -> np.ndarray
         (N, M) float64 in [1, M]; a row that contains a NaN is NaN throughout, because ranks among fewer methods are not
         comparable.
     """
-    from scipy.stats import rankdata
-
     places = to_dense_ranks(_as_matrix(scores)).astype(float)
     return rankdata(-places if higher_is_better else places, axis=1, nan_policy="propagate")
 
@@ -83,15 +81,13 @@ def inter_rater_reliability(ranks: np.ndarray, *, variant: str = "alpha", level:
     _check_option("level", level, LEVELS)
     if variant == "published" and level != "interval":
         raise HeatproofError("The published variant exists for interval α only: leave level='interval'.")
-    import krippendorff
-
-    known = _as_matrix(ranks)
-    known = known[~np.isnan(known).any(axis=1)]
+    complete = _as_matrix(ranks)
+    complete = complete[~np.isnan(complete).any(axis=1)]
     # krippendorff raises an error where all values are equal, because no disagreement is expected then.
-    if min(known.shape) < 2 or np.all(known == known[0, 0]):
+    if min(complete.shape) < 2 or np.all(complete == complete[0, 0]):
         return float("nan")
-    alpha = float(krippendorff.alpha(reliability_data=known, level_of_measurement=level))
-    images = len(known)
+    alpha = float(krippendorff.alpha(reliability_data=complete, level_of_measurement=level))
+    images = len(complete)
     return alpha if variant == "alpha" else 1 - (1 - alpha) * (images - 1) / images
 
 
@@ -131,8 +127,6 @@ def internal_consistency_reliability(ranks: np.ndarray, others: np.ndarray, *, v
 
 def _unit_rows(ranks: np.ndarray) -> np.ndarray:
     """Return the centred ranks of each row, scaled to length 1; NaN for a row that is constant or has a NaN."""
-    from scipy.stats import rankdata
-
     if not ranks.size:
         return ranks
     centred = rankdata(ranks, axis=1, nan_policy="propagate") - (ranks.shape[1] + 1) / 2
@@ -176,8 +170,8 @@ def inter_method_reliability(scores: np.ndarray, others: np.ndarray) -> float:
     first, second = np.atleast_2d(np.asarray(scores, dtype=float)), np.atleast_2d(np.asarray(others, dtype=float))
     if first.shape != second.shape or len(first) != 1:
         raise HeatproofError(f"Scores {np.shape(scores)} and {np.shape(others)}: give two rows of the same images.")
-    known = ~np.isnan(first[0]) & ~np.isnan(second[0])
-    return float(spearman_rows(first[:, known], second[:, known])[0])
+    defined = ~np.isnan(first[0]) & ~np.isnan(second[0])
+    return float(spearman_rows(first[:, defined], second[:, defined])[0])
 
 
 def reliability_table(scores: pd.DataFrame, magnitudes: MagnitudeMetrics = NO_MAGNITUDES) -> pd.DataFrame:
@@ -204,8 +198,6 @@ def reliability_table(scores: pd.DataFrame, magnitudes: MagnitudeMetrics = NO_MA
     HeatproofError
         As in `iterate_test_cases`.
     """
-    import pandas as pd
-
     rows = []
     for case, all_scores in iterate_test_cases(scores):
         names = list(map(str, all_scores))
@@ -218,7 +210,7 @@ def reliability_table(scores: pd.DataFrame, magnitudes: MagnitudeMetrics = NO_MA
             for first in range(values.shape[1])
             for second in range(first)
         ]
-        known = [value for value in pairs if not np.isnan(value)]
+        correlations = [value for value in pairs if not np.isnan(value)]
         of_maps = all_scores[magnitudes.one_per_map(names)].to_numpy()
         rows.append(
             {
@@ -226,7 +218,7 @@ def reliability_table(scores: pd.DataFrame, magnitudes: MagnitudeMetrics = NO_MA
                 "alpha": inter_rater_reliability(ranks),
                 "alpha_published": inter_rater_reliability(ranks, variant="published"),
                 "alpha_magnitudes": inter_rater_reliability(image_ranks(of_maps)),
-                "inter_method": float(np.mean(known)) if known else float("nan"),
+                "inter_method": float(np.mean(correlations)) if correlations else float("nan"),
                 "n_methods": values.shape[1],
                 "n_images": int(complete.sum()),
                 "n_undefined": int((~complete).sum()),
@@ -269,8 +261,6 @@ def consistency_table(
     HeatproofError
         As in `iterate_test_cases`.
     """
-    import pandas as pd
-
     kinds, baseline_groups = kinds or {}, baselines_of or {}
     network = [name for name in CASE[:3] if name in scores.columns]
     columns = [*network, "metric", "other", "pair", "icr", "icr_published", "icr_magnitudes", "n_methods", "n_images"]
@@ -289,10 +279,10 @@ def consistency_table(
         return left.to_numpy(), right.to_numpy()
 
     rows = []
-    for (index, (one, first)), (other_index, (other, second)) in combinations(enumerate(cases), 2):
-        if any(one[name] != other[name] for name in network):
+    for (index, (case, first)), (other_index, (other_case, second)) in combinations(enumerate(cases), 2):
+        if any(case[name] != other_case[name] for name in network):
             continue
-        names = one["metric"], other["metric"]
+        names = case["metric"], other_case["metric"]
         shared = [str(name) for name in first if name in second]
         methods = tuple(magnitudes.counted_methods(shared, *names))
         values = aligned(index, other_index, methods)
@@ -304,7 +294,7 @@ def consistency_table(
         else:
             pair = OPTIONS if kinds.get(names[0], names[0]) == kinds.get(names[1], names[1]) else METRIC
         scored = int((~np.isnan(np.concatenate(values, axis=1)).any(axis=1)).sum()) if methods else 0
-        network_names = [one[name] for name in network]
+        network_names = [case[name] for name in network]
         rows.append([*network_names, *names, pair, pairs, published, absolute, len(methods), scored])
     return pd.DataFrame(rows, columns=columns)
 

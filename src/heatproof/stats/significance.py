@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
+from scipy.stats import rankdata, studentized_range, wilcoxon
+from statsmodels.stats.multitest import multipletests
 
 from heatproof.errors import HeatproofError
 from heatproof.stats.reliability import image_ranks
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 POSTHOC = ("wilcoxon", "nemenyi")
 
@@ -48,10 +47,6 @@ def pairwise_wilcoxon(scores: pd.DataFrame, *, level: float = 0.05) -> pd.DataFr
     HeatproofError
         If there are fewer than two methods, or the level is outside (0, 1).
     """
-    import pandas as pd
-    from scipy.stats import rankdata, wilcoxon
-    from statsmodels.stats.multitest import multipletests
-
     _check_level(level)
     _check_methods(scores, 2)
     rows = []
@@ -71,9 +66,9 @@ def pairwise_wilcoxon(scores: pd.DataFrame, *, level: float = 0.05) -> pd.DataFr
     table = pd.DataFrame(
         rows, columns=["method", "other", "n_images", "n_equal", "mean_difference", "effect", "p"]
     ).assign(p_holm=np.nan)
-    known = table["p"].notna()
-    if known.any():
-        table.loc[known, "p_holm"] = multipletests(table.loc[known, "p"], method="holm")[1]
+    tested = table["p"].notna()
+    if tested.any():
+        table.loc[tested, "p_holm"] = multipletests(table.loc[tested, "p"], method="holm")[1]
     return table.assign(significant=table["p_holm"] < level)
 
 
@@ -123,8 +118,6 @@ def critical_difference(scores: pd.DataFrame, *, posthoc: str = "wilcoxon", leve
     HeatproofError
         If an option is unknown, there are fewer than two methods, or fewer than two images have all scores.
     """
-    import pandas as pd
-
     if posthoc not in POSTHOC:
         raise HeatproofError(f"posthoc is {posthoc!r}: take one of {', '.join(POSTHOC)}.")
     _check_level(level)
@@ -145,8 +138,8 @@ def critical_difference(scores: pd.DataFrame, *, posthoc: str = "wilcoxon", leve
         values[upper] = values.T[upper] = pairwise_wilcoxon(complete[ranks.index], level=level)["p_holm"]
         p = pd.DataFrame(values, index=ranks.index, columns=ranks.index)
     else:
+        # scikit-posthocs imports matplotlib and seaborn, which the default test does not need.
         from scikit_posthocs import posthoc_nemenyi_friedman
-        from scipy.stats import studentized_range
 
         # scikit-posthocs gives rank 1 to the smallest score, which does not change the distances between ranks.
         p = posthoc_nemenyi_friedman(complete.to_numpy(dtype=float))

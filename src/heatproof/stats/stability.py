@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 
 from heatproof.stats.kappa import compute_kappa
 from heatproof.stats.meta_rank import group_numbers, shares_in_groups
-from heatproof.stats.ranks import rank_methods, to_dense_ranks
+from heatproof.stats.ranks import KAPPA_SIZE, rank_methods, to_dense_ranks
 
 
 def leave_one_out(
@@ -40,7 +40,7 @@ def leave_one_out(
         remaining, others = np.delete(scores, case, axis=0), np.delete(group, case)
         share = shares_in_groups(np.unique(others, return_inverse=True)[1], np.delete(case_weights, case))
         kappa[case], _ = compute_kappa(remaining, kappa_of_all, share)
-    return kappa, rank_methods(kappa)
+    return kappa, rank_methods(kappa, size=KAPPA_SIZE)
 
 
 def stability(
@@ -70,7 +70,7 @@ def stability(
         and method, the method with this change. In the order of `cases`.
     """
     kappa_of_all, _ = compute_kappa(scores, weights=shares_in_groups(group_numbers(groups, len(scores)), weights))
-    rank = rank_methods(kappa_of_all)
+    rank = rank_methods(kappa_of_all, size=KAPPA_SIZE)
     kappa, ranks = leave_one_out(scores, groups, weights)
     change = np.where(np.isnan(ranks), -1, np.abs(np.nan_to_num(ranks) - np.nan_to_num(rank)))
     by_method = pd.DataFrame(
@@ -117,8 +117,8 @@ def family_leaderboards(ranked: pd.DataFrame, families: Mapping[str, str]) -> pd
         family, place (1 is the best of its family), n_methods, the number of its methods with a rank, and the columns
         of `ranked`. The family of the best method comes first; methods without a rank are left out.
     """
-    known = ranked[ranked["rank"].notna() & ranked["method"].isin(list(families))]
-    table = known.assign(family=known["method"].map(dict(families)))
+    members = ranked[ranked["rank"].notna() & ranked["method"].isin(list(families))]
+    table = members.assign(family=members["method"].map(dict(families)))
     groups = table.groupby("family")["rank"]
     table["place"] = groups.rank(method="min").astype("Int64")
     table["n_methods"] = groups.transform("size").astype("Int64")
@@ -133,7 +133,7 @@ def _extreme(ranks: np.ndarray, missing: float) -> np.ndarray:
 
 def _spearman(first: np.ndarray, second: np.ndarray) -> float:
     both = ~np.isnan(first) & ~np.isnan(second)
-    a, b = to_dense_ranks(first[both]), to_dense_ranks(second[both])
+    a, b = (to_dense_ranks(kappa[both], size=KAPPA_SIZE) for kappa in (first, second))
     if len(set(a)) < 2 or len(set(b)) < 2:
         return float("nan")
     return float(spearmanr(a, b).statistic)

@@ -141,6 +141,12 @@ def property_of(metric: str, kinds: Mapping[str, str] | None = None) -> str:
     return (entry.measures if entry else "") or base_name(metric)
 
 
+def registered_direction(metric: str) -> bool | None:
+    """Return whether higher is better for heatproof's metric with this name in tables; None if there is none."""
+    entry = METRICS.get(base_name(metric))
+    return None if entry is None else entry.higher_is_better
+
+
 def properties_table(scores: pd.DataFrame, **options: Any) -> pd.DataFrame:
     """Rank the methods within each property that the metrics of a table measure.
 
@@ -191,7 +197,7 @@ def duplicate_metrics(scores: pd.DataFrame, kinds: Mapping[str, str] | None = No
     by_kind: dict[str, list[str]] = {}
     for name in metrics:
         by_kind.setdefault((kinds or {}).get(name, name), []).append(name)
-    found: dict[str, str] = {}
+    represented_by: dict[str, str] = {}
     for kind, names in by_kind.items():
         declared = METRICS[kind].derived_from if kind in METRICS else ()
         if not declared or any(part not in by_kind for part in declared):
@@ -199,21 +205,23 @@ def duplicate_metrics(scores: pd.DataFrame, kinds: Mapping[str, str] | None = No
         parts = [by_kind[part] for part in declared]
         for name in names:
             if len(parts) > 1:
-                found[name] = " and ".join(part[0] for part in parts)
+                represented_by[name] = " and ".join(part[0] for part in parts)
                 continue
             same = [other for other in parts[0] if _smallest_correlation(by_metric[name], by_metric[other]) > EQUAL]
             if same:
-                found[name] = same[0]
+                represented_by[name] = same[0]
     for number, name in enumerate(metrics):
-        for other in (one for one in metrics[:number] if one not in found and name not in found):
+        for other in metrics[:number]:
+            if other in represented_by or name in represented_by:
+                continue
             shared = by_metric[name].index.intersection(by_metric[other].index)
-            one, two = (by_metric[metric_name].loc[shared].to_numpy(dtype=float) for metric_name in (name, other))
-            is_informative = len(one) > 0 and all(
-                len(set(row[~np.isnan(row)])) >= MINIMUM_DISTINCT_RANKS for row in one
+            own_ranks, other_ranks = (by_metric[metric].loc[shared].to_numpy(dtype=float) for metric in (name, other))
+            is_informative = len(own_ranks) > 0 and all(
+                len(set(row[~np.isnan(row)])) >= MINIMUM_DISTINCT_RANKS for row in own_ranks
             )
-            if is_informative and np.array_equal(one, two, equal_nan=True):
-                found[name] = other
-    return found
+            if is_informative and np.array_equal(own_ranks, other_ranks, equal_nan=True):
+                represented_by[name] = other
+    return represented_by
 
 
 def counted_rows(scores: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> pd.DataFrame:
@@ -252,10 +260,12 @@ def select_rows(scores: pd.DataFrame, metrics: Sequence[str] = (), methods: Sequ
         If the table has no such metric or method.
     """
     for column, names in (("metric", metrics), ("method", methods)):
-        known = dict.fromkeys(scores[column])
+        names_in_table = dict.fromkeys(scores[column])
         for name in names:
-            if name not in known:
-                raise HeatproofError(f"There is no {column} {name!r} in the table: {suggest_name(name, known)}")
+            if name not in names_in_table:
+                raise HeatproofError(
+                    f"There is no {column} {name!r} in the table: {suggest_name(name, names_in_table)}"
+                )
         if names:
             scores = scores[scores[column].isin(list(names))]
     return scores.assign(counted_as="") if metrics else scores
@@ -304,8 +314,8 @@ def mean_over_images(rows: pd.DataFrame) -> pd.DataFrame:
     keys = [*CASE, "method"]
     is_duplicate = rows.duplicated([*keys, "image"])
     if is_duplicate.any():
-        one = rows[is_duplicate].iloc[0]
-        raise HeatproofError(f"The method {one['method']!r} has two scores of image {one['image']!r} in one test case.")
+        row = rows[is_duplicate].iloc[0]
+        raise HeatproofError(f"The method {row['method']!r} has two scores of image {row['image']!r} in one test case.")
     # The mean over no image is NaN: the method has no score.
     return rows.groupby([*keys, "higher_is_better"], sort=False)["score"].mean().reset_index()
 
@@ -368,11 +378,11 @@ def _notes(result: MetaRank, reason: str, too_few: np.ndarray, level: float, uni
     return notes
 
 
-def _smallest_correlation(one: pd.DataFrame, other: pd.DataFrame) -> float:
+def _smallest_correlation(ranks: pd.DataFrame, other_ranks: pd.DataFrame) -> float:
     """Return the smallest Spearman correlation of two metrics' rankings over the networks that have both."""
-    shared = one.index.intersection(other.index)
-    found = one.loc[shared].corrwith(other.loc[shared], axis=1, method="spearman")
-    return float(found.min()) if len(found) else float("nan")
+    shared = ranks.index.intersection(other_ranks.index)
+    correlations = ranks.loc[shared].corrwith(other_ranks.loc[shared], axis=1, method="spearman")
+    return float(correlations.min()) if len(correlations) else float("nan")
 
 
 def _describe(row: pd.Series) -> str:

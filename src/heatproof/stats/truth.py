@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import bootstrap_means, percentile_interval
 from heatproof.stats.consistency import MINIMUM_METHODS
 from heatproof.stats.per_image import iterate_test_cases
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ALL, USE_MODEL = "all", "those that know the model"
 COLUMNS = (
@@ -75,8 +72,6 @@ def truth_table(
         `MINIMUM_METHODS` methods and where all mean scores are equal. Methods that the metric or the truth leaves
         undefined on half of the images or more are left out.
     """
-    import pandas as pd
-
     cases: dict[tuple[str, str, str], dict[str, pd.DataFrame]] = {}
     for case, wide in iterate_test_cases(scores):
         cases.setdefault((case["dataset"], case["model"], case["weights"]), {})[case["metric"]] = wide
@@ -96,8 +91,8 @@ def _compare(
     """Return the columns of a comparison from ``n_methods`` on."""
     images = truth.index.intersection(metric.index)
     both = [table.loc[images] for table in (metric, truth)]
-    known = [table.columns[table.notna().mean() > 0.5] for table in both]
-    methods = [name for name in known[1].intersection(known[0]) if name not in left_out]
+    scored = [table.columns[table.notna().mean() > 0.5] for table in both]
+    methods = [name for name in scored[1].intersection(scored[0]) if name not in left_out]
     metric_scores, true_scores = (table[methods].to_numpy(dtype=float) for table in both)
     nan = float("nan")
     if len(methods) < MINIMUM_METHODS:
@@ -120,7 +115,7 @@ def _compare(
         len(images),
         *(float(value) for value in (correlation, low[0], high[0], mean, each_low[0], each_high[0])),
         undefined,
-        ", ".join(methods[one] for one in chosen),
+        ", ".join(methods[index] for index in chosen),
         methods[best],
         float(true_means[best] - true_means[chosen].mean()) if chosen else nan,
     ]
@@ -140,10 +135,10 @@ def spearman_of_images(metric: np.ndarray, truth: np.ndarray) -> np.ndarray:
         (N,) in [-1, 1], over the methods that both score on that image; NaN with fewer than `MINIMUM_METHODS` of them,
         or where all of their scores are equal.
     """
-    known = ~np.isnan(metric) & ~np.isnan(truth)
+    defined = ~np.isnan(metric) & ~np.isnan(truth)
     correlations = np.full(len(metric), np.nan)
-    for pattern in np.unique(known, axis=0):
-        rows = (known == pattern).all(axis=1)
+    for pattern in np.unique(defined, axis=0):
+        rows = (defined == pattern).all(axis=1)
         if pattern.sum() >= MINIMUM_METHODS:
             correlations[rows] = spearman_rows(metric[rows][:, pattern], truth[rows][:, pattern])
     return correlations

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import pandas as pd
+import pandas as pd
 
 COMPONENTS = ("dataset", "network", "seed", "image", "residual")
 COLUMNS = ("metric", "weights", "method", "component", "variance", "share", "n", "note")
@@ -44,8 +42,6 @@ def variance_table(scores: pd.DataFrame) -> pd.DataFrame:
         images, or scores (residual) behind it; ``note``, the reason why a component is missing. Images are those on
         which the method has a score on all networks of the dataset.
     """
-    import pandas as pd
-
     rows: list[dict[str, Any]] = []
     kinds = scores["kind"] if "kind" in scores else scores["model"]
     table = scores.assign(kind=kinds)
@@ -55,14 +51,14 @@ def variance_table(scores: pd.DataFrame) -> pd.DataFrame:
             wide = rows_of_dataset.pivot(index=["kind", "model"], columns="image", values="score").dropna(axis=1)
             if wide.shape[1] > 1:
                 datasets.append((wide.to_numpy(dtype=float), wide.index.get_level_values("kind").to_numpy()))
-        found, counts = components(datasets)
-        total = sum(value for value in found.values() if not np.isnan(value))
+        variances, counts = components(datasets)
+        total = sum(value for value in variances.values() if not np.isnan(value))
         for name in COMPONENTS:
-            known = not np.isnan(found[name])
+            is_defined = not np.isnan(variances[name])
             where = {"metric": metric, "weights": weights, "method": method, "component": name}
-            note = "" if known else MISSING[name] if datasets else "defined on fewer than two common images"
-            share = found[name] / total if known and total > 0 else np.nan
-            rows.append({**where, "variance": found[name], "share": share, "n": counts[name], "note": note})
+            note = "" if is_defined else MISSING[name] if datasets else "defined on fewer than two common images"
+            share = variances[name] / total if is_defined and total > 0 else np.nan
+            rows.append({**where, "variance": variances[name], "share": share, "n": counts[name], "note": note})
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 

@@ -162,22 +162,26 @@ def judge(
     each = pd.concat([table.mean(axis=1) for table in contenders.values()], axis=1)
     means, orders = each.mean(axis=1), each.rank().corr().to_numpy()
     agreement = float(orders[np.triu_indices(len(orders), 1)].mean()) if len(orders) > 1 else 1.0
-    members = {name for one in by_measure.values() for name in one.best}
+    members = {name for measure in by_measure.values() for name in measure.best}
     best = [name for name in means.sort_values(ascending=False, kind="stable").index if name in members]
     if accuracy is not None and accuracy.p > 1 - level:
         sentence = f"This network is at chance: {accuracy.description}. Its maps cannot be judged."
         return Verdict(CHANCE, sentence, best, by_measure, agreement)
     methods = [name for name in means.dropna().index if name not in references]
-    missing = [one for one in by_measure.values() if one.verdict != FOUND]
+    missing = [measure for measure in by_measure.values() if measure.verdict != FOUND]
     if missing:
-        verdict = min((one.verdict for one in missing), key=(CHANCE, NONE_ABOVE_REFERENCES, OPEN, TOO_FEW).index)
-        sentence = " ".join(dict.fromkeys(one.sentence for one in missing))
+        verdict = min(
+            (measure.verdict for measure in missing), key=(CHANCE, NONE_ABOVE_REFERENCES, OPEN, TOO_FEW).index
+        )
+        sentence = " ".join(dict.fromkeys(measure.sentence for measure in missing))
     else:
         verdict = FOUND
         sentence = _describe_best(
             best, methods, _describe_measures(list(by_measure), agreement, where, alone=len(best) == 1), level
         )
-        sentence += _describe_references([one.above for one in by_measure.values()], best, references, rows.index)
+        sentence += _describe_references(
+            [measure.above for measure in by_measure.values()], best, references, rows.index
+        )
         if right is not None:
             sentence += describe_low_accuracy(right, rows.shape[1])
     if excluded:
@@ -266,7 +270,7 @@ def _describe_references(
     maps = sorted(set(rows) & set(references))
     if not maps:
         return " Without a reference map, it is unknown whether they are above a map that does not use the network."
-    above_all = set(best).intersection(*(one.methods for one in above))
+    above_all = set(best).intersection(*(comparison.methods for comparison in above))
     if len(best) == 1:
         claim = "It is" if above_all else "It is not significantly"
     else:
@@ -300,8 +304,8 @@ def disagreement(scores: pd.DataFrame) -> str:
             continue
         bases[base] = None
         for name, rho in wide.drop(columns=base).corrwith(wide[base], method="spearman").items():
-            known = wide[[name, base]].notna().all(axis=1).sum()
-            if known >= MINIMUM_METHODS and not math.isnan(rho):
+            n_methods = wide[[name, base]].notna().all(axis=1).sum()
+            if n_methods >= MINIMUM_METHODS and not math.isnan(rho):
                 correlations.setdefault(str(name), []).append(rho)
     means = sorted((float(np.mean(rhos)), name) for name, rhos in correlations.items())
     opposed = [f"{name} (ρ {_format_mean(mean)})" for mean, name in means if mean < 0]

@@ -160,11 +160,21 @@ def interpolate(image: np.ndarray, visible: np.ndarray) -> np.ndarray:
     missing = ~visible
     if not missing.any():
         return filled
+    if 1 in missing.shape:
+        # Pixels in a line have no triangles, and linear interpolation needs none: both ends are known.
+        filled[missing] = _interpolated_line(image.reshape(known.size, -1), known.ravel())
+        return filled
     # In row order, because the triangulation of a grid is not unique, and depends on the order of the points.
     triangles = Delaunay(np.argwhere(visible).astype(np.float64))
     values = LinearNDInterpolator(triangles, image[visible])(np.argwhere(missing).astype(np.float64))
     filled[missing] = np.where(np.isnan(values), image.mean(axis=(0, 1)), values)
     return filled
+
+
+def _interpolated_line(image: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Return the values (missing pixels, C) between the known pixels (P,) of a line of pixels (P, C)."""
+    at, given = np.flatnonzero(~known), np.flatnonzero(known)
+    return np.stack([np.interp(at, given, channel[given]) for channel in image.T], axis=1)
 
 
 def entropy_unsupported_reason(channels: int) -> str | None:

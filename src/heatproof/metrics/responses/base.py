@@ -2,8 +2,8 @@
 
 The class of a kind of response declares its settings, the arrays of its store, how the network is run on a batch of
 images, and which inputs metrics get from the result. The workflow and `heatproof.evaluate` use the same classes. The
-workflow imports this module and those of the kinds when it builds its plan, so they import torch, and the code that
-runs networks, only inside `run` and similar methods.
+workflow imports this module and those of the kinds when it builds its plan without torch, so they import the code that
+runs networks only inside `run` and similar methods.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from heatproof.core.specs import ResponseSpec
 from heatproof.errors import HeatproofError, NotApplicable
 
 if TYPE_CHECKING:
-    import torch
+    from heatproof.core.lazy import torch
 
 Explain = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 Options = Mapping[str, Any]
@@ -125,9 +125,11 @@ class Response(ABC):
 
     def __init_subclass__(cls) -> None:
         if cls.__dict__.get("kind"):
-            known = KINDS.get(cls.kind, cls).__module__
-            if known != cls.__module__:
-                raise HeatproofError(f"There is a response {cls.kind!r} in {known}: enter yours under another kind.")
+            existing_module = KINDS.get(cls.kind, cls).__module__
+            if existing_module != cls.__module__:
+                raise HeatproofError(
+                    f"There is a response {cls.kind!r} in {existing_module}: enter yours under another kind."
+                )
             KINDS[cls.kind] = cls
 
     def __eq__(self, other: object) -> bool:
@@ -252,6 +254,11 @@ class Response(ABC):
     def points_of(self, other: Response) -> list[int] | None:
         """Return the indices of another response's points among the points of this one; None if some are missing."""
         return None
+
+    @property
+    def fineness(self) -> int:
+        """Number of points at which others can read the response, which overrides `points_of`; 0 if it does not."""
+        return 0
 
     def needed_arrays(self, output: str) -> Sequence[str]:
         """Return the names of the arrays that a metric of an output (``logit`` or ``probability``) reads."""
@@ -481,9 +488,7 @@ def shared_responses(responses: Iterable[Response]) -> dict[Response, tuple[Resp
     chosen: dict[Response, tuple[Response, list[int] | None]] = {}
     for response in unique:
         finer = [(other, points) for other in unique if (points := other.points_of(response)) is not None]
-        # Of the responses that can be shared, the one with the most fractions of a sequence is used.
-        fractions = [len(other.settings.get("fractions") or ()) for other, _ in finer]
-        chosen[response] = finer[int(np.argmax(fractions))] if finer else (response, None)
+        chosen[response] = max(finer, key=lambda pair: pair[0].fineness) if finer else (response, None)
     return chosen
 
 

@@ -133,8 +133,8 @@ class TwoTargets(MapResponse):
         values = {f"{output}_{target}": outputs[output] for output in outputs for target in TARGETS} | dict(
             other_quantities
         )
-        one = np.stack([np.broadcast_to(values.get(name, 0.0), logits.shape) for name in self.quantities])
-        return {"response": np.stack([one, one])[:, None].astype(np.float64)}
+        of_image = np.stack([np.broadcast_to(values.get(name, 0.0), logits.shape) for name in self.quantities])
+        return {"response": np.stack([of_image, of_image])[:, None].astype(np.float64)}
 
 
 class Curves(TwoTargets):
@@ -212,17 +212,22 @@ class Curves(TwoTargets):
 
         Curves with recomputed maps are never shared, because their maps depend on the points.
         """
-        requested, known = other.settings.get("fractions"), self.settings.get("fractions")
-        if requested is None or known is None or other.settings["update"] or len(known) <= len(requested):
+        requested, available = other.settings.get("fractions"), self.settings.get("fractions")
+        if requested is None or available is None or other.settings["update"] or len(available) <= len(requested):
             return None
         settings, other_settings = (
-            {k: v for k, v in one.settings.items() if k != "fractions"} for one in (self, other)
+            {key: value for key, value in curve.settings.items() if key != "fractions"} for curve in (self, other)
         )
         return (
-            [known.index(fraction) for fraction in requested]
-            if settings == other_settings and set(requested) <= set(known)
+            [available.index(fraction) for fraction in requested]
+            if settings == other_settings and set(requested) <= set(available)
             else None
         )
+
+    @property
+    def fineness(self) -> int:
+        """Number of fractions; 0 for a sequence of equal steps, which is never shared."""
+        return len(self.settings.get("fractions") or ())
 
     def synthetic_arrays(self, size: tuple[int, int]) -> Arrays:
         """Return a straight line between the outputs for the image and for its baseline."""

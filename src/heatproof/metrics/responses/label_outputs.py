@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from heatproof.core.batch import Arrays, Batch
+from heatproof.core.lazy import torch
 from heatproof.metrics.responses.base import Contents, FirstBatch, NetworkResponse
 
 
@@ -29,8 +30,6 @@ class LabelOutputs(NetworkResponse):
 
     def run(self, batch: Batch) -> Arrays:
         """Run the network once on each image."""
-        import torch
-
         from heatproof.core.passes import read_outputs
 
         labels = torch.arange(batch.dataset.num_classes)

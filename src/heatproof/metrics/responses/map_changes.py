@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from heatproof.core.batch import Arrays, Batch
+from heatproof.core.lazy import torch
 from heatproof.core.options import Bounds, Count
 from heatproof.metrics.responses.base import MapResponse
 
@@ -35,8 +36,6 @@ class MapChanges(MapResponse):
 
     def run(self, batch: Batch) -> Arrays:
         """Explain the changed images, and return the largest relative change of each map."""
-        import torch
-
         from heatproof.core.perturb.sensitivity import max_sensitivity
 
         arguments, results = (batch.images, batch.targets, batch.image_ids, batch.seed), []

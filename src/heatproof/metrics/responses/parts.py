@@ -13,6 +13,7 @@ import numpy as np
 
 from heatproof.core.batch import Arrays, Batch
 from heatproof.core.dataset import HasParts
+from heatproof.core.lazy import torch
 from heatproof.errors import HeatproofError
 from heatproof.metrics.responses.base import Array, Contents, FirstBatch, NetworkResponse
 
@@ -80,8 +81,6 @@ class Parts(NetworkResponse):
 
     def run(self, batch: Batch) -> Arrays:
         """Return the outputs, the importance of each part, and the masks; or the drops that a caller passed."""
-        import torch
-
         from heatproof.core.batches import READ_LOCK
         from heatproof.core.normalise import normalise
         from heatproof.core.passes import read_variants
@@ -123,8 +122,8 @@ class Parts(NetworkResponse):
 
 def _as_masks(masks: Any) -> np.ndarray:
     """Return int8 masks, which have component numbers, unchanged, and all others, such as 0 and 255, as bool."""
-    found = _array(masks)
-    return found if found.dtype == np.int8 else found.astype(bool)
+    array = _array(masks)
+    return array if array.dtype == np.int8 else array.astype(bool)
 
 
 def _array(values: Any) -> np.ndarray:
