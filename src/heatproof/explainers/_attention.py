@@ -10,15 +10,13 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from heatproof.core.batch import Batch
+from heatproof.core.lazy import torch
 from heatproof.errors import NotApplicable
 from heatproof.explainers._batches import as_leaf, pad_single_image_passes, split_batch
 from heatproof.explainers._unaltered import require_unaltered_outputs
-
-if TYPE_CHECKING:
-    import torch
 
 
 class TokenLayout(NamedTuple):
@@ -81,8 +79,6 @@ def read_attention(
     NotApplicable
         If the network has no attention blocks, their tokens are not a grid of patches, or the outputs differ.
     """
-    import torch
-
     blocks = attention_blocks(context.network)
     if not blocks:
         yield from _read_called_attention(context, gradients, compares)
@@ -105,8 +101,6 @@ def _collect(
     gradients: bool | Literal["last"],
     tokens: TokenLayout,
 ) -> BatchAttention:
-    import torch
-
     # Without the copy of a single image.
     count = len(part.image_ids)
     inputs = attention[-1:] if gradients == "last" else attention
@@ -122,8 +116,6 @@ def _read_called_attention(
     context: Batch, gradients: bool | Literal["last"], compares: bool
 ) -> Iterator[BatchAttention]:
     """Yield the attention of a network of any library, read from its calls of softmax."""
-    import torch
-
     from heatproof.explainers._function_rules import AttentionRecorder
     from heatproof.explainers._layers import describe_unlocated_tokens, locate_attended_tokens
 
@@ -183,13 +175,11 @@ def to_pixels(attended: BatchAttention, rows: torch.Tensor) -> torch.Tensor:
     torch.Tensor
         (N, H, W), bilinear.
     """
-    from torch.nn.functional import interpolate
-
     grid, cells, read = attended.tokens
     query = rows[:, list(cells if read is None else read)].mean(1)
     patches = query[:, list(cells)].unflatten(1, grid)
     size = attended.images.shape[2:]
-    return interpolate(patches[:, None].float(), size, mode="bilinear", align_corners=False)[:, 0]
+    return torch.nn.functional.interpolate(patches[:, None].float(), size, mode="bilinear", align_corners=False)[:, 0]
 
 
 @contextmanager
@@ -266,8 +256,6 @@ def require_patch_tokens(maps: list[torch.Tensor], images: torch.Tensor, transfo
 
 def propagate(weighted: Iterator[torch.Tensor]) -> torch.Tensor:
     """Return R of Chefer et al., (N, tokens, tokens), from the weighted attention of the blocks, first to last."""
-    import torch
-
     relevance: torch.Tensor | None = None
     for block_attention in weighted:
         if relevance is None:

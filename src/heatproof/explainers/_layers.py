@@ -52,15 +52,15 @@ class Layout:
         Axes of the rows and the columns in a feature map of four axes; None for tokens (N, T, C).
     cells
         Index of the token of each cell, row by row; empty for feature maps.
-    found
-        Whether the rule found the layer; False if the model or the user named it.
+    is_chosen
+        Whether the rule chose the layer; False if the model or the user named it.
     """
 
     name: str
     grid: tuple[int, int]
     axes: tuple[int, ...] | None = None
     cells: tuple[int, ...] = ()
-    found: bool = True
+    is_chosen: bool = True
 
     @property
     def form(self) -> Literal["map", "channels last", "tokens"]:
@@ -77,7 +77,7 @@ class Layout:
     def __str__(self) -> str:
         """Describe the layer, its grid and its tokens."""
         tokens = f" of tokens after {self.prefix} prefix token(s)" if self.form == "tokens" else ""
-        named = "found by the rule" if self.found else "named"
+        named = "found by the rule" if self.is_chosen else "named"
         return f"{self.name}, {self.grid[0]}×{self.grid[1]}{tokens} ({named})"
 
 
@@ -184,7 +184,7 @@ def grid_layer(context: Batch, name: str | None = None) -> Iterator[tuple[nn.Mod
 
 def _layout_of(context: Batch, name: str | None) -> Layout:
     # A named layer is read as it is; explainers raise an error if its output has no grid.
-    unchanged = Layout(str(name), (0, 0), (2, 3), found=False)
+    unchanged = Layout(str(name), (0, 0), (2, 3), is_chosen=False)
     if name and _makes_maps(find_layer(context.network, name, "model")):
         return unchanged
     inspection = inspect_layers(context.network, pad_single_image(context).images, name)
@@ -372,7 +372,7 @@ def _search_layer(
         if layout is None and tensor.ndim == 3:
             unlocated_reason = unlocated_reason or describe_unlocated_tokens(tensor.shape[1], layer_name)
         elif layout and (name or layout.axes or bool((gradient[:, list(layout.cells)] != 0).any())):
-            return LayerInspection(replace(layout, found=not name), changes)
+            return LayerInspection(replace(layout, is_chosen=not name), changes)
     return LayerInspection(None, changes, unlocated_reason)
 
 
@@ -401,13 +401,13 @@ def _outermost(outputs: list[tuple[str, torch.Tensor]]) -> list[tuple[str, torch
 
     If several modules return the same tensor, the outermost one counts.
     """
-    found: dict[int, tuple[str, torch.Tensor]] = {}
+    outermost: dict[int, tuple[str, torch.Tensor]] = {}
     for name, tensor in outputs:
         cells = math.prod(tensor.shape[2:]) if tensor.ndim == 4 else tensor.shape[1] if tensor.ndim == 3 else 0
-        previous = found.get(id(tensor))
+        previous = outermost.get(id(tensor))
         if cells > 1 and (previous is None or name.count(".") < previous[0].count(".")):
-            found[id(tensor)] = (name, tensor)
-    return list(found.values())
+            outermost[id(tensor)] = (name, tensor)
+    return list(outermost.values())
 
 
 def _lay_out(
