@@ -10,13 +10,16 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from heatproof.core.batch import Batch
 from heatproof.core.lazy import torch
 from heatproof.errors import NotApplicable
 from heatproof.explainers._batches import as_leaf, pad_single_image_passes, split_batch
 from heatproof.explainers._unaltered import require_unaltered_outputs
+
+if TYPE_CHECKING:
+    from heatproof.explainers._cells import Cells
 
 
 class TokenLayout(NamedTuple):
@@ -52,12 +55,15 @@ class BatchAttention:
         The part of the batch, (N, C, H, W).
     tokens
         Meaning of the tokens.
+    cells
+        Where in the image the patches lie; None if the path from the images to the tokens cannot be followed.
     """
 
     attention: list[torch.Tensor]
     gradients: list[torch.Tensor]
     images: torch.Tensor
     tokens: TokenLayout
+    cells: Cells | None
 
 
 def read_attention(
@@ -79,19 +85,28 @@ def read_attention(
     NotApplicable
         If the network has no attention blocks, their tokens are not a grid of patches, or the outputs differ.
     """
+    from heatproof.explainers._cells import CellRecorder, follow_cells
+
     blocks = attention_blocks(context.network)
     if not blocks:
         yield from _read_called_attention(context, gradients, compares)
         return
     transformer = find_transformer(context.network, blocks)
     for part in split_batch(context):
-        with record_attention(blocks) as attention, torch.set_grad_enabled(bool(gradients)):
+        recorder = CellRecorder(part.images.shape[2:])
+        with (
+            record_attention(blocks) as attention,
+            torch.set_grad_enabled(bool(gradients)),
+            follow_cells(context.network, recorder),
+        ):
             outputs = pad_single_image_passes(part.output)(as_leaf(part.images) if gradients else part.images)
             target_output = outputs.gather(1, part.targets[:, None]).sum()
         require_patch_tokens(attention, part.images, transformer, len(blocks))
         if compares:
             require_unaltered_outputs(part, part.images, outputs)
-        yield _collect(part, attention, target_output, gradients, token_layout_of(transformer, part))
+        tokens = token_layout_of(transformer, part)
+        cells = recorder.locate(attention[-1], tokens.grid)
+        yield _collect(part, attention, target_output, gradients, tokens, cells)
 
 
 def _collect(
@@ -100,6 +115,7 @@ def _collect(
     target_output: torch.Tensor,
     gradients: bool | Literal["last"],
     tokens: TokenLayout,
+    cells: Cells | None,
 ) -> BatchAttention:
     # Without the copy of a single image.
     count = len(part.image_ids)
@@ -108,7 +124,11 @@ def _collect(
         [gradient[:count] for gradient in torch.autograd.grad(target_output, inputs)] if gradients else []
     )
     return BatchAttention(
-        [block_attention.detach()[:count] for block_attention in attention], attention_gradients, part.images, tokens
+        [block_attention.detach()[:count] for block_attention in attention],
+        attention_gradients,
+        part.images,
+        tokens,
+        cells,
     )
 
 
@@ -116,6 +136,7 @@ def _read_called_attention(
     context: Batch, gradients: bool | Literal["last"], compares: bool
 ) -> Iterator[BatchAttention]:
     """Yield the attention of a network of any library, read from its calls of softmax."""
+    from heatproof.explainers._cells import CellRecorder, follow_inputs
     from heatproof.explainers._function_rules import AttentionRecorder
     from heatproof.explainers._layers import describe_unlocated_tokens, locate_attended_tokens
 
@@ -123,7 +144,14 @@ def _read_called_attention(
     for index, part in enumerate(split_batch(context)):
         # The gradient of the first part shows which tokens the head reads, which is the same for all images.
         needs_gradient = bool(gradients) or index == 0
-        with torch.set_grad_enabled(needs_gradient), AttentionRecorder() as mode:
+        recorder = CellRecorder(part.images.shape[2:])
+        # The attention recorder is the inner mode, so that the operations into which it divides attention are followed.
+        with (
+            torch.set_grad_enabled(needs_gradient),
+            follow_inputs(context.network, recorder),
+            recorder,
+            AttentionRecorder() as mode,
+        ):
             outputs = pad_single_image_passes(part.output)(as_leaf(part.images) if needs_gradient else part.images)
             target_output = outputs.gather(1, part.targets[:, None]).sum()
         attention = mode.attention
@@ -149,7 +177,9 @@ def _read_called_attention(
             queries = (gradient != 0).any(3).any(1).any(0).nonzero()[:, 0].tolist()
             # If the head reads a patch, it pools the patches.
             read = tuple(queries) if queries and not {*queries} & {*token_grid.cells} else None
-        yield _collect(part, attention, target_output, gradients, TokenLayout(token_grid.grid, token_grid.cells, read))
+        tokens = TokenLayout(token_grid.grid, token_grid.cells, read)
+        cells = recorder.locate(attention[-1], tokens.grid)
+        yield _collect(part, attention, target_output, gradients, tokens, cells)
 
 
 def attention_blocks(network: torch.nn.Module) -> list[Any]:
@@ -175,11 +205,12 @@ def to_pixels(attended: BatchAttention, rows: torch.Tensor) -> torch.Tensor:
     torch.Tensor
         (N, H, W), bilinear.
     """
+    from heatproof.explainers._cells import enlarge
+
     grid, cells, read = attended.tokens
     query = rows[:, list(cells if read is None else read)].mean(1)
     patches = query[:, list(cells)].unflatten(1, grid)
-    size = attended.images.shape[2:]
-    return torch.nn.functional.interpolate(patches[:, None].float(), size, mode="bilinear", align_corners=False)[:, 0]
+    return enlarge(patches[:, None].float(), attended.images.shape[2:], attended.cells)[:, 0]
 
 
 @contextmanager

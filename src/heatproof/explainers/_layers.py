@@ -29,6 +29,7 @@ from heatproof.core.input_facts import InputFacts
 from heatproof.core.layers import GridTap, find_layer
 from heatproof.errors import NotApplicable, machine_fault
 from heatproof.explainers._batches import as_leaf, pad_single_image
+from heatproof.explainers._cells import CellRecorder, Cells, follow_cells
 from heatproof.explainers._hooks import in_this_thread, prefix_tokens
 from heatproof.explainers._tokens import BandChanges, TokenGrid, measure_band_changes, noise_like
 
@@ -137,8 +138,20 @@ def locate_attended_tokens(context: Batch, count: int) -> TokenGrid | None:
     return inspection.changes.locate_attended_tokens(count, prefix_tokens(context.network))
 
 
+class GridProbe(nn.Identity):
+    """Module behind a layer, whose input and output are the layer's output as a feature map (N, C, h, w).
+
+    Attributes
+    ----------
+    cells
+        Where in the image the cells of the layer lie; None before the first pass, or where it cannot be followed.
+    """
+
+    cells: Cells | None = None
+
+
 @contextmanager
-def grid_layer(context: Batch, name: str | None = None) -> Iterator[tuple[nn.Module, nn.Module, str]]:
+def grid_layer(context: Batch, name: str | None = None) -> Iterator[tuple[nn.Module, GridProbe, str]]:
     """Insert a probe behind the layer for class activation maps, for the duration of a with statement.
 
     The output of the probe is the output of the layer as a feature map (N, C, h, w): channels come before the grid, and
@@ -171,15 +184,27 @@ def grid_layer(context: Batch, name: str | None = None) -> Iterator[tuple[nn.Mod
     layout = _layout_of(context, name)
     name = layout.name
     layer = find_layer(context.network, name, "model")
-    probe = nn.Identity().eval()
-    handle = layer.register_forward_hook(
-        in_this_thread(lambda module, inputs, output: _run_probe(probe, inputs, output, layout))
-    )
+    probe = GridProbe().eval()
+    recorder = CellRecorder(context.images.shape[2:])
+
+    def run(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+        cells = recorder.locate(output, _grid_of(output, layout))
+        probe.cells = probe.cells or cells
+        return _run_probe(probe, inputs, output, layout)
+
+    handle = layer.register_forward_hook(in_this_thread(run))
     try:
-        with _require_one_call(context.network, layer, name):
+        with _require_one_call(context.network, layer, name), follow_cells(context.network, recorder):
             yield _with_probe(context.output, probe), probe, name
     finally:
         handle.remove()
+
+
+def _grid_of(output: Any, layout: Layout) -> tuple[int, int]:
+    axes = layout.axes
+    if axes is None or getattr(output, "ndim", 0) != 4:
+        return layout.grid
+    return output.shape[axes[0]], output.shape[axes[1]]
 
 
 def _layout_of(context: Batch, name: str | None) -> Layout:

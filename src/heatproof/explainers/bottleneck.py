@@ -99,6 +99,7 @@ def iba(
     HeatproofError
         If an option is out of its range, the layer does not exist or has no grid, or there are too few training images.
     """
+    from heatproof.explainers._cells import enlarge
     from heatproof.explainers._layers import grid_layer
 
     search = _Search(beta, steps, samples, learning_rate, smooth)
@@ -114,9 +115,7 @@ def iba(
             alpha = _optimise(part, tap, features, moments, search)
             nats = _information(alpha, features, moments, smooth)
             bits = nats.sum(1, keepdim=True) / math.log(2)
-            maps.append(
-                torch.nn.functional.interpolate(bits, part.images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
-            )
+            maps.append(enlarge(bits, part.images.shape[2:], tapped.cells)[:, 0])
     tap.compare(context)
     return {"iba": torch.cat(maps)}
 
@@ -286,11 +285,11 @@ def _find_prior(
     effort: tuple[int, int],
 ) -> _Prior:
     """Find the prior under which the layer's features have the distribution of the restricted features."""
+    from heatproof.explainers._cells import enlarge
+
     steps, samples = effort
     size, count = part.images.shape[2:], len(part.images)
-    start = torch.nn.functional.interpolate(passed.mean(1, keepdim=True), size, mode="bilinear").clamp(
-        MINIMUM_MASK, 1 - MINIMUM_MASK
-    )
+    start = enlarge(passed.mean(1, keepdim=True), size, tap.layer.cells).clamp(MINIMUM_MASK, 1 - MINIMUM_MASK)
     initial = [start.logit(), colours.mean.expand(count, -1, -1, -1), colours.deviation.log().expand(count, -1, -1, -1)]
     parameters = [values.detach().clone().requires_grad_() for values in initial]
     optimiser = torch.optim.Adam(parameters, PRIOR_RATE, eps=EPSILON)

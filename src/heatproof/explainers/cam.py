@@ -359,7 +359,7 @@ def hires_cam(context: Batch, *, grid: PatchGrid | None = None) -> dict[str, tor
             _require_grid(features, name)
             (gradients,) = torch.autograd.grad(outputs.gather(1, padded.targets[:, None]).sum(), features)
             cam = (features.detach() * gradients).sum(1, keepdim=True)[: len(part.image_ids)]
-            maps.append(_enlarge(cam, part.images, grid, name))
+            maps.append(_enlarge(cam, part.images, grid, layer, name))
             compared_passes.append((padded, outputs.detach()))
     for padded, outputs in compared_passes:
         require_unaltered_outputs(padded, padded.images, outputs)
@@ -388,6 +388,7 @@ def _extract(
     **arguments: Any,
 ) -> torch.Tensor:
     """Return the maps (N, H, W) of a torchcam extractor, which `prepare` may change before each network pass."""
+    from heatproof.explainers._cells import enlarge
     from heatproof.explainers._layers import grid_layer
 
     class WeightRecorder(extractor_class):
@@ -396,6 +397,9 @@ def _extract(
         def _get_weights(self, *arguments: Any, **options: Any) -> list[torch.Tensor]:
             self.weights = super()._get_weights(*arguments, **options)
             return self.weights
+
+        def _upsample(self, activation: torch.Tensor) -> torch.Tensor:
+            return enlarge(activation, self._input.shape[2:], layer.cells)
 
     maps, are_negative, compared_passes = [], [], []
     with grid_layer(context) as (explained_output, layer, name):
@@ -415,7 +419,7 @@ def _extract(
                 cam = cam.masked_fill(weighted.isnan().any(1), torch.nan)
                 before_relu = weighted.sum(1)[:count].flatten(1)
                 are_negative.append((before_relu <= 0).all(1) & (before_relu < 0).any(1))
-            maps.append(_enlarge(cam[:count, None], part.images, grid, name))
+            maps.append(_enlarge(cam[:count, None], part.images, grid, layer, name))
             compared_passes.append((part, scores.detach()))
     for part, scores in compared_passes:
         require_unaltered_outputs(part, part.images, scores)
@@ -426,8 +430,10 @@ def _extract(
     return torch.cat(maps).detach()
 
 
-def _enlarge(cams: torch.Tensor, images: torch.Tensor, grid: AnyGrid | None, name: str) -> torch.Tensor:
+def _enlarge(cams: torch.Tensor, images: torch.Tensor, grid: AnyGrid | None, layer: Any, name: str) -> torch.Tensor:
     """Pool maps (N, 1, h, w) of a layer to the option `grid`, and enlarge them to the size of the images, (N, H, W)."""
+    from heatproof.explainers._cells import enlarge
+
     if grid is not None:
         rows, columns = grid_shape(grid)
         if rows > cams.shape[2] or columns > cams.shape[3]:
@@ -436,7 +442,7 @@ def _enlarge(cams: torch.Tensor, images: torch.Tensor, grid: AnyGrid | None, nam
                 f"{columns} cannot refine it"
             )
         cams = torch.nn.functional.adaptive_avg_pool2d(cams, (rows, columns))
-    return torch.nn.functional.interpolate(cams.float(), images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
+    return enlarge(cams.float(), images.shape[2:], layer.cells)[:, 0]
 
 
 def _require_grid(activations: Any, name: str) -> None:

@@ -146,6 +146,7 @@ def propagate_relevance(context: Batch) -> Iterator[tuple[BatchAttention, list[t
         If the network has no attention blocks of timm over a grid of patches, an operation has no rule, or
         probabilities are explained.
     """
+    from heatproof.explainers._cells import CellRecorder, follow_cells
     from heatproof.explainers._relevance import record_tensors, relevance_of_attention, require_rules
 
     network = context.network
@@ -163,7 +164,13 @@ def propagate_relevance(context: Batch) -> Iterator[tuple[BatchAttention, list[t
     require_rules(transformer)
     for part in split_batch(context):
         padded, count = pad_single_image(part), len(part.image_ids)
-        with record_attention(blocks) as attention, record_tensors(transformer) as tensors, torch.enable_grad():
+        recorder = CellRecorder(part.images.shape[2:])
+        with (
+            record_attention(blocks) as attention,
+            record_tensors(transformer) as tensors,
+            torch.enable_grad(),
+            follow_cells(network, recorder),
+        ):
             logits = torch.func.functional_call(network, double_precision, (as_leaf(padded.images.double()),))
         require_patch_tokens(attention, padded.images, transformer, len(blocks))
         require_unaltered_outputs(part, padded.images, logits)
@@ -171,10 +178,12 @@ def propagate_relevance(context: Batch) -> Iterator[tuple[BatchAttention, list[t
             raise NotApplicable("no rule covers the operations after the logits of the vision transformer")
         gradients = torch.autograd.grad(logits.gather(1, padded.targets[:, None]).sum(), attention)
         relevance, tokens = relevance_of_attention(transformer, tensors, attention, padded.targets)
+        layout = token_layout_of(transformer, part)
         attended = BatchAttention(
             attention=[tensor.detach()[:count] for tensor in attention],
             gradients=[tensor[:count] for tensor in gradients],
             images=part.images,
-            tokens=token_layout_of(transformer, part),
+            tokens=layout,
+            cells=recorder.locate(attention[-1], layout.grid),
         )
         yield attended, [tensor[:count] for tensor in relevance], tokens[:count]
