@@ -155,6 +155,12 @@ def _read_called_attention(
             outputs = pad_single_image_passes(part.output)(as_leaf(part.images) if needs_gradient else part.images)
             target_output = outputs.gather(1, part.targets[:, None]).sum()
         attention = mode.attention
+        if not attention and mode.shapes_of_others:
+            queries, keys = mode.shapes_of_others[0]
+            raise NotApplicable(
+                f"the network's attention is from {queries} tokens to {keys}, so that not all of the latter are tokens "
+                "of the image, as with add_bias_kv, add_zero_attn, or keys that are pooled"
+            )
         if not attention:
             raise NotApplicable("the network has no attention blocks to read attention from")
         sizes = sorted({block_attention.shape[-1] for block_attention in attention})

@@ -205,10 +205,14 @@ class CellRecorder(TorchFunctionMode):
         """Call the function, and note the cells of what it returns."""
         keywords = dict(kwargs or {})
         name = getattr(func, "__name__", "")
-        if name in ("__get__", "size", "dim", "__len__"):
+        if name in ("size", "dim", "__len__"):
             return func(*args, **keywords)
         inputs = [self._cells[value] for value in _tensors([*args, *keywords.values()]) if value in self._cells]
         output = func(*args, **keywords)
+        if name == "__iter__":
+            parts = list(output)
+            self._cells.update(dict.fromkeys(parts, inputs[0]) if inputs else {})
+            return iter(parts)
         if inputs:
             results = [value for value in _tensors([output]) if value.ndim > 1]
             for value in results:
