@@ -107,7 +107,7 @@ def test_fused_attention_is_disabled_in_the_pass_and_restored_after_it(name, set
     met, logits = [], []
     handles = [
         blocks[0].register_forward_pre_hook(
-            lambda *_: met.append((is_counted_as_check(), [one.fused_attn for one in blocks]))
+            lambda *_: met.append((is_counted_as_check(), [block.fused_attn for block in blocks]))
         ),
         network.register_forward_hook(
             lambda module, inputs, output: logits.append((is_counted_as_check(), output.detach()))
@@ -120,7 +120,7 @@ def test_fused_attention_is_disabled_in_the_pass_and_restored_after_it(name, set
     assert met == [(False, [False] * 3)] * (20 if name == "transition_attention" else 1) + [(True, settings)]
     assert [block.fused_attn for block in blocks] == settings
     assert [checks for checks, _ in logits[-2:]] == [False, True]
-    assert all((one - fused_logits).abs().max() < 1e-5 for _, one in logits[-2:])
+    assert all((unfused - fused_logits).abs().max() < 1e-5 for _, unfused in logits[-2:])
     assert not any(block.attn_drop._forward_hooks for block in blocks)
 
 

@@ -61,9 +61,11 @@ def test_each_map_name_belongs_to_one_explainer():
 
 def test_explainers_have_their_families():
     listed = {name: family for family, names in FAMILIES.items() for name in names}
-    found = {name: entry.family for name, entry in EXPLAINERS.items()}
-    assert {name: found[name] for name in listed} == listed, "tables rank by families that others have published with"
-    assert all(found.values()), "a new one says its family where it is registered"
+    families = {name: entry.family for name, entry in EXPLAINERS.items()}
+    assert {name: families[name] for name in listed} == listed, (
+        "tables rank by families that others have published with"
+    )
+    assert all(families.values()), "a new one says its family where it is registered"
 
 
 def test_explainers_declare_known_kinds_of_networks():

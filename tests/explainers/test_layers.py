@@ -129,9 +129,11 @@ def test_attention_of_any_library_equals_that_of_hooks(explain_digits):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("heatproof.explainers._attention.attention_blocks", lambda network: [])
         called = list(read_attention(context, gradients=True))
-    for one, other in zip(hooked, called, strict=True):
-        assert other.tokens == one.tokens
-        for left, right in zip([*one.attention, *one.gradients], [*other.attention, *other.gradients], strict=True):
+    for of_hooks, of_calls in zip(hooked, called, strict=True):
+        assert of_calls.tokens == of_hooks.tokens
+        for left, right in zip(
+            [*of_hooks.attention, *of_hooks.gradients], [*of_calls.attention, *of_calls.gradients], strict=True
+        ):
             torch.testing.assert_close(left, right)
     assert enlarge(network, called[0].attention[-1].mean(1)).shape == (2, 32, 32)
 

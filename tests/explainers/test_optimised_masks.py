@@ -51,7 +51,7 @@ def explain(network=None, targets=(0, 0), batch_size=64, **changes):
         "facts": InputFacts(cam_layer="layer"),
         "images": images,
         "targets": torch.tensor(targets),
-        "image_ids": tuple(f"image {place}" for place in range(len(targets))),
+        "image_ids": tuple(f"image {row}" for row in range(len(targets))),
         "seed": 0,
         "batch_size": batch_size,
         "background": lambda count: background[:count],
@@ -103,8 +103,8 @@ def test_random_weights_change_the_map(name):
             return self.layer(images).mean(1).flatten(1) @ head * self.scale / 16
 
     # The class of the first image has its own quadrant, on which random weights do not depend especially.
-    known, random = (share_in(run(name, explain(network)), 0) for network in (Corners(), Random()))
-    assert (random < 0.8 * known).all()
+    trained, random = (share_in(run(name, explain(network)), 0) for network in (Corners(), Random()))
+    assert (random < 0.8 * trained).all()
 
 
 def masks_of(context, areas, **options):
@@ -180,14 +180,14 @@ def test_information_of_the_input_equals_the_divergence_of_its_formula():
     alpha, images, mean = (torch.randn(2, 3, 4, 4, generator=generator) for _ in range(3))
     mask, deviation = torch.rand(2, 1, 4, 4, generator=generator), torch.rand(2, 3, 1, 1, generator=generator) + 0.5
     mean = mean[:, :, :1, :1]
-    found = _information_above(alpha, images, _Prior(mask, mean, deviation), 0.0)
+    divergence = _information_above(alpha, images, _Prior(mask, mean, deviation), 0.0)
 
     def noisy(passed):
         return torch.distributions.Normal(passed * images + (1 - passed) * mean, (1 - passed) * deviation)
 
     passed = alpha.sigmoid()
     expected = torch.distributions.kl_divergence(noisy(passed), noisy(passed * mask))
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(divergence, expected, rtol=1e-4, atol=1e-5)
     # Information that the prior lets pass costs nothing; with a prior that lets nothing pass, the costs are those of
     # `iba`.
     assert _information_above(alpha, images, _Prior(torch.ones_like(mask), mean, deviation), 0.0).max() < 1e-5
@@ -197,7 +197,7 @@ def test_information_of_the_input_equals_the_divergence_of_its_formula():
 
 def test_the_prior_brings_features_near_those_of_the_bottleneck(monkeypatch):
     """Without the search for the prior, the features of the noisy image are far from the restricted ones."""
-    found = {}
+    distances = {}
 
     def keep(batch, tap, passed, restricted, unit, colours, effort):
         for steps in (1, 30):
@@ -206,13 +206,13 @@ def test_the_prior_brings_features_near_those_of_the_bottleneck(monkeypatch):
             noisy = prior.mask * batch.images + (1 - prior.mask) * (prior.mean + prior.deviation * noise)
             spread, centre = torch.std_mean(tap.read(noisy)[0], 0)
             apart = (centre - restricted.mean[0]) ** 2 + (spread - restricted.deviation[0]) ** 2
-            found[steps] = (apart / unit**2).mean()
+            distances[steps] = (apart / unit**2).mean()
         return prior
 
     original = bottleneck._find_prior
     monkeypatch.setattr(bottleneck, "_find_prior", keep)
     run("input_iba", explain(targets=(0,)))
-    assert found[30] < 0.9 * found[1]
+    assert distances[30] < 0.9 * distances[1]
 
 
 def test_another_layer_can_be_named():

@@ -172,9 +172,9 @@ def test_axes_of_a_feature_map_are_located(grid, channels, order, axes):
     # The head is linear after a mean, so the map is the sum of features weighted by the row of the class.
     features = network.mix(network.embed(images).relu())
     expected = (features * network.head.weight[[0, 1]][:, :, None, None]).sum(1, keepdim=True) * 1.5
-    found = torch.from_numpy(explained["attribution"].values[0])
+    maps = torch.from_numpy(explained["attribution"].values[0])
     expected = interpolate(expected, network.size, mode="bilinear", align_corners=False)[:, 0]
-    torch.testing.assert_close(found * (expected.abs().max() / found.abs().max()), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(maps * (expected.abs().max() / maps.abs().max()), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -197,8 +197,8 @@ def test_maps_are_computed_from_the_patch_tokens(options):
     by_hand = [(slope * layer_outputs[0]).sum(2)[:, cells], rolled[:, cells].mean(1)[:, cells]]
     for name, expected in zip(["hires_cam", "attention_rollout"], by_hand, strict=True):
         expected = interpolate(expected.detach().view(2, 1, 5, 10), network.size, mode="bilinear", align_corners=False)
-        found = torch.from_numpy(result["attribution"].sel({"method": name}).values)
-        torch.testing.assert_close(found, expected[:, 0], rtol=1e-4, atol=1e-6)
+        maps = torch.from_numpy(result["attribution"].sel({"method": name}).values)
+        torch.testing.assert_close(maps, expected[:, 0], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("declared", [0, 1, 5, 9])

@@ -28,9 +28,9 @@ def replaced(context, network, targets=None):
 def test_relevance_is_conserved(shape, explain_digits):
     """The logit's relevance of 1 arrives at the tokens, so relevances times the logit sum to the logit."""
     context = replaced(explain_digits(count=3, batch_size=2), tiny_vit(**SHAPES[shape]))
-    for attended, found, tokens in propagate_relevance(context):
+    for attended, relevance, tokens in propagate_relevance(context):
         assert (tokens.sum((1, 2)) - 1).abs().max() < 1e-5
-        assert len(found) == len(attended.attention) == len(context.network.blocks)
+        assert len(relevance) == len(attended.attention) == len(context.network.blocks)
 
 
 def test_relevance_is_conserved_on_a_trained_network(explain_digits):
@@ -47,19 +47,19 @@ def test_relevance_through_a_linear_layer_equals_one_computed_by_hand():
 
 
 def test_relevance_through_a_product_equals_one_computed_by_hand():
-    one, other = torch.tensor([[[1.0, 3.0]]]), torch.tensor([[[2.0], [1.0]]])
+    first, second = torch.tensor([[[1.0, 3.0]]]), torch.tensor([[[2.0], [1.0]]])
     # 1·2 + 3·1 = 5; each factor gets one half of the relevance.
-    of_one, of_other = through_product(one, other, torch.tensor([[[10.0]]]))
-    torch.testing.assert_close(of_one, torch.tensor([[[2.0, 3.0]]]))
-    torch.testing.assert_close(of_other, torch.tensor([[[2.0], [3.0]]]))
+    of_first, of_second = through_product(first, second, torch.tensor([[[10.0]]]))
+    torch.testing.assert_close(of_first, torch.tensor([[[2.0, 3.0]]]))
+    torch.testing.assert_close(of_second, torch.tensor([[[2.0], [3.0]]]))
 
 
 def test_relevance_through_a_sum_equals_one_computed_by_hand():
-    one, other = torch.tensor([[[4.0], [1.0]]]), torch.tensor([[[-3.0], [1.0]]])
+    first, second = torch.tensor([[[4.0], [1.0]]]), torch.tensor([[[-3.0], [1.0]]])
     # In proportion: 4 and 1, −3 and 1, with sums 5 and −2. Of the total of 3 they get 5/7 and 2/7.
-    of_one, of_other = through_sum(one, other, torch.tensor([[[1.0], [2.0]]]))
-    torch.testing.assert_close(of_one, torch.tensor([[[4.0], [1.0]]]) * 3 / 7)
-    torch.testing.assert_close(of_other, torch.tensor([[[3.0], [-1.0]]]) * 3 / 7)
+    of_first, of_second = through_sum(first, second, torch.tensor([[[1.0], [2.0]]]))
+    torch.testing.assert_close(of_first, torch.tensor([[[4.0], [1.0]]]) * 3 / 7)
+    torch.testing.assert_close(of_second, torch.tensor([[[3.0], [-1.0]]]) * 3 / 7)
 
 
 def test_the_map_of_one_block_equals_one_computed_by_hand(explain_digits):
@@ -111,7 +111,7 @@ def share_linear(inputs, weight, relevance):
     """Equation 3, with the positive terms of positive and of negative inputs."""
     raising, lowering = weight.clamp(min=0), weight.clamp(max=0)
     signed = [inputs.clamp(min=0), inputs.clamp(max=0)]
-    return sum(share(lambda one, other: one @ raising.mT + other @ lowering.mT, signed, relevance))
+    return sum(share(lambda positive, negative: positive @ raising.mT + negative @ lowering.mT, signed, relevance))
 
 
 def share_normalised(function, inputs, relevance):
@@ -149,11 +149,11 @@ def test_relevance_of_two_blocks_equals_that_of_automatic_differentiation(explai
         heads = share_linear(mixed, block.attn.proj.weight, branch).unflatten(-1, (2, 24)).transpose(1, 2)
         of_weights, of_value = share_normalised(torch.matmul, [weights, value], heads)
         expected.append(of_weights)
-        of_query, of_key = share_normalised(lambda one, other: one @ other.mT, [query, key], of_weights)
+        of_query, of_key = share_normalised(lambda left, right: left @ right.mT, [query, key], of_weights)
         joined = torch.cat([each.transpose(1, 2).flatten(2) for each in (of_query, of_key, of_value)], -1)
         relevance = stays + share_linear(normed, block.attn.qkv.weight, joined)
-    ((_, found, at_tokens),) = propagate_relevance(replaced(context, network))
-    for got, reference in zip([*found, at_tokens], [*reversed(expected), relevance], strict=True):
+    ((_, relevances, at_tokens),) = propagate_relevance(replaced(context, network))
+    for got, reference in zip([*relevances, at_tokens], [*reversed(expected), relevance], strict=True):
         assert (got - reference).abs().max() < 1e-8 * reference.abs().max()
 
 
@@ -161,11 +161,11 @@ def test_relevance_of_two_blocks_equals_that_of_automatic_differentiation(explai
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_maps_depend_on_the_class(name, pooling, explain_digits):
     network = tiny_vit(**POOLINGS[pooling])
-    one, other = (
+    first, second = (
         EXPLAINERS[name].function(replaced(explain_digits(), network, torch.full((3,), target)))[name]
         for target in (0, 7)
     )
-    assert (one - other).abs().amax((1, 2)).min() > 0.1 * one.std((1, 2)).min()
+    assert (first - second).abs().amax((1, 2)).min() > 0.1 * first.std((1, 2)).min()
 
 
 @pytest.mark.parametrize(

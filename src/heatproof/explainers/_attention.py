@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from heatproof.core.batch import Batch
+from heatproof.core.lazy import torch
 from heatproof.errors import NotApplicable
 from heatproof.explainers._batches import as_leaf, pad_single_image_passes, split_batch
 from heatproof.explainers._unaltered import require_unaltered_outputs
 
 if TYPE_CHECKING:
-    import torch
+    from heatproof.explainers._cells import Cells
 
 
 class TokenLayout(NamedTuple):
@@ -54,12 +55,15 @@ class BatchAttention:
         The part of the batch, (N, C, H, W).
     tokens
         Meaning of the tokens.
+    cells
+        Where in the image the patches lie; None if the path from the images to the tokens cannot be followed.
     """
 
     attention: list[torch.Tensor]
     gradients: list[torch.Tensor]
     images: torch.Tensor
     tokens: TokenLayout
+    cells: Cells | None
 
 
 def read_attention(
@@ -81,7 +85,7 @@ def read_attention(
     NotApplicable
         If the network has no attention blocks, their tokens are not a grid of patches, or the outputs differ.
     """
-    import torch
+    from heatproof.explainers._cells import CellRecorder, follow_cells
 
     blocks = attention_blocks(context.network)
     if not blocks:
@@ -89,13 +93,20 @@ def read_attention(
         return
     transformer = find_transformer(context.network, blocks)
     for part in split_batch(context):
-        with record_attention(blocks) as attention, torch.set_grad_enabled(bool(gradients)):
+        recorder = CellRecorder(part.images.shape[2:])
+        with (
+            record_attention(blocks) as attention,
+            torch.set_grad_enabled(bool(gradients)),
+            follow_cells(context.network, recorder),
+        ):
             outputs = pad_single_image_passes(part.output)(as_leaf(part.images) if gradients else part.images)
             target_output = outputs.gather(1, part.targets[:, None]).sum()
         require_patch_tokens(attention, part.images, transformer, len(blocks))
         if compares:
             require_unaltered_outputs(part, part.images, outputs)
-        yield _collect(part, attention, target_output, gradients, token_layout_of(transformer, part))
+        tokens = token_layout_of(transformer, part)
+        cells = recorder.locate(attention[-1], tokens.grid)
+        yield _collect(part, attention, target_output, gradients, tokens, cells)
 
 
 def _collect(
@@ -104,9 +115,8 @@ def _collect(
     target_output: torch.Tensor,
     gradients: bool | Literal["last"],
     tokens: TokenLayout,
+    cells: Cells | None,
 ) -> BatchAttention:
-    import torch
-
     # Without the copy of a single image.
     count = len(part.image_ids)
     inputs = attention[-1:] if gradients == "last" else attention
@@ -114,7 +124,11 @@ def _collect(
         [gradient[:count] for gradient in torch.autograd.grad(target_output, inputs)] if gradients else []
     )
     return BatchAttention(
-        [block_attention.detach()[:count] for block_attention in attention], attention_gradients, part.images, tokens
+        [block_attention.detach()[:count] for block_attention in attention],
+        attention_gradients,
+        part.images,
+        tokens,
+        cells,
     )
 
 
@@ -122,8 +136,7 @@ def _read_called_attention(
     context: Batch, gradients: bool | Literal["last"], compares: bool
 ) -> Iterator[BatchAttention]:
     """Yield the attention of a network of any library, read from its calls of softmax."""
-    import torch
-
+    from heatproof.explainers._cells import CellRecorder, follow_inputs
     from heatproof.explainers._function_rules import AttentionRecorder
     from heatproof.explainers._layers import describe_unlocated_tokens, locate_attended_tokens
 
@@ -131,10 +144,23 @@ def _read_called_attention(
     for index, part in enumerate(split_batch(context)):
         # The gradient of the first part shows which tokens the head reads, which is the same for all images.
         needs_gradient = bool(gradients) or index == 0
-        with torch.set_grad_enabled(needs_gradient), AttentionRecorder() as mode:
+        recorder = CellRecorder(part.images.shape[2:])
+        # The attention recorder is the inner mode, so that the operations into which it divides attention are followed.
+        with (
+            torch.set_grad_enabled(needs_gradient),
+            follow_inputs(context.network, recorder),
+            recorder,
+            AttentionRecorder() as mode,
+        ):
             outputs = pad_single_image_passes(part.output)(as_leaf(part.images) if needs_gradient else part.images)
             target_output = outputs.gather(1, part.targets[:, None]).sum()
         attention = mode.attention
+        if not attention and mode.shapes_of_others:
+            queries, keys = mode.shapes_of_others[0]
+            raise NotApplicable(
+                f"the network's attention is from {queries} tokens to {keys}, so that not all of the latter are tokens "
+                "of the image, as with add_bias_kv, add_zero_attn, or keys that are pooled"
+            )
         if not attention:
             raise NotApplicable("the network has no attention blocks to read attention from")
         sizes = sorted({block_attention.shape[-1] for block_attention in attention})
@@ -157,7 +183,9 @@ def _read_called_attention(
             queries = (gradient != 0).any(3).any(1).any(0).nonzero()[:, 0].tolist()
             # If the head reads a patch, it pools the patches.
             read = tuple(queries) if queries and not {*queries} & {*token_grid.cells} else None
-        yield _collect(part, attention, target_output, gradients, TokenLayout(token_grid.grid, token_grid.cells, read))
+        tokens = TokenLayout(token_grid.grid, token_grid.cells, read)
+        cells = recorder.locate(attention[-1], tokens.grid)
+        yield _collect(part, attention, target_output, gradients, tokens, cells)
 
 
 def attention_blocks(network: torch.nn.Module) -> list[Any]:
@@ -183,13 +211,12 @@ def to_pixels(attended: BatchAttention, rows: torch.Tensor) -> torch.Tensor:
     torch.Tensor
         (N, H, W), bilinear.
     """
-    from torch.nn.functional import interpolate
+    from heatproof.explainers._cells import enlarge
 
     grid, cells, read = attended.tokens
     query = rows[:, list(cells if read is None else read)].mean(1)
     patches = query[:, list(cells)].unflatten(1, grid)
-    size = attended.images.shape[2:]
-    return interpolate(patches[:, None].float(), size, mode="bilinear", align_corners=False)[:, 0]
+    return enlarge(patches[:, None].float(), attended.images.shape[2:], attended.cells)[:, 0]
 
 
 @contextmanager
@@ -266,8 +293,6 @@ def require_patch_tokens(maps: list[torch.Tensor], images: torch.Tensor, transfo
 
 def propagate(weighted: Iterator[torch.Tensor]) -> torch.Tensor:
     """Return R of Chefer et al., (N, tokens, tokens), from the weighted attention of the blocks, first to last."""
-    import torch
-
     relevance: torch.Tensor | None = None
     for block_attention in weighted:
         if relevance is None:

@@ -132,19 +132,25 @@ class UnfusedAttention(FunctionRules):
 
 
 class AttentionRecorder(UnfusedAttention):
-    """Mode that appends the attention (…, tokens, tokens) of each block, first to last, to `seen`."""
+    """Mode that appends the attention (…, tokens, tokens) of each block, first to last, to `attention`.
+
+    The numbers of queries and keys of a softmax between different tokens are appended to `shapes_of_others`.
+    """
 
     names: ClassVar[frozenset[str]] = ATTENTION | {"softmax"}
 
     def __init__(self) -> None:
         super().__init__()
         self.attention: list[torch.Tensor] = []
+        self.shapes_of_others: list[tuple[int, int]] = []
 
     def rule(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the output of a softmax between tokens."""
         output = super().rule(name, func, args, kwargs)
         if name == "softmax" and output.ndim == 4 and output.shape[-1] == output.shape[-2] > 1:
             self.attention.append(output)
+        elif name == "softmax" and output.ndim == 4 and min(output.shape[-2:]) > 1:
+            self.shapes_of_others.append((output.shape[-2], output.shape[-1]))
         return output
 
 
@@ -156,9 +162,12 @@ def _attention(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
-    **unused: Any,
+    enable_gqa: bool = False,
 ) -> torch.Tensor:
     """Return softmax(query keyᵀ · scale + mask) value, as torch's fused function does without dropout."""
+    if enable_gqa:
+        # Several heads of the query share one of the key and of the value.
+        key, value = (heads.repeat_interleave(query.shape[-3] // heads.shape[-3], -3) for heads in (key, value))
     products = (query * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)) @ key.mT
     if is_causal:
         attn_mask = torch.ones(products.shape[-2:], dtype=torch.bool, device=query.device).tril()
@@ -187,15 +196,53 @@ def _multi_head(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Return torch's multi-head attention (tokens, N, width) without its weights."""
-    weights = in_proj_weight.chunk(3)
+    names = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
+    has_own_weights = kwargs.get("use_separate_proj_weight")
+    weights = [kwargs[name] for name in names] if has_own_weights else in_proj_weight.chunk(3)
     biases = [None] * 3 if in_proj_bias is None else in_proj_bias.chunk(3)
     # Images become the first axis, because rules add up relevance for each image.
     projected = [
-        functional.linear(inputs.transpose(0, 1), weight, bias).unflatten(-1, (num_heads, -1)).transpose(1, 2)
+        functional.linear(inputs.transpose(0, 1), weight, bias)
         for inputs, weight, bias in zip((query, key, value), weights, biases, strict=True)
     ]
-    mask = kwargs.get("attn_mask")
-    query, key, value = projected
+    mask = _mask_of_heads(kwargs.get("attn_mask"), kwargs.get("key_padding_mask"), num_heads, projected[0])
+    for index, more in ((1, bias_k), (2, bias_v)):
+        if more is not None:
+            projected[index] = torch.cat([projected[index], more.expand(len(projected[index]), -1, -1)], 1)
+        if add_zero_attn:
+            projected[index] = functional.pad(projected[index], (0, 0, 0, 1))
+    query, key, value = (inputs.unflatten(-1, (num_heads, -1)).transpose(1, 2) for inputs in projected)
+    if mask is not None:
+        mask = functional.pad(mask, (0, key.shape[-2] - mask.shape[-1]))
     heads = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     joined = functional.linear(heads.transpose(1, 2).flatten(2), out_proj_weight, out_proj_bias)
     return joined.transpose(0, 1), None
+
+
+def _mask_of_heads(
+    mask: torch.Tensor | None, padding: torch.Tensor | None, heads: int, query: torch.Tensor
+) -> torch.Tensor | None:
+    """Return what multi-head attention adds to its products, which broadcasts to (N, heads, queries, keys).
+
+    Parameters
+    ----------
+    mask
+        (queries, keys), or (N · heads, queries, keys); a mask of truth values is true where no attention is paid.
+    padding
+        (N, keys), or (keys,).
+    heads
+        Number of heads.
+    query
+        (N, queries, width), whose type the mask gets.
+    """
+    added = [
+        torch.zeros_like(values, dtype=query.dtype).masked_fill(values, -torch.inf)
+        if values.dtype == torch.bool
+        else values
+        for values in (
+            mask.unflatten(0, (-1, heads)) if mask is not None and mask.ndim == 3 else mask,
+            None if padding is None else padding.reshape(-1, 1, 1, padding.shape[-1]),
+        )
+        if values is not None
+    ]
+    return sum(added[1:], added[0]) if added else None

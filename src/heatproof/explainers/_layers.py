@@ -29,6 +29,7 @@ from heatproof.core.input_facts import InputFacts
 from heatproof.core.layers import GridTap, find_layer
 from heatproof.errors import NotApplicable, machine_fault
 from heatproof.explainers._batches import as_leaf, pad_single_image
+from heatproof.explainers._cells import CellRecorder, Cells, follow_cells
 from heatproof.explainers._hooks import in_this_thread, prefix_tokens
 from heatproof.explainers._tokens import BandChanges, TokenGrid, measure_band_changes, noise_like
 
@@ -52,15 +53,15 @@ class Layout:
         Axes of the rows and the columns in a feature map of four axes; None for tokens (N, T, C).
     cells
         Index of the token of each cell, row by row; empty for feature maps.
-    found
-        Whether the rule found the layer; False if the model or the user named it.
+    is_chosen
+        Whether the rule chose the layer; False if the model or the user named it.
     """
 
     name: str
     grid: tuple[int, int]
     axes: tuple[int, ...] | None = None
     cells: tuple[int, ...] = ()
-    found: bool = True
+    is_chosen: bool = True
 
     @property
     def form(self) -> Literal["map", "channels last", "tokens"]:
@@ -77,7 +78,7 @@ class Layout:
     def __str__(self) -> str:
         """Describe the layer, its grid and its tokens."""
         tokens = f" of tokens after {self.prefix} prefix token(s)" if self.form == "tokens" else ""
-        named = "found by the rule" if self.found else "named"
+        named = "found by the rule" if self.is_chosen else "named"
         return f"{self.name}, {self.grid[0]}×{self.grid[1]}{tokens} ({named})"
 
 
@@ -137,8 +138,20 @@ def locate_attended_tokens(context: Batch, count: int) -> TokenGrid | None:
     return inspection.changes.locate_attended_tokens(count, prefix_tokens(context.network))
 
 
+class GridProbe(nn.Identity):
+    """Module behind a layer, whose input and output are the layer's output as a feature map (N, C, h, w).
+
+    Attributes
+    ----------
+    cells
+        Where in the image the cells of the layer lie; None before the first pass, or where it cannot be followed.
+    """
+
+    cells: Cells | None = None
+
+
 @contextmanager
-def grid_layer(context: Batch, name: str | None = None) -> Iterator[tuple[nn.Module, nn.Module, str]]:
+def grid_layer(context: Batch, name: str | None = None) -> Iterator[tuple[nn.Module, GridProbe, str]]:
     """Insert a probe behind the layer for class activation maps, for the duration of a with statement.
 
     The output of the probe is the output of the layer as a feature map (N, C, h, w): channels come before the grid, and
@@ -171,20 +184,32 @@ def grid_layer(context: Batch, name: str | None = None) -> Iterator[tuple[nn.Mod
     layout = _layout_of(context, name)
     name = layout.name
     layer = find_layer(context.network, name, "model")
-    probe = nn.Identity().eval()
-    handle = layer.register_forward_hook(
-        in_this_thread(lambda module, inputs, output: _run_probe(probe, inputs, output, layout))
-    )
+    probe = GridProbe().eval()
+    recorder = CellRecorder(context.images.shape[2:])
+
+    def run(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+        cells = recorder.locate(output, _grid_of(output, layout))
+        probe.cells = probe.cells or cells
+        return _run_probe(probe, inputs, output, layout)
+
+    handle = layer.register_forward_hook(in_this_thread(run))
     try:
-        with _require_one_call(context.network, layer, name):
+        with _require_one_call(context.network, layer, name), follow_cells(context.network, recorder):
             yield _with_probe(context.output, probe), probe, name
     finally:
         handle.remove()
 
 
+def _grid_of(output: Any, layout: Layout) -> tuple[int, int]:
+    axes = layout.axes
+    if axes is None or getattr(output, "ndim", 0) != 4:
+        return layout.grid
+    return output.shape[axes[0]], output.shape[axes[1]]
+
+
 def _layout_of(context: Batch, name: str | None) -> Layout:
     # A named layer is read as it is; explainers raise an error if its output has no grid.
-    unchanged = Layout(str(name), (0, 0), (2, 3), found=False)
+    unchanged = Layout(str(name), (0, 0), (2, 3), is_chosen=False)
     if name and _makes_maps(find_layer(context.network, name, "model")):
         return unchanged
     inspection = inspect_layers(context.network, pad_single_image(context).images, name)
@@ -372,7 +397,7 @@ def _search_layer(
         if layout is None and tensor.ndim == 3:
             unlocated_reason = unlocated_reason or describe_unlocated_tokens(tensor.shape[1], layer_name)
         elif layout and (name or layout.axes or bool((gradient[:, list(layout.cells)] != 0).any())):
-            return LayerInspection(replace(layout, found=not name), changes)
+            return LayerInspection(replace(layout, is_chosen=not name), changes)
     return LayerInspection(None, changes, unlocated_reason)
 
 
@@ -401,13 +426,13 @@ def _outermost(outputs: list[tuple[str, torch.Tensor]]) -> list[tuple[str, torch
 
     If several modules return the same tensor, the outermost one counts.
     """
-    found: dict[int, tuple[str, torch.Tensor]] = {}
+    outermost: dict[int, tuple[str, torch.Tensor]] = {}
     for name, tensor in outputs:
         cells = math.prod(tensor.shape[2:]) if tensor.ndim == 4 else tensor.shape[1] if tensor.ndim == 3 else 0
-        previous = found.get(id(tensor))
+        previous = outermost.get(id(tensor))
         if cells > 1 and (previous is None or name.count(".") < previous[0].count(".")):
-            found[id(tensor)] = (name, tensor)
-    return list(found.values())
+            outermost[id(tensor)] = (name, tensor)
+    return list(outermost.values())
 
 
 def _lay_out(

@@ -421,15 +421,15 @@ class _Distribution:
         count = len(self.changing)
         patches = range(max(2, count - MAX_OTHER_TOKENS), count + 1) if prefix is None else (self.count - prefix,)
         evaluated = []
-        for place in (np.arange(number) for number in patches if 2 <= number <= count and self.norm):
-            firsts = range(count - len(place) + 1) if prefix is None else (count - len(place),)
-            for grid in _grids(len(place), self.size):
-                orders = [np.divmod(place, grid[1])]
+        for positions in (np.arange(number) for number in patches if 2 <= number <= count and self.norm):
+            firsts = range(count - len(positions) + 1) if prefix is None else (count - len(positions),)
+            for grid in _grids(len(positions), self.size):
+                orders = [np.divmod(positions, grid[1])]
                 if min(grid) > 1:
-                    orders.append(np.divmod(place, grid[0])[::-1])
+                    orders.append(np.divmod(positions, grid[0])[::-1])
                 for by_column, (row, column) in enumerate(orders):
                     for first in firsts:
-                        sides = self.explain(grid, row, column, place + first)
+                        sides = self.explain(grid, row, column, positions + first)
                         evaluated.append((sum(sides), grid, by_column, first, sides))
         best = []
         for _, grid, by_column, first, sides in sorted(evaluated, key=lambda entry: -entry[0])[:2]:

@@ -9,17 +9,15 @@ attention, which hides the attention values; it is disabled during the pass, whi
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from heatproof.core.batch import Batch
+from heatproof.core.lazy import torch
 from heatproof.core.options import Bounds
 from heatproof.core.shares import count_of_share
 from heatproof.explainers._attention import propagate, read_attention, to_pixels, weigh_by_gradients
 from heatproof.explainers._batches import require, split_batch
 from heatproof.explainers.registry import explainer
-
-if TYPE_CHECKING:
-    import torch
 
 EXEMPT = {
     "follows_the_target": "attention is the same for every class",
@@ -49,8 +47,6 @@ def raw_attention(context: Batch) -> dict[str, torch.Tensor]:
     NotApplicable
         If the network has no attention blocks over a grid of patches.
     """
-    import torch
-
     maps = [to_pixels(part, part.attention[-1].mean(1)) for part in read_attention(context)]
     return {"raw_attention": torch.cat(maps)}
 
@@ -77,8 +73,6 @@ def attention_rollout(context: Batch) -> dict[str, torch.Tensor]:
     NotApplicable
         If the network has no attention blocks over a grid of patches.
     """
-    import torch
-
     maps = [
         to_pixels(part, roll_out([block_attention.mean(1) for block_attention in part.attention]))
         for part in read_attention(context)
@@ -108,8 +102,6 @@ def attention_grad(context: Batch) -> dict[str, torch.Tensor]:
     NotApplicable
         If the network has no attention blocks over a grid of patches.
     """
-    import torch
-
     maps = []
     for part in read_attention(context, gradients=True):
         *_, last = weigh_by_gradients(part.attention, part.gradients)
@@ -141,8 +133,6 @@ def chefer_attention(context: Batch) -> dict[str, torch.Tensor]:
     NotApplicable
         If the network has no attention blocks over a grid of patches.
     """
-    import torch
-
     maps = []
     for part in read_attention(context, gradients=True):
         maps.append(to_pixels(part, propagate(weigh_by_gradients(part.attention, part.gradients))))
@@ -187,8 +177,6 @@ def transition_attention(
     HeatproofError
         If `steps` is below 2, or `skipped` not in [0, 1).
     """
-    import torch
-
     require(steps >= 2, f"Transition attention needs at least 2 steps, not {steps}.")
     require(0 <= skipped < 1, f"Transition attention can skip a share of at least 0 and below 1, not {skipped}.")
     maps = []
@@ -243,8 +231,6 @@ def roll_out(attention: list[torch.Tensor]) -> torch.Tensor:
     torch.Tensor
         (N, tokens, tokens), rows sum to 1.
     """
-    import torch
-
     identity = torch.eye(attention[0].shape[-1]).to(attention[0])
     rolled = identity.expand_as(attention[0])
     for block_attention in attention:

@@ -103,17 +103,16 @@ def guided_grad_cam(context: Batch) -> dict[str, torch.Tensor]:
         As for `guided_backprop`, or if the network has no layer with a spatial grid.
     """
     import torch
-    from torch.nn.functional import interpolate
 
     guided = _modified_gradients(context, "guided", "guided backprop", compares_with_gradient=False)
-    cams = [interpolate(cam, part.images.shape[2:], mode="bilinear") for part, cam in _grad_cams(context)]
-    return {"guided_grad_cam": guided * torch.cat(cams)[:, 0]}
+    return {"guided_grad_cam": guided * torch.cat(list(_grad_cams(context)))[:, 0]}
 
 
-def _grad_cams(context: Batch) -> Iterator[tuple[Batch, torch.Tensor]]:
-    """Yield each part of a batch with its Grad-CAM (N, 1, h, w) on the layer's grid."""
+def _grad_cams(context: Batch) -> Iterator[torch.Tensor]:
+    """Yield the Grad-CAM (N, 1, H, W) of each part of a batch."""
     import torch
 
+    from heatproof.explainers._cells import enlarge
     from heatproof.explainers._layers import grid_layer
 
     with grid_layer(context) as (output, layer, name), torch.enable_grad():
@@ -138,7 +137,8 @@ def _grad_cams(context: Batch) -> Iterator[tuple[Batch, torch.Tensor]]:
                 outputs = output(inputs_of_pass.clone())
                 torch.autograd.grad(outputs.gather(1, padded.targets[:, None]).sum(), inputs_of_pass)
                 weighted = gradients.pop().mean((2, 3), keepdim=True) * activations.pop()
-                yield part, weighted.sum(1, keepdim=True).relu()[:count]
+                cam = weighted.sum(1, keepdim=True).relu()[:count]
+                yield enlarge(cam, part.images.shape[2:], layer.cells)
         finally:
             handle.remove()
 

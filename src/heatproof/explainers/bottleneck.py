@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from heatproof.core.batch import Batch
+from heatproof.core.lazy import torch
 from heatproof.core.options import Bounds, Count
 from heatproof.core.randomness import counter_normal
 from heatproof.core.tasks import EXCLUSIVE
@@ -21,9 +23,6 @@ from heatproof.explainers._batches import (
 )
 from heatproof.explainers._unaltered import require_unaltered_outputs
 from heatproof.explainers.registry import explainer
-
-if TYPE_CHECKING:
-    import torch
 
 # Smallest standard deviation, as in the authors' code: it avoids a division by nearly zero for features that hardly
 # vary over the training images.
@@ -100,11 +99,7 @@ def iba(
     HeatproofError
         If an option is out of its range, the layer does not exist or has no grid, or there are too few training images.
     """
-    import math
-
-    import torch
-    from torch.nn.functional import interpolate
-
+    from heatproof.explainers._cells import enlarge
     from heatproof.explainers._layers import grid_layer
 
     search = _Search(beta, steps, samples, learning_rate, smooth)
@@ -120,7 +115,7 @@ def iba(
             alpha = _optimise(part, tap, features, moments, search)
             nats = _information(alpha, features, moments, smooth)
             bits = nats.sum(1, keepdim=True) / math.log(2)
-            maps.append(interpolate(bits, part.images.shape[2:], mode="bilinear", align_corners=False)[:, 0])
+            maps.append(enlarge(bits, part.images.shape[2:], tapped.cells)[:, 0])
     tap.compare(context)
     return {"iba": torch.cat(maps)}
 
@@ -183,8 +178,6 @@ def input_iba(
     NotApplicable, HeatproofError
         As `iba`.
     """
-    import torch
-
     from heatproof.explainers._layers import grid_layer
 
     search = _Search(beta, steps, samples, learning_rate, smooth)
@@ -236,8 +229,6 @@ class _Search(NamedTuple):
 
 def _optimise(part: Batch, tap: _Tap, features: torch.Tensor, moments: _Moments, search: _Search) -> torch.Tensor:
     """Return α (N, C, h, w), whose sigmoid is λ for each element of the features."""
-    import torch
-
     elements = features[0].numel()
     alpha = torch.full_like(features, INITIAL_ALPHA).requires_grad_()
     optimiser = torch.optim.Adam([alpha], search.learning_rate, eps=EPSILON)
@@ -271,11 +262,9 @@ def _optimise(part: Batch, tap: _Tap, features: torch.Tensor, moments: _Moments,
 
 def _loss(logits: torch.Tensor, targets: torch.Tensor, task: str) -> torch.Tensor:
     """Return minus the log-probability of the target, summed over images."""
-    from torch.nn.functional import cross_entropy, logsigmoid
-
     if task in EXCLUSIVE:
-        return cross_entropy(logits, targets, reduction="sum")
-    return -logsigmoid(logits.gather(1, targets[:, None])).sum()
+        return torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
+    return -torch.nn.functional.logsigmoid(logits.gather(1, targets[:, None])).sum()
 
 
 class _Prior(NamedTuple):
@@ -296,12 +285,11 @@ def _find_prior(
     effort: tuple[int, int],
 ) -> _Prior:
     """Find the prior under which the layer's features have the distribution of the restricted features."""
-    import torch
-    from torch.nn.functional import interpolate
+    from heatproof.explainers._cells import enlarge
 
     steps, samples = effort
     size, count = part.images.shape[2:], len(part.images)
-    start = interpolate(passed.mean(1, keepdim=True), size, mode="bilinear").clamp(MINIMUM_MASK, 1 - MINIMUM_MASK)
+    start = enlarge(passed.mean(1, keepdim=True), size, tap.layer.cells).clamp(MINIMUM_MASK, 1 - MINIMUM_MASK)
     initial = [start.logit(), colours.mean.expand(count, -1, -1, -1), colours.deviation.log().expand(count, -1, -1, -1)]
     parameters = [values.detach().clone().requires_grad_() for values in initial]
     optimiser = torch.optim.Adam(parameters, PRIOR_RATE, eps=EPSILON)
@@ -332,8 +320,6 @@ def _find_prior(
 
 def _find_mask(part: Batch, tap: _Tap, prior: _Prior, search: _Search) -> torch.Tensor:
     """Return the mask Λ (N, C, H, W) of the images."""
-    import torch
-
     images, elements = part.images, part.images[0].numel()
     alpha = torch.full_like(images, INITIAL_ALPHA).requires_grad_()
     optimiser = torch.optim.Adam([alpha], search.learning_rate, eps=EPSILON)
@@ -382,7 +368,6 @@ def _shares(alpha: torch.Tensor, smooth: float) -> tuple[torch.Tensor, torch.Ten
 
 def _blur(values: torch.Tensor, sigma: float) -> torch.Tensor:
     """Blur values (N, C, h, w) by a Gaussian truncated at two sigmas; borders are reflected."""
-    import torch
     from torchvision.transforms.functional import gaussian_blur
 
     width, height = (2 * min(round(2 * sigma), length - 1) + 1 for length in (values.shape[3], values.shape[2]))
@@ -395,8 +380,6 @@ def _blur(values: torch.Tensor, sigma: float) -> torch.Tensor:
 
 def _moments(tap: _Tap, images: torch.Tensor, batch_size: int) -> _Moments:
     """Return mean and standard deviation (C, h, w) of the layer's features over the images."""
-    import torch
-
     count, total, squares = len(images), torch.zeros(()).double(), torch.zeros(()).double()
     for chunk in images.split(batch_size):
         # In double precision, because the difference of the two sums below loses digits.
@@ -415,8 +398,6 @@ class _Tap:
 
     def read_all(self, context: Batch) -> torch.Tensor:
         """Return the layer's features (N, C, h, w) for a batch, and store its outputs for `compare`."""
-        import torch
-
         read = [(part, *self.read(part.images)) for part in split_batch(context)]
         self.compared_passes += [(part, outputs) for part, _, outputs in read]
         return torch.cat([features for _, features, _ in read])
@@ -428,8 +409,6 @@ class _Tap:
 
     def read(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the layer's features (N, C, h, w) for images, and the outputs (N, K)."""
-        import torch
-
         outputs_of_layer: list[Any] = []
 
         def record(module: Any, inputs: Any, output: Any) -> None:
@@ -460,8 +439,6 @@ class _Tap:
 
     def replace(self, images: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
         """Return the logits of images for replaced features of the layer."""
-        import torch
-
         features = features if len(features) > 1 else torch.cat([features, features])
         with self._hooked(lambda module, inputs, output: features):
             return self.network(images)

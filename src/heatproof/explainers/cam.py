@@ -13,10 +13,11 @@ than that of the layer, the explainer is not applicable.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from heatproof.core.batch import Batch
 from heatproof.core.grids import AnyGrid, grid_shape
+from heatproof.core.lazy import torch
 from heatproof.core.options import Bounds, Count, PatchGrid
 from heatproof.core.randomness import counter_normal
 from heatproof.errors import NotApplicable
@@ -30,9 +31,6 @@ from heatproof.explainers._batches import (
 )
 from heatproof.explainers._unaltered import require_unaltered_outputs
 from heatproof.explainers.registry import explainer
-
-if TYPE_CHECKING:
-    import torch
 
 
 @explainer("grad_cam", family="cam", signed=False, needs={"cam_layer"})
@@ -347,8 +345,6 @@ def hires_cam(context: Batch, *, grid: PatchGrid | None = None) -> dict[str, tor
     NotApplicable
         If the network has no layer with a spatial grid, or `grid` is finer than the grid of the layer.
     """
-    import torch
-
     from heatproof.explainers._layers import grid_layer
 
     maps, compared_passes, outputs_of_layer = [], [], []
@@ -363,7 +359,7 @@ def hires_cam(context: Batch, *, grid: PatchGrid | None = None) -> dict[str, tor
             _require_grid(features, name)
             (gradients,) = torch.autograd.grad(outputs.gather(1, padded.targets[:, None]).sum(), features)
             cam = (features.detach() * gradients).sum(1, keepdim=True)[: len(part.image_ids)]
-            maps.append(_enlarge(cam, part.images, grid, name))
+            maps.append(_enlarge(cam, part.images, grid, layer, name))
             compared_passes.append((padded, outputs.detach()))
     for padded, outputs in compared_passes:
         require_unaltered_outputs(padded, padded.images, outputs)
@@ -392,8 +388,7 @@ def _extract(
     **arguments: Any,
 ) -> torch.Tensor:
     """Return the maps (N, H, W) of a torchcam extractor, which `prepare` may change before each network pass."""
-    import torch
-
+    from heatproof.explainers._cells import enlarge
     from heatproof.explainers._layers import grid_layer
 
     class WeightRecorder(extractor_class):
@@ -402,6 +397,9 @@ def _extract(
         def _get_weights(self, *arguments: Any, **options: Any) -> list[torch.Tensor]:
             self.weights = super()._get_weights(*arguments, **options)
             return self.weights
+
+        def _upsample(self, activation: torch.Tensor) -> torch.Tensor:
+            return enlarge(activation, self._input.shape[2:], layer.cells)
 
     maps, are_negative, compared_passes = [], [], []
     with grid_layer(context) as (explained_output, layer, name):
@@ -421,7 +419,7 @@ def _extract(
                 cam = cam.masked_fill(weighted.isnan().any(1), torch.nan)
                 before_relu = weighted.sum(1)[:count].flatten(1)
                 are_negative.append((before_relu <= 0).all(1) & (before_relu < 0).any(1))
-            maps.append(_enlarge(cam[:count, None], part.images, grid, name))
+            maps.append(_enlarge(cam[:count, None], part.images, grid, layer, name))
             compared_passes.append((part, scores.detach()))
     for part, scores in compared_passes:
         require_unaltered_outputs(part, part.images, scores)
@@ -432,9 +430,9 @@ def _extract(
     return torch.cat(maps).detach()
 
 
-def _enlarge(cams: torch.Tensor, images: torch.Tensor, grid: AnyGrid | None, name: str) -> torch.Tensor:
+def _enlarge(cams: torch.Tensor, images: torch.Tensor, grid: AnyGrid | None, layer: Any, name: str) -> torch.Tensor:
     """Pool maps (N, 1, h, w) of a layer to the option `grid`, and enlarge them to the size of the images, (N, H, W)."""
-    from torch.nn.functional import adaptive_avg_pool2d, interpolate
+    from heatproof.explainers._cells import enlarge
 
     if grid is not None:
         rows, columns = grid_shape(grid)
@@ -443,13 +441,11 @@ def _enlarge(cams: torch.Tensor, images: torch.Tensor, grid: AnyGrid | None, nam
                 f"the layer {name!r} has a grid of {cams.shape[2]} × {cams.shape[3]}, and pooling to {rows} × "
                 f"{columns} cannot refine it"
             )
-        cams = adaptive_avg_pool2d(cams, (rows, columns))
-    return interpolate(cams.float(), images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
+        cams = torch.nn.functional.adaptive_avg_pool2d(cams, (rows, columns))
+    return enlarge(cams.float(), images.shape[2:], layer.cells)[:, 0]
 
 
 def _require_grid(activations: Any, name: str) -> None:
-    import torch
-
     require(
         isinstance(activations, torch.Tensor) and activations.ndim == 4,
         f"The layer {name!r} does not put out (N, channels, height, width), which class activation maps need: name "

@@ -170,7 +170,7 @@ def recomputed_maps(method: Method, batch: Batch) -> Callable[[torch.Tensor, tor
         targets (k N,), to maps (k N, H, W) float32 on the CPU.
     """
     explainer = called_explainer(method)
-    known = batch if explainer.uses_model else replace(batch, network=None, output=None, facts=None)
+    template = batch if explainer.uses_model else replace(batch, network=None, output=None, facts=None)
     if len(explainer.maps) == 1:
         # A caller's function makes the map of a method, whatever the index of its other maps.
         method = replace(method, index=0)
@@ -178,7 +178,7 @@ def recomputed_maps(method: Method, batch: Batch) -> Callable[[torch.Tensor, tor
     def explain(images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         copies = len(images) // len(batch.image_ids)
         changed = replace(
-            known,
+            template,
             images=batch.match_layout(images.to(batch.device)),
             targets=targets.to(batch.device),
             image_ids=tuple(image_id for image_id in batch.image_ids for _ in range(copies)),

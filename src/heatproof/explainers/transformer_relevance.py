@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from heatproof.core.batch import Batch
+from heatproof.core.lazy import torch
 from heatproof.errors import NotApplicable
 from heatproof.explainers._attention import (
     BatchAttention,
@@ -21,9 +21,6 @@ from heatproof.explainers._attention import (
 from heatproof.explainers._batches import as_leaf, pad_single_image, split_batch
 from heatproof.explainers._unaltered import require_unaltered_outputs
 from heatproof.explainers.registry import Tolerance, explainer
-
-if TYPE_CHECKING:
-    import torch
 
 # Default of the largest difference between the propagated relevance and that of the logit, as a share.
 TOLERANCE = 1e-3
@@ -63,8 +60,6 @@ def chefer_lrp(context: Batch, *, tolerance: Tolerance = None) -> dict[str, torc
         If the network has no attention blocks of timm over a grid of patches, an operation has no rule, probabilities
         are explained, or the difference is above `tolerance`.
     """
-    import torch
-
     maps = []
     for attended, relevance, tokens in propagate_relevance(context):
         lost, limit = (tokens.sum((1, 2)) - 1).abs(), TOLERANCE if tolerance is None else tolerance
@@ -112,8 +107,6 @@ def attn_lrp(context: Batch, *, tolerance: Tolerance = None) -> dict[str, torch.
     NotApplicable
         If probabilities are explained, or the difference is above `tolerance`.
     """
-    import torch
-
     from heatproof.explainers._attn_lrp import AttentionRules
 
     if context.output is not context.network:
@@ -153,8 +146,7 @@ def propagate_relevance(context: Batch) -> Iterator[tuple[BatchAttention, list[t
         If the network has no attention blocks of timm over a grid of patches, an operation has no rule, or
         probabilities are explained.
     """
-    import torch
-
+    from heatproof.explainers._cells import CellRecorder, follow_cells
     from heatproof.explainers._relevance import record_tensors, relevance_of_attention, require_rules
 
     network = context.network
@@ -172,7 +164,13 @@ def propagate_relevance(context: Batch) -> Iterator[tuple[BatchAttention, list[t
     require_rules(transformer)
     for part in split_batch(context):
         padded, count = pad_single_image(part), len(part.image_ids)
-        with record_attention(blocks) as attention, record_tensors(transformer) as tensors, torch.enable_grad():
+        recorder = CellRecorder(part.images.shape[2:])
+        with (
+            record_attention(blocks) as attention,
+            record_tensors(transformer) as tensors,
+            torch.enable_grad(),
+            follow_cells(network, recorder),
+        ):
             logits = torch.func.functional_call(network, double_precision, (as_leaf(padded.images.double()),))
         require_patch_tokens(attention, padded.images, transformer, len(blocks))
         require_unaltered_outputs(part, padded.images, logits)
@@ -180,10 +178,12 @@ def propagate_relevance(context: Batch) -> Iterator[tuple[BatchAttention, list[t
             raise NotApplicable("no rule covers the operations after the logits of the vision transformer")
         gradients = torch.autograd.grad(logits.gather(1, padded.targets[:, None]).sum(), attention)
         relevance, tokens = relevance_of_attention(transformer, tensors, attention, padded.targets)
+        layout = token_layout_of(transformer, part)
         attended = BatchAttention(
             attention=[tensor.detach()[:count] for tensor in attention],
             gradients=[tensor[:count] for tensor in gradients],
             images=part.images,
-            tokens=token_layout_of(transformer, part),
+            tokens=layout,
+            cells=recorder.locate(attention[-1], layout.grid),
         )
         yield attended, [tensor[:count] for tensor in relevance], tokens[:count]
