@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from heatproof.core.batch import Batch
+from heatproof.core.lazy import torch
 from heatproof.errors import NotApplicable
 from heatproof.explainers._batches import as_leaf, pad_single_image, pad_single_image_passes, require, split_batch
 from heatproof.explainers._hooks import in_this_thread
 from heatproof.explainers._unaltered import require_unaltered_outputs
 from heatproof.explainers.registry import explainer
-
-if TYPE_CHECKING:
-    import torch
 
 # Differences below this share of the largest gradient are rounding.
 ROUNDING = 1e-6
@@ -102,18 +100,16 @@ def guided_grad_cam(context: Batch) -> dict[str, torch.Tensor]:
     NotApplicable
         As for `guided_backprop`, or if the network has no layer with a spatial grid.
     """
-    import torch
-    from torch.nn.functional import interpolate
-
     guided = _modified_gradients(context, "guided", "guided backprop", compares_with_gradient=False)
-    cams = [interpolate(cam, part.images.shape[2:], mode="bilinear") for part, cam in _grad_cams(context)]
+    cams = [
+        torch.nn.functional.interpolate(cam, part.images.shape[2:], mode="bilinear")
+        for part, cam in _grad_cams(context)
+    ]
     return {"guided_grad_cam": guided * torch.cat(cams)[:, 0]}
 
 
 def _grad_cams(context: Batch) -> Iterator[tuple[Batch, torch.Tensor]]:
     """Yield each part of a batch with its Grad-CAM (N, 1, h, w) on the layer's grid."""
-    import torch
-
     from heatproof.explainers._layers import grid_layer
 
     with grid_layer(context) as (output, layer, name), torch.enable_grad():
@@ -147,8 +143,6 @@ def _modified_gradients(
     context: Batch, kind: Literal["guided", "deconvolution"], name: str, compares_with_gradient: bool = True
 ) -> torch.Tensor:
     """Return the gradients (N, H, W) under a rule for ReLUs, summed over channels."""
-    import torch
-
     from heatproof.explainers._relus import ReluRules
 
     rules, maps = ReluRules(kind), []
@@ -175,7 +169,6 @@ def _modified_gradients(
 
 
 def _require_difference(context: Batch, maps: torch.Tensor, name: str) -> None:
-    import torch
     from captum.attr import Saliency
 
     method = Saliency(pad_single_image_passes(context.output))

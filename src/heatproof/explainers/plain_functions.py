@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from heatproof.core.batch import Batch
+from heatproof.core.lazy import torch
 from heatproof.core.named_axes import IMAGE_DIMS, MAP_DIMS, in_dimension_order
 from heatproof.errors import HeatproofError
 from heatproof.explainers.registry import ExplainFunction
-
-if TYPE_CHECKING:
-    import torch
 
 PLAIN_ARGUMENTS = ("model", "images", "targets")
 
@@ -44,8 +42,6 @@ def as_explainer(function: Callable[..., Any], name: str) -> ExplainFunction:
     """
 
     def explain(context: Batch, **options: Any) -> dict[str, torch.Tensor]:
-        import torch
-
         size = context.batch_size
         batches = zip(context.images.split(size), context.targets.split(size), strict=True)
         maps_of_batches = []
@@ -66,8 +62,6 @@ def split_delta(result: Any, count: int) -> tuple[Any, torch.Tensor | None]:
     the n values of an image, which belong to its baselines or noisy copies, are averaged. Of any other tuple the first
     element is the maps, even if the second one holds integers, such as classes.
     """
-    import torch
-
     if not (isinstance(result, list | tuple) and result):
         return result, None
     delta = result[1] if len(result) == 2 and getattr(result[1], "ndim", 0) == 1 else None
@@ -91,8 +85,6 @@ def sum_over_channels(maps: Any, name: str) -> torch.Tensor:
     HeatproofError
         If `maps` is something else, or complex.
     """
-    import torch
-
     with_channels = getattr(maps, "ndim", 3) == 4
     maps = in_dimension_order(maps, IMAGE_DIMS if with_channels else MAP_DIMS, f"maps of the method {name!r}")
     if not isinstance(maps, torch.Tensor) and np.asarray(maps).dtype.kind not in "fiub":
