@@ -160,6 +160,6 @@ class Normed(nn.Module):
 
 @pytest.mark.parametrize("norm", [nn.SyncBatchNorm, OwnNorm, torchvision.ops.FrozenBatchNorm2d])
 def test_every_batch_norm_has_the_map_of_the_plain_one(norm):
-    """Relevance passes through norms, and their biases take none, so that maps sum to the logit (zennit's issue 193)."""
+    """Relevance passes through norms, and their biases take none, so maps sum to the logit (zennit's issue 193)."""
     of_features = nn.SyncBatchNorm if norm is nn.SyncBatchNorm else nn.BatchNorm1d
     assert_same(lrp(Normed(norm, of_features)), lrp(Normed(nn.BatchNorm2d)))

@@ -22,6 +22,7 @@ def state():
     }
 
 import torch
+import torch._dynamo  # its import sets TORCHINDUCTOR_CACHE_DIR to torch's own default
 torch.set_num_threads(1)
 import heatproof
 from heatproof.explainers.registry import EXPLAINERS
@@ -53,7 +54,7 @@ if not sys.argv[1:]:
     maps = heatproof.explain(network, images, targets, ["saliency"])
     for name in METRICS:
         try:
-            heatproof.evaluate([name], maps, network, images, targets)
+            heatproof.evaluate(name, network, images, targets, maps)
             results.append(name)
         except heatproof.HeatproofError:
             pass

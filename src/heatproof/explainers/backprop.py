@@ -40,7 +40,8 @@ def guided_backprop(context: Batch) -> dict[str, torch.Tensor]:
     ------
     NotApplicable
         If no gradient passes through a ReLU of the network, or a gradient passes through a ReLU that no rule reaches,
-        such as one in a scripted part.
+        such as one in a scripted part. A custom operator (``torch.library.custom_op``) counts as one, because its content
+        cannot be read.
     """
     return {"guided_backprop": _modified_gradients(context, "guided", "guided backprop")}
 
@@ -157,7 +158,8 @@ def _modified_gradients(
         if rules.was_bypassed:
             raise NotApplicable(
                 f"{name} cannot reach a ReLU of this network that runs in another thread, in a part that is scripted "
-                "or compiled, or in a torch.autograd.Function: pass the model as it was before"
+                "or compiled, in a torch.autograd.Function, or in a custom operator, whose content it cannot read: "
+                "pass the model as it was before"
             )
         maps.append(gradient.detach().sum(1)[:count])
     if not rules.was_applied:

@@ -32,8 +32,8 @@ def lrp(context: Batch, *, tolerance: Tolerance = None) -> dict[str, torch.Tenso
     z-plus rule drops that relevance, up to 0.002 of a logit on the networks of this project. A gate for each channel,
     as in squeeze and excitation, takes no relevance (Arras et al., "Explaining recurrent neural network predictions in
     sentiment analysis", 2017, section 3), and neither does a number by which features are multiplied or divided.
-    Pooling modules share relevance in proportion to their inputs; a mean over positions that is not a module shares it
-    equally.
+    Average pooling shares relevance in proportion to its inputs, as zennit's rule for pooling modules does; functions,
+    means and sums over positions have the same rule as the modules.
 
     The rules are applied to a copy of the network, traced by torch.fx and rewritten without in-place operations: all
     references to a tensor read what these operations would write to it. In every batch, the logits of the copy are
