@@ -22,7 +22,9 @@ def state():
     }
 
 import torch
-import torch._dynamo  # its import sets TORCHINDUCTOR_CACHE_DIR to torch's own default
+# Imports of these set variables of their own.
+import sklearn
+import torch._dynamo
 torch.set_num_threads(1)
 import heatproof
 from heatproof.explainers.registry import EXPLAINERS

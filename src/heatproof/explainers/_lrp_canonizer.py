@@ -6,7 +6,7 @@ import copy
 import inspect
 import operator
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -39,13 +39,13 @@ ACTIVATIONS = (
 AVERAGES = ("mean", "sum", *(f"{kind}_pool{d}d" for kind in ("avg", "adaptive_avg") for d in (1, 2, 3)))
 
 
-def _spellings(names: Iterable[str]) -> set[Any]:
+def _spellings(names: Sequence[str]) -> set[Any]:
     """Return all functions and tensor methods of torch with certain names."""
     owners = (torch, torch.Tensor, nn.functional, torch._C._nn)
     return {getattr(owner, name) for owner in owners for name in names if hasattr(owner, name)}
 
 
-ACTIVATION_CALLS = _spellings(name + in_place for name in ACTIVATIONS for in_place in ("", "_"))
+ACTIVATION_CALLS = _spellings([name + in_place for name in ACTIVATIONS for in_place in ("", "_")])
 AVERAGE_CALLS = _spellings(AVERAGES)
 
 # Added to denominators. zennit's default of 1e-6 changes small relevances by more than a thousandth.

@@ -40,8 +40,8 @@ def guided_backprop(context: Batch) -> dict[str, torch.Tensor]:
     ------
     NotApplicable
         If no gradient passes through a ReLU of the network, or a gradient passes through a ReLU that no rule reaches,
-        such as one in a scripted part. A custom operator (``torch.library.custom_op``) counts as one, because its content
-        cannot be read.
+        such as one in a scripted part. A custom operator (``torch.library.custom_op``) counts as one, because its
+        content cannot be read.
     """
     return {"guided_backprop": _modified_gradients(context, "guided", "guided backprop")}
 

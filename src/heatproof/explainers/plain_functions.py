@@ -49,7 +49,7 @@ def as_explainer(function: Callable[..., Any], name: str) -> ExplainFunction:
             maps, delta = split_delta(function(context.output, images, targets, **options), len(images))
             maps_of_batches.append(sum_over_channels(maps, name))
             if delta is not None and maps_of_batches[-1].ndim == 3:
-                context.note_sum(maps_of_batches[-1].double().sum((1, 2)) - delta.to(maps_of_batches[-1].device))
+                context.note_sum(maps_of_batches[-1].cpu().double().sum((1, 2)) - delta)
         return {name: torch.cat(maps_of_batches)}
 
     return explain
@@ -67,7 +67,9 @@ def split_delta(result: Any, count: int) -> tuple[Any, torch.Tensor | None]:
     delta = result[1] if len(result) == 2 and getattr(result[1], "ndim", 0) == 1 else None
     if delta is None or len(delta) < count or len(delta) % count or not torch.as_tensor(delta).is_floating_point():
         return split_delta(result[0], count)[0], None
-    return split_delta(result[0], count)[0], torch.as_tensor(delta).detach().double().unflatten(0, (count, -1)).mean(1)
+    return split_delta(result[0], count)[0], torch.as_tensor(delta).detach().cpu().double().unflatten(
+        0, (count, -1)
+    ).mean(1)
 
 
 def sum_over_channels(maps: Any, name: str) -> torch.Tensor:

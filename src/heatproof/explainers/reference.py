@@ -249,7 +249,7 @@ def frequencies(context: Batch) -> dict[str, torch.Tensor]:
 
 def _from_grey(context: Batch, make: Callable[[np.ndarray], Mapping[str, np.ndarray]]) -> dict[str, torch.Tensor]:
     """Apply `make` to the channel means (N, H, W), in float64 so that maps do not depend on the batch."""
-    grey = context.images.detach().double().mean(1).cpu().numpy()
+    grey = context.images.detach().cpu().double().mean(1).numpy()
     return {name: torch.from_numpy(values).to(context.images) for name, values in make(grey).items()}
 
 
