@@ -43,6 +43,9 @@ class Operations:
     def scale(self, values, number):
         return number * values
 
+    def mean(self, values):
+        return values.mean((2, 3))
+
 
 class FlatConv(torch.autograd.Function):
     """The first convolution: all inputs of a window share the relevance equally."""
@@ -124,6 +127,24 @@ class SharedSum(torch.autograd.Function):
         return torch.where(none, relevance / 2, first * share), torch.where(none, relevance / 2, second * share)
 
 
+class SharedMean(torch.autograd.Function):
+    """Positions share the relevance of their mean in proportion to their values, or equally if the mean is zero."""
+
+    @staticmethod
+    def forward(ctx, values):
+        ctx.save_for_backward(values)
+        return values.mean((2, 3))
+
+    @staticmethod
+    def backward(ctx, relevance):
+        (values,) = ctx.saved_tensors
+        count = values[0, 0].numel()
+        mean = values.mean((2, 3), keepdim=True)
+        none = mean.abs() <= STABILISER
+        share = torch.where(none, 1.0, values / torch.where(none, 1, stable(mean)))
+        return relevance[:, :, None, None] * share / count
+
+
 class Scaled(torch.autograd.Function):
     """A number takes no relevance."""
 
@@ -154,6 +175,9 @@ class Relevance(Operations):
     def scale(self, values, number):
         return Scaled.apply(values, number)
 
+    def mean(self, values):
+        return SharedMean.apply(values)
+
 
 class Network(nn.Module):
     """Two convolutions and a linear head after the mean over positions."""
@@ -172,7 +196,7 @@ class Network(nn.Module):
 
     def written(self, ops, images):
         h = ops.at("first", ops.conv(images, self.first.weight, self.first.bias, first=True))
-        return ops.linear(self.behind(ops, h).mean((2, 3)), self.head.weight, self.head.bias)
+        return ops.linear(ops.mean(self.behind(ops, h)), self.head.weight, self.head.bias)
 
     def twice(self, ops, h):
         return ops.at("second", ops.conv(h, self.second.weight, self.second.bias))
@@ -394,7 +418,7 @@ class OfTwoImages(Network):
             ops.conv(one, self.first.weight, self.first.bias, first=True) for one in (images, images.flip(3))
         ]
         h = self.twice(ops, ops.add(*map(ops.relu, both_images)))
-        return ops.linear(h.mean((2, 3)), self.head.weight, self.head.bias)
+        return ops.linear(ops.mean(h), self.head.weight, self.head.bias)
 
 
 class TwoBranches(Network):
@@ -414,7 +438,7 @@ class TwoBranches(Network):
             ops.relu(ops.at(name, ops.conv(images, layer.weight, layer.bias, first=True)))
             for name, layer in (("first", self.first), ("second", self.second))
         )
-        return ops.linear(ops.add(one, two).mean((2, 3)), self.head.weight, self.head.bias)
+        return ops.linear(ops.mean(ops.add(one, two)), self.head.weight, self.head.bias)
 
 
 CONSTRUCTIONS = {
@@ -598,7 +622,8 @@ def defined(explainer, network, steps, rules, images, targets):
             lambda function, values: _wrapped(lambda wrapped: Elementwise.apply(function, wrapped), values),
             lambda values, gate: _wrapped(Gated.apply, values, gate),
         )
-        logits = layers.head(steps(layers, layers.stem(start), passing).mean((2, 3))).as_subclass(torch.Tensor)
+        features = _wrapped(SharedMean.apply, steps(layers, layers.stem(start), passing))
+        logits = layers.head(features).as_subclass(torch.Tensor)
         target_logits = torch.zeros_like(logits).scatter(
             1, targets[:, None], logits.detach().gather(1, targets[:, None])
         )

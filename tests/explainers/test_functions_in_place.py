@@ -210,8 +210,25 @@ def elsewhere(values):
     return results[0]
 
 
+@torch.library.custom_op("heatproof_tests::hidden_relu", mutates_args=())
+def relu_operator(values: torch.Tensor) -> torch.Tensor:
+    """Return a ReLU in a custom operator with a backward pass of its own."""
+    return torch.relu(values)
+
+
+relu_operator.register_autograd(
+    lambda ctx, gradient: gradient * ctx.saved_tensors[0],
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(output > 0),
+)
+
+
+def hidden_relu(values):
+    return relu_operator(values)
+
+
 SCRIPTED = torch.jit.trace(lambda values: values.relu(), torch.zeros(2, 4, 6, 6))
 UNREACHED = {"function": Hidden.apply, "new style": NewStyle.apply, "thread": elsewhere, "traced": SCRIPTED}
+UNREACHED["custom operator"] = hidden_relu
 
 
 class Holding(nn.Module):
@@ -258,6 +275,15 @@ def test_a_relu_that_no_rule_reaches_is_not_applicable(where, name, explain_digi
     reason = "convergence delta" if name == "deep_lift" else "cannot reach a ReLU of this network that runs in another"
     with pytest.raises(NotApplicable, match=reason):
         EXPLAINERS[name].function(explained_by(Holding(UNREACHED[where]), explain_digits))
+
+
+def test_lrp_of_a_custom_operator_that_is_a_relu_is_that_of_a_relu(explain_digits):
+    maps = []
+    for inside in (hidden_relu, torch.relu):
+        torch.manual_seed(0)
+        maps.append(EXPLAINERS["lrp"].function(explained_by(Holding(inside), explain_digits))["lrp"])
+    assert maps[0].std() > 0
+    torch.testing.assert_close(*maps)
 
 
 @pytest.mark.parametrize("where", [*UNREACHED, "doubled"])

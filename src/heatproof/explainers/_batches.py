@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from heatproof.core.batch import Batch
+from heatproof.core.lazy import torch
 from heatproof.core.options import DefaultCount
 from heatproof.core.randomness import counter_uniform
 from heatproof.errors import HeatproofError, NotApplicable
-
-if TYPE_CHECKING:
-    import torch
 
 
 def split_batch(context: Batch, size: int | None = None) -> Iterator[Batch]:
@@ -36,8 +33,6 @@ def pad_single_image_passes(network: torch.nn.Module) -> torch.nn.Module:
 
     Hooks add and remove the copy, so that the traceback of an error in the network does not pass through this module.
     """
-    import torch
-
     is_single = False
 
     def add_copy(_: torch.nn.Module, inputs: tuple[torch.Tensor]) -> torch.Tensor | None:
@@ -58,8 +53,6 @@ def pad_single_image_passes(network: torch.nn.Module) -> torch.nn.Module:
 
 def pad_single_image(part: Batch) -> Batch:
     """Add a copy of the image to a part with one image, for the reason in `pad_single_image_passes`."""
-    import torch
-
     if len(part.image_ids) > 1:
         return part
     return replace(

@@ -112,9 +112,9 @@ def _move_keywords(
             *(remaining.pop(keyword) for keyword in ("condition", "input", "other") if keyword in remaining),
         ), remaining
     for position, names in enumerate(TENSOR_KEYWORDS):
-        found = next((keyword for keyword in names if keyword in remaining), None)
-        if len(args) == position and found is not None:
-            args = (*args, remaining.pop(found))
+        keyword = next((name_of_tensor for name_of_tensor in names if name_of_tensor in remaining), None)
+        if len(args) == position and keyword is not None:
+            args = (*args, remaining.pop(keyword))
     return args, remaining
 
 

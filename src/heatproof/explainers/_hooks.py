@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
+from heatproof.core.lazy import torch
 
 
 def in_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ import copy
 import inspect
 import operator
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -14,6 +14,8 @@ from timm.layers import Conv2dSame, get_same_padding
 from torch import fx, nn
 from torch.fx.experimental.optimization import fuse
 from torch.nn.utils import parametrize
+from torchvision import transforms
+from torchvision.transforms import v2
 from zennit.composites import NameLayerMapComposite, layer_map_base
 from zennit.core import BasicHook, ParamMod, Stabilizer
 from zennit.layer import Sum
@@ -23,7 +25,7 @@ from zennit.types import AvgPool, Convolution
 from heatproof.core.logits import logits_attribute
 from heatproof.core.state import copy_network
 from heatproof.errors import NotApplicable
-from heatproof.explainers._out_of_place import RecordingProxy, write_out_of_place
+from heatproof.explainers._out_of_place import DIMENSIONS, SETTINGS, RecordingProxy, write_out_of_place
 
 ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 PRODUCTS = {operator.mul, operator.imul, torch.mul, torch.multiply, "mul", "mul_", "multiply", "multiply_"}
@@ -33,14 +35,18 @@ ACTIVATIONS = (
     *("relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "hardswish", "hardsigmoid", "hardtanh"),
     *("softplus", "sigmoid", "logsigmoid", "tanh", "softsign", "clamp", "clamp_min", "clip", "threshold"),
 )
-ACTIVATION_CALLS = {
-    getattr(place, name + in_place)
-    for place in (torch, torch.Tensor, nn.functional, torch._C._nn)
-    for name in ACTIVATIONS
-    for in_place in ("", "_")
-    if hasattr(place, name + in_place)
-}
+# Functions that average or add up positions get the rule of pooling modules.
+AVERAGES = ("mean", "sum", *(f"{kind}_pool{d}d" for kind in ("avg", "adaptive_avg") for d in (1, 2, 3)))
 
+
+def _spellings(names: Sequence[str]) -> set[Any]:
+    """Return all functions and tensor methods of torch with certain names."""
+    owners = (torch, torch.Tensor, nn.functional, torch._C._nn)
+    return {getattr(owner, name) for owner in owners for name in names if hasattr(owner, name)}
+
+
+ACTIVATION_CALLS = _spellings([name + in_place for name in ACTIVATIONS for in_place in ("", "_")])
+AVERAGE_CALLS = _spellings(AVERAGES)
 
 # Added to denominators. zennit's default of 1e-6 changes small relevances by more than a thousandth.
 STABILISER = 1e-9
@@ -130,7 +136,7 @@ def composite(network: nn.Module) -> NameLayerMapComposite:
     return NameLayerMapComposite(
         [(first, Flat(STABILISER, zero_params="bias"))],
         [
-            ((Sum, AvgPool), ConservingNorm()),
+            ((Sum, AvgPool, _Average), ConservingNorm()),
             *layer_map_base(STABILISER),
             (Convolution, ConservingZPlus()),
             (nn.Linear, Epsilon(STABILISER, zero_params="bias")),
@@ -157,6 +163,7 @@ def canonise(network: nn.Module, images: torch.Tensor) -> nn.Module:
     """
     plain = _without_parallel(copy_network(network, with_hooks=False))
     _split_modules(plain)
+    _write_normalisation(plain)
     for module in plain.modules():
         _register_weights(module)
         module._forward_hooks.clear()
@@ -173,38 +180,14 @@ def canonise(network: nn.Module, images: torch.Tensor) -> nn.Module:
             if _function(node) not in ACTIVATION_CALLS:
                 _replace(traced, node, f"canonical_relu_{index}", nn.ReLU(), values)
         _separate_calls(traced)
+        _name_batch_norms(traced)
         traced = fuse(traced, no_trace=True)
     except Exception as error:
         # Tracing runs the code of the network on proxies for tensors, which can fail in any way.
         raise NotApplicable(
             f"LRP needs a network that torch.fx can trace: {' '.join(str(error).split())[:200]}"
         ) from None
-    for index, node in enumerate(list(traced.graph.nodes)):
-        if node.op not in ("call_function", "call_method"):
-            continue
-        factors = [*node.args, *(node.kwargs[name] for name in ("input", "other") if name in node.kwargs)]
-        weighted = bool(node.kwargs.keys() - {"input", "other", "inplace"})
-        terms = (
-            factors if len(factors) == 2 and not weighted and all(isinstance(term, fx.Node) for term in factors) else []
-        )
-        if node.target in ADDITIONS and terms:
-            # A parameter in a sum is a bias, which takes no relevance.
-            if any(term.op == "get_attr" for term in terms):
-                continue
-            with traced.graph.inserting_before(node):
-                # Terms of other shapes, such as a position embedding, are broadcast as in the sum.
-                stacked = traced.graph.call_function(_stack, tuple(terms))
-            _replace(traced, node, f"canonical_sum_{index}", Sum(), stacked)
-        elif node.target in PRODUCTS | QUOTIENTS and len(factors) == 2 and not weighted:
-            function = operator.mul if node.target in PRODUCTS else operator.truediv
-            _replace(traced, node, f"canonical_gate_{index}", Gate(function), *factors)
-        elif (function := _function(node)) in ACTIVATION_CALLS and node.all_input_nodes == factors[:1]:
-            keywords = {name: value for name, value in node.kwargs.items() if name != "input"}
-            activation = _Activation(function, node.args[1:], keywords)
-            _replace(traced, node, f"canonical_activation_{index}", activation, factors[0])
-        elif node.target is nn.functional.adaptive_avg_pool2d:
-            size = node.args[1] if len(node.args) > 1 else node.kwargs["output_size"]
-            _replace(traced, node, f"canonical_pool_{index}", nn.AdaptiveAvgPool2d(size), factors[0])
+    _name_operations(traced)
     _name_first(traced)
     traced.graph.lint()
     traced.recompile()
@@ -212,6 +195,57 @@ def canonise(network: nn.Module, images: torch.Tensor) -> nn.Module:
     for hooks in HOOK_ATTRIBUTES:
         setattr(traced, hooks, getattr(network, hooks))
     return traced.eval().requires_grad_(False)
+
+
+def _name_operations(traced: Any) -> None:
+    """Replace the functions that a rule covers by modules, on which zennit's rules work."""
+    images = next(node for node in traced.graph.nodes if node.op == "placeholder")
+    of_images = {images}
+    for index, node in enumerate(list(traced.graph.nodes)):
+        if of_images.isdisjoint(node.all_input_nodes):
+            continue
+        replacement = _replace_operation(traced, index, node, of_images)
+        of_images.add(node if replacement is None else replacement)
+
+
+def _replace_operation(traced: Any, index: int, node: fx.Node, of_images: set[fx.Node]) -> fx.Node | None:
+    """Replace the call of a function by that of a module; None if no rule covers the function.
+
+    Parameters
+    ----------
+    index
+        Number of the node, for the name of the module.
+    of_images
+        The nodes before `node` that depend on the images.
+    """
+    if node.op not in ("call_function", "call_method"):
+        return None
+    factors = [*node.args, *(node.kwargs[name] for name in ("input", "other") if name in node.kwargs)]
+    function, is_binary = _function(node), len(factors) == 2 and not node.kwargs.keys() - {"input", "other", "inplace"}
+    if node.target in ADDITIONS:
+        # A term that does not depend on the images is a bias, which takes no relevance.
+        if not is_binary or not of_images.issuperset(factors):
+            return None
+        with traced.graph.inserting_before(node):
+            # Terms of other shapes are broadcast as in the sum.
+            stacked = traced.graph.call_function(_stack, tuple(factors))
+        return _replace(traced, node, f"canonical_sum_{index}", Sum(), stacked)
+    if node.target in PRODUCTS | QUOTIENTS and is_binary:
+        operation = operator.mul if node.target in PRODUCTS else operator.truediv
+        return _replace(traced, node, f"canonical_gate_{index}", Gate(operation), *factors)
+    if function in ACTIVATION_CALLS and node.all_input_nodes == factors[:1]:
+        return _replace(
+            traced, node, f"canonical_activation_{index}", _Activation(function, *_settings(node)), factors[0]
+        )
+    if function in AVERAGE_CALLS and SETTINGS in node.meta:
+        return _replace(traced, node, f"canonical_pool_{index}", _Average(function, *_settings(node)), factors[0])
+    return None
+
+
+def _settings(node: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments and keywords of a function after its first tensor."""
+    args, keywords = node.meta.get(SETTINGS, (node.args, node.kwargs))
+    return args[1:], {name: value for name, value in keywords.items() if name != "input"}
 
 
 def _without_parallel(network: nn.Module) -> nn.Module:
@@ -250,6 +284,32 @@ class _Activation(nn.ReLU):
         """Return the activations."""
         # The function gets a copy, because it may work in place.
         return self.function(values.clone(), *self.args, **self.keywords)
+
+
+class _Average(nn.Module):
+    """Pooling, a mean or a sum that is called as a function; the composite gives it the rule of pooling modules."""
+
+    def __init__(self, function: Callable[..., torch.Tensor], args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        super().__init__()
+        self.function, self.args, self.keywords = function, args, keywords
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the averages."""
+        return self.function(values, *self.args, **self.keywords)
+
+
+class _Normalisation(nn.Module):
+    """The arithmetic of torchvision's `Normalize`, whose own code checks types and so cannot be traced."""
+
+    def __init__(self, mean: Any, std: Any, in_place: bool) -> None:
+        super().__init__()
+        self.mean, self.std = (torch.as_tensor(values).tolist() for values in (mean, std))
+        self.in_place = in_place
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the normalised values."""
+        mean, std = (values.new_tensor(numbers).reshape(-1, 1, 1) for numbers in (self.mean, self.std))
+        return values.sub_(mean).div_(std) if self.in_place else (values - mean) / std
 
 
 class _SamePadding(nn.Module):
@@ -296,8 +356,30 @@ class _Tracer(fx.Tracer):
         return super().call_module(m, forward, args, kwargs)
 
     def is_leaf_module(self, module: nn.Module, name: str) -> bool:
-        """Do not trace into modules that compute with image sizes."""
-        return isinstance(module, _SamePadding) or super().is_leaf_module(module, name)
+        """Do not trace into modules that compute with image sizes, nor into batch norms of derived classes."""
+        return isinstance(module, _SamePadding) or _is_batch_norm(module) or super().is_leaf_module(module, name)
+
+
+def _is_batch_norm(module: nn.Module) -> bool:
+    """Return whether a module computes a batch norm of torch, also as a `SyncBatchNorm` or a derived class."""
+    batch_norm = nn.modules.batchnorm
+    return isinstance(module, batch_norm._BatchNorm) and type(module).forward.__module__ == batch_norm.__name__
+
+
+def _name_batch_norms(traced: fx.GraphModule) -> None:
+    """Give batch norms the class of torch for their number of dimensions, by which they are merged and have a rule."""
+    classes = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
+    for node in traced.graph.nodes:
+        if node.op == "call_module" and _is_batch_norm(module := traced.get_submodule(str(node.target))):
+            module.__class__ = classes[node.meta[DIMENSIONS]]
+
+
+def _write_normalisation(network: nn.Module) -> None:
+    """Replace torchvision's `Normalize` modules by their arithmetic."""
+    for name, module in list(network.named_modules()):
+        source: Any = module
+        if isinstance(module, transforms.Normalize | v2.Normalize):
+            network.set_submodule(name, _Normalisation(source.mean, source.std, source.inplace))
 
 
 def _register_weights(module: nn.Module) -> None:
@@ -397,8 +479,10 @@ class Gate(nn.Module):
         return product
 
 
-def _replace(traced: Any, node: fx.Node, name: str, module: nn.Module, *arguments: Any) -> None:
+def _replace(traced: Any, node: fx.Node, name: str, module: nn.Module, *arguments: Any) -> fx.Node:
     traced.add_module(name, module)
     with traced.graph.inserting_before(node):
-        node.replace_all_uses_with(traced.graph.call_module(name, arguments))
+        call: fx.Node = traced.graph.call_module(name, arguments)
+    node.replace_all_uses_with(call)
     traced.graph.erase_node(node)
+    return call

@@ -15,6 +15,10 @@ import torch
 from torch import fx
 from torch.fx.graph import inplace_methods
 
+# Keys of what a run notes in the `meta` of a node: its arguments and keywords, if one of them is a tensor, with numbers
+# instead of the nodes that compute them; and the number of dimensions of its tensor.
+SETTINGS, DIMENSIONS = "heatproof_settings", "heatproof_dimensions"
+
 
 class RecordingProxy(fx.Proxy):
     """Proxy that records `x += y` and `x[i] = y`; `fx.Proxy` records `x = x + y` instead, and refuses the latter."""
@@ -38,9 +42,9 @@ class _RecordingInterpreter(fx.Interpreter):
     ----------
     memory
         For each node, the address of the memory of its tensor.
-    place
-        For each node, the part of that memory that its tensor covers. Nodes with the same memory and place refer to the
-        same tensor.
+    section
+        For each node, the part of that memory that its tensor covers. Nodes with the same memory and section refer to
+        the same tensor.
     written
         For each node that writes, the argument that it writes to; in the order of the pass.
     rectified
@@ -53,10 +57,16 @@ class _RecordingInterpreter(fx.Interpreter):
         # The memory of a freed tensor could be reused at the same address.
         super().__init__(traced, garbage_collect_values=False)
         self.memory: dict[fx.Node, int] = {}
-        self.place: dict[fx.Node, tuple[Any, ...]] = {}
+        self.section: dict[fx.Node, tuple[Any, ...]] = {}
         self.written: dict[fx.Node, fx.Node] = {}
         self.rectified: dict[fx.Node, fx.Node] = {}
         self.arguments: dict[fx.Node, tuple[Any, Any]] = {}
+
+    def run(self, *args: Any, **_: Any) -> None:
+        """Run all nodes; torch.fx would show a progress bar, whose lock fixes the start method of multiprocessing."""
+        self.env, self.args_iter = {}, iter(self.graph.process_inputs(*args))
+        for node in self.graph.nodes:
+            self.env[node] = self.run_node(node)
 
     def run_node(self, n: fx.Node) -> Any:
         """Run a node, and record the memory of its tensor and the argument that it writes to."""
@@ -68,15 +78,20 @@ class _RecordingInterpreter(fx.Interpreter):
         self.arguments[n] = n.args, n.kwargs
         versions = {argument: tensor._version for argument, tensor in inputs.items()}
         result = super().run_node(n)
+        if len(inputs) == 1:
+            # Sizes of the images, which other nodes compute, become numbers.
+            n.meta[SETTINGS] = fx.map_arg((n.args, n.kwargs), lambda a: a if a in inputs else self.env[a])
+        if isinstance(result, torch.Tensor):
+            n.meta[DIMENSIONS] = result.ndim
         if isinstance(result, torch.Tensor) and result.layout == torch.strided and result.numel():
             memory = result.untyped_storage().data_ptr()
             # A detached tensor shares the memory but not the gradient, so it does not refer to the same tensor.
             is_detached = not result.requires_grad and any(
-                self.memory.get(argument) == memory and (tensor.requires_grad or self.place[argument][-1])
+                self.memory.get(argument) == memory and (tensor.requires_grad or self.section[argument][-1])
                 for argument, tensor in inputs.items()
             )
             self.memory[n] = memory
-            self.place[n] = (result.storage_offset(), result.shape, result.stride(), result.dtype, is_detached)
+            self.section[n] = (result.storage_offset(), result.shape, result.stride(), result.dtype, is_detached)
         written_nodes = [argument for argument, tensor in inputs.items() if tensor._version != versions[argument]]
         if written_nodes and written_nodes[0] in self.memory:
             self.written[n] = written_nodes[0]
@@ -112,10 +127,10 @@ def write_out_of_place(traced: fx.GraphModule, images: torch.Tensor) -> dict[fx.
         # A clone, because in-place operations on a leaf raise an error.
         recorded.run(images.detach().requires_grad_().clone())
     rewriting = _Rewriting(traced, recorded)
-    places = {node: node.all_input_nodes.index(argument) for node, argument in recorded.rectified.items()}
+    positions = {node: node.all_input_nodes.index(argument) for node, argument in recorded.rectified.items()}
     for node, target in recorded.written.items():
         rewriting.rewrite(node, target)
-    rectified = {node: node.all_input_nodes[place] for node, place in places.items()}
+    rectified = {node: node.all_input_nodes[position] for node, position in positions.items()}
     for module in traced.modules():
         if getattr(module, "inplace", False) is True:
             module.inplace = False  # type: ignore[assignment]
@@ -135,12 +150,12 @@ class _Rewriting:
 
     def rewrite(self, node: fx.Node, target: fx.Node) -> None:
         """Let the nodes after one that writes to `target` read its result instead."""
-        memory, place = self.recorded.memory, self.recorded.place
+        memory, section = self.recorded.memory, self.recorded.section
         # Later nodes may refer to the tensor as well, but they read the result already.
         shared = [
             alias for alias in memory if memory[alias] == memory[target] and self.order[alias] <= self.order[node]
         ]
-        names = [alias for alias in shared if place[alias] == place[target]]
+        names = [alias for alias in shared if section[alias] == section[target]]
         module = self.traced.get_submodule(str(node.target)) if node.op == "call_module" else None
         result = node
         if getattr(module, "inplace", False) is not True:
@@ -176,7 +191,7 @@ class _Rewriting:
             # New nodes are inserted before this placeholder, so they keep their order.
             placeholder = self.graph.call_function(tuple, ())
         with self.graph.inserting_before(placeholder):
-            if self.recorded.place[root] == self.recorded.place[target]:
+            if self.recorded.section[root] == self.recorded.section[target]:
                 renewed[root] = result
             else:
                 renewed[root] = self.graph.call_method("clone", (self.current[root],))
@@ -199,8 +214,8 @@ class _Rewriting:
 
     def _written_to(self, node: fx.Node) -> fx.Node:
         """Return the node whose tensor a node wrote to and returned; the node itself if there is none."""
-        written, place = self.recorded.written, self.recorded.place
-        while node in written and place.get(node) == place[written[node]]:
+        written, section = self.recorded.written, self.recorded.section
+        while node in written and section.get(node) == section[written[node]]:
             node = written[node]
         return node
 

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from heatproof.core.batch import Batch
+from heatproof.core.lazy import torch
 from heatproof.explainers._batches import require
-
-if TYPE_CHECKING:
-    import torch
 
 # Largest completeness error, as a share of the output's change. A few percent are usual with few steps on a piecewise
 # linear path; above 1, a map of zeros would be closer to the expected sum.
@@ -44,8 +42,6 @@ def note_completeness(part: Batch, maps: torch.Tensor, change: torch.Tensor) -> 
     change
         (N, K), the outputs at the images minus the outputs at the baselines.
     """
-    import torch
-
     part.note_sum(select_targets(change, part.targets))
     missed = (maps.sum((1, 2, 3)) - select_targets(change, part.targets)).abs()
     share = missed / change.abs().amax(1).clamp_min(torch.finfo(change.dtype).tiny)
@@ -60,8 +56,6 @@ def select_targets(values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 @contextmanager
 def completeness_passes(part: Batch) -> Iterator[None]:
     """Disable gradients for passes that compute expected sums, and count them as checks in `heatproof.explain`."""
-    import torch
-
     from heatproof.core.hooks import counted_as_check
 
     # In a run these passes belong to the applicability check, which counts them.

@@ -26,9 +26,10 @@ RELUS = frozenset(
 )
 # Keyword of the slope for negative values.
 SLOPES = {"leaky_relu": "negative_slope", "prelu": "weight", "elu": "alpha"}
-# Parts of the names of autograd nodes of ReLUs that no rule reached, and of compiled nodes, whose content is unknown.
+# Beginnings of the names of autograd nodes of ReLUs that no rule reached, and of nodes whose content is unknown: of
+# compiled parts, and of custom operators with a backward pass of their own.
 BACKWARDS = ("Relu", "Threshold", "ClampMin", "Clamp")
-COMPILED = ("DifferentiableGraph", "CompiledFunction")
+UNKNOWN = ("DifferentiableGraph", "CompiledFunction", "GeneratedBackwardFor_")
 
 
 def relu_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
@@ -185,7 +186,7 @@ def _calling_code() -> Iterator[CodeType]:
 
 def _is_relu(node: Any) -> bool:
     name = node.name().rpartition("::")[2]
-    if any(name.startswith(prefix) for prefix in COMPILED):
+    if any(name.startswith(prefix) for prefix in UNKNOWN):
         return True
     if not any(name.startswith(f"{relu}Backward") for relu in BACKWARDS):
         return False

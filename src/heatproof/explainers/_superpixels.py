@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import numpy as np
 
 from heatproof.core.batch import Batch
 from heatproof.core.grids import AnyGrid, grid_name, grid_shape, patch_count
 from heatproof.core.input_facts import InputFacts, normalisation_of
+from heatproof.core.lazy import torch
 from heatproof.errors import HeatproofError
 from heatproof.explainers._batches import require
-
-if TYPE_CHECKING:
-    import torch
 
 Segments = Literal["grid", "slic"]
 
@@ -43,8 +43,6 @@ def index_segments(context: Batch, segments: str, cells: AnyGrid) -> list[torch.
 
 def index_patches(size: tuple[int, ...], cells: AnyGrid) -> torch.Tensor:
     """Return the patch index of each pixel, (H, W) int64; the sides of patches differ by at most one pixel."""
-    import torch
-
     shape = require_cells("The grid", cells, size)
     rows, columns = (torch.arange(length) * side // length for length, side in zip(size, shape, strict=True))
     return rows[:, None] * shape[1] + columns
@@ -65,9 +63,6 @@ def require_cells(subject: str, cells: AnyGrid, size: tuple[int, ...]) -> tuple[
 
 
 def _slic(context: Batch, count: int) -> list[torch.Tensor]:
-    import numpy as np
-    import torch
-
     try:
         from skimage.segmentation import slic
     except ImportError:

@@ -6,14 +6,10 @@ that a map should have do not show this, because they are computed from the alte
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from heatproof.core.batch import Batch
+from heatproof.core.lazy import torch
 from heatproof.errors import NotApplicable
 from heatproof.explainers._batches import pad_single_image_passes
-
-if TYPE_CHECKING:
-    import torch
 
 # Multiple of the tolerance for two passes of one network (`heatproof.core.rounding.TOLERANCE`). Decomposed attention
 # and batch norms merged into convolutions round differently, by up to 0.001 of the spread of the outputs in float32.
@@ -45,8 +41,6 @@ def require_unaltered_outputs(context: Batch, images: torch.Tensor, outputs: tor
     NotApplicable
         If the outputs differ by more than rounding.
     """
-    import torch
-
     from heatproof.core.hooks import counted_as_check, hooks_of
     from heatproof.core.rounding import difference_of_images, rounding_tolerance
 

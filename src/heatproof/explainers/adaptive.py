@@ -6,21 +6,19 @@ takes one NumPy image at a time and uses a keyword that NumPy 2.4 has removed. T
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from heatproof.core.batch import Batch
 from heatproof.core.input_facts import InputFacts, normalisation_of
+from heatproof.core.lazy import torch
 from heatproof.core.options import Bounds, Count
 from heatproof.core.randomness import counter_permutation
 from heatproof.core.shares import count_of_share
 from heatproof.core.tasks import EXCLUSIVE, TASK_NAMES
-from heatproof.errors import NotApplicable
+from heatproof.errors import NotApplicable, is_out_of_memory
 from heatproof.explainers._batches import as_leaf, pad_single_image_passes, require, split_batch
 from heatproof.explainers._quadrature import completeness_passes, select_targets
 from heatproof.explainers.registry import explainer
-
-if TYPE_CHECKING:
-    import torch
 
 
 @explainer("guided_ig", family="adaptive", sums_to="the output at the image minus the output at the baseline")
@@ -70,8 +68,6 @@ def guided_ig(
     HeatproofError
         If an option is out of its range, or there are fewer steps than segments.
     """
-    import torch
-
     require(0 < fraction <= 1, f"Guided integrated gradients need a fraction above 0 and at most 1, not {fraction}.")
     require(0 <= max_dist <= 1, f"Guided integrated gradients need a max_dist from 0 to 1, not {max_dist}.")
     require(anchors >= 0, f"Guided integrated gradients need at least 0 anchors, not {anchors}.")
@@ -110,7 +106,6 @@ def follow_small_gradients(
     rule: str = "trapezoid",
 ) -> torch.Tensor:
     """Integrate gradients along a guided path from `start` to `start + change`, (N, C, H, W)."""
-    import torch
     from captum.attr import Saliency
 
     method = Saliency(pad_single_image_passes(part.output))
@@ -161,8 +156,6 @@ def move_values(
     max_dist
         Largest difference of the progress of a value from `share`.
     """
-    import torch
-
     furthest = min(share + max_dist, 1.0)
     moved = progress.clamp(min=max(share - max_dist, 0.0))
     missing = share * distances.sum(1) - (moved * distances).sum(1)
@@ -229,8 +222,6 @@ def agi(
     HeatproofError
         If an option is out of its range.
     """
-    import torch
-
     require(steps >= 1, f"Adversarial gradient integration needs at least 1 step, not {steps}.")
     require(
         0 < epsilon <= 1, f"Adversarial gradient integration needs an epsilon above 0 and at most 1, not {epsilon}."
@@ -275,8 +266,6 @@ def follow_ascent(
     epsilon: float,
 ) -> torch.Tensor:
     """Return −gradient of the target output × step, summed over the path of each image, (N, C, H, W)."""
-    import torch
-
     facts = context.facts or InputFacts()
     scale = normalisation_of(facts, images.shape[1])
     mean, std = (torch.tensor(values).to(images)[:, None, None] for values in scale)
@@ -300,17 +289,14 @@ def differentiate_classes(
     context: Batch, points: torch.Tensor, targets: torch.Tensor, false_classes: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return predictions (N,), and gradients of the false class's log-probability and of the target output."""
-    import torch
-    from torch.nn.functional import one_hot
-
     points = as_leaf(points)
     with torch.enable_grad():
         logits = pad_single_image_passes(context.network)(points)
     probabilities = logits.detach().softmax(1)
     classes = probabilities.shape[1]
     # The gradient of the log-probability has the same sign as that of the probability, but does not underflow.
-    upward = one_hot(false_classes, classes) - probabilities
-    target_mask = one_hot(targets, classes).to(probabilities)
+    upward = torch.nn.functional.one_hot(false_classes, classes) - probabilities
+    target_mask = torch.nn.functional.one_hot(targets, classes).to(probabilities)
     if context.output is not context.network:
         target_mask = probabilities.gather(1, targets[:, None]) * (target_mask - probabilities)
     ascent, gradients = differentiate_logits(logits, points, torch.stack([upward, target_mask]))
@@ -319,10 +305,6 @@ def differentiate_classes(
 
 def differentiate_logits(logits: torch.Tensor, points: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Return gradients (M, N, C, H, W) of M sums of the logits with weights (M, N, K)."""
-    import torch
-
-    from heatproof.errors import is_out_of_memory
-
     # One batched backward pass gives the last layer at least four rows. With two or three, PyTorch adds in another
     # order on the CPU, and the sign of a gradient near zero would depend on the batch.
     try:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from heatproof.core.batch import Batch
+from heatproof.core.lazy import torch
 from heatproof.errors import NotApplicable
 from heatproof.explainers._batches import as_leaf, pad_single_image, pad_single_image_passes, require, split_batch
 from heatproof.explainers._hooks import in_this_thread
 from heatproof.explainers._unaltered import require_unaltered_outputs
 from heatproof.explainers.registry import explainer
-
-if TYPE_CHECKING:
-    import torch
 
 # Differences below this share of the largest gradient are rounding.
 ROUNDING = 1e-6
@@ -42,7 +40,8 @@ def guided_backprop(context: Batch) -> dict[str, torch.Tensor]:
     ------
     NotApplicable
         If no gradient passes through a ReLU of the network, or a gradient passes through a ReLU that no rule reaches,
-        such as one in a scripted part.
+        such as one in a scripted part. A custom operator (``torch.library.custom_op``) counts as one, because its
+        content cannot be read.
     """
     return {"guided_backprop": _modified_gradients(context, "guided", "guided backprop")}
 
@@ -102,16 +101,12 @@ def guided_grad_cam(context: Batch) -> dict[str, torch.Tensor]:
     NotApplicable
         As for `guided_backprop`, or if the network has no layer with a spatial grid.
     """
-    import torch
-
     guided = _modified_gradients(context, "guided", "guided backprop", compares_with_gradient=False)
     return {"guided_grad_cam": guided * torch.cat(list(_grad_cams(context)))[:, 0]}
 
 
 def _grad_cams(context: Batch) -> Iterator[torch.Tensor]:
     """Yield the Grad-CAM (N, 1, H, W) of each part of a batch."""
-    import torch
-
     from heatproof.explainers._cells import enlarge
     from heatproof.explainers._layers import grid_layer
 
@@ -147,8 +142,6 @@ def _modified_gradients(
     context: Batch, kind: Literal["guided", "deconvolution"], name: str, compares_with_gradient: bool = True
 ) -> torch.Tensor:
     """Return the gradients (N, H, W) under a rule for ReLUs, summed over channels."""
-    import torch
-
     from heatproof.explainers._relus import ReluRules
 
     rules, maps = ReluRules(kind), []
@@ -163,7 +156,8 @@ def _modified_gradients(
         if rules.was_bypassed:
             raise NotApplicable(
                 f"{name} cannot reach a ReLU of this network that runs in another thread, in a part that is scripted "
-                "or compiled, or in a torch.autograd.Function: pass the model as it was before"
+                "or compiled, in a torch.autograd.Function, or in a custom operator, whose content it cannot read: "
+                "pass the model as it was before"
             )
         maps.append(gradient.detach().sum(1)[:count])
     if not rules.was_applied:
@@ -175,7 +169,6 @@ def _modified_gradients(
 
 
 def _require_difference(context: Batch, maps: torch.Tensor, name: str) -> None:
-    import torch
     from captum.attr import Saliency
 
     method = Saliency(pad_single_image_passes(context.output))

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from heatproof.core.batch import Batch, MapSums
+from heatproof.core.lazy import torch
 from heatproof.core.options import Count
 from heatproof.errors import NotApplicable
 from heatproof.explainers._batches import as_leaf, require, split_batch, take_background
 from heatproof.explainers._unaltered import require_unaltered_outputs
 from heatproof.explainers.registry import BaselineName, Tolerance, explainer
-
-if TYPE_CHECKING:
-    import torch
 
 # Default of the largest convergence delta, as a share of the largest change of an output. If the rescale rule covers
 # the network, the delta is rounding, below 1e-3; otherwise it is a large share.
@@ -55,8 +52,6 @@ def deep_lift(context: Batch, *, baseline: BaselineName = None, tolerance: Toler
     NotApplicable
         If probabilities are explained, or the convergence delta of an image is above `tolerance`.
     """
-    import torch
-
     # Each image shares a pass with its baseline, so a pass has half as many images.
     maps = [
         _rescale(part, part.images, part.baseline(baseline), part.targets, tolerance)
@@ -102,8 +97,6 @@ def deep_shap(
     HeatproofError
         If `baselines` is below 1, or larger than the number of training images.
     """
-    import torch
-
     require(baselines is None or baselines >= 1, f"Deep SHAP needs at least 1 baseline, not {baselines}.")
     background = take_background(context, baselines, 8)
     baselines = len(background)
@@ -123,8 +116,6 @@ def _rescale(
     context: Batch, images: torch.Tensor, baselines: torch.Tensor, targets: torch.Tensor, tolerance: Tolerance
 ) -> torch.Tensor:
     """Return DeepLift's maps (N, H, W) of images against baselines, in one pass of twice as many images."""
-    import torch
-
     from heatproof.explainers._rescale import RescaleRules
 
     if context.output is not context.network:

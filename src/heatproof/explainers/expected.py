@@ -6,9 +6,10 @@ would depend on the batch size. Here they are drawn by image, and captum compute
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from heatproof.core.batch import Batch
+from heatproof.core.lazy import torch
 from heatproof.core.options import Bounds, Count
 from heatproof.core.randomness import counter_integers, counter_normal, counter_uniform
 from heatproof.explainers._batches import (
@@ -21,9 +22,6 @@ from heatproof.explainers._batches import (
 )
 from heatproof.explainers._quadrature import completeness_passes, select_targets
 from heatproof.explainers.registry import explainer
-
-if TYPE_CHECKING:
-    import torch
 
 MEAN_CHANGE = "the output at the image, or the mean at its noisy copies, minus the mean output at the training images"
 
@@ -104,7 +102,6 @@ def gradient_shap(
 
 
 def _expect(context: Batch, name: str, samples: int, baselines: int | None, stdev: float) -> torch.Tensor:
-    import torch
     from captum.attr import Saliency
 
     require(samples >= 1, f"{name} needs at least 1 sample, not {samples}.")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from heatproof.core.batch import Batch
+from heatproof.core.lazy import torch
 from heatproof.core.options import Bounds, Count
 from heatproof.core.shares import count_of_share
 from heatproof.explainers._batches import pad_single_image, require, split_batch
 from heatproof.explainers.registry import explainer
-
-if TYPE_CHECKING:
-    import torch
 
 Area = Annotated[float, Bounds(above=0, below=1)]
 Share = Annotated[float, Bounds(above=0, most=1)]
@@ -90,8 +88,6 @@ def extremal_perturbation(
     HeatproofError
         If an option is out of its range, or an area is smaller than a pixel.
     """
-    import torch
-
     height, width = context.images.shape[2:]
     short = min(height, width)
     require(len(areas) > 0, "Extremal perturbation needs at least one area.")
@@ -119,8 +115,6 @@ def find_masks(
     context: Batch, areas: Sequence[float], lattice: _Lattice, steps: int, learning_rate: float, blur: float
 ) -> torch.Tensor:
     """Return a mask for each image and area, (N, areas, H, W) in [0, 1]; `blur` is in pixels."""
-    import torch
-
     count = len(context.image_ids)
     pixels = math.prod(context.images.shape[2:])
     sizes = torch.tensor([count_of_share(area, pixels, round) for area in areas])
@@ -151,8 +145,6 @@ def _optimise(
     blur: float,
 ) -> torch.Tensor:
     """Return a mask for each image, (N, H, W), that keeps `areas_in_pixels` of its pixels."""
-    import torch
-
     count, part = len(part.image_ids), pad_single_image(part)
     areas_in_pixels = areas_in_pixels.expand(len(part.image_ids))
     images, targets = part.images.detach(), part.targets[:, None]
@@ -186,8 +178,6 @@ def _reference(masks: torch.Tensor, boundary: torch.Tensor) -> torch.Tensor:
 
 def _perturb(pyramid: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
     """Interpolate images (N, C, H, W) by pixel in a blur pyramid (N, L, C, H, W); mask value 0 is the last level."""
-    import torch
-
     position = (1 - masks)[:, None, None] * (LEVELS - 1)
     # The clamp makes the gradient at a mask value of 1 one-sided, towards lower values.
     level = position.detach().floor().clamp(0, LEVELS - 2)
@@ -220,8 +210,6 @@ class _Lattice:
     """
 
     def __init__(self, size: tuple[int, int], sigma: float, spacing: int, images: torch.Tensor) -> None:
-        import torch
-
         self.size, self.spacing = size, spacing
         self.inside = [math.ceil((length - 1) / spacing) + 1 for length in size]
         # The kernel is below 0.012 beyond two sigmas.
@@ -241,12 +229,10 @@ class _Lattice:
 
     def masks(self, points: torch.Tensor) -> torch.Tensor:
         """Return the masks (N, H, W), in [0, 1], of points (N, *shape)."""
-        from torch.nn.functional import interpolate, unfold
-
-        values = unfold(points[:, None], self.window)[:, self.inside_kernel] * self.kernel
+        values = torch.nn.functional.unfold(points[:, None], self.window)[:, self.inside_kernel] * self.kernel
         coarse = (values * (values / TEMPERATURE).softmax(1)).sum(1).unflatten(1, self.inside)
         if self.spacing == 1:
             return coarse
         enlarged = [(length - 1) * self.spacing + 1 for length in self.inside]
-        fine = interpolate(coarse[:, None], enlarged, mode="bilinear", align_corners=True)[:, 0]
+        fine = torch.nn.functional.interpolate(coarse[:, None], enlarged, mode="bilinear", align_corners=True)[:, 0]
         return fine[:, : self.size[0], : self.size[1]]

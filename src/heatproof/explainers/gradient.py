@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from heatproof.core.batch import Batch
+from heatproof.core.lazy import torch
 from heatproof.explainers._batches import as_leaf, pad_single_image_passes, split_batch
 from heatproof.explainers.registry import explainer
-
-if TYPE_CHECKING:
-    import torch
 
 
 @explainer("saliency", family="gradient")
@@ -29,7 +25,6 @@ def saliency(context: Batch) -> dict[str, torch.Tensor]:
     dict
         ``saliency``: (N, H, W), any sign, higher is more relevant.
     """
-    import torch
     from captum.attr import Saliency
 
     method = Saliency(pad_single_image_passes(context.output))
@@ -56,8 +51,6 @@ def input_x_gradient(context: Batch) -> dict[str, torch.Tensor]:
     dict
         ``input_x_gradient``: (N, H, W), any sign, higher is more relevant.
     """
-    import torch
-
     return {"input_x_gradient": torch.cat([multiply_by_gradient(part).sum(1) for part in split_batch(context)])}
 
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from heatproof.core.batch import Batch
+from heatproof.core.lazy import torch
 from heatproof.errors import NotApplicable
 from heatproof.explainers._batches import as_leaf, pad_single_image_passes, split_batch
 from heatproof.explainers.registry import Tolerance, explainer
-
-if TYPE_CHECKING:
-    import torch
 
 # Default of the largest difference between the sum of a map and the logit, as a share of the largest logit.
 TOLERANCE = 1e-3
@@ -41,9 +37,6 @@ def bagnet(context: Batch, *, tolerance: Tolerance = None) -> dict[str, torch.Te
     NotApplicable
         If the network has no patch logits, or probabilities are explained.
     """
-    import torch
-    from torch.nn.functional import conv_transpose2d, pad
-
     network = context.network
     if not all(hasattr(network, name) for name in ("patches", "patch_size", "patch_stride")):
         raise NotApplicable("the network's logits are not a mean of patch logits, as BagNet's are")
@@ -60,10 +53,10 @@ def bagnet(context: Batch, *, tolerance: Tolerance = None) -> dict[str, torch.Te
             rows = torch.arange(len(part.targets), device=part.targets.device)
             logits = patch_logits[0][rows, part.targets][:, None]
             share = logits / (size**2 * logits.shape[2] * logits.shape[3])
-            spread = conv_transpose2d(share, share.new_ones(1, 1, size, size), stride=stride)[:, 0]
+            spread = torch.nn.functional.conv_transpose2d(share, share.new_ones(1, 1, size, size), stride=stride)[:, 0]
             height, width = part.images.shape[2] - spread.shape[1], part.images.shape[3] - spread.shape[2]
             # Rows and columns that no patch covers do not contribute to the logit.
-            maps.append(pad(spread, (0, width, 0, height)))
+            maps.append(torch.nn.functional.pad(spread, (0, width, 0, height)))
             _note_conservation(part, maps[-1], patch_logits[0].mean((2, 3)), tolerance)
     finally:
         handle.remove()
@@ -95,8 +88,6 @@ def bcos(context: Batch, *, tolerance: Tolerance = None) -> dict[str, torch.Tens
     NotApplicable
         If the network lacks these methods, or probabilities are explained.
     """
-    import torch
-
     network = context.network
     if not all(hasattr(network, name) for name in ("encode", "linear")):
         raise NotApplicable("the network is not a linear function of each image, as B-cos networks are")

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from heatproof.core.batch import Batch, MapSums
+from heatproof.core.lazy import torch
 from heatproof.core.options import Bounds, Count
 from heatproof.core.randomness import counter_normal
 from heatproof.explainers._batches import (
@@ -24,9 +25,6 @@ from heatproof.explainers._batches import (
 )
 from heatproof.explainers._quadrature import completeness_passes, note_completeness, quadrature_arguments
 from heatproof.explainers.registry import explainer
-
-if TYPE_CHECKING:
-    import torch
 
 
 @explainer(
@@ -141,7 +139,6 @@ def _multiply_by_gradient(part: Batch) -> torch.Tensor:
 
 
 def _integrate(part: Batch, steps: int) -> torch.Tensor:
-    import torch
     from captum.attr import IntegratedGradients
 
     output = pad_single_image_passes(part.output)
@@ -161,8 +158,6 @@ def _moments(
     stdev: float,
     relative: bool,
 ) -> dict[str, torch.Tensor]:
-    import torch
-
     require(samples >= 1, f"A noise tunnel needs at least 1 sample, not {samples}.")
     require(stdev >= 0, f"A noise tunnel needs a standard deviation of at least 0, not {stdev}.")
     maps: dict[str, list[torch.Tensor]] = {"smoothgrad": [], "smoothgrad_sq": [], "vargrad": []}

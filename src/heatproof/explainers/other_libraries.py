@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from heatproof.core.lazy import torch
 from heatproof.errors import CallRefused, HeatproofError
 from heatproof.explainers.plain_functions import as_explainer, split_delta, sum_over_channels
-
-if TYPE_CHECKING:
-    import torch
-
-    from heatproof.explainers.registry import ExplainFunction
+from heatproof.explainers.registry import ExplainFunction
 
 # Packages whose objects are accepted as methods; those of zennit are composites, which hold no network.
 LIBRARIES = ("captum", "torchcam", "pytorch_grad_cam", "zennit")
@@ -62,7 +59,6 @@ def as_function(name: str, method: Any) -> ExplainFunction:
     """
 
     def call(model: Any, images: torch.Tensor, targets: torch.Tensor) -> Any:
-        from torch.nn.functional import interpolate
 
         passes = _passes_of(model)
         maps, delta = split_delta(_call(method, model, images, targets), len(images))
@@ -74,7 +70,7 @@ def as_function(name: str, method: Any) -> ExplainFunction:
         maps = sum_over_channels(maps, name)
         size = tuple(images.shape[2:])
         if library_of(method) and maps.ndim == 3 and len(maps) == len(images) and maps.shape[1:] != size:
-            maps = interpolate(maps[:, None], size, mode="bilinear", align_corners=False)[:, 0]
+            maps = torch.nn.functional.interpolate(maps[:, None], size, mode="bilinear", align_corners=False)[:, 0]
         return maps if delta is None else (maps, delta)
 
     return as_explainer(call, name)
@@ -89,8 +85,6 @@ def _passes_of(model: Any) -> int | None:
 
 
 def _delta_of(method: Any, maps: torch.Tensor, images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor | None:
-    import torch
-
     from heatproof.core.hooks import counted_as_check
 
     if not method.multiplies_by_inputs:
@@ -115,7 +109,6 @@ def _call(method: Any, model: Any, images: torch.Tensor, targets: torch.Tensor) 
         images.requires_grad_()
         return method(input_tensor=images, targets=[ClassifierOutputTarget(int(target)) for target in targets])
     if library == "zennit":
-        import torch
         from zennit.attribution import Gradient
 
         def at_target(output: torch.Tensor) -> torch.Tensor:

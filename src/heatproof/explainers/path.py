@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from heatproof.core.batch import Batch
+from heatproof.core.lazy import torch
 from heatproof.core.options import Bounds, Count
 from heatproof.explainers._batches import (
     draw_uniform_images,
@@ -15,9 +16,6 @@ from heatproof.explainers._batches import (
 )
 from heatproof.explainers._quadrature import completeness_passes, note_completeness, quadrature_arguments
 from heatproof.explainers.registry import BaselineName, explainer
-
-if TYPE_CHECKING:
-    import torch
 
 CHANGE = "the output at the image minus the output at the baseline"
 
@@ -51,8 +49,6 @@ def integrated_gradients(
     HeatproofError
         If `steps` is below 1.
     """
-    import torch
-
     maps = [integrate(part, part.baseline(baseline), steps).sum(1) for part in split_batch(context)]
     return {"integrated_gradients": torch.cat(maps)}
 
@@ -84,8 +80,6 @@ def integrated_gradients_uniform(
     HeatproofError
         If `steps` is below 1, or `low` is not below `high`.
     """
-    import torch
-
     maps = [
         integrate(part, draw_uniform_images(part, "integrated_gradients_uniform baseline", low, high), steps).sum(1)
         for part in split_batch(context)
@@ -131,8 +125,6 @@ def left_integrated_gradients(
     HeatproofError
         If `steps` is below 1 or `share` not in (0, 1].
     """
-    import torch
-
     require(0 < share <= 1, f"Left integrated gradients need a share above 0 and at most 1, not {share}.")
     maps = [
         integrate(replace(part, images=find_saturation(part, steps, share)), 0.0, steps).sum(1)
@@ -143,8 +135,6 @@ def left_integrated_gradients(
 
 def find_saturation(part: Batch, steps: int, share: float) -> torch.Tensor:
     """Return the point on the path from zero to each image, (N, C, H, W), at which the output reaches the `share`."""
-    import torch
-
     require(steps >= 1, f"Integrated gradients need at least 1 step, not {steps}.")
     output = pad_single_image_passes(part.output)
     images = part.images.detach()
@@ -165,7 +155,6 @@ def integrate(part: Batch, baselines: torch.Tensor | float, steps: int) -> torch
     HeatproofError
         If `steps` is below 1.
     """
-    import torch
     from captum.attr import IntegratedGradients
 
     output = pad_single_image_passes(part.output)

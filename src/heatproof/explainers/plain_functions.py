@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from heatproof.core.batch import Batch
+from heatproof.core.lazy import torch
 from heatproof.core.named_axes import IMAGE_DIMS, MAP_DIMS, in_dimension_order
 from heatproof.errors import HeatproofError
 from heatproof.explainers.registry import ExplainFunction
-
-if TYPE_CHECKING:
-    import torch
 
 PLAIN_ARGUMENTS = ("model", "images", "targets")
 
@@ -44,8 +42,6 @@ def as_explainer(function: Callable[..., Any], name: str) -> ExplainFunction:
     """
 
     def explain(context: Batch, **options: Any) -> dict[str, torch.Tensor]:
-        import torch
-
         size = context.batch_size
         batches = zip(context.images.split(size), context.targets.split(size), strict=True)
         maps_of_batches = []
@@ -53,7 +49,7 @@ def as_explainer(function: Callable[..., Any], name: str) -> ExplainFunction:
             maps, delta = split_delta(function(context.output, images, targets, **options), len(images))
             maps_of_batches.append(sum_over_channels(maps, name))
             if delta is not None and maps_of_batches[-1].ndim == 3:
-                context.note_sum(maps_of_batches[-1].double().sum((1, 2)) - delta.to(maps_of_batches[-1].device))
+                context.note_sum(maps_of_batches[-1].cpu().double().sum((1, 2)) - delta)
         return {name: torch.cat(maps_of_batches)}
 
     return explain
@@ -66,14 +62,14 @@ def split_delta(result: Any, count: int) -> tuple[Any, torch.Tensor | None]:
     the n values of an image, which belong to its baselines or noisy copies, are averaged. Of any other tuple the first
     element is the maps, even if the second one holds integers, such as classes.
     """
-    import torch
-
     if not (isinstance(result, list | tuple) and result):
         return result, None
     delta = result[1] if len(result) == 2 and getattr(result[1], "ndim", 0) == 1 else None
     if delta is None or len(delta) < count or len(delta) % count or not torch.as_tensor(delta).is_floating_point():
         return split_delta(result[0], count)[0], None
-    return split_delta(result[0], count)[0], torch.as_tensor(delta).detach().double().unflatten(0, (count, -1)).mean(1)
+    return split_delta(result[0], count)[0], torch.as_tensor(delta).detach().cpu().double().unflatten(
+        0, (count, -1)
+    ).mean(1)
 
 
 def sum_over_channels(maps: Any, name: str) -> torch.Tensor:
@@ -91,8 +87,6 @@ def sum_over_channels(maps: Any, name: str) -> torch.Tensor:
     HeatproofError
         If `maps` is something else, or complex.
     """
-    import torch
-
     with_channels = getattr(maps, "ndim", 3) == 4
     maps = in_dimension_order(maps, IMAGE_DIMS if with_channels else MAP_DIMS, f"maps of the method {name!r}")
     if not isinstance(maps, torch.Tensor) and np.asarray(maps).dtype.kind not in "fiub":

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from heatproof.core.batch import Batch
+from heatproof.core.lazy import torch
 from heatproof.core.randomness import counter_uniform
 from heatproof.explainers._batches import draw_per_image
 from heatproof.explainers.registry import explainer
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
 
 # Widths and kernels of the tables that Zabička, Cieslik and Burgess published with their reproduction of "Benchmarking
 # the Attribution Quality of Vision Models" (2025). Its section 2.1 lists the maps below.
@@ -65,8 +63,6 @@ def edges(context: Batch) -> dict[str, torch.Tensor]:
     dict
         ``edges``: (N, H, W), not negative, higher is a stronger edge.
     """
-    import numpy as np
-    import torch
     from scipy.ndimage import generic_gradient_magnitude, sobel
 
     # One image at a time: over a stack, scipy would smooth across neighbouring images.
@@ -125,8 +121,6 @@ def gaussians(context: Batch) -> dict[str, torch.Tensor]:
     dict
         ``gaussian_1`` to ``gaussian_256``: (N, H, W) in [0, 1], 1 in the middle, higher is more relevant.
     """
-    import torch
-
     count, _, height, width = context.images.shape
     side = min(height, width) / WIDTHS_SIDE
     maps = {name: torch.from_numpy(_gaussian(height, width, name * side)).to(context.images) for name in WIDTHS}
@@ -135,8 +129,6 @@ def gaussians(context: Batch) -> dict[str, torch.Tensor]:
 
 def _gaussian(height: int, width: int, deviation: float) -> np.ndarray:
     """Return exp(−r² / 2σ²) for the distance r from the centre, scaled to a maximum of 1, (H, W) float32."""
-    import numpy as np
-
     rows, columns = (np.arange(length) - (length - 1) / 2 for length in (height, width))
     square = rows[:, None] ** 2 + columns**2
     # Relative to the pixel nearest to the middle, so that a narrow Gaussian does not underflow to zero everywhere.
@@ -199,7 +191,6 @@ def edge_detectors(context: Batch) -> dict[str, torch.Tensor]:
         (N, H, W): ``image_gradient``, not negative, higher is steeper; ``canny``, 1 on an edge and 0 elsewhere;
         ``marr_hildreth``, any sign, positive on the dark side of an edge.
     """
-    import numpy as np
     from scipy.ndimage import gaussian_laplace
     from skimage.feature import canny
 
@@ -239,7 +230,6 @@ def frequencies(context: Batch) -> dict[str, torch.Tensor]:
     dict
         ``low_pass``, ``band_pass``, ``high_pass``: (N, H, W), any sign, in units of the images, higher is brighter.
     """
-    import numpy as np
     from scipy import fft
 
     def make_maps(grey: np.ndarray) -> dict[str, np.ndarray]:
@@ -259,9 +249,7 @@ def frequencies(context: Batch) -> dict[str, torch.Tensor]:
 
 def _from_grey(context: Batch, make: Callable[[np.ndarray], Mapping[str, np.ndarray]]) -> dict[str, torch.Tensor]:
     """Apply `make` to the channel means (N, H, W), in float64 so that maps do not depend on the batch."""
-    import torch
-
-    grey = context.images.detach().double().mean(1).cpu().numpy()
+    grey = context.images.detach().cpu().double().mean(1).numpy()
     return {name: torch.from_numpy(values).to(context.images) for name, values in make(grey).items()}
 
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from heatproof.core.batch import Batch
+from heatproof.core.lazy import torch
 from heatproof.errors import NotApplicable
 from heatproof.explainers._batches import as_leaf, pad_single_image, split_batch
 from heatproof.explainers._unaltered import require_unaltered_outputs
 from heatproof.explainers.registry import EXPLAINERS, Tolerance, explainer, require_library
-
-if TYPE_CHECKING:
-    import torch
 
 # Default of the largest difference between the sum of a map and the logit, as a share of the largest logit.
 TOLERANCE = 1e-3
@@ -35,8 +32,8 @@ def lrp(context: Batch, *, tolerance: Tolerance = None) -> dict[str, torch.Tenso
     z-plus rule drops that relevance, up to 0.002 of a logit on the networks of this project. A gate for each channel,
     as in squeeze and excitation, takes no relevance (Arras et al., "Explaining recurrent neural network predictions in
     sentiment analysis", 2017, section 3), and neither does a number by which features are multiplied or divided.
-    Pooling modules share relevance in proportion to their inputs; a mean over positions that is not a module shares it
-    equally.
+    Average pooling shares relevance in proportion to its inputs, as zennit's rule for pooling modules does; functions,
+    means and sums over positions have the same rule as the modules.
 
     The rules are applied to a copy of the network, traced by torch.fx and rewritten without in-place operations: all
     references to a tensor read what these operations would write to it. In every batch, the logits of the copy are
@@ -63,8 +60,6 @@ def lrp(context: Batch, *, tolerance: Tolerance = None) -> dict[str, torch.Tenso
     HeatproofError
         If zennit is not installed.
     """
-    import torch
-
     require_library(EXPLAINERS["lrp"])
     from zennit.attribution import Gradient
 
@@ -88,8 +83,6 @@ def lrp(context: Batch, *, tolerance: Tolerance = None) -> dict[str, torch.Tenso
 
 def _select_targets(targets: torch.Tensor, network: torch.nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return a function that sets all logits but those of the targets to zero; relevance starts at its result."""
-    import torch
-
     from heatproof.core.hooks import hooks_of
 
     def select(logits: torch.Tensor) -> torch.Tensor:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from heatproof.core.batch import Batch
 from heatproof.core.grids import AnyGrid, grid_shape, patch_count
+from heatproof.core.lazy import torch
 from heatproof.core.options import Bounds, Count, PatchGrid
 from heatproof.core.randomness import counter_integers, counter_uniform
 from heatproof.explainers._batches import draw_uniform_images, pad_single_image_passes, require
 from heatproof.explainers._superpixels import index_patches, require_cells
 from heatproof.explainers.registry import BaselineName, explainer
-
-if TYPE_CHECKING:
-    import torch
 
 # Number of masks that are enlarged at once, to bound memory. It is constant, so that the order of summation does not
 # depend on the batch size.
@@ -179,8 +177,6 @@ def _rise(
     *,
     aligned: bool = False,
 ) -> torch.Tensor:
-    import torch
-
     images = context.images
     height, width = images.shape[2:]
     require(count >= 1, f"RISE needs at least 1 mask, not {count}.")
@@ -197,9 +193,6 @@ def _rise(
 
 def _masks(context: Batch, count: int, cells: AnyGrid, probability: float) -> Iterator[torch.Tensor]:
     """Yield blocks of masks (at most `BLOCK`, H, W), 1 = kept: enlarged random grids with random shifts."""
-    import torch
-    from torch.nn.functional import interpolate
-
     size = context.images.shape[2:]
     shape = grid_shape(cells)
     steps = [math.ceil(length / side) for length, side in zip(size, shape, strict=True)]
@@ -214,7 +207,7 @@ def _masks(context: Batch, count: int, cells: AnyGrid, probability: float) -> It
     enlarged = [(side + 1) * step for side, step in zip(shape, steps, strict=True)]
     for start in range(0, count, BLOCK):
         part = slice(start, start + BLOCK)
-        large = interpolate(grids[part], enlarged, mode="bilinear", align_corners=False)[:, 0]
+        large = torch.nn.functional.interpolate(grids[part], enlarged, mode="bilinear", align_corners=False)[:, 0]
         which = torch.arange(len(large), device=grids.device)
         yield large[which[:, None, None], rows[part, :, None], columns[part, None, :]]
 
@@ -233,8 +226,6 @@ def _outputs_of_masked(
     context: Batch, baselines: torch.Tensor | None, masks: torch.Tensor, output: str
 ) -> torch.Tensor:
     """Return the outputs of the network for each image and mask, (N, masks)."""
-    import torch
-
     from heatproof.core.output_reader import probabilities
 
     if output == "probability":

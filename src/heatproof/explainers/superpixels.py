@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
+
+import numpy as np
 
 from heatproof.core.batch import Batch
 from heatproof.core.grids import AnyGrid, patch_count
+from heatproof.core.lazy import torch
 from heatproof.core.options import Bounds, PatchGrid, PatchGridBounds
 from heatproof.core.randomness import derive_seed
 from heatproof.core.shares import count_of_share
 from heatproof.explainers._batches import pad_single_image_passes, require, split_batch
 from heatproof.explainers._superpixels import Segments, index_patches, index_segments
 from heatproof.explainers.registry import BaselineName, explainer
-
-if TYPE_CHECKING:
-    import torch
 
 Share = Annotated[float, Bounds(above=0, most=1)]
 # Two masks are fixed in KernelSHAP: the one that keeps all superpixels, and the one that keeps none.
@@ -52,7 +52,6 @@ def occlusion(
     HeatproofError
         If an option is out of its range, or `stride` is larger than `window`, so that squares would skip pixels.
     """
-    import torch
     from captum.attr import Occlusion
 
     require(0 < window <= 1, f"Occlusion needs a window above 0 and at most 1, not {window}.")
@@ -102,7 +101,6 @@ def feature_ablation(context: Batch, *, grid: PatchGrid = 8, baseline: BaselineN
     HeatproofError
         If a side of the image has fewer pixels than the grid has patches along it.
     """
-    import torch
     from captum.attr import FeatureAblation
 
     patches = index_patches(tuple(context.images.shape[2:]), grid).to(context.images.device)
@@ -237,8 +235,6 @@ class _Regression:
         self.model = model
 
     def fit(self, samples: Any) -> None:
-        import numpy as np
-
         ((masks, outputs, weights),) = samples
         self.device = masks.device
         # KernelSHAP's first two masks keep all superpixels, and none.
@@ -247,8 +243,6 @@ class _Regression:
         self.model.fit(masks, outputs, sample_weight=weights)
 
     def representation(self) -> torch.Tensor:
-        import torch
-
         return torch.from_numpy(self.model.coef_).float().to(self.device)
 
 
@@ -261,8 +255,6 @@ def _regress_masks(
     cells: AnyGrid,
     baseline: str | None,
 ) -> torch.Tensor:
-    import torch
-
     require(masks >= 3, f"{name} needs at least 3 masks, not {masks}.")
     require(patch_count(cells) >= 2, f"{name} needs at least 2 cells a side, not {cells}.")
     method = make(pad_single_image_passes(context.output))
@@ -297,8 +289,6 @@ def _regress_masks(
 
 @contextmanager
 def _float32_by_default() -> Iterator[None]:
-    import torch
-
     previous = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
