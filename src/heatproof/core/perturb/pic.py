@@ -162,7 +162,7 @@ def interpolate(image: np.ndarray, visible: np.ndarray) -> np.ndarray:
         return filled
     if 1 in missing.shape:
         # Pixels in a line have no triangles, and linear interpolation needs none: both ends are known.
-        filled[missing] = _interpolated_line(image.reshape(known.size, -1), known.ravel())
+        filled[missing] = _interpolated_line(image.reshape(visible.size, -1), visible.ravel())
         return filled
     # In row order, because the triangulation of a grid is not unique, and depends on the order of the points.
     triangles = Delaunay(np.argwhere(visible).astype(np.float64))
