@@ -35,6 +35,15 @@ class Padded(nn.Module):
         return self.inner(nn.functional.pad(images, self.pad))
 
 
+class Features(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, images):
+        return self.inner.forward_features(images)
+
+
 def run(name, network, images, layer=None):
     network = network.eval().requires_grad_(False)
     context = heatproof.core.batch.Batch(
@@ -147,25 +156,15 @@ def test_cells_of_strides_that_leave_a_rest_cover_what_is_read():
 )
 def test_maps_of_sizes_that_the_stride_divides_are_those_of_a_plain_enlargement(name, size):
     torch.manual_seed(0)
-    network = timm.create_model(name).eval().requires_grad_(False)
-    features = []
-    recorder = CellRecorder(size)
-    last = [module for module in network.modules() if isinstance(module, nn.Conv2d)][-1]
-    strided = {"tf_efficientnet_b0": network.bn2 if hasattr(network, "bn2") else None}.get(name) or last
+    network, recorder = Features(timm.create_model(name)).eval().requires_grad_(False), CellRecorder(size)
     with follow_cells(network, recorder):
-        handle = strided.register_forward_hook(lambda module, inputs, output: features.append(inputs[0]))
-        network(noise(*size))
-        handle.remove()
-    grid = size[0] // 32, size[1] // 32
-    tensor = features[0]
-    if tuple(tensor.shape[2:]) == grid:
-        cells = recorder.locate(tensor, grid)
-        assert all(axis.covers(length) for axis, length in zip(cells, size, strict=True)), cells
-        values = torch.rand(1, 1, *grid)
-        expected = nn.functional.interpolate(values, size, mode="bilinear", align_corners=False)
-        assert torch.equal(enlarge(values, size, cells), expected)
-    else:
-        pytest.fail(f"{tensor.shape}")
+        features = network(noise(*size))
+    assert features.shape[2:] == (size[0] // 32, size[1] // 32)
+    cells = recorder.locate(features, features.shape[2:])
+    assert cells is not None
+    values = torch.rand(1, 1, *features.shape[2:])
+    expected = nn.functional.interpolate(values, size, mode="bilinear", align_corners=False)
+    assert torch.equal(enlarge(values, size, cells), expected)
 
 
 @pytest.mark.parametrize(
