@@ -225,7 +225,7 @@ class CellRecorder(TorchFunctionMode):
         tensor = args[0] if args else keywords.get("input")
         cells = self._cells.get(tensor) if isinstance(tensor, torch.Tensor) else None
         rule = RULES.get(name)
-        if rule is not None and cells is not None:
+        if rule is not None and isinstance(tensor, torch.Tensor) and cells is not None:
             axes = _axes_of(tensor, cells)
             if axes is not None:
                 followed = tuple(axis.rescale(tensor.shape[index]) for axis, index in zip(cells, axes, strict=True))
