@@ -79,4 +79,4 @@ def test_lrp_fixes_no_start_method_and_leaves_no_thread():
 def test_no_explainer_and_no_metric_changes_the_process():
     changes, results = run()
     assert changes == {}
-    assert {"lrp", "saliency", "lime", "insertion"} <= set(results)
+    assert {"lrp", "saliency", "lime", "rise_insertion"} <= set(results)
