@@ -14,8 +14,7 @@ from heatproof.core.registry import suggest_name
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import one_sentence_errors
 from heatproof.files.tables import TABLE_REMEDY_AND_KIND, UserTable, parse_csv, read_user_table, rows_of
-from heatproof.metrics.registry import METRICS
-from heatproof.metrics.single_deletion import base_name
+from heatproof.stats.table import registered_direction
 
 # Names that other tables use for the same column, in order of preference.
 NAMES = {
@@ -211,7 +210,7 @@ def read_directions(path: Path | str, given: pd.Series | None, metrics: pd.Serie
     HeatproofError
         If a cell of the column is neither true nor false.
     """
-    registered = {name: METRICS[base].higher_is_better for name in set(metrics) if (base := base_name(name)) in METRICS}
+    registered = {name: registered_direction(name) for name in set(metrics)}
     directions = metrics.map(registered).astype("boolean")
     if given is not None:
         text = as_text(given).str.strip().str.lower().str.removesuffix(".0")
