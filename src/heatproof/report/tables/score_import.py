@@ -187,14 +187,14 @@ def _scores(path: Path, column: pd.Series, methods: pd.Series, rows: np.ndarray)
     return values
 
 
-def read_directions(path: Path | str, given: pd.Series | None, metrics: pd.Series) -> tuple[pd.Series, list[str]]:
+def read_directions(path: Path | str, column: pd.Series | None, metrics: pd.Series) -> tuple[pd.Series, list[str]]:
     """Return whether higher is better in each row, and the metrics of which neither the table nor heatproof says it.
 
     Parameters
     ----------
     path
         What the table is called in messages.
-    given
+    column
         The column ``higher_is_better``; None if there is none.
     metrics
         Name of the metric of each row.
@@ -213,8 +213,8 @@ def read_directions(path: Path | str, given: pd.Series | None, metrics: pd.Serie
     """
     registered = {name: METRICS[base].higher_is_better for name in set(metrics) if (base := base_name(name)) in METRICS}
     directions = metrics.map(registered).astype("boolean")
-    if given is not None:
-        text = as_text(given).str.strip().str.lower().str.removesuffix(".0")
+    if column is not None:
+        text = as_text(column).str.strip().str.lower().str.removesuffix(".0")
         wrong = ~text.isin([*TRUTH, *MISSING])
         if wrong.any():
             raise HeatproofError(f"{path} has {text[wrong].iloc[0]!r} under 'higher_is_better': write true or false.")
