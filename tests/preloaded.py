@@ -45,13 +45,13 @@ def python() -> str:
 
     folder = tempfile.TemporaryDirectory(prefix="preloaded-")
     atexit.register(folder.cleanup)
-    place, command = f"{folder.name}/socket", Path(folder.name) / "python"
-    command.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-I", "-S", __file__, place])} "$0" "$@"\n')
+    address, command = f"{folder.name}/socket", Path(folder.name) / "python"
+    command.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-I", "-S", __file__, address])} "$0" "$@"\n')
     command.chmod(0o755)
     # Each request has its own path to heatproof.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment.pop("PYTHONPATH", None)
-    server_command = [sys.executable, "-P", __file__, place]
+    server_command = [sys.executable, "-P", __file__, address]
     started = subprocess.Popen(server_command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
     assert started.stdout.readline() == b"ready\n"
     # It ends when its input ends, even if this process is killed.
@@ -59,7 +59,7 @@ def python() -> str:
     return str(command)
 
 
-def serve(place: str) -> None:
+def serve(address: str) -> None:
     """Import the libraries, and fork for each request until the input ends."""
     import gc
     import importlib
@@ -73,7 +73,7 @@ def serve(place: str) -> None:
     gc.collect()
     gc.freeze()
     listening = socket.socket(socket.AF_UNIX)
-    listening.bind(place)
+    listening.bind(address)
     listening.listen(64)
     # The processes that handle requests are not awaited.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -157,12 +157,12 @@ def run(command: str, arguments: list[str], folder: str, environment: dict[str, 
         os._exit(status)
 
 
-def ask(place: str, command: str, *arguments: str) -> int:
+def ask(address: str, command: str, *arguments: str) -> int:
     """Ask for a run with the files, folder and environment of this process, and return its exit status."""
     request = {"command": command, "arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}
     text = json.dumps(request).encode()
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(place)
+        connection.connect(address)
         files = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))]
         connection.sendmsg([b"%d\n" % len(text)], files)
         connection.sendall(text)

@@ -99,11 +99,11 @@ def food101(root: Path, train: int = 10, test: int = 4) -> dict[str, int]:
     meta.mkdir(parents=True)
     for part, first, count in (("train", 1000, train), ("test", 2000, test)):
         ids = [f"{dish}/{first + 7 * number}" for dish in DISHES for number in range(count)]
-        (meta / f"{part}.txt").write_text("".join(f"{one}\n" for one in ids))
-        for place, image_id in enumerate(ids):
+        (meta / f"{part}.txt").write_text("".join(f"{image_id}\n" for image_id in ids))
+        for row, image_id in enumerate(ids):
             label = DISHES.index(image_id.partition("/")[0])
             # In the dataset, the longer side always has 512 pixels.
-            save(root / "food-101" / "images" / f"{image_id}.jpg", label, place, *((72, 96), (96, 72))[place % 2])
+            save(root / "food-101" / "images" / f"{image_id}.jpg", label, row, *((72, 96), (96, 72))[row % 2])
             labels |= {image_id: label} if part == "test" else {}
     (meta / "classes.txt").write_text("\n".join(DISHES))
     (meta / "labels.txt").write_text("Apple pie\nBaby back ribs\nWaffles")
@@ -113,13 +113,13 @@ def food101(root: Path, train: int = 10, test: int = 4) -> dict[str, int]:
 def places365(root: Path, train: int = 5, val: int = 8) -> dict[str, int]:
     """Unpack filelist_places365-standard.tar and the small images; return the labels of its validation set by id."""
     root.mkdir(parents=True, exist_ok=True)
-    (root / "categories_places365.txt").write_text("".join(f"{scene} {place}\n" for place, scene in enumerate(SCENES)))
+    (root / "categories_places365.txt").write_text("".join(f"{scene} {label}\n" for label, scene in enumerate(SCENES)))
     listed = [(f"{scene}/{n:08d}.jpg", label) for label, scene in enumerate(SCENES) for n in range(1, train + 1)]
     held_out = [(f"Places365_val_{n:08d}.jpg", (2 * n) % 3) for n in range(1, val + 1)]
     for name, part, pairs in (("train_standard", "data_256", listed), ("val", "val_256", held_out)):
         (root / f"places365_{name}.txt").write_text("".join(f"{path} {label}\n" for path, label in pairs))
-        for place, (path, label) in enumerate(pairs):
-            save(root / part / path.removeprefix("/"), label, place)
+        for row, (path, label) in enumerate(pairs):
+            save(root / part / path.removeprefix("/"), label, row)
     (root / "places365_test.txt").write_text("Places365_test_00000001.jpg\n")
     return dict(held_out)
 
@@ -128,10 +128,10 @@ def imagenet(root: Path, train: int = 5, val: int = 8) -> dict[str, int]:
     """Unpack the archives of ILSVRC 2012 and the devkit; return the labels of its validation set by id."""
     numbers = {wnid: number for number, wnid, *_ in SYNSETS}
     for label, wnid in enumerate(LEAVES):
-        for place in range(train):
+        for image_number in range(train):
             # One image file of ImageNet is a PNG and 22 are CMYK, all of them with this ending.
-            kind = {0: "PNG", 1: "CMYK"}.get(place, "JPEG")
-            save(root / "train" / wnid / f"{wnid}_{17 * place + 3}.JPEG", label, place, kind=kind)
+            kind = {0: "PNG", 1: "CMYK"}.get(image_number, "JPEG")
+            save(root / "train" / wnid / f"{wnid}_{17 * image_number + 3}.JPEG", label, image_number, kind=kind)
     data = root / "ILSVRC2012_devkit_t12" / "data"
     data.mkdir(parents=True)
     columns = ("ILSVRC2012_ID", "WNID", "words", "gloss", "num_children", "children", "wordnet_height")
@@ -140,19 +140,19 @@ def imagenet(root: Path, train: int = 5, val: int = 8) -> dict[str, int]:
         below = np.arange(1, children + 1, dtype=float)
         synsets[row, 0] = (float(number), wnid, words, "gloss", float(children), below, float(bool(children)), 1300.0)
     savemat(data / "meta.mat", {"synsets": synsets})
-    truth = [LEAVES[(3 * place) % len(LEAVES)] for place in range(val)]
+    truth = [LEAVES[(3 * image_number) % len(LEAVES)] for image_number in range(val)]
     (data / "ILSVRC2012_validation_ground_truth.txt").write_text("".join(f"{numbers[wnid]}\n" for wnid in truth))
-    for place, wnid in enumerate(truth):
-        save(root / "val" / f"ILSVRC2012_val_{place + 1:08d}.JPEG", LEAVES.index(wnid), place)
-    return {f"ILSVRC2012_val_{place + 1:08d}": LEAVES.index(wnid) for place, wnid in enumerate(truth)}
+    for image_number, wnid in enumerate(truth):
+        save(root / "val" / f"ILSVRC2012_val_{image_number + 1:08d}.JPEG", LEAVES.index(wnid), image_number)
+    return {f"ILSVRC2012_val_{image_number + 1:08d}": LEAVES.index(wnid) for image_number, wnid in enumerate(truth)}
 
 
 def resisc45(root: Path, images: int = 5) -> dict[str, int]:
     """Unpack NWPU-RESISC45.rar, which has one split; return the labels of all images by id."""
     labels = {}
-    for label, place in enumerate(PLACES):
+    for label, scene in enumerate(PLACES):
         for number in range(1, images + 1):
-            name = f"{place}/{place}_{number:03d}.jpg"
+            name = f"{scene}/{scene}_{number:03d}.jpg"
             save(root / "NWPU-RESISC45" / name, label, number, 64, 64)
             labels[name] = label
     return labels

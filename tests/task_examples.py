@@ -19,9 +19,9 @@ class Pictures:
         self.num_classes = numbers or COUNTS[task]
         self.class_names = tuple(f"kind {number}" for number in range(self.num_classes))
         self.pixels, self.splits = {}, {}
-        for place, name in enumerate(NAMES):
+        for split_number, name in enumerate(NAMES):
             images = count * (3 if name == "train" else 1)
-            draws = np.random.default_rng([seed, place])
+            draws = np.random.default_rng([seed, split_number])
             self.pixels[name] = draws.random((images, 3, size, size), dtype=np.float32)
             self.splits[name] = Split(
                 tuple(f"{name}-{row:02d}" for row in range(images)), self.labels(draws, images, task)
@@ -29,13 +29,13 @@ class Pictures:
 
     def labels(self, draws, images, task):
         if task == "regression":
-            found = draws.normal(40, 10, (images, self.num_classes))
-            return found[:, 0] if self.num_classes == 1 else found
+            labels = draws.normal(40, 10, (images, self.num_classes))
+            return labels[:, 0] if self.num_classes == 1 else labels
         if task == "multilabel":
-            found = (draws.random((images, self.num_classes)) < 0.5).astype(np.int8)
+            labels = (draws.random((images, self.num_classes)) < 0.5).astype(np.int8)
             # The second image has no label, and one label of the third image is unknown.
-            found[:3] = [[1, 1, 0], [0, 0, -1], [1, -1, 0]]
-            return found
+            labels[:3] = [[1, 1, 0], [0, 0, -1], [1, -1, 0]]
+            return labels
         return np.arange(images) % self.num_classes
 
     def images(self, split, start, stop):

@@ -23,10 +23,10 @@ class Toy:
     def __init__(self, seed, count, closed):
         self.closed = closed
         self.pixels, self.splits = {}, {}
-        for place, name in enumerate(NAMES):
+        for split_number, name in enumerate(NAMES):
             images = count * (3 if name == "train" else 1)
             labels = np.arange(images) % 3
-            pixels = 0.3 * np.random.default_rng([seed, place]).random((images, 3, SIZE, SIZE), dtype=np.float32)
+            pixels = 0.3 * np.random.default_rng([seed, split_number]).random((images, 3, SIZE, SIZE), dtype=np.float32)
             for image, label in zip(pixels, labels, strict=True):
                 top, left = 6 * (label // 2) + 2, 6 * (label % 2) + 2
                 image[:, top : top + 3, left : left + 3] += 0.6
@@ -136,11 +136,11 @@ def never_applies(context):
 
 def picky(context):
     """Refuses images that were changed."""
-    known = torch.from_numpy(Toy(0, 12, ()).pixels["evaluation"].reshape(12, -1))
+    originals = torch.from_numpy(Toy(0, 12, ()).pixels["evaluation"].reshape(12, -1))
     facts = context.facts
     mean, std = (torch.tensor(values)[:, None, None] for values in (facts.mean, facts.std))
     seen = (context.images * std + mean).flatten(1)
-    if torch.cdist(seen, known).min(1).values.max() > 1e-2:
+    if torch.cdist(seen, originals).min(1).values.max() > 1e-2:
         raise NotApplicable("this is no image of the split")
     return noisy(context)
 
@@ -183,16 +183,16 @@ def of_numpy(context):
 )
 def above_half(deletion):
     """Probability at the second point, where it is above one half."""
-    found = deletion.read("probability", "label")[:, 1]
-    return found, found > 0.5, {}
+    probabilities = deletion.read("probability", "label")[:, 1]
+    return probabilities, probabilities > 0.5, {}
 
 
 @metric("toy_smallest_drop", higher_is_better=False, range=(-np.inf, np.inf), source="here")
 def smallest_drop(maps, drops, grid):
     """Logit drop of the patch with the largest sum."""
     cut = maps.reshape(len(maps), grid, SIZE // grid, grid, SIZE // grid).sum((2, 4)).reshape(len(maps), -1)
-    found = np.take_along_axis(drops, cut.argmax(1)[:, None], axis=1)[:, 0]
-    return found, np.isfinite(found)
+    drop = np.take_along_axis(drops, cut.argmax(1)[:, None], axis=1)[:, 0]
+    return drop, np.isfinite(drop)
 
 
 def constant_map(context):

@@ -79,7 +79,7 @@ class Project:
     def maps_spec(self, explainers=None, shard=0):
         """Return the spec for a shard of maps, of selected explainers that use the model, or of all of them."""
         spec = self.on_network("attribute", shard=shard).spec
-        chosen = [one for one in spec.explainers if explainers is None or one.name in explainers]
+        chosen = [explainer for explainer in spec.explainers if explainers is None or explainer.name in explainers]
         return replace(spec, explainers=chosen)
 
     def reference_spec(self, shard=0):
@@ -93,7 +93,7 @@ class Project:
     def curves_spec(self, response, explainers=None, shard=0):
         """Return the spec for a shard of a response along maps, of selected explainers or of all."""
         spec = self.on_network("curves", response=response, shard=shard).spec
-        chosen = [one for one in spec.explainers if explainers is None or one.name in explainers]
+        chosen = [explainer for explainer in spec.explainers if explainers is None or explainer.name in explainers]
         return replace(spec, explainers=chosen)
 
     def attribute(self, batch_size=64, explainers=None, reference=True):

@@ -12,7 +12,7 @@ if not sys.flags.safe_path and sys.path[0] in ("", os.getcwd()):
 if "" in os.environ.get("PYTHONPATH", "none").split(os.pathsep):
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, os.environ["PYTHONPATH"].split(os.pathsep)))
     if os.getcwd() not in map(os.path.abspath, filter(None, os.environ["PYTHONPATH"].split(os.pathsep))):
-        sys.path[:] = [place for place in sys.path if place not in ("", os.getcwd())]
+        sys.path[:] = [folder for folder in sys.path if folder not in ("", os.getcwd())]
 # For all processes that the command starts.
 os.environ["PYTHONSAFEPATH"] = "1"
 

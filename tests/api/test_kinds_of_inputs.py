@@ -309,8 +309,8 @@ def test_labels_that_the_network_seldom_predicts_cause_one_warning(shift, pixels
     images[torch.arange(COUNT), labels] += 0.5
     images = images if pixels else (images - 0.5) / 0.2
     # Without a shift, the labels answer another question: no exchange helps.
-    given = (labels + shift) % 3 if shift is not None else (torch.arange(COUNT) // 3) % 3
-    messages = [message for message in messages_of(function, images, given) if "predicts the target" in message[0]]
+    targets = (labels + shift) % 3 if shift is not None else (torch.arange(COUNT) // 3) % 3
+    messages = [message for message in messages_of(function, images, targets) if "predicts the target" in message[0]]
     if sentence is None:
         # `choose` also warns without a cause, because its verdict is about these labels.
         assert function == "choose" or not messages

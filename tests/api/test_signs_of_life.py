@@ -106,7 +106,7 @@ def test_a_short_call_writes_nothing(call, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_progress_that_is_asked_for_starts_at_once_and_has_the_right_units(capsys):
+def test_requested_progress_starts_at_once_and_has_the_right_units(capsys):
     heatproof.explain(Slow().eval(), pixels(1), None, "saliency", progress=True)
     assert capsys.readouterr().err.splitlines()[0] == "maps of 1 method: 0 of 1 image"
 

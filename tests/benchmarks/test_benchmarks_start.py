@@ -81,7 +81,7 @@ LONG = ("falsification", "metric_quality", "pic", "pic_floor", "best_set", "esti
 def test_a_benchmark_starts(name, python, tmp_path):
     if name in ("full_size", "paper_scale", "scale", "scheduler"):
         pytest.importorskip("bcos", reason="the papers' networks need pip install 'heatproof[bcos]'")
-    arguments = [one.format(out=tmp_path) for one in SMALLEST[name]]
+    arguments = [argument.format(out=tmp_path) for argument in SMALLEST[name]]
     done = subprocess.run(
         [python(), str(FOLDER / f"{name}.py"), *arguments],
         cwd=tmp_path,

@@ -83,6 +83,6 @@ def test_lines_of_a_checkout_are_counted_by_group(lines, tmp_path):
     (tmp_path / "Snakefile").write_text("rule all:\n")
     (tmp_path / "workflow/rules").mkdir(parents=True)
     (tmp_path / "workflow/rules/one.smk").write_text("# Comment.\nrule one:\n    input:\n")
-    found = lines.count(tmp_path)
-    assert found["plan"] == found["other"] == found["library (not counted)"] == 12
-    assert (found["rules"], found["total"], found["repeated blocks"]) == (3, 27, 2)
+    counts = lines.count(tmp_path)
+    assert counts["plan"] == counts["other"] == counts["library (not counted)"] == 12
+    assert (counts["rules"], counts["total"], counts["repeated blocks"]) == (3, 27, 2)

@@ -60,7 +60,7 @@ def test_choose_warns_of_labels_in_another_order(shift, warned, recwarn):
     images = torch.randn(24, 3, 16, 16) * 0.3
     images[torch.arange(24), labels] += 1.5
     heatproof.choose(Colour().eval(), images, (labels + shift) % 3, ["saliency"])
-    messages = [str(one.message) for one in recwarn if "predicts the target" in str(one.message)]
+    messages = [str(warning.message) for warning in recwarn if "predicts the target" in str(warning.message)]
     assert bool(messages) == warned
     if warned:
         assert "on 0 of 24 images: if the targets are labels, check" in messages[0]
@@ -73,7 +73,7 @@ def test_choose_warns_of_labels_in_another_order(shift, warned, recwarn):
 def test_choose_suggests_no_order_for_a_network_at_chance(recwarn):
     torch.manual_seed(0)
     heatproof.choose(Colour().eval(), torch.randn(24, 3, 16, 16), torch.arange(24) % 3, ["saliency"])
-    messages = [str(one.message) for one in recwarn if "predicts the target" in str(one.message)]
+    messages = [str(warning.message) for warning in recwarn if "predicts the target" in str(warning.message)]
     assert len(messages) == 1
     assert "exchanged" not in messages[0]
 

@@ -250,8 +250,8 @@ def test_each_file_is_parsed_once(monkeypatch):
     monkeypatch.setattr(
         ast, "parse", lambda text, *arguments, **options: parsed.append(text) or parse(text, *arguments, **options)
     )
-    for known in (provenance.read_source, provenance._digest_of):
-        known.cache_clear()
+    for cached in (provenance.read_source, provenance._digest_of):
+        cached.cache_clear()
     first = [provenance.code_digest(modules) for modules in STAGES.values()]
     assert len(parsed) == len(set(parsed)) > 20
     assert [provenance.code_digest(modules) for modules in STAGES.values()] == first

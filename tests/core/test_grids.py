@@ -113,4 +113,4 @@ def test_truncation_of_rows_and_columns_leaves_the_border_uncovered():
 
 def test_grids_are_ordered_by_their_patches():
     assert sorted([8, as_grid([8, 4]), 2, as_grid([4, 8])], key=grid_sort_key) == [2, (4, 8), (8, 4), 8]
-    assert [grid_table_value(one) for one in (4, [4, 4], [4, 8])] == [4, 4, "4x8"]
+    assert [grid_table_value(grid) for grid in (4, [4, 4], [4, 8])] == [4, 4, "4x8"]

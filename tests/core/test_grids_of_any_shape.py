@@ -39,12 +39,12 @@ def options_of_grids(entry):
     return [name for function in (entry.options_function, entry.function) for name in has_a_grid(function)]
 
 
-WITH_A_GRID = sorted(name for name, one in METRICS.items() if options_of_grids(one) and not one.is_custom)
+WITH_A_GRID = sorted(name for name, entry in METRICS.items() if options_of_grids(entry) and not entry.is_custom)
 EXPLAINING = sorted(
     (name, option)
-    for name, one in EXPLAINERS.items()
-    if one.function.__module__.startswith("heatproof.")
-    for option in has_a_grid(one.function)
+    for name, entry in EXPLAINERS.items()
+    if entry.function.__module__.startswith("heatproof.")
+    for option in has_a_grid(entry.function)
 )
 
 
@@ -105,34 +105,40 @@ def scores_by_hand(name, entry, network, images, targets, maps, size, grid):
     all_pixels = logits(network, images, targets)
     if entry.reads is Patches:
         drops = [all_pixels - logits(network, delete_patch(images, patch), targets) for patch in patches]
-        return [spearmanr(one, drop).statistic for one, drop in zip(sums, np.stack(drops, axis=1), strict=True)]
+        return [
+            spearmanr(patch_sums, drop).statistic
+            for patch_sums, drop in zip(sums, np.stack(drops, axis=1), strict=True)
+        ]
     if name == "patch_insertion":
         empty, gains = torch.zeros_like(images), []
         for rows, columns in patches:
             alone = empty.clone()
             alone[:, :, rows, columns] = images[:, :, rows, columns]
             gains.append(logits(network, alone, targets) - logits(network, empty, targets))
-        return [spearmanr(one, gain).statistic for one, gain in zip(sums, np.stack(gains, axis=1), strict=True)]
+        return [
+            spearmanr(patch_sums, gain).statistic
+            for patch_sums, gain in zip(sums, np.stack(gains, axis=1), strict=True)
+        ]
     return None
 
 
 def curve_by_hand(sequence, network, images, targets, maps, size):
     """Return the logits along a sequence, (N, S), with patches ordered by their sums."""
     patches = list(slices(size, sequence.grid))
-    found = []
-    for image, target, one in zip(images, targets, maps, strict=True):
-        values = one.abs() if sequence.magnitude else one
+    curves = []
+    for image, target, attributions in zip(images, targets, maps, strict=True):
+        values = attributions.abs() if sequence.magnitude else attributions
         sums = np.array([float(values[rows, columns].sum()) for rows, columns in patches])
         order = np.argsort(-sums if sequence.order == "morf" else sums)
         steps = []
         for count in sequence.counts(*size):
             gone = torch.zeros(size, dtype=torch.bool)
-            for place in order[:count]:
-                gone[patches[place]] = True
+            for patch in order[:count]:
+                gone[patches[patch]] = True
             changed = gone if sequence.mode == "deletion" else ~gone
             steps.append(torch.where(changed, 0.0, image))
-        found.append(logits(network, torch.stack(steps), target.repeat(len(steps))))
-    return np.stack(found)
+        curves.append(logits(network, torch.stack(steps), target.repeat(len(steps))))
+    return np.stack(curves)
 
 
 @pytest.mark.parametrize("name", WITH_A_GRID)
@@ -141,17 +147,17 @@ def test_scores_equal_those_of_patches_cut_by_hand(name, size, grid):
     entry, (network, images, targets, maps) = METRICS[name], make_case(*size)
     steps = {"steps": 4} if entry.reads is Curves else {}
     zeros = {"baseline": "zeros"} if "baseline" in entry.options else {}
-    found = heatproof.evaluate(
+    result = heatproof.evaluate(
         name, network, images, targets, maps, grid=grid, output="logit", details=True, **steps, **zeros
     )
     expected = scores_by_hand(name, entry, network, images, targets, maps, size, grid)
     if expected is not None:
-        np.testing.assert_allclose(found["score"], expected, atol=1e-12)
+        np.testing.assert_allclose(result["score"], expected, atol=1e-12)
         return
     assert entry.reads is Curves, "write the reference of a metric of a new kind into this module"
     responses = entry.responses(entry.complete_options({"grid": grid, **steps, **zeros}))
     for argument, response in responses.items():
-        read = found[f"{argument}_logit" if len(responses) > 1 else "logit"].values
+        read = result[f"{argument}_logit" if len(responses) > 1 else "logit"].values
         read = read if read.ndim == 2 else read[..., 0]
         scores = curve_by_hand(response.sequence, network, images, targets, maps, size)
         np.testing.assert_allclose(read, scores, atol=1e-10)
@@ -163,12 +169,12 @@ def test_a_transposed_case_has_the_same_scores(name, size, grid):
     network, images, targets, maps = make_case(*size)
     steps = {"steps": 4} if METRICS[name].reads is Curves else {}
     turned = grid if isinstance(grid, int) else tuple(reversed(grid))
-    found = heatproof.evaluate(name, network, images, targets, maps, grid=grid, **steps)
+    scores = heatproof.evaluate(name, network, images, targets, maps, grid=grid, **steps)
     transposed = heatproof.evaluate(
         name, Transposed(network).eval(), images.mT.contiguous(), targets, maps.mT.contiguous(), grid=turned, **steps
     )
-    np.testing.assert_allclose(found["score"], transposed["score"], atol=1e-10)
-    assert found["valid"].any()
+    np.testing.assert_allclose(scores["score"], transposed["score"], atol=1e-10)
+    assert scores["valid"].any()
 
 
 @pytest.mark.parametrize("name", WITH_A_GRID)
@@ -270,7 +276,7 @@ def test_training_deletes_the_patches_of_rows_and_columns(size, grid):
         assert torch.equal(scores, expected)
     drawn = draw_patches(2000, grid, 1.0, torch.Generator().manual_seed(0))
     assert sorted(drawn.unique().tolist()) == list(range(count))
-    same = (draw_patches(50, one, 0.5, torch.Generator().manual_seed(0)) for one in (4, [4, 4]))
+    same = (draw_patches(50, square, 0.5, torch.Generator().manual_seed(0)) for square in (4, [4, 4]))
     assert torch.equal(*same)
 
 
@@ -288,9 +294,9 @@ def test_grids_are_part_of_names_of_responses_and_metrics(grid, name):
 
 
 def test_a_perturbation_survives_a_round_trip_through_json():
-    one = Perturbation(steps=4, grid=[4, 8])
-    assert one == Perturbation.from_settings(one.to_settings()) == Perturbation(steps=4, grid=(4, 8))
-    assert Curves(one.to_settings()) == Curves({**one.to_settings(), "grid": (4, 8)})
+    perturbation = Perturbation(steps=4, grid=[4, 8])
+    assert perturbation == Perturbation.from_settings(perturbation.to_settings()) == Perturbation(steps=4, grid=(4, 8))
+    assert Curves(perturbation.to_settings()) == Curves({**perturbation.to_settings(), "grid": (4, 8)})
     assert Perturbation(steps=4, grid=[4, 4]) == Perturbation(steps=4, grid=4)
     assert normalise_grid_settings({"baseline_options": {"grid": [4, 4]}}) == {"baseline_options": {"grid": 4}}
 

@@ -103,8 +103,8 @@ def test_the_rank_of_a_target_is_right_for_any_number_of_classes(classes, dtype)
 
 def test_scores_of_40000_classes_are_those_of_their_logits():
     network, images = Counting(40_000).eval(), torch.randn(4, 1, 8, 8)
-    found = heatproof.evaluate("sds", network, images, [0, 1, 2, 3], images.sum(1), grid=2)
-    assert found["valid"].all()
+    scores = heatproof.evaluate("sds", network, images, [0, 1, 2, 3], images.sum(1), grid=2)
+    assert scores["valid"].all()
 
 
 # ---- masks of parts --------------------------------------------------------------------------------------------------
@@ -118,11 +118,11 @@ def test_masks_are_the_pixels_that_are_not_zero(inside):
     masks[:, 0, :2], masks[:, 1, 2:] = inside, inside
     drops = np.array([[1.0, 0.0], [0.0, 1.0]])
     network, images = Counting(3).eval(), torch.randn(2, 1, 4, 4)
-    found, plain = (
-        heatproof.evaluate("part_deletion", network, images, [0, 1], images.abs().sum(1), masks=one, drops=drops)
-        for one in (masks, masks != 0)
+    scores, plain = (
+        heatproof.evaluate("part_deletion", network, images, [0, 1], images.abs().sum(1), masks=values, drops=drops)
+        for values in (masks, masks != 0)
     )
-    assert found.equals(plain)
+    assert scores.equals(plain)
     stored = Parts({}).cast({"mask": masks != 0})["mask"]
     assert stored.dtype == np.int8
     assert stored.max() == 1

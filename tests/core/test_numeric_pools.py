@@ -15,7 +15,9 @@ def threads_of_blas():
     # A test in the same process may have loaded those of further libraries.
     of_numpy = ("/numpy", "/scipy")
     libraries = [
-        one for one in threadpool_info() if one["user_api"] == "blas" and any(map(one["filepath"].count, of_numpy))
+        library
+        for library in threadpool_info()
+        if library["user_api"] == "blas" and any(map(library["filepath"].count, of_numpy))
     ]
     return {library["num_threads"] for library in libraries}
 
@@ -57,9 +59,9 @@ def test_images_of_information_curves_are_interpolated_with_one_thread_of_blas(m
     seen = set()
     interpolate = pic.interpolate
 
-    def noting(image, known):
+    def noting(image, visible):
         seen.update(threads_of_blas())
-        return interpolate(image, known)
+        return interpolate(image, visible)
 
     monkeypatch.setattr(pic, "interpolate", noting)
     masks = np.random.default_rng(0).random((1, 2, 8, 8)) < 0.3

@@ -72,8 +72,8 @@ def test_philox_matches_the_published_test_vectors(library):
     counter, key, words = (
         [library(column)[None] for column in zip(*part, strict=True)] for part in zip(*VECTORS, strict=True)
     )
-    for found, wanted in zip(philox(counter, key), words, strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for word, expected in zip(philox(counter, key), words, strict=True):
+        np.testing.assert_array_equal(word, expected)
 
 
 def test_counter_bits_have_fixed_values():
@@ -146,8 +146,8 @@ def test_streams_are_independent():
     several = torch.cat([counter_normal(0, purpose, IDS[:3], (40_000,)) for purpose in ("x", "y")])
     neighbours = several[0].reshape(-1, 4).T
     for rows in (several, neighbours, several.square(), neighbours.square()):
-        found = torch.corrcoef(rows) - torch.eye(len(rows))
-        assert found.abs().max() < 4.5 / rows.shape[1] ** 0.5
+        correlations = torch.corrcoef(rows) - torch.eye(len(rows))
+        assert correlations.abs().max() < 4.5 / rows.shape[1] ** 0.5
 
 
 def test_extreme_bits_give_finite_numbers(monkeypatch):

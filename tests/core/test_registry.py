@@ -34,12 +34,12 @@ def test_only_listed_kinds_refer_to_the_command_list():
         look_up(many, "qqq", "dataset in this config")
 
 
-@pytest.mark.parametrize(("place", "folder"), [("mymod.py", "."), ("configs/mymod.py", "configs")])
-def test_the_error_names_the_folder_of_a_module_off_the_path(tmp_path, monkeypatch, place, folder):
+@pytest.mark.parametrize(("file", "folder"), [("mymod.py", "."), ("configs/mymod.py", "configs")])
+def test_the_error_names_the_folder_of_a_module_off_the_path(tmp_path, monkeypatch, file, folder):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["heatproof", "check", "configs/mine.yaml"])
     (tmp_path / "configs").mkdir()
-    (tmp_path / place).write_text("")
+    (tmp_path / file).write_text("")
     with pytest.raises(HeatproofError, match=rf"No module named 'mymod'\): put PYTHONPATH={folder} before the command"):
         import_callable("mymod:f", "explainer")
 

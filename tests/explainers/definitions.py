@@ -345,7 +345,9 @@ class Rescaled(torch.autograd.Function):
         with torch.enable_grad():
             inputs = values.detach().requires_grad_()
             (slope,) = torch.autograd.grad(function(inputs).sum(), inputs)
-        change, change_out = (one[: len(one) // 2] - one[len(one) // 2 :] for one in (values, outputs))
+        change, change_out = (
+            stacked[: len(stacked) // 2] - stacked[len(stacked) // 2 :] for stacked in (values, outputs)
+        )
         multiplier = torch.where(change.abs() < 1e-9, slope[: len(slope) // 2], change_out / change)
         ctx.save_for_backward(multiplier.repeat(2, *[1] * (values.ndim - 1)))
         return outputs
@@ -360,9 +362,9 @@ class Shared(torch.autograd.Function):
     """A product whose difference is the sum of the difference of each factor times the mean of the other."""
 
     @staticmethod
-    def forward(ctx, one, other):
-        ctx.save_for_backward(one, other)
-        return one * other
+    def forward(ctx, factor, other):
+        ctx.save_for_backward(factor, other)
+        return factor * other
 
     @staticmethod
     def backward(ctx, gradient):
@@ -461,7 +463,7 @@ def defined(
     if explainer == "deep_lift":
         return _multiplied(name, network, images, torch.zeros_like(images), targets)
     if explainer == "deep_shap":
-        each = [_multiplied(name, network, images, one.expand_as(images), targets) for one in background]
+        each = [_multiplied(name, network, images, reference.expand_as(images), targets) for reference in background]
         return torch.stack(each).mean(0)
     slope = gradient_of(name, network, images, targets, RULES[explainer])
     return (slope * images if explainer == "attn_lrp" else slope).sum(1)

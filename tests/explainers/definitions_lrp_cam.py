@@ -415,7 +415,7 @@ class OfTwoImages(Network):
 
     def written(self, ops, images):
         both_images = [
-            ops.conv(one, self.first.weight, self.first.bias, first=True) for one in (images, images.flip(3))
+            ops.conv(batch, self.first.weight, self.first.bias, first=True) for batch in (images, images.flip(3))
         ]
         h = self.twice(ops, ops.add(*map(ops.relu, both_images)))
         return ops.linear(ops.mean(h), self.head.weight, self.head.bias)
@@ -434,11 +434,11 @@ class TwoBranches(Network):
         return functional.relu_(self.first(images)) + self.relu(self.second(images))
 
     def written(self, ops, images):
-        one, two = (
+        first, second = (
             ops.relu(ops.at(name, ops.conv(images, layer.weight, layer.bias, first=True)))
             for name, layer in (("first", self.first), ("second", self.second))
         )
-        return ops.linear(ops.mean(ops.add(one, two)), self.head.weight, self.head.bias)
+        return ops.linear(ops.mean(ops.add(first, second)), self.head.weight, self.head.bias)
 
 
 CONSTRUCTIONS = {
@@ -598,7 +598,7 @@ class _Layers:
 
 
 def _wrapped(function, *inputs):
-    return function(*(one.as_subclass(torch.Tensor) for one in inputs)).as_subclass(Relevant)
+    return function(*(values.as_subclass(torch.Tensor) for values in inputs)).as_subclass(Relevant)
 
 
 def defined(explainer, network, steps, rules, images, targets):

@@ -170,8 +170,8 @@ def test_guided_ig_passes_its_anchors():
     context = explain(with_relus())
     points = points_of("guided_ig", context, steps=10, anchors=2, max_dist=1.0)
     assert len(points) == 13
-    for place, share in {0: 0, 3: 1 / 3, 4: 1 / 3, 7: 2 / 3, 8: 2 / 3, 12: 1}.items():
-        torch.testing.assert_close(points[place], context.images * share)
+    for step, share in {0: 0, 3: 1 / 3, 4: 1 / 3, 7: 2 / 3, 8: 2 / 3, 12: 1}.items():
+        torch.testing.assert_close(points[step], context.images * share)
     assert (points[5] - context.images * (1 / 3 + 1 / 9)).abs().max() > 0.05
 
 
@@ -324,9 +324,9 @@ def test_maps_depend_on_the_class_and_the_weights(name, architecture, explain_di
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * parameter.std())
     other_weights = make(name, dataclasses.replace(context, network=network, output=network))
     for other in (other_class, other_weights):
-        for one, two in zip(maps, other, strict=True):
-            assert (one - two).abs().max() > 0.05 * one.abs().max()
-            assert np.corrcoef(one.flatten(), two.flatten())[0, 1] < 0.9
+        for before, after in zip(maps, other, strict=True):
+            assert (before - after).abs().max() > 0.05 * before.abs().max()
+            assert np.corrcoef(before.flatten(), after.flatten())[0, 1] < 0.9
 
 
 @pytest.mark.parametrize(

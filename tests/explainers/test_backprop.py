@@ -213,8 +213,8 @@ def test_maps_depend_on_the_class_and_the_weights(name, architecture, explain_di
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * parameter.std())
     other_weights = make(name, swap(context, network))
     for other in (other_class, other_weights):
-        for one, two in zip(maps, other, strict=True):
-            assert (one - two).abs().max() > 0.01 * one.abs().max()
+        for before, after in zip(maps, other, strict=True):
+            assert (before - after).abs().max() > 0.01 * before.abs().max()
 
 
 def test_network_without_relus_is_not_applicable(explain_digits):
@@ -245,10 +245,10 @@ class Gated(nn.Module):
         self.head = nn.Linear(4, 10)
 
     def forward(self, images):
-        found = nn.functional.max_pool2d(torch.relu(self.one(images)), 3, 2, 1)
-        found = nn.functional.max_pool2d(nn.functional.silu(self.two(found)), 3, 2, 1)
-        gate = self.gate(found.mean((2, 3))).sigmoid()
-        return self.head((found * gate[:, :, None, None]).relu_().mean((2, 3)))
+        features = nn.functional.max_pool2d(torch.relu(self.one(images)), 3, 2, 1)
+        features = nn.functional.max_pool2d(nn.functional.silu(self.two(features)), 3, 2, 1)
+        gate = self.gate(features.mean((2, 3))).sigmoid()
+        return self.head((features * gate[:, :, None, None]).relu_().mean((2, 3)))
 
 
 @pytest.mark.parametrize("build", [Reusing, lambda: Reusing(inplace=True), Gated], ids=["reused", "in place", "gated"])
@@ -376,10 +376,10 @@ class Excited(nn.Module):
         self.head = nn.Linear(8, 10, bias=False)
 
     def forward(self, images):
-        found = self.deep(self.norm(self.one(images)))
-        found = found * self.gate(found.mean((2, 3), keepdim=True)).sigmoid()
-        found = torch.relu(self.two(torch.cat([found, found.relu()], 1)))
-        return self.head(nn.functional.adaptive_avg_pool2d(found, 1).flatten(1))
+        features = self.deep(self.norm(self.one(images)))
+        features = features * self.gate(features.mean((2, 3), keepdim=True)).sigmoid()
+        features = torch.relu(self.two(torch.cat([features, features.relu()], 1)))
+        return self.head(nn.functional.adaptive_avg_pool2d(features, 1).flatten(1))
 
 
 def test_lrp_conserves_through_gates_concatenations_and_padding(explain_digits):
@@ -407,10 +407,10 @@ class ConstantRelu(nn.Module):
     def __init__(self):
         super().__init__()
         self.body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
-        self.place, self.head = nn.Sequential(nn.Linear(1, 16), nn.ReLU()), nn.Linear(16, 10)
+        self.constant, self.head = nn.Sequential(nn.Linear(1, 16), nn.ReLU()), nn.Linear(16, 10)
 
     def forward(self, images):
-        return self.head(self.body(images) + self.place(torch.ones(1)))
+        return self.head(self.body(images) + self.constant(torch.ones(1)))
 
 
 @pytest.mark.parametrize("name", ["guided_backprop", "deconvolution"])
@@ -418,7 +418,7 @@ def test_a_relu_on_a_constant_is_unchanged(explain_digits, name):
     context = explain_digits()
     network = ConstantRelu().requires_grad_(False)
     maps = make(name, swap(context, network))
-    bias = network.place(torch.ones(1))
-    network.place = nn.Flatten(0)
-    network.place.forward = lambda _: bias
+    bias = network.constant(torch.ones(1))
+    network.constant = nn.Flatten(0)
+    network.constant.forward = lambda _: bias
     np.testing.assert_allclose(maps, make(name, swap(context, network)), atol=1e-7)

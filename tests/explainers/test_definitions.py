@@ -34,9 +34,9 @@ def test_steps_have_the_outputs_of_the_network(construction):
 def test_maps_equal_those_of_the_definition(explainer, construction, dtype):
     network, images, background = network_of(construction, dtype), images_of(3, dtype), images_of(2, dtype, seed=2)
     expected = defined(explainer, construction, network, images, TARGETS, background)
-    found = maps_of(explainer, network, images, background)
+    maps = maps_of(explainer, network, images, background)
     assert expected.abs().max() > 0
     limit = 1e-5 if dtype == torch.float32 else 1e-9
-    assert (found - expected).abs().max() <= limit * expected.abs().max()
+    assert (maps - expected).abs().max() <= limit * expected.abs().max()
     again = maps_of(explainer, network, images, background)
-    assert torch.equal(found, again)
+    assert torch.equal(maps, again)

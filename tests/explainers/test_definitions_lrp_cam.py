@@ -181,10 +181,10 @@ def test_bottleneck_maps_of_an_in_place_network_equal_those_of_its_twin(name, la
 
 @pytest.mark.parametrize(("name", "other"), [("in place", "plain"), ("residual, module in place", "residual")])
 def test_the_default_layout_is_the_same_for_in_place_networks(name, other):
-    found, expected = (find_layout(construct(one), images()) for one in (name, other))
-    assert (found.form, found.grid) == (expected.form, expected.grid)
+    layout, expected = (find_layout(construct(construction), images()) for construction in (name, other))
+    assert (layout.form, layout.grid) == (expected.form, expected.grid)
     if other == "plain":
-        assert found == expected
+        assert layout == expected
 
 
 @pytest.mark.parametrize("name", ["residual, in place", "residual, module in place", "in place on a view"])
@@ -194,8 +194,8 @@ def test_explain_gives_the_maps_of_the_definitions(name):
     wide = construct(name)
     expected = [relevance(wide, images(), TARGETS)]
     expected += [activation_map(cam, wide, images(), TARGETS, "first") for cam in ("grad_cam", "hires_cam")]
-    for found, reference in zip(torch.from_numpy(maps["attribution"].values), expected, strict=True):
-        assert (found - reference).abs().max() <= 1e-4 * reference.abs().max()
+    for attributions, reference in zip(torch.from_numpy(maps["attribution"].values), expected, strict=True):
+        assert (attributions - reference).abs().max() <= 1e-4 * reference.abs().max()
 
 
 class Checkpointed(nn.Module):

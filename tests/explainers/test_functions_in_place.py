@@ -70,7 +70,7 @@ def written(values, function, alias):
     h = 2 * values
     before, part = ALIASES["a view"](h), ALIASES[alias](h)
     returned = function(part)
-    return [one for one in (h, before, part, returned) if one is not None]
+    return [tensor for tensor in (h, before, part, returned) if tensor is not None]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -84,11 +84,11 @@ def test_every_reference_has_the_values_that_it_has_without_the_mode(function, a
     plain = written(values, operation, alias)
     with MODES[mode]():
         altered = written(values, operation, alias)
-    for one, other in zip(plain, altered, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
-        assert one.requires_grad == other.requires_grad or mode == "attention"
-    names = [id(altered[0]) == id(one) for one in altered]
-    assert names == [id(plain[0]) == id(one) for one in plain]
+    for tensor, other in zip(plain, altered, strict=True):
+        torch.testing.assert_close(tensor, other, rtol=0, atol=1e-6)
+        assert tensor.requires_grad == other.requires_grad or mode == "attention"
+    names = [id(altered[0]) == id(tensor) for tensor in altered]
+    assert names == [id(plain[0]) == id(tensor) for tensor in plain]
 
 
 @pytest.mark.parametrize("mode", ["guided", "rescale", "attention"])
@@ -239,8 +239,8 @@ class Holding(nn.Module):
 
     def forward(self, images):
         h = torch.relu(self.one(images))
-        place = self.inside(torch.linspace(-1, 1, 4)) if self.bias else 0
-        return self.head((self.two(h) if self.bias else self.inside(self.two(h))).mean((2, 3)) + place)
+        shift = self.inside(torch.linspace(-1, 1, 4)) if self.bias else 0
+        return self.head((self.two(h) if self.bias else self.inside(self.two(h))).mean((2, 3)) + shift)
 
 
 class Checkpointed(nn.Module):
@@ -291,10 +291,10 @@ def test_relus_that_the_image_does_not_reach_need_no_rule(where, explain_digits)
     """ReLUs of constants, and custom functions without a ReLU, need no rule."""
     inside = {**UNREACHED, "doubled": Doubled.apply}[where]
     torch.manual_seed(0)
-    found = EXPLAINERS["guided_backprop"].function(
+    maps = EXPLAINERS["guided_backprop"].function(
         explained_by(Holding(inside, bias=where != "doubled"), explain_digits)
     )
-    assert found["guided_backprop"].std() > 0
+    assert maps["guided_backprop"].std() > 0
 
 
 def test_a_network_with_relus_of_constants_only_is_not_applicable(explain_digits):

@@ -61,8 +61,8 @@ def test_the_page_states_which_explainers_are_applicable(name, column, explain_d
 @pytest.mark.parametrize("title", ["ResNet-18", "EfficientNet-B2 of timm"])
 def test_published_networks_have_the_conservation_errors_of_the_page(title):
     (stated,) = [row for line in TEXT.splitlines() if (row := line[2:-2].split(" | "))[:2] == [title, "random"]]
-    found = gaps.measured(gaps.untrained(*gaps.PUBLISHED[title]), gaps.sample(96, 2).double())
-    for ours, page, limit in zip(found, stated[2:], (0.01, 0.001), strict=True):
+    errors = gaps.measured(gaps.untrained(*gaps.PUBLISHED[title]), gaps.sample(96, 2).double())
+    for ours, page, limit in zip(errors, stated[2:], (0.01, 0.001), strict=True):
         # Differences below the limits are rounding, which depends on the processor.
         assert float(ours) < limit
         assert float(page) < limit

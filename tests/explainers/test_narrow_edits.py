@@ -30,14 +30,14 @@ CONFIG = {
 
 def imports(module):
     """Return the modules of the package that the source of a module imports, including the module itself."""
-    found, pending = set(), [module]
+    names, pending = set(), [module]
     while pending:
         name = pending.pop()
-        if name not in found:
-            found.add(name)
+        if name not in names:
+            names.add(name)
             text = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
             pending += set(re.findall(r"^ *from heatproof\.attribution\.(\w+) import", text, re.MULTILINE)) - SHARED
-    return found
+    return names
 
 
 def keys():
@@ -57,8 +57,8 @@ def keys():
 
 
 def forget():
-    for known in (provenance._digest_of, provenance._code_of):
-        known.cache_clear()
+    for cached in (provenance._digest_of, provenance._code_of):
+        cached.cache_clear()
 
 
 @pytest.fixture

@@ -25,18 +25,18 @@ ROWS = [
 
 def stated():
     """Return for each explainer its passes without and with a gradient, per channel and batch, and if it is a bound."""
-    found = []
+    rows = []
     for names, *_, cost in ROWS:
-        known = re.findall(r"`(\w+)`", names)
-        costs = cost.split(";") if ";" in cost else [cost] * len(known)
-        for name, text in zip(known, costs, strict=True):
+        methods = re.findall(r"`(\w+)`", names)
+        costs = cost.split(";") if ";" in cost else [cost] * len(methods)
+        for name, text in zip(methods, costs, strict=True):
             if EXPLAINERS[name].uses_model:
                 counts = Counter()
                 for count, kind, unit in re.findall(r"(\d+) (gradient|pass)\w*(?: per (channel|batch))?", text):
                     counts[unit or kind] += int(count)
                 kinds = ("pass", "gradient", "channel", "batch")
-                found.append((name, *(counts[kind] for kind in kinds), "at most" in text))
-    return found
+                rows.append((name, *(counts[kind] for kind in kinds), "at most" in text))
+    return rows
 
 
 class Counted:
@@ -65,8 +65,8 @@ def test_every_explainer_of_models_is_on_the_page():
 )
 def test_passes_equal_those_of_the_page(name, plain, gradient, channels, batch, at_most, explain_digits):
     module = EXPLAINERS[name].function.__module__
-    known = "attention" in module or "transformer" in module
-    context = explain_digits("small_vit" if known else SPECIAL.get(name, "cifar_resnet20"), count=2)
+    of_transformers = "attention" in module or "transformer" in module
+    context = explain_digits("small_vit" if of_transformers else SPECIAL.get(name, "cifar_resnet20"), count=2)
     context = replace(context, batch_size=128)
     if name == "lrp":
         pytest.skip("zennit runs a traced copy, whose passes no hook of ours sees")

@@ -66,8 +66,8 @@ class Watching(nn.Module):
 def test_the_outputs_of_every_batch_are_compared(name):
     images = torch.rand(8, 3, 8, 8)
     images[7] += 2
-    known = {"facts": InputFacts(cam_layer="network.0"), "background": lambda count: images[:count] / 2}
-    context = dataclasses.replace(explained_by(Watching(), images), batch_size=2, **known)
+    fields = {"facts": InputFacts(cam_layer="network.0"), "background": lambda count: images[:count] / 2}
+    context = dataclasses.replace(explained_by(Watching(), images), batch_size=2, **fields)
     before = dataclasses.replace(context, images=images[:6], image_ids=context.image_ids[:6])
     options = {"baselines": 2} if name == "deep_shap" else {}
     assert EXPLAINERS[name].function(before, **options)[name].isfinite().all()

@@ -30,7 +30,7 @@ def maps_of(name, images, ids=None):
         facts=None,
         images=images[:, None].expand(-1, 3, -1, -1),
         targets=torch.zeros(len(images), dtype=torch.int64),
-        image_ids=ids or tuple(str(place) for place in range(len(images))),
+        image_ids=ids or tuple(str(row) for row in range(len(images))),
         seed=0,
     )
     return EXPLAINERS[name].function(context)
@@ -203,9 +203,9 @@ def test_maps_do_not_depend_on_the_other_images_of_the_batch(name):
     ids = tuple("abcde")
     together = maps_of(name, images, ids)
     order = [3, 0, 4, 2, 1]
-    shuffled = maps_of(name, images[order], tuple(ids[place] for place in order))
-    for place, image_id in enumerate(ids):
-        single = maps_of(name, images[place : place + 1], (image_id,))
+    shuffled = maps_of(name, images[order], tuple(ids[row] for row in order))
+    for row, image_id in enumerate(ids):
+        single = maps_of(name, images[row : row + 1], (image_id,))
         for key, values in together.items():
-            torch.testing.assert_close(single[key][0], values[place], rtol=0, atol=1e-6)
-            torch.testing.assert_close(shuffled[key][order.index(place)], values[place], rtol=0, atol=1e-6)
+            torch.testing.assert_close(single[key][0], values[row], rtol=0, atol=1e-6)
+            torch.testing.assert_close(shuffled[key][order.index(row)], values[row], rtol=0, atol=1e-6)

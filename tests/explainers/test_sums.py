@@ -75,18 +75,18 @@ def from_zero(network):
 
 
 def from_background(network):
-    pairs = [at(network) - at(network, one.expand_as(IMAGES)) for one in BACKGROUND]
+    pairs = [at(network) - at(network, baseline.expand_as(IMAGES)) for baseline in BACKGROUND]
     return torch.stack(pairs).mean(0)
 
 
 def at_saturation(network, steps=5, share=0.9):
-    found = []
+    changes = []
     for image, target in zip(IMAGES, TARGETS, strict=True):
         with torch.no_grad():
             curve = [float(network(image[None] * step / steps)[0, target]) for step in range(steps + 1)]
         change = curve[-1] - curve[0]
-        found.append(next(value - curve[0] for value in curve[1:] if (value - curve[0]) / change >= share))
-    return torch.tensor(found)
+        changes.append(next(value - curve[0] for value in curve[1:] if (value - curve[0]) / change >= share))
+    return torch.tensor(changes)
 
 
 def superpixels(maps):
@@ -136,10 +136,10 @@ def test_the_delta_is_the_sum_of_the_map_minus_the_promised_one(name):
     row = list(EXPLAINERS[name].maps).index(next(iter(EXPLAINERS[name].sums_to)))
     maps = torch.from_numpy(result["attribution"].values[row]).double()
     sums = total[0](maps) if total else maps.sum((1, 2))
-    found = result["convergence_delta"].values[row]
-    assert np.isfinite(found).all()
+    deltas = result["convergence_delta"].values[row]
+    assert np.isfinite(deltas).all()
     scale = float(truth(network).abs().max())
-    np.testing.assert_allclose(found, sums - truth(network), rtol=0, atol=2e-6 * scale)
+    np.testing.assert_allclose(deltas, sums - truth(network), rtol=0, atol=2e-6 * scale)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in EXPLAINERS])
@@ -167,10 +167,12 @@ def test_an_explainer_notes_the_sums_that_it_declares(name, explain_digits):
         ),
         ({"gradient_shap": {"samples": 2, "baselines": 8}}, {"gradient_shap": {"samples": 2000, "baselines": 8}}),
     ],
-    ids=lambda one: next(iter(one)),
+    ids=lambda method: next(iter(method)),
 )
 def test_deltas_of_approximations_shrink_with_more_steps(coarse, fine):
-    first, second = (np.abs(explained([one], small_cnn())["convergence_delta"].values).mean() for one in (coarse, fine))
+    first, second = (
+        np.abs(explained([method], small_cnn())["convergence_delta"].values).mean() for method in (coarse, fine)
+    )
     assert second < first / 5
 
 
@@ -322,11 +324,11 @@ CACHED = {"ig": {"integrated_gradients": STEPS}, "saliency": "saliency", "dl": "
 
 def test_a_cache_stores_deltas_with_the_maps(tmp_path):
     plain, cold, warm = (explained(CACHED, small_cnn(), cache=cache) for cache in (None, tmp_path, tmp_path))
-    for one in (cold, warm):
-        assert not isinstance(one["convergence_delta"].variable._data, np.ndarray)
-        np.testing.assert_array_equal(one["convergence_delta"], plain["convergence_delta"])
-        np.testing.assert_array_equal(one["convergence_delta"][0, 3], plain["convergence_delta"][0, 3])
-        assert one["convergence_delta"].dtype == np.float64
+    for cached in (cold, warm):
+        assert not isinstance(cached["convergence_delta"].variable._data, np.ndarray)
+        np.testing.assert_array_equal(cached["convergence_delta"], plain["convergence_delta"])
+        np.testing.assert_array_equal(cached["convergence_delta"][0, 3], plain["convergence_delta"][0, 3])
+        assert cached["convergence_delta"].dtype == np.float64
     # One batch is removed, as if the call had been killed.
     next(tmp_path.rglob("maps/*/*.batch")).unlink()
     np.testing.assert_array_equal(
@@ -350,6 +352,6 @@ def test_cached_maps_without_deltas_are_recomputed(tmp_path):
 @pytest.mark.parametrize("second", [TARGETS, TARGETS.numpy(), TARGETS > 0], ids=["tensor", "array", "bools"])
 def test_integers_after_maps_are_not_deltas(second):
     methods = {"own": lambda model, images, targets: (images, second)}
-    found = heatproof.explain(small_cnn(), IMAGES, TARGETS, methods)
-    assert found["reason"].values[0] == ""
-    assert np.isnan(found["convergence_delta"].values).all()
+    maps = heatproof.explain(small_cnn(), IMAGES, TARGETS, methods)
+    assert maps["reason"].values[0] == ""
+    assert np.isnan(maps["convergence_delta"].values).all()

@@ -65,10 +65,10 @@ def test_the_traceback_of_a_network_error_crosses_only_the_explainers_module(nam
     context = explain_digits(architecture, count=2)
     # With figures and sums, as in the applicability check and `explain`, some explainers run the network once more.
     context = type(context)(**{**vars(context), "figures": {}, "sums": {}})
-    found = [broken_at(context, entry, call) for call in (1, 2, 3, 4)]
-    assert found[0] is not None
+    errors = [broken_at(context, entry, call) for call in (1, 2, 3, 4)]
+    assert errors[0] is not None
     network = {"_resnet", "_vit", "_bagnet", "_bcos"}
-    assert modules(found[0]) - network == {expected} | MORE.get(name, set())
-    for error in filter(None, found):
+    assert modules(errors[0]) - network == {expected} | MORE.get(name, set())
+    for error in filter(None, errors):
         # One more module is allowed for the comparison of altered passes with the unaltered network.
         assert modules(error) - network - {"_unaltered"} == {expected} | MORE.get(name, set())

@@ -228,8 +228,8 @@ def test_images_one_pixel_high_or_wide_are_interpolated_along_their_line(shape, 
     mask = generator.random(shape) < 0.3
     mask.flat[[0, -1]] = False, True
     filled = interpolate(image, mask).reshape(40, channels)
-    given = np.union1d(np.flatnonzero(mask), [0, 39])
-    expected = griddata(given, image.reshape(40, channels)[given], np.arange(40), "linear")
+    visible = np.union1d(np.flatnonzero(mask), [0, 39])
+    expected = griddata(visible, image.reshape(40, channels)[visible], np.arange(40), "linear")
     np.testing.assert_allclose(filled, expected, atol=1e-6)
 
 

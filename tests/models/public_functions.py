@@ -14,9 +14,13 @@ from heatproof.metrics.registry import METRICS
 # Metrics and explainers that need special inputs.
 NEEDS_MORE = {"part_deletion", "sensitivity_max"}
 EVERY_METRIC = sorted(
-    name for name, one in METRICS.items() if one.function.__module__.startswith("heatproof.") and name not in NEEDS_MORE
+    name
+    for name, entry in METRICS.items()
+    if entry.function.__module__.startswith("heatproof.") and name not in NEEDS_MORE
 )
-EVERY_EXPLAINER = sorted(name for name, one in EXPLAINERS.items() if one.function.__module__.startswith("heatproof."))
+EVERY_EXPLAINER = sorted(
+    name for name, entry in EXPLAINERS.items() if entry.function.__module__.startswith("heatproof.")
+)
 # Quick explainers of every family.
 METHODS = [
     "saliency",
@@ -40,9 +44,7 @@ def images_of(count=6, size=8, seed=0):
 
 
 def maps_of(count=6, size=8):
-    named_maps = {
-        name: np.random.default_rng(place).normal(size=(count, size, size)) for place, name in enumerate("ab")
-    }
+    named_maps = {name: np.random.default_rng(seed).normal(size=(count, size, size)) for seed, name in enumerate("ab")}
     return {name: values.astype(np.float32) for name, values in named_maps.items()}
 
 
@@ -56,8 +58,8 @@ def explain(model, images, targets, maps, **options):
 def evaluate(model, images, targets, maps, metrics=EVERY_METRIC, **options):
     scale = {} if not {"sic", "aic"} & set(metrics) else {"mean": [0.5] * 3, "std": [0.5] * 3}
     with warnings.catch_warnings(action="ignore"):
-        found = heatproof.evaluate(metrics, model, images, targets, maps, **scale, **options)
-    return {name: one["score"].values for name, one in found.items()}
+        scores = heatproof.evaluate(metrics, model, images, targets, maps, **scale, **options)
+    return {name: result["score"].values for name, result in scores.items()}
 
 
 def evaluate_recomputed(model, images, targets, maps):
@@ -65,17 +67,17 @@ def evaluate_recomputed(model, images, targets, maps):
         inputs = inputs.clone().requires_grad_()
         return torch.autograd.grad(inputs.square().sum(), inputs)[0]
 
-    found = heatproof.evaluate("sensitivity_max", model, images, targets, maps["a"], explain=gradient)
-    return {"sensitivity_max": found["score"].values}
+    result = heatproof.evaluate("sensitivity_max", model, images, targets, maps["a"], explain=gradient)
+    return {"sensitivity_max": result["score"].values}
 
 
 def choose(model, images, targets, maps):
     repeated = torch.cat([images, images.flip(0) * 0.9, images.roll(1, 0) * 1.1])
     labels = None if targets is None else torch.cat([targets, targets.flip(0), targets.roll(1, 0)])
     with warnings.catch_warnings(action="ignore"):
-        found = heatproof.choose(model, repeated, labels, CHOSEN)
-    table = found.table.set_index("method").drop(columns=["seconds"])
-    return {"table": table, "sentence": found.sentence}
+        choice = heatproof.choose(model, repeated, labels, CHOSEN)
+    table = choice.table.set_index("method").drop(columns=["seconds"])
+    return {"table": table, "sentence": choice.sentence}
 
 
 def finetune(model, images, targets, maps):
@@ -105,10 +107,10 @@ FUNCTIONS = {
 }
 
 
-def assert_same(found, wanted, tolerance=1e-6):
-    assert list(found) == list(wanted)
+def assert_same(result, wanted, tolerance=1e-6):
+    assert list(result) == list(wanted)
     for name, value in wanted.items():
-        other = found[name]
+        other = result[name]
         if isinstance(value, pd.DataFrame):
             pd.testing.assert_frame_equal(other, value, rtol=tolerance, atol=tolerance, check_like=True)
         elif isinstance(value, str):

@@ -122,7 +122,7 @@ QUICK = {"dropout", "some classes", "batch norm", "largest", "counted"}
 
 @pytest.mark.parametrize("function", ["explain", "evaluate", "choose", "finetune"])
 @pytest.mark.parametrize(
-    "kind", [one if one in QUICK else pytest.param(one, marks=pytest.mark.long) for one in REFUSED]
+    "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.long) for kind in REFUSED]
 )
 def test_outputs_that_depend_on_more_than_the_image_are_refused(function, kind):
     make, sentence = REFUSED[kind]
@@ -146,8 +146,8 @@ def test_other_functions_also_refuse_them(function, kind):
 @pytest.mark.parametrize("kind", REFUSED)
 def test_few_images_suffice_to_detect_dependence(kind, count):
     network, images = REFUSED[kind][0](), images_of(count)
-    with prepare_network(network, images, 0) as found, pytest.raises(HeatproofError, match=f"{CHANCE}|{BATCH}"):
-        found.check(images)
+    with prepare_network(network, images, 0) as prepared, pytest.raises(HeatproofError, match=f"{CHANCE}|{BATCH}"):
+        prepared.check(images)
 
 
 def test_used_networks_are_refused_as_well():
@@ -215,8 +215,8 @@ ACCEPTED = {
 def test_outputs_that_depend_on_the_image_only_are_accepted(kind, count):
     network = ACCEPTED[kind]()
     images = images_of(count).double() if kind == "double" else images_of(count)
-    with prepare_network(network, images, 0) as found:
-        assert len(found.check(images)) == min(count, 3)
+    with prepare_network(network, images, 0) as prepared:
+        assert len(prepared.check(images)) == min(count, 3)
 
 
 def test_blank_images_do_not_hide_dependence():

@@ -129,8 +129,8 @@ def test_other_maps_equal_those_without_the_failing_method(kind, batch_size, exp
 def test_choose_continues_after_a_failing_method(kind):
     late.passed = 0
     with warnings.catch_warnings(action="ignore"):
-        found = heatproof.choose(network(), images_of(20), MANY, {"s": "saliency", "mine": FAILS[kind]})
-    rows = found.table.set_index("method")
+        choice = heatproof.choose(network(), images_of(20), MANY, {"s": "saliency", "mine": FAILS[kind]})
+    rows = choice.table.set_index("method")
     assert rows.loc["mine", "reason"]
     assert np.isfinite(rows.loc["random"].iloc[2])
 
@@ -142,15 +142,15 @@ def test_a_method_that_fails_on_the_second_half_has_a_reason():
 
     second.passed = 0
     with warnings.catch_warnings(action="ignore"):
-        found = heatproof.choose(network(), images_of(20), MANY, {"s": "saliency", "mine": second})
-    assert "not finite" in found.table.set_index("method").loc["mine", "reason"]
+        choice = heatproof.choose(network(), images_of(20), MANY, {"s": "saliency", "mine": second})
+    assert "not finite" in choice.table.set_index("method").loc["mine", "reason"]
 
 
 def test_choose_reports_that_all_methods_fail():
     with warnings.catch_warnings(action="ignore"):
-        found = heatproof.choose(network(), images_of(20), MANY, {"mine": FAILS["division"]})
-    assert found.sentence.startswith("Open: no method has a score on more than one image")
-    assert found.best is None
+        choice = heatproof.choose(network(), images_of(20), MANY, {"mine": FAILS["division"]})
+    assert choice.sentence.startswith("Open: no method has a score on more than one image")
+    assert choice.best is None
 
 
 @pytest.mark.parametrize(
@@ -189,10 +189,10 @@ def test_a_callback_that_changes_the_network_changes_no_later_score():
 
     metrics = ["sensitivity_max", "sds", "mas_deletion"]
     with warnings.catch_warnings(action="ignore"):
-        found = heatproof.evaluate(metrics, model, images_of(), TARGETS, maps_of()["a"], explain=explain)
+        scores = heatproof.evaluate(metrics, model, images_of(), TARGETS, maps_of()["a"], explain=explain)
         wanted = heatproof.evaluate(metrics[1:], network(), images_of(), TARGETS, maps_of()["a"])
     for name in metrics[1:]:
-        np.testing.assert_array_equal(found[name]["score"], wanted[name]["score"])
+        np.testing.assert_array_equal(scores[name]["score"], wanted[name]["score"])
 
 
 def test_the_recursion_limit_is_unchanged():

@@ -185,5 +185,5 @@ def test_explain_warns_of_probabilities_and_scores_refuse_those_that_sum_to_1(fu
                 CALLS[function](Plain(finish=finish), images)
             return
         CALLS[function](Plain(finish=finish), images)
-    told = [str(message.message) for message in messages if "are read" in str(message.message)]
-    assert [words in text for text in told] == [True] * (rule != "accept")
+    sentences = [str(message.message) for message in messages if "are read" in str(message.message)]
+    assert [words in text for text in sentences] == [True] * (rule != "accept")

@@ -76,12 +76,12 @@ def call(function, network, labels=LABELS):
 def two_heads(network, head="head"):
     """Return a network with one logit as one with two, -z/2 and z/2."""
     model = copy.deepcopy(network)
-    one = getattr(model, head)
-    two = nn.Linear(one.in_features, 2)
+    layer = getattr(model, head)
+    doubled = nn.Linear(layer.in_features, 2)
     with torch.no_grad():
-        two.weight.copy_(torch.cat([-one.weight, one.weight]) / 2)
-        two.bias.copy_(torch.cat([-one.bias, one.bias]) / 2)
-    setattr(model, head, two)
+        doubled.weight.copy_(torch.cat([-layer.weight, layer.weight]) / 2)
+        doubled.bias.copy_(torch.cat([-layer.bias, layer.bias]) / 2)
+    setattr(model, head, doubled)
     return model.eval()
 
 
@@ -93,9 +93,10 @@ def of_two_logits():
     return maps
 
 
-@pytest.mark.parametrize("function", [one for one in MAIN if one != "finetune"])
+@pytest.mark.parametrize("function", [function for function in MAIN if function != "finetune"])
 @pytest.mark.parametrize(
-    "form", [one if one in ("squeezed", "logits") else pytest.param(one, marks=pytest.mark.long) for one in ONE_LOGIT]
+    "form",
+    [form if form in ("squeezed", "logits") else pytest.param(form, marks=pytest.mark.long) for form in ONE_LOGIT],
 )
 def test_one_logit_is_read_as_two(form, function, of_two_logits):
     assert_same(call(function, Plain(classes=1, finish=ONE_LOGIT[form])), of_two_logits[function])
@@ -116,19 +117,19 @@ def test_one_logit_has_the_maps_of_two_by_all_explainers(kind):
     images = images_of(300, size)
     for explainer in EVERY_EXPLAINER:
         maps = [
-            heatproof.explain(one, images[:2], LABELS[:2], [explainer], background=images)
-            for one in (network, two_heads(network))
+            heatproof.explain(model, images[:2], LABELS[:2], [explainer], background=images)
+            for model in (network, two_heads(network))
         ]
-        reasons = [one["reason"].values.tolist() for one in maps]
+        reasons = [result["reason"].values.tolist() for result in maps]
         assert reasons[0] == reasons[1], explainer
-        np.testing.assert_allclose(*(one["attribution"] for one in maps), rtol=1e-4, atol=1e-6, err_msg=explainer)
+        np.testing.assert_allclose(*(result["attribution"] for result in maps), rtol=1e-4, atol=1e-6, err_msg=explainer)
         applicable += [explainer] if maps[0]["reason"].values[0] == "" else []
     assert {"lrp", "deep_lift", "iba"} <= set(applicable) or "chefer_lrp" in applicable
 
 
 def test_the_task_of_one_logit_is_binary():
-    one, repeated = Plain(classes=1), Plain()
-    for network, task in ((one, "binary"), (repeated, "multiclass")):
+    single, repeated = Plain(classes=1), Plain()
+    for network, task in ((single, "binary"), (repeated, "multiclass")):
         maps = heatproof.explain(network, images_of(), LABELS, ["saliency"])
         assert maps.attrs["task"] == task
         assert heatproof.evaluate("sds", network, images_of(), LABELS, maps_of()["a"]).attrs["task"] == task
@@ -155,7 +156,7 @@ def test_the_exact_map_of_a_linear_network_scores_one(target, classes, images):
 
 @pytest.mark.parametrize("function", MAIN)
 @pytest.mark.parametrize(
-    "form", [one if one in ("object", "half") else pytest.param(one, marks=pytest.mark.long) for one in SEVERAL]
+    "form", [form if form in ("object", "half") else pytest.param(form, marks=pytest.mark.long) for form in SEVERAL]
 )
 def test_logits_are_found_in_structured_outputs(form, function, of_three):
     assert_same(call(function, Plain(finish=SEVERAL[form])), of_three[function], 2e-3 if form == "half" else 1e-6)
@@ -224,7 +225,10 @@ FORMS = {
 
 @pytest.mark.parametrize(
     "form",
-    [one if one in ("frozen", "exported", "compiled") else pytest.param(one, marks=pytest.mark.long) for one in FORMS],
+    [
+        form if form in ("frozen", "exported", "compiled") else pytest.param(form, marks=pytest.mark.long)
+        for form in FORMS
+    ],
 )
 def test_scripted_compiled_and_other_modules_are_supported(form, recwarn):
     compiled = torch._dynamo.utils.counters["frames"]["total"]
@@ -250,8 +254,8 @@ def test_scripted_compiled_and_other_modules_are_supported(form, recwarn):
 @pytest.mark.long
 @pytest.mark.parametrize("metric", EVERY_METRIC)
 def test_every_metric_reads_one_logit_as_two(metric):
-    found = [
+    scores = [
         evaluate(Plain(classes=1, finish=form), images_of(), LABELS, maps_of(), [metric])[metric]
         for form in (lambda z: z.squeeze(), lambda z: torch.cat([-z / 2, z / 2], 1))
     ]
-    np.testing.assert_allclose(*found, atol=1e-6)
+    np.testing.assert_allclose(*scores, atol=1e-6)

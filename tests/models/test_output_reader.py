@@ -36,7 +36,7 @@ def outputs_of(network: Linear) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("task", "width", "known"),
+    ("task", "width", "expected_task"),
     [
         (None, 1, "binary"),
         (None, 2, "multiclass"),
@@ -50,16 +50,16 @@ def outputs_of(network: Linear) -> torch.Tensor:
         ("regression", 3, "regression"),
     ],
 )
-def test_outputs_are_read_by_task(task: str | None, width: int, known: str) -> None:
+def test_outputs_are_read_by_task(task: str | None, width: int, expected_task: str) -> None:
     network = Linear(width).eval()
     expected = outputs_of(network)
-    if known == "binary" and width == 1:
+    if expected_task == "binary" and width == 1:
         expected = torch.cat([-expected, expected], 1) / 2
-    with prepare_network(network, IMAGES, reader=OutputReader(task)) as found:
-        check_first_images(found, IMAGES)
-        assert found.task == known
+    with prepare_network(network, IMAGES, reader=OutputReader(task)) as prepared:
+        check_first_images(prepared, IMAGES)
+        assert prepared.task == expected_task
         with torch.no_grad():
-            assert torch.equal(found.module(IMAGES), expected)
+            assert torch.equal(prepared.module(IMAGES), expected)
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_outputs_are_read_by_task(task: str | None, width: int, known: str) -> N
 )
 def test_a_task_that_does_not_fit_the_outputs_is_refused(task: str, width: int, sentence: str) -> None:
     def call() -> None:
-        with prepare_network(Linear(width).eval(), IMAGES, reader=OutputReader(task)) as found:
-            check_first_images(found, IMAGES)
+        with prepare_network(Linear(width).eval(), IMAGES, reader=OutputReader(task)) as prepared:
+            check_first_images(prepared, IMAGES)
 
     with pytest.raises(HeatproofError, match=sentence):
         call()
@@ -105,11 +105,11 @@ def test_a_callable_target_is_computed_for_the_target_of_each_image(kind: str) -
     distinct, numbers = distinct_targets(inputs, 5)
     assert len(distinct) == {"none": 1}.get(kind, 4)
     targets = torch.from_numpy(numbers)
-    with prepare_network(network, IMAGES, reader=OutputReader(function=number, targets=distinct)) as found:
-        check_first_images(found, IMAGES)
-        assert found.task == CALLABLE
+    with prepare_network(network, IMAGES, reader=OutputReader(function=number, targets=distinct)) as prepared:
+        check_first_images(prepared, IMAGES)
+        assert prepared.task == CALLABLE
         batches = [(IMAGES[rows], torch.tensor(rows)) for rows in ([0, 1, 1], [2], [4, 3, 0])]
-        read = run_batched(Network.of(found.module), batches, targets, list("abcde"))
+        read = run_batched(Network.of(prepared.module), batches, targets, list("abcde"))
     order = [0, 1, 1, 2, 4, 3, 0]
     np.testing.assert_allclose(read["logit"], expected[order].numpy(), rtol=1e-5)
     assert np.isnan(read["log_probability"]).all()
@@ -125,11 +125,11 @@ def test_only_requested_targets_are_computed() -> None:
         return output.sum(1) * targets[0]
 
     network = Linear(2).eval()
-    with prepare_network(network, IMAGES, reader=OutputReader(function=number, targets=[1, 2, 3, 4])) as found:
-        reader = reader_of(found.module)
+    with prepare_network(network, IMAGES, reader=OutputReader(function=number, targets=[1, 2, 3, 4])) as prepared:
+        reader = reader_of(prepared.module)
         assert reader is not None
         with reader.only_targets([3, 1, 3]), torch.no_grad():
-            read = found.module(IMAGES)
+            read = prepared.module(IMAGES)
         assert calls == [2, 4]
         assert read.shape == (5, 4)
         assert (read[:, [0, 2]] == 0).all()
@@ -149,8 +149,8 @@ def test_only_requested_targets_are_computed() -> None:
 )
 def test_results_other_than_one_number_per_image_are_refused(function: object, sentence: str) -> None:
     def call() -> None:
-        with prepare_network(Linear(4).eval(), IMAGES, reader=OutputReader(function=function)) as found:  # type: ignore[arg-type]
-            check_first_images(found, IMAGES)
+        with prepare_network(Linear(4).eval(), IMAGES, reader=OutputReader(function=function)) as prepared:  # type: ignore[arg-type]
+            check_first_images(prepared, IMAGES)
 
     with pytest.raises(HeatproofError, match=sentence):
         call()

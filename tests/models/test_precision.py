@@ -57,10 +57,10 @@ def test_a_copy_runs_its_own_layers(images):
 def test_other_precisions_change_nothing_on_a_cpu(images, precision):
     before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     try:
-        found = set_precision(network(), precision, CPU)(images)
+        outputs = set_precision(network(), precision, CPU)(images)
     finally:
         torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
-    np.testing.assert_array_equal(found.numpy(), network()(images).numpy())
+    np.testing.assert_array_equal(outputs.numpy(), network()(images).numpy())
 
 
 def test_the_default_precision_is_the_first():

@@ -29,9 +29,9 @@ def lower(exact, tmp_path):
 
 def test_lower_precision_changes_maps_and_drops_and_is_recorded(exact, tmp_path):
     toy = lower(exact, tmp_path).attribute().drop()
-    for one, two in ((exact.drops_of(), toy.drops_of()), (exact.maps("saliency"), toy.maps("saliency"))):
-        assert not np.array_equal(one, two)
-        assert np.corrcoef(one.ravel(), two.ravel())[0, 1] > 0.99
+    for full, lowered in ((exact.drops_of(), toy.drops_of()), (exact.maps("saliency"), toy.maps("saliency"))):
+        assert not np.array_equal(full, lowered)
+        assert np.corrcoef(full.ravel(), lowered.ravel())[0, 1] > 0.99
     np.testing.assert_array_equal(exact.maps("random"), toy.maps("random"))
     manifest = read_json(toy.folder / "results/drops/toy/net/finetuned/g4_mean.0.json")
     assert manifest["made_by"]["precision"] == "bfloat16"
@@ -39,13 +39,15 @@ def test_lower_precision_changes_maps_and_drops_and_is_recorded(exact, tmp_path)
 
 def test_only_jobs_that_run_a_network_on_evaluation_images_are_repeated():
     plain, tf32 = (make_plan({**BASE, **CONFIG, **more}) for more in ({}, {"precision": "tf32"}))
-    one, two, where = Graph(plain), Graph(tf32), dict(zip(NETWORK, WHERE, strict=True))
-    assert one.spec("finetune", **where).key == two.spec("finetune", **where).key
-    ((random,), (same,)) = (jobs.spec("attribute_reference", dataset="toy", shard=0).explainers for jobs in (one, two))
+    graph, tf32_graph, where = Graph(plain), Graph(tf32), dict(zip(NETWORK, WHERE, strict=True))
+    assert graph.spec("finetune", **where).key == tf32_graph.spec("finetune", **where).key
+    ((random,), (same,)) = (
+        jobs.spec("attribute_reference", dataset="toy", shard=0).explainers for jobs in (graph, tf32_graph)
+    )
     assert random.key == same.key
-    drops = [jobs.spec("drops", **where, grid=4, baseline="zeros", shard=0).key for jobs in (one, two)]
+    drops = [jobs.spec("drops", **where, grid=4, baseline="zeros", shard=0).key for jobs in (graph, tf32_graph)]
     assert drops[0] != drops[1]
-    ((saliency,), (other,)) = (jobs.spec("attribute", **where, shard=0).explainers for jobs in (one, two))
+    ((saliency,), (other,)) = (jobs.spec("attribute", **where, shard=0).explainers for jobs in (graph, tf32_graph))
     assert saliency.key != other.key
 
 

@@ -49,8 +49,8 @@ def of_old_hooks():
 
 def of_weight_norm():
     model = Plain()
-    for one in (model.features[2], model.head):
-        parametrizations.weight_norm(one)
+    for layer in (model.features[2], model.head):
+        parametrizations.weight_norm(layer)
     return model.eval()
 
 
@@ -121,7 +121,7 @@ def test_lrp_is_applicable_with_a_hook_that_stores_a_tensor():
     network.features[2].register_forward_hook(recorder.keep)
     images = images_of()
     methods = ["saliency", "lrp"]
-    maps, plain = (heatproof.explain(one, images, TARGETS, methods) for one in (network, Plain()))
+    maps, plain = (heatproof.explain(model, images, TARGETS, methods) for model in (network, Plain()))
     assert maps["reason"].values.tolist() == ["", ""]
     np.testing.assert_array_equal(maps["attribution"], plain["attribution"])
     # finetune copies hooks as well, and a tensor with a graph that one of them holds has no copy.
@@ -147,14 +147,14 @@ def test_a_layer_that_a_pass_calls_twice_has_no_map(layer):
     cams = ["grad_cam", "hires_cam", "score_cam", "guided_grad_cam"]
     maps = heatproof.explain(Mirrored(), images_of(), TARGETS, [*cams, "saliency"], layer=layer)
     message = "called several times in one pass" if layer else "none was found"
-    assert [message in one for one in maps["reason"].values.tolist()] == [True] * len(cams) + [False]
+    assert [message in reason for reason in maps["reason"].values.tolist()] == [True] * len(cams) + [False]
 
 
 def test_the_default_layer_is_no_activation_that_is_called_twice():
     shared, separate = Plain(), Plain()
     shared.features[3] = shared.features[1]
-    found = [heatproof.explain(one, images_of(), TARGETS, ["grad_cam", "hires_cam"]) for one in (shared, separate)]
-    np.testing.assert_array_equal(*(one["attribution"] for one in found))
+    maps = [heatproof.explain(model, images_of(), TARGETS, ["grad_cam", "hires_cam"]) for model in (shared, separate)]
+    np.testing.assert_array_equal(*(result["attribution"] for result in maps))
 
 
 def test_checkpointing_calls_no_layer_twice():
@@ -163,6 +163,6 @@ def test_checkpointing_calls_no_layer_twice():
             return self.head(checkpoint(self.features, images, use_reentrant=False).flatten(1))
 
     maps = [
-        heatproof.explain(one, images_of(), TARGETS, ["grad_cam", "hires_cam"]) for one in (Checkpointed(), Plain())
+        heatproof.explain(model, images_of(), TARGETS, ["grad_cam", "hires_cam"]) for model in (Checkpointed(), Plain())
     ]
-    np.testing.assert_array_equal(*(one["attribution"] for one in maps))
+    np.testing.assert_array_equal(*(result["attribution"] for result in maps))

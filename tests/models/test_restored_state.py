@@ -33,9 +33,9 @@ def created_in_inference_mode():
     with torch.inference_mode():
         model = with_norm()
         for module in model.modules():
-            module._buffers.update({name: one.clone() for name, one in module._buffers.items()})
-            for name, one in list(module._parameters.items()):
-                module._parameters[name] = nn.Parameter(one.clone(), requires_grad=False)
+            module._buffers.update({name: buffer.clone() for name, buffer in module._buffers.items()})
+            for name, parameter in list(module._parameters.items()):
+                module._parameters[name] = nn.Parameter(parameter.clone(), requires_grad=False)
     return model
 
 
@@ -100,7 +100,9 @@ CONTEXTS = {
 METRICS = ["idsds", "mas_difference", "aic"]
 EXPLAINERS = ["saliency", "guided_backprop", "grad_cam", "deep_lift", "lrp"]
 SLOWER = ("offset_sensitivity", "noise_sensitivity", "baseline_invariance", "modification_distances")
-ALL_FUNCTIONS = [one if one not in SLOWER else pytest.param(one, marks=pytest.mark.long) for one in FUNCTIONS]
+ALL_FUNCTIONS = [
+    function if function not in SLOWER else pytest.param(function, marks=pytest.mark.long) for function in FUNCTIONS
+]
 
 
 def call(function, network, images=None):
@@ -135,17 +137,20 @@ def test_state_of_network_and_process_is_restored(function, kind):
     check_restored(function, network)
     if kind == "of inference mode":
         return
-    wanted = [name for name, one in network.named_parameters() if one.requires_grad]
+    wanted = [name for name, parameter in network.named_parameters() if parameter.requires_grad]
     network.zero_grad()
     network(images_of()).square().sum().backward()
     # A network can create parameters in its first pass.
-    assert set(wanted) <= {name for name, one in network.named_parameters() if one.grad is not None}
+    assert set(wanted) <= {name for name, parameter in network.named_parameters() if parameter.grad is not None}
 
 
 @pytest.mark.parametrize("function", ALL_FUNCTIONS)
 @pytest.mark.parametrize(
     "context",
-    [one if one in ("inference_mode", "autocast") else pytest.param(one, marks=pytest.mark.long) for one in CONTEXTS],
+    [
+        context if context in ("inference_mode", "autocast") else pytest.param(context, marks=pytest.mark.long)
+        for context in CONTEXTS
+    ],
 )
 def test_state_is_restored_in_any_mode_of_the_caller(function, context):
     network = with_norm()
@@ -153,9 +158,9 @@ def test_state_is_restored_in_any_mode_of_the_caller(function, context):
         # In inference mode, the images are tensors of inference mode.
         images = images_of().clone() if context == "inference_mode" else images_of()
         check_restored(function, network, images)
-        found = call(function, network, images)
+        result = call(function, network, images)
     if context != "autocast":
-        assert_same(found, call(function, with_norm()))
+        assert_same(result, call(function, with_norm()))
 
 
 @pytest.mark.parametrize("function", ALL_FUNCTIONS)
@@ -184,10 +189,10 @@ def test_state_is_restored_if_the_call_ends_early(function, error, passes):
 
 
 def test_results_do_not_depend_on_random_states():
-    found = []
+    results = []
     for seed in (1, 2):
         torch.manual_seed(seed)
         np.random.seed(seed)  # noqa: NPY002
         random.seed(seed)
-        found.append(call("explain", Plain()))
-    assert_same(*found, 0)
+        results.append(call("explain", Plain()))
+    assert_same(*results, 0)

@@ -46,11 +46,11 @@ def test_methods_are_applicable_despite_blank_images(kind, batch_size):
 
 
 @pytest.mark.parametrize(
-    "kind", [one if one == "first" else pytest.param(one, marks=pytest.mark.long) for one in BLANK]
+    "kind", [kind if kind == "first" else pytest.param(kind, marks=pytest.mark.long) for kind in BLANK]
 )
 def test_results_do_not_depend_on_the_order_of_images(kind):
     images = BLANK[kind]
-    found = []
+    results = []
     for seed in range(3):
         order = torch.randperm(COUNT, generator=torch.Generator().manual_seed(seed))
         ids = [f"p{row}" for row in order.tolist()]
@@ -58,13 +58,13 @@ def test_results_do_not_depend_on_the_order_of_images(kind):
         maps = heatproof.explain(network, images[order], TARGETS[order], METHODS, image_ids=ids)
         with warnings.catch_warnings(action="ignore"):
             chosen = heatproof.choose(network, images[order], TARGETS[order], METHODS)
-        found.append((maps.sortby("image"), chosen))
-    for maps, chosen in found[1:]:
-        assert maps["reason"].values.tolist() == found[0][0]["reason"].values.tolist()
-        np.testing.assert_allclose(maps["attribution"], found[0][0]["attribution"], rtol=1e-4, atol=1e-6)
-        assert chosen.sentence == found[0][1].sentence
+        results.append((maps.sortby("image"), chosen))
+    for maps, chosen in results[1:]:
+        assert maps["reason"].values.tolist() == results[0][0]["reason"].values.tolist()
+        np.testing.assert_allclose(maps["attribution"], results[0][0]["attribution"], rtol=1e-4, atol=1e-6)
+        assert chosen.sentence == results[0][1].sentence
         pd.testing.assert_frame_equal(
-            chosen.table.drop(columns="seconds"), found[0][1].table.drop(columns="seconds"), rtol=1e-4
+            chosen.table.drop(columns="seconds"), results[0][1].table.drop(columns="seconds"), rtol=1e-4
         )
 
 
@@ -96,20 +96,22 @@ def test_a_changed_network_is_inspected_again(change):
     changed = change(network)
     again = Plain()
     again.load_state_dict(Plain().state_dict())
-    found = heatproof.explain(changed, images_of(), None, METHODS)
+    maps = heatproof.explain(changed, images_of(), None, METHODS)
     fresh = change(Plain())
     fresh.load_state_dict(changed.state_dict())
     wanted = heatproof.explain(fresh, images_of(), None, METHODS)
-    assert found["reason"].values.tolist() == wanted["reason"].values.tolist()
-    np.testing.assert_allclose(found["attribution"], wanted["attribution"], rtol=1e-5, atol=1e-7)
+    assert maps["reason"].values.tolist() == wanted["reason"].values.tolist()
+    np.testing.assert_allclose(maps["attribution"], wanted["attribution"], rtol=1e-5, atol=1e-7)
 
 
 def test_new_weights_are_used():
     network, other = Plain(), Plain()
     nn.init.normal_(other.head.weight, generator=torch.Generator().manual_seed(5))
     for compute in (
-        lambda one: heatproof.explain(one, images_of(), None, METHODS)["attribution"].values,
-        lambda one: heatproof.evaluate("mas_deletion", one, images_of(), TARGETS[:6], maps_of()["a"])["score"].values,
+        lambda model: heatproof.explain(model, images_of(), None, METHODS)["attribution"].values,
+        lambda model: (
+            heatproof.evaluate("mas_deletion", model, images_of(), TARGETS[:6], maps_of()["a"])["score"].values
+        ),
     ):
         network.load_state_dict(Plain().state_dict())
         compute(network)

@@ -48,7 +48,7 @@ OF_A_RANGE = {
 @pytest.mark.parametrize("kind", OF_A_RANGE)
 def test_images_made_for_a_check_stay_in_the_range_of_the_image(kind, count):
     make, scale = OF_A_RANGE[kind]
-    images, maps = scale(images_of(count)), {name: one[:count] for name, one in maps_of().items()}
+    images, maps = scale(images_of(count)), {name: values[:count] for name, values in maps_of().items()}
     with warnings.catch_warnings(action="ignore"):
         FUNCTIONS["evaluate"](make(), images, TARGETS[:count], maps, metrics=["sds"])
         FUNCTIONS["explain"](make(), images, TARGETS[:count], maps, methods=["random"])
@@ -84,7 +84,7 @@ def test_networks_that_cannot_be_copied_are_refused():
         heatproof.finetune(network, images.repeat(3, 1, 1, 1), TARGETS.repeat(3), epochs=1, grid=2)
     with pytest.warns(UserWarning, match="cannot be copied"):
         maps = heatproof.explain(network, images, TARGETS, ["lrp", "saliency"])
-    assert [bool(one) for one in maps["reason"].values] == [True, False]
+    assert [bool(reason) for reason in maps["reason"].values] == [True, False]
 
 
 @pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])

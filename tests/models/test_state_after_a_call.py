@@ -430,8 +430,8 @@ def test_what_a_pass_changes_in_modules_is_put_back(kind, call):
 def test_what_a_pass_stores_elsewhere_may_stay_and_changes_no_result(how):
     network = storing_network(how)
     parameters = [(id(parameter), parameter.requires_grad) for parameter in network.parameters()]
-    found = explain(network, images_of(), TARGETS, {}, methods=["saliency", "deep_lift"])
-    assert_same(found, explain(Plain(), images_of(), TARGETS, {}, methods=["saliency", "deep_lift"]))
+    maps = explain(network, images_of(), TARGETS, {}, methods=["saliency", "deep_lift"])
+    assert_same(maps, explain(Plain(), images_of(), TARGETS, {}, methods=["saliency", "deep_lift"]))
     scores = evaluate(network, images_of(), TARGETS, maps_of(), metrics=["sds"])
     assert_same(scores, evaluate(Plain(), images_of(), TARGETS, maps_of(), metrics=["sds"]))
     assert [(id(parameter), parameter.requires_grad) for parameter in network.parameters()] == parameters
@@ -457,12 +457,12 @@ def of_inference_mode():
 def test_tensors_of_inference_mode_are_copied_for_the_call_and_come_back(call):
     network = of_inference_mode()
     before = [id(tensor) for tensor in (*network.parameters(), *network.buffers())]
-    found = call(network)
+    result = call(network)
     assert [id(tensor) for tensor in (*network.parameters(), *network.buffers())] == before
     assert all(parameter.is_inference() for parameter in network.parameters())
     wanted = call(with_norm())
     name = "attribution" if "attribution" in wanted else "score"
-    np.testing.assert_array_equal(found[name], wanted[name])
+    np.testing.assert_array_equal(result[name], wanted[name])
 
 
 def test_layers_that_share_a_tensor_of_inference_mode_share_its_copy():
@@ -558,12 +558,12 @@ def test_an_explainer_that_changes_a_parameter_ends_the_call():
 class Holder(nn.Module):
     """Runs a module that it holds, without registering it, in one of several places."""
 
-    def __init__(self, module, place):
+    def __init__(self, module, container):
         super().__init__()
-        if place == "attribute past __setattr__":
+        if container == "attribute past __setattr__":
             object.__setattr__(self, "inner", module)
         else:
-            self.held = {"list": [module], "tuple": (module,), "dict": {0: module}}[place]
+            self.held = {"list": [module], "tuple": (module,), "dict": {0: module}}[container]
         self.eval()
 
     def forward(self, images):
@@ -571,12 +571,12 @@ class Holder(nn.Module):
 
 
 @pytest.mark.parametrize("call", [explain_with, evaluate_with])
-@pytest.mark.parametrize("place", ["list", "tuple", "dict", "attribute past __setattr__"])
-def test_a_module_that_a_forward_runs_unregistered_is_refused(place, call):
+@pytest.mark.parametrize("container", ["list", "tuple", "dict", "attribute past __setattr__"])
+def test_a_module_that_a_forward_runs_unregistered_is_refused(container, call):
     with pytest.raises(
         HeatproofError, match=r"runs a Plain that is none of its submodules: register it, .* torch\.nn\.ModuleList"
     ):
-        call(Holder(Plain(), place))
+        call(Holder(Plain(), container))
 
 
 RELU = nn.ReLU()
@@ -672,8 +672,8 @@ FUNCTIONS_OF_ONE_STEP = {
 @pytest.mark.parametrize("kind", FUNCTIONS_OF_ONE_STEP)
 def test_functions_that_name_a_module_are_adapted(kind):
     before = state_of(NETWORK)
-    found = evaluate_with(FUNCTIONS_OF_ONE_STEP[kind]())
-    np.testing.assert_array_equal(found["score"], evaluate_with(NETWORK)["score"])
+    scores = evaluate_with(FUNCTIONS_OF_ONE_STEP[kind]())
+    np.testing.assert_array_equal(scores["score"], evaluate_with(NETWORK)["score"])
     assert state_of(NETWORK) == before
 
 

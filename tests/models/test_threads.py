@@ -110,15 +110,15 @@ def test_nested_calls_get_equal_results(expected):
 
 
 def test_networks_that_share_a_backbone_get_equal_results(expected):
-    one = Plain()
-    other = Plain()
-    other.features = one.features
+    first = Plain()
+    second = Plain()
+    second.features = first.features
     with ThreadPoolExecutor(4) as pool:
         futures = [
             (what, pool.submit(compute, network, what))
             for _ in range(3)
             for what in ("guided_backprop", "lrp", "evaluate")
-            for network in (one, other)
+            for network in (first, second)
         ]
         for what, future in futures:
             assert_same(future.result(LONGEST), expected[what], 0)
@@ -136,8 +136,8 @@ def test_crossed_backbones_do_not_wait_for_each_other():
     with ThreadPoolExecutor(2) as pool, warnings.catch_warnings(action="ignore"):
         # If both have started, one of them is not applicable instead of a deadlock.
         futures = [
-            pool.submit(heatproof.explain, one, images_of(), TARGETS, {"within": within(other)})
-            for one, other in ((first, second), (second, first)) * 4
+            pool.submit(heatproof.explain, outer, images_of(), TARGETS, {"within": within(inner)})
+            for outer, inner in ((first, second), (second, first)) * 4
         ]
         for future in futures:
             result = future.result(LONGEST)

@@ -17,13 +17,13 @@ TARGETS = torch.tensor([0, 1, 2, 0, 1, 2])
 def call(function, network):
     """Return the result, and check that images, targets and maps are unchanged."""
     images, targets, maps = images_of(), TARGETS.clone(), maps_of()
-    before = images.clone(), targets.clone(), {name: one.copy() for name, one in maps.items()}
+    before = images.clone(), targets.clone(), {name: values.copy() for name, values in maps.items()}
     with warnings.catch_warnings(action="error", category=UserWarning):
-        found = FUNCTIONS[function](network, images, targets, maps)
+        result = FUNCTIONS[function](network, images, targets, maps)
     assert torch.equal(images, before[0])
     assert torch.equal(targets, before[1])
     assert all(np.array_equal(maps[name], before[2][name]) for name in maps)
-    return found
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +69,11 @@ def test_a_callback_that_writes_to_its_inputs_changes_no_score():
 
     images, targets = images_of(), TARGETS.clone()
     before, maps = images.clone(), maps_of()["a"]
-    found, wanted = (
-        heatproof.evaluate("sensitivity_max", Plain(), images, targets, maps, explain=one)["score"].values
-        for one in (explain, careful)
+    scores, wanted = (
+        heatproof.evaluate("sensitivity_max", Plain(), images, targets, maps, explain=callback)["score"].values
+        for callback in (explain, careful)
     )
-    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(scores, wanted)
     assert torch.equal(images, before)
     assert torch.equal(targets, TARGETS)
 
@@ -94,11 +94,11 @@ def writing_metric():
 @pytest.mark.parametrize("names", [["writing", "sds"], ["sds", "writing"], ["writing"]])
 def test_a_metric_that_writes_to_its_inputs_changes_no_other_score(names):
     maps = maps_of()
-    before = {name: one.copy() for name, one in maps.items()}
-    found = heatproof.evaluate(names, Plain(), images_of(), TARGETS, maps)
+    before = {name: values.copy() for name, values in maps.items()}
+    results = heatproof.evaluate(names, Plain(), images_of(), TARGETS, maps)
     assert all(np.array_equal(maps[name], before[name]) for name in maps)
     expected = heatproof.evaluate("sds", Plain(), images_of(), TARGETS, maps)["score"].values
-    if "sds" in found:
-        np.testing.assert_array_equal(found["sds"]["score"], expected)
+    if "sds" in results:
+        np.testing.assert_array_equal(results["sds"]["score"], expected)
     again = heatproof.evaluate("writing", Plain(), images_of(), TARGETS, maps)["score"].values
-    np.testing.assert_array_equal(found["writing"]["score"], again)
+    np.testing.assert_array_equal(results["writing"]["score"], again)

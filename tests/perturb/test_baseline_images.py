@@ -169,11 +169,11 @@ def test_unknown_names_are_refused_with_a_suggestion(images):
 def test_background_is_the_median_of_the_border_whatever_is_inside(images):
     images[:, :, 1:-1, 1:-1] = 100
     filled = baseline_images("background", images, IDS, 0)
-    for image, one in zip(images.numpy(), filled.numpy(), strict=True):
+    for image, constant in zip(images.numpy(), filled.numpy(), strict=True):
         ring = [np.concatenate([c[0], c[-1], c[1:-1, 0], c[1:-1, -1]]) for c in image]
         # The lower median of an even number of pixels.
         expected = [np.sort(values)[(len(values) - 1) // 2] for values in ring]
-        np.testing.assert_array_equal(one, np.broadcast_to(np.array(expected)[:, None, None], one.shape))
+        np.testing.assert_array_equal(constant, np.broadcast_to(np.array(expected)[:, None, None], constant.shape))
 
 
 def test_neighbours_fill_a_patch_only_from_the_pixels_around_it(images):

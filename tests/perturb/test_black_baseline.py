@@ -67,10 +67,10 @@ def test_finetuning_deletes_to_black(project, monkeypatch):
     changed.make(changed.finetune())
     train = caught["train"].images
     augmented = caught["augment"](train, torch.Generator().manual_seed(0))
-    found = augmented.movedim(1, -1)[(train != augmented).any(1)]
+    deleted_pixels = augmented.movedim(1, -1)[(train != augmented).any(1)]
     black = -torch.tensor(NORMALISED["mean"]) / torch.tensor(NORMALISED["std"])
-    assert len(found) > 50
-    torch.testing.assert_close(found, black.expand_as(found), rtol=0, atol=1e-6)
+    assert len(deleted_pixels) > 50
+    torch.testing.assert_close(deleted_pixels, black.expand_as(deleted_pixels), rtol=0, atol=1e-6)
 
 
 def test_a_run_with_the_black_baseline_has_curves_and_explainers_with_it(tmp_path):
@@ -114,7 +114,9 @@ def test_evaluate_accepts_black_for_any_number_of_channels(metric, channels):
     scores = heatproof.evaluate(metric, model, images, labels, torch.rand(4, 8, 8), **options)
     assert scores.sizes["image"] == 4
     if metric == "deletion_morf":
-        np.testing.assert_allclose(scores["deletion"][:, -1], 64 * sum(-one / 0.5 for one in mean), rtol=1e-5)
+        np.testing.assert_allclose(
+            scores["deletion"][:, -1], 64 * sum(-channel_mean / 0.5 for channel_mean in mean), rtol=1e-5
+        )
     with pytest.raises(HeatproofError, match="does not know how the images were normalised"):
         heatproof.evaluate(metric, model, images, labels, torch.rand(4, 8, 8), baseline="black", output="logit")
 

@@ -84,8 +84,8 @@ def test_the_layout_in_memory_changes_no_bit():
 def test_other_baselines_read_no_image(name):
     read = TrainingImages(noise(3))
     options = {"sigma": 2.0} if name == "blur" else None
-    found = dataset_options(name, options, read, FACTS)
-    assert found == ({"mean": [0.5, 0.25, 0.0], "std": [0.25, 0.5, 1.0]} if name == "black" else options or {})
+    completed = dataset_options(name, options, read, FACTS)
+    assert completed == ({"mean": [0.5, 0.25, 0.0], "std": [0.25, 0.5, 1.0]} if name == "black" else options or {})
     assert read.read == []
 
 

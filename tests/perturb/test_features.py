@@ -111,9 +111,9 @@ def query(network, batch_size, images=None):
 
 
 def test_one_patch_is_deleted_only_in_the_second_version():
-    found = feature_responses(query(Marks(), 3), 4, "zeros")
-    assert found["features"].shape == (7, 2, 1, 4)
-    np.testing.assert_allclose(found["features"][:, :, 0, 3], [[0, 1 / 16]] * 7)
+    responses = feature_responses(query(Marks(), 3), 4, "zeros")
+    assert responses["features"].shape == (7, 2, 1, 4)
+    np.testing.assert_allclose(responses["features"][:, :, 0, 3], [[0, 1 / 16]] * 7)
 
 
 def test_the_patch_depends_only_on_the_image_and_the_seed():
@@ -129,12 +129,12 @@ def test_padded_batches_change_no_feature(batch_size):
     network = own_network("cifar_resnet20", width=4)
     images = torch.rand(7, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     expected = feature_responses(query(network, 14, images), 4, "zeros")
-    found = feature_responses(query(padded(network, batch_size), batch_size, images), 4, "zeros")
+    responses = feature_responses(query(padded(network, batch_size), batch_size, images), 4, "zeros")
     for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(responses[name], values, rtol=1e-4, atol=1e-5)
     with torch.inference_mode():
         stem = network.stem[0](images).mean((2, 3))
-    np.testing.assert_allclose(found["features"][:, 0, 0, : stem.shape[1]], stem, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(responses["features"][:, 0, 0, : stem.shape[1]], stem, rtol=1e-4, atol=1e-6)
 
 
 def test_rows_of_a_pass_that_ran_out_of_memory_are_left_out():
@@ -149,8 +149,8 @@ def test_rows_of_a_pass_that_ran_out_of_memory_are_left_out():
     expected = feature_responses(query(network, 8, images), 4, "zeros")
     handle = network.encoder.layers[1].register_forward_pre_hook(once)
     try:
-        found = feature_responses(query(padded(network, 8), 8, images), 4, "zeros")
+        responses = feature_responses(query(padded(network, 8), 8, images), 4, "zeros")
     finally:
         handle.remove()
     assert not fails
-    np.testing.assert_allclose(found["features"], expected["features"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(responses["features"], expected["features"], rtol=1e-4, atol=1e-5)

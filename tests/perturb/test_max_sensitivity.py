@@ -61,7 +61,7 @@ def test_the_score_of_the_image_as_its_map_is_the_change_of_the_image(norm, imag
     for row, image_id in enumerate(IDS):
         moved = changes(image_id).sum(1).flatten(1).numpy()
         size = np.linalg.norm(images[row].sum(0).flatten().numpy(), norm)
-        expected = max(np.linalg.norm(one, norm) for one in moved) / size
+        expected = max(np.linalg.norm(change, norm) for change in moved) / size
         np.testing.assert_allclose(score[row], expected, rtol=1e-5)
         # Two channels change by at most the radius each.
         assert 0 < score[row] <= 2 * RADIUS * np.linalg.norm(np.ones(20), norm) / size
@@ -91,7 +91,9 @@ def test_the_score_equals_that_of_single_copies(batch_size, images, network):
         target = TARGETS[row : row + 1]
         intact = saliency(network)(images[row : row + 1], target)
         moved = [saliency(network)((images[row] + change)[None], target) - intact for change in changes(image_id)]
-        np.testing.assert_allclose(score[row], max(one.norm() for one in moved) / intact.norm(), rtol=1e-4)
+        np.testing.assert_allclose(
+            score[row], max(difference.norm() for difference in moved) / intact.norm(), rtol=1e-4
+        )
 
 
 @pytest.mark.parametrize(("batch_size", "sizes"), [(1, [3] * 5), (6, [3, 6, 6]), (7, [3, 6, 6]), (9, [3, 9, 3])])
@@ -112,9 +114,9 @@ def test_batches_are_no_larger_than_the_limit_or_the_images(batch_size, sizes, i
 @pytest.mark.parametrize("row", [0, 1, 2])
 def test_scores_do_not_depend_on_other_images(row, images, network):
     together = max_sensitivity(saliency(network), images, TARGETS, IDS, 7, batch_size=9)[0]
-    one = slice(row, row + 1)
-    single = max_sensitivity(saliency(network), images[one], TARGETS[one], IDS[one], 7, batch_size=64)[0]
-    np.testing.assert_allclose(single, together[one], rtol=1e-9)
+    rows = slice(row, row + 1)
+    single = max_sensitivity(saliency(network), images[rows], TARGETS[rows], IDS[rows], 7, batch_size=64)[0]
+    np.testing.assert_allclose(single, together[rows], rtol=1e-9)
 
 
 def test_draws_depend_on_the_seed(images):

@@ -97,9 +97,9 @@ def test_finetuning_deletes_to_the_colour(project, monkeypatch):
     for before, after, lost in ((intact, validation, (12, 12)), (train, augmented, (8, 28))):
         changed = (before != after).any(1)
         assert lost[0] <= changed.flatten(1).any(1).sum() <= lost[1]
-        found = after.movedim(1, -1)[changed]
-        assert len(found) >= 9 * lost[0]
-        torch.testing.assert_close(found, colour.expand_as(found), rtol=0, atol=1e-6)
+        deleted_pixels = after.movedim(1, -1)[changed]
+        assert len(deleted_pixels) >= 9 * lost[0]
+        torch.testing.assert_close(deleted_pixels, colour.expand_as(deleted_pixels), rtol=0, atol=1e-6)
 
 
 def test_finetuning_runs_and_gives_in_domain_scores(tmp_path):

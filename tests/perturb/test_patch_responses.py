@@ -10,7 +10,7 @@ from heatproof.core.passes import run_batched
 from heatproof.core.perturb.baselines import baseline_images
 from heatproof.errors import HeatproofError
 
-IDS = tuple(f"image-{place}" for place in range(5))
+IDS = tuple(f"image-{number}" for number in range(5))
 TARGETS = torch.tensor([0, 3, 1, 2, 6])
 
 
@@ -50,7 +50,7 @@ def test_responses_equal_those_of_single_images(baseline, images):
     read = patch_responses(batch_of(network, images, TARGETS, IDS, batch_size=6), 4, baseline)
     baselines = baseline_images(baseline, images, IDS, 0)
     variants = torch.stack([images, *deleted(images, 4, baselines)], dim=1)
-    logits = torch.stack([network(one) for one in variants]).numpy()
+    logits = torch.stack([network(variant) for variant in variants]).numpy()
     at_target = np.take_along_axis(logits, TARGETS.numpy()[:, None, None], axis=2)
     log_sum = np.log(np.exp(logits.astype(np.float64)).sum(axis=2))
     np.testing.assert_allclose(read["logit"], at_target[..., 0], atol=1e-5)

@@ -93,8 +93,8 @@ def test_a_sequence_equals_its_steps_one_by_one(kind):
     for step, imputed in enumerate(steps):
         removed = first <= step
         torch.testing.assert_close(imputed, impute(images, removed), atol=3e-6, rtol=0)
-        known = ~removed[:, None].expand_as(images)
-        assert torch.equal(imputed[known], images[known])
+        remaining = ~removed[:, None].expand_as(images)
+        assert torch.equal(imputed[remaining], images[remaining])
 
 
 @pytest.fixture

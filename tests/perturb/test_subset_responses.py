@@ -10,7 +10,7 @@ from heatproof.core.subsets import subset_masks
 from heatproof.errors import HeatproofError
 from heatproof.metrics.subsets import infidelity_scores, sensitivity_n_scores
 
-IDS = tuple(f"image-{place}" for place in range(4))
+IDS = tuple(f"image-{number}" for number in range(4))
 TARGETS = torch.tensor([0, 3, 1, 2])
 SIZES = (0.1, 0.4, 0.8)
 
@@ -112,9 +112,9 @@ def test_several_targets_are_read_at_once(images, masks):
     read = subset_responses(batch_of(RecordingNetwork().eval(), images, targets, IDS), masks, "zeros")
     assert read["logit"].shape == (4, 22, 2)
     assert read["predicted"].shape == (4, 22)
-    for place in range(2):
-        one = subset_responses(batch_of(RecordingNetwork().eval(), images, targets[:, place], IDS), masks, "zeros")
-        np.testing.assert_array_equal(read["logit"][..., place], one["logit"])
+    for column in range(2):
+        single = subset_responses(batch_of(RecordingNetwork().eval(), images, targets[:, column], IDS), masks, "zeros")
+        np.testing.assert_array_equal(read["logit"][..., column], single["logit"])
 
 
 def test_patches_as_subsets_give_the_patch_responses(images):

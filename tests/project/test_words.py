@@ -57,7 +57,10 @@ FIXED = {
 # As the name of a local variable or an argument: each says nothing of what it holds.
 LOCALS = {"one", "found", "known", "place"}
 # Arguments that callers name, with the reason, by file.
-PUBLIC_ARGUMENTS: dict[str, dict[str, str]] = {}
+PUBLIC_ARGUMENTS = {
+    "src/heatproof/claims/registry.py": {"place": "the attribute of `Claim` with this name, a column of its tables"},
+    "src/heatproof/plot.py": {"found": "users may pass the result of `choose` or `compare` to `order` by this name"},
+}
 
 
 def local_names(tree: ast.Module) -> set[str]:

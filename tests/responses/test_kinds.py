@@ -133,8 +133,8 @@ def test_a_response_with_other_names_for_its_points_shares_the_finest():
             return len(self.settings["levels"])
 
         def points_of(self, other):
-            own, others = self.settings["levels"], other.settings["levels"]
-            return [own.index(level) for level in others] if set(others) < set(own) else None
+            levels, coarser = self.settings["levels"], other.settings["levels"]
+            return [levels.index(level) for level in coarser] if set(coarser) < set(levels) else None
 
     few, more, most = (Levels({"levels": levels}) for levels in ([2], [1, 2], [0, 1, 2]))
     assert shared_responses([few, more, most]) == {few: (most, [2]), more: (most, [1, 2]), most: (most, None)}

@@ -126,7 +126,7 @@ def _plain_columns(table: pd.DataFrame) -> pd.DataFrame:
     if not table.columns.is_unique:
         name = table.columns[table.columns.duplicated()][0]
         raise HeatproofError(f"The table has two columns {short_repr(name)}: leave one out.")
-    given = table.get("higher_is_better")
+    directions = table.get("higher_is_better")
     table = table.assign(
         **{name: as_text(table[name]) if name in table else "" for name in CASE_COLUMNS},
         method=as_text(table["method"]),
@@ -138,7 +138,7 @@ def _plain_columns(table: pd.DataFrame) -> pd.DataFrame:
             row = int(np.argmax(table[name] == ""))
             raise HeatproofError(f"Row {row} of the table has no {name}: give it one, or leave it out.")
     table["metric"] = table["metric"].replace("", "score")
-    table["higher_is_better"], unknown = read_directions("The table", given, table["metric"])
+    table["higher_is_better"], unknown = read_directions("The table", directions, table["metric"])
     if unknown:
         warnings.warn(
             f"Higher scores are taken as better for {join_names(unknown)}, because the table does not say it: give it "

@@ -171,10 +171,10 @@ def interpolate(image: np.ndarray, visible: np.ndarray) -> np.ndarray:
     return filled
 
 
-def _interpolated_line(image: np.ndarray, known: np.ndarray) -> np.ndarray:
+def _interpolated_line(image: np.ndarray, visible: np.ndarray) -> np.ndarray:
     """Return the values (missing pixels, C) between the known pixels (P,) of a line of pixels (P, C)."""
-    at, given = np.flatnonzero(~known), np.flatnonzero(known)
-    return np.stack([np.interp(at, given, channel[given]) for channel in image.T], axis=1)
+    missing_at, visible_at = np.flatnonzero(~visible), np.flatnonzero(visible)
+    return np.stack([np.interp(missing_at, visible_at, channel[visible_at]) for channel in image.T], axis=1)
 
 
 def entropy_unsupported_reason(channels: int) -> str | None:

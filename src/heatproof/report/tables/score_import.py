@@ -186,14 +186,14 @@ def _scores(path: Path, column: pd.Series, methods: pd.Series, rows: np.ndarray)
     return values
 
 
-def read_directions(path: Path | str, given: pd.Series | None, metrics: pd.Series) -> tuple[pd.Series, list[str]]:
+def read_directions(path: Path | str, column: pd.Series | None, metrics: pd.Series) -> tuple[pd.Series, list[str]]:
     """Return whether higher is better in each row, and the metrics of which neither the table nor heatproof says it.
 
     Parameters
     ----------
     path
         What the table is called in messages.
-    given
+    column
         The column ``higher_is_better``; None if there is none.
     metrics
         Name of the metric of each row.
@@ -212,8 +212,8 @@ def read_directions(path: Path | str, given: pd.Series | None, metrics: pd.Serie
     """
     registered = {name: registered_direction(name) for name in set(metrics)}
     directions = metrics.map(registered).astype("boolean")
-    if given is not None:
-        text = as_text(given).str.strip().str.lower().str.removesuffix(".0")
+    if column is not None:
+        text = as_text(column).str.strip().str.lower().str.removesuffix(".0")
         wrong = ~text.isin([*TRUTH, *MISSING])
         if wrong.any():
             raise HeatproofError(f"{path} has {text[wrong].iloc[0]!r} under 'higher_is_better': write true or false.")
