@@ -72,7 +72,8 @@ def check_images(images: Any) -> torch.Tensor:
             f"The images are {description}, without a dimension of images: give {single} for one image (channels, "
             f"height, width), or {name}[:, None] for images of one channel."
         )
-    if images.ndim != 4 or not images.is_floating_point():
+    # Floats of eight bits have no arithmetic in torch.
+    if images.ndim != 4 or not images.is_floating_point() or images.element_size() < 2:
         raise HeatproofError(f"The images are {description}: give a float tensor (images, channels, height, width).")
     if is_channels_last:
         remedy = "images.transpose(0, 3, 1, 2)" if is_array else "images.permute(0, 3, 1, 2)"
