@@ -43,13 +43,9 @@ def check_images(images: Any) -> torch.Tensor:
             ) from None
     if not isinstance(images, torch.Tensor):
         raise HeatproofError(f"The images are {_kind(images)}: {_remedy(images)}.")
-    if images.is_nested:
-        raise HeatproofError("The images are a nested tensor: give torch.stack(images.unbind()), of one size.")
     if type(images) is not torch.Tensor:
         # Subclasses such as torchvision's tv_tensors are not expected by explainers, and network passes may drop them.
         images = images.as_subclass(torch.Tensor)
-    if images.is_meta:
-        raise HeatproofError("The images are on the device 'meta', where tensors have no values: give others.")
     description = f"{images.dtype} {tuple(images.shape)}"
     name = "torch.from_numpy(images)" if is_array else "images"
     is_channels_last = False
